@@ -3,8 +3,8 @@
     pytest                                       one process: everything, real launches included
     mpirun -n 3 python -m pytest                 the tests that make sense on several ranks, the same on every rank
 
-Under several ranks only rank 0 reports.  A test that fails on any rank says so, tagged with the rank, and aborts the job:
-its peers may be waiting in a collective for a rank that will not come.
+Under several ranks only rank 0 reports.  A test that fails on any rank says so, tagged with the rank, and aborts the
+job: its peers may be waiting in a collective for a rank that will not come.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))    # so that a test can
 
 WORLD = MPI.COMM_WORLD
 PARALLEL = WORLD.size > 1
-NO_MPI = {"topology", "schedules", "weights", "problems", "data", "record", "plot", "docs", "tutorials", "layers", "launch"}
+NO_MPI = "topology schedules weights problems data record plot docs tutorials layers".split()    # test_<these>.py
 
 if PARALLEL:
     collect_ignore = [f"test_{name}.py" for name in NO_MPI]
@@ -44,7 +44,7 @@ def pytest_configure(config):
     if PARALLEL:
         config.pluginmanager.register(Collective(config), "collective")
     if WORLD.rank:
-        config.pluginmanager.getplugin("terminalreporter")._tw._file = open(os.devnull, "w")
+        config.pluginmanager.getplugin("terminalreporter")._tw._file = Path(os.devnull).open("w")
 
 
 def has_gpu() -> bool:
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config, items):
         if item.get_closest_marker("gpu") and not has_gpu():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device and cupy"))
     gc.collect()
-    gc.freeze()                                             # what is imported by now need not be searched after each test
+    gc.freeze()                                             # what is imported by now is not searched after each test
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -117,7 +117,8 @@ class Collective:
         """On time-out print where this rank is and leave: the launcher ends the others."""
         def expire():
             with uncaptured(self.config):
-                print(f"\n[rank {WORLD.rank}] {item.nodeid} still runs after {settings.timeout:g} s", file=sys.stderr, flush=True)
+                print(f"\n[rank {WORLD.rank}] {item.nodeid} still runs after {settings.timeout:g} s",
+                      file=sys.stderr, flush=True)
                 faulthandler.dump_traceback(sys.__stderr__)
                 time.sleep(0.5)
                 os._exit(1)
@@ -134,7 +135,7 @@ class Collective:
 
 @pytest.fixture(autouse=True)
 def _together():
-    """After each test: what is garbage goes now, on all ranks (destructors may be collective), and no rank runs ahead."""
+    """Collect garbage after each test, on all ranks (destructors may be collective), and let no rank run ahead."""
     yield
     gc.collect()
     if PARALLEL:

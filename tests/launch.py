@@ -2,8 +2,8 @@
 
     python tests/launch.py -n 3 --timeout 120 -m pytest -q         (what follows goes to this Python)
 
-The mpirun is the one beside this Python (or the first on PATH), the environment is free of what an outer launcher has left
-there, Open MPI is told what .ci/openmpi.env holds, and nothing survives a time-out.
+The mpirun is the one beside this Python (or the first on PATH), the environment is free of what an outer launcher has
+left there, Open MPI is told what .ci/openmpi.env holds, and nothing survives a time-out.
 """
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def finish(process: subprocess.Popen, timeout: float) -> subprocess.CompletedPro
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def mpirun(n: int, args: list[str], timeout: float = 60, env: dict[str, str] | None = None, cwd=None, check: bool = False):
+def mpirun(n: int, args: list, timeout: float = 60, *, env: dict[str, str] | None = None, cwd: str | Path | None = None,
+           check: bool = False) -> subprocess.CompletedProcess:
     """Run ``python *args`` on `n` ranks (plainly, without a launcher, if ``n == 0``).
 
     Parameters
