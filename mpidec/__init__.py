@@ -1,0 +1,20 @@
+"""mpidec: decentralized optimization and learning over MPI.
+
+n agents, each with its own data, agree on a solution by talking to their neighbours only.  Their iterates are the rows of
+one stack, `W` is an operator that mixes rows, and a solver is the paper's equations::
+
+    result = mpidec.solve(problem, mpidec.solvers.GradientTracking(0.1), mpidec.topology.exponential(16), steps=500)
+"""
+
+from . import problems as problems
+from . import solvers as solvers
+from . import topology as topology
+from .mixing import Mixer as Mixer
+from .mixing import Network as Network
+from .mixing import Pending as Pending
+from .record import Record as Record
+from .solve import Outcome as Outcome
+from .solve import Result as Result
+from .solve import solve as solve
+
+__version__ = "0.1.0"

@@ -1,0 +1,293 @@
+"""Mixers: `Y = W(X)` moves rows between agents and takes weighted averages of them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .arrays import as_rows
+from .kernel import weighted_sum
+from .plan import Plan, Route
+
+if TYPE_CHECKING:
+    from ..topology import Schedule, Topology
+    from .network import Network
+
+_PHASES = 64                                        # phases of a random schedule that are kept at a time
+
+
+class Pending:
+    """A mixing under way; `wait()` completes it and returns the rows.
+
+    The rows handed to `start` must not change before `wait` returns.
+    """
+
+    def __init__(self, requests: list[MPI.Request], finish: Callable[[], Any]):
+        self._requests, self._finish = requests, finish
+        self._result: Any = None
+
+    def wait(self) -> Any:
+        """Complete the exchange, and return the mixed rows; again the same object when called again."""
+        if self._finish is not None:
+            MPI.Request.Waitall(self._requests)
+            self._result, self._finish = self._finish(), None  # type: ignore[assignment]
+        return self._result
+
+    def test(self) -> bool:
+        """Whether `wait` would return at once; gives MPI the chance to make progress."""
+        return self._finish is None or MPI.Request.Testall(self._requests)
+
+
+class Phase:
+    r"""The operator of one step: one topology on one network.
+
+    .. math:: Y_i = W_{ii} X_i + \sum_{j \in N_i} W_{ij} X_j
+
+    Each sum is taken in ascending order of the agents, so that it has the same bits on any number of ranks.
+
+    Attributes
+    ----------
+    topology : Topology
+    n, m : int
+        All agents, and those on this rank.
+    next : Phase
+        The operator of the following step; itself when the topology is static.
+    """
+
+    def __init__(self, mixer: Mixer, topology: Topology, k: int):
+        self._mixer, self._net, self._k = mixer, mixer.net, k
+        self.topology = topology
+        self.n, self.m = topology.n, mixer.net.m
+        self._plan = Plan(topology, self._net.blocks, self._net.rank)
+        self._wire = self._net.wire(self._plan) if self._net.size > 1 else None
+        self._weights: dict[np.dtype, np.ndarray] = {}
+
+    @property
+    def next(self) -> Phase:
+        return self._mixer.at(self._k + 1)
+
+    def at(self, k: int) -> Phase:
+        """The operator of step `k` of the same schedule."""
+        return self._mixer.at(k)
+
+    def __call__(self, X: Any, out: np.ndarray | None = None) -> Any:
+        """Mix the rows `X`, shape `(m, ...)`; a list or tuple of arrays is mixed in one message.
+
+        Parameters
+        ----------
+        X : array (m, ...) or sequence of such
+            Rows of the local agents: NumPy, or PyTorch on the CPU.  Never modified.
+        out : array, optional
+            Where the rows go: C-contiguous, shape and dtype of `X`, not overlapping it.
+
+        Returns
+        -------
+        array (m, ...), or a list of them
+        """
+        if self._wire is None and type(X) is np.ndarray and X.ndim == 2 and out is None and X.dtype == np.float64:
+            if len(X) == self.m and X.flags.c_contiguous:
+                return self._sum(X, np.empty_like(X))
+        return self.start(X, out).wait()
+
+    def start(self, X: Any, out: np.ndarray | None = None) -> Pending:
+        """Begin to mix `X`, and return at once; `wait()` on what comes back returns the mixed rows.
+
+        Any number of mixings may be under way, and be waited for in any order; all ranks start them in the same order.
+        """
+        if isinstance(X, (list, tuple)):
+            return self._start_many(X)
+        rows, home = as_rows(X, self.m)
+        if out is None:
+            target = np.empty_like(rows)
+        else:
+            target = _target(out, rows, X)
+            home = lambda _: out                                                                        # noqa: E731
+        if self._wire is None:
+            return Pending([], lambda: home(self._sum(rows, target)))
+        route = self._plan.halo_route
+        sources = np.empty((self.m + len(self._plan.halo), rows.shape[1]), rows.dtype)
+        sources[:self.m] = rows
+        requests, sent = self._exchange(route, rows, sources[self.m:])
+        return Pending(requests, lambda _=sent: home(self._sum(sources, target)))
+
+    def _start_many(self, arrays: Sequence[Any]) -> Pending:
+        if not arrays:
+            return Pending([], list)
+        pairs = [as_rows(X, self.m) for X in arrays]
+        dtypes = {rows.dtype for rows, _ in pairs}
+        if len(dtypes) > 1:
+            separate = [self.start(X) for X in arrays]
+            return Pending([], lambda: [pending.wait() for pending in separate])
+        cuts = np.cumsum([rows.shape[1] for rows, _ in pairs])[:-1]
+        joint = self.start(np.concatenate([rows for rows, _ in pairs], axis=1))
+
+        def split() -> list[Any]:
+            parts = np.split(joint.wait(), cuts, axis=1)
+            return [home(np.ascontiguousarray(part)) for part, (_, home) in zip(parts, pairs)]
+        return Pending([], split)
+
+    def spread(self, X: np.ndarray) -> np.ndarray:
+        """The sender's row for each edge out of the local agents, sorted by sender, then receiver: `(m, ...) -> (edges, ...)`."""
+        return X[self._plan.senders]
+
+    def exchange(self, M: np.ndarray) -> np.ndarray:
+        """Send a different row to each neighbour.
+
+        Parameters
+        ----------
+        M : array (out-edges, ...)
+            A row for each edge out of the local agents, sorted by sender, then receiver (the order of `spread`).
+
+        Returns
+        -------
+        array (in-edges, ...)
+            The row that arrived over each edge into the local agents, sorted by receiver, then sender.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.chain(3)).at(0)
+        ...     W.exchange(np.array([[1.], [10.], [12.], [21.]])).ravel().tolist()   # 0->1, 1->0, 1->2, 2->1
+        [10.0, 1.0, 21.0, 12.0]
+        """
+        plan = self._plan
+        if len(M) != len(plan.senders):
+            raise ValueError(f"messages have shape {M.shape}, expected ({len(plan.senders)}, ...): one row for each out-edge")
+        route, arrival = plan.edge_route
+        M = np.ascontiguousarray(M)
+        arrived = np.empty((len(arrival), *M.shape[1:]), M.dtype)
+        requests, sent = self._exchange(route, M, arrived)
+        if route.own is not None:
+            arrived[route.own[1]] = sent[route.own[0]]
+        MPI.Request.Waitall(requests)
+        result = np.empty_like(arrived)
+        result[arrival] = arrived
+        return result
+
+    def collect(self, M: np.ndarray) -> np.ndarray:
+        """Sum over the edges into each local agent, in ascending order of the senders: `(edges, ...) -> (m, ...)`."""
+        ends = np.searchsorted(self._plan.receivers, np.arange(self.m + 1)).astype(np.int32)
+        flat = np.ascontiguousarray(M).reshape(len(M), int(np.prod(M.shape[1:])))
+        order, ones = np.arange(len(M), dtype=np.int32), np.ones(len(M), M.dtype)
+        total = weighted_sum(ends, order, ones, flat, np.empty((self.m, flat.shape[1]), M.dtype))
+        return total.reshape(self.m, *M.shape[1:])
+
+    @property
+    def in_edges(self) -> int:
+        """Edges into the local agents: the rows that `exchange` returns."""
+        return len(self._plan.receivers)
+
+    def _exchange(self, route: Route, rows: np.ndarray, arrived: np.ndarray) -> tuple[list[MPI.Request], np.ndarray]:
+        self._count(rows)
+        sent = rows[route.send]
+        if self._wire is None:
+            return [], sent
+        row = self._net.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
+        return self._wire.start(route, sent, arrived, row), sent
+
+    def _sum(self, sources: np.ndarray, target: np.ndarray) -> np.ndarray:
+        if self._wire is None:
+            self._count(sources)
+        plan = self._plan
+        return weighted_sum(plan.indptr, plan.indices, self._weights_as(sources.dtype), sources, target)
+
+    def _weights_as(self, dtype: np.dtype) -> np.ndarray:
+        if dtype == np.float64:
+            return self._plan.data
+        if dtype not in self._weights:
+            self._weights[dtype] = self._plan.data.astype(dtype)
+        return self._weights[dtype]
+
+    def _count(self, rows: np.ndarray) -> None:
+        mixer, edges = self._mixer, self._plan.edges
+        mixer.rounds += 1
+        mixer.messages += edges
+        mixer.bytes += edges * rows.itemsize * int(np.prod(rows.shape[1:]))
+
+    def free(self) -> None:
+        if self._wire is not None:
+            self._wire.free()
+
+
+class Mixer:
+    """The operator `W` of a topology, or of a schedule of them, on a network; made by `Network.mixer`.
+
+    `W(X)` mixes with the operator of the current step: a static topology has but one, and a schedule moves on by one at
+    each call.  `W.at(k)` is the operator of step k; it does not move the schedule.
+
+    Attributes
+    ----------
+    rounds : int
+        Mixings and exchanges so far.
+    messages, bytes : int
+        Rows that the agents of this rank sent to other agents, and their size; an edge between two agents of one rank
+        counts as any other, so that the totals over all ranks do not depend on the number of ranks.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+    ...     W = net.mixer(mpidec.topology.one_peer_exponential(4))
+    ...     X = np.array([[4.], [0.], [0.], [0.]])
+    ...     W(W(X)).ravel().tolist(), W.rounds, W.messages, W.bytes
+    ([1.0, 1.0, 1.0, 1.0], 2, 8, 64)
+    """
+
+    def __init__(self, net: Network, topology: Topology | Schedule):
+        self.net, self.topology = net, topology
+        self.n, self.m = net.n, net.m
+        self.rounds = self.messages = self.bytes = 0
+        self._static: Phase | None = None
+        self._step, self._closed = 0, False
+        self._phases: OrderedDict[int, Phase] = OrderedDict()
+        if topology.period == 1:
+            self._static = self.at(0)
+
+    def at(self, k: int) -> Phase:
+        """The operator of step `k`; collective when a phase is used for the first time."""
+        if self._closed:
+            raise RuntimeError(f"the mixer of the {self.topology.name} topology is closed: ask its network for a new one")
+        if self._static is not None:
+            return self._static
+        period = self.topology.period
+        key = k if period is None else k % period
+        if key not in self._phases:
+            if len(self._phases) >= _PHASES and period is None:
+                self._phases.popitem(last=False)[1].free()
+            self._phases[key] = Phase(self, self.topology.at(key), key)
+        return self._phases[key]
+
+    def __call__(self, X: Any, out: np.ndarray | None = None) -> Any:
+        """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see `Phase.__call__`."""
+        return self._now()(X, out)
+
+    def start(self, X: Any, out: np.ndarray | None = None) -> Pending:
+        """Begin to mix `X`; see `Phase.start`."""
+        return self._now().start(X, out)
+
+    def _now(self) -> Phase:
+        self._step += 1
+        return self.at(self._step - 1)
+
+    def close(self) -> None:
+        """Free the communicators; collective, and safe to repeat."""
+        for phase in self._phases.values():
+            phase.free()
+        self._phases.clear()
+        if self in self.net._mixers:
+            self.net._mixers.remove(self)
+        self._closed = True
+
+
+def _target(out: np.ndarray, rows: np.ndarray, X: Any) -> np.ndarray:
+    if not isinstance(out, np.ndarray) or not out.flags.c_contiguous or out.shape != np.shape(X) or out.dtype != rows.dtype:
+        raise ValueError(f"out is {type(out).__name__} {getattr(out, 'shape', '')} {getattr(out, 'dtype', '')}, expected a "
+                         f"C-contiguous array {np.shape(X)} {rows.dtype}")
+    if np.may_share_memory(out, rows):
+        raise ValueError("out overlaps the rows to be mixed: give an array of its own")
+    return out.reshape(rows.shape)

@@ -1,0 +1,126 @@
+"""Geometry of one phase on one rank: which rows come from where, and which of ours go to whom.  No communication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from .blocks import Blocks
+
+
+@dataclass(frozen=True)
+class Route:
+    """Rows of one exchange, grouped by rank in ascending order.
+
+    `send[t]` is the local row that takes place t on the wire.  Rank `dests[i]` gets `send_counts[i]` rows from place
+    `send_starts[i]` on, and so for what arrives.  `own` names the places of the rows that stay on this rank, if any.
+    """
+
+    send: np.ndarray
+    dests: np.ndarray
+    send_counts: np.ndarray
+    send_starts: np.ndarray
+    sources: np.ndarray
+    recv_counts: np.ndarray
+    recv_starts: np.ndarray
+    own: tuple[slice, slice] | None
+
+    @classmethod
+    def of(cls, send: np.ndarray, to: np.ndarray, source: np.ndarray, rank: int) -> Route:
+        """The route of the rows `send`, going to the ranks `to` and arriving from the ranks `source` (both ascending)."""
+        out, into = _segments(to, rank), _segments(source, rank)
+        own = (out[3], into[3]) if out[3] is not None and into[3] is not None else None
+        return cls(send, *out[:3], *into[:3], own)
+
+
+class Plan:
+    """Rows `lo:hi` of one mixing matrix, cut for the rank that hosts those agents.
+
+    The rows that a product reads are stacked as *own rows, then halo*; the entries of a row keep the ascending order of
+    the agents whatever the stacking, so that each sum is taken in the same order on any number of ranks.
+
+    Parameters
+    ----------
+    topology : Topology
+    blocks : Blocks
+    rank : int
+    """
+
+    def __init__(self, topology, blocks: Blocks, rank: int):
+        self.topology, self.blocks, self.rank = topology, blocks, rank
+        self.lo, self.hi = blocks.bounds(rank)
+        self.m = self.hi - self.lo
+        self._rows = rows = topology.rows(self.lo, self.hi)
+        self.indptr, self.data = rows.indptr, rows.data
+        if blocks.size == 1:
+            self.indices, self.halo = rows.indices, np.empty(0, rows.indices.dtype)
+        else:
+            columns = rows.indices
+            own = (self.lo <= columns) & (columns < self.hi)
+            self.halo = np.unique(columns[~own])
+            place = np.where(own, columns - self.lo, self.m + np.searchsorted(self.halo, columns))
+            self.indices = place.astype(columns.dtype)
+
+    @cached_property
+    def _out(self) -> tuple[np.ndarray, np.ndarray]:
+        """Edges out of the local agents, `(agent, receiver)`, sorted by agent, then receiver; no self-loops."""
+        return _edges(self.topology.columns(self.lo, self.hi), self.lo)
+
+    @cached_property
+    def _in(self) -> tuple[np.ndarray, np.ndarray]:
+        """Edges into the local agents, `(agent, sender)`, sorted by agent, then sender; no self-loops."""
+        return _edges(self._rows, self.lo)
+
+    @cached_property
+    def edges(self) -> int:
+        """Messages that the local agents send in one mixing."""
+        if self.blocks.size == 1:
+            return len(self.indices) - int(np.count_nonzero(self._rows.diagonal()))
+        return len(self._out[0])
+
+    @cached_property
+    def halo_route(self) -> Route:
+        """Each neighbouring rank gets every row that it reads once, however many of its agents read it."""
+        agent, receiver = self._out
+        to = self.blocks.owner(receiver)
+        remote = to != self.rank
+        pairs = np.unique(to[remote] * self.blocks.n + agent[remote])
+        return Route.of(pairs % self.blocks.n - self.lo, pairs // self.blocks.n, self.blocks.owner(self.halo), self.rank)
+
+    @cached_property
+    def edge_route(self) -> tuple[Route, np.ndarray]:
+        """A row per edge: the route (this rank's own edges included), and the in-edge that each arriving row belongs to."""
+        agent, receiver = self._out
+        to = self.blocks.owner(receiver)
+        wire = np.argsort(to, kind="stable")
+        home, sender = self._in
+        source = self.blocks.owner(sender)
+        arrival = np.lexsort((home, sender, source))
+        return Route.of(wire, to[wire], source[arrival], self.rank), arrival
+
+    @property
+    def senders(self) -> np.ndarray:
+        """Local row of the sender of each out-edge."""
+        return self._out[0] - self.lo
+
+    @property
+    def receivers(self) -> np.ndarray:
+        """Local row of the receiver of each in-edge."""
+        return self._in[0] - self.lo
+
+
+def _edges(rows, lo: int) -> tuple[np.ndarray, np.ndarray]:
+    agent = lo + np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    other = rows.indices.astype(np.int64)
+    proper = agent != other
+    return agent[proper], other[proper]
+
+
+def _segments(ranks: np.ndarray, own: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, slice | None]:
+    """`(rank, count, start)` of each run of equal ranks except the own one, and the own one as a slice."""
+    rank, start, count = np.unique(ranks, return_index=True, return_counts=True)
+    other = rank != own
+    mine = None if other.all() else slice(int(start[~other][0]), int((start + count)[~other][0]))
+    return rank[other], count[other], start[other], mine

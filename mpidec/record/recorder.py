@@ -1,0 +1,146 @@
+"""The collective side of recording: every rank hands in its rows, rank 0 writes the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from .runfile import RunFile, last_checkpoint
+
+State = TypeVar("State", bound=tuple)
+_LARGEST_TOPOLOGY = 5_000_000                       # entries of W up to which it is worth storing
+
+
+@dataclass(frozen=True)
+class Record:
+    """Where and what to record; `solve(record="run.h5")` is short for `solve(record=Record("run.h5"))`.
+
+    Parameters
+    ----------
+    path : str or path
+        The HDF5 file; an existing one is replaced.
+    trajectory : bool
+        Whether the iterates of all agents are stored at every record, `n * d` numbers each.
+    flush_seconds, checkpoint_seconds : float
+        How often the file is brought up to date, and how often a state to resume from is stored.
+    resume : bool
+        Continue the run in `path` from its last checkpoint; what was recorded after it is recorded again.
+    config : str
+        TOML text that reruns the experiment.
+
+    Examples
+    --------
+    >>> Record("run.h5", trajectory=False).path
+    'run.h5'
+    """
+
+    path: str | os.PathLike
+    trajectory: bool = True
+    flush_seconds: float = 2.0
+    checkpoint_seconds: float = 30.0
+    resume: bool = False
+    config: str = ""
+
+
+class Recorder(Generic[State]):
+    """Writes one run: gathers rows on rank 0, which owns the file.
+
+    An error of the file (a full disk, say) is kept in `error` on rank 0, for the caller to raise on all ranks together.
+    """
+
+    def __init__(self, net: Any, spec: Record, state: State, per_edge: tuple[str, ...]):
+        self._net, self._spec, self._per_edge = net, spec, per_edge
+        self._state: type[State] = type(state)
+        self._counts = {}
+        if per_edge:
+            edges = np.array(net.comm.allgather(len(getattr(state, per_edge[0]))))
+            self._counts = dict.fromkeys(per_edge, edges)
+        self._file: RunFile | None = None
+        self.error: Exception | None = None
+
+    def create(self, row_shape: tuple[int, ...], names: tuple[str, ...], state: State, topology: Any,
+               meta: Mapping[str, Any]) -> None:
+        """Begin a new file; collective, an error is raised on all ranks."""
+        shapes = {name: self._stacked(name, value) for name, value in zip(state._fields, state)}    # type: ignore[attr-defined]
+        self._on_root(lambda: RunFile(
+            self._spec.path, n=self._net.n, row_shape=row_shape, metrics=names, meta=meta, topology=_phases(topology),
+            trajectory=self._spec.trajectory, state=shapes, flush_seconds=self._spec.flush_seconds))
+
+    def resume(self) -> tuple[int, State]:
+        """Reopen the file, and return the step and the state of its last checkpoint; collective."""
+        def load() -> tuple[int, dict[str, Any]]:
+            step, state = last_checkpoint(self._spec.path)
+            self._file = RunFile.resume(self._spec.path, step, flush_seconds=self._spec.flush_seconds)
+            return step, state
+        step, stored = self._try(load) or (0, {})
+        self._net.agree(self.error)
+        step = self._net.comm.bcast(step)
+        kinds = self._net.comm.bcast({name: np.ndim(value) > 0 for name, value in stored.items()})
+        if set(kinds) != set(self._state._fields):                                                  # type: ignore[attr-defined]
+            raise ValueError(f"{self._spec.path}: its checkpoint has the fields {', '.join(sorted(kinds))}, expected "
+                             f"{', '.join(self._state._fields)}: resume with the solver that wrote it")     # type: ignore[attr-defined]
+        fields = {}
+        for name in self._state._fields:                                                            # type: ignore[attr-defined]
+            value = stored.get(name)
+            fields[name] = self._net.scatter(value, self._counts.get(name)) if kinds[name] else self._net.comm.bcast(value)
+        return step, self._state(**fields)
+
+    def append(self, step: int, metrics: Mapping[str, float], X: np.ndarray) -> None:
+        """Add a record; collective when the trajectory is stored."""
+        stack = self._net.gather(X) if self._spec.trajectory else None
+        self._try(lambda: self._file.append(step, metrics, stack))                                  # type: ignore[union-attr]
+
+    def checkpoint(self, step: int, s: State) -> None:
+        """Store the state after `step` steps, so that the run can resume there; collective."""
+        stored = {name: self._gather(name, value) for name, value in zip(s._fields, s)}             # type: ignore[attr-defined]
+        self._try(lambda: self._file.checkpoint(step, stored))                                      # type: ignore[union-attr]
+
+    def finish(self, X: np.ndarray, outcome: str, steps: int) -> None:
+        """Write the result and close the file; collective, an error is raised on all ranks."""
+        stack = self._net.gather(X)
+
+        def write() -> None:
+            self._file.finish(stack, outcome, steps)                                                # type: ignore[union-attr]
+            self._file.close()                                                                      # type: ignore[union-attr]
+        self._try(write)
+        self._net.agree(self.error)
+
+    def abandon(self) -> None:
+        """Close the file as it is, without a word: the run has failed already."""
+        if self._file is not None:
+            self.error = None
+            self._try(self._file.close)
+
+    def _on_root(self, make: Any) -> None:
+        def assign() -> None:
+            self._file = make()
+        self._try(assign)
+        self._net.agree(self.error)
+
+    def _try(self, act: Any) -> Any:
+        if self._net.rank == 0 and self.error is None:
+            try:
+                return act()
+            except (OSError, ValueError) as error:
+                self.error = error
+        return None
+
+    def _stacked(self, name: str, value: Any) -> tuple[tuple[int, ...], Any]:
+        if np.ndim(value) == 0:
+            return (), np.asarray(value).dtype
+        return (int(self._counts[name].sum()) if name in self._counts else self._net.n, *value.shape[1:]), value.dtype
+
+    def _gather(self, name: str, value: Any) -> Any:
+        return value if np.ndim(value) == 0 else self._net.gather_rows(value, self._counts.get(name, self._net.blocks.counts()))
+
+
+def _phases(topology: Any) -> list[Any] | None:
+    """The matrices to store: of one period, if they are not too many or too large."""
+    if topology.period is None:
+        return None
+    phases = [topology.at(k).W for k in range(topology.period)]
+    return phases if sum(W.nnz for W in phases) <= _LARGEST_TOPOLOGY else None

@@ -1,0 +1,329 @@
+"""The one loop: gradient, step, record, stop."""
+
+from __future__ import annotations
+
+import enum
+import operator
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+
+from .metrics import Metrics
+from .mixing import Network
+from .mixing.control import Control
+from .record.recorder import Record, Recorder
+from .solvers.base import name_of
+
+Stop = Mapping[str, float] | Callable[[Mapping[str, float]], bool]
+Progress = Callable[[int, int, Mapping[str, float]], None]
+
+
+class Outcome(str, enum.Enum):
+    """How a run ended: a word that is a string."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    DIVERGED = "diverged"
+    INTERRUPTED = "interrupted"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `solve` returns.
+
+    Attributes
+    ----------
+    X : array (m, d)
+        The final iterates of the local agents.
+    x : array (d,)
+        Their average over all agents.
+    outcome : Outcome
+        "completed", "stopped" (by `stop`), "diverged" or "interrupted"; compares with the plain word.
+    steps : int
+        Steps taken; for a diverged run, the first step after which an iterate was not finite.
+    metrics : dict of arrays
+        At every record: `step`, `time` (s), `rounds`, `bytes`, `consensus`, `gradient_norm`, `objective`, and `error`.
+    """
+
+    X: np.ndarray
+    x: np.ndarray
+    outcome: Outcome
+    steps: int
+    metrics: dict[str, np.ndarray] = field(repr=False)
+
+
+def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
+          record: str | os.PathLike | Record | None = None, every: int = 1, stop: Stop | None = None,
+          progress: Progress | bool | None = None) -> Result:
+    r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
+
+    Parameters
+    ----------
+    problem : problem or oracle
+        The local agents' data: `mpidec.problems.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi])`, say; or an oracle around
+        it, such as `MiniBatch(problem, 32)`.  None for a solver that uses no gradients (with `x0`).
+    solver : Solver
+    topology : Topology or Schedule
+        For n agents.
+    steps : int
+        Steps to take, counted from the very start also when a run is resumed.
+    x0 : array (d,) or (n, d), optional
+        The same start for every agent, or one for each; zeros by default.
+    net : Network, optional
+        The network of n agents that hosts them; by default one over `MPI.COMM_WORLD`, for this call alone.
+    seed : int
+        Of the oracle's random numbers.
+    record : path or Record, optional
+        HDF5 file for metrics, trajectory, checkpoints and the result.
+    every : int
+        Steps between two records.  The first and the last iterate are always recorded.
+    stop : mapping or callable, optional
+        `{"error": 1e-8}` stops at the first record with `error <= 1e-8`; a callable gets the metrics of a record and is asked
+        on rank 0 alone.
+    progress : callable, optional
+        `progress(step, steps, metrics)`, on rank 0, a few times a second at most; True prints lines.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    ValueError, TypeError
+        On every rank, before the first step: a shape that does not fit, a `W` that the solver cannot work with.
+    OSError
+        On every rank: the file could not be written.
+
+    Notes
+    -----
+    Collective.  A step costs what the solver sends; a record two sums over all agents, and a gather if the trajectory is
+    stored.  At records, and every few steps in between, one small reduction settles for all ranks whether to go on.
+    The iterates have the same bits on any number of ranks; for that, BLAS runs with one thread meanwhile.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> result = mpidec.solve(mpidec.problems.LeastSquares(A, b), mpidec.solvers.ExactDiffusion(step_size=0.5),
+    ...                       mpidec.topology.ring(4), steps=200)
+    >>> result.x.round(9).tolist(), str(result.outcome)
+    ([2.0], 'completed')
+    """
+    with ExitStack() as stack:
+        if net is None:
+            net = stack.enter_context(Network(topology.n))
+        error: Exception | None = None
+        try:
+            start = getattr(problem, "start", None)
+            gradient = start(net.agents, seed) if start else None
+            problem = getattr(problem, "problem", problem)
+            steps, every, seed = _whole("steps", steps, 0), _whole("every", every, 1), _whole("seed", seed, 0)
+            X = _rows(x0, problem, net)
+            solver.check(topology)
+            reached = _stop(stop, problem)
+        except (ValueError, TypeError) as caught:
+            error = caught
+        net.agree(error)
+        if gradient is None:
+            gradient = lambda X, k: problem.grad(X) if solver.gradient else None                        # noqa: E731
+        mixer = stack.enter_context(_closing(net.mixer(topology)))
+        stack.enter_context(_one_blas_thread())
+        stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
+        run = _Run(net, problem, solver, mixer, gradient, steps, every, reached, _progress(progress))
+        return run(X, Record(record) if isinstance(record, (str, os.PathLike)) else record, seed)
+
+
+class _Run:
+    """One run of the loop, with what it needs at hand."""
+
+    def __init__(self, net: Network, problem: Any, solver: Any, mixer: Any, gradient: Callable[[np.ndarray, int], Any],
+                 steps: int, every: int, reached: Callable[[Mapping[str, float]], bool], progress: Progress | None):
+        self.net, self.solver, self.mixer, self.gradient = net, solver, mixer, gradient
+        self.steps, self.every, self.reached, self.progress = steps, every, reached, progress
+        self.measure = Metrics(net, problem)
+        self.rows: list[list[float]] = []
+        self.recorder: Recorder | None = None
+
+    def __call__(self, X: np.ndarray, record: Record | None, seed: int) -> Result:
+        first, s = 0, self.solver.init(X, self.mixer.at(0))
+        if record is not None:
+            self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
+            if record.resume:
+                first, s = self.recorder.resume()
+            else:
+                self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed))
+        try:
+            with _interrupts() as interrupted:
+                control = Control(self.net, record.checkpoint_seconds if record else None)
+                s, k, outcome = self._loop(s, first, control, interrupted)
+        except BaseException:
+            if self.recorder is not None:
+                self.recorder.abandon()
+            raise
+        if self.recorder is not None:
+            if outcome is not Outcome.DIVERGED:
+                self.recorder.checkpoint(k, s)
+            self.recorder.finish(s.X, str(outcome), k)
+        columns = np.array(self.rows).reshape(-1, len(self.measure.names)).T
+        metrics = {name: column.astype(np.int64) if name in ("step", "rounds", "bytes") else column
+                   for name, column in zip(self.measure.names, columns)}
+        return Result(s.X, self.net.mean(s.X), outcome, k, metrics)
+
+    def _loop(self, s: Any, first: int, control: Control, interrupted: Callable[[], bool]) -> tuple[Any, int, Outcome]:
+        solver, mixer, gradient, steps, every = self.solver, self.mixer, self.gradient, self.steps, self.every
+        self._clock = time.perf_counter()
+        stopped = (first == 0 or first >= steps) and self._record(first, s)
+        k = first
+        while not stopped and k < steps:
+            G = gradient(solver.point(s), k)
+            s = solver.step(s, G, mixer.at(k))
+            k += 1
+            control.watch(k, s.X)
+            recording = k % every == 0 or k == steps
+            if not (recording or control.due(k)):
+                continue
+            verdict = control.settle(k, interrupted(), self.recorder and self.recorder.error)
+            if verdict.failed:
+                self.net.agree(self.recorder.error if self.recorder else None)
+            if verdict.diverged is not None:
+                return s, verdict.diverged, Outcome.DIVERGED
+            if recording or verdict.interrupted:
+                stopped = self._record(k, s)
+            if verdict.interrupted:
+                return s, k, Outcome.INTERRUPTED
+            if verdict.checkpoint and self.recorder is not None:
+                self.recorder.checkpoint(k, s)
+        return s, k, Outcome.STOPPED if stopped else Outcome.COMPLETED
+
+    def _record(self, k: int, s: Any) -> bool:
+        begun = time.perf_counter()
+        metrics = {"step": k, "time": begun - self._clock, "rounds": self.mixer.rounds, **self.measure(s.X, self.mixer.bytes)}
+        self.rows.append([metrics[name] for name in self.measure.names])
+        if self.recorder is not None:
+            self.recorder.append(k, metrics, s.X)
+        if self.progress is not None and self.net.rank == 0:
+            self.progress(k, self.steps, metrics)
+        stopped = bool(self.reached(metrics)) if self.net.rank == 0 else False
+        if self.reached is not _never and self.net.size > 1:
+            stopped = self.net.comm.bcast(stopped)
+        self._clock += time.perf_counter() - begun
+        return stopped
+
+    def _meta(self, record: Record, seed: int) -> dict[str, Any]:
+        from mpi4py import MPI
+
+        from . import __version__
+        described = (f"# from mpidec.solve: {self.solver!r} over {self.mixer.topology!r}, {self.steps} steps, every {self.every}\n")
+        return {"mpidec": __version__, "config": record.config or described, "seed": seed, "agents": self.net.n,
+                "ranks": self.net.size, "mpi": MPI.Get_library_version().splitlines()[0].strip("\0 "),
+                "created": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, expected a whole number >= {least}")
+    return number
+
+
+def _rows(x0: Any, problem: Any, net: Network) -> np.ndarray:
+    """The local rows of the start."""
+    if problem is None and x0 is None:
+        raise ValueError("neither a problem nor x0 is given: a solver without gradients starts from x0, shape (n, d)")
+    if problem is not None and problem.m != net.m:
+        raise ValueError(f"rank {net.rank}: the problem holds {problem.m} agents, this rank hosts {net.m} (agents {net.lo}:{net.hi} "
+                         f"of {net.n}): give it their data, A[net.lo:net.hi]")
+    d = np.shape(x0)[-1] if problem is None and np.ndim(x0) else getattr(problem, "d", 1)
+    if x0 is None:
+        return np.zeros((net.m, d))
+    try:
+        x0 = np.asarray(x0, float)
+    except (TypeError, ValueError):
+        raise ValueError(f"x0 is {x0!r:.60}, expected numbers of shape ({d},) or ({net.n}, {d})") from None
+    if x0.shape not in ((d,), (net.n, d)):
+        raise ValueError(f"x0 has shape {x0.shape}, expected ({d},), the same for every agent, or ({net.n}, {d})")
+    if not np.isfinite(x0).all():
+        raise ValueError(f"x0 has {np.count_nonzero(~np.isfinite(x0))} entries that are not finite, the first at "
+                         f"{tuple(int(i) for i in np.argwhere(~np.isfinite(x0))[0])}")
+    return np.tile(x0, (net.m, 1)) if x0.ndim == 1 else np.array(x0[net.lo:net.hi])
+
+
+def _never(metrics: Mapping[str, float]) -> bool:
+    return False
+
+
+def _stop(stop: Stop | None, problem: Any) -> Callable[[Mapping[str, float]], bool]:
+    if stop is None:
+        return _never
+    if callable(stop):
+        return stop
+    if not isinstance(stop, Mapping):
+        raise TypeError(f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable')
+    known = {"consensus", "gradient_norm", "objective", "time", "bytes", "rounds"}
+    known |= {"error"} if getattr(problem, "x_star", None) is not None else set()
+    for name, limit in stop.items():
+        if name not in known:
+            reason = " (the problem knows no x_star)" if name == "error" else ""
+            raise ValueError(f"stop names the metric {name!r}{reason}, expected one of {', '.join(sorted(known))}")
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
+            raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
+    growing = {"time", "bytes", "rounds"}
+    limits = dict(stop)
+    return lambda metrics: all(metrics[name] >= limit if name in growing else metrics[name] <= limit
+                               for name, limit in limits.items())
+
+
+def _progress(progress: Progress | bool | None) -> Progress | None:
+    if progress is True:
+        return lambda step, steps, metrics: print(
+            f"step {step}/{steps}  " + "  ".join(f"{name} {metrics[name]:.3e}" for name in
+                                                 ("objective", "consensus", "error") if name in metrics), flush=True)
+    return progress or None
+
+
+@contextmanager
+def _closing(mixer: Any) -> Iterator[Any]:
+    yield mixer
+    mixer.close()                                   # collective: not after an error, when the other ranks may be anywhere
+
+
+@contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    from threadpoolctl import threadpool_limits
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C as a question: the first one is answered at the next settlement, the second one raises."""
+    asked = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,20 @@
+"""Solvers: one family per file, the paper's equations and nothing else."""
+
+from .base import Solver as Solver
+from .ceca import DSGDCECA as DSGDCECA
+from .diffusion import DGD as DGD
+from .diffusion import Consensus as Consensus
+from .diffusion import Diffusion as Diffusion
+from .gradient_tracking import GradientTracking as GradientTracking
+from .primal_dual import D2 as D2
+from .primal_dual import EXTRA as EXTRA
+from .primal_dual import ExactDiffusion as ExactDiffusion
+from .push import PushDIGing as PushDIGing
+from .push import PushSum as PushSum
+from .relay import RelaySGD as RelaySGD
+
+CATALOGUE: dict[str, type[Solver]] = {
+    "consensus": Consensus, "dgd": DGD, "diffusion": Diffusion, "extra": EXTRA, "exact_diffusion": ExactDiffusion, "d2": D2,
+    "gradient_tracking": GradientTracking, "push_sum": PushSum, "push_diging": PushDIGing, "relaysgd": RelaySGD,
+    "dsgd_ceca": DSGDCECA}
+"""The solvers by the names that the command line uses."""

@@ -1,0 +1,88 @@
+"""DSGD-CECA: descent over averages that become exact in ceil(log2 n) rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .base import Solver, name_of
+
+
+@dataclass(frozen=True)
+class DSGDCECA(Solver):
+    r"""DSGD-CECA: two variables per agent, one of them sent, to one agent a round; any number of agents.
+
+    `X` averages an agent with the :math:`n_r` agents before it, `Y` those :math:`n_r` without itself.  Round r of the
+    schedule has the binary digit :math:`\delta_r` of n - 1, and :math:`n_{r+1} = 2 n_r + \delta_r`.  With the gradient at
+    `X` if :math:`\delta_r = 1` and at `Y` otherwise, :math:`X' = X - \alpha G`, :math:`Y' = Y - \alpha G`, and s(i) the agent
+    that sends to i,
+
+    .. math::
+        \delta_r = 1:\; X_i^+ &= \tfrac{1}{2} (X'_i + X'_{s(i)}), &
+                        Y_i^+ &= \tfrac{(n_r + 1) X'_{s(i)} + n_r Y'_i}{2 n_r + 1} \\
+        \delta_r = 0:\; X_i^+ &= \tfrac{(n_r + 1) X'_i + n_r Y'_{s(i)}}{2 n_r + 1}, &
+                        Y_i^+ &= \tfrac{1}{2} (Y'_i + Y'_{s(i)})
+
+    With `step_size=0` every row of `X` is the exact average after :math:`\lceil \log_2 n \rceil` rounds.
+
+    Parameters
+    ----------
+    step_size : float
+        :math:`\alpha`
+
+    Notes
+    -----
+    Sent per step: one row to one agent.  `W`: `topology.ceca(n, ports=1 | 2)`, with two ports for any n, and with one
+    port (the partner sends back) for even n.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> X = np.arange(1., 7.).reshape(6, 1)
+    >>> with mpidec.Network(6) as net:
+    ...     W = net.mixer(mpidec.topology.ceca(6))
+    ...     s = DSGDCECA(0.0).init(X)
+    ...     for k in range(3):
+    ...         s = DSGDCECA(0.0).step(s, 0, W.at(k))
+    >>> s.X.ravel().tolist()
+    [3.5, 3.5, 3.5, 3.5, 3.5, 3.5]
+
+    References
+    ----------
+    L. Ding, K. Jin, B. Ying, K. Yuan, W. Yin, "DSGD-CECA: decentralized SGD with communication-optimal exact consensus
+    algorithm", ICML 2023, Algorithms 1 and 3.
+    """
+
+    step_size: float
+
+    class State(NamedTuple):
+        X: np.ndarray
+        Y: np.ndarray
+        digit: int                                   # of the round to come
+
+    def init(self, X: np.ndarray, W: Any = None) -> State:
+        return self.State(X, X, 1)
+
+    def point(self, s: State) -> np.ndarray:
+        return s.X if s.digit else s.Y
+
+    def step(self, s: State, G: np.ndarray, W: Any) -> State:
+        X, Y = s.X - self.step_size * G, s.Y - self.step_size * G
+        n_r = W.topology.count
+        if s.digit:
+            X_s = _sender(X, W)
+            X, Y = (X + X_s) / 2, ((n_r + 1) * X_s + n_r * Y) / (2 * n_r + 1)
+        else:
+            Y_s = _sender(Y, W)
+            X, Y = ((n_r + 1) * X + n_r * Y_s) / (2 * n_r + 1), (Y + Y_s) / 2
+        return self.State(X, Y, W.next.topology.digit)
+
+    def check(self, topology: Any) -> None:
+        if topology.name != "ceca":
+            raise ValueError(f"{name_of(self)} runs over topology.ceca(n, ports=1 | 2) alone, not over the {topology.name} topology")
+
+
+def _sender(Z: np.ndarray, W: Any) -> np.ndarray:
+    return W.collect(W.exchange(W.spread(Z))) if W.n > 1 else Z

@@ -1,0 +1,138 @@
+"""Consensus and diffusion: average, and descend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from .base import Solver, one_of
+
+
+@dataclass(frozen=True)
+class Consensus(Solver):
+    r"""Average consensus: every agent ends with the average of where they began.
+
+    .. math:: X^{k+1} = W X^k
+
+    Notes
+    -----
+    Sent per step: one row to each neighbour.  `W`: doubly stochastic for the average; row stochastic gives a weighted one.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> solver = mpidec.solvers.Consensus()
+    >>> s = solver.init(np.array([[0.], [2.]]))
+    >>> solver.step(s, None, lambda X: X.mean(axis=0) + 0 * X).X.tolist()
+    [[1.0], [1.0]]
+
+    References
+    ----------
+    L. Xiao, S. Boyd, "Fast linear iterations for distributed averaging", Systems & Control Letters 53 (2004), eq. (1).
+    """
+
+    kinds: ClassVar = ("doubly", "row")
+    gradient: ClassVar = False
+    step_size: ClassVar[float] = 0.0
+
+    class State(NamedTuple):
+        X: np.ndarray
+
+    def init(self, X: np.ndarray, W: Any = None) -> State:
+        return self.State(X)
+
+    def step(self, s: State, G: Any, W: Any) -> State:
+        return self.State(W(s.X))
+
+
+@dataclass(frozen=True)
+class DGD(Solver):
+    r"""Decentralized gradient descent, in its three orders.
+
+    .. math::
+        \text{atc}:\; X^{k+1} &= W (X^k - \alpha \nabla F(X^k)) \\
+        \text{cta}:\; X^{k+1} &= \Phi^k - \alpha \nabla F(\Phi^k), \quad \Phi^k = W X^k \\
+        \text{awc}:\; X^{k+1} &= W X^k - \alpha \nabla F(X^k)
+
+    Adapt-then-combine, combine-then-adapt, and adapt-while-combine (the original DGD, whose mixing can overlap with the
+    gradient).  With a constant step size the agents end near the optimum, at a distance of the order of `step_size` times
+    the heterogeneity of their data.
+
+    Parameters
+    ----------
+    step_size : float
+        :math:`\alpha`; atc is stable up to 2 / L, awc up to (1 + lambda_min(W)) / L.
+    order : {"atc", "cta", "awc"}
+
+    Notes
+    -----
+    Sent per step: one row to each neighbour (cta: one more at the start).  `W`: doubly stochastic.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.array([[1.], [3.]]))
+    >>> mpidec.solve(problem, DGD(0.1), mpidec.topology.complete(2), steps=200).x.round(6).tolist()
+    [2.0]
+
+    References
+    ----------
+    awc: A. Nedic, A. Ozdaglar, "Distributed subgradient methods for multi-agent optimization", IEEE TAC 54 (2009), eq. (3).
+    atc, cta: F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE TSP 58 (2010), eqs. (15), (18).
+    """
+
+    step_size: float
+    order: str = "atc"
+
+    class State(NamedTuple):
+        X: np.ndarray
+        Phi: np.ndarray
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(self, "order", ("atc", "cta", "awc"))
+
+    def init(self, X: np.ndarray, W: Any = None) -> State:
+        return self.State(X, W(X) if self.order == "cta" else X)
+
+    def point(self, s: State) -> np.ndarray:
+        return s.Phi
+
+    def step(self, s: State, G: np.ndarray, W: Any) -> State:
+        if self.order == "cta":
+            X = s.Phi - self.step_size * G
+            return self.State(X, W.next(X))
+        X = W(s.X - self.step_size * G) if self.order == "atc" else W(s.X) - self.step_size * G
+        return self.State(X, X)
+
+
+@dataclass(frozen=True)
+class Diffusion(DGD):
+    r"""Diffusion, the signal-processing name of DGD: adapt-then-combine (default) or combine-then-adapt.
+
+    .. math:: \Psi^{k} = X^k - \alpha \nabla F(X^k), \qquad X^{k+1} = W \Psi^{k}
+
+    Parameters
+    ----------
+    step_size : float
+    order : {"atc", "cta"}
+
+    Notes
+    -----
+    Sent per step: one row to each neighbour.  `W`: doubly stochastic.
+
+    Examples
+    --------
+    >>> Diffusion(step_size=0.1)
+    Diffusion(step_size=0.1, order='atc')
+
+    References
+    ----------
+    F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE TSP 58 (2010), eqs. (15), (18).
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(self, "order", ("atc", "cta"))
