@@ -1,0 +1,173 @@
+"""The architecture is a test: who may import whom, what a module may hold, what `import mpidec` costs."""
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import statistics
+import sys
+from pathlib import Path
+
+import launch
+import pytest
+
+pytestmark = pytest.mark.serial
+
+PACKAGE = Path(__file__).resolve().parent.parent / "mpidec"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Layer: (what it may import of mpidec, what it may import of others beside the standard library and numpy).
+LAYERS = {
+    "topology": ((), ("scipy", "networkx")),
+    "problems": ((), ("scipy", "sklearn", "torch")),
+    "solvers": ((), ()),
+    "record": ((), ("scipy", "h5py")),
+    "mixing": (("topology",), ("scipy", "mpi4py", "cupy", "torch")),
+    "rma": (("topology", "mixing"), ("scipy", "mpi4py")),
+    "optim": (("topology", "mixing", "solvers"), ("scipy", "torch")),
+    "plot": (("record",), ("h5py", "matplotlib")),
+}
+LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
+ENTRY_POINTS = {"run", "bench", "doctor"}                   # may start MPI; nothing imports them
+API = ["mpidec", "mpidec.topology", "mpidec.mixing", "mpidec.problems", "mpidec.solvers", "mpidec.record"]
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def layer(path: Path) -> str:
+    """Return the first name under mpidec: a package or a top-level module."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST, path: Path) -> list[tuple[str, int]]:
+    """Return the absolute dotted names that `tree` imports, with their lines."""
+    base = module_name(path).split(".") if path.name == "__init__.py" else module_name(path).split(".")[:-1]
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            origin = base[:len(base) - node.level + 1] if node.level else []
+            source = ".".join([*origin, *([node.module] if node.module else [])])
+            found += [(f"{source}.{alias.name}" if source == "mpidec" else source, node.lineno) for alias in node.names]
+    return found
+
+
+def executed_on_import(tree: ast.Module) -> ast.Module:
+    """Return `tree` without the bodies of functions and without ``if TYPE_CHECKING`` blocks."""
+    class Strip(ast.NodeTransformer):
+        def visit_FunctionDef(self, node):
+            return None
+
+        visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
+
+        def visit_If(self, node):
+            return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
+
+    return Strip().visit(ast.parse(ast.unparse(tree)))
+
+
+@pytest.fixture(params=MODULES, ids=module_name)
+def source(request) -> tuple[Path, str, ast.Module]:
+    text = request.param.read_text(encoding="utf-8")
+    return request.param, text, ast.parse(text)
+
+
+def test_imports_point_downwards(source):
+    path, _, tree = source
+    own = layer(path)
+    below, third_party = LAYERS.get(own, (None, None))
+    for name, line in imports(tree, path):
+        top, _, rest = name.partition(".")
+        where = f"{path.relative_to(PACKAGE.parent)}:{line} imports {name}"
+        if top == "mpidec":
+            target = rest.partition(".")[0]
+            assert target not in ENTRY_POINTS - {own}, f"{where}: nothing imports an entry point"
+            if below is not None and target != own:
+                assert target in below, f"{where}: {own} may import {', '.join(below) or 'nothing'} of mpidec"
+        elif below is not None and top not in sys.stdlib_module_names and top != "numpy":
+            assert top in third_party, f"{where}: {own} may import {', '.join(('numpy', *third_party))}"
+        elif top == "mpi4py":
+            assert own in ENTRY_POINTS, f"{where}: only mixing, rma and the entry points know MPI"
+
+
+def test_heavy_packages_are_imported_where_they_are_used(source):
+    path, _, tree = source
+    heavy = [name for name, _ in imports(executed_on_import(tree), path) if name.partition(".")[0] in LAZY]
+    assert not heavy, f"{path.name} imports {heavy} at its top, expected inside the functions that need it"
+
+
+def test_module_is_short(source):
+    path, text, _ = source
+    assert text.count("\n") <= 400, f"{path.name} has {text.count(chr(10))} lines, expected at most 400"
+
+
+def test_no_assert_statement(source):
+    path, _, tree = source
+    lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    assert not lines, f"{path.name}: assert at lines {lines}, expected ValueError or TypeError with a message"
+
+
+def test_no_communicator_at_module_level(source):
+    path, _, tree = source
+    names = [node.attr for node in ast.walk(executed_on_import(tree)) if isinstance(node, ast.Attribute)]
+    assert "COMM_WORLD" not in names, f"{path.name}: COMM_WORLD at module level, expected an argument"
+
+
+def public_objects() -> dict[str, object]:
+    """Return every class and function of the API by its defining name."""
+    found = {}
+    for name in API:
+        module = importlib.import_module(name)
+        for attribute in getattr(module, "__all__", ()):
+            thing = getattr(module, attribute)
+            if inspect.isclass(thing) or inspect.isfunction(thing):
+                found[f"{thing.__module__}.{thing.__qualname__}"] = thing
+    return dict(sorted(found.items()))
+
+
+@pytest.mark.parametrize("name", API)
+def test_api_is_a_table(name):
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} has no docstring"
+    assert list(module.__all__), f"{name} has no __all__"
+    missing = [attribute for attribute in module.__all__ if not hasattr(module, attribute)]
+    assert not missing, f"{name}.__all__ names {missing}, which are not there"
+
+
+def test_public_names_are_documented_with_examples():
+    def complete(thing) -> bool:
+        text = inspect.getdoc(thing) or ""
+        return "Examples\n--" in text and ">>>" in text or inspect.isclass(thing) and issubclass(thing, Exception)
+
+    bare = [name for name, thing in public_objects().items() if not complete(thing)]
+    assert not bare, f"no docstring with an Examples section: {', '.join(bare)}"
+
+
+def test_public_methods_are_documented():
+    bare = [f"{name}.{key}" for name, thing in public_objects().items() if inspect.isclass(thing)
+            for key, member in vars(thing).items()
+            if not key.startswith("_") and (inspect.isfunction(member) or isinstance(member, (property, classmethod)))
+            and not inspect.getdoc(getattr(thing, key))]
+    assert not bare, f"no docstring: {', '.join(bare)}"
+
+
+def test_import_is_light():
+    code = "import sys, mpidec; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    loaded = set(launch.mpirun(0, ["-c", code], check=True).stdout.split()) & LAZY
+    assert not loaded, f"import mpidec imports {loaded}"
+
+
+def test_import_cost():
+    """`import mpidec` costs at most 1.3 x what it stands on (CPU time, so that a busy machine does not matter)."""
+    def seconds(statement: str) -> float:
+        code = f"import time; {statement}; print(time.process_time())"
+        return float(launch.mpirun(0, ["-c", code], check=True).stdout)
+
+    base, ours = "import mpi4py.MPI, numpy, scipy.sparse, h5py", "import mpidec"
+    seconds(ours)                                           # write the byte code
+    rounds = [(seconds(base), seconds(ours)) for _ in range(7)]
+    ratio = statistics.median(mine for _, mine in rounds) / statistics.median(theirs for theirs, _ in rounds)
+    assert ratio <= 1.3, f"import mpidec costs {ratio:.2f} x import mpi4py.MPI, numpy, scipy.sparse, h5py"
