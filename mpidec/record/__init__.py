@@ -1,0 +1,9 @@
+"""Trajectories, checkpoints and results in HDF5: files that are readable at every moment, also after a kill."""
+
+from .reader import Run as Run
+from .reader import last_checkpoint as last_checkpoint
+from .reader import read as read
+from .recorder import Record as Record
+from .runfile import RunFile as RunFile
+
+__all__ = ["Record", "Run", "RunFile", "last_checkpoint", "read"]

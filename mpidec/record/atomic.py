@@ -1,0 +1,242 @@
+"""A file that changes in one step: a reader finds the old content or the new, whenever the writer dies."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import io
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+
+_PIECE = 1 << 22
+
+
+class AtomicFile(io.RawIOBase):
+    """An HDF5 file of which every update is published as a whole or not at all.
+
+    Two images of the file are kept, both on disk in one folder: the *front*, which has the name ``path`` and is never
+    written to, and the *spare* (``.<name>.<random>.spare``).  ``update()`` first repeats on the spare the writes that
+    it lacks, then opens it with h5py through this object (which notes what is written where), and at the end swaps the
+    two names with ``os.replace``.  So ``path`` is at every instant a complete, closed HDF5 file.
+
+    Parameters
+    ----------
+    path : the file's name; symbolic links are followed
+    existing : continue the file at ``path`` (True) or begin an empty one that replaces it at the first update (False)
+
+    Raises
+    ------
+    OSError
+        (FileNotFoundError, IsADirectoryError, PermissionError, ...) if ``path`` cannot be written, or if
+        another process is writing it.
+
+    Notes
+    -----
+    While it is open the file takes its space on disk twice.  A failed write is remembered and told at the end of the
+    update, not to HDF5 in the middle of it: the library is closed cleanly and the front stays as it was.
+    A reader that keeps the front open beyond the next update keeps that image (HDF5 holds a shared lock on it, so the
+    writer takes a fresh copy for its spare).  After a kill the spare is left over; the next writer of ``path`` removes
+    it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], existing: bool = False) -> None:
+        super().__init__()
+        self.path = os.path.realpath(path)
+        folder, name = os.path.split(self.path)
+        self._pattern = os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.spare")
+        self._spare_path = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.spare")
+        self._front = self._spare = -1
+        self._position = 0
+        self._differs: list[tuple[int, int]] = []  # (offset, length) where the spare may differ from the front
+        self._failure: BaseException | None = None
+        _check_writable(os.fspath(path), self.path, existing)
+        self._remove_leftovers()
+        if existing:
+            self._front = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._new_spare()
+        except OSError:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def update(self) -> Iterator[Any]:
+        """Open the file with h5py (``"r+"``, or ``"w"`` before the first update); publish what was written.
+
+        If the block, or any write, fails then nothing is published, and the next update starts from the front again.
+        """
+        self._prepare()
+        try:
+            with h5py.File(self, "w" if self._front < 0 else "r+") as file:
+                yield file
+        except BaseException:
+            if self._failure is None:
+                raise
+        if self._failure is not None:
+            raise self._failure
+        self._publish()
+
+    def close(self) -> None:
+        """Remove the spare; the front remains.  May be called again."""
+        if self.closed:
+            return
+        super().close()
+        for descriptor in (self._front, self._spare):
+            if descriptor >= 0:
+                os.close(descriptor)
+        if self._spare >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self._spare_path)
+        self._front = self._spare = -1
+
+    # What h5py calls during an update.
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}
+        self._position = offset + (os.fstat(self._spare).st_size if whence == os.SEEK_END else base[whence])
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = os.pread(self._spare, len(view), self._position)
+        if self._failure is not None:
+            data = data.ljust(len(view), b"\0")  # lost writes: this update will not be published
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._failure is None:
+            try:
+                self._differs.append((self._position, len(view)))
+                _write(self._spare, view, self._position)
+            except BaseException as error:  # also an interrupt: HDF5 must not see it
+                self._failure = error
+        self._position += len(view)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        size = self._position if size is None else size
+        if self._failure is None:
+            try:
+                os.ftruncate(self._spare, size)
+            except BaseException as error:
+                self._failure = error
+        return size
+
+    # The two images.
+
+    def _new_spare(self) -> None:
+        """Make the spare a fresh copy of the front."""
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._spare_path)
+        self._spare = os.open(self._spare_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        _lock(self._spare, fcntl.LOCK_SH)
+        self._differs = [] if self._front < 0 else [(0, os.fstat(self._front).st_size)]
+
+    def _prepare(self) -> None:
+        """Make the spare equal to the front, and ours alone."""
+        self._failure, self._position = None, 0
+        if self._spare < 0 or not _lock(self._spare, fcntl.LOCK_EX):
+            self._new_spare()
+            _lock(self._spare, fcntl.LOCK_EX)
+        if self._front < 0:
+            os.ftruncate(self._spare, 0)
+            return
+        for offset, length in self._differs:
+            for start in range(offset, offset + length, _PIECE):
+                piece = os.pread(self._front, min(_PIECE, offset + length - start), start)
+                _write(self._spare, memoryview(piece), start)
+        os.ftruncate(self._spare, os.fstat(self._front).st_size)
+        self._differs = []
+
+    def _publish(self) -> None:
+        """Swap the names of the two images; ``path`` names one of them at every instant."""
+        old = self._spare_path + ".old"
+        linked = False
+        if self._front >= 0:
+            try:
+                if not os.path.samestat(os.stat(self.path), os.fstat(self._front)):
+                    raise FileExistsError(f"{self.path} was replaced by another program while this run was writing it")
+                os.link(self.path, old)
+                linked = True
+            except FileExistsError:
+                raise
+            except OSError:  # removed by the user, or a file system without hard links: the next update copies
+                pass
+        _lock(self._spare, fcntl.LOCK_UN)
+        try:
+            os.replace(self._spare_path, self.path)
+        except OSError:
+            if linked:
+                os.unlink(old)
+            raise
+        self._front, self._spare = self._spare, self._front
+        if linked:
+            with contextlib.suppress(OSError):
+                os.replace(old, self._spare_path)
+                _lock(self._spare, fcntl.LOCK_SH)
+                return
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+
+    def _remove_leftovers(self) -> None:
+        """Remove what killed writers of ``path`` left; refuse if one is alive."""
+        for name in glob.glob(self._pattern) + glob.glob(self._pattern + ".old"):
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+                free = _lock(descriptor, fcntl.LOCK_EX)
+                os.close(descriptor)
+                if not free:
+                    raise BlockingIOError(f"another process is writing {self.path}: wait, or choose another name")
+                os.unlink(name)
+
+
+def _check_writable(given: str, path: str, existing: bool) -> None:
+    folder = os.path.dirname(path)
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"cannot write {given}: it is a folder: name a file in it, such as {given}/run.h5")
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"cannot write {given}: there is no folder {folder}: create it, or choose another")
+    if existing and not os.path.exists(path):
+        raise FileNotFoundError(f"{given} does not exist")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(f"cannot write {given}: it is not a regular file")
+    if not os.access(folder, os.W_OK | os.X_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
+        raise PermissionError(f"cannot write {given}: no permission to write {path} or its folder: choose another")
+
+
+def _write(descriptor: int, view: memoryview, offset: int) -> None:
+    while len(view):
+        count = os.pwrite(descriptor, view, offset)
+        view, offset = view[count:], offset + count
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    """Take (or give back) an advisory lock; False if another process has the file open."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True

@@ -1,0 +1,126 @@
+"""Reading the file of a run, finished or not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+SCHEMA = 1
+RUNNING = "running"  # the outcome of a run that is going on, or was killed
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a file holds: a snapshot taken when it was read.
+
+    Parameters
+    ----------
+    path : name of the file
+    config : TOML text that reruns it ("" if it has none)
+    attributes : root attributes: ``schema mpidec config seed agents ranks mpi created``
+    metrics : arrays of one common length, by name: ``step time rounds bytes consensus ...``
+    outcome : ``"completed"``, ``"stopped"``, ``"diverged"``, ``"interrupted"``, or ``"running"``: no end was written,
+        so the run is going on or was killed
+    steps : steps made, as far as the file knows
+    x : (n, d) final rows of all agents, None while there are none
+    topology : mixing matrices (n, n), one per phase; empty if they were not recorded
+    """
+
+    path: str
+    config: str
+    attributes: Mapping[str, Any]
+    metrics: Mapping[str, NDArray[Any]]
+    outcome: str
+    steps: int
+    x: NDArray[Any] | None
+    topology: tuple[csr_array, ...]
+
+    def trajectory(self, records: Any = slice(None)) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Read recorded iterates: their steps (k,) and all agents' rows (k, n, d).
+
+        Parameters
+        ----------
+        records : which, as in NumPy: ``slice(-10, None)``, ``[0, 5]``.  Read from the file when called, so a run that
+            goes on may have more of them than ``metrics``.
+        """
+        with open_run(self.path) as file:
+            group = file["trajectory"]
+            return group["step"][records], group["x"][records]
+
+
+def read(path: str | os.PathLike[str]) -> Run:
+    """Read a run: configuration, metrics, result and topology; the trajectory on demand.
+
+    Works while the run is going on and after it was killed: a file holds all records up to its last flush.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, or it is not a run that this version can read.
+    """
+    with open_run(path) as file:
+        attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
+        result = file["result/x"]
+        outcome = str(result.attrs["outcome"])
+        return Run(
+            path=os.fspath(path),
+            config=str(attributes.get("config", "")),
+            attributes=attributes,
+            metrics={name: dataset[:] for name, dataset in file["metrics"].items()},
+            outcome=outcome,
+            steps=int(result.attrs["steps"]),
+            x=None if outcome == RUNNING else result[...],
+            topology=tuple(_phases(file, int(attributes["agents"]))),
+        )
+
+
+def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
+    """Read the last checkpoint: its step and the solver's state, by name (arrays; 0-d ones as Python numbers).
+
+    Raises
+    ------
+    ValueError
+        If the run has no checkpoint.
+    """
+    with open_run(path) as file:
+        group = file.get("checkpoint")
+        if group is None:
+            raise ValueError(f"{os.fspath(path)}: holds no checkpoint, so it cannot be resumed: run it again")
+        state = {name: dataset[()] for name, dataset in group.items()}
+        return int(group.attrs["step"]), {k: v if np.ndim(v) else v.item() for k, v in state.items()}
+
+
+@contextmanager
+def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Open the file of a run for reading; a ``ValueError`` says what else it is."""
+    path = os.fspath(path)
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"{path} is a folder, expected the file of a run")
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} does not exist")
+    if not h5py.is_hdf5(path):
+        os.close(os.open(path, os.O_RDONLY))  # a PermissionError says so itself
+        raise ValueError(f"{path}: not an HDF5 file, expected the file of a run (python -m mpidec.run --out run.h5)")
+    with h5py.File(path, "r") as file:
+        schema = file.attrs.get("schema")
+        if schema is None or "mpidec" not in file.attrs or "metrics" not in file:
+            raise ValueError(f"{path}: HDF5, but not a run of mpidec (no attribute 'schema' or no '/metrics')")
+        if schema > SCHEMA:
+            writer = f"mpidec {file.attrs['mpidec']}"
+            raise ValueError(f"{path}: schema {schema} of {writer}, expected at most {SCHEMA}: upgrade mpidec")
+        yield file
+
+
+def _phases(file: Any, n: int) -> Iterator[csr_array]:
+    group = file.get("topology", {})
+    phases = [group] if "data" in group else [group[key] for key in sorted(group, key=int)]
+    for phase in phases:
+        yield csr_array((phase["data"][:], phase["indices"][:], phase["indptr"][:]), shape=(n, n))

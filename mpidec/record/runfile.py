@@ -1,0 +1,325 @@
+"""Writing the file of a run: metrics, trajectory, checkpoints and result, complete at every moment."""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+from scipy.sparse import csr_array
+
+from .atomic import AtomicFile
+from .reader import RUNNING, SCHEMA, last_checkpoint, open_run
+
+COUNTERS = frozenset({"step", "rounds", "messages", "bytes"})  # stored as int64, everything else as float64
+BUFFER_BYTES, BUFFER_ROWS = 16 << 20, 8192
+CHUNK_BYTES, CHUNK_ROWS = 256 << 10, 1024
+REMEDY = {
+    errno.ENOSPC: "free some space or record less often (every=...)",
+    errno.EDQUOT: "free some of the quota or record less often (every=...)",
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f) or record less often (every=...)",
+}
+
+
+class RunFile:
+    """The file of a run, written by one process.
+
+    Records are buffered and flushed when ``flush_seconds`` have passed or 16 MB are waiting.  At every moment after the
+    first flush the file opens with plain ``h5py.File(path, "r")`` and holds every flushed record, the writer being
+    alive, finished or killed.
+
+    Parameters
+    ----------
+    path : name of the file; an older one of that name is replaced when the first record is flushed, not before
+    n : number of agents
+    row_shape : shape of one agent's iterate, ``(d,)``
+    metrics : names of the metrics of a record; ``step`` is always the first of them
+    meta : root attributes: ``mpidec`` (version), ``config`` (TOML text), ``seed``, ``ranks``, ``mpi``
+    topology : mixing matrices (n, n), one per phase
+    trajectory : record all iterates; otherwise ``/trajectory/x`` and ``/trajectory/step`` are there with no rows
+    state : shape and type of each array that checkpoints will hold; one that cannot be stored is refused at once
+    dtype : type of the iterates
+    flush_seconds : the most that a kill can lose, in seconds of recording
+
+    Raises
+    ------
+    ValueError, TypeError
+        If what is to be recorded is malformed.
+    OSError
+        If the file cannot be written; later by any method, if the disk is full.  It says what is safe.
+
+    Notes
+    -----
+    MPI-free: gather on one rank and write there.  An unfinished run has the outcome ``"running"``, NaN in
+    ``/result/x``, and in its attribute ``steps`` the last step flushed.  ``/checkpoint/<name>``
+    holds the solver's state at the group's attribute ``step``.  While it is written the file takes its space on disk
+    twice: `AtomicFile` says why.
+
+    Examples
+    --------
+    >>> import os, tempfile, numpy as np, mpidec.record as record
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
+    >>> with record.RunFile(path, n=4, row_shape=(2,), metrics=["consensus"], meta={"mpidec": "0.1"}) as file:
+    ...     for k in range(3):
+    ...         file.append(k, {"consensus": 2.0**-k}, np.zeros((4, 2)))
+    ...     file.finish(np.zeros((4, 2)), "completed", steps=2)
+    >>> record.read(path).metrics["consensus"]
+    array([1.  , 0.5 , 0.25])
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        n: int,
+        row_shape: Sequence[int],
+        metrics: Sequence[str],
+        meta: Mapping[str, str | int],
+        topology: Sequence[csr_array] | None = None,
+        trajectory: bool = True,
+        state: Mapping[str, tuple[tuple[int, ...], DTypeLike]] | None = None,
+        dtype: DTypeLike = np.float64,
+        flush_seconds: float = 2.0,
+    ) -> None:
+        names = [name for name in metrics if name != "step"]
+        if len(set(names)) < len(names) or not all(name and "/" not in name for name in names):
+            raise ValueError(f"metrics {names}: expected different names without '/'")
+        for name, (_, kind) in (state or {}).items():
+            _check_storable(name, np.dtype(kind))
+        created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        self._layout = {"mpidec": "", "created": created, **meta, "schema": SCHEMA, "agents": n}, tuple(topology or ())
+        self._begin(AtomicFile(path), (n, *row_shape), np.dtype(dtype), names, trajectory, flush_seconds)
+
+    @classmethod
+    def resume(
+        cls,
+        path: str | os.PathLike[str],
+        step: int | None = None,
+        *,
+        meta: Mapping[str, str | int] | None = None,
+        flush_seconds: float = 2.0,
+    ) -> RunFile:
+        """Open the file of an earlier run to go on after ``step``; later records are dropped.
+
+        Parameters
+        ----------
+        path : name of the file
+        step : last step to keep (default: that of the last checkpoint)
+        meta : root attributes to change (``ranks``, say)
+        flush_seconds : as above
+
+        Raises
+        ------
+        ValueError
+            If it is not the file of a run, or has no checkpoint.
+        """
+        step = last_checkpoint(path)[0] if step is None else step
+        with open_run(path) as file:
+            x = file["trajectory/x"]
+            shape, dtype, trajectory = x.shape[1:], x.dtype, x.chunks is not None
+            names = [name for name in file["metrics"] if name != "step"]
+            steps = file["metrics/step"][:]
+        steps = steps[steps <= step]
+        kept = len(steps)
+        self = cls.__new__(cls)
+        self._begin(AtomicFile(path, existing=True), shape, dtype, names, trajectory, flush_seconds)
+        self._exists, self._flushed = True, kept
+        self._last = self._resumed = int(steps[-1]) if kept else -1
+        try:
+            with self._update() as file:
+                for dataset in (*file["metrics"].values(), *([*file["trajectory"].values()] if trajectory else [])):
+                    dataset.resize(kept, axis=0)
+                _set_result(file, np.nan, RUNNING, step)
+                file.attrs.update(meta or {})
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def append(self, step: int, metrics: Mapping[str, float], X: NDArray[Any] | None = None) -> None:
+        """Record a step: its metrics and, if the trajectory is recorded, the rows X (n, d) of all agents (copied).
+
+        The first record is flushed at once.  That of the step at which a run is resumed is there already: it is kept.
+        """
+        if len(self._rows) >= self._capacity:  # an earlier flush failed
+            self.flush()
+        if step <= self._last:
+            if step == self._resumed:
+                return
+            raise ValueError(f"record of step {step} after that of step {self._last}: expected increasing steps")
+        try:
+            row = [metrics[name] for name in self._names]
+        except KeyError as error:
+            raise ValueError(f"record of step {step} lacks the metric {error}: expected {self._names}") from None
+        if self._X is not None:
+            if X is None or X.shape != self._shape:
+                got = None if X is None else X.shape
+                raise ValueError(f"record of step {step}: X has shape {got}, expected {self._shape}: all agents' rows")
+            self._X[len(self._rows)] = X
+        self._rows.append((step, *row))
+        self._last = step
+        if len(self._rows) >= self._capacity or time.monotonic() >= self._due:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the buffered records; when this returns they outlive the process."""
+        if self._rows:
+            with self._update():
+                pass
+
+    def checkpoint(self, step: int, state: Mapping[str, ArrayLike]) -> None:
+        """Replace the checkpoint by the solver's state after ``step``, together with all records so far.
+
+        A kill meanwhile leaves the former checkpoint.
+
+        Parameters
+        ----------
+        step : steps made
+        state : arrays and numbers by name
+        """
+        arrays = {name: np.asarray(value) for name, value in state.items()}
+        for name, array in arrays.items():
+            _check_storable(name, array.dtype)
+        with self._update() as file:
+            group = file.require_group("checkpoint")
+            for name in set(group) - set(arrays):
+                del group[name]
+            for name, array in arrays.items():
+                old = group.get(name)
+                if old is not None and (old.shape, old.dtype) == (array.shape, array.dtype):
+                    old[...] = array
+                else:
+                    if old is not None:
+                        del group[name]
+                    group[name] = array
+            group.attrs["step"] = step
+
+    def finish(self, x: ArrayLike, outcome: str, steps: int) -> None:
+        """Write the result, all agents' rows x (n, d), and how the run ended, together with the last records."""
+        x = np.asarray(x)
+        if x.shape != self._shape:
+            raise ValueError(f"result x has shape {x.shape}, expected {self._shape}: all agents' rows")
+        with self._update() as file:
+            _set_result(file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps)
+
+    def close(self) -> None:
+        """Flush what is buffered and close.  May be called again."""
+        try:
+            if not (self._file.closed or self._failed):
+                self.flush()
+        finally:
+            self._file.close()
+
+    def __enter__(self) -> RunFile:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        with suppress(OSError) if error else nullcontext():  # the first error is the one to tell
+            self.close()
+
+    def _begin(
+        self,
+        file: AtomicFile,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        names: list[str],
+        trajectory: bool,
+        seconds: float,
+    ) -> None:
+        self._file, self._shape, self._dtype, self._names = file, shape, dtype, names
+        row_bytes = dtype.itemsize * int(np.prod(shape)) if trajectory else 8 * len(names)
+        self._capacity = min(max(BUFFER_BYTES // max(row_bytes, 1), 1), BUFFER_ROWS)
+        self._rows: list[tuple[float, ...]] = []
+        self._X = np.empty((self._capacity, *shape), dtype) if trajectory else None
+        self._seconds, self._due = seconds, 0.0
+        self._exists = self._failed = False
+        self._flushed = 0
+        self._last: int = -1  # step of the last record
+        self._resumed: int = -1  # step of the last record that the file had before
+
+    @contextmanager
+    def _update(self) -> Iterator[Any]:
+        """One update of the file, which carries the buffered records, too."""
+        if self._file.closed:
+            raise ValueError(f"{self._file.path} is closed: nothing can be recorded any more")
+        try:
+            with self._file.update() as file:
+                if not self._exists:
+                    self._create(file)
+                self._extend(file)
+                yield file
+        except OSError as error:
+            self._failed = True
+            raise self._explain(error) from error
+        self._exists, self._failed = True, False
+        self._flushed += len(self._rows)
+        self._rows.clear()
+        self._due = time.monotonic() + self._seconds
+
+    def _create(self, file: Any) -> None:
+        attributes, topology = self._layout
+        file.attrs.update(attributes)
+        rows = self._shape
+        for name in ("metrics/step", *(f"metrics/{name}" for name in self._names)):
+            kind = np.int64 if name[8:] in COUNTERS else np.float64
+            file.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(CHUNK_ROWS,))
+        if self._X is None:
+            file.create_dataset("trajectory/x", (0, *rows), self._dtype)
+            file.create_dataset("trajectory/step", (0,), np.int64)
+        else:
+            file.create_dataset("trajectory/x", (0, *rows), self._dtype, maxshape=(None, *rows), chunks=self._chunks())
+            file.create_dataset("trajectory/step", (0,), np.int64, maxshape=(None,), chunks=(CHUNK_ROWS,))
+        file.create_dataset("result/x", rows, self._dtype, fillvalue=np.nan)
+        _set_result(file, None, RUNNING, 0)
+        for phase, W in enumerate(topology):
+            group = file.require_group("topology" if len(topology) == 1 else f"topology/{phase}")
+            for name in ("indptr", "indices", "data"):
+                group[name] = getattr(W, name)
+
+    def _chunks(self) -> tuple[int, ...]:
+        """Chunks of about 256 KB, of whole records or of whole rows of one."""
+        n, *row = self._shape
+        size = max(self._dtype.itemsize * int(np.prod(row)), 1)
+        agents = min(max(CHUNK_BYTES // size, 1), n)
+        return (min(max(CHUNK_BYTES // (size * n), 1), CHUNK_ROWS), agents, *row)
+
+    def _extend(self, file: Any) -> None:
+        if not self._rows:
+            return
+        names, columns = ("step", *self._names), zip(*self._rows)
+        data: list[tuple[Any, Any]] = [(file["metrics"][name], column) for name, column in zip(names, columns)]
+        if self._X is not None:
+            data += [(file["trajectory/step"], data[0][1]), (file["trajectory/x"], self._X[: len(self._rows)])]
+        for dataset, rows in data:
+            start = dataset.shape[0]
+            dataset.resize(start + len(rows), axis=0)
+            dataset[start:] = np.asarray(rows, dataset.dtype)
+        _set_result(file, None, RUNNING, self._last)
+
+    def _explain(self, error: OSError) -> OSError:
+        saved = f"its first {self._flushed} records are safe" if self._exists else "nothing was written"
+        what = os.strerror(error.errno) if error.errno else str(error)
+        remedy = REMEDY.get(error.errno or 0, "see that the disk and the folder are there and writable")
+        text = f"cannot write {self._file.path}: {what}; {saved}; {remedy}"
+        return OSError(error.errno, text) if error.errno else OSError(text)
+
+
+def _check_storable(name: str, dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "biufc":
+        raise TypeError(f"checkpoint: {name} is of type {dtype}, expected an array of numbers or a number")
+
+
+def _set_result(file: Any, x: ArrayLike | None, outcome: str, steps: int) -> None:
+    dataset = file["result/x"]
+    if x is not None:
+        dataset[...] = x
+    if dataset.attrs.get("outcome") != outcome:
+        dataset.attrs["outcome"] = outcome
+    dataset.attrs["steps"] = steps
