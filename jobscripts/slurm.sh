@@ -1,0 +1,31 @@
+#!/bin/bash
+# The main job on 4 nodes: l2-regularized logistic regression on the breast-cancer data, 16 agents, one a task.
+#
+#   sbatch jobscripts/slurm.sh                                      in the checkout, after make run or pip install
+#   ARGS="--solver extra --steps 5000" sbatch jobscripts/slurm.sh   another experiment; all flags: python -m mpidec.run --help
+#   LAUNCH=srun sbatch jobscripts/slurm.sh                          how ranks are started: see jobscripts/README.md
+#
+# Expected: under a minute; a summary table at the end of mpidec-<job>.out, with error <= 1e-8; run-<job>.h5 and run-<job>.png.
+# A job that is requeued goes on from its last checkpoint.
+#SBATCH --job-name=mpidec
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=1
+#SBATCH --time=00:10:00
+#SBATCH --output=mpidec-%j.out
+#SBATCH --open-mode=append
+#SBATCH --requeue
+set -euo pipefail
+cd "$SLURM_SUBMIT_DIR"
+
+# module load python openmpi                 # the cluster's own MPI, when mpi4py is to use that
+source "${VENV:-.venv}/bin/activate"         # an environment with mpidec, on a file system that all nodes see
+export OMP_NUM_THREADS=1
+
+read -ra launch <<<"${LAUNCH:-mpirun}"       # mpirun, srun, srun --mpi=pmi2, srun --mpi=pmix: the one of mpi4py's library
+read -ra args <<<"${ARGS:-}"
+out=run-$SLURM_JOB_ID.h5
+if [ -e "$out" ]; then args+=(--resume "$out"); else args+=(--out "$out"); fi
+
+"${launch[@]}" -n "$SLURM_NTASKS" python -m mpidec.run "${args[@]}"
+python -m mpidec.plot "$out" -o "${out%.h5}.png"
