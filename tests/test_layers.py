@@ -8,8 +8,9 @@ import statistics
 import sys
 from pathlib import Path
 
-import launch
 import pytest
+
+import launch
 
 pytestmark = pytest.mark.serial
 

@@ -1,0 +1,49 @@
+"""Every tutorial runs from top to bottom, with no MPI and on engines under mpirun, and is stored as it runs."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+import launch
+
+pytestmark = [pytest.mark.serial, pytest.mark.launch]
+
+FOLDER = Path(__file__).resolve().parent.parent / "tutorials"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+def execute(path: Path, folder: Path, monkeypatch, **env: str) -> list[str]:
+    """Run a copy of the notebook in `folder`; return the text that its cells printed."""
+    for key, value in {**launch.environment(), "IPYTHONDIR": str(folder / "ipython"), **env}.items():
+        monkeypatch.setenv(key, value)
+    notebook = nbformat.read(path, as_version=4)
+    where = {"metadata": {"path": folder}}
+    nbclient.NotebookClient(notebook, timeout=90, kernel_name="python3", resources=where).execute()
+    return [output.text for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+            if output.output_type == "stream" and output.name == "stdout"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_runs_without_mpi(path, tmp_path, monkeypatch):
+    monkeypatch.delenv("MPIDEC_ENGINES", raising=False)
+    said = "".join(execute(path, tmp_path, monkeypatch))
+    assert "1 process" in said
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_runs_on_engines(path, tmp_path, monkeypatch):
+    said = "".join(execute(path, tmp_path, monkeypatch, MPIDEC_ENGINES="4"))
+    assert "4 processes" in said
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_is_stored_executed_and_small(path):
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "not run from top to bottom"
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert any("image/png" in output.get("data", {}) for output in outputs), "no picture is stored"
+    assert not any(output.output_type == "error" or output.get("name") == "stderr" for output in outputs)
+    assert path.stat().st_size < 400_000, f"{path.stat().st_size} bytes, expected less than 400,000"
