@@ -1,0 +1,253 @@
+"""What a problem is, and losses of linear models on the local agents' samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.linalg import LinearOperator
+
+from mpidec.problems import checks, newton
+from mpidec.problems.checks import Array
+
+DENSE = 2000                                             # unknowns up to which the Hessian is formed
+Model = TypeVar("Model", bound="LinearModel")
+
+
+class Problem(Protocol):
+    """The local agents' functions f_i; row i of `X` is the point of local agent i.
+
+    Optional, and absent where there is no such thing: ``smoothness`` (m,), ``strong_convexity`` (m,),
+    ``prox(V, t)``, ``solution()``, ``concatenate(parts)``.
+    """
+
+    @property
+    def m(self) -> int:
+        """Number of local agents; may be 0."""
+    @property
+    def d(self) -> int:
+        """Length of a row of X."""
+    @property
+    def x_star(self) -> Array | None:
+        """The minimizer of the average of all agents' functions where it is known, shape (d,)."""
+    def value(self, X: Array) -> Array:
+        """Return f_i at row i, (m, d) -> (m,)."""
+    def grad(self, X: Array) -> Array:
+        """Return the gradient of f_i at row i, (m, d) -> (m, d)."""
+
+
+class LinearModel:
+    r"""Sum of a loss over each agent's samples, with ridge: the base of all losses here.
+
+    .. math:: f_i(x) = \sum_s \ell(a_{is}^T x;\, y_{is}) + \frac{\lambda}{2} \|x\|^2
+
+    A loss states `_loss`, `_slope` and `_curvature` of the scores :math:`T = A x`, shape (m, p, c) with c = 1 except
+    for Softmax (c classes), and `bound`, the largest curvature it can have.
+
+    Notes
+    -----
+    All arithmetic is batched over the leading axis, one agent after the other, so an agent's results have the same
+    bits whatever other agents the process holds. Nothing is communicated.
+    """
+
+    bound: ClassVar[float]
+    targets_name: ClassVar[str] = "y"
+
+    def __init__(self, A: ArrayLike, y: ArrayLike, *, mask: ArrayLike | None, x_star: ArrayLike | None, l2: float,
+                 **options: Any) -> None:
+        self.A = checks.data(A)
+        self.y = checks.targets(y, self.targets_name, self.A)
+        self.mask = checks.valid(mask, self.A)
+        if self.mask is not None:                        # padding: zero rows, so that it is nothing in every product
+            self.A = np.where(self.mask[:, :, None], self.A, 0.0)
+            self.y = np.where(self.mask, self.y, 0.0)
+        checks.finite(self.A, "A")
+        checks.finite(self.y, self.targets_name)
+        self.l2 = checks.number(l2, "l2")
+        self.options: dict[str, Any] = {"l2": self.l2, **options}
+        self._Y = self._encode(self.y)
+        self.m, self.p, self.features = self.A.shape
+        self.d = self.features * self._Y.shape[2]
+        self.x_star = None if x_star is None else self._point(x_star)
+
+    def _point(self, x_star: ArrayLike) -> Array:
+        array = np.array(x_star, dtype=np.float64)
+        if array.shape != (self.d,):
+            raise ValueError(f"x_star has shape {array.shape}, expected ({self.d},)")
+        return array
+
+    def _encode(self, y: Array) -> Array:
+        """Return the targets as an array that goes with the scores, (m, p) -> (m, p, c)."""
+        return y[:, :, None]
+
+    def _loss(self, T: Array, Y: Array) -> Array:
+        """Return the loss of each sample, (..., c) -> (...)."""
+        raise NotImplementedError
+
+    def _slope(self, T: Array, Y: Array) -> Array:
+        """Return the derivative of the loss by the scores, (..., c) -> (..., c); may overwrite `T`."""
+        raise NotImplementedError
+
+    def _curvature(self, T: Array, Y: Array) -> Array:
+        """Return the second derivative of the loss by the scores, (N, c) -> (N, c, c)."""
+        raise NotImplementedError
+
+    # -- values and gradients ------------------------------------------------------------------------------------
+
+    def _columns(self, X: Array) -> Array:
+        if X.shape != (self.m, self.d):
+            raise ValueError(f"X has shape {X.shape}, expected {(self.m, self.d)}: one row per local agent")
+        return X.reshape(self.m, self.features, -1) if self.m else X.reshape(0, self.features, self._Y.shape[2])
+
+    def value(self, X: Array) -> Array:
+        """Return f_i at row i, (m, d) -> (m,)."""
+        loss = self._loss(self.A @ self._columns(X), self._Y)
+        if self.mask is not None:
+            loss *= self.mask
+        total = loss.sum(axis=1)
+        return total + 0.5 * self.l2 * (X * X).sum(axis=1) if self.l2 else total
+
+    def grad(self, X: Array) -> Array:
+        """Return the gradient of f_i at row i, (m, d) -> (m, d)."""
+        return self._grad(X, self.A, self._Y, None)
+
+    def sample_grad(self, X: Array, rows: NDArray[np.intp], weight: Array) -> Array:
+        r"""Return a weighted gradient on some samples, :math:`w_i \sum_{s \in S_i} \nabla \ell_s(x_i) + \lambda x_i`.
+
+        Parameters
+        ----------
+        X : (m, d) array
+            One point per local agent.
+        rows : (m, B) array of int
+            The samples of each agent, in 0..p-1.
+        weight : (m,) array
+            The factor :math:`w_i`: samples held over B makes the expectation over uniform draws the full gradient.
+        """
+        agents = np.arange(self.m)[:, None]
+        return self._grad(X, self.A[agents, rows], self._Y[agents, rows], weight)
+
+    def _grad(self, X: Array, A: Array, Y: Array, weight: Array | None) -> Array:
+        R = self._slope(A @ self._columns(X), Y)
+        if weight is not None:
+            R *= weight[:, None, None]
+        G: Array = (A.transpose(0, 2, 1) @ R).reshape(X.shape)
+        if self.l2:
+            G += self.l2 * X
+        return G
+
+    # -- constants -----------------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> NDArray[np.intp]:
+        """Number of samples of each local agent, (m,)."""
+        return np.full(self.m, self.p) if self.mask is None else self.mask.sum(axis=1)
+
+    @cached_property
+    def _spectrum(self) -> Array:
+        """Extreme eigenvalues of each A_i^T A_i, ascending, (m, min(p, features))."""
+        At = self.A.transpose(0, 2, 1)
+        return np.linalg.eigvalsh(At @ self.A if self.features <= self.p else self.A @ At)
+
+    @property
+    def smoothness(self) -> Array:
+        r"""Smoothness constants :math:`L_i = \beta\, \lambda_{\max}(A_i^T A_i) + \lambda`, (m,)."""
+        return self.bound * self._spectrum[:, -1] + self.l2
+
+    @property
+    def strong_convexity(self) -> Array:
+        r"""Lower bounds :math:`\mu_i` on the curvature of f_i, (m,): :math:`\lambda`, the ridge."""
+        return np.full(self.m, self.l2)
+
+    # -- minimizers ----------------------------------------------------------------------------------------------
+
+    def solution(self) -> Array:
+        """Return the minimizer of the average of the f_i held, (d,), by scipy, to rounding.
+
+        Raises
+        ------
+        ValueError
+            If no agent is held, or there is no finite minimizer.
+        """
+        if not self.m:
+            raise ValueError("no local agents, hence no solution: concatenate the ranks' problems first")
+        A, Y = self._pooled()
+        return self._minimize(A, Y, self.m * self.l2, np.zeros(self.d), np.zeros(self.d))
+
+    def _pooled(self) -> tuple[Array, Array]:
+        keep = slice(None) if self.mask is None else self.mask.ravel()
+        return self.A.reshape(-1, self.features)[keep], self._Y.reshape(-1, self._Y.shape[2])[keep]
+
+    def prox(self, V: Array, t: float | Array) -> Array:
+        r"""Return :math:`\arg\min_x f_i(x) + \|x - v_i\|^2 / (2t)` at row i, (m, d) -> (m, d), by Newton's method.
+
+        `t` > 0 is one number or one per local agent, (m,).
+        """
+        t = self._steps(t)
+        X = np.empty_like(V)
+        for i in range(self.m):
+            keep = slice(None) if self.mask is None else self.mask[i]
+            X[i] = self._minimize(self.A[i, keep], self._Y[i, keep], self.l2 + 1 / t[i], V[i] / t[i], V[i])
+        return X
+
+    def _steps(self, t: float | Array) -> Array:
+        t = np.broadcast_to(np.asarray(t, dtype=np.float64), (self.m,))
+        if not (t > 0).all():
+            raise ValueError(f"t = {t}, expected numbers > 0")
+        return t
+
+    def _minimize(self, A: Array, Y: Array, ridge: float, pull: Array, x0: Array) -> Array:
+        """Minimize sum_s loss(a_s x; y_s) + ridge/2 ||x||^2 - <pull, x> over one set of samples, A (N, features)."""
+        size, shape = np.abs(A.T), (self.features, Y.shape[1])
+
+        def scores(x: Array) -> Array:
+            return A @ x.reshape(shape)
+
+        def value(x: Array) -> float:
+            return float(self._loss(scores(x), Y).sum() + 0.5 * ridge * (x @ x) - pull @ x)
+
+        def grad(x: Array) -> Array:
+            return (A.T @ self._slope(scores(x), Y)).ravel() + ridge * x - pull
+
+        def hess(x: Array) -> Array | LinearOperator:
+            C = self._curvature(scores(x), Y)
+            if x.size > DENSE:
+                return LinearOperator((x.size, x.size), dtype=np.float64, matvec=lambda v: (
+                    A.T @ np.einsum("sce,se->sc", C, scores(v))).ravel() + ridge * v.ravel())
+            H = np.empty((*shape, *shape))
+            for c in range(shape[1]):
+                for e in range(c + 1):
+                    H[:, c, :, e] = H[:, e, :, c] = A.T @ (C[:, c, e, None] * A)
+            return H.reshape(x.size, x.size) + ridge * np.eye(x.size)
+
+        def scale(x: Array) -> float:
+            terms = (size @ np.abs(self._slope(scores(x), Y))).ravel() + ridge * np.abs(x) + np.abs(pull)
+            return float(np.linalg.norm(terms))
+
+        return newton.minimize(value, grad, hess, scale, x0)
+
+    # -- several processes ---------------------------------------------------------------------------------------
+
+    @classmethod
+    def concatenate(cls: type[Model], parts: Sequence[Model]) -> Model:
+        """Return the one problem of all agents of `parts`, in order (parts from several ranks, say).
+
+        Raises
+        ------
+        ValueError
+            If `parts` is empty, or they differ in samples per agent, features or parameters.
+        """
+        if not parts:
+            raise ValueError("concatenate needs at least one problem")
+        first = parts[0]
+        for r, part in enumerate(parts):
+            mine, theirs = (first.A.shape[1:], first.options), (part.A.shape[1:], part.options)
+            if mine != theirs:
+                raise ValueError(f"part {r} has samples and features {theirs[0]} and parameters {theirs[1]}, "
+                                 f"expected {mine[0]} and {mine[1]} as in part 0")
+        masks = [np.ones(part.y.shape, bool) if part.mask is None else part.mask for part in parts]
+        mask = None if all(part.mask is None for part in parts) else np.concatenate(masks)
+        return cls(np.concatenate([part.A for part in parts]), np.concatenate([part.y for part in parts]),
+                   mask=mask, x_star=first.x_star, **first.options)

@@ -1,0 +1,92 @@
+"""Your own functions as a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mpidec.problems import checks
+from mpidec.problems.checks import Array
+
+
+class Custom:
+    r"""Your own functions, given by their values and gradients on stacked rows.
+
+    .. math:: f_i : \mathbb{R}^d \to \mathbb{R}, \qquad i = 1, \dots, m \text{ (the local agents)}
+
+    Parameters
+    ----------
+    value : callable
+        ``value(X)``: f_i at row i, (m, d) -> (m,).
+    grad : callable
+        ``grad(X)``: the gradient of f_i at row i, (m, d) -> (m, d). It must return a fresh array.
+    m : int
+        Number of local agents; may be 0.
+    d : int
+        Length of a row.
+    smoothness : float or (m,) array, optional
+        Smoothness constants :math:`L_i > 0`, from which solvers can choose a step size.
+    x_star : (d,) array, optional
+        The minimizer of the average over all agents, for the error metric.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a size is not an integer, or what the functions return has the wrong shape.
+
+    Notes
+    -----
+    Nothing is communicated. For the same bits on every number of ranks, row i must depend on row i alone.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import Custom
+    >>> C = np.array([[1.0], [3.0]])
+    >>> problem = Custom(lambda X: ((X - C) ** 2).sum(axis=1) / 2, lambda X: X - C, m=2, d=1, x_star=[2.0])
+    >>> problem.grad(np.zeros((2, 1))).ravel()
+    array([-1., -3.])
+    """
+
+    def __init__(self, value: Callable[[Array], Array], grad: Callable[[Array], Array], m: int, d: int, *,
+                 smoothness: ArrayLike | None = None, x_star: ArrayLike | None = None) -> None:
+        for name, function in (("value", value), ("grad", grad)):
+            if not callable(function):
+                raise TypeError(f"{name} is a {type(function).__name__}, expected a function of X (m, d)")
+        self._value, self._grad = value, grad
+        self.m = checks.integer(m, "m", least=0)
+        self.d = checks.integer(d, "d")
+        self.x_star = None if x_star is None else np.array(x_star, dtype=np.float64)
+        if self.x_star is not None and self.x_star.shape != (self.d,):
+            raise ValueError(f"x_star has shape {self.x_star.shape}, expected ({self.d},)")
+        self._smoothness: Array | None = None
+        if smoothness is not None:
+            constants = np.asarray(smoothness, dtype=np.float64)
+            if constants.shape not in ((), (self.m,)) or not (np.isfinite(constants) & (constants > 0)).all():
+                raise ValueError(f"smoothness = {smoothness}, expected a number > 0 or {self.m} of them")
+            self._smoothness = np.broadcast_to(constants, (self.m,)).copy()
+
+    def value(self, X: Array) -> Array:
+        """Return f_i at row i, (m, d) -> (m,)."""
+        return self._shaped(self._value(X), "value", (self.m,))
+
+    def grad(self, X: Array) -> Array:
+        """Return the gradient of f_i at row i, (m, d) -> (m, d)."""
+        return self._shaped(self._grad(X), "grad", (self.m, self.d))
+
+    @property
+    def smoothness(self) -> Array:
+        """Smoothness constants as given, (m,)."""
+        if self._smoothness is None:
+            raise ValueError("the smoothness of a Custom problem is unknown: give Custom(..., smoothness=L) or the "
+                             "solver a step_size")
+        return self._smoothness
+
+    @staticmethod
+    def _shaped(result: Array, name: str, shape: tuple[int, ...]) -> Array:
+        result = np.asarray(result, dtype=np.float64)
+        if result.shape != shape:
+            raise ValueError(f"{name}(X) has shape {result.shape}, expected {shape}")
+        return result

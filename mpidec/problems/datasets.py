@@ -1,0 +1,244 @@
+"""Data sets: real ones through scikit-learn, a synthetic one, and the user's own files."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mpidec.problems import checks, files
+from mpidec.problems.checks import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples and targets of all agents together.
+
+    Parameters
+    ----------
+    A : (N, d) array
+        One sample per row.
+    y : (N,) array
+        Targets, or class labels as they came.
+    name : str
+        A data set's name, or a file's path.
+    kind : {"classification", "regression"}
+        What the targets look like; a hint only (files with integer targets of at most 20 values are "classification").
+    partition : str
+        The partition that suits the data where the user states none.
+    x_star : (d,) array, optional
+        The minimizer of the least squares problem, where it is known by construction.
+    """
+
+    A: Array
+    y: Array
+    name: str
+    kind: str
+    partition: str = "iid"
+    x_star: Array | None = None
+
+
+def load(source: str | os.PathLike[str], *, standardize: bool = False, **options: Any) -> Dataset:
+    """Return a data set by name, or from a file by path.
+
+    Parameters
+    ----------
+    source : str or path
+        ``breast_cancer``, ``digits``, ``diabetes``, ``synthetic_least_squares``; or a file: ``.npz`` with arrays ``A``
+        (N, d) and ``y`` or ``b`` (N,), ``.csv`` (with or without a header; the label is the column called y, b, label
+        or target, else the last), or LIBSVM (``.svm``, ``.libsvm``, ``.txt``).
+    standardize : bool
+        Shift and scale every feature to mean 0 and variance 1 over all samples (targets stay).
+    **options
+        Parameters of a synthetic set: ``n, p, d, heterogeneity, seed``.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or the file is missing, empty or malformed, naming the file and the line or row.
+
+    Notes
+    -----
+    Nothing is communicated: every rank reads the whole set. Pickles are never loaded.
+
+    Examples
+    --------
+    >>> from mpidec.problems import load
+    >>> data = load("synthetic_least_squares", n=4, p=5, d=3)
+    >>> data.A.shape, data.kind
+    ((20, 3), 'regression')
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"data = {source!r} is a {type(source).__name__}, expected a name or a path")
+    name = os.fspath(source)
+    if not isinstance(name, str):
+        raise TypeError(f"data = {name!r} is a {type(name).__name__}, expected a name or a path")
+    if name in DATASETS:
+        make = DATASETS[name]
+        known = list(inspect.signature(make).parameters)
+        for option in options:
+            if not known:
+                raise ValueError(f"data set {name} takes no parameters, but {option} was given")
+            checks.choice(option, known, f"parameter of data set {name}")
+        result = make(**options)
+    else:
+        path = Path(name)
+        if not (path.suffix or os.sep in name or path.exists()):
+            try:
+                checks.choice(name, DATASETS, "data set")
+            except ValueError as error:
+                raise ValueError(f"{error}, or a file .npz .csv .svm .libsvm .txt") from None
+        if options:
+            raise ValueError(f"{name} takes no parameters, but {', '.join(options)} was given (only synthetic sets do)")
+        A, y, named_b = files.read(path)
+        result = Dataset(A, y, name, "regression" if named_b else _kind(y))
+    return replace(result, A=standardized(result.A)) if standardize else result
+
+
+def _kind(y: Array) -> str:
+    return "classification" if (y == np.floor(y)).all() and len(np.unique(y)) <= 20 else "regression"
+
+
+def standardized(A: Array) -> Array:
+    """Return `A` (N, d) with every column shifted and scaled to mean 0 and variance 1 (constant columns become 0)."""
+    shifted: Array = A - A.mean(axis=0)
+    deviation: Array = np.sqrt((shifted * shifted).mean(axis=0))
+    constant = deviation <= 1e-13 * np.abs(A).max(axis=0)
+    result: Array = np.where(constant, 0.0, shifted / np.where(constant, 1.0, deviation))
+    return result
+
+
+def _two_or_more(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    y = np.asarray(y)
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        s = int(np.isfinite(y).ravel().argmin())
+        raise ValueError(f"y is {y.flat[s]} at sample {s}, expected finite labels")
+    values, numbers = np.unique(y, return_inverse=True)
+    return values, numbers.reshape(y.shape)
+
+
+def signs(y: ArrayLike) -> Array:
+    """Convert labels of any two values to -1 (the smaller value) and +1 (the larger), for logistic regression.
+
+    Raises
+    ------
+    ValueError
+        If there are not exactly two different values.
+
+    Examples
+    --------
+    >>> from mpidec.problems import signs
+    >>> signs([1, 2, 2])
+    array([-1.,  1.,  1.])
+    """
+    values, numbers = _two_or_more(y)
+    if len(values) == 1 and values[0] in (-1, 1):
+        return np.asarray(y, dtype=np.float64)
+    if len(values) != 2:
+        shown = checks.some(values) if values.dtype.kind in "biuf" else ", ".join(map(str, values[:5]))
+        raise ValueError(f"logistic regression needs two different labels, got {len(values)}: {shown} (use softmax for "
+                         "more classes, least_squares or huber for regression)")
+    return np.where(numbers == 0, -1.0, 1.0)
+
+
+def class_numbers(y: ArrayLike) -> NDArray[np.intp]:
+    """Convert labels of any values to class numbers 0, 1, 2, ... in ascending order, for Softmax.
+
+    Examples
+    --------
+    >>> from mpidec.problems import class_numbers
+    >>> class_numbers([3, 7, 3, 9])
+    array([0, 1, 0, 2])
+    """
+    return _two_or_more(y)[1]
+
+
+def _sklearn(name: str, **options: Any) -> tuple[Array, Array]:
+    try:
+        from sklearn import datasets
+    except ImportError:
+        raise ValueError(f"data set {name} comes with scikit-learn, which is not installed: pip install scikit-learn, "
+                         "or give a file (data/breast_cancer.csv, say)") from None
+    A, y = getattr(datasets, f"load_{name}")(return_X_y=True, **options)
+    return np.ascontiguousarray(A, dtype=np.float64), np.asarray(y, dtype=np.float64)
+
+
+def breast_cancer() -> Dataset:
+    """Breast cancer, 569 samples, 30 features standardized, no intercept; labels -1 malignant, +1 benign."""
+    A, y = _sklearn("breast_cancer")
+    return Dataset(standardized(A), signs(y), "breast_cancer", "classification", "sorted")
+
+
+def digits() -> Dataset:
+    """Handwritten digits, 1797 images of 8 x 8 pixels scaled to [0, 1], no intercept; classes 0..9."""
+    A, y = _sklearn("digits")
+    return Dataset(A / 16, y, "digits", "classification", "sorted")
+
+
+def diabetes() -> Dataset:
+    """Diabetes progression, 442 patients, 10 features; features and target standardized, no intercept."""
+    A, y = _sklearn("diabetes")
+    return Dataset(standardized(A), standardized(y[:, None])[:, 0], "diabetes", "regression", "sorted")
+
+
+def synthetic_least_squares(n: int = 16, p: int = 20, d: int = 10, heterogeneity: float = 1.0,
+                            seed: int = 0) -> Dataset:
+    r"""Gaussian least squares, p samples of d features for each of n agents, with a heterogeneity knob.
+
+    The rows of :math:`A_i` are :math:`N(0, I/p)`, :math:`x^\star` is a random unit vector, and
+
+    .. math:: b_i = A_i (x^\star + s\, \delta_i), \qquad \delta_i \sim N(0, I), \qquad
+              \text{shifted so that } \sum_i A_i^T A_i \delta_i = 0,
+
+    so that :math:`x^\star` minimizes :math:`\sum_i \frac12 \|A_i x - b_i\|^2` exactly, each agent alone is minimized by
+    :math:`x^\star + s \delta_i`, and s is chosen so that
+
+    .. math:: \zeta^2 = \frac1n \sum_i \|\nabla f_i(x^\star)\|^2 = \texttt{heterogeneity}.
+
+    With 0 all agents share the minimizer. One agent alone is never heterogeneous.
+
+    Parameters
+    ----------
+    n, p, d : int
+        Agents, samples per agent, features.
+    heterogeneity : float
+        :math:`\zeta^2 \ge 0`.
+    seed : int
+        Agent i's samples are drawn from ``default_rng([seed, i])``.
+
+    Returns
+    -------
+    Dataset
+        n p samples, agent after agent (partition "blocks"), with `x_star`.
+
+    References
+    ----------
+    The construction follows T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data",
+    NeurIPS 2021, app. B.4 (random quadratics), with :math:`\zeta^2` met in closed form.
+    """
+    n, p, d = checks.integer(n, "n"), checks.integer(p, "p"), checks.integer(d, "d")
+    zeta2 = checks.number(heterogeneity, "heterogeneity")
+    seed = checks.integer(seed, "seed", least=0)
+    A, delta = np.empty((n, p, d)), np.empty((n, d))
+    for i in range(n):
+        random = np.random.default_rng([seed, i])
+        A[i] = random.standard_normal((p, d)) / np.sqrt(p)
+        delta[i] = random.standard_normal(d)
+    x_star = np.random.default_rng([seed, 0, 1]).standard_normal(d)
+    x_star /= np.linalg.norm(x_star)
+    H = A.transpose(0, 2, 1) @ A
+    delta -= np.linalg.lstsq(H.sum(axis=0), np.einsum("ide,ie->d", H, delta), rcond=None)[0]
+    spread = float((np.einsum("ide,ie->id", H, delta) ** 2).sum() / n)
+    s = np.sqrt(zeta2 / spread) if n > 1 and spread > 0 else 0.0
+    b = np.einsum("ipd,id->ip", A, x_star + s * delta)
+    return Dataset(A.reshape(n * p, d), b.ravel(), "synthetic_least_squares", "regression", "blocks", x_star)
+
+
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    make.__name__: make for make in (breast_cancer, digits, diabetes, synthetic_least_squares)}

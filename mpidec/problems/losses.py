@@ -1,0 +1,324 @@
+"""The losses: least squares, logistic, softmax (cross entropy), Huber."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import ArrayLike
+from scipy.special import expit, logsumexp
+
+from mpidec.problems import checks
+from mpidec.problems.base import LinearModel
+from mpidec.problems.checks import Array
+
+
+class LeastSquares(LinearModel):
+    r"""Linear least squares.
+
+    .. math:: f_i(x) = \tfrac12 \|A_i x - b_i\|^2 + \tfrac{\lambda}{2} \|x\|^2, \qquad
+              \nabla f_i(x) = A_i^T (A_i x - b_i) + \lambda x
+
+    Parameters
+    ----------
+    A : (m, p, d) array
+        The local agents' samples; kept, not copied, when it is contiguous float64.
+    b : (m, p) array
+        The targets.
+    l2 : float
+        The ridge :math:`\lambda \ge 0` of every agent.
+    mask : (m, p) array, optional
+        True at samples, False at padding (agents with fewer samples than `p`).
+    x_star : (d,) array, optional
+        The minimizer of the average over all agents, where it is known.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If shapes do not match, or a number is not finite.
+
+    Notes
+    -----
+    Nothing is communicated.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import LeastSquares
+    >>> problem = LeastSquares(np.ones((2, 3, 1)), [[1, 2, 3], [4, 5, 6]])
+    >>> problem.grad(np.zeros((2, 1))).ravel()
+    array([ -6., -15.])
+    >>> problem.solution()
+    array([3.5])
+    """
+
+    bound = 1.0
+    targets_name = "b"
+
+    def __init__(self, A: ArrayLike, b: ArrayLike, l2: float = 0.0, *, mask: ArrayLike | None = None,
+                 x_star: ArrayLike | None = None) -> None:
+        super().__init__(A, b, mask=mask, x_star=x_star, l2=l2)
+
+    @property
+    def b(self) -> Array:
+        """The targets, (m, p)."""
+        return self.y
+
+    def _loss(self, T: Array, Y: Array) -> Array:
+        R = (T - Y)[..., 0]
+        return 0.5 * R * R
+
+    def _slope(self, T: Array, Y: Array) -> Array:
+        T -= Y
+        return T
+
+    @property
+    def strong_convexity(self) -> Array:
+        r"""Smallest curvatures :math:`\mu_i = \lambda_{\min}(A_i^T A_i) + \lambda`, (m,)."""
+        least = self._spectrum[:, 0].clip(min=0.0) if self.features <= self.p else np.zeros(self.m)
+        return least + self.l2
+
+    def solution(self) -> Array:
+        """Return the minimizer (of least norm) of the average of the f_i held, (d,), by scipy.linalg.lstsq."""
+        if not self.m:
+            raise ValueError("no local agents, hence no solution: concatenate the ranks' problems first")
+        A, b = self._pooled()
+        if self.l2:
+            A = np.vstack([A, np.sqrt(self.m * self.l2) * np.eye(self.d)])
+            b = np.vstack([b, np.zeros((self.d, 1))])
+        x = scipy.linalg.lstsq(A, b)[0]
+        x += scipy.linalg.lstsq(A, b - A @ x)[0]         # one step of refinement
+        return np.asarray(x[:, 0])
+
+    @cached_property
+    def _factors(self) -> tuple[Array, Array, Array]:
+        U, S, Vt = np.linalg.svd(self.A, full_matrices=False)
+        return S, Vt, S * (U.transpose(0, 2, 1) @ self._Y)[..., 0]
+
+    def prox(self, V: Array, t: float | Array) -> Array:
+        r"""Return :math:`(A_i^T A_i + (\lambda + 1/t) I)^{-1} (A_i^T b_i + v_i / t)` at row i, (m, d) -> (m, d).
+
+        `t` > 0 is one number or one per local agent, (m,). The singular value decomposition is computed once.
+        """
+        t = self._steps(t)[:, None]
+        S, Vt, Sb = self._factors
+        ridge, pull = self.l2 + 1 / t, V / t
+        inside = (Vt @ pull[:, :, None])[..., 0]
+        coordinates = (Sb + inside) / (S * S + ridge)
+        if self.features > self.p:                       # the part of v_i that the samples do not see
+            coordinates -= inside / ridge
+        X: Array = (Vt.transpose(0, 2, 1) @ coordinates[:, :, None])[..., 0]
+        return X + pull / ridge if self.features > self.p else X
+
+
+class LogisticRegression(LinearModel):
+    r"""Logistic regression for labels -1 and +1.
+
+    .. math:: f_i(x) = \sum_s \log(1 + e^{-y_{is} a_{is}^T x}) + \tfrac{\lambda}{2} \|x\|^2
+
+    There is no intercept: append a column of ones to `A` for one (it is then regularized as the others).
+
+    Parameters
+    ----------
+    A : (m, p, d) array
+        The local agents' samples; kept, not copied, when it is contiguous float64.
+    y : (m, p) array
+        The labels, -1 or +1; :func:`mpidec.problems.signs` makes them from any two values.
+    l2 : float
+        The ridge :math:`\lambda \ge 0` of every agent.
+    mask : (m, p) array, optional
+        True at samples, False at padding (agents with fewer samples than `p`).
+    x_star : (d,) array, optional
+        The minimizer of the average over all agents, where it is known.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If shapes do not match, a number is not finite, or a label is neither -1 nor +1.
+
+    Notes
+    -----
+    Nothing is communicated. :math:`L_i = \lambda_{\max}(A_i^T A_i) / 4 + \lambda`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import LogisticRegression
+    >>> problem = LogisticRegression([[[1.0], [2.0]]], [[-1, 1]], l2=0.1)
+    >>> problem.grad(np.zeros((1, 1)))
+    array([[-0.5]])
+    """
+
+    bound = 0.25
+
+    def __init__(self, A: ArrayLike, y: ArrayLike, l2: float = 0.0, *, mask: ArrayLike | None = None,
+                 x_star: ArrayLike | None = None) -> None:
+        super().__init__(A, y, mask=mask, x_star=x_star, l2=l2)
+
+    def _encode(self, y: Array) -> Array:
+        wrong = (np.abs(y) != 1.0) if self.mask is None else (np.abs(y) != 1.0) & self.mask
+        if wrong.any():
+            i, s = np.argwhere(wrong)[0]
+            raise ValueError(f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected -1 and +1 (the labels "
+                             f"are {checks.some(np.unique(y))}; problems.signs(y) converts any two values, Softmax "
+                             "takes more)")
+        return -y[:, :, None]
+
+    def _loss(self, T: Array, Y: Array) -> Array:
+        return np.logaddexp(0.0, (T * Y)[..., 0])
+
+    def _slope(self, T: Array, Y: Array) -> Array:
+        T *= Y
+        expit(T, out=T)
+        T *= Y
+        return T
+
+    def _curvature(self, T: Array, Y: Array) -> Array:
+        return (expit(T) * expit(-T))[:, :, None]
+
+
+class Softmax(LinearModel):
+    r"""Multinomial logistic regression (cross entropy of a softmax).
+
+    .. math:: f_i(x) = \sum_s \Bigl(\log \sum_c e^{a_{is}^T x_c} - a_{is}^T x_{y_{is}}\Bigr)
+              + \tfrac{\lambda}{2} \|x\|^2
+
+    A row of X is the flattened (features, classes) matrix of the :math:`x_c`. There is no intercept.
+
+    Parameters
+    ----------
+    A : (m, p, features) array
+        The local agents' samples; kept, not copied, when it is contiguous float64.
+    y : (m, p) array of int
+        The classes, 0 .. `classes` - 1; :func:`mpidec.problems.class_numbers` makes them from any values.
+    classes : int, optional
+        Number of classes. By default the largest label present plus one: state it when a process holds only some of
+        the agents.
+    l2 : float
+        The ridge :math:`\lambda \ge 0` of every agent. Without it the minimizer is unique only up to adding one
+        vector to all :math:`x_c`; :meth:`solution` is the one with :math:`\sum_c x_c = 0`, where iterates that start
+        at zero stay.
+    mask : (m, p) array, optional
+        True at samples, False at padding (agents with fewer samples than `p`).
+    x_star : (d,) array, optional
+        The minimizer of the average over all agents, where it is known.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If shapes do not match, a number is not finite, or a label is not a class number.
+
+    Notes
+    -----
+    Nothing is communicated. :math:`L_i = \lambda_{\max}(A_i^T A_i) / 2 + \lambda`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import Softmax
+    >>> problem = Softmax(np.ones((1, 2, 1)), [[0, 2]], classes=3)
+    >>> problem.d, problem.value(np.zeros((1, 3))).round(3)
+    (3, array([2.197]))
+    """
+
+    bound = 0.5
+
+    def __init__(self, A: ArrayLike, y: ArrayLike, classes: int | None = None, l2: float = 0.0, *,
+                 mask: ArrayLike | None = None, x_star: ArrayLike | None = None) -> None:
+        self.classes = None if classes is None else checks.integer(classes, "classes", least=2)
+        super().__init__(A, y, mask=mask, x_star=x_star, l2=l2)
+        self.options["classes"] = self.classes
+
+    def _encode(self, y: Array) -> Array:
+        if self.classes is None:
+            if not y.size:
+                raise ValueError("the number of classes is unknown without samples, expected classes=C")
+            self.classes = max(int(y.max()) + 1, 2)
+        wrong = (y != np.floor(y)) | (y < 0) | (y >= self.classes)
+        if wrong.any():
+            i, s = np.argwhere(wrong)[0]
+            raise ValueError(f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected integers "
+                             f"0 .. {self.classes - 1} (problems.class_numbers(y) converts any values)")
+        Y = (y[:, :, None] == np.arange(self.classes)).astype(np.float64)
+        return Y
+
+    def _loss(self, T: Array, Y: Array) -> Array:
+        top = T.max(axis=-1)
+        T = T - top[..., None]
+        return np.log(np.exp(T).sum(axis=-1)) - (T * Y).sum(axis=-1)
+
+    def _slope(self, T: Array, Y: Array) -> Array:
+        T -= T.max(axis=-1, keepdims=True)
+        np.exp(T, out=T)
+        T /= T.sum(axis=-1, keepdims=True)
+        T -= Y
+        return T
+
+    def _curvature(self, T: Array, Y: Array) -> Array:
+        P = np.exp(T - logsumexp(T, axis=-1, keepdims=True))
+        return P[:, :, None] * (np.eye(P.shape[1]) - P[:, None, :])
+
+
+class Huber(LinearModel):
+    r"""Linear regression with the Huber loss: quadratic near zero, linear for outliers.
+
+    .. math:: f_i(x) = \sum_s h_\delta(a_{is}^T x - b_{is}) + \tfrac{\lambda}{2} \|x\|^2, \qquad
+              h_\delta(r) = \begin{cases} r^2/2 & |r| \le \delta \\ \delta |r| - \delta^2/2 & |r| > \delta\end{cases}
+
+    Parameters
+    ----------
+    A : (m, p, d) array
+        The local agents' samples; kept, not copied, when it is contiguous float64.
+    b : (m, p) array
+        The targets.
+    delta : float
+        Where the loss turns linear, > 0, in the units of `b`.
+    l2 : float
+        The ridge :math:`\lambda \ge 0` of every agent.
+    mask : (m, p) array, optional
+        True at samples, False at padding (agents with fewer samples than `p`).
+    x_star : (d,) array, optional
+        The minimizer of the average over all agents, where it is known.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If shapes do not match, a number is not finite, or `delta` is not > 0.
+
+    Notes
+    -----
+    Nothing is communicated. :math:`L_i = \lambda_{\max}(A_i^T A_i) + \lambda`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import Huber
+    >>> Huber(np.ones((1, 3, 1)), [[0.5, -0.5, 9.0]]).grad(np.zeros((1, 1)))
+    array([[-1.]])
+    """
+
+    bound = 1.0
+    targets_name = "b"
+
+    def __init__(self, A: ArrayLike, b: ArrayLike, delta: float = 1.0, l2: float = 0.0, *,
+                 mask: ArrayLike | None = None, x_star: ArrayLike | None = None) -> None:
+        self.delta = checks.number(delta, "delta", positive=True)
+        super().__init__(A, b, mask=mask, x_star=x_star, l2=l2, delta=self.delta)
+
+    @property
+    def b(self) -> Array:
+        """The targets, (m, p)."""
+        return self.y
+
+    def _loss(self, T: Array, Y: Array) -> Array:
+        R = (T - Y)[..., 0]
+        C = R.clip(-self.delta, self.delta)              # h(r) = c (r - c/2) with c = clip(r)
+        return C * (R - 0.5 * C)
+
+    def _slope(self, T: Array, Y: Array) -> Array:
+        T -= Y
+        return np.clip(T, -self.delta, self.delta, out=T)
+
+    def _curvature(self, T: Array, Y: Array) -> Array:
+        return (np.abs(T - Y) <= self.delta).astype(np.float64)[:, :, None]

@@ -1,0 +1,74 @@
+"""Minimize a smooth convex function down to rounding: scipy's trust-region Newton, then Newton steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+from scipy.sparse.linalg import LinearOperator, minres
+
+from mpidec.problems.checks import Array
+
+GOAL, ACCEPTED = 1e-15, 1e-11
+
+
+def minimize(
+    value: Callable[[Array], float],
+    grad: Callable[[Array], Array],
+    hess: Callable[[Array], Array | LinearOperator],
+    scale: Callable[[Array], float],
+    x0: Array,
+) -> Array:
+    r"""Return the minimizer of a smooth convex function, to :math:`\|\nabla f(x)\| \le 10^{-11}\, s(x)` or better.
+
+    Parameters
+    ----------
+    value, grad, hess : callable
+        The function of `x`, shape (d,); its gradient (d,); its Hessian, dense (d, d) or a LinearOperator.
+    scale : callable
+        :math:`s(x)`, the size of the terms that cancel in the gradient at the solution.
+    x0 : (d,) array
+        Where to start.
+
+    Raises
+    ------
+    ValueError
+        If there is no finite minimizer (separable labels without regularization).
+    """
+    def small(x: Array) -> float:
+        size = scale(x)
+        return float(np.linalg.norm(grad(x))) / size if size > 0 else 0.0
+
+    x = x0
+    with np.errstate(all="ignore"):
+        if small(x) > 1e-10:
+            dense = isinstance(hess(x), np.ndarray)
+            how = {"method": "trust-exact", "hess": hess} if dense else {
+                "method": "trust-krylov", "hessp": lambda x, v: hess(x) @ v}
+            options = {"gtol": 1e-10 * scale(x), "maxiter": 500, "max_trust_radius": 1e6}
+            x = scipy.optimize.minimize(value, x, jac=grad, options=options, **how).x
+        best = small(x)
+        for _ in range(30):                              # where function values no longer tell steps apart
+            if best <= GOAL or not np.isfinite(best):
+                break
+            trial = x - _solve(hess(x), grad(x))
+            if not (size := small(trial)) < best:
+                break
+            x, best = trial, size
+    if not best <= ACCEPTED:
+        raise ValueError(f"no finite minimizer found (relative gradient norm {best:.1e}): the data may be separable, "
+                         "or the minimum not attained; give l2 > 0")
+    return x
+
+
+def _solve(H: Array | LinearOperator, g: Array) -> Array:
+    if isinstance(H, LinearOperator):
+        return np.asarray(minres(H, g, rtol=1e-10, maxiter=5 * len(g))[0])
+    if not np.isfinite(H).all():
+        return np.full_like(g, np.nan)
+    try:
+        return np.asarray(scipy.linalg.cho_solve(scipy.linalg.cho_factor(H), g))
+    except np.linalg.LinAlgError:
+        return np.asarray(scipy.linalg.lstsq(H, g)[0])

@@ -1,0 +1,190 @@
+"""Oracles: how the gradients that a solver is handed are made from a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpidec.problems import checks
+from mpidec.problems.base import LinearModel, Problem
+from mpidec.problems.checks import Array
+
+Gradient = Callable[[Array, int], Array]
+SAMPLES, NOISE = 1, 2                                    # one stream of random numbers each
+
+
+class Oracle(Protocol):
+    """Makes gradients: ``start(agents, seed)`` returns ``gradient(X, k)``, the rows wanted at step k."""
+
+    @property
+    def problem(self) -> Any:
+        """The problem whose gradients these are."""
+    def start(self, agents: Sequence[int], seed: int) -> Gradient:
+        """Return ``gradient(X, k) -> G`` for the local `agents` (numbers among all agents)."""
+
+
+class Streams:
+    """Random numbers that belong to (seed, agent, step, purpose), whoever draws them and in whatever order.
+
+    Agent i at step k draws from Philox with the key (seed, i) and the counter (0, k, purpose, 0): 2**64 blocks each,
+    so steps never overlap (with the counter k alone, step k + 1 would repeat step k from its second block on).
+    """
+
+    def __init__(self, agents: Sequence[int], seed: int, purpose: int) -> None:
+        self._bits = np.random.Philox(key=0)
+        self._generator = np.random.Generator(self._bits)
+        self._state: Any = self._bits.state
+        self._state["state"]["counter"][:] = 0, 0, purpose, 0
+        if checks.integer(seed, "seed", least=0) >= 2**64:
+            raise ValueError(f"seed = {seed}, expected an integer in 0 .. 2**64 - 1")
+        self._state["state"]["key"][0] = seed
+        self._agents = [checks.integer(agent, "agent", least=0) for agent in agents]
+
+    def at(self, k: int) -> Iterator[np.random.Generator]:
+        """Yield a generator per agent for step k; each is valid until the next is asked for."""
+        words = self._state["state"]
+        for agent in self._agents:
+            words["key"][1], words["counter"][1] = agent, k
+            self._bits.state = self._state               # 1 microsecond; a new Philox costs 10
+            yield self._generator
+
+
+def _check_agents(problem: Problem, agents: Sequence[int]) -> None:
+    if len(agents) != problem.m:
+        raise ValueError(f"{len(agents)} agents, expected {problem.m}: one per row of the problem")
+
+
+class Full:
+    r"""The exact gradient, :math:`g_i = \nabla f_i(x_i)`.
+
+    Parameters
+    ----------
+    problem : Problem
+        The local agents' functions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import Full, LeastSquares
+    >>> gradient = Full(LeastSquares(np.ones((1, 2, 1)), [[1, 2]])).start(range(1), seed=0)
+    >>> gradient(np.zeros((1, 1)), 0)
+    array([[-3.]])
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def start(self, agents: Sequence[int], seed: int) -> Gradient:
+        """Return ``gradient(X, k)``; nothing is random."""
+        _check_agents(self.problem, agents)
+        grad = self.problem.grad
+        return lambda X, k: grad(X)
+
+
+class MiniBatch:
+    r"""The gradient on samples drawn anew at each step, without replacement, from the agent's own.
+
+    .. math:: g_i = \frac{p_i}{B} \sum_{s \in S_i^k} \nabla \ell_{is}(x_i) + \lambda x_i, \qquad
+              |S_i^k| = B, \qquad \mathbb{E}\, g_i = \nabla f_i(x_i)
+
+    Parameters
+    ----------
+    problem : LinearModel
+        LeastSquares, LogisticRegression, Softmax or Huber (any problem with ``sample_grad`` and ``counts``).
+    batch_size : int
+        B, at most the number of samples :math:`p_i` of every agent.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If `batch_size` is not an integer in 1 .. min p_i, or the problem has no samples to draw.
+
+    Notes
+    -----
+    Nothing is communicated. Draws belong to (seed, agent, step): they depend neither on ranks nor on the past.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import LeastSquares, MiniBatch
+    >>> gradient = MiniBatch(LeastSquares(np.ones((1, 4, 1)), [[1, 2, 3, 4]]), 2).start(range(1), seed=0)
+    >>> gradient(np.zeros((1, 1)), 5) == gradient(np.zeros((1, 1)), 5)
+    array([[ True]])
+    """
+
+    def __init__(self, problem: LinearModel, batch_size: int) -> None:
+        if not hasattr(problem, "sample_grad"):
+            raise TypeError(f"MiniBatch cannot draw samples of a {type(problem).__name__}, expected LeastSquares, "
+                            "LogisticRegression, Softmax or Huber (Noisy works with every problem)")
+        self.problem = problem
+        self.batch_size = checks.integer(batch_size, "batch_size")
+        if (few := problem.counts < self.batch_size).any():
+            i = int(few.argmax())
+            raise ValueError(f"batch_size = {self.batch_size}, but local agent {i} has {problem.counts[i]} samples, "
+                             f"expected at most {problem.counts.min()}")
+
+    def start(self, agents: Sequence[int], seed: int) -> Gradient:
+        """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
+        problem, B = self.problem, self.batch_size
+        _check_agents(problem, agents)
+        streams, counts = Streams(agents, seed, SAMPLES), problem.counts.tolist()
+        weight = problem.counts / B
+        order = None if problem.mask is None else np.argsort(~problem.mask, axis=1, kind="stable")
+        rows = np.empty((problem.m, B), dtype=np.intp)
+
+        def gradient(X: Array, k: int) -> Array:
+            for i, draw in enumerate(streams.at(k)):     # a permutation is the faster of the two for few samples
+                rows[i] = (draw.permutation(counts[i])[:B] if counts[i] < 1000 else
+                           draw.choice(counts[i], B, replace=False, shuffle=False))
+            chosen = rows if order is None else np.take_along_axis(order, rows, axis=1)
+            return problem.sample_grad(X, chosen, weight)
+
+        return gradient
+
+
+class Noisy:
+    r"""The gradient with additive Gaussian noise.
+
+    .. math:: g_i = \nabla f_i(x_i) + \frac{\sigma}{\sqrt d}\, \xi_i^k, \qquad \xi_i^k \sim N(0, I_d), \qquad
+              \mathbb{E} \|g_i - \nabla f_i(x_i)\|^2 = \sigma^2
+
+    Parameters
+    ----------
+    source : Problem or oracle
+        What the noise is added to.
+    sigma : float
+        Standard deviation of the whole vector, >= 0.
+
+    Notes
+    -----
+    Nothing is communicated. Draws belong to (seed, agent, step): they depend neither on ranks nor on the past.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import LeastSquares, Noisy
+    >>> gradient = Noisy(LeastSquares(np.ones((1, 2, 1)), [[1, 2]]), sigma=0.0).start(range(1), seed=0)
+    >>> gradient(np.zeros((1, 1)), 0)
+    array([[-3.]])
+    """
+
+    def __init__(self, source: Problem | Oracle, sigma: float) -> None:
+        made: Any = source                               # already an oracle?
+        self.source: Oracle = made if hasattr(made, "start") else Full(made)
+        self.problem = self.source.problem
+        self.sigma = checks.number(sigma, "sigma")
+
+    def start(self, agents: Sequence[int], seed: int) -> Gradient:
+        """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
+        exact = self.source.start(agents, seed)
+        streams, noise = Streams(agents, seed, NOISE), np.empty((self.problem.m, self.problem.d))
+        deviation = self.sigma / np.sqrt(self.problem.d)
+
+        def gradient(X: Array, k: int) -> Array:
+            for row, draw in zip(noise, streams.at(k)):
+                draw.standard_normal(out=row)
+            return exact(X, k) + deviation * noise
+
+        return gradient
