@@ -1,0 +1,99 @@
+"""The communication-optimal exact consensus algorithm (CECA): who talks to whom, round by round."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import _check
+from .circulant import circulant
+from .rules import Pairs
+from .schedule import Periodic, Schedule
+from .source import Source
+from .topology import Topology
+from .weights import EdgeWeights, Weighted
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CecaRound(Topology):
+    r"""A round of CECA: a permutation P of the agents, and W = (I + P) / 2.
+
+    Parameters
+    ----------
+    name, source
+        As of `Topology`.
+    digit : int
+        The round's binary digit of n - 1, most significant first: which of x and y is sent (1: x, 0: y).
+    count : int
+        How many other agents' values an agent's x holds before the round.
+    next_digit : int
+        The digit of the round after; the first round's, 1, after the last.
+    """
+
+    digit: int
+    count: int
+    next_digit: int
+
+
+def ceca(n: int, ports: int = 2, parity: str = "paper") -> Schedule:
+    r"""Communication patterns of CECA: an exact average of any number of agents in ceil(log2 n) rounds.
+
+    With :math:`\delta_0 \delta_1 \dots \delta_{\tau-1}` the binary digits of n - 1, :math:`n_0 = 0` and
+    :math:`n_{r+1} = 2 n_r + \delta_r`, in round :math:`r = k \bmod \tau` agent i receives from s(i),
+
+    .. math:: W^{(k)} = \tfrac12 (I + P), \quad P_{i,s(i)} = 1, \qquad s(i) = i - n_r - \delta_r \pmod n
+
+    with two ports, and with one port i and s(i) are a pair, :math:`2 n_r + 1` apart.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1; even (or 1) with one port.
+    ports : int
+        2: an agent sends to one agent and receives from another.  1: it sends to and receives from the same one.
+    parity : str
+        Which agents of `ports=1` pair with the agent after them, counted from 0: "paper", the even ones; "repository",
+        the odd ones.  The two differ by a relabelling of the agents.
+
+    Returns
+    -------
+    Schedule
+        Doubly stochastic, of period ceil(log2 n).  Each round is a `Topology` that also has `digit`, `count` (n_r) and
+        `next_digit`, from which the solver makes its weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range, or n is odd with one port.
+
+    Notes
+    -----
+    The average becomes exact with CECA's two vectors x and y per agent; the product of the W above is that of x alone
+    whenever n is a power of two.  One vector is sent and one received per agent and round.
+
+    Examples
+    --------
+    >>> W = ceca(6)
+    >>> [(W.at(k).digit, W.at(k).count, int(W.at(k).out_neighbors(0)[0])) for k in range(3)]
+    [(1, 0, 1), (0, 1, 1), (1, 2, 3)]
+
+    References
+    ----------
+    Ding, Jin, Ying, Yuan, Yin: DSGD-CECA: decentralized SGD with communication-optimal exact consensus algorithm,
+    ICML 2023.
+    """
+    n = _check.integer("ceca", "n", n)
+    ports = _check.choice("ceca", "ports", ports, (1, 2))
+    parity = _check.choice("ceca", "parity", parity, ("paper", "repository"))
+    if ports == 1 and n % 2 and n > 1:
+        raise ValueError(f"ceca: n = {n} agents cannot be paired, expected an even n with ports=1 "
+                         f"(ceca({n}, ports=2) takes any n)")
+    digits = [int(bit) for bit in f"{n - 1:b}"] if n > 1 else [1]
+    rounds, count = [], 0
+    for r, digit in enumerate(digits):
+        if ports == 1 and n > 1:
+            pairs = Pairs(n, 2 * count + 1, 0 if parity == "paper" else 1)
+            source: Source = Weighted(pairs, EdgeWeights("regular", 0.5))
+        else:
+            source = circulant("ceca", n, [count + digit], "uniform").source
+        rounds.append(CecaRound("ceca", source, digit, count, digits[(r + 1) % len(digits)]))
+        count = 2 * count + digit
+    return Periodic("ceca", tuple(rounds))

@@ -1,0 +1,264 @@
+"""Circulants: every agent does what agent 0 does, shifted round the ring; O(degree) memory for the rows asked for."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from . import _check
+from .source import Source, assemble, index_type
+from .spectra import laplacian_of_group
+from .topology import Topology
+from .weights import WeightsLike, resolve
+
+
+def ring(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
+    r"""Ring: every agent averages with the one before and the one after it.
+
+    .. math:: W_{i,i-1} = W_{i,i} = W_{i,i+1} = 1/3 \quad (\mathrm{mod}\ n)
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1; the two of `ring(2)` share one edge, with weights 1/2.
+    weights : str or float
+        See `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Undirected, doubly stochastic, degree 2, spectral gap O(1/n^2).
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range.
+
+    Examples
+    --------
+    >>> print(ring(4).W.toarray().round(2))
+    [[0.33 0.33 0.   0.33]
+     [0.33 0.33 0.33 0.  ]
+     [0.   0.33 0.33 0.33]
+     [0.33 0.   0.33 0.33]]
+    """
+    n = _check.integer("ring", "n", n)
+    return circulant("ring", n, [1, n - 1], weights)
+
+
+def complete(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
+    """Complete graph: everybody averages with everybody, exactly and in one step.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    weights : str or float
+        See `mpidec.topology.weights`; by default all entries of W are 1/n.
+
+    Returns
+    -------
+    Topology
+        Undirected, doubly stochastic, degree n - 1, spectral gap 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range.
+
+    Examples
+    --------
+    >>> complete(5).spectral_gap()
+    1.0
+    """
+    n = _check.integer("complete", "n", n)
+    return circulant("complete", n, np.arange(1, n), weights)
+
+
+def exponential(n: int, base: int = 2, *, weights: WeightsLike = "metropolis") -> Topology:
+    r"""Static exponential graph: agent i sends to i + 1, i + 2, i + 4, ... (modulo n).
+
+    .. math:: W_{i,i} = W_{i,(i - 2^t) \bmod n} = \frac{1}{1 + \tau}, \qquad t = 0, \dots, \tau - 1,
+              \quad \tau = \lceil \log_2 n \rceil
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    base : int
+        The distances are the powers of `base` below n.
+    weights : str or float
+        See `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Directed for n > 3, doubly stochastic, in-degree and out-degree tau; the spectral gap is 2 / (1 + tau) for
+        even n and base 2, and larger for odd n.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range.
+
+    Examples
+    --------
+    >>> exponential(8).out_neighbors(5), exponential(8).in_neighbors(5)
+    (array([1, 6, 7]), array([1, 3, 4]))
+
+    References
+    ----------
+    Ying, Yuan, Chen, Hu, Pan, Yin: Exponential graph is provably efficient for decentralized deep training,
+    NeurIPS 2021.
+    """
+    n, base = _check.integer("exponential", "n", n), _check.integer("exponential", "base", base, 2)
+    return circulant("exponential", n, _powers(base, n - 1), weights)
+
+
+def symmetric_exponential(n: int, base: int = 4, *, weights: WeightsLike = "metropolis") -> Topology:
+    """Symmetric exponential graph: agents at a distance 1, base, base^2, ... on the ring are neighbours.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    base : int
+        The distances along the ring are the powers of `base` up to n // 2, in both directions.
+    weights : str or float
+        See `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Undirected, regular, doubly stochastic.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range.
+
+    Examples
+    --------
+    >>> symmetric_exponential(8).neighbors(0)
+    array([1, 4, 7])
+
+    References
+    ----------
+    Ying, Yuan, Hu, Chen, Yin: BlueFog: make decentralized algorithms practical for optimization and deep learning,
+    arXiv:2111.04287, 2021.
+    """
+    where = "symmetric_exponential"
+    n, base = _check.integer(where, "n", n), _check.integer(where, "base", base, 2)
+    near = _powers(base, n // 2)
+    return circulant(where, n, [*near, *(n - h for h in near)], weights)
+
+
+def _powers(base: int, most: int) -> list[int]:
+    powers = [1] if most >= 1 else []
+    while powers and powers[-1] * base <= most:
+        powers.append(powers[-1] * base)
+    return powers
+
+
+def circulant(name: str, n: int, hops: Sequence[int] | NDArray[np.int64], weights: WeightsLike) -> Topology:
+    """Return the topology in which agent i sends to i + h (mod n) for each hop h; 0 and repetitions are dropped."""
+    distances = np.unique(np.asarray(hops, np.int64) % n)
+    distances = distances[distances > 0]
+    graph = _CirculantDegrees(n, distances)
+    rule = resolve(name, weights, graph)
+    degree = np.array([len(distances)])
+    own = rule.own(degree, degree, lambda: np.zeros(1))
+    return Topology(name, Circulant(n, np.r_[0, distances], np.r_[own, rule.edges(distances, distances)]))
+
+
+class _CirculantDegrees:
+    def __init__(self, n: int, hops: NDArray[np.int64]) -> None:
+        self.n, self.hops = n, hops
+        self.regular: int | None = len(hops)
+        self.most = len(hops)
+        self.directed = not np.array_equal(hops, np.sort(n - hops))
+
+    def laplacian(self) -> tuple[float, float]:
+        adjacent = np.zeros(self.n)
+        adjacent[self.hops] = 1
+        return laplacian_of_group(adjacent)
+
+
+class Circulant(Source):
+    """W[i, (i - h) mod n] = weight of the hop h, for each of a few hops; hop 0 is the agent itself.
+
+    Doubly stochastic whatever the hops, and normal: a Fourier transform of the weights gives the eigenvalues.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents.
+    hops : (D + 1,) int array
+        0 and the D distances, ascending and distinct, below n.
+    weights : (D + 1,) float array
+        A weight for each hop; their sum is 1.
+    """
+
+    kind = "doubly"
+
+    def __init__(self, n: int, hops: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
+        self.n, self.hops, self.weights, self.group = n, hops, weights, (n,)
+        self.hops.flags.writeable = self.weights.flags.writeable = False
+        back, mirrored = self._transpose()
+        self.directed = not np.array_equal(hops, back)
+        self.symmetric = not self.directed and np.array_equal(weights, mirrored)
+        self.connected = bool(np.gcd.reduce(hops, initial=n) == 1)
+
+    @property
+    def arcs(self) -> int:
+        return self.n * (len(self.hops) - 1)
+
+    def rows(self, lo: int, hi: int) -> csr_array:
+        return _rows(self.n, self.hops, self.weights, lo, hi)
+
+    def columns(self, lo: int, hi: int) -> csr_array:
+        return _rows(self.n, *self._transpose(), lo, hi)
+
+    def token(self) -> bytes:
+        digest = hashlib.blake2b(b"circulant", digest_size=16)
+        digest.update(self.hops.astype("<i8").tobytes())
+        digest.update(self.weights.astype("<f8").tobytes())
+        return digest.digest()
+
+    def _transpose(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        order = np.r_[0, np.arange(len(self.hops) - 1, 0, -1)]
+        return -self.hops[order] % self.n, self.weights[order]
+
+
+def _rows(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int, hi: int) -> csr_array:
+    """Return the rows lo, ..., hi - 1.
+
+    Between two consecutive hops, h_k <= i < h_{k+1}, the sorted columns of row i are those of one pattern plus i:
+    i - h_k < ... < i - h_0 = i, and then, wrapped around, i + n - h_D < ... < i + n - h_{k+1}.
+    """
+    m, width = hi - lo, len(hops)
+    kind = index_type(n, m * width)
+    agents = np.arange(lo, hi, dtype=kind)[:, None]
+    indptr = np.arange(0, m * width + 1, width, dtype=kind)
+    equal = bool(np.all(weights == weights[0]))
+    indices = np.empty((m, width), kind)
+    data = np.full((m, width), weights[0]) if equal else np.empty((m, width))
+    if width == n:
+        indices[:] = np.arange(n)
+        if not equal:
+            data[:] = weights[(agents - np.arange(n)) % n]
+        return assemble(data.ravel(), indices.ravel(), indptr, n)
+    k = int(np.searchsorted(hops, lo, "right")) - 1
+    start = lo
+    while start < hi:
+        stop = min(hi, int(hops[k + 1])) if k + 1 < width else hi
+        here = slice(start - lo, stop - lo)
+        pattern = np.r_[-hops[k::-1], n - hops[:k:-1]].astype(kind)
+        np.add(agents[here], pattern, out=indices[here])
+        if not equal:
+            data[here] = np.r_[weights[k::-1], weights[:k:-1]]
+        start, k = stop, k + 1
+    return assemble(data.ravel(), indices.ravel(), indptr, n)

@@ -1,0 +1,165 @@
+"""Topologies of the user's own: from a matrix, and from a networkx graph."""
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
+
+from .source import TOLERANCE, Stored
+from .topology import Topology
+from .weights import WeightsLike, stored
+
+if TYPE_CHECKING:
+    import networkx
+
+
+def from_weights(W: ArrayLike | csr_array, *, signed: bool = False, connected: bool = True) -> Topology:
+    """Topology of any mixing matrix: W[i, j] multiplies what agent i receives from agent j.
+
+    Parameters
+    ----------
+    W : (n, n) array_like or scipy.sparse matrix
+        Real and finite; each row, or each column, sums to 1 within 1e-10.  Taken as it is, in float64.
+    signed : bool
+        Accept negative weights.
+    connected : bool
+        Refuse a graph that is not connected (strongly, if it is directed).
+
+    Returns
+    -------
+    Topology
+        `kind` and `directed` are found out from W.
+
+    Raises
+    ------
+    TypeError
+        W is not made of real numbers.
+    ValueError
+        W has another shape, an entry or a sum that is not allowed, or a graph that is not connected.
+
+    Examples
+    --------
+    >>> from_weights([[0.5, 0.5], [0.25, 0.75]])
+    Topology('from_weights', n=2, kind='row', directed=False)
+    """
+    matrix = _matrix(W)
+    _check_entries(matrix, signed)
+    _check_sums(matrix)
+    return _connected("from_weights", Stored(matrix), connected)
+
+
+def from_networkx(G: networkx.Graph, weights: WeightsLike = "metropolis", *, connected: bool = True) -> Topology:
+    """Topology of a networkx graph; an edge u -> v of a DiGraph means that u sends to v.
+
+    Parameters
+    ----------
+    G : networkx.Graph or networkx.DiGraph
+        Agents are the nodes; if these are not 0, ..., n - 1, they are numbered in sorted order.  Self-loops are
+        dropped, the parallel edges of a multigraph are one edge.
+    weights : str or float
+        See `mpidec.topology.weights`, and "weight": W[v, u] is the attribute "weight" of the edge u -> v (the sum over
+        parallel edges) and W[v, v] what is left of 1.  The attribute is ignored otherwise.
+    connected : bool
+        Refuse a graph that is not connected (strongly, if it is directed).
+
+    Returns
+    -------
+    Topology
+        Doubly stochastic with metropolis weights; a directed graph has these only if it is regular.
+
+    Raises
+    ------
+    TypeError
+        G is no networkx graph, or its nodes cannot be sorted.
+    ValueError
+        G is empty or not connected, or the weights do not exist on it.
+
+    Examples
+    --------
+    >>> import networkx
+    >>> from_networkx(networkx.petersen_graph())
+    Topology('from_networkx', n=10, kind='doubly', directed=False)
+    """
+    import networkx
+    where = "from_networkx"
+    if not isinstance(G, networkx.Graph):
+        raise TypeError(f"{where}: expected a networkx graph, got {type(G).__name__} (from_weights takes a matrix)")
+    nodes = _sorted_nodes(G)
+    by_attribute = isinstance(weights, str) and weights == "weight"
+    if by_attribute:
+        for u, v, weight in G.edges(data="weight"):
+            if u != v and (isinstance(weight, bool) or not isinstance(weight, (int, float, np.number))):
+                raise ValueError(f"{where}: edge ({u!r}, {v!r}) has weight {weight!r}, expected a number "
+                                 "(weights='metropolis' needs none)")
+    A = csr_array(networkx.to_scipy_sparse_array(G, nodes, np.float64, "weight" if by_attribute else None)).T.tocoo()
+    off = A.row != A.col
+    A = csr_array((A.data[off], (A.row[off], A.col[off])), shape=A.shape)
+    A.sum_duplicates()
+    if not by_attribute:
+        return _connected(where, stored(where, A, weights), connected)
+    matrix = csr_array(A + sp.diags_array(1 - A.sum(axis=1)))
+    _check_entries(matrix, signed=False, where=where)
+    return _connected(where, Stored(matrix), connected)
+
+
+def _matrix(W: Any) -> csr_array:
+    where = "from_weights"
+    if hasattr(W, "adj") or isinstance(W, Topology):
+        remedy = "pass it as it is" if isinstance(W, Topology) else "from_networkx takes a graph"
+        raise TypeError(f"{where}: expected a matrix, got {type(W).__name__} ({remedy})")
+    if not sp.issparse(W):
+        try:
+            W = np.asarray(W)
+        except ValueError:
+            raise ValueError(f"{where}: W is ragged, expected n rows of n numbers") from None
+    if W.dtype.kind not in "iuf":
+        raise TypeError(f"{where}: W has entries of type {W.dtype}, expected real numbers")
+    if W.ndim != 2 or W.shape[0] != W.shape[1] or W.shape[0] == 0:
+        raise ValueError(f"{where}: W has shape {W.shape}, expected (n, n) with n >= 1")
+    matrix = csr_array(W, dtype=np.float64)
+    matrix.sum_duplicates()
+    return matrix
+
+
+def _check_entries(matrix: csr_array, signed: bool, where: str = "from_weights") -> None:
+    for bad, expected in ((~np.isfinite(matrix.data), "a finite number"),
+                          (matrix.data < (-np.inf if signed else 0), ">= 0 (from_weights(W, signed=True) allows it)")):
+        if np.any(bad):
+            e = int(np.argmax(bad))
+            i = int(np.searchsorted(matrix.indptr, e, "right")) - 1
+            raise ValueError(f"{where}: agent {i}: W[{i}, {matrix.indices[e]}] = {matrix.data[e]:.12g}, "
+                             f"expected {expected}")
+
+
+def _check_sums(matrix: csr_array) -> None:
+    off = {word: np.abs(matrix.sum(axis=axis) - 1) > TOLERANCE for axis, word in ((1, "row"), (0, "column"))}
+    if np.any(off["row"]) and np.any(off["column"]):
+        word = "row" if off["row"].sum() <= off["column"].sum() else "column"
+        i = int(np.argmax(off[word]))
+        total = matrix.sum(axis=1 if word == "row" else 0)[i]
+        raise ValueError(f"from_weights: agent {i}: {word} of W sums to {total:.12g}, expected 1 "
+                         "(metropolis weights of the same graph: topology.from_networkx(G))")
+
+
+def _connected(name: str, source: Stored, demanded: bool) -> Topology:
+    if demanded and not source.connected:
+        parts, label = source.parts
+        other = int(np.argmax(label != label[0]))
+        how = "strongly connected" if source.directed else "connected"
+        raise ValueError(f"{name}: the graph is not {how}: it has {parts} components, agents 0 and {other} are in "
+                         "different ones (connected=False allows it)")
+    return Topology(name, source)
+
+
+def _sorted_nodes(G: networkx.Graph) -> list[Hashable]:
+    if len(G) == 0:
+        raise ValueError("from_networkx: the graph has no nodes, expected at least one")
+    try:
+        return sorted(G.nodes)
+    except TypeError:
+        raise TypeError("from_networkx: the nodes cannot be sorted, expected 0, ..., n - 1 or nodes with an order "
+                        "(networkx.convert_node_labels_to_integers(G) numbers them)") from None

@@ -1,0 +1,50 @@
+"""Schedules in which every agent talks to one peer at a time."""
+from __future__ import annotations
+
+from . import _check
+from .circulant import circulant
+from .schedule import Periodic, Schedule
+
+
+def one_peer_exponential(n: int) -> Schedule:
+    r"""One-peer exponential graph: at step k, agent i sends to i + 2^(k mod tau) (modulo n).
+
+    .. math:: W^{(k)}_{i,i} = W^{(k)}_{i,(i - 2^r) \bmod n} = \tfrac12, \qquad r = k \bmod \tau,
+              \quad \tau = \lceil \log_2 n \rceil
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+
+    Returns
+    -------
+    Schedule
+        Doubly stochastic, of period tau (1 for n <= 2); its product over a period is the exact average if and only if
+        n is a power of two.
+
+    Raises
+    ------
+    TypeError, ValueError
+        n is no integer >= 1.
+
+    Notes
+    -----
+    One vector is sent and one received per agent and step.
+
+    Examples
+    --------
+    >>> W = one_peer_exponential(6)
+    >>> W.period, [int(W.at(k).out_neighbors(0)[0]) for k in range(4)]
+    (3, [1, 2, 4, 1])
+
+    References
+    ----------
+    Assran, Loizou, Ballas, Rabbat: Stochastic gradient push for distributed deep learning, ICML 2019.
+    Ying, Yuan, Chen, Hu, Pan, Yin: Exponential graph is provably efficient for decentralized deep training,
+    NeurIPS 2021.
+    """
+    name = "one_peer_exponential"
+    n = _check.integer(name, "n", n)
+    phases = max(1, (n - 1).bit_length())
+    return Periodic(name, tuple(circulant(name, n, [1 << r], "uniform") for r in range(phases)))

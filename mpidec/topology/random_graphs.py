@@ -1,0 +1,201 @@
+"""Random connected graphs: drawn from a seed, the same on every rank."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from . import _check
+from .topology import Topology
+from .weights import WeightsLike, stored
+
+ATTEMPTS = 100         # draws from one seed before giving up
+
+Edges = tuple[NDArray[Any], NDArray[Any]]
+
+
+def erdos_renyi(n: int, p: float | None = None, seed: int = 0, *, weights: WeightsLike = "metropolis") -> Topology:
+    r"""Erdos-Renyi graph: each pair of agents is joined with probability p, independently; connected.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    p : float, optional
+        Probability of an edge, by default :math:`2 \ln n / n` (twice the threshold of connectivity), at most 1.
+    seed : int
+        Non-negative; graphs are drawn from it until one is connected, at most 100 times.
+    weights : str or float
+        See `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Undirected, connected, doubly stochastic with its metropolis weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range, or no graph drawn was connected.
+
+    Examples
+    --------
+    >>> erdos_renyi(20, seed=1) == erdos_renyi(20, seed=1)
+    True
+
+    References
+    ----------
+    Erdos, Renyi: On the evolution of random graphs, 1960.
+    """
+    where = "erdos_renyi"
+    n = _check.integer(where, "n", n)
+    p = min(1.0, _threshold(n)) if p is None else _check.real(where, "p", p, 0.0, 1.0)
+
+    def draw(rng: np.random.Generator) -> Edges:
+        pairs = n * (n - 1) // 2
+        gaps: list[NDArray[np.int64]] = []
+        last = -1
+        while last < pairs:                             # the distances of successive edges are geometric
+            block = np.minimum(rng.geometric(p, int(min(pairs * p, 1e6)) + 10), pairs + 1)
+            gaps.append(last + np.cumsum(block))
+            last = int(gaps[-1][-1])
+        edge = np.concatenate(gaps)
+        edge = edge[edge < pairs]                       # the pair (i, j < i) is number i (i - 1) / 2 + j
+        i = ((1 + np.sqrt(1 + 8 * edge.astype(float))) / 2).astype(np.int64)
+        i += (i * (i + 1) // 2 <= edge).astype(np.int64) - (i * (i - 1) // 2 > edge)
+        return i, edge - i * (i - 1) // 2
+
+    return _draw(where, n, seed, weights, draw, f"p = {p:.4g}",
+                 f"raise p: {min(1.0, _threshold(n)):.4g} is the default")
+
+
+def geometric(n: int, radius: float | None = None, seed: int = 0, *, weights: WeightsLike = "metropolis") -> Topology:
+    r"""Random geometric graph: agents at random places of the unit square, joined within a radius; connected.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    radius : float, optional
+        Largest distance of neighbours, by default :math:`\sqrt{2 \ln n / n}`.
+    seed : int
+        Non-negative; graphs are drawn from it until one is connected, at most 100 times.
+    weights : str or float
+        See `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Undirected, connected, doubly stochastic with its metropolis weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range, or no graph drawn was connected.
+
+    Examples
+    --------
+    >>> geometric(20).connected
+    True
+
+    References
+    ----------
+    Gilbert: Random plane networks, 1961.
+    """
+    where = "geometric"
+    n = _check.integer(where, "n", n)
+    reach = math.sqrt(_threshold(n)) if radius is None else _check.real(where, "radius", radius, 0.0)
+
+    def draw(rng: np.random.Generator) -> Edges:
+        from scipy.spatial import cKDTree
+        pairs = cKDTree(rng.random((n, 2))).query_pairs(reach, output_type="ndarray")
+        return pairs[:, 0], pairs[:, 1]
+
+    return _draw(where, n, seed, weights, draw, f"radius = {reach:.4g}",
+                 f"raise radius: {math.sqrt(_threshold(n)):.4g} is the default")
+
+
+def small_world(n: int, k: int = 4, p: float = 0.1, seed: int = 0, *, weights: WeightsLike = "metropolis") -> Topology:
+    """Watts-Strogatz small world: a ring joined to k nearest neighbours, some edges rewired at random; connected.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    k : int
+        Even number of nearest neighbours on the ring, at least 2; all others where there are fewer than k.
+    p : float
+        Probability that an edge (u, u + j) becomes (u, w), w drawn from those that are no neighbours of u.
+    seed : int
+        Non-negative; graphs are drawn from it until one is connected, at most 100 times.
+    weights : str or float
+        See `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Undirected, connected, doubly stochastic with its metropolis weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range, or no graph drawn was connected.
+
+    Examples
+    --------
+    >>> small_world(10, p=0).neighbors(0)
+    array([1, 2, 8, 9])
+
+    References
+    ----------
+    Watts, Strogatz: Collective dynamics of small-world networks, Nature 393, 1998.
+    """
+    where = "small_world"
+    n, k = _check.integer(where, "n", n), _check.integer(where, "k", k, 2)
+    if k % 2:
+        raise ValueError(f"{where}: k must be even (k / 2 neighbours on each side), got {k} (e.g. {k - 1})")
+    p = _check.real(where, "p", p, 0.0, 1.0, closed=True)
+
+    def draw(rng: np.random.Generator) -> Edges:
+        near: list[set[int]] = [set() for _ in range(n)]
+        edges = [(u, (u + j) % n) for j in range(1, min(k // 2, n // 2) + 1) for u in range(n)]
+        for u, v in edges:
+            near[u].add(v)
+            near[v].add(u)
+        for e in np.flatnonzero(rng.random(len(edges)) < p):
+            u, v = edges[e]
+            if v not in near[u] or len(near[u]) >= n - 1:
+                continue
+            w = int(rng.integers(n))
+            while w == u or w in near[u]:
+                w = int(rng.integers(n))
+            near[u].remove(v)
+            near[v].remove(u)
+            near[u].add(w)
+            near[w].add(u)
+        low = [(u, v) for u in range(n) for v in near[u] if u < v]
+        return np.array([u for u, _ in low], np.int64), np.array([v for _, v in low], np.int64)
+
+    return _draw(where, n, seed, weights, draw, f"k = {k}, p = {p:.4g}", "raise k or lower p")
+
+
+def _threshold(n: int) -> float:
+    return 2 * math.log(n) / n if n > 1 else 1.0
+
+
+def _draw(where: str, n: int, seed: int, weights: WeightsLike, draw: Callable[[np.random.Generator], Edges],
+          what: str, remedy: str) -> Topology:
+    seed = _check.integer(where, "seed", seed, 0)
+    for attempt in range(ATTEMPTS):
+        # The attempt is the counter's highest word: draws count up from the lowest, so that no two streams overlap.
+        rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed), counter=[0, 0, 0, attempt]))
+        i, j = draw(rng)
+        entries = np.ones(2 * len(i)), (np.r_[i, j], np.r_[j, i])
+        source = stored(where, csr_array(entries, shape=(n, n)), weights)
+        if source.connected:
+            return Topology(where, source)
+    raise ValueError(f"{where}: none of {ATTEMPTS} graphs with n = {n}, {what} from seed {seed} was connected ({remedy})")

@@ -1,0 +1,167 @@
+"""Time-varying topologies: a topology for every step."""
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .spectra import gap
+from .topology import Topology, fingerprint
+
+
+class Schedule(ABC):
+    """A topology for every step k = 0, 1, 2, ...
+
+    A schedule that repeats itself is a `Periodic`, and usually one function that lists its phases (see `one_peer` and
+    `ceca`); one that does not (random draws) derives from this class, with `period` None and an `at` that depends on
+    its seed and k alone.
+    """
+
+    name: str
+    n: int
+    kind: str
+    directed: bool
+    period: int | None
+
+    @abstractmethod
+    def at(self, k: int) -> Topology:
+        """Return the topology of step k."""
+
+    @abstractmethod
+    def spectral_gap(self) -> float:
+        """Return by what fraction a step shrinks the largest disagreement, in the (geometric) mean."""
+
+    @abstractmethod
+    def fingerprint(self) -> int:
+        """Return 63 bits that the whole schedule determines: the same on every rank, in every process."""
+
+    def __eq__(self, other: object) -> bool:
+        return self.fingerprint() == other.fingerprint() if isinstance(other, Schedule) else NotImplemented
+
+    def __hash__(self) -> int:
+        return self.fingerprint()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Periodic(Schedule):
+    """A schedule that goes through the same phases again and again.
+
+    Parameters
+    ----------
+    name : str
+        What made it, e.g. "one_peer_exponential".
+    phases : tuple of Topology
+        The topologies of the steps 0, ..., period - 1, all of one n and of one kind (doubly stochastic ones go with
+        any other).
+    """
+
+    name: str
+    phases: tuple[Topology, ...]
+
+    def __post_init__(self) -> None:
+        first = self.phases[0]
+        for k, phase in enumerate(self.phases):
+            if phase.n != first.n:
+                raise ValueError(f"{self.name}: topology {k} ({phase.name}) has {phase.n} agents and topology 0 "
+                                 f"({first.name}) {first.n}, expected the same number everywhere")
+        if {"row", "column"} <= {phase.kind for phase in self.phases}:
+            k, j = ([phase.kind for phase in self.phases].index(kind) for kind in ("row", "column"))
+            raise ValueError(f"{self.name}: topology {k} ({self.phases[k].name}) is row stochastic and topology {j} "
+                             f"({self.phases[j].name}) column stochastic, expected one kind (doubly stochastic ones "
+                             "go with both)")
+
+    @property
+    def n(self) -> int:  # type: ignore[override]
+        """Number of agents."""
+        return self.phases[0].n
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        """What every phase is: "doubly", "row" or "column" stochastic."""
+        return next((phase.kind for phase in self.phases if phase.kind != "doubly"), "doubly")
+
+    @property
+    def directed(self) -> bool:  # type: ignore[override]
+        """Whether any phase is."""
+        return any(phase.directed for phase in self.phases)
+
+    @property
+    def period(self) -> int:  # type: ignore[override]
+        """Number of phases."""
+        return len(self.phases)
+
+    def at(self, k: int) -> Topology:
+        """Return the topology of step k >= 0: phase k modulo the period."""
+        try:
+            step = operator.index(k)
+        except TypeError:
+            raise TypeError(f"{self.name}.at: k must be an integer >= 0, got {k!r} ({type(k).__name__})") from None
+        if step < 0:
+            raise ValueError(f"{self.name}.at: k must be an integer >= 0, got {step}")
+        return self.phases[step % len(self.phases)]
+
+    def spectral_gap(self) -> float:
+        r"""Return by what fraction a step shrinks the largest disagreement, in the geometric mean over a period.
+
+        .. math:: 1 - \sigma_2(W^{(T-1)} \cdots W^{(1)} W^{(0)})^{1/T}
+
+        with :math:`|\lambda_2|` in place of :math:`\sigma_2` where a phase is not doubly stochastic.  1 means that a
+        period averages exactly.
+
+        Examples
+        --------
+        >>> from mpidec.topology import one_peer_exponential
+        >>> one_peer_exponential(8).spectral_gap()
+        1.0
+        """
+        return gap([phase.source for phase in self.phases], self.kind)
+
+    def fingerprint(self) -> int:
+        """Return 63 bits that the name and the phases determine: the same on every rank, in every process."""
+        return fingerprint(self.name, self.n, [phase.fingerprint() for phase in self.phases])
+
+    def __repr__(self) -> str:
+        return (f"Schedule({self.name!r}, n={self.n}, kind={self.kind!r}, directed={self.directed}, "
+                f"period={self.period})")
+
+
+def cycle(topologies: Iterable[Topology | Schedule]) -> Schedule:
+    """Given topologies one after the other, and again from the first.
+
+    Parameters
+    ----------
+    topologies : iterable of Topology or Schedule
+        At least one, all of the same n.  Of a schedule with a period, one period is taken.
+
+    Returns
+    -------
+    Schedule
+        Doubly stochastic if all topologies are; row or column stochastic if some are that and the others doubly.
+
+    Raises
+    ------
+    TypeError
+        Something else than topologies was given.
+    ValueError
+        There are none, their n differ, or row and column stochastic ones are mixed.
+
+    Examples
+    --------
+    >>> from mpidec.topology import complete, ring
+    >>> cycle([ring(4), ring(4), complete(4)])
+    Schedule('cycle', n=4, kind='doubly', directed=False, period=3)
+    """
+    if isinstance(topologies, (Topology, Schedule)) or not isinstance(topologies, Iterable):
+        raise TypeError(f"cycle: expected a list of topologies, got {topologies!r} ({type(topologies).__name__})")
+    phases: list[Topology] = []
+    for k, item in enumerate(topologies):
+        if not isinstance(item, (Topology, Schedule)):
+            raise TypeError(f"cycle: element {k} is {item!r} ({type(item).__name__}), expected a topology")
+        if item.period is None:
+            raise ValueError(f"cycle: element {k} ({item.name}) has no period, expected topologies or periodic "
+                             "schedules")
+        phases.extend(item.at(r) for r in range(item.period))
+    if not phases:
+        raise ValueError("cycle: got no topologies, expected at least one")
+    return Periodic("cycle", tuple(phases))

@@ -1,0 +1,119 @@
+"""Where the entries of a mixing matrix come from."""
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+TOLERANCE = 1e-10      # on the sums of rows and columns that a user's matrix has
+
+
+class Source(ABC):
+    """A mixing matrix W that can be read by blocks of rows and of columns.
+
+    What it says of W (`kind`, `directed`, `symmetric`, `connected`) is true of the numbers in W.  `group` is a shape of
+    n agents, row-major, such that W is a convolution over that product of cyclic groups, else None: a Fourier transform
+    then gives the spectrum of W (see `spectra`).
+    """
+
+    n: int
+    kind: str
+    directed: bool
+    symmetric: bool
+    connected: bool
+    group: tuple[int, ...] | None = None
+
+    @property
+    @abstractmethod
+    def arcs(self) -> int:
+        """Number of ordered pairs i != j with W[i, j] != 0."""
+
+    @abstractmethod
+    def rows(self, lo: int, hi: int) -> csr_array:
+        """Return W[lo:hi], shape (hi - lo, n)."""
+
+    @abstractmethod
+    def columns(self, lo: int, hi: int) -> csr_array:
+        """Return W[:, lo:hi].T, shape (hi - lo, n)."""
+
+    def matrix(self) -> csr_array:
+        """Return W, read-only."""
+        return frozen(self.rows(0, self.n))
+
+    @abstractmethod
+    def token(self) -> bytes:
+        """Return bytes that determine W."""
+
+
+class Stored(Source):
+    """A matrix given by its entries: checked by `explicit.from_weights`, or computed from a stored graph."""
+
+    def __init__(self, W: csr_array) -> None:
+        self.W = canonical(W)
+        self.n = W.shape[0]
+        rows, columns = (bool(np.all(np.abs(self.W.sum(axis=a) - 1) <= TOLERANCE)) for a in (1, 0))
+        self.kind = "doubly" if rows and columns else "row" if rows else "column"
+        self.WT = canonical(self.W.T.tocsr())
+        pattern, transposed = (sp.csr_array((np.ones(M.nnz, np.int8), M.indices, M.indptr), M.shape)
+                               for M in (self.W, self.WT))
+        self.directed = (pattern != transposed).nnz > 0
+        self.symmetric = not self.directed and bool(np.allclose(self.W.data, self.WT.data, rtol=0, atol=1e-12))
+        self.parts = sp.csgraph.connected_components(self.W, self.directed, "strong")
+        self.connected = bool(self.parts[0] == 1)
+
+    @property
+    def arcs(self) -> int:
+        return int(self.W.nnz - np.count_nonzero(self.W.diagonal()))
+
+    def rows(self, lo: int, hi: int) -> csr_array:
+        return self.W[lo:hi]
+
+    def columns(self, lo: int, hi: int) -> csr_array:
+        return self.WT[lo:hi]
+
+    def matrix(self) -> csr_array:
+        return self.W
+
+    def token(self) -> bytes:
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.W.indptr, self.W.indices):
+            digest.update(array.astype("<i8").tobytes())
+        digest.update(self.W.data.astype("<f8").tobytes())
+        return digest.digest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stored, (self.W,)
+
+
+def assemble(data: NDArray[np.float64], indices: NDArray[Any], indptr: NDArray[Any], n: int) -> csr_array:
+    """Return the CSR matrix of these arrays without a copy; the columns of each row must be sorted and distinct."""
+    W = csr_array((data, indices, indptr), shape=(len(indptr) - 1, n), copy=False)
+    W.has_sorted_indices = True
+    W.has_canonical_format = True
+    return W
+
+
+def canonical(W: csr_array) -> csr_array:
+    """Return W with sorted columns, duplicates summed, no stored zeros, the smallest index type, and read-only."""
+    W = csr_array(W, dtype=np.float64, copy=True)
+    W.sum_duplicates()
+    W.eliminate_zeros()
+    kind = index_type(W.shape[1], W.nnz)
+    return frozen(assemble(W.data, W.indices.astype(kind, copy=False), W.indptr.astype(kind, copy=False), W.shape[1]))
+
+
+def frozen(W: csr_array) -> csr_array:
+    """Return W with its three arrays made read-only."""
+    for array in (W.data, W.indices, W.indptr):
+        array.flags.writeable = False
+    return W
+
+
+def index_type(n: int, entries: int) -> type[np.signedinteger[Any]]:
+    """Return int32 if it holds every column number and every offset, else int64."""
+    return np.int32 if max(n, entries) <= np.iinfo(np.int32).max else np.int64

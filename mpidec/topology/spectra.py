@@ -1,0 +1,108 @@
+"""Spectra: Fourier transforms where W is a convolution, dense matrices where it is small, else Lanczos and Arnoldi."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.sparse.linalg as sla
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from .source import Source
+
+DENSE = 600            # up to this many agents the spectrum comes from a dense matrix
+EXACT = 1e-13          # a contraction below this is an average that is exact up to rounding
+
+
+def gap(factors: Sequence[Source], kind: str) -> float:
+    """Return 1 - rho^(1/T), rho what the product of T mixing matrices, applied in this order, leaves of a disagreement.
+
+    rho is the second largest singular value of a doubly stochastic product, else the second largest modulus of its
+    eigenvalues.
+    """
+    n = factors[0].n
+    if n == 1:
+        return 1.0
+    group = factors[0].group
+    if group is not None and all(W.group == group for W in factors):
+        product = np.ones(group, complex)
+        for W in factors:
+            product *= np.fft.fftn(W.columns(0, 1).toarray().reshape(group))
+        rho = float(np.max(np.abs(product).ravel()[1:]))
+    else:
+        matrices = [W.rows(0, n) for W in factors]
+        rho = _singular(matrices) if kind == "doubly" else _eigen(matrices)
+    if rho < EXACT:
+        return 1.0
+    value = 1 - rho ** (1 / len(factors))
+    return 0.0 if abs(value) < EXACT else value
+
+
+def laplacian(adjacency: csr_array) -> tuple[float, float]:
+    """Return the largest and the second smallest eigenvalue of an undirected graph's Laplacian, n >= 2."""
+    n = adjacency.shape[0]
+    A = csr_array((np.ones(adjacency.nnz), adjacency.indices, adjacency.indptr), adjacency.shape)
+    degree = A.sum(axis=1)
+    if n <= DENSE:
+        values = np.linalg.eigvalsh(np.diag(degree) - A.toarray())
+        return float(values[-1]), float(values[1])
+    largest = _lanczos(lambda x: degree * x - A @ x, n, "LA")
+    rest = _lanczos(lambda x: largest * (x - x.mean()) - degree * x + A @ x, n, "LA")
+    return largest, largest - rest
+
+
+def laplacian_of_group(adjacent: NDArray[np.float64]) -> tuple[float, float]:
+    """The same from the row of agent 0 of the adjacency matrix, in the shape of the group (see `source.Source`)."""
+    values = np.sort((adjacent.sum() - np.fft.fftn(adjacent).real).ravel())
+    return float(values[-1]), float(values[1])
+
+
+def _singular(matrices: Sequence[csr_array]) -> float:
+    n = matrices[0].shape[0]
+    if n <= DENSE:
+        product = np.eye(n)
+        for W in matrices:
+            product = W @ product
+        return float(np.linalg.norm(product - 1 / n, 2))
+    single = matrices[0] if len(matrices) == 1 else None
+    if single is not None and abs(single - single.T).max() < 1e-15:
+        return abs(_lanczos(lambda x: single @ x - x.mean(), n, "LM"))
+
+    def gram(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        y = x - x.mean()
+        for W in matrices:
+            y = W @ y
+        for W in reversed(matrices):
+            y = W.T @ y
+        return y - y.mean()
+
+    return math.sqrt(max(_lanczos(gram, n, "LA"), 0.0))
+
+
+def _eigen(matrices: Sequence[csr_array]) -> float:
+    n = matrices[0].shape[0]
+    if n <= DENSE:
+        product = np.eye(n)
+        for W in matrices:
+            product = W @ product
+        return float(np.sort(np.abs(np.linalg.eigvals(product)))[-2])
+
+    def apply(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        for W in matrices:
+            x = W @ x
+        return x
+
+    operator = sla.LinearOperator((n, n), matvec=apply, dtype=np.float64)
+    values = sla.eigs(operator, k=2, which="LM", v0=_start(n), return_eigenvectors=False)
+    return float(np.min(np.abs(values)))
+
+
+def _lanczos(apply: object, n: int, which: str) -> float:
+    operator = sla.LinearOperator((n, n), matvec=apply, dtype=np.float64)
+    return float(sla.eigsh(operator, k=1, which=which, v0=_start(n), ncv=min(n, 40), maxiter=100 * n,
+                           return_eigenvectors=False)[0])
+
+
+def _start(n: int) -> NDArray[np.float64]:
+    return np.random.Generator(np.random.Philox(key=n)).standard_normal(n)      # the same on every rank

@@ -1,0 +1,241 @@
+"""Lattices and trees: graphs given by a rule, in O(degree) memory for the rows of W that are asked for."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from . import _check
+from .rules import BinaryTree, Lattice, Rule, Star
+from .source import assemble
+from .spectra import laplacian, laplacian_of_group
+from .topology import Topology
+from .weights import Weighted, WeightsLike, resolve
+
+
+def chain(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
+    """Chain: a ring that is cut between the last agent and the first.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    weights : str or float
+        See `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Undirected tree, doubly stochastic with its metropolis weights, degree 2, spectral gap O(1/n^2).
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range.
+
+    Examples
+    --------
+    >>> print(chain(3).W.toarray().round(2))
+    [[0.67 0.33 0.  ]
+     [0.33 0.33 0.33]
+     [0.   0.33 0.67]]
+    """
+    return _weighted("chain", Lattice((_check.integer("chain", "n", n),)), weights)
+
+
+def star(n: int, *, center: int = 0, weights: WeightsLike = "metropolis") -> Topology:
+    """Star: one agent in the centre, joined to all others.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    center : int
+        The agent in the centre.
+    weights : str or float
+        See `mpidec.topology.weights`; metropolis weights are 1/n on every edge.
+
+    Returns
+    -------
+    Topology
+        Undirected tree, doubly stochastic with its metropolis weights, spectral gap 1/n.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range.
+
+    Examples
+    --------
+    >>> star(6).neighbors(0)
+    array([1, 2, 3, 4, 5])
+    """
+    n = _check.integer("star", "n", n)
+    return _weighted("star", Star(n, _check.agent("star", center, n, "center")), weights)
+
+
+def grid(n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "metropolis") -> Topology:
+    """Grid: agents in an array, row by row, joined to the next ones along each axis.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    shape : sequence of int, optional
+        Lengths of the axes, of product n; usually (rows, columns), by default with as many rows as the largest divisor
+        of n that is at most sqrt(n) (one row if n is prime).
+    weights : str or float
+        See `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Undirected, doubly stochastic with its metropolis weights, spectral gap O(1/n) on a square.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range.
+
+    Examples
+    --------
+    >>> grid(6).neighbors(1)                # 0 1 2
+    array([0, 2, 4])
+    """
+    return _weighted("grid", Lattice(_shape("grid", n, shape)), weights)
+
+
+def torus(n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "metropolis") -> Topology:
+    """Torus: a grid whose axes are closed to rings.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    shape : sequence of int, optional
+        Lengths of the axes, of product n, as of `grid`.  An axis of length 2 has one edge, not two.
+    weights : str or float
+        See `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Undirected, regular, doubly stochastic, spectral gap O(1/n) on a square.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range.
+
+    Examples
+    --------
+    >>> torus(12, shape=(3, 4)).neighbors(0)
+    array([1, 3, 4, 8])
+    """
+    return _weighted("torus", Lattice(_shape("torus", n, shape), wrap=True), weights)
+
+
+def hypercube(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
+    """Hypercube: agents whose numbers differ in one binary digit are neighbours.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, a power of two.
+    weights : str or float
+        See `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Undirected, regular of degree log2 n, doubly stochastic, spectral gap 2 / (1 + log2 n).
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range, or n is no power of two.
+
+    Examples
+    --------
+    >>> hypercube(8).neighbors(5)
+    array([1, 4, 7])
+    """
+    n = _check.integer("hypercube", "n", n)
+    if n & (n - 1):
+        low = 1 << (n.bit_length() - 1)
+        raise ValueError(f"hypercube: n = {n} is not a power of two, the nearest are {low} and {2 * low} "
+                         f"(exponential({n}) has as many neighbours and takes any n)")
+    return _weighted("hypercube", Lattice((2,) * (n.bit_length() - 1) or (1,)), weights)
+
+
+def binary_tree(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
+    """Binary tree of RelaySGD: agent 0 hangs on agent 1, the root of a heap.
+
+    Agent w >= 1 has the parent w // 2 and the children 2 w and 2 w + 1, as far as they exist.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    weights : str or float
+        See `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Undirected tree of degree at most 3, doubly stochastic with its metropolis weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is out of range.
+
+    Examples
+    --------
+    >>> binary_tree(8).neighbors(3)
+    array([1, 6, 7])
+
+    References
+    ----------
+    Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi: RelaySum for decentralized deep learning on heterogeneous
+    data, NeurIPS 2021.
+    """
+    return _weighted("binary_tree", BinaryTree(_check.integer("binary_tree", "n", n)), weights)
+
+
+class _RuleDegrees:
+    directed = False
+
+    def __init__(self, graph: Rule) -> None:
+        self.graph = graph
+        low, self.most = graph.degrees
+        self.regular = low if low == self.most else None
+
+    def laplacian(self) -> tuple[float, float]:
+        graph = self.graph
+        if graph.group is None:
+            indptr, indices = graph.neighbors(0, graph.n)
+            return laplacian(assemble(np.ones(len(indices)), indices, indptr.astype(indices.dtype), graph.n))
+        adjacent = np.zeros(graph.n)
+        adjacent[graph.neighbors(0, 1)[1]] = 1
+        return laplacian_of_group(adjacent.reshape(graph.group))
+
+
+def _weighted(name: str, graph: Rule, weights: WeightsLike) -> Topology:
+    return Topology(name, Weighted(graph, resolve(name, weights, _RuleDegrees(graph))))
+
+
+def _shape(where: str, n: int, shape: Sequence[int] | None) -> tuple[int, ...]:
+    n = _check.integer(where, "n", n)
+    if shape is None:
+        rows = next(r for r in range(math.isqrt(n), 0, -1) if n % r == 0)
+        return rows, n // rows
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, (Sequence, np.ndarray)):
+        raise TypeError(f"{where}: shape must be a sequence of integers with product n = {n}, e.g. "
+                        f"{_shape(where, n, None)}, got {shape!r} ({type(shape).__name__})")
+    sizes = tuple(_check.integer(where, "shape", size) for size in shape)
+    if not sizes or math.prod(sizes) != n:
+        raise ValueError(f"{where}: shape {sizes} has {math.prod(sizes)} places for n = {n} agents, expected as many "
+                         f"(e.g. {_shape(where, n, None)})")
+    return sizes

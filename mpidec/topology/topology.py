@@ -1,0 +1,181 @@
+"""A static topology: a graph with its mixing matrix."""
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from . import _check
+from .source import Source
+from .spectra import gap
+
+if TYPE_CHECKING:
+    import networkx
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Topology:
+    r"""A graph of n agents and the weights with which they average.
+
+    .. math:: x_i^+ = \sum_j W_{ij} x_j, \qquad Y = W X
+
+    :math:`W_{ij}` multiplies what agent i receives from agent j; rows are receivers.  Frozen; two topologies are equal
+    if their fingerprints are.  Made by the functions of `mpidec.topology`.
+
+    Parameters
+    ----------
+    name : str
+        What made it, e.g. "ring".
+    source : Source
+        Where the entries of W come from.
+
+    Examples
+    --------
+    >>> from mpidec.topology import ring
+    >>> ring(4)
+    Topology('ring', n=4, kind='doubly', directed=False)
+    >>> ring(4).in_neighbors(0)
+    array([1, 3])
+    """
+
+    name: str
+    source: Source
+
+    period: ClassVar[int] = 1
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+        return self.source.n
+
+    @property
+    def kind(self) -> str:
+        """Which sums of W are 1: "doubly" (rows and columns), "row" or "column"."""
+        return self.source.kind
+
+    @property
+    def directed(self) -> bool:
+        """Whether some agent sends to another one without receiving from it."""
+        return self.source.directed
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether W equals its transpose."""
+        return self.source.symmetric
+
+    @property
+    def connected(self) -> bool:
+        """Whether a path leads from every agent to every other one."""
+        return self.source.connected
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether the graph is undirected and connected with n - 1 edges."""
+        return not self.directed and self.connected and self.source.arcs == 2 * (self.n - 1)
+
+    @cached_property
+    def W(self) -> csr_array:
+        """The mixing matrix, shape (n, n), float64, columns of each row sorted, read-only."""
+        return self.source.matrix()
+
+    def rows(self, lo: int, hi: int) -> csr_array:
+        """Return the rows lo, ..., hi - 1 of W, shape (hi - lo, n); of a graph given by a rule, only they are made."""
+        return self.source.rows(*_check.block(f"{self.name}.rows", lo, hi, self.n))
+
+    def columns(self, lo: int, hi: int) -> csr_array:
+        """Return the columns lo, ..., hi - 1 of W as rows: W[:, lo:hi].T, shape (hi - lo, n)."""
+        return self.source.columns(*_check.block(f"{self.name}.columns", lo, hi, self.n))
+
+    def in_neighbors(self, i: int) -> NDArray[np.int64]:
+        """Return the agents that agent i receives from, ascending, without i."""
+        i = _check.agent(f"{self.name}.in_neighbors", i, self.n)
+        return _others(self.source.rows(i, i + 1), i)
+
+    def out_neighbors(self, i: int) -> NDArray[np.int64]:
+        """Return the agents that agent i sends to, ascending, without i."""
+        i = _check.agent(f"{self.name}.out_neighbors", i, self.n)
+        return _others(self.source.columns(i, i + 1), i)
+
+    def neighbors(self, i: int) -> NDArray[np.int64]:
+        """Return the agents that agent i receives from or sends to, ascending, without i."""
+        return np.union1d(self.in_neighbors(i), self.out_neighbors(i))
+
+    def at(self, k: int) -> Topology:
+        """Return the topology of step k, as a schedule does: this one."""
+        return self
+
+    def spectral_gap(self) -> float:
+        r"""Return by what fraction one mixing shrinks the largest disagreement.
+
+        .. math:: 1 - \sigma_2(W)
+
+        with the second largest singular value of a doubly stochastic W; of a row or column stochastic one
+        :math:`1 - |\lambda_2(W)|` with the second largest modulus of an eigenvalue.  1 means an exact average in one
+        step, 0 that the agents never agree.
+
+        Notes
+        -----
+        A Fourier transform of the weights for circulants, tori and hypercubes of any size; a dense matrix up to 600
+        agents; ARPACK beyond, which takes long where the gap is tiny (a chain of thousands).
+
+        Examples
+        --------
+        >>> from mpidec.topology import exponential
+        >>> round(exponential(16).spectral_gap(), 12)          # 2 / (1 + log2 n)
+        0.4
+        """
+        return gap([self.source], self.kind)
+
+    def to_networkx(self) -> networkx.Graph:
+        """Return a networkx Graph, or a DiGraph with an edge j -> i for each weight W[i, j] if the graph is directed.
+
+        Every agent is a node and has its own weight as attribute "self_weight"; W[i, j] is attribute "weight" of the
+        edge if W is symmetric or the graph directed.  Self-loops are left out.
+        """
+        import networkx
+        W = self.W.tocoo()
+        off = W.row != W.col
+        G = networkx.DiGraph() if self.directed else networkx.Graph()
+        G.add_nodes_from((i, {"self_weight": w}) for i, w in enumerate(self.W.diagonal().tolist()))
+        edges = zip(W.col[off].tolist(), W.row[off].tolist(), W.data[off].tolist())
+        if self.directed or self.symmetric:
+            G.add_weighted_edges_from(edges)
+        else:
+            G.add_edges_from((j, i) for j, i, _ in edges)
+        return G
+
+    def fingerprint(self) -> int:
+        """Return 63 bits that name, n and W determine: the same on every rank, in every process."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> int:
+        more = [getattr(self, field.name) for field in fields(self)[2:]]
+        return fingerprint(self.name, self.n, self.source.token(), more)
+
+    def __eq__(self, other: object) -> bool:
+        return self.fingerprint() == other.fingerprint() if isinstance(other, Topology) else NotImplemented
+
+    def __hash__(self) -> int:
+        return self.fingerprint()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}        # without what is cached
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, n={self.n}, kind={self.kind!r}, directed={self.directed})"
+
+
+def fingerprint(*parts: Any) -> int:
+    """Return 63 bits of a hash of the parts' representations."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _others(row: csr_array, i: int) -> NDArray[np.int64]:
+    return row.indices[row.indices != i].astype(np.int64)

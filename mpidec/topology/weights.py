@@ -1,0 +1,199 @@
+r"""Weights for the edges of a graph, and the mixing matrices they make.
+
+With d_i the degree of agent i (its in-degree and out-degree where the graph is directed), the weight of j at i is
+
+=================  ==============================================  ============================================
+name               W[i, j], j a neighbour of i                     W is
+=================  ==============================================  ============================================
+"metropolis"       1 / (1 + max(d_i, d_j))                         symmetric, doubly stochastic; graph undirected
+"uniform"          1 / (1 + d_i), d_i the in-degree                row stochastic; doubly on regular graphs
+"push"             1 / (1 + d_j), d_j the out-degree               column stochastic; doubly on regular graphs
+"best_constant"    2 / (lambda_1 + lambda_{n-1}) of the Laplacian  symmetric; the fastest of all constant weights
+a number w         w                                               row stochastic; doubly on balanced graphs
+=================  ==============================================  ============================================
+
+and W[i, i] is what is left of 1: of the row, or for "push" of the column.  On a regular graph (all in-degrees and
+out-degrees equal d) the first three are one and the same: 1 / (1 + d) everywhere, and "metropolis" is legal there also
+if the graph is directed.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from . import _check
+from .rules import Rule
+from .source import Source, Stored, assemble, index_type
+
+PIECE = 1 << 14        # agents whose rows are computed at a time: what is needed meanwhile stays in the cache
+NAMES = ("metropolis", "uniform", "push", "best_constant")
+WeightsLike = str | float
+Floats = NDArray[np.float64]
+Indices = NDArray[Any]
+
+
+class Degrees(Protocol):
+    """What the choice of weights asks of a graph."""
+
+    regular: int | None                                 # the degree of every agent, if they have but one
+    most: int                                           # the largest in-degree
+    directed: bool
+
+    def laplacian(self) -> tuple[float, float]:
+        """Return the largest and the second smallest eigenvalue of the Laplacian."""
+
+
+@dataclass(frozen=True)
+class EdgeWeights:
+    """A rule of the table above, or "constant" (every edge has `value`), or "regular" (W[i, i] has it, too)."""
+
+    rule: str
+    value: float = 0.0
+
+    def edges(self, receiver: Indices, sender: Indices) -> Floats:
+        """Return W[i, j] for edges given by the in-degree of i and the out-degree of j."""
+        if self.rule == "metropolis":
+            return 1.0 / (1 + np.maximum(receiver, sender))
+        if self.rule in ("uniform", "push"):
+            return 1.0 / (1 + (receiver if self.rule == "uniform" else sender))
+        return np.full(len(receiver), self.value)
+
+    def own(self, incoming: Indices, outgoing: Indices, spent: Callable[[], Floats]) -> Floats:
+        """Return W[i, i] for agents given by their degrees; `spent` sums the weights of a row's other entries."""
+        if self.rule == "metropolis":
+            return 1.0 - spent()
+        if self.rule in ("uniform", "push"):
+            return 1.0 / (1 + (incoming if self.rule == "uniform" else outgoing))
+        if self.rule == "regular":
+            return np.full(len(incoming), self.value)
+        rest = 1.0 - self.value * incoming
+        return np.where(np.abs(rest) < 1e-15, 0.0, rest)
+
+
+def resolve(where: str, weights: WeightsLike, graph: Degrees) -> EdgeWeights:
+    """Return the rule that the argument `weights` stands for on this graph.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The argument is no name and no number, or its weights do not exist on this graph.
+    """
+    if isinstance(weights, str):
+        name = _check.choice(where, "weights", weights, NAMES, " or a number")
+        if graph.directed and graph.regular is None and name == "metropolis":
+            raise ValueError(f"{where}: metropolis weights need an undirected or a regular graph, and this one is "
+                             "directed with unequal degrees (weights='uniform' makes W row stochastic, "
+                             "weights='push' column stochastic)")
+        if name != "best_constant":
+            return EdgeWeights(name) if graph.regular is None else EdgeWeights("regular", 1 / (1 + graph.regular))
+        if graph.directed:
+            raise ValueError(f"{where}: best_constant weights need an undirected graph, and this one is directed "
+                             "(weights='uniform' makes W row stochastic, weights='push' column stochastic)")
+        if graph.most == 0:
+            return EdgeWeights("regular", 1.0)
+        largest, smallest = graph.laplacian()
+        return EdgeWeights("constant", 2 / (largest + smallest))
+    value = _check.real(where, "weights (an edge's weight)", weights, 0.0)
+    if value * graph.most > 1 + 1e-12:
+        raise ValueError(f"{where}: an edge weight of {value:g} leaves an agent with {graph.most} in-neighbours the "
+                         f"weight {1 - value * graph.most:.3g} for itself, expected >= 0 "
+                         f"(at most {1 / graph.most:.6g} on this graph)")
+    return EdgeWeights("constant", value)
+
+
+class Weighted(Source):
+    """Weights on an undirected graph given by a rule; blocks of W are computed when they are asked for."""
+
+    directed = False
+
+    def __init__(self, graph: Rule, weights: EdgeWeights) -> None:
+        self.graph, self.weights = graph, weights
+        self.n, self.connected = graph.n, graph.connected
+        low, high = graph.degrees
+        self.symmetric = low == high or weights.rule not in ("uniform", "push")
+        self.kind = "doubly" if self.symmetric else "row" if weights.rule == "uniform" else "column"
+        self.group = graph.group
+
+    @property
+    def arcs(self) -> int:
+        return self.graph.arcs
+
+    def rows(self, lo: int, hi: int) -> csr_array:
+        return self._block(lo, hi, transpose=False)
+
+    def columns(self, lo: int, hi: int) -> csr_array:
+        return self._block(lo, hi, transpose=not self.symmetric)
+
+    def token(self) -> bytes:
+        return f"{self.graph} {self.weights.rule} {self.weights.value.hex()}".encode()
+
+    def _block(self, lo: int, hi: int, transpose: bool) -> csr_array:
+        parts = [self._piece(a, min(a + PIECE, hi), transpose) for a in range(lo, hi, PIECE)]
+        if len(parts) == 1:
+            return parts[0]
+        kind = index_type(self.n, sum(part.nnz for part in parts))
+        counts = np.concatenate([[0], *(np.diff(part.indptr) for part in parts)])
+        return assemble(np.concatenate([np.empty(0), *(part.data for part in parts)]),
+                        np.concatenate([np.empty(0, kind), *(part.indices for part in parts)], dtype=kind),
+                        np.cumsum(counts, dtype=kind), self.n)
+
+    def _piece(self, lo: int, hi: int, transpose: bool) -> csr_array:
+        indptr, indices = self.graph.neighbors(lo, hi)
+        own = np.diff(indptr)
+        mine = np.repeat(own, own)
+        theirs = mine if self.weights.rule in ("regular", "constant") else self.graph.degree(indices)
+        data = self.weights.edges(theirs, mine) if transpose else self.weights.edges(mine, theirs)
+        return with_diagonal(lo, self.n, indptr, indices, data,
+                             self.weights.own(own, own, lambda: sums(data, indptr)))
+
+
+def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored:
+    """Return the mixing matrix of a graph given by its entries: row i of `adjacency` holds the in-neighbours of i."""
+    indptr, indices = adjacency.indptr, adjacency.indices
+    incoming, outgoing = np.diff(indptr), np.bincount(indices, minlength=adjacency.shape[0])
+    rule = resolve(where, weights, _StoredDegrees(adjacency, incoming, outgoing))
+    data = rule.edges(np.repeat(incoming, incoming), outgoing[indices])
+    own = rule.own(incoming, outgoing, lambda: sums(data, indptr))
+    return Stored(with_diagonal(0, adjacency.shape[0], indptr, indices, data, own))
+
+
+class _StoredDegrees:
+    def __init__(self, adjacency: csr_array, incoming: Indices, outgoing: Indices) -> None:
+        self.adjacency, self.most = adjacency, int(incoming.max())
+        one = np.all(incoming == self.most) and np.all(outgoing == self.most)
+        self.regular = self.most if one else None
+        self.directed = (adjacency != adjacency.T).nnz > 0
+
+    def laplacian(self) -> tuple[float, float]:
+        from .spectra import laplacian
+        return laplacian(self.adjacency)
+
+
+def sums(data: Floats, indptr: Indices) -> Floats:
+    """Return the sum of each row's entries; an empty row's is 0."""
+    total = np.zeros(len(indptr) - 1)
+    filled = np.diff(indptr) > 0
+    if np.any(filled):
+        total[filled] = np.add.reduceat(data, indptr[:-1][filled])
+    return total
+
+
+def with_diagonal(lo: int, n: int, indptr: Indices, indices: Indices, data: Floats, own: Floats) -> csr_array:
+    """Return the rows lo, lo + 1, ... of a matrix from its off-diagonal entries (columns sorted) and its diagonal."""
+    m = len(own)
+    kind = index_type(n, len(data) + m)
+    row = np.repeat(np.arange(m, dtype=kind), np.diff(indptr))
+    after = indices > row + lo
+    place = np.arange(len(data), dtype=kind) + row + after
+    heads = (indptr + np.arange(m + 1)).astype(kind)
+    below = np.bincount(row[~after], minlength=m)
+    here = heads[:-1] + below
+    columns, values = np.empty(len(data) + m, kind), np.empty(len(data) + m)
+    columns[place], columns[here] = indices, np.arange(lo, lo + m)
+    values[place], values[here] = data, own
+    return assemble(values, columns, heads, n)
