@@ -125,9 +125,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
             net = stack.enter_context(Network(topology.n))
         error: Exception | None = None
         try:
-            start = getattr(problem, "start", None)
-            gradient = start(net.agents, seed) if start else None
-            problem = getattr(problem, "problem", problem)
+            answer, problem = _answer(problem, solver, net, seed)
             steps, every, seed = _whole("steps", steps, 0), _whole("every", every, 1), _whole("seed", seed, 0)
             X = _rows(x0, problem, net)
             solver.check(topology)
@@ -135,21 +133,19 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         except (ValueError, TypeError) as caught:
             error = caught
         net.agree(error)
-        if gradient is None:
-            gradient = lambda X, k: problem.grad(X) if solver.gradient else None                        # noqa: E731
         mixer = stack.enter_context(_closing(net.mixer(topology)))
         stack.enter_context(_one_blas_thread())
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
-        run = _Run(net, problem, solver, mixer, gradient, steps, every, reached, _progress(progress))
+        run = _Run(net, problem, solver, mixer, answer, steps, every, reached, _progress(progress))
         return run(X, Record(record) if isinstance(record, (str, os.PathLike)) else record, seed)
 
 
 class _Run:
     """One run of the loop, with what it needs at hand."""
 
-    def __init__(self, net: Network, problem: Any, solver: Any, mixer: Any, gradient: Callable[[np.ndarray, int], Any],
+    def __init__(self, net: Network, problem: Any, solver: Any, mixer: Any, answer: Callable[[np.ndarray, int], Any],
                  steps: int, every: int, reached: Callable[[Mapping[str, float]], bool], progress: Progress | None):
-        self.net, self.solver, self.mixer, self.gradient = net, solver, mixer, gradient
+        self.net, self.solver, self.mixer, self.answer = net, solver, mixer, answer
         self.steps, self.every, self.reached, self.progress = steps, every, reached, progress
         self.measure = Metrics(net, problem)
         self.rows: list[list[float]] = []
@@ -181,19 +177,18 @@ class _Run:
         return Result(s.X, self.net.mean(s.X), outcome, k, metrics)
 
     def _loop(self, s: Any, first: int, control: Control, interrupted: Callable[[], bool]) -> tuple[Any, int, Outcome]:
-        solver, mixer, gradient, steps, every = self.solver, self.mixer, self.gradient, self.steps, self.every
+        solver, mixer, answer, steps, every = self.solver, self.mixer, self.answer, self.steps, self.every
         self._clock = time.perf_counter()
         stopped = (first == 0 or first >= steps) and self._record(first, s)
         k = first
         while not stopped and k < steps:
-            G = gradient(solver.point(s), k)
-            s = solver.step(s, G, mixer.at(k))
+            s = solver.step(s, answer(solver.point(s), k), mixer.at(k))
             k += 1
             control.watch(k, s.X)
             recording = k % every == 0 or k == steps
             if not (recording or control.due(k)):
                 continue
-            verdict = control.settle(k, interrupted(), self.recorder and self.recorder.error)
+            verdict = control.settle(k, interrupted(), self.recorder.error if self.recorder else None)
             if verdict.failed:
                 self.net.agree(self.recorder.error if self.recorder else None)
             if verdict.diverged is not None:
@@ -230,6 +225,22 @@ class _Run:
                 "created": datetime.now(timezone.utc).isoformat(timespec="seconds")}
 
 
+def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callable[[np.ndarray, int], Any], Any]:
+    """What the solver is handed in step k at the rows it asks about, and the problem behind an oracle."""
+    oracle, problem = problem, getattr(problem, "problem", problem)
+    if solver.uses == "nothing":
+        return lambda V, k: None, problem
+    if problem is None:
+        raise ValueError(f"{name_of(solver)} uses the {solver.uses} of a problem, and the problem is None")
+    if solver.uses == "prox":
+        if not hasattr(problem, "prox"):
+            raise ValueError(f"{name_of(solver)} uses the prox of the problem, {name_of(problem)} has none")
+        return lambda V, k: problem.prox(V, solver.step_size), problem
+    if hasattr(oracle, "start"):
+        return oracle.start(net.agents, _whole("seed", seed, 0)), problem
+    return lambda X, k: problem.grad(X), problem
+
+
 def _whole(name: str, value: Any, least: int) -> int:
     try:
         number = operator.index(value)
@@ -245,8 +256,8 @@ def _rows(x0: Any, problem: Any, net: Network) -> np.ndarray:
     if problem is None and x0 is None:
         raise ValueError("neither a problem nor x0 is given: a solver without gradients starts from x0, shape (n, d)")
     if problem is not None and problem.m != net.m:
-        raise ValueError(f"rank {net.rank}: the problem holds {problem.m} agents, this rank hosts {net.m} (agents {net.lo}:{net.hi} "
-                         f"of {net.n}): give it their data, A[net.lo:net.hi]")
+        raise ValueError(f"rank {net.rank}: the problem holds {problem.m} agents, this rank hosts {net.m} (agents "
+                         f"{net.lo}:{net.hi} of {net.n}): give it their data, A[net.lo:net.hi]")
     d = np.shape(x0)[-1] if problem is None and np.ndim(x0) else getattr(problem, "d", 1)
     if x0 is None:
         return np.zeros((net.m, d))
@@ -319,7 +330,8 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked = True
 
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not ours:
         yield lambda: False
         return
     signal.signal(signal.SIGINT, note)

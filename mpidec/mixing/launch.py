@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from types import TracebackType
 
 from mpi4py import MPI
 
@@ -44,9 +45,9 @@ def abort_when_uncaught() -> None:
     if getattr(sys.excepthook, "mpidec", False):
         return
 
-    def hook(kind: type[BaseException], error: BaseException, trace: object) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         world = MPI.COMM_WORLD
-        text = "".join(traceback.format_exception(kind, error, trace))  # type: ignore[arg-type]
+        text = "".join(traceback.format_exception(kind, error, trace))
         sys.stdout.flush()
         sys.stderr.write("".join(f"[rank {world.rank}] {line}" for line in text.splitlines(keepends=True)))
         sys.stderr.flush()

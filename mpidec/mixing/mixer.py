@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .arrays import as_rows
-from .kernel import weighted_sum
+from .kernel import Runs, weighted_sum
 from .plan import Plan, Route
 
 if TYPE_CHECKING:
@@ -26,8 +26,9 @@ class Pending:
     The rows handed to `start` must not change before `wait` returns.
     """
 
-    def __init__(self, requests: list[MPI.Request], finish: Callable[[], Any]):
+    def __init__(self, requests: list[MPI.Request], finish: Callable[[], Any], sent: Any = None):
         self._requests, self._finish = requests, finish
+        self._sent = sent                           # MPI reads it until the requests complete
         self._result: Any = None
 
     def wait(self) -> Any:
@@ -64,7 +65,6 @@ class Phase:
         self.n, self.m = topology.n, mixer.net.m
         self._plan = Plan(topology, self._net.blocks, self._net.rank)
         self._wire = self._net.wire(self._plan) if self._net.size > 1 else None
-        self._weights: dict[np.dtype, np.ndarray] = {}
 
     @property
     def next(self) -> Phase:
@@ -88,9 +88,9 @@ class Phase:
         -------
         array (m, ...), or a list of them
         """
-        if self._wire is None and type(X) is np.ndarray and X.ndim == 2 and out is None and X.dtype == np.float64:
-            if len(X) == self.m and X.flags.c_contiguous:
-                return self._sum(X, np.empty_like(X))
+        if (self._wire is None and out is None and type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2
+                and len(X) == self.m and X.flags.c_contiguous):
+            return self._sum(X, np.empty_like(X))
         return self.start(X, out).wait()
 
     def start(self, X: Any, out: np.ndarray | None = None) -> Pending:
@@ -104,15 +104,13 @@ class Phase:
         if out is None:
             target = np.empty_like(rows)
         else:
-            target = _target(out, rows, X)
-            home = lambda _: out                                                                        # noqa: E731
+            target, home = _target(out, rows, X), _giving(out)
         if self._wire is None:
             return Pending([], lambda: home(self._sum(rows, target)))
         route = self._plan.halo_route
-        sources = np.empty((self.m + len(self._plan.halo), rows.shape[1]), rows.dtype)
-        sources[:self.m] = rows
-        requests, sent = self._exchange(route, rows, sources[self.m:])
-        return Pending(requests, lambda _=sent: home(self._sum(sources, target)))
+        halo = np.empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
+        requests, sent = self._exchange(route, rows, halo)
+        return Pending(requests, lambda: home(self._sum(rows, target, halo)), sent)
 
     def _start_many(self, arrays: Sequence[Any]) -> Pending:
         if not arrays:
@@ -171,11 +169,9 @@ class Phase:
 
     def collect(self, M: np.ndarray) -> np.ndarray:
         """Sum over the edges into each local agent, in ascending order of the senders: `(edges, ...) -> (m, ...)`."""
-        ends = np.searchsorted(self._plan.receivers, np.arange(self.m + 1)).astype(np.int32)
-        flat = np.ascontiguousarray(M).reshape(len(M), int(np.prod(M.shape[1:])))
-        order, ones = np.arange(len(M), dtype=np.int32), np.ones(len(M), M.dtype)
-        total = weighted_sum(ends, order, ones, flat, np.empty((self.m, flat.shape[1]), M.dtype))
-        return total.reshape(self.m, *M.shape[1:])
+        total = np.zeros((self.m, *M.shape[1:]), M.dtype)
+        np.add.at(total, self._plan.receivers, M)
+        return total
 
     @property
     def in_edges(self) -> int:
@@ -190,18 +186,12 @@ class Phase:
         row = self._net.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
         return self._wire.start(route, sent, arrived, row), sent
 
-    def _sum(self, sources: np.ndarray, target: np.ndarray) -> np.ndarray:
-        if self._wire is None:
-            self._count(sources)
-        plan = self._plan
-        return weighted_sum(plan.indptr, plan.indices, self._weights_as(sources.dtype), sources, target)
-
-    def _weights_as(self, dtype: np.dtype) -> np.ndarray:
-        if dtype == np.float64:
-            return self._plan.data
-        if dtype not in self._weights:
-            self._weights[dtype] = self._plan.data.astype(dtype)
-        return self._weights[dtype]
+    def _sum(self, rows: np.ndarray, target: np.ndarray, halo: np.ndarray | None = None) -> np.ndarray:
+        if halo is None:
+            self._count(rows)
+            halo = rows[:0]
+        weights = self._plan.weights
+        return weights.sum(rows, target) if isinstance(weights, Runs) else weighted_sum(weights, rows, halo, target)
 
     def _count(self, rows: np.ndarray) -> None:
         mixer, edges = self._mixer, self._plan.edges
@@ -282,6 +272,10 @@ class Mixer:
         if self in self.net._mixers:
             self.net._mixers.remove(self)
         self._closed = True
+
+
+def _giving(out: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda _: out
 
 
 def _target(out: np.ndarray, rows: np.ndarray, X: Any) -> np.ndarray:

@@ -102,14 +102,18 @@ class Network:
         from .mixer import Mixer
         self.agree(None if topology.n == self.n else ValueError(
             f"{topology.name} topology has {topology.n} agents, the network has {self.n}"))
+        if self.size > 1:
+            self._same_everywhere(topology)
+        self._mixers.append(Mixer(self, topology))
+        return self._mixers[-1]
+
+    def _same_everywhere(self, topology: Topology | Schedule) -> None:
         mark = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
         low, high = np.array([mark, -mark], np.int64), np.empty(2, np.int64)
         self.comm.Allreduce(low, high, MPI.MIN)
         if high[0] != -high[1]:
             raise ValueError(f"the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
                              "must build the same one: give random topologies the same seed everywhere")
-        self._mixers.append(Mixer(self, topology))
-        return self._mixers[-1]
 
     def wire(self, plan: Plan) -> Transport:
         """The transport of one plan; collective for a periodic topology."""

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from .blocks import Blocks
+from .kernel import Runs, Weights
+
+if TYPE_CHECKING:
+    from ..topology import Topology
+
+_MANY = 1024                                        # agents from which on runs of rows are worth their calls
 
 
 @dataclass(frozen=True)
@@ -48,20 +56,26 @@ class Plan:
     rank : int
     """
 
-    def __init__(self, topology, blocks: Blocks, rank: int):
+    def __init__(self, topology: Topology, blocks: Blocks, rank: int):
         self.topology, self.blocks, self.rank = topology, blocks, rank
         self.lo, self.hi = blocks.bounds(rank)
         self.m = self.hi - self.lo
-        self._rows = rows = topology.rows(self.lo, self.hi)
-        self.indptr, self.data = rows.indptr, rows.data
-        if blocks.size == 1:
-            self.indices, self.halo = rows.indices, np.empty(0, rows.indices.dtype)
-        else:
-            columns = rows.indices
-            own = (self.lo <= columns) & (columns < self.hi)
-            self.halo = np.unique(columns[~own])
-            place = np.where(own, columns - self.lo, self.m + np.searchsorted(self.halo, columns))
-            self.indices = place.astype(columns.dtype)
+        self.halo = np.empty(0, np.int64)
+        self.weights: Weights | Runs
+        runs = topology.source.runs() if blocks.size == 1 and self.m >= _MANY else None
+        if runs is not None:
+            self.weights = Runs.of(runs)
+            return
+        places = self._rows.indices
+        if blocks.size > 1:
+            own = (self.lo <= places) & (places < self.hi)
+            self.halo = np.unique(places[~own])
+            places = np.where(own, places - self.lo, self.m + np.searchsorted(self.halo, places))
+        self.weights = Weights.of(self._rows, places, topology.kind)
+
+    @cached_property
+    def _rows(self) -> csr_array:
+        return self.topology.rows(self.lo, self.hi)
 
     @cached_property
     def _out(self) -> tuple[np.ndarray, np.ndarray]:
@@ -76,9 +90,7 @@ class Plan:
     @cached_property
     def edges(self) -> int:
         """Messages that the local agents send in one mixing."""
-        if self.blocks.size == 1:
-            return len(self.indices) - int(np.count_nonzero(self._rows.diagonal()))
-        return len(self._out[0])
+        return self.topology.source.arcs if self.blocks.size == 1 else len(self._out[0])
 
     @cached_property
     def halo_route(self) -> Route:
@@ -92,8 +104,7 @@ class Plan:
     @cached_property
     def edge_route(self) -> tuple[Route, np.ndarray]:
         """A row per edge: the route (this rank's own edges included), and the in-edge that each arriving row belongs to."""
-        agent, receiver = self._out
-        to = self.blocks.owner(receiver)
+        to = self.blocks.owner(self._out[1])
         wire = np.argsort(to, kind="stable")
         home, sender = self._in
         source = self.blocks.owner(sender)
@@ -111,7 +122,7 @@ class Plan:
         return self._in[0] - self.lo
 
 
-def _edges(rows, lo: int) -> tuple[np.ndarray, np.ndarray]:
+def _edges(rows: csr_array, lo: int) -> tuple[np.ndarray, np.ndarray]:
     agent = lo + np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
     other = rows.indices.astype(np.int64)
     proper = agent != other

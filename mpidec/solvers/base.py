@@ -18,7 +18,7 @@ class Solver:
 
         s = solver.init(X, W)
         for k in range(steps):
-            G = gradient(solver.point(s))
+            G = gradient(solver.point(s), k)
             s = solver.step(s, G, W.at(k))
 
     A state is a NamedTuple with the field `X`, the iterate.  Its other fields are arrays with a row per local agent, arrays
@@ -28,16 +28,17 @@ class Solver:
     ----------
     kinds : tuple of str
         The kinds of `W` that the solver converges with: "doubly", "row" or "column" stochastic.
-    gradient : bool
-        Whether `step` uses `G`; None is handed in otherwise.
+    uses : {"gradient", "prox", "nothing"}
+        What `step` wants of the problem at `point(s)`, as its argument `G`: the gradients; the proximal points
+        :math:`\\arg\\min_x f_i(x) + \\|x - v_i\\|^2 / (2 \\alpha)`; or nothing (None).
     per_edge : tuple of str
         Fields of the state with a row per edge.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("doubly",)
-    gradient: ClassVar[bool] = True
+    uses: ClassVar[str] = "gradient"
     per_edge: ClassVar[tuple[str, ...]] = ()
-    step_size: float
+    step_size: Any
 
     def __post_init__(self) -> None:
         positive_step(self)

@@ -34,8 +34,8 @@ class Consensus(Solver):
     """
 
     kinds: ClassVar = ("doubly", "row")
-    gradient: ClassVar = False
-    step_size: ClassVar[float] = 0.0
+    uses: ClassVar = "nothing"
+    step_size = 0.0
 
     class State(NamedTuple):
         X: np.ndarray

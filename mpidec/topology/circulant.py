@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from . import _check
-from .source import Source, assemble, index_type
+from .source import Run, Source, assemble, index_type
 from .spectra import laplacian_of_group
 from .topology import Topology
 from .weights import WeightsLike, resolve
@@ -222,6 +222,9 @@ class Circulant(Source):
     def columns(self, lo: int, hi: int) -> csr_array:
         return _rows(self.n, *self._transpose(), lo, hi)
 
+    def runs(self) -> Iterator[Run]:
+        return _runs(self.n, self.hops, self.weights, 0, self.n)
+
     def token(self) -> bytes:
         digest = hashlib.blake2b(b"circulant", digest_size=16)
         digest.update(self.hops.astype("<i8").tobytes())
@@ -233,12 +236,22 @@ class Circulant(Source):
         return -self.hops[order] % self.n, self.weights[order]
 
 
-def _rows(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int, hi: int) -> csr_array:
-    """Return the rows lo, ..., hi - 1.
+def _runs(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int, hi: int) -> Iterator[Run]:
+    """Yield the runs of the rows lo, ..., hi - 1.
 
     Between two consecutive hops, h_k <= i < h_{k+1}, the sorted columns of row i are those of one pattern plus i:
     i - h_k < ... < i - h_0 = i, and then, wrapped around, i + n - h_D < ... < i + n - h_{k+1}.
     """
+    k = int(np.searchsorted(hops, lo, "right")) - 1
+    start = lo
+    while start < hi:
+        stop = min(hi, int(hops[k + 1])) if k + 1 < len(hops) else hi
+        yield start, stop, np.r_[-hops[k::-1], n - hops[:k:-1]], np.r_[weights[k::-1], weights[:k:-1]]
+        start, k = stop, k + 1
+
+
+def _rows(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int, hi: int) -> csr_array:
+    """Return the rows lo, ..., hi - 1."""
     m, width = hi - lo, len(hops)
     kind = index_type(n, m * width)
     agents = np.arange(lo, hi, dtype=kind)[:, None]
@@ -251,14 +264,9 @@ def _rows(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int
         if not equal:
             data[:] = weights[(agents - np.arange(n)) % n]
         return assemble(data.ravel(), indices.ravel(), indptr, n)
-    k = int(np.searchsorted(hops, lo, "right")) - 1
-    start = lo
-    while start < hi:
-        stop = min(hi, int(hops[k + 1])) if k + 1 < width else hi
+    for start, stop, pattern, row in _runs(n, hops, weights, lo, hi):
         here = slice(start - lo, stop - lo)
-        pattern = np.r_[-hops[k::-1], n - hops[:k:-1]].astype(kind)
-        np.add(agents[here], pattern, out=indices[here])
+        np.add(agents[here], pattern.astype(kind), out=indices[here])
         if not equal:
-            data[here] = np.r_[weights[k::-1], weights[:k:-1]]
-        start, k = stop, k + 1
+            data[here] = row
     return assemble(data.ravel(), indices.ravel(), indptr, n)

@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+
+Run = tuple[int, int, NDArray[np.int64], NDArray[np.float64]]
 
 TOLERANCE = 1e-10      # on the sums of rows and columns that a user's matrix has
 
@@ -40,6 +43,11 @@ class Source(ABC):
     @abstractmethod
     def columns(self, lo: int, hi: int) -> csr_array:
         """Return W[:, lo:hi].T, shape (hi - lo, n)."""
+
+    def runs(self) -> Iterator[Run] | None:
+        """Yield runs of rows with one pattern, `(start, stop, shifts, weights)`: W[i, i + shifts[t]] = weights[t] for
+        start <= i < stop, the shifts ascending; None where W has no such structure."""
+        return None
 
     def matrix(self) -> csr_array:
         """Return W, read-only."""
