@@ -1,0 +1,146 @@
+"""What rank 0 says of a run: its progress, a bar on a terminal or lines in a log, and a table at the end."""
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+__all__ = ["Bar", "Lines", "Silent", "progress", "table", "terminal"]
+
+COLUMNS = ("objective", "gradient_norm", "consensus", "error")
+LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "srun")
+
+
+class Silent:
+    """No progress at all."""
+
+    def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        """Take note that `step` of `steps` steps are done, with these metrics."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class Lines(Silent):
+    """A line of metrics now and then: ten in all, or one in half a minute, and never two within two seconds."""
+
+    SOON, LATE = 2.0, 30.0
+
+    def __init__(self, file: TextIO | None = None):
+        self.file = file or sys.stdout
+        self.began = self.last = time.monotonic()
+        self.start = self.said = -1
+
+    def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        if self.start < 0:
+            self.start = self.said = step
+        now = time.monotonic()
+        tenth = 10 * (step - self.said) >= steps - self.start
+        if now - self.last >= self.LATE or (tenth and now - self.last >= self.SOON):
+            self.last, self.said = now, step
+            print(f"step {step}/{steps}  {brief(metrics)}  {now - self.began:.0f} s", file=self.file, flush=True)
+
+
+class Bar(Silent):
+    """A bar that is drawn anew at most ten times a second: rich's if it is installed, else a plain one."""
+
+    PERIOD = 0.1
+
+    def __init__(self, file: TextIO | None = None, width: int = 80):
+        self.file, self.width, self.last = file or sys.stderr, width, 0.0
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        except ImportError:
+            self.rich = None
+            return
+        console = Console(file=self.file, force_terminal=True, width=width)
+        columns = BarColumn(None), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
+        self.rich = Progress(*columns, console=console, auto_refresh=False, transient=True)
+        self.rich.start()
+        self.task = self.rich.add_task("", total=None)
+
+    def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        if now - self.last < self.PERIOD and step < steps:
+            return
+        self.last = now
+        text = brief(metrics, COLUMNS[-1:] if "error" in metrics else COLUMNS[:1])
+        if self.rich is not None:
+            self.rich.update(self.task, total=steps, completed=step, description=text, refresh=True)
+            return
+        label = f" {step}/{steps} {text}"
+        length = max(self.width - len(label) - 3, 5)
+        done = length * step // max(steps, 1)
+        self.file.write(f"\r[{'=' * done}{' ' * (length - done)}]{label}")
+        self.file.flush()
+
+    def close(self) -> None:
+        if self.rich is not None:
+            self.rich.stop()
+        else:
+            self.file.write("\r" + " " * (self.width - 1) + "\r")
+            self.file.flush()
+
+
+def progress(kind: str) -> Silent:
+    """The progress of a kind: "bar", "lines", "none", or "auto", a bar where there is a terminal."""
+    width = terminal() if kind in ("auto", "bar") else None
+    if kind == "auto":
+        kind = "lines" if width is None else "bar"
+    if kind == "bar":
+        return Bar(width=width or 80)
+    return Lines() if kind == "lines" else Silent()
+
+
+def terminal() -> int | None:
+    """The width of the terminal that shows stderr, also through an mpirun that passes it on; None without one."""
+    try:
+        if sys.stderr.isatty():
+            return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        process = os.getppid()
+        while process > 1:
+            stat = Path(f"/proc/{process}/stat").read_text()
+            name, parent = stat[stat.index("(") + 1:stat.rindex(")")], int(stat[stat.rindex(")") + 2:].split()[1])
+            if name.startswith(LAUNCHERS):
+                device = os.readlink(f"/proc/{process}/fd/2")
+                if not device.startswith(("/dev/pts/", "/dev/tty")):
+                    return None
+                descriptor = os.open(device, os.O_RDONLY | os.O_NOCTTY)
+                try:
+                    return os.get_terminal_size(descriptor).columns or 80
+                finally:
+                    os.close(descriptor)
+            process = parent
+    except (OSError, ValueError, AttributeError):
+        pass
+    return None
+
+
+def brief(metrics: Mapping[str, Any], names: Sequence[str] = COLUMNS) -> str:
+    """The metrics of one step in a line."""
+    return "  ".join(f"{name.replace('_norm', '')} {float(metrics[name]):.2e}" for name in names if name in metrics)
+
+
+def table(rows: Mapping[str, str]) -> str:
+    """Rows of a name and a value, between two rules."""
+    left = max(map(len, rows))
+    rule = "-" * (left + 2 + max(map(len, rows.values())))
+    return "\n".join([rule, *(f"{name:<{left}}  {value}" for name, value in rows.items()), rule])
+
+
+def options(values: Mapping[str, Any]) -> str:
+    """Parameters after a name: ``, l2 1, step size 0.03``."""
+    return "".join(f", {name.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else
+                   f", {name.replace('_', ' ')} {value}" for name, value in values.items())
+
+
+def quantity(value: float, unit: str) -> str:
+    """A quantity for people: ``12.3 kB``, ``4.5 GB``."""
+    power = 0
+    while abs(value) >= 1000 and power < 5:
+        value, power = value / 1000, power + 1
+    return f"{value:.4g} {' kMGTP'[power].strip()}{unit}"

@@ -1,0 +1,269 @@
+"""Run an experiment: ``mpirun -n 16 python -m mpidec.run``."""
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn
+
+from mpi4py import MPI
+
+from . import __version__, assemble, catalogue, config, report
+from .assemble import InputError, on_root
+from .config import ConfigError, Experiment, Setting
+from .mixing.launch import abort_when_uncaught, check_launcher
+from .mixing.network import Network
+from .record import Record
+from .record import read as read_run
+from .solve import Result, solve
+
+STATUS = {"completed": 0, "stopped": 0, "diverged": 3, "interrupted": 130}
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+FLAGS = {
+    "problem": ("problem.name", "P", "the loss: logistic, least_squares, ..."),
+    "data": ("problem.data", "D", "a data set's name, or a file: .npz with A (N, d) and y or b (N,), .csv, LIBSVM"),
+    "solver": ("solver.name", "S", "the method: gradient_tracking, exact_diffusion, dgd, ..."),
+    "topology": ("topology.name", "T", "the graph: exponential, ring, one_peer_exponential, ..."),
+    "agents": ("run.agents", "N", f"number of agents (default: one per rank, {config.AGENTS_ALONE} in a lone process)"),
+    "steps": ("run.steps", "K", f"steps to take (default: until error <= {config.STOP_ERROR:g}, {config.STEPS} at most)"),
+    "step-size": ("solver.step_size", "A", "step size (default: a safe one, from the problem's smoothness constant)"),
+    "seed": ("run.seed", "S", "seed of all that is random (default: 0)"),
+    "every": ("run.every", "E", "steps between two records (default: 10)"),
+    "out": ("run.out", "FILE", "the file that is written (default: run.h5)"),
+    "stop-error": ("run.stop_error", "TOL", "stop as soon as error <= TOL; 'none' takes all steps"),
+}
+EPILOG = """\
+examples:
+  python -m mpidec.run                                    the default experiment: 16 agents in one process
+  mpirun -n 16 python -m mpidec.run                       the same, one agent a rank
+  mpirun -n 4 python -m mpidec.run --agents 64 --topology ring --steps 2000
+  mpirun -n 8 python -m mpidec.run --problem least_squares --data mine.csv --solver extra --topology grid
+  python -m mpidec.run experiment.toml --step-size 0.1 --set problem.l2=0.05 --set topology.weights=uniform
+  mpirun -n 16 python -m mpidec.run --resume run.h5       go on after the last checkpoint, on any number of ranks
+
+an experiment file says the same in tables; flags count more than the file, and --set more than flags:
+  [problem]   name, data, partition = "iid" | "sorted" | "dirichlet" (alpha), batch_size, noise; l2, ...
+  [solver]    name; step_size, ...
+  [topology]  name; weights, ...
+  [run]       agents, steps, seed, every, out, stop_error, trajectory, progress = "auto" | "bar" | "lines" | "none"
+Every run.h5 holds such a text, whole, in its attribute "config".
+
+exit status: 0 completed or stopped as asked, 1 the program or the disk failed, 2 something in the input is wrong,
+3 the iterates diverged, 130 interrupted (the file is complete up to there, and --resume goes on)."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises what is wrong instead of leaving the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+class Command(NamedTuple):
+    """What the command line asks for: an experiment to run or to resume, or a text to print."""
+
+    experiment: Experiment | None = None
+    resume: str | None = None
+    text: str = ""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    result = Parser(prog="python -m mpidec.run", allow_abbrev=False, add_help=False, epilog=EPILOG,
+                    description="Run a decentralized optimization experiment and write it to an HDF5 file.",
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="experiment file")
+    for flag, (_, metavar, text) in FLAGS.items():
+        result.add_argument(f"--{flag}", metavar=metavar, help=text)
+    result.add_argument("--set", metavar="table.key=value", action="append", default=[], help="set anything of a file")
+    result.add_argument("--resume", metavar="run.h5", help="go on with the run in this file; --steps may ask for more")
+    result.add_argument("--quiet", action="store_true", help="no progress and no summary, warnings and errors alone")
+    result.add_argument("--list", action="store_true", help="list all problems, data sets, solvers and topologies")
+    result.add_argument("--version", action="store_true", help="print the versions of mpidec and MPI")
+    result.add_argument("-h", "--help", action="store_true", help="print this help")
+    return result
+
+
+def command_of(argv: Sequence[str], ranks: int) -> Command:
+    """What `argv` asks for.
+
+    Raises
+    ------
+    ConfigError
+        Saying what is wrong with it.
+    """
+    parse = parser()
+    args, extra = parse.parse_known_args(list(argv))
+    if extra:
+        known = [option for action in parse._actions for option in action.option_strings]
+        flag = extra[0].partition("=")[0]
+        raise ConfigError(config.unknown("flag", flag, known, "command line") if flag.startswith("-")
+                          else f"unexpected argument {flag!r}: expected one experiment file and flags")
+    if args.help:
+        return Command(text=parse.format_help().rstrip())
+    if args.version:
+        return Command(text=f"mpidec {__version__}, {MPI.Get_library_version().splitlines()[0].strip(chr(0) + ' ')}")
+    if args.list:
+        return Command(text=catalogue.listing())
+    flags = [Setting(key, value, f"--{flag}") for flag, (key, _, _) in FLAGS.items()
+             if (value := getattr(args, flag.replace("-", "_"))) is not None]
+    flags += map(config.parse_set, args.set)
+    if args.quiet:
+        flags.append(Setting("run.progress", "none", "--quiet"))
+    if args.resume is not None:
+        if args.experiment:
+            raise ConfigError(f"--resume goes on with the experiment in {args.resume}: leave {args.experiment} out")
+        return Command(resumed(args.resume, flags), args.resume)
+    return Command(config.load([*(config.read_toml(args.experiment) if args.experiment else []), *flags], ranks))
+
+
+def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
+    """The experiment in the file of a run, with what may be changed of it."""
+    free = {"run.steps": "--steps", "run.stop_error": "--stop-error", "run.progress": "--quiet"}
+    for flag in flags:
+        if flag.key not in free:
+            raise ConfigError(f"{flag.origin}: a resumed run keeps its experiment, only {', '.join(free.values())} "
+                              "may change")
+    run = read_run(path)
+    experiment = config.load([*config.read_toml(path, text=run.config), *flags])
+    if run.steps >= experiment.run.steps:
+        raise ConfigError(f"{path} has taken {run.steps} steps already: ask for more than these with --steps")
+    return replace(experiment, run=replace(experiment.run, out=path))
+
+
+def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -> int:
+    """Run the command line `argv`, on every rank of `comm`, and return the exit status.
+
+    Raises
+    ------
+    Exception
+        Whatever goes wrong inside: an error of the program, not of its input.
+    """
+    comm = MPI.COMM_WORLD if comm is None else comm
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        check_launcher(comm)
+        if comm.size > 1:
+            abort_when_uncaught()
+        command = on_root(comm, command_of, argv, comm.size)
+        if command.experiment is None:
+            if comm.rank == 0:
+                print(command.text, flush=True)
+            return 0
+        with one_voice(comm.rank), terminated():
+            return run(command.experiment, command.resume, comm)
+    except InputError as error:
+        return refused(comm, str(error), error.status)
+    except RuntimeError as error:
+        if comm.size > 1:
+            raise
+        return refused(comm, str(error), 2)
+    except KeyboardInterrupt:
+        if comm.size > 1:
+            comm.Abort(130)
+        return refused(comm, "interrupted", 130)
+
+
+def run(experiment: Experiment, resume: str | None, comm: MPI.Intracomm) -> int:
+    """Run an experiment on every rank of `comm` and return the exit status."""
+    wanted = experiment.run
+    with Network(wanted.agents, comm) as net:
+        made = assemble.build(experiment, net)
+        experiment = made.experiment
+        shown = report.progress(wanted.progress) if comm.rank == 0 else report.Silent()
+        stop = None if wanted.stop_error is None or made.x_star is None else {"error": wanted.stop_error}
+        record = Record(wanted.out, trajectory=wanted.trajectory, resume=resume is not None,
+                        config=experiment.to_toml())
+        try:
+            result = solve(made.oracle, made.solver, made.topology, steps=wanted.steps, x0=made.x0, net=net,
+                           seed=wanted.seed, record=record, every=wanted.every, stop=stop, progress=shown)
+        except OSError as error:                              # of the file, and agreed: all ranks have it
+            raise InputError(str(error), 1 if error.errno in FULL else 2) from error
+        finally:
+            shown.close()
+        if comm.rank == 0:
+            if result.outcome == "diverged":
+                print(f"mpidec.run: diverged at step {result.steps}: take a smaller step size than "
+                      f"{getattr(made.solver, 'step_size', 0):.3g}", file=sys.stderr, flush=True)
+            if wanted.progress != "none":
+                print(summary(made, result, comm.size), flush=True)
+    return STATUS[str(result.outcome)]
+
+
+def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
+    """The table at the end of a run."""
+    problem, wanted, n = made.experiment.problem, made.experiment.run, made.topology.n
+    metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
+    steps, seconds = result.metrics["step"], float(metrics["time"])
+    outcome = str(result.outcome)
+    if outcome == "stopped":
+        outcome += f" at step {result.steps}: error <= {wanted.stop_error:g}"
+    elif outcome == "diverged":
+        outcome += f" at step {result.steps}"
+    gap = made.spectral_gap()
+    rows = {
+        "problem": f"{problem.name}{report.options(problem.options)}",
+        "data": f"{problem.data}, {made.samples} samples x {made.d} unknowns, partition {problem.partition}",
+        "agents": f"{n} on {ranks} rank{'s' * (ranks > 1)}",
+        "topology": f"{made.topology.name}{report.options(made.experiment.topology.options)}"
+                    + (f", spectral gap {gap:.4g}" if gap is not None else ""),
+        "solver": f"{made.experiment.solver.name}{report.options(made.experiment.solver.options)}",
+        "steps": f"{result.steps} of {wanted.steps}",
+        "outcome": outcome,
+    }
+    rows |= {name: f"{metrics[name]:.6g}" for name in report.COLUMNS if name in metrics}
+    rows |= {
+        "time": f"{seconds:.3g} s, {(steps[-1] - steps[0]) / max(seconds, 1e-9):.4g} steps/s",
+        "sent": f"{report.quantity(metrics['bytes'] / n, 'B')} per agent",
+        "file": wanted.out,
+    }
+    if made.note:
+        rows["note"] = made.note
+    return report.table({name.replace("_", " "): value for name, value in rows.items()})
+
+
+def refused(comm: Any, message: str, status: int) -> int:
+    """Say once, on rank 0, what is wrong, and let no rank leave before it is said."""
+    if comm.rank == 0:
+        print(f"mpidec.run: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    comm.Barrier()
+    return status
+
+
+@contextmanager
+def one_voice(rank: int) -> Iterator[None]:
+    """Warnings in a line each, from rank 0 alone."""
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"mpidec.run: warning: {message}", file=sys.stderr, flush=True)
+
+    with warnings.catch_warnings():
+        if rank:
+            warnings.simplefilter("ignore")
+        elif not sys.warnoptions:
+            warnings.simplefilter("default")
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def terminated() -> Iterator[None]:
+    """A batch system's SIGTERM as a Ctrl-C: the run ends with a file that is complete and can be resumed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
