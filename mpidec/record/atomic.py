@@ -8,12 +8,14 @@ import glob
 import io
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import h5py
 
-_PIECE = 1 << 22
+GRACE = 0.02  # seconds between a reader's open and its lock, at most
+SMALL = 4 << 20  # bytes that are copied sooner than GRACE is waited for
 
 
 class AtomicFile(io.RawIOBase):
@@ -40,29 +42,33 @@ class AtomicFile(io.RawIOBase):
     While it is open the file takes its space on disk twice.  A failed write is remembered and told at the end of the
     update, not to HDF5 in the middle of it: the library is closed cleanly and the front stays as it was.
     A reader that keeps the front open beyond the next update keeps that image (HDF5 holds a shared lock on it, so the
-    writer takes a fresh copy for its spare).  After a kill the spare is left over; the next writer of ``path`` removes
-    it.
+    writer takes a fresh copy for its spare).  After a kill the spare and ``.<name>.lock`` are left over; the next writer
+    of ``path`` removes them.
     """
 
     def __init__(self, path: str | os.PathLike[str], existing: bool = False) -> None:
         super().__init__()
         self.path = os.path.realpath(path)
         folder, name = os.path.split(self.path)
-        self._pattern = os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.spare")
+        self._guard_path = os.path.join(folder, f".{name}.lock")
         self._spare_path = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.spare")
-        self._front = self._spare = -1
+        self._front = self._spare = self._guard = -1
+        self._writer = os.getpid()  # a forked child must not tidy up
         self._position = 0
+        self._swapped = 0.0
         self._differs: list[tuple[int, int]] = []  # (offset, length) where the spare may differ from the front
         self._failure: BaseException | None = None
         _check_writable(os.fspath(path), self.path, existing)
-        self._remove_leftovers()
-        if existing:
-            self._front = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
+            self._become_writer()
+            if existing:
+                self._front = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             self._new_spare()
-        except OSError:
+        except OSError as error:
             self.close()
-            raise
+            if error.errno is None:
+                raise
+            raise OSError(error.errno, f"cannot write {os.fspath(path)}: {error.strerror}: choose another name") from error
 
     @contextlib.contextmanager
     def update(self) -> Iterator[Any]:
@@ -86,13 +92,13 @@ class AtomicFile(io.RawIOBase):
         if self.closed:
             return
         super().close()
-        for descriptor in (self._front, self._spare):
+        own = os.getpid() == self._writer
+        for descriptor, name in ((self._front, None), (self._spare, self._spare_path), (self._guard, self._guard_path)):
             if descriptor >= 0:
+                with contextlib.suppress(OSError):
+                    os.unlink(name) if name and own else None
                 os.close(descriptor)
-        if self._spare >= 0:
-            with contextlib.suppress(OSError):
-                os.unlink(self._spare_path)
-        self._front = self._spare = -1
+        self._front = self._spare = self._guard = -1
 
     # What h5py calls during an update.
 
@@ -149,21 +155,24 @@ class AtomicFile(io.RawIOBase):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._spare_path)
         self._spare = os.open(self._spare_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        _lock(self._spare, fcntl.LOCK_SH)
         self._differs = [] if self._front < 0 else [(0, os.fstat(self._front).st_size)]
 
     def _prepare(self) -> None:
         """Make the spare equal to the front, and ours alone."""
         self._failure, self._position = None, 0
-        if self._spare < 0 or not _lock(self._spare, fcntl.LOCK_EX):
+        young = self._swapped + GRACE - time.monotonic()  # a reader may just have opened what is the spare now
+        if young > 0 and os.fstat(self._front).st_size > SMALL:
+            time.sleep(young)
+            young = 0
+        if self._spare < 0 or young > 0 or not _lock(self._spare, fcntl.LOCK_EX):
             self._new_spare()
             _lock(self._spare, fcntl.LOCK_EX)
         if self._front < 0:
             os.ftruncate(self._spare, 0)
             return
         for offset, length in self._differs:
-            for start in range(offset, offset + length, _PIECE):
-                piece = os.pread(self._front, min(_PIECE, offset + length - start), start)
+            for start in range(offset, offset + length, SMALL):
+                piece = os.pread(self._front, min(SMALL, offset + length - start), start)
                 _write(self._spare, memoryview(piece), start)
         os.ftruncate(self._spare, os.fstat(self._front).st_size)
         self._differs = []
@@ -188,27 +197,28 @@ class AtomicFile(io.RawIOBase):
         except OSError:
             if linked:
                 os.unlink(old)
+            with contextlib.suppress(OSError):
+                self._new_spare()
             raise
         self._front, self._spare = self._spare, self._front
+        self._swapped = time.monotonic()
         if linked:
             with contextlib.suppress(OSError):
                 os.replace(old, self._spare_path)
-                _lock(self._spare, fcntl.LOCK_SH)
                 return
-        if self._spare >= 0:
-            os.close(self._spare)
-            self._spare = -1
+        with contextlib.suppress(OSError):  # published all the same: the next update tries again
+            self._new_spare()
 
-    def _remove_leftovers(self) -> None:
-        """Remove what killed writers of ``path`` left; refuse if one is alive."""
-        for name in glob.glob(self._pattern) + glob.glob(self._pattern + ".old"):
-            with contextlib.suppress(FileNotFoundError):
-                descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
-                free = _lock(descriptor, fcntl.LOCK_EX)
-                os.close(descriptor)
-                if not free:
-                    raise BlockingIOError(f"another process is writing {self.path}: wait, or choose another name")
-                os.unlink(name)
+    def _become_writer(self) -> None:
+        """Be the only writer of ``path``, and remove what a killed one left."""
+        self._guard = os.open(self._guard_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        if not _lock(self._guard, fcntl.LOCK_EX):
+            os.close(self._guard)
+            self._guard = -1
+            raise BlockingIOError(f"another process is writing {self.path}: wait for it, or choose another name")
+        folder, name = os.path.split(self.path)
+        for leftover in glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.spare*")):
+            os.unlink(leftover)
 
 
 def _check_writable(given: str, path: str, existing: bool) -> None:
@@ -232,7 +242,7 @@ def _write(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Take (or give back) an advisory lock; False if another process has the file open."""
+    """Take (or give back) an advisory lock, of the sort that HDF5 takes; False if another process has one."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -74,6 +74,9 @@ class RunFile:
     array([1.  , 0.5 , 0.25])
     """
 
+    _last: int
+    _resumed: int
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -241,8 +244,7 @@ class RunFile:
         self._seconds, self._due = seconds, 0.0
         self._exists = self._failed = False
         self._flushed = 0
-        self._last: int = -1  # step of the last record
-        self._resumed: int = -1  # step of the last record that the file had before
+        self._last = self._resumed = -1  # steps of the last record, and of the last one that an earlier run wrote
 
     @contextmanager
     def _update(self) -> Iterator[Any]:
@@ -257,6 +259,8 @@ class RunFile:
                 yield file
         except OSError as error:
             self._failed = True
+            if isinstance(error, FileExistsError):  # another run took the name
+                raise
             raise self._explain(error) from error
         self._exists, self._failed = True, False
         self._flushed += len(self._rows)
