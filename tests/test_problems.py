@@ -251,9 +251,9 @@ def test_solutions_are_those_of_sklearn_and_scipy():
 
 
 def test_no_finite_minimizer_is_said():
-    with pytest.raises(ValueError, match="separable.*l2 > 0"):
+    with pytest.raises(ValueError, match=r"separable.*l2 > 0"):
         LogisticRegression([[[1.0], [-1.0]]], [[1, -1]]).solution()
-    with pytest.raises(ValueError, match="separable.*l2 > 0"):
+    with pytest.raises(ValueError, match=r"separable.*l2 > 0"):
         Softmax([[[1.0], [-1.0]]], [[1, 0]], 2).solution()
 
 
@@ -271,7 +271,7 @@ def test_prox_solves_its_equation(loss, l2, masked, p, d):
         X = problem.prox(V, t)
         residual = problem.grad(X) + (X - V) / np.reshape(t, (-1, 1))
         assert np.abs(residual).max() <= 1e-11 * (np.abs(V) / np.reshape(t, (-1, 1))).max()
-    with pytest.raises(ValueError, match="t = "):
+    with pytest.raises(ValueError, match=r"t = "):
         problem.prox(V, 0.0)
 
 
@@ -347,19 +347,19 @@ def test_oracles_refuse():
     with pytest.raises(ValueError, match=r"batch_size = 7, but local agent \d has \d samples, expected at most \d"):
         MiniBatch(problem, 7)
     for wrong in (0, -1):
-        with pytest.raises(ValueError, match="batch_size = .*expected an integer >= 1"):
+        with pytest.raises(ValueError, match=r"batch_size = .*expected an integer >= 1"):
             MiniBatch(problem, wrong)
     for wrong in (1.5, True, "3", None):
-        with pytest.raises(TypeError, match="batch_size = .*expected an integer >= 1"):
+        with pytest.raises(TypeError, match=r"batch_size = .*expected an integer >= 1"):
             MiniBatch(problem, wrong)
     for wrong in (-1, np.nan, np.inf):
-        with pytest.raises(ValueError, match="sigma = .*expected a finite number >= 0"):
+        with pytest.raises(ValueError, match=r"sigma = .*expected a finite number >= 0"):
             Noisy(problem, wrong)
     with pytest.raises(ValueError, match="2 agents, expected 3"):
         Full(problem).start(range(2), 0)
-    with pytest.raises(ValueError, match="seed = -1"):
+    with pytest.raises(ValueError, match=r"seed = -1"):
         Noisy(problem, 1).start(range(3), -1)
-    with pytest.raises(TypeError, match="Custom.*Noisy works"):
+    with pytest.raises(TypeError, match=r"Custom.*Noisy works"):
         MiniBatch(Custom(len, len, 1, 1), 2)
 
 
@@ -376,7 +376,7 @@ def test_custom_hands_through_and_checks_shapes():
         Custom(lambda X: X, lambda X: X[:, 0], 3, 2).grad(X)
     with pytest.raises(ValueError, match=r"value\(X\) has shape \(3, 2\), expected \(3,\)"):
         Custom(lambda X: X, lambda X: X[:, 0], 3, 2).value(X)
-    with pytest.raises(ValueError, match="smoothness of a Custom problem is unknown.*step_size"):
+    with pytest.raises(ValueError, match=r"smoothness of a Custom problem is unknown.*step_size"):
         _ = Custom(len, len, 3, 2).smoothness
 
 

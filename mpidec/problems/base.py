@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse.linalg import LinearOperator
 
 from mpidec.problems import checks, newton
 from mpidec.problems.checks import Array
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
 
 DENSE = 2000                                             # unknowns up to which the Hessian is formed
 Model = TypeVar("Model", bound="LinearModel")
@@ -173,12 +175,10 @@ class LinearModel:
         """
         if not self.m:
             raise ValueError("no local agents, hence no solution: concatenate the ranks' problems first")
-        A, Y = self._pooled()
-        return self._minimize(A, Y, self.m * self.l2, np.zeros(self.d), np.zeros(self.d))
+        return self._minimize(*self._pooled(), self.m * self.l2, np.zeros(self.d), np.zeros(self.d))
 
     def _pooled(self) -> tuple[Array, Array]:
-        keep = slice(None) if self.mask is None else self.mask.ravel()
-        return self.A.reshape(-1, self.features)[keep], self._Y.reshape(-1, self._Y.shape[2])[keep]
+        return self.A.reshape(-1, self.features), self._Y.reshape(-1, self._Y.shape[2])
 
     def prox(self, V: Array, t: float | Array) -> Array:
         r"""Return :math:`\arg\min_x f_i(x) + \|x - v_i\|^2 / (2t)` at row i, (m, d) -> (m, d), by Newton's method.
@@ -188,8 +188,7 @@ class LinearModel:
         t = self._steps(t)
         X = np.empty_like(V)
         for i in range(self.m):
-            keep = slice(None) if self.mask is None else self.mask[i]
-            X[i] = self._minimize(self.A[i, keep], self._Y[i, keep], self.l2 + 1 / t[i], V[i] / t[i], V[i])
+            X[i] = self._minimize(self.A[i], self._Y[i], self.l2 + 1 / t[i], V[i] / t[i], V[i])
         return X
 
     def _steps(self, t: float | Array) -> Array:
@@ -200,6 +199,8 @@ class LinearModel:
 
     def _minimize(self, A: Array, Y: Array, ridge: float, pull: Array, x0: Array) -> Array:
         """Minimize sum_s loss(a_s x; y_s) + ridge/2 ||x||^2 - <pull, x> over one set of samples, A (N, features)."""
+        from scipy.sparse.linalg import LinearOperator
+
         size, shape = np.abs(A.T), (self.features, Y.shape[1])
 
         def scores(x: Array) -> Array:

@@ -34,6 +34,15 @@ class Dataset:
         The partition that suits the data where the user states none.
     x_star : (d,) array, optional
         The minimizer of the least squares problem, where it is known by construction.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import Dataset, build, partition
+    >>> data = Dataset(np.eye(4), np.array([0, 0, 1, 1]), "mine", "classification")
+    >>> build("logistic", data, partition(data.y, 2, "sorted"), 0, 2).y
+    array([[-1., -1.],
+           [ 1.,  1.]])
     """
 
     A: Array
@@ -106,7 +115,16 @@ def _kind(y: Array) -> str:
 
 
 def standardized(A: Array) -> Array:
-    """Return `A` (N, d) with every column shifted and scaled to mean 0 and variance 1 (constant columns become 0)."""
+    """Return `A` (N, d) with every column shifted and scaled to mean 0 and variance 1 (constant columns become 0).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import standardized
+    >>> standardized(np.array([[1.0, 5.0], [3.0, 5.0]]))
+    array([[-1.,  0.],
+           [ 1.,  0.]])
+    """
     shifted: Array = A - A.mean(axis=0)
     deviation: Array = np.sqrt((shifted * shifted).mean(axis=0))
     constant = deviation <= 1e-13 * np.abs(A).max(axis=0)
@@ -170,19 +188,40 @@ def _sklearn(name: str, **options: Any) -> tuple[Array, Array]:
 
 
 def breast_cancer() -> Dataset:
-    """Breast cancer, 569 samples, 30 features standardized, no intercept; labels -1 malignant, +1 benign."""
+    """Breast cancer, 569 samples, 30 features standardized, no intercept; labels -1 malignant, +1 benign.
+
+    Examples
+    --------
+    >>> from mpidec.problems import breast_cancer
+    >>> breast_cancer().A.shape
+    (569, 30)
+    """
     A, y = _sklearn("breast_cancer")
     return Dataset(standardized(A), signs(y), "breast_cancer", "classification", "sorted")
 
 
 def digits() -> Dataset:
-    """Handwritten digits, 1797 images of 8 x 8 pixels scaled to [0, 1], no intercept; classes 0..9."""
+    """Handwritten digits, 1797 images of 8 x 8 pixels scaled to [0, 1], no intercept; classes 0..9.
+
+    Examples
+    --------
+    >>> from mpidec.problems import digits
+    >>> digits().A.shape
+    (1797, 64)
+    """
     A, y = _sklearn("digits")
     return Dataset(A / 16, y, "digits", "classification", "sorted")
 
 
 def diabetes() -> Dataset:
-    """Diabetes progression, 442 patients, 10 features; features and target standardized, no intercept."""
+    """Diabetes progression, 442 patients, 10 features; features and target standardized, no intercept.
+
+    Examples
+    --------
+    >>> from mpidec.problems import diabetes
+    >>> diabetes().A.shape
+    (442, 10)
+    """
     A, y = _sklearn("diabetes")
     return Dataset(standardized(A), standardized(y[:, None])[:, 0], "diabetes", "regression", "sorted")
 
@@ -216,6 +255,13 @@ def synthetic_least_squares(n: int = 16, p: int = 20, d: int = 10, heterogeneity
     -------
     Dataset
         n p samples, agent after agent (partition "blocks"), with `x_star`.
+
+    Examples
+    --------
+    >>> from mpidec.problems import synthetic_least_squares
+    >>> data = synthetic_least_squares(n=4, p=5, d=3, heterogeneity=0)
+    >>> bool(abs(data.A @ data.x_star - data.y).max() < 1e-15)
+    True
 
     References
     ----------

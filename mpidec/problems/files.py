@@ -116,8 +116,10 @@ def _member(archive: Any, name: str, path: Path) -> Array:
     except ValueError as error:
         why = "Python objects (a pickle), which are never loaded" if "bject" in str(error) else f"no array ({error})"
         raise ValueError(f"{path}: {name} holds {why}, expected an array of numbers") from None
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        raise ValueError(f"{path}: {name} has dtype {getattr(array, 'dtype', 'unknown')}, expected real numbers")
+    if not isinstance(array, np.ndarray):                # a member of the archive that is not in .npy format
+        raise ValueError(f"{path}: {name} holds raw bytes, expected an array of numbers")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{path}: {name} has dtype {array.dtype}, expected real numbers")
     return np.ascontiguousarray(array, dtype=np.float64)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.linalg
-import scipy.optimize
-from scipy.sparse.linalg import LinearOperator, minres
 
 from mpidec.problems.checks import Array
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
 
 GOAL, ACCEPTED = 1e-15, 1e-11
 
@@ -37,6 +38,8 @@ def minimize(
     ValueError
         If there is no finite minimizer (separable labels without regularization).
     """
+    import scipy.optimize  # 0.3 s, spent where it is needed
+
     def small(x: Array) -> float:
         size = scale(x)
         return float(np.linalg.norm(grad(x))) / size if size > 0 else 0.0
@@ -64,7 +67,10 @@ def minimize(
 
 
 def _solve(H: Array | LinearOperator, g: Array) -> Array:
-    if isinstance(H, LinearOperator):
+    import scipy.linalg
+    from scipy.sparse.linalg import minres
+
+    if not isinstance(H, np.ndarray):
         return np.asarray(minres(H, g, rtol=1e-10, maxiter=5 * len(g))[0])
     if not np.isfinite(H).all():
         return np.full_like(g, np.nan)

@@ -33,22 +33,50 @@ PROBLEMS = {
 
 
 def problem_names() -> dict[str, str]:
-    """Return name -> one line, of every problem."""
+    """Return name -> one line, of every problem.
+
+    Examples
+    --------
+    >>> from mpidec.problems import problem_names
+    >>> list(problem_names())
+    ['least_squares', 'logistic', 'softmax', 'huber']
+    """
     return {name: entry.description for name, entry in PROBLEMS.items()}
 
 
 def dataset_names() -> dict[str, str]:
-    """Return name -> one line, of every built-in data set."""
+    """Return name -> one line, of every built-in data set.
+
+    Examples
+    --------
+    >>> from mpidec.problems import dataset_names
+    >>> list(dataset_names())
+    ['breast_cancer', 'digits', 'diabetes', 'synthetic_least_squares']
+    """
     return {name: (make.__doc__ or "").partition("\n")[0].rstrip(".") for name, make in DATASETS.items()}
 
 
 def default_dataset(problem: str) -> str:
-    """Return the name of the data set that a problem takes where none is given."""
+    """Return the name of the data set that a problem takes where none is given.
+
+    Examples
+    --------
+    >>> from mpidec.problems import default_dataset
+    >>> default_dataset("logistic")
+    'breast_cancer'
+    """
     return PROBLEMS[checks.choice(problem, PROBLEMS, "problem")].data
 
 
 def problem_parameters(problem: str) -> dict[str, Any]:
-    """Return name -> default of the parameters that a problem takes from an experiment (l2, delta, ...)."""
+    """Return name -> default of the parameters that a problem takes from an experiment (l2, delta, ...).
+
+    Examples
+    --------
+    >>> from mpidec.problems import problem_parameters
+    >>> problem_parameters("huber")
+    {'delta': 1.0, 'l2': 0.0}
+    """
     make = PROBLEMS[checks.choice(problem, PROBLEMS, "problem")].make
     named = list(inspect.signature(make).parameters.values())[2:]
     return {p.name: p.default for p in named if p.kind is not p.KEYWORD_ONLY}
