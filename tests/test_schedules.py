@@ -1,0 +1,196 @@
+"""Schedules: period, finite-time exactness, CECA's rounds, cycles.  No MPI."""
+import math
+
+import numpy as np
+import pytest
+
+import mpidec.topology as T
+
+pytestmark = pytest.mark.serial
+
+CECA = [{"ports": 2}, {"ports": 1}, {"ports": 1, "parity": "repository"}]
+
+
+def product(schedule):
+    """W of one period, the first step's on the right."""
+    W = np.eye(schedule.n)
+    for k in range(schedule.period):
+        W = schedule.at(k).W.toarray() @ W
+    return W
+
+
+def rounds(n):
+    return max(1, math.ceil(math.log2(n)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One-peer exponential
+
+def test_one_peer_exponential_by_definition():
+    for n in range(1, 41):
+        schedule = T.one_peer_exponential(n)
+        assert (schedule.n, schedule.period, schedule.kind) == (n, rounds(n), "doubly")
+        assert schedule.directed == (n > 2)
+        for k in range(2 * schedule.period):
+            W = np.eye(n) / 2
+            for i in range(n):
+                W[i, (i - 2 ** (k % schedule.period)) % n] += 0.5
+            assert (schedule.at(k).W.toarray() == W).all()
+            assert schedule.at(k) is schedule.at(k + schedule.period)
+
+
+def test_one_peer_exponential_averages_exactly_for_powers_of_two_alone():
+    for n in range(1, 70):
+        schedule = T.one_peer_exponential(n)
+        exact = np.abs(product(schedule) - 1 / n).max() < 1e-15
+        assert exact == (n & (n - 1) == 0)
+        assert (schedule.spectral_gap() == 1) == exact
+    assert np.abs(product(T.one_peer_exponential(6)) - 1 / 6).max() == pytest.approx(1 / 12)
+    assert T.one_peer_exponential(2 ** 14).spectral_gap() == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# CECA
+
+def block_average(schedule, transposed_start=False):
+    """The period's product of CECA's 2n x 2n matrices, made from the rounds' own fields."""
+    n = schedule.n
+    I = np.eye(n)  # noqa: E741
+    Y = np.eye(2 * n)
+    for k in range(schedule.period):
+        t = schedule.at(k)
+        P = 2 * t.W.toarray() - I
+        a, b = (t.count + 1) / (2 * t.count + 1), t.count / (2 * t.count + 1)
+        half = (I + P) / 2
+        W = np.block([[half, 0 * I], [a * P, b * I]] if t.digit else [[a * I, b * P], [0 * I, half]])
+        Y = W @ Y
+    return Y
+
+
+@pytest.mark.parametrize("options", CECA, ids=str)
+def test_ceca_averages_any_number_of_agents_exactly(options):
+    for n in range(1, 49):
+        if options["ports"] == 1 and n % 2 and n > 1:
+            continue
+        schedule = T.ceca(n, **options)
+        assert (schedule.period, schedule.kind, schedule.n) == (rounds(n), "doubly", n)
+        average = block_average(schedule)[:n]
+        if n > 1:
+            np.testing.assert_allclose(average, np.c_[np.full((n, n), 1 / n), np.zeros((n, n))], atol=1e-15)
+            for k in range(schedule.period):
+                P = 2 * schedule.at(k).W.toarray() - np.eye(n)
+                assert set(np.unique(P)) == {0.0, 1.0} and (P.sum(axis=0) == 1).all() and (np.diag(P) == 0).all()
+                assert options["ports"] == 2 or (P == P.T).all()
+        assert schedule.directed == (options["ports"] == 2 and n > 2)
+
+
+@pytest.mark.parametrize("options", CECA, ids=str)
+def test_digits_and_counts_of_ceca(options):
+    for n in range(2, 42, 2):
+        schedule = T.ceca(n, **options)
+        digits = [schedule.at(k).digit for k in range(schedule.period)]
+        assert int("".join(map(str, digits)), 2) == n - 1 and digits[0] == 1
+        assert [schedule.at(k).next_digit for k in range(schedule.period)] == [*digits[1:], 1]
+        counts = [schedule.at(k).count for k in range(schedule.period)]
+        assert counts[0] == 0 and 2 * counts[-1] + digits[-1] == n - 1
+        assert all(2 * c + d == e for c, d, e in zip(counts, digits, counts[1:]))
+    one = T.ceca(1, **options).at(5)
+    assert (one.digit, one.count, one.next_digit, one.W.toarray().tolist()) == (1, 0, 1, [[1.0]])
+
+
+def test_partners_of_ceca():
+    assert [T.ceca(6).at(k).out_neighbors(0).tolist() for k in range(3)] == [[1], [1], [3]]
+    assert [T.ceca(6).at(k).in_neighbors(0).tolist() for k in range(3)] == [[5], [5], [3]]
+    assert [T.ceca(6, ports=1).at(k).neighbors(0).tolist() for k in range(3)] == [[1], [3], [5]]
+    assert [T.ceca(6, 1, "repository").at(k).neighbors(1).tolist() for k in range(3)] == [[2], [4], [0]]
+    assert isinstance(T.ceca(6).at(1), T.CecaRound) and T.ceca(6).at(1).name == "ceca"
+
+
+@pytest.mark.parametrize("n", [6, 7, 10, 12, 17, 30])
+def test_reference_rounds_of_ceca(n, reference):
+    data = reference("ceca_consensus")
+    for key, options in (("2P", {"ports": 2}), ("1P", {"ports": 1, "parity": "repository"})):
+        if (table := data.get(f"n{n}__{key}__sendrecv")) is None:
+            continue
+        schedule = T.ceca(n, **options)
+        for k, expected in enumerate(table):
+            t = schedule.at(k)
+            got = [[int(t.out_neighbors(i)[0]), int(t.in_neighbors(i)[0]), t.count, t.digit] for i in range(n)]
+            assert got == expected.tolist()
+    if (x := data.get(f"n{n}__1Ppaper__x__yzero")) is not None:
+        y = data[f"n{n}__1Ppaper__y__yzero"]
+        for k in range(len(x) - 1):
+            t = T.ceca(n, ports=1).at(k)
+            sent = x[k] if t.digit else y[k]
+            mean = (sent + (2 * t.W.toarray() - np.eye(n)) @ sent) / 2
+            np.testing.assert_allclose(mean, x[k + 1] if t.digit else y[k + 1], atol=1e-13)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cycles, and schedules in general
+
+def test_cycle_goes_round():
+    phases = [T.ring(5), T.exponential(5), T.star(5)]
+    schedule = T.cycle(iter(phases))
+    assert [schedule.at(k).name for k in range(5)] == ["ring", "exponential", "star", "ring", "exponential"]
+    assert (schedule.n, schedule.period, schedule.kind, schedule.directed) == (5, 3, "doubly", True)
+    sigma = np.linalg.svd(product(schedule), compute_uv=False)[1]
+    assert schedule.spectral_gap() == pytest.approx(1 - sigma ** (1 / 3), abs=1e-12)
+    assert T.cycle([T.one_peer_exponential(8), T.ring(8)]).period == 4
+    assert T.cycle([T.ring(4)]).spectral_gap() == pytest.approx(T.ring(4).spectral_gap())
+
+
+def test_kind_of_a_cycle_is_the_weakest():
+    row, column = T.star(4, weights="uniform"), T.star(4, weights="push")
+    assert T.cycle([T.ring(4), row]).kind == "row" and T.cycle([column, T.ring(4), column]).kind == "column"
+    mixed = T.cycle([T.ring(4), row])
+    values = np.sort(np.abs(np.linalg.eigvals(product(mixed))))
+    assert mixed.spectral_gap() == pytest.approx(1 - math.sqrt(values[-2]), abs=1e-7)
+
+
+def test_gap_of_large_schedules():
+    large = T.cycle([T.chain(650), T.star(650)])
+    sigma = np.linalg.svd(product(large), compute_uv=False)[1]
+    assert large.spectral_gap() == pytest.approx(1 - math.sqrt(sigma), rel=1e-6)
+    assert T.ceca(700, ports=1).at(2).spectral_gap() == 0
+
+
+def test_a_static_topology_is_its_own_schedule():
+    assert T.ring(4).at(9) == T.ring(4) and T.ring(4).period == 1
+
+
+def test_schedules_are_frozen_and_equal_by_content():
+    with pytest.raises(AttributeError):
+        T.one_peer_exponential(4).phases = ()
+    assert T.ceca(6) == T.ceca(6, ports=2) and T.ceca(6) != T.ceca(6, ports=1) and T.ceca(6) != "ceca"
+    assert T.one_peer_exponential(2).at(0) != T.ceca(2).at(0)
+    assert repr(T.ceca(6)) == "Schedule('ceca', n=6, kind='doubly', directed=True, period=3)"
+
+
+WRONG = [
+    (lambda: T.one_peer_exponential(0), ValueError, "one_peer_exponential: n must be an integer >= 1, got 0"),
+    (lambda: T.one_peer_exponential(2.0), TypeError, "(float)"),
+    (lambda: T.one_peer_exponential(4).at(-1), ValueError, "k must be an integer >= 0, got -1"),
+    (lambda: T.one_peer_exponential(4).at(1.0), TypeError, "k must be an integer >= 0, got 1.0 (float)"),
+    (lambda: T.ceca(7, ports=1), ValueError, "ceca: n = 7 agents cannot be paired, expected an even n with ports=1 "
+                                             "(ceca(7, ports=2) takes any n)"),
+    (lambda: T.ceca(6, ports=3), ValueError, "ports=3 is unknown, expected one of 1, 2"),
+    (lambda: T.ceca(6, ports=True), ValueError, "ports=True is unknown"),
+    (lambda: T.ceca(6, ports="2"), ValueError, "ports='2' is unknown, expected one of 1, 2"),
+    (lambda: T.ceca(6, parity="papers"), ValueError, "did you mean 'paper'?"),
+    (lambda: T.ceca("6"), TypeError, "ceca: n must be an integer >= 1, got '6' (str)"),
+    (lambda: T.cycle([]), ValueError, "expected at least one"),
+    (lambda: T.cycle(T.ring(4)), TypeError, "expected a list of topologies"),
+    (lambda: T.cycle(3), TypeError, "expected a list of topologies, got 3 (int)"),
+    (lambda: T.cycle([T.ring(4), np.eye(4)]), TypeError, "cycle: element 1"),
+    (lambda: T.cycle([T.ring(4), T.ring(5)]), ValueError, "topology 1 (ring) has 5 agents and topology 0 (ring) 4"),
+    (lambda: T.cycle([T.star(4, weights="push"), T.ring(4), T.star(4, weights="uniform")]), ValueError,
+     "topology 2 (star) is row stochastic and topology 0 (star) column stochastic"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "words"), WRONG, ids=[words[-24:] for *_, words in WRONG])
+def test_wrong_calls_say_what_is_wrong(call, error, words):
+    with pytest.raises(error) as caught:
+        call()
+    assert words in str(caught.value)
