@@ -500,13 +500,13 @@ def test_a_spare_removed_in_mid_run_costs_no_record(tmp_path):
     with new(path, flush_seconds=60) as file:
         fill(file, range(2))
         file.flush()
+        time.sleep(2 * atomic.GRACE)
         for spare in spares(tmp_path):
             spare.unlink()
         fill(file, [2])
-        with pytest.raises(FileNotFoundError, match="its first 2 records are safe"):
-            file.flush()
         file.flush()
-    assert check(path) == 3 and len(list(tmp_path.iterdir())) == 1
+        assert check(path) == 3
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_forked_child_does_not_tidy_up(tmp_path):
@@ -571,7 +571,9 @@ def test_files_that_are_no_run(tmp_path):
         fill(file, [0])
     with h5py.File(tmp_path / "future.h5", "r+") as file:
         file.attrs["schema"] = 2
+    (tmp_path / "cut.h5").write_bytes((tmp_path / "future.h5").read_bytes()[:-1000])
     for name, kind, text in [
+        ("cut.h5", ValueError, "damaged.*truncated file"),
         ("missing.h5", FileNotFoundError, "does not exist"),
         ("", IsADirectoryError, "is a folder"),
         ("text.h5", ValueError, "not an HDF5 file"),

@@ -164,7 +164,7 @@ class AtomicFile(io.RawIOBase):
         if young > 0 and os.fstat(self._front).st_size > SMALL:
             time.sleep(young)
             young = 0
-        if self._spare < 0 or young > 0 or not _lock(self._spare, fcntl.LOCK_EX):
+        if young > 0 or not (os.path.exists(self._spare_path) and _lock(self._spare, fcntl.LOCK_EX)):
             self._new_spare()
             _lock(self._spare, fcntl.LOCK_EX)
         if self._front < 0:
@@ -197,8 +197,6 @@ class AtomicFile(io.RawIOBase):
         except OSError:
             if linked:
                 os.unlink(old)
-            with contextlib.suppress(OSError):
-                self._new_spare()
             raise
         self._front, self._spare = self._spare, self._front
         self._swapped = time.monotonic()

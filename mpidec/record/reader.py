@@ -65,6 +65,16 @@ def read(path: str | os.PathLike[str]) -> Run:
     ------
     FileNotFoundError, ValueError
         If there is no such file, or it is not a run that this version can read.
+
+    Examples
+    --------
+    >>> import os, tempfile, mpidec.record as record
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
+    >>> with record.RunFile(path, n=4, row_shape=(2,), metrics=["error"], meta={}, trajectory=False) as file:
+    ...     file.append(0, {"error": 1.0})
+    >>> run = record.read(path)
+    >>> run.outcome, run.metrics["error"], run.attributes["agents"]
+    ('running', array([1.]), 4)
     """
     with open_run(path) as file:
         attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
@@ -89,6 +99,16 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
     ------
     ValueError
         If the run has no checkpoint.
+
+    Examples
+    --------
+    >>> import os, tempfile, mpidec.record as record
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
+    >>> with record.RunFile(path, n=2, row_shape=(1,), metrics=["error"], meta={}) as file:
+    ...     file.checkpoint(10, {"X": [[1.0], [2.0]], "k": 10})
+    >>> record.last_checkpoint(path)
+    (10, {'X': array([[1.],
+           [2.]]), 'k': 10})
     """
     with open_run(path) as file:
         group = file.get("checkpoint")
@@ -109,14 +129,17 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
     if not h5py.is_hdf5(path):
         os.close(os.open(path, os.O_RDONLY))  # a PermissionError says so itself
         raise ValueError(f"{path}: not an HDF5 file, expected the file of a run (python -m mpidec.run --out run.h5)")
-    with h5py.File(path, "r") as file:
-        schema = file.attrs.get("schema")
-        if schema is None or "mpidec" not in file.attrs or "metrics" not in file:
-            raise ValueError(f"{path}: HDF5, but not a run of mpidec (no attribute 'schema' or no '/metrics')")
-        if schema > SCHEMA:
-            writer = f"mpidec {file.attrs['mpidec']}"
-            raise ValueError(f"{path}: schema {schema} of {writer}, expected at most {SCHEMA}: upgrade mpidec")
-        yield file
+    try:
+        with h5py.File(path, "r") as file:
+            schema = file.attrs.get("schema")
+            if schema is None or "mpidec" not in file.attrs or "metrics" not in file:
+                raise ValueError(f"{path}: HDF5, but not a run of mpidec (no attribute 'schema' or no '/metrics')")
+            if schema > SCHEMA:
+                writer = f"mpidec {file.attrs['mpidec']}"
+                raise ValueError(f"{path}: schema {schema} of {writer}, expected at most {SCHEMA}: upgrade mpidec")
+            yield file
+    except (OSError, KeyError) as error:
+        raise ValueError(f"{path}: damaged, or locked by another program: {error}") from error
 
 
 def _phases(file: Any, n: int) -> Iterator[csr_array]:
