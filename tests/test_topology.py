@@ -168,7 +168,7 @@ def test_runs_of_rows_make_up_W(name):
             assert start == end < stop and (np.diff(shifts) > 0).all()
             for i in range(start, end := stop):
                 W[i, i + shifts] = weights
-        assert end == n and (W == topology.W.toarray()).all()
+        assert end == n and (topology.W.toarray() == W).all()
 
 
 def assert_canonical(W):
@@ -248,6 +248,16 @@ def test_shapes_of_grid_and_torus():
         made = (T.torus if periodic else T.grid)(math.prod(shape), shape)
         assert {tuple(sorted(e)) for e in made.to_networkx().edges} == {tuple(sorted(e)) for e in G.edges if e[0] != e[1]}
         assert made.spectral_gap() == pytest.approx(1 - np.linalg.svd(made.W.toarray())[1][1])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_largest_edge_weight_is_one_over_the_largest_degree(name):
+    for n in (2, 4, 8, 16, 32):
+        most = adjacency(n, EDGES[name](n)).sum(axis=1).max()
+        W = T.CATALOGUE[name](n, weights=1 / most).W
+        assert W.diagonal().min() == 0 and W.data.min() == 0
+        with pytest.raises(ValueError, match=r"at most .* on this graph"):
+            T.CATALOGUE[name](n, weights=1.01 / most)
 
 
 @pytest.mark.parametrize("name", REGULAR)
