@@ -105,6 +105,7 @@ def build(experiment: Experiment, net: Any) -> Assembly:
 
     def load() -> tuple[Any, ...]:
         made, partition, samples = _load(experiment, net.n)
+        _oracle(made, experiment)                             # refuses here, where all agents are known
         whole.append(made)
         x_star, note = made.x_star, ""
         if x_star is None:
@@ -112,14 +113,12 @@ def build(experiment: Experiment, net: Any) -> Assembly:
                 x_star = made.solution()
             except ValueError as error:
                 note = f"the error is not known: {error}"
-        return type(made), made.options, x_star, note, partition, samples
+        return type(made), made.options, made.mask is not None, x_star, note, partition, samples
 
-    make, options, x_star, note, partition, samples = on_root(net.comm, load)
-    stacks = [getattr(whole[0], name) if whole else None for name in ("A", "y", "mask")]
-    masked = net.comm.bcast(stacks[2] is not None)
-    A, y, mask = (net.scatter(stack) if masked or stack is not stacks[2] else None for stack in stacks)
+    make, options, padded, x_star, note, partition, samples = on_root(net.comm, load)
+    A, y, mask = (net.scatter(getattr(whole[0], name) if whole else None) if there else None
+                  for name, there in (("A", True), ("y", True), ("mask", padded)))
     whole.clear()
-    del stacks
 
     def local() -> tuple[Any, Any]:
         problem = make(A, y, mask=mask, x_star=x_star, **options)

@@ -77,6 +77,7 @@ class Run:
     out: str = "run.h5"
     stop_error: float | None = None
     trajectory: bool = True
+    checkpoint: float = 30.0
     progress: Literal["auto", "bar", "lines", "none"] = "auto"
 
 
@@ -122,8 +123,10 @@ class Setting(NamedTuple):
 
 TABLES: dict[str, type] = {"problem": Problem, "solver": Solver, "topology": Topology, "run": Run}
 RIDGE = {"logistic": 16.0, "softmax": 16.0}         # l2 of all agents together: the solution is the same for any number
+GRAPH = {"extra": "symmetric_exponential", "exact_diffusion": "symmetric_exponential", "d2": "ring",
+         "relaysgd": "binary_tree", "dsgd_ceca": "ceca"}
 TUNED = 1 / 400                                     # step size per agent of the default experiment, in 370 steps to 1e-8
-POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "problem.alpha", "problem.batch_size"}
+POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "run.checkpoint", "problem.alpha", "problem.batch_size"}
 NOT_NEGATIVE = {"run.seed", "problem.noise", "solver.step_size"}
 LARGEST, LARGEST_SEED = 2**63 - 1, 2**32 - 1
 UNIONS, LISTS = (Union, types.UnionType), (tuple, list, Sequence)
@@ -190,7 +193,8 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     problem, run = tables["problem"], tables["run"]
     catalogue_of = {"problem": catalogue.problems(), "solver": catalogue.solvers(), "topology": catalogue.topologies()}
     for table, names in catalogue_of.items():
-        name = tables[table].setdefault("name", TABLES[table]().name)
+        default = GRAPH.get(tables["solver"]["name"]) if table == "topology" else None
+        name = tables[table].setdefault("name", default or TABLES[table]().name)
         if name not in names:
             raise ConfigError(unknown(table, name, names, _origin(said[table].get("name"))))
     name = problem["name"]

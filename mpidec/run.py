@@ -30,7 +30,7 @@ FLAGS = {
     "problem": ("problem.name", "P", "the loss: logistic, least_squares, ..."),
     "data": ("problem.data", "D", "a data set's name, or a file: .npz with A (N, d) and y or b (N,), .csv, LIBSVM"),
     "solver": ("solver.name", "S", "the method: gradient_tracking, exact_diffusion, dgd, ..."),
-    "topology": ("topology.name", "T", "the graph: exponential, ring, one_peer_exponential, ..."),
+    "topology": ("topology.name", "T", "the graph: exponential (the default where the solver can use it), ring, ..."),
     "agents": ("run.agents", "N", f"number of agents (default: one per rank, {config.AGENTS_ALONE} in a lone process)"),
     "steps": ("run.steps", "K", f"steps to take (default: until error <= {config.STOP_ERROR:g}, {config.STEPS} at most)"),
     "step-size": ("solver.step_size", "A", "step size (default: a safe one, from the problem's smoothness constant)"),
@@ -52,7 +52,8 @@ an experiment file says the same in tables; flags count more than the file, and 
   [problem]   name, data, partition = "iid" | "sorted" | "dirichlet" (alpha), batch_size, noise; l2, ...
   [solver]    name; step_size, ...
   [topology]  name; weights, ...
-  [run]       agents, steps, seed, every, out, stop_error, trajectory, progress = "auto" | "bar" | "lines" | "none"
+  [run]       agents, steps, seed, every, out, stop_error, trajectory, checkpoint (seconds between two),
+              progress = "auto" | "bar" | "lines" | "none"
 Every run.h5 holds such a text, whole, in its attribute "config".
 
 exit status: 0 completed or stopped as asked, 1 the program or the disk failed, 2 something in the input is wrong,
@@ -71,6 +72,7 @@ class Command(NamedTuple):
 
     experiment: Experiment | None = None
     resume: str | None = None
+    quiet: bool = False
     text: str = ""
 
 
@@ -115,18 +117,17 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
     flags = [Setting(key, value, f"--{flag}") for flag, (key, _, _) in FLAGS.items()
              if (value := getattr(args, flag.replace("-", "_"))) is not None]
     flags += map(config.parse_set, args.set)
-    if args.quiet:
-        flags.append(Setting("run.progress", "none", "--quiet"))
     if args.resume is not None:
         if args.experiment:
             raise ConfigError(f"--resume goes on with the experiment in {args.resume}: leave {args.experiment} out")
-        return Command(resumed(args.resume, flags), args.resume)
-    return Command(config.load([*(config.read_toml(args.experiment) if args.experiment else []), *flags], ranks))
+        return Command(resumed(args.resume, flags), args.resume, args.quiet)
+    file = config.read_toml(args.experiment) if args.experiment else []
+    return Command(config.load([*file, *flags], ranks), quiet=args.quiet)
 
 
 def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
     """The experiment in the file of a run, with what may be changed of it."""
-    free = {"run.steps": "--steps", "run.stop_error": "--stop-error", "run.progress": "--quiet"}
+    free = {"run.steps": "--steps", "run.stop_error": "--stop-error", "run.progress": "run.progress"}
     for flag in flags:
         if flag.key not in free:
             raise ConfigError(f"{flag.origin}: a resumed run keeps its experiment, only {', '.join(free.values())} "
@@ -158,7 +159,7 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
                 print(command.text, flush=True)
             return 0
         with one_voice(comm.rank), terminated():
-            return run(command.experiment, command.resume, comm)
+            return run(command.experiment, command.resume, command.quiet, comm)
     except InputError as error:
         return refused(comm, str(error), error.status)
     except RuntimeError as error:
@@ -171,16 +172,16 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
         return refused(comm, "interrupted", 130)
 
 
-def run(experiment: Experiment, resume: str | None, comm: MPI.Intracomm) -> int:
+def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intracomm) -> int:
     """Run an experiment on every rank of `comm` and return the exit status."""
     wanted = experiment.run
     with Network(wanted.agents, comm) as net:
         made = assemble.build(experiment, net)
         experiment = made.experiment
-        shown = report.progress(wanted.progress) if comm.rank == 0 else report.Silent()
+        shown = report.progress("none" if quiet or comm.rank else wanted.progress)
         stop = None if wanted.stop_error is None or made.x_star is None else {"error": wanted.stop_error}
-        record = Record(wanted.out, trajectory=wanted.trajectory, resume=resume is not None,
-                        config=experiment.to_toml())
+        record = Record(wanted.out, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint,
+                        resume=resume is not None, config=experiment.to_toml())
         try:
             result = solve(made.oracle, made.solver, made.topology, steps=wanted.steps, x0=made.x0, net=net,
                            seed=wanted.seed, record=record, every=wanted.every, stop=stop, progress=shown)
@@ -192,7 +193,7 @@ def run(experiment: Experiment, resume: str | None, comm: MPI.Intracomm) -> int:
             if result.outcome == "diverged":
                 print(f"mpidec.run: diverged at step {result.steps}: take a smaller step size than "
                       f"{getattr(made.solver, 'step_size', 0):.3g}", file=sys.stderr, flush=True)
-            if wanted.progress != "none":
+            if not quiet:
                 print(summary(made, result, comm.size), flush=True)
     return STATUS[str(result.outcome)]
 
@@ -240,8 +241,12 @@ def refused(comm: Any, message: str, status: int) -> int:
 @contextmanager
 def one_voice(rank: int) -> Iterator[None]:
     """Warnings in a line each, from rank 0 alone."""
+    said = set()
+
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"mpidec.run: warning: {message}", file=sys.stderr, flush=True)
+        if str(message) not in said:
+            said.add(str(message))
+            print(f"mpidec.run: warning: {message}", file=sys.stderr, flush=True)
 
     with warnings.catch_warnings():
         if rank:

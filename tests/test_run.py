@@ -1,0 +1,306 @@
+"""The command line: in this process, and launched for real."""
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import launch
+from mpidec import record, report, run
+
+pytestmark = pytest.mark.serial
+SMALL = ["--problem=least_squares", "--data=synthetic_least_squares", "--set=problem.p=4", "--set=problem.d=3"]
+LONG = [*SMALL, "--agents=8", "--steps=100000000", "--every=200", "--step-size=0.01"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def rows(text: str) -> dict[str, str]:
+    """Return the summary table as name -> value."""
+    found = (re.match(r"(\w+(?: \w+)?)\s{2,}(.+)", line) for line in text.splitlines())
+    return {match[1]: match[2] for match in found if match}
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two files hold the same trajectory, result and metrics, bit for bit, but for the clock."""
+    with h5py.File(one) as a, h5py.File(other) as b:
+        names = ["trajectory/x", "trajectory/step", "result/x", *(f"metrics/{name}" for name in a["metrics"] if name != "time")]
+        return all(np.array_equal(a[name][...], b[name][...]) for name in names)
+
+
+def started(path: Path, process: subprocess.Popen, seconds: float = 60) -> None:
+    """Wait until the run that `process` makes has flushed some records to `path`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        if path.exists() and len(record.read(path).metrics["step"]) > 2:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"nothing was recorded: {launch.finish(process, 1)}")
+
+
+def launched(n: int, args: list[str]) -> subprocess.Popen:
+    command = [*launch.mpirun_command(n), sys.executable, "-m", "mpidec.run", *args]
+    return launch.start(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+# -- in this process --------------------------------------------------------------------------------------------------
+
+def test_the_default_experiment_reaches_its_goal(capsys):
+    pytest.importorskip("sklearn")
+    assert run.main([]) == 0
+    table = rows(capsys.readouterr().out)
+    assert table["outcome"].startswith("stopped") and float(table["error"]) <= 1e-8 and table["file"] == "run.h5"
+    assert {"problem", "data", "agents", "topology", "solver", "steps", "objective", "gradient norm", "consensus", "time",
+            "sent"} <= table.keys()
+    with h5py.File("run.h5") as file:
+        assert file["result/x"].shape == (16, 30) and file["metrics/error"][-1] <= 1e-8
+        assert file["result/x"].attrs["outcome"] == "stopped"
+
+
+def test_the_text_in_a_file_reruns_it(capsys):
+    assert run.main([*SMALL, "--steps=30", "--solver=dgd", "--seed=3", "--set=problem.noise=0.1", "--agents=5"]) == 0
+    Path("again.toml").write_text(record.read("run.h5").config)
+    assert run.main(["again.toml", "--out", "again.h5"]) == 0
+    assert same("run.h5", "again.h5")
+    assert record.read("again.h5").config.replace("again.h5", "run.h5") == Path("again.toml").read_text()
+
+
+@pytest.mark.parametrize("solver", ["gradient_tracking", "dgd", "diffusion", "extra", "exact_diffusion", "push_sum",
+                                    "push_diging", "relaysgd", "dsgd_ceca", "consensus"])
+def test_every_solver_runs_safely_by_its_name_alone(solver, capsys):
+    assert run.main([*SMALL, "--solver", solver, "--steps=200", "--agents=6"]) == 0
+    values = record.read("run.h5").metrics
+    goal = "consensus" if solver == "consensus" else "objective"
+    assert values[goal][-1] < values[goal][0]
+
+
+def test_problems_without_a_known_solution_run(capsys):
+    np.savez("separable.npz", A=[[1.0], [2.0], [-1.0], [-2.0]], y=[1, 1, -1, -1])
+    assert run.main(["--data=separable.npz", "--set=problem.l2=0", "--agents=2", "--steps=20"]) == 0
+    table = rows(capsys.readouterr().out)
+    assert "error" not in table and "no finite minimizer" in table["note"]
+
+
+def test_batches_and_noise(capsys):
+    assert run.main([*SMALL, "--steps=10", "--set=problem.batch_size=2", "--set=problem.noise=0.1", "--agents=4"]) == 0
+
+
+def test_divergence_is_an_outcome(capsys):
+    assert run.main([*SMALL, "--steps=2000", "--step-size=100"]) == 3
+    said = capsys.readouterr()
+    assert rows(said.out)["outcome"].startswith("diverged at step") and "smaller step size" in said.err
+    assert record.read("run.h5").outcome == "diverged"
+
+
+def test_resume_is_as_if_never_interrupted(capsys):
+    args = [*SMALL, "--agents=5", "--set=problem.batch_size=2", "--every=7"]
+    assert run.main([*args, "--steps=100", "--out=whole.h5"]) == 0
+    assert run.main([*args, "--steps=56", "--out=parts.h5"]) == 0
+    assert run.main(["--resume", "parts.h5", "--steps=100"]) == 0
+    with h5py.File("whole.h5") as a, h5py.File("parts.h5") as b:
+        assert np.array_equal(a["result/x"][...], b["result/x"][...])
+        assert np.array_equal(a["trajectory/x"][...], b["trajectory/x"][...])
+        assert np.array_equal(a["metrics/objective"][...], b["metrics/objective"][...])
+
+
+def test_what_resume_refuses(capsys):
+    assert run.main([*SMALL, "--steps=10"]) == 0
+    for argv, word in ((["--resume", "run.h5"], "10 steps already"), (["--resume", "run.h5", "--seed=1"], "--seed"),
+                       (["--resume", "nowhere.h5"], "nowhere.h5"), (["a.toml", "--resume", "run.h5"], "a.toml")):
+        assert run.main(argv) == 2
+        assert word in capsys.readouterr().err
+
+
+def test_help_list_and_version(capsys):
+    assert run.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for flag in (*run.FLAGS, "set", "resume", "list", "version", "quiet"):
+        assert f"--{flag}" in text
+    assert "examples:" in text and "exit status" in text
+    assert run.main(["--list"]) == 0
+    text = capsys.readouterr().out
+    for name in ("logistic", "breast_cancer", "gradient_tracking", "one_peer_exponential"):
+        assert re.search(rf"^  {name} +\S", text, re.MULTILINE)
+    assert run.main(["--version"]) == 0
+    assert re.match(r"mpidec \d.*MPI", capsys.readouterr().out)
+
+
+def test_the_examples_of_the_help_are_accepted(tmp_path):
+    Path("experiment.toml").write_text("")
+    Path("mine.csv").write_text("1,2\n")
+    lines = [line.partition("mpidec.run")[2] for line in run.EPILOG.splitlines() if "python -m mpidec.run" in line]
+    assert len(lines) >= 5
+    for line in lines:
+        argv = line.partition("    ")[0].split()
+        if "--resume" not in argv:
+            assert run.command_of(argv, 1).experiment is not None
+
+
+def test_quiet_is_quiet(capsys):
+    assert run.main([*SMALL, "--steps=5", "--quiet"]) == 0
+    said = capsys.readouterr()
+    assert said.out == said.err == ""
+
+
+def test_warnings_are_said_once_in_a_line(capsys):
+    assert run.main([*SMALL, "--steps=3", "--agents=16", "--solver=exact_diffusion", "--topology=exponential"]) == 0
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_progress_in_lines(monkeypatch, capsys):
+    clock = iter(range(0, 10**6, 1))
+    monkeypatch.setattr(report.time, "monotonic", lambda: float(next(clock)))
+    lines = report.Lines()
+    for step in range(1001):
+        lines(step, 1000, {"objective": 1.0, "error": 0.5})
+    said = capsys.readouterr().out.splitlines()
+    assert 10 <= len(said) <= 45 and said[-1].startswith("step ") and "error 5.00e-01" in said[0]
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_progress_in_a_bar(monkeypatch, rich, tmp_path):
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    with open("bar.txt", "w+", encoding="utf-8") as file:
+        bar = report.Bar(file=file, width=70)
+        for step in range(0, 11, 5):
+            bar(step, 10, {"error": 10.0**-step})
+        bar.close()
+        file.seek(0)
+        assert "10/10" in file.read()
+
+
+# -- launched ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.launch
+def test_files_are_the_same_on_any_number_of_ranks():
+    assert run.main([*SMALL, "--steps=40", "--agents=5", "--out=1.h5", "--quiet"]) == 0
+    done = launch.mpirun(4, ["-m", "mpidec.run", *SMALL, "--steps=40", "--agents=5", "--out=4.h5"], check=True)
+    assert rows(done.stdout)["agents"] == "5 on 4 ranks" and done.stdout.count("outcome") == 1
+    with h5py.File("1.h5") as a, h5py.File("4.h5") as b:
+        assert np.array_equal(a["trajectory/x"][...], b["trajectory/x"][...])
+        assert np.array_equal(a["metrics/objective"][...], b["metrics/objective"][...])
+
+
+@pytest.mark.launch
+def test_the_main_job_on_four_ranks():
+    pytest.importorskip("sklearn")
+    done = launch.mpirun(4, ["-m", "mpidec.run"], check=True, timeout=100)
+    table = rows(done.stdout)
+    assert table["agents"] == "4 on 4 ranks" and float(table["error"]) <= 1e-8
+
+
+@pytest.mark.launch
+def test_bad_input_is_said_once_with_status_2():
+    done = launch.mpirun(4, ["-m", "mpidec.run", "--solver", "gradient_traking"])
+    said = [line for line in done.stderr.splitlines() if "mpidec.run: error:" in line]
+    assert done.returncode == 2 and len(said) == 1 and "gradient_tracking" in said[0] and "Traceback" not in done.stderr
+
+
+@pytest.mark.launch
+def test_ranks_that_believe_to_be_alone_are_told():
+    done = launch.mpirun(0, ["-m", "mpidec.run", *SMALL], env={"PMI_SIZE": "4"})
+    assert done.returncode == 2 and "PMI_SIZE=4" in done.stderr and "Traceback" not in done.stderr
+
+
+FAULT = """
+import sys
+from mpi4py import MPI
+from mpidec import problems, run
+plain, count = problems.LeastSquares.grad, [0]
+def grad(self, X):
+    count[0] += 1
+    if count[0] > 40 and MPI.COMM_WORLD.rank == 1:
+        raise ZeroDivisionError("a fault of rank 1")
+    return plain(self, X)
+problems.LeastSquares.grad = grad
+sys.exit(run.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.launch
+def test_an_exception_on_one_rank_ends_the_job():
+    begun = time.monotonic()
+    done = launch.mpirun(4, ["-c", FAULT, *LONG], timeout=60)
+    assert done.returncode not in (0, 2) and "ZeroDivisionError: a fault of rank 1" in done.stderr
+    assert "rank 1" in done.stderr and "Traceback" in done.stderr and time.monotonic() - begun < 50
+
+
+@pytest.mark.launch
+def test_interrupted_runs_are_complete_and_go_on():
+    process = launched(4, [*LONG, "--out=run.h5"])
+    started(Path("run.h5"), process)
+    process.send_signal(signal.SIGINT)
+    done = launch.finish(process, 30)
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    stopped = record.read("run.h5")
+    assert stopped.outcome == "interrupted" and rows(done.stdout)["outcome"] == "interrupted"
+    goal = stopped.steps + 300
+    assert run.main(["--resume", "run.h5", f"--steps={goal}", "--quiet"]) == 0
+    assert run.main([*LONG, f"--steps={goal}", "--out=whole.h5", "--quiet"]) == 0
+    assert np.array_equal(record.read("run.h5").x, record.read("whole.h5").x)
+
+
+def ranks_of(process: subprocess.Popen) -> list[int]:
+    """Return the processes of the ranks that `process` launched."""
+    found = []
+    for pid in launch.session_of(process.pid) + descendants(process.pid):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"mpidec.run" in words and Path(os.fsdecode(words[0])).name.startswith("python"):
+            found.append(pid)
+    return sorted(set(found))
+
+
+def descendants(pid: int) -> list[int]:
+    try:
+        below = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
+    return below + [deeper for child in below for deeper in descendants(child)]
+
+
+@pytest.mark.launch
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the ranks in /proc")
+@pytest.mark.parametrize("victim", [0, -1, None], ids=["rank 0", "another rank", "the job"])
+def test_killed_runs_leave_a_file_that_reads_and_resumes(victim):
+    process = launched(4, [*LONG, "--out=run.h5", "--set=run.checkpoint=0.1"])
+    started(Path("run.h5"), process)
+    ranks = ranks_of(process)
+    assert len(ranks) == 4
+    for pid in ranks if victim is None else [ranks[victim]]:
+        os.kill(pid, signal.SIGKILL)
+    assert launch.finish(process, 30).returncode != 0
+    killed = record.read("run.h5")
+    length = {len(values) for values in killed.metrics.values()}
+    assert killed.outcome == "running" and len(length) == 1 and length.pop() > 2
+    assert killed.trajectory()[1].shape[0] == len(killed.metrics["step"])
+    goal = killed.steps - killed.steps % 200 + 400
+    assert run.main(["--resume", "run.h5", f"--steps={goal}", "--quiet"]) == 0
+    assert run.main([*LONG, f"--steps={goal}", "--out=whole.h5", "--quiet"]) == 0
+    with h5py.File("run.h5") as a, h5py.File("whole.h5") as b:
+        assert np.array_equal(a["trajectory/x"][...], b["trajectory/x"][...])
+        assert np.array_equal(a["result/x"][...], b["result/x"][...])
+
+
+@pytest.mark.launch
+@pytest.mark.slow
+def test_the_main_job_on_sixteen_ranks():
+    pytest.importorskip("sklearn")
+    done = launch.mpirun(16, ["-m", "mpidec.run", "--out=16.h5"], check=True, timeout=110)
+    assert float(rows(done.stdout)["error"]) <= 1e-8
+    assert run.main(["--out=1.h5", "--quiet"]) == 0
+    assert np.array_equal(record.read("1.h5").x, record.read("16.h5").x)
