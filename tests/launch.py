@@ -47,28 +47,35 @@ def mpirun_command(n: int) -> list[str]:
     return [path, "-n", str(n)]
 
 
-def session_of(leader: int) -> list[int]:
-    """Return the processes of the session that `leader` started; on systems without /proc, `leader` alone."""
-    found = []
+def family(leader: int) -> list[int]:
+    """Return `leader` and all that descends from it: children of children, and the session that it leads."""
+    parents, found = {}, [leader]
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError):
-            if int(stat.read_text().rpartition(")")[2].split()[3]) == leader:
-                found.append(int(stat.parent.name))
-    return found or [leader]
+        with contextlib.suppress(OSError):
+            _, parent, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            parents[int(stat.parent.name)] = leader if int(session) == leader else int(parent)
+    for pid in found:                                       # grows meanwhile
+        found += [child for child, parent in parents.items() if parent == pid and child not in found]
+    return found
+
+
+session_of = family
+
+
+def signalled(pids: list[int], sig: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, sig)
 
 
 def end(process: subprocess.Popen) -> None:
-    """End `process` and everything it started: the launcher is asked first, so that it can clean up, then made to."""
-    for sig, patience in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 1.0)):
-        for pid in [process.pid] if sig is signal.SIGTERM else session_of(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, sig)
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline and process.poll() is None:
-            time.sleep(0.02)
-    for pid in session_of(process.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """End `process` and everything it started: the launcher is asked first, so that it can clean up, then all are made to."""
+    everybody = family(process.pid)
+    signalled([process.pid], signal.SIGTERM)
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    signalled(list(dict.fromkeys([*everybody, *family(process.pid)])), signal.SIGKILL)
 
 
 def start(command: list[str], **options) -> subprocess.Popen:

@@ -5,6 +5,8 @@ import doctest
 import importlib
 import pkgutil
 import re
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -90,11 +92,19 @@ def test_makefile_targets_of_readme_exist():
 
 
 def test_launch_helper_leaves_nothing_behind(tmp_path):
-    """A launch that exceeds its time is ended, with all of its processes."""
-    import subprocess
-    marker = f"mark-{tmp_path.name}"
-    code = f"from mpi4py import MPI\nmark = '{marker}'\nprint('up', flush=True)\nwhile True: pass"
+    """A launch that exceeds its time is ended, with all of its processes, also those that do not want to."""
+    code = (f"import signal, time\nfrom mpi4py import MPI\nmark = '{tmp_path.name}'\n"
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\nwhile True: time.sleep(1)")
     with pytest.raises(subprocess.TimeoutExpired):
         launch.mpirun(3, ["-c", code], timeout=4)
-    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists() and marker in path.read_text()]
-    assert not left
+    deadline = time.monotonic() + 10
+    while left := [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if tmp_path.name in text_of(path)]:
+        assert time.monotonic() < deadline, f"processes {left} go on"
+        time.sleep(0.1)
+
+
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:                                         # gone meanwhile
+        return ""
