@@ -248,6 +248,9 @@ def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 def _own(table: str, said: Mapping[str, Setting]) -> dict[str, Any]:
     """The values of the keys that belong to the table itself, not to the component it names."""
     hints = typing.get_type_hints(TABLES[table])
+    if table == "run":
+        for key in said.keys() - hints.keys():
+            raise ConfigError(unknown("key of [run]", key, hints, said[key].origin))
     return {key: _value(said[key], hints[key]) for key in said if key in hints and key != "options"}
 
 

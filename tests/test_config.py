@@ -135,6 +135,7 @@ def test_text_is_toml_whatever_the_strings(tmp_path):
     (["--data", "brest_cancer"], ["--data", "breast_cancer"]),
     (["--solvr", "dgd"], ["unknown flag", "--solver"]),
     (["--set", "solver.varient=atc"], ["--set solver.varient", "variant"]),
+    (["--set", "run.stepz=3"], ["--set run.stepz", "steps"]),
     (["--set", "slver.name=dgd"], ["slver", "solver"]),
     (["--set", "steps=3"], ["table.key=value"]),
     (["--steps", "ten"], ["--steps", "positive integer", "'ten'"]),
