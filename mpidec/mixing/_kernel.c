@@ -1,9 +1,8 @@
 /* Weighted sums of rows: the arithmetic of every mixer, in one pass over memory.
  *
- *     out[i] = x_i + sum_j w_ij (x_j - x_i)        where row i of W sums to one,
- *     out[i] = sum_j w_ij x_j                      elsewhere,
+ *     out[i] = x_i + sum_j (w_ij x_j - v_ij x_i),
  *
- * the sum over j in the order given; the first one leaves out j = i.  Every product and every sum is rounded by itself (no fused
+ * the sum over the neighbours j in the order given.  Every product and every sum is rounded by itself (no fused
  * multiply-add: build with -ffp-contract=off), so that kernel.py gives the same bits where there is no compiler.
  */
 #define PY_SSIZE_T_CLEAN
@@ -17,91 +16,94 @@
 #define VECTOR
 #endif
 
-enum { COLUMNS = 512 };                                  /* columns at a time: x, out and four neighbours stay in the L1 cache */
+enum { COLUMNS = 512, NEAR = 64 };   /* columns at a time, which stay in the L1 cache; neighbours at a time */
 
-/* One row, for float and double: FORM(a, w) is what neighbour a adds with weight w. */
-#define DEFINE_ROW(NAME, TYPE, FORM)                                                                                     \
-    VECTOR static void NAME(const TYPE *restrict x, const TYPE *const *rows, const TYPE *w, Py_ssize_t k, Py_ssize_t d,  \
-                            TYPE *restrict y)                                                                            \
+/* One row: NAME adds COUNT neighbours to the sum in y; the first ones begin it, and the last ones add it to x. */
+#define TERM(r, j) ((w[j]) * (r)[t] - (v[j]) * x[t])
+#define DEFINE_ADD(NAME, TYPE, COUNT, SUM)                                                                               \
+    VECTOR static void NAME(const TYPE *restrict x, const TYPE *const *rows, const TYPE *w, const TYPE *v, Py_ssize_t d, \
+                            TYPE *restrict y, int first, int last)                                                       \
+    {                                                                                                                    \
+        const TYPE *restrict a = rows[0], *restrict b = rows[COUNT > 1 ? 1 : 0], *restrict c = rows[COUNT > 2 ? 2 : 0],  \
+                   *restrict e = rows[COUNT > 2 ? 3 : 0];                                                                \
+        (void)b, (void)c, (void)e;                                                                                       \
+        if (first && last)                                                                                               \
+            for (Py_ssize_t t = 0; t < d; t++)                                                                           \
+                y[t] = x[t] + (SUM((TYPE)0 +));                                                                          \
+        else if (first)                                                                                                  \
+            for (Py_ssize_t t = 0; t < d; t++)                                                                           \
+                y[t] = SUM((TYPE)0 +);                                                                                   \
+        else if (last)                                                                                                   \
+            for (Py_ssize_t t = 0; t < d; t++)                                                                           \
+                y[t] = x[t] + (SUM(y[t] +));                                                                             \
+        else                                                                                                             \
+            for (Py_ssize_t t = 0; t < d; t++)                                                                           \
+                y[t] = SUM(y[t] +);                                                                                      \
+    }
+#define ONE(begin) (begin TERM(a, 0))
+#define TWO(begin) (ONE(begin) + TERM(b, 1))
+#define FOUR(begin) ((TWO(begin) + TERM(c, 2)) + TERM(e, 3))
+
+#define DEFINE_ROW(TYPE, T)                                                                                              \
+    DEFINE_ADD(add1_##T, TYPE, 1, ONE)                                                                                   \
+    DEFINE_ADD(add2_##T, TYPE, 2, TWO)                                                                                   \
+    DEFINE_ADD(add4_##T, TYPE, 4, FOUR)                                                                                  \
+    static void row_##T(const TYPE *x, const TYPE **rows, const TYPE *w, const TYPE *v, Py_ssize_t k, Py_ssize_t d,      \
+                        TYPE *y, int begins, int ends)                                                                   \
     {                                                                                                                    \
         for (Py_ssize_t c = 0; c < d; c += COLUMNS) {                                                                    \
-            Py_ssize_t e = d - c < COLUMNS ? d : c + COLUMNS, j = 0;                                                     \
-            for (; j + 4 <= k; j += 4) {                                                                                 \
-                const TYPE *restrict p = rows[j], *restrict q = rows[j + 1], *restrict r = rows[j + 2],                  \
-                           *restrict s = rows[j + 3];                                                                    \
-                const TYPE wp = w[j], wq = w[j + 1], wr = w[j + 2], ws = w[j + 3];                                       \
-                for (Py_ssize_t t = c; t < e; t++) {                                                                     \
-                    TYPE sum = y[t] + FORM(p[t], wp);                                                                    \
-                    sum = sum + FORM(q[t], wq);                                                                          \
-                    sum = sum + FORM(r[t], wr);                                                                          \
-                    y[t] = sum + FORM(s[t], ws);                                                                         \
-                }                                                                                                        \
-            }                                                                                                            \
-            for (; j < k; j++) {                                                                                         \
-                const TYPE *restrict p = rows[j];                                                                        \
-                const TYPE wp = w[j];                                                                                    \
-                for (Py_ssize_t t = c; t < e; t++)                                                                       \
-                    y[t] = y[t] + FORM(p[t], wp);                                                                        \
+            Py_ssize_t some = d - c < COLUMNS ? d - c : COLUMNS;                                                         \
+            for (Py_ssize_t j = 0; j < k;) {                                                                             \
+                int count = k - j >= 4 ? 4 : k - j >= 2 ? 2 : 1;                                                         \
+                const TYPE *at[4];                                                                                       \
+                for (int i = 0; i < count; i++)                                                                          \
+                    at[i] = rows[j + i] + c;                                                                             \
+                (count == 4 ? add4_##T : count == 2 ? add2_##T : add1_##T)(                                              \
+                    x + c, at, w + j, v + j, some, y + c, begins && j == 0, ends && j + count == k);                     \
+                j += count;                                                                                              \
             }                                                                                                            \
         }                                                                                                                \
-    }
-#define APART(a, w) ((w) * ((a) - x[t]))
-#define PLAIN(a, w) ((w) * (a))
-DEFINE_ROW(apart_d, double, APART)
-DEFINE_ROW(plain_d, double, PLAIN)
-DEFINE_ROW(apart_f, float, APART)
-DEFINE_ROW(plain_f, float, PLAIN)
-
-enum { NEAR = 64 };                                      /* neighbours whose addresses are gathered at a time */
-
-/* Rows place < near lie in `x`, the others in `halo`. */
-#define DEFINE_MIX(NAME, TYPE, APART_ROW, PLAIN_ROW)                                                                     \
-    static void NAME(Py_ssize_t m, Py_ssize_t d, const int64_t *indptr, const int32_t *indices, const TYPE *weights,     \
-                     const uint8_t *unit, Py_ssize_t first, Py_ssize_t near, const TYPE *x, const TYPE *halo, TYPE *out) \
+    }                                                                                                                    \
+                                                                                                                         \
+    /* Places below `near` are rows of `x`, the others rows of `halo`. */                                                \
+    static void mix_##T(Py_ssize_t m, Py_ssize_t d, const int64_t *indptr, const int32_t *indices, const TYPE *w,        \
+                        const TYPE *v, Py_ssize_t first, Py_ssize_t near, const TYPE *x, const TYPE *halo, TYPE *out)    \
     {                                                                                                                    \
         const TYPE *rows[NEAR];                                                                                          \
-        TYPE w[NEAR];                                                                                                    \
         for (Py_ssize_t i = 0; i < m; i++) {                                                                             \
             const TYPE *xi = x + (first + i) * d;                                                                        \
-            TYPE *y = out + i * d;                                                                                       \
-            if (unit[i])                                                                                                 \
-                memcpy(y, xi, d * sizeof(TYPE));                                                                         \
-            else                                                                                                         \
-                memset(y, 0, d * sizeof(TYPE));                                                                          \
-            for (int64_t j = indptr[i]; j < indptr[i + 1];) {                                                            \
-                Py_ssize_t k = 0;                                                                                        \
-                for (; k < NEAR && j < indptr[i + 1]; j++) {                                                             \
-                    Py_ssize_t place = indices[j];                                                                       \
-                    if (unit[i] && place == first + i)                                                                   \
-                        continue;                                                                                        \
-                    w[k] = weights[j];                                                                                   \
-                    rows[k++] = place < near ? x + place * d : halo + (place - near) * d;                                \
+            int64_t begin = indptr[i], end = indptr[i + 1];                                                              \
+            if (begin == end)                                                                                            \
+                memcpy(out + i * d, xi, d * sizeof(TYPE));                                                               \
+            for (int64_t from = begin; from < end; from += NEAR) {                                                       \
+                Py_ssize_t k = end - from < NEAR ? end - from : NEAR;                                                    \
+                for (Py_ssize_t j = 0; j < k; j++) {                                                                     \
+                    Py_ssize_t place = indices[from + j];                                                                \
+                    rows[j] = place < near ? x + place * d : halo + (place - near) * d;                                  \
                 }                                                                                                        \
-                (unit[i] ? APART_ROW : PLAIN_ROW)(xi, rows, w, k, d, y);                                                 \
+                row_##T(xi, rows, w + from, v + from, k, d, out + i * d, from == begin, from + k == end);                \
             }                                                                                                            \
         }                                                                                                                \
-    }
-DEFINE_MIX(mix_d, double, apart_d, plain_d)
-DEFINE_MIX(mix_f, float, apart_f, plain_f)
-
-/* Rows start..stop, whose neighbours lie `shifts` rows further on, all with the same weights. */
-#define DEFINE_RUN(NAME, TYPE, APART_ROW)                                                                                \
-    static void NAME(Py_ssize_t start, Py_ssize_t stop, Py_ssize_t k, const int64_t *shifts, const TYPE *weights,        \
-                     Py_ssize_t d, const TYPE *x, TYPE *out)                                                             \
+    }                                                                                                                    \
+                                                                                                                         \
+    /* Rows start..stop, whose neighbours lie `shifts` rows further on, all with the same weights. */                    \
+    static void run_##T(Py_ssize_t start, Py_ssize_t stop, Py_ssize_t k, const int64_t *shifts, const TYPE *w,           \
+                        Py_ssize_t d, const TYPE *x, TYPE *out)                                                          \
     {                                                                                                                    \
         const TYPE *rows[NEAR];                                                                                          \
         for (Py_ssize_t i = start; i < stop; i++) {                                                                      \
-            memcpy(out + i * d, x + i * d, d * sizeof(TYPE));                                                            \
+            if (k == 0)                                                                                                  \
+                memcpy(out + i * d, x + i * d, d * sizeof(TYPE));                                                        \
             for (Py_ssize_t from = 0; from < k; from += NEAR) {                                                          \
                 Py_ssize_t some = k - from < NEAR ? k - from : NEAR;                                                     \
                 for (Py_ssize_t j = 0; j < some; j++)                                                                    \
                     rows[j] = x + (i + shifts[from + j]) * d;                                                            \
-                APART_ROW(x + i * d, rows, weights + from, some, d, out + i * d);                                        \
+                row_##T(x + i * d, rows, w + from, w + from, some, d, out + i * d, from == 0, from + some == k);         \
             }                                                                                                            \
         }                                                                                                                \
     }
-DEFINE_RUN(run_d, double, apart_d)
-DEFINE_RUN(run_f, float, apart_f)
+DEFINE_ROW(double, d)
+DEFINE_ROW(float, f)
 
 /* run(start, stop, shifts, weights, x, out): the rows start..stop of a matrix with one pattern, x and out of one shape. */
 static PyObject *run(PyObject *self, PyObject *const *args, Py_ssize_t count)
@@ -141,7 +143,7 @@ release:
     Py_RETURN_NONE;
 }
 
-/* mix(indptr, indices, weights, unit, first, near, x, halo, out): C-contiguous buffers, checked by the caller (kernel.py). */
+/* mix(indptr, indices, w, v, first, near, x, halo, out): C-contiguous buffers, checked by the caller (kernel.py). */
 static PyObject *mix(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 9) {
@@ -157,9 +159,9 @@ static PyObject *mix(PyObject *self, PyObject *const *args, Py_ssize_t count)
     for (; held < 7; held++)
         if (PyObject_GetBuffer(args[place[held]], &b[held], held == 6 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
             goto release;
-    Py_ssize_t m = b[3].len, size = b[2].itemsize, d = m ? b[6].len / m / size : 0;
+    Py_ssize_t m = b[0].len / 8 - 1, size = b[2].itemsize, d = m > 0 ? b[6].len / m / size : 0;
     if (b[0].itemsize != 8 || b[1].itemsize != 4 || (size != 8 && size != 4) || b[4].itemsize != size || b[6].itemsize != size
-        || b[0].len != 8 * (m + 1) || b[6].len != m * d * size || b[4].len < near * d * size) {
+        || m < 0 || b[3].itemsize != size || b[3].len != b[2].len || b[6].len != m * d * size || b[4].len < near * d * size) {
         PyErr_SetString(PyExc_ValueError, "the buffers of mix do not fit together");
         goto release;
     }

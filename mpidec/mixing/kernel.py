@@ -1,19 +1,20 @@
 r"""Weighted sums of rows: the arithmetic of every mixer.
 
-.. math::
-    Y_i = X_i + \sum_{j \ne i} W_{ij} (X_j - X_i) \;\text{ where row i of W sums to one,}\qquad
-    Y_i = \sum_j W_{ij} X_j \;\text{ elsewhere.}
+.. math:: Y_i = X_i + \sum_{j \ne i} (W_{ij} X_j - V_{ij} X_i)
 
-Both are `W X`.  The first form is exact where agents agree, so that a thousand mixings keep the average to the last digits,
-which sums of products do not.  The sum over j is taken in ascending order of the agents, and each operation is rounded by
-itself: the result has the same bits on any number of ranks, and with the compiled kernel (`_kernel.c`) as without it.
+This is `W X`, with :math:`V_{ij} = W_{ij}` if the rows of W sum to one, and :math:`V_{ij} = W_{ji}`, what i sends to j, if
+only its columns do.  Written so, rows that agree stay as they are to the last bit, and what one agent gives away is what
+another one gets: a thousand mixings keep averages and sums to the last digits, which sums of products do not.
+
+The sum over j is taken in ascending order of the agents, and each operation is rounded by itself: the result has the same
+bits on any number of ranks, and with the compiled kernel (`_kernel.c`) as without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 import numpy as np
 from scipy.sparse import _sparsetools, csr_array
@@ -29,41 +30,53 @@ _BLOCK = 256
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The rows of `W` of the local agents, in CSR: the places of the rows to be summed, in ascending order of the agents.
+    """The terms of the weighted sums of the local agents, in CSR, in ascending order of the agents.
 
     Attributes
     ----------
-    indptr, indices, data : array of int64, int32, float
-    unit : array (m,) of uint8
-        Whether the row of W sums to one.
+    indptr, indices : array of int64, int32
+        The places of the rows that are added.
+    w, v : array of float
+        Their weights, and what they take of the agent's own row.
     """
 
     indptr: np.ndarray
     indices: np.ndarray
-    data: np.ndarray
-    unit: np.ndarray
+    w: np.ndarray
+    v: np.ndarray
 
     @classmethod
-    def of(cls, rows: csr_array, places: np.ndarray, kind: str) -> Weights:
-        """From rows of a matrix that is `kind` stochastic, and the places of its columns."""
-        unit = np.ones(rows.shape[0], np.uint8)
-        if kind == "column":
-            unit[:] = abs(rows.sum(axis=1) - 1) <= 8 * np.finfo(float).eps * np.maximum(np.diff(rows.indptr), 1)
-        return cls(rows.indptr.astype(np.int64), places.astype(np.int32, copy=False), rows.data, unit)
+    def of(cls, lo: int, rows: csr_array, places: np.ndarray, columns: csr_array | None) -> Weights:
+        """From the rows of `W` of the agents from `lo` on, the places of their entries, and their columns (if only those
+        sum to one)."""
+        m, n = rows.shape
+        pairs, w = _pairs(rows), rows.data
+        v = w
+        if columns is not None:
+            into, out = pairs, _pairs(columns)
+            pairs = np.union1d(into, out)
+            w, v = _values(pairs, into, rows.data), _values(pairs, out, columns.data)
+            places = np.where(np.isin(pairs, into), _values(pairs, into, places), pairs // n)
+        agent, other = pairs // n, pairs % n != pairs // n + lo
+        indptr = np.searchsorted(agent[other], np.arange(m + 1))
+        return cls(indptr.astype(np.int64), places[other].astype(np.int32), w[other], v[other])
 
-    @lru_cache(maxsize=4)
+    @cached_property
+    def _casts(self) -> dict[np.dtype, Weights]:
+        return {self.w.dtype: self}
+
     def astype(self, dtype: np.dtype) -> Weights:
         """The same weights in the precision of the rows."""
-        return Weights(self.indptr, self.indices, self.data.astype(dtype), self.unit)
+        if dtype not in self._casts:
+            self._casts[dtype] = Weights(self.indptr, self.indices, self.w.astype(dtype), self.v.astype(dtype))
+        return self._casts[dtype]
 
-    @lru_cache(maxsize=1)
-    def slots(self, first: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """For each t, the agents that have a t-th row to be added, its place, and its weight."""
-        agent = np.repeat(np.arange(len(self.unit)), np.diff(self.indptr))
-        added = (self.unit[agent] == 0) | (self.indices != agent + first)
-        agent, places, data = agent[added], self.indices[added], self.data[added]
-        turn = np.arange(len(agent)) - np.searchsorted(agent, agent)
-        return [(agent[turn == t], places[turn == t], data[turn == t]) for t in range(turn.max(initial=-1) + 1)]
+    @cached_property
+    def slots(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each t, the agents that have a t-th term, and where in the arrays it is."""
+        degree = np.diff(self.indptr)
+        agents = [np.flatnonzero(degree > t) for t in range(degree.max(initial=0))]
+        return [(some, self.indptr[some] + t) for t, some in enumerate(agents)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +103,11 @@ class Runs:
             for start, stop, shifts, weights in self.runs:
                 _kernel.run(start, stop, shifts, weights.astype(out.dtype, copy=False), X, out)
         else:
-            out[...] = X
+            total = np.zeros_like(out)
             for start, stop, shifts, weights in self.runs:
                 for shift, weight in zip(shifts, weights.astype(out.dtype)):
-                    out[start:stop] += weight * (X[start + shift:stop + shift] - X[start:stop])
+                    total[start:stop] += weight * X[start + shift:stop + shift] - weight * X[start:stop]
+            np.add(X, total, out=out)
         return out
 
 
@@ -112,25 +126,37 @@ def weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndar
         real = out.real.dtype
         weighted_sum(weights, X.view(real), halo.view(real), out.view(real), first)
     elif _kernel is not None and out.dtype.char in "df":
-        w = weights if weights.data.dtype == out.dtype else weights.astype(out.dtype)
-        _kernel.mix(w.indptr, w.indices, w.data, w.unit, first, len(X), X, halo, out)
+        w = weights.astype(out.dtype)
+        _kernel.mix(w.indptr, w.indices, w.w, w.v, first, len(X), X, halo, out)
     else:
         _weighted_sum(weights.astype(out.dtype), X, halo, out, first)
     return out
 
 
-def _weighted_sum(w: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndarray, first: int) -> None:
-    """The same in NumPy, one neighbour of every agent at a time."""
-    base = np.where(w.unit[:, None], X[first:first + len(out)], 0)
-    out[...] = base
-    for agents, places, weight in w.slots(first):
+def _weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndarray, first: int) -> None:
+    """The same in NumPy, one term of every agent at a time."""
+    own = X[first:first + len(out)]
+    total = np.zeros_like(out)
+    for agents, entry in weights.slots:
+        places = weights.indices[entry]
         near = places < len(X)
-        term = np.empty((len(agents), out.shape[1]), out.dtype)
-        term[near] = X[places[near]]
-        term[~near] = halo[places[~near] - len(X)]
-        term -= base[agents]
-        term *= weight[:, None]
-        out[agents] += term
+        rows = np.empty((len(agents), out.shape[1]), out.dtype)
+        rows[near] = X[places[near]]
+        rows[~near] = halo[places[~near] - len(X)]
+        total[agents] += weights.w[entry, None] * rows - weights.v[entry, None] * own[agents]
+    np.add(own, total, out=out)
+
+
+def _pairs(rows: csr_array) -> np.ndarray:
+    """The entries as numbers `row * n + column`, ascending."""
+    return np.repeat(np.arange(rows.shape[0]) * np.int64(rows.shape[1]), np.diff(rows.indptr)) + rows.indices
+
+
+def _values(pairs: np.ndarray, some: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The values at all `pairs`, of which `some` have one and the others 0."""
+    result = np.zeros(len(pairs), values.dtype)
+    result[np.searchsorted(pairs, some)] = values
+    return result
 
 
 def ordered_sum(Z: np.ndarray) -> np.ndarray:

@@ -71,7 +71,8 @@ class Plan:
             own = (self.lo <= places) & (places < self.hi)
             self.halo = np.unique(places[~own])
             places = np.where(own, places - self.lo, self.m + np.searchsorted(self.halo, places))
-        self.weights = Weights.of(self._rows, places, topology.kind)
+        columns = topology.columns(self.lo, self.hi) if topology.kind == "column" else None
+        self.weights = Weights.of(self.lo, self._rows, places, columns)
 
     @cached_property
     def _rows(self) -> csr_array:
