@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -128,7 +129,10 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
             answer, problem = _answer(problem, solver, net, seed)
             steps, every, seed = _whole("steps", steps, 0), _whole("every", every, 1), _whole("seed", seed, 0)
             X = _rows(x0, problem, net)
-            solver.check(topology)
+            with warnings.catch_warnings():
+                if net.rank > 0:
+                    warnings.simplefilter("ignore")
+                solver.check(topology)
             reached = _stop(stop, problem)
         except (ValueError, TypeError) as caught:
             error = caught

@@ -1,5 +1,10 @@
 """Solvers: against the papers' formulas, the centralized solution, and themselves on other numbers of ranks."""
 
+
+
+from contextlib import nullcontext
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -54,6 +59,7 @@ def label(case):
     return repr(case) if isinstance(case, S.Solver) else getattr(case, "__name__", "graph").strip("<>")
 
 
+@pytest.mark.serial                                 # the bits of the next test carry it over to more ranks
 @pytest.mark.parametrize("solver, graph", EXACT, ids=label)
 @pytest.mark.filterwarnings("ignore:.*unstable")
 def test_exact_solvers_reach_the_centralized_solution(solver, graph):
@@ -65,12 +71,13 @@ def test_exact_solvers_reach_the_centralized_solution(solver, graph):
         np.testing.assert_allclose(result.X, np.tile(data[2], (net.m, 1)), atol=1e-9)
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("solver, graph", BIASED, ids=label)
 def test_the_others_come_close_and_closer_with_a_smaller_step(solver, graph):
     n = 8
     data = least_squares(n)
     with mpidec.Network(n) as net:
-        far, near = (float(np.linalg.norm(run(net, data, type(solver)(**{**solver.__dict__, "step_size": a}), graph(n), 6000).x - data[2]))
+        far, near = (np.linalg.norm(run(net, data, replace(solver, step_size=a), graph(n), 4000).x - data[2])
                      for a in (solver.step_size, solver.step_size / 4))
     assert far < 0.1
     assert near < far / 2 or near < 1e-9
@@ -82,8 +89,8 @@ def test_the_others_come_close_and_closer_with_a_smaller_step(solver, graph):
 def test_the_same_bits_on_any_number_of_ranks(solver, graph, n):
     data, x0 = least_squares(n), np.random.default_rng(7).standard_normal((n, D))
     with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
-        one = run(alone, data, solver, graph(n), 60, x0)
-        all_ = run(net, data, solver, graph(n), 60, x0)
+        one = run(alone, data, solver, graph(n), 30, x0)
+        all_ = run(net, data, solver, graph(n), 30, x0)
         np.testing.assert_array_equal(all_.X, one.X[net.lo:net.hi])
         np.testing.assert_array_equal(all_.x, one.x)
         for name in set(one.metrics) - {"time"}:
@@ -120,8 +127,8 @@ def dense(solver, W, grad, X, steps):
     return Xs[-1]
 
 
-@pytest.mark.parametrize("solver", [S.DGD(0.1), S.DGD(0.1, order="cta"), S.DGD(0.1, order="awc"), S.EXTRA(0.1), S.ExactDiffusion(0.1),
-                                    S.D2(0.1), S.GradientTracking(0.1), S.GradientTracking(0.1, variant="semi-atc"),
+@pytest.mark.parametrize("solver", [S.DGD(0.1), S.DGD(0.1, order="cta"), S.DGD(0.1, order="awc"), S.EXTRA(0.1),
+                                    S.ExactDiffusion(0.1), S.D2(0.1), S.GradientTracking(0.1), S.GradientTracking(0.1, variant="semi-atc"),
                                     S.GradientTracking(0.1, variant="diging")], ids=label)
 def test_the_papers_recursions(solver):
     n = 6
@@ -135,6 +142,7 @@ def test_the_papers_recursions(solver):
 
 
 @pytest.mark.parametrize("weights", ["push", "metropolis"])
+@pytest.mark.serial
 def test_push_sum_keeps_its_mass_and_finds_the_average(weights):
     n, X = 9, np.random.default_rng(1).standard_normal((9, 3))
     with mpidec.Network(n) as net:
@@ -199,8 +207,9 @@ def test_a_solver_refuses_a_topology_that_it_cannot_work_with(solver, topology, 
         run(net, least_squares(4), solver, topology, 3)
 
 
-def test_a_spectral_condition_is_a_warning():
-    with mpidec.Network(8) as net, pytest.warns(RuntimeWarning, match="D2 is unstable on the hypercube topology.*-0.5.*ExactDiffusion"):
+def test_a_spectral_condition_is_a_warning_on_rank_0():
+    words = "D2 is unstable on the hypercube topology.*-0.5.*ExactDiffusion"
+    with mpidec.Network(8) as net, pytest.warns(RuntimeWarning, match=words) if net.rank == 0 else nullcontext():
         run(net, least_squares(8), S.D2(0.1), T.hypercube(8), 1)
 
 

@@ -120,12 +120,14 @@ class Phase:
         if len(dtypes) > 1:
             separate = [self.start(X) for X in arrays]
             return Pending([], lambda: [pending.wait() for pending in separate])
-        cuts = np.cumsum([rows.shape[1] for rows, _ in pairs])[:-1]
         joint = self.start(np.concatenate([rows for rows, _ in pairs], axis=1))
 
         def split() -> list[Any]:
-            parts = np.split(joint.wait(), cuts, axis=1)
-            return [home(np.ascontiguousarray(part)) for part, (_, home) in zip(parts, pairs)]
+            mixed, parts, end = joint.wait(), [], 0
+            for rows, home in pairs:
+                begin, end = end, end + rows.shape[1]
+                parts.append(home(np.ascontiguousarray(mixed[:, begin:end])))
+            return parts
         return Pending([], split)
 
     def spread(self, X: np.ndarray) -> np.ndarray:

@@ -119,4 +119,4 @@ def warn_unless_stable(solver: Any, topology: Any, roots: Any, remedy: str) -> N
     growth = max(abs(np.roots(roots(worst))))
     if growth > 1 + 1e-9:
         warnings.warn(f"{name_of(solver)} is unstable on the {topology.name} topology: W has the eigenvalue {worst:.3g}, for which "
-                      f"the disagreement grows by {growth:.3g} a step; {remedy}", RuntimeWarning, stacklevel=3)
+                      f"the disagreement grows by {growth:.3g} a step; {remedy}", RuntimeWarning, stacklevel=4)
