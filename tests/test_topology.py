@@ -291,6 +291,12 @@ def test_random_graphs_belong_to_their_seed(name):
     assert make(30, seed=3, weights="push").kind == "column"
 
 
+def test_draws_are_repeated_until_a_graph_is_connected():
+    degrees = [T.erdos_renyi(20, p=0.12, seed=seed).source.arcs for seed in range(20)]
+    assert np.mean(degrees) > 1.1 * 0.12 * 20 * 19                          # the sparse ones are not connected
+    assert all(T.geometric(20, radius=0.3, seed=seed).connected for seed in range(20))
+
+
 def test_random_graphs_have_the_statistics_of_their_models():
     n, p = 60, 0.2
     edges = [T.erdos_renyi(n, p, seed=s).source.arcs // 2 for s in range(60)]

@@ -54,6 +54,13 @@ class Periodic(Schedule):
     phases : tuple of Topology
         The topologies of the steps 0, ..., period - 1, all of one n and of one kind (doubly stochastic ones go with
         any other).
+
+    Examples
+    --------
+    >>> from mpidec.topology import chain, ring
+    >>> schedule = Periodic("now_and_then", (chain(5), chain(5), ring(5)))
+    >>> [schedule.at(k).name for k in range(4)]
+    ['chain', 'chain', 'ring', 'chain']
     """
 
     name: str

@@ -71,7 +71,8 @@ class Stored(Source):
                                for M in (self.W, self.WT))
         self.directed = (pattern != transposed).nnz > 0
         self.symmetric = not self.directed and bool(np.allclose(self.W.data, self.WT.data, rtol=0, atol=1e-12))
-        self.parts = sp.csgraph.connected_components(self.W, self.directed, "strong")
+        from scipy.sparse.csgraph import connected_components
+        self.parts = connected_components(self.W, self.directed, "strong")
         self.connected = bool(self.parts[0] == 1)
 
     @property

@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import scipy.sparse.linalg as sla
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -93,12 +92,14 @@ def _eigen(matrices: Sequence[csr_array]) -> float:
             x = W @ x
         return x
 
+    import scipy.sparse.linalg as sla
     operator = sla.LinearOperator((n, n), matvec=apply, dtype=np.float64)
     values = sla.eigs(operator, k=2, which="LM", v0=_start(n), return_eigenvectors=False)
     return float(np.min(np.abs(values)))
 
 
 def _lanczos(apply: object, n: int, which: str) -> float:
+    import scipy.sparse.linalg as sla
     operator = sla.LinearOperator((n, n), matvec=apply, dtype=np.float64)
     return float(sla.eigsh(operator, k=1, which=which, v0=_start(n), ncv=min(n, 40), maxiter=100 * n,
                            return_eigenvectors=False)[0])
