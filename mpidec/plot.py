@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections import Counter
@@ -94,7 +95,6 @@ def plot(
     3
     """
     from matplotlib import rc_context
-    from matplotlib.figure import Figure
 
     columns = [x] if isinstance(x, str) else list(x)
     for name in columns:
@@ -109,7 +109,7 @@ def plot(
     with rc_context(STYLE):
         flat = len(columns) == 1  # the quantities beside each other instead of below
         height, width = (1, len(rows)) if flat else (len(rows), len(columns))
-        figure = Figure(figsize=(3.1 * width + 0.4, 2.2 * height + 0.4 + 0.2 * len(runs)), layout="constrained")
+        figure = _figure(figsize=(3.1 * width + 0.4, 2.2 * height + 0.4 + 0.2 * len(runs)), layout="constrained")
         panels = figure.subplots(height, width, squeeze=False, sharex="col", sharey="none" if flat else "row")
         grid = panels.T if flat else panels
         for i, row in enumerate(rows):
@@ -123,6 +123,19 @@ def plot(
         figure.legend(grid[0, 0].lines, names, loc="outside upper center", ncols=max(width - 1, 1))
         figure.align_ylabels()
     return figure
+
+
+def _figure(**options: Any) -> Figure:
+    """Make a figure that a notebook shows without any set-up."""
+    from matplotlib.figure import Figure
+
+    class Shown(Figure):
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", dpi=100)
+            return buffer.getvalue()
+
+    return Shown(**options)
 
 
 def _draw(panel: Any, run: Run, x: str, y: str, number: int) -> None:

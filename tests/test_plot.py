@@ -51,6 +51,11 @@ def test_a_grid_of_quantities_and_axes(tmp_path):
     assert len({line.get_linestyle() for line in panels[0, 0].lines}) == 2      # told apart without colour, too
 
 
+def test_a_notebook_shows_it(tmp_path):
+    formatter = pytest.importorskip("IPython.core.formatters").PNGFormatter()
+    assert formatter(plot(make(tmp_path / "a.h5")))[:4] == b"\x89PNG"
+
+
 def test_axes_and_labels_can_be_chosen(tmp_path):
     path = make(tmp_path / "a.h5")
     figure = plot(str(path), x=["seconds"], labels=["mine"])

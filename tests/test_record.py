@@ -333,7 +333,9 @@ def test_two_hundred_kills(tmp_path, seed):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_reader_may_keep_the_file_open(tmp_path):
+@pytest.mark.parametrize("grace", [0, atomic.GRACE])
+def test_a_reader_may_keep_the_file_open(tmp_path, monkeypatch, grace):
+    monkeypatch.setattr(atomic, "GRACE", grace)
     path = tmp_path / "run.h5"
     with new(path) as file:
         fill(file, [0, 1])
