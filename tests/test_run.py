@@ -108,11 +108,13 @@ def test_resume_is_as_if_never_interrupted(capsys):
     args = [*SMALL, "--agents=5", "--set=problem.batch_size=2", "--every=7"]
     assert run.main([*args, "--steps=100", "--out=whole.h5"]) == 0
     assert run.main([*args, "--steps=56", "--out=parts.h5"]) == 0
+    with h5py.File("parts.h5", "r+") as file:
+        file.attrs["mark"] = 1                              # gone if the file were begun anew
     assert run.main(["--resume", "parts.h5", "--steps=100"]) == 0
     with h5py.File("whole.h5") as a, h5py.File("parts.h5") as b:
         assert np.array_equal(a["result/x"][...], b["result/x"][...])
         assert np.array_equal(a["trajectory/x"][...], b["trajectory/x"][...])
-        assert np.array_equal(a["metrics/objective"][...], b["metrics/objective"][...])
+        assert np.array_equal(a["metrics/objective"][...], b["metrics/objective"][...]) and "mark" in b.attrs
 
 
 def test_what_resume_refuses(capsys):
