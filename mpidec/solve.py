@@ -20,6 +20,7 @@ import numpy as np
 from .metrics import Metrics
 from .mixing import Network
 from .mixing.control import Control
+from .mixing.launch import library
 from .record.recorder import Record, Recorder
 from .solvers.base import name_of
 
@@ -220,12 +221,10 @@ class _Run:
         return stopped
 
     def _meta(self, record: Record, seed: int) -> dict[str, Any]:
-        from mpi4py import MPI
-
         from . import __version__
         described = (f"# from mpidec.solve: {self.solver!r} over {self.mixer.topology!r}, {self.steps} steps, every {self.every}\n")
         return {"mpidec": __version__, "config": record.config or described, "seed": seed, "agents": self.net.n,
-                "ranks": self.net.size, "mpi": MPI.Get_library_version().splitlines()[0].strip("\0 "),
+                "ranks": self.net.size, "mpi": library(),
                 "created": datetime.now(timezone.utc).isoformat(timespec="seconds")}
 
 

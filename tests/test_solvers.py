@@ -128,7 +128,8 @@ def dense(solver, W, grad, X, steps):
 
 
 @pytest.mark.parametrize("solver", [S.DGD(0.1), S.DGD(0.1, order="cta"), S.DGD(0.1, order="awc"), S.EXTRA(0.1),
-                                    S.ExactDiffusion(0.1), S.D2(0.1), S.GradientTracking(0.1), S.GradientTracking(0.1, variant="semi-atc"),
+                                    S.ExactDiffusion(0.1), S.D2(0.1), S.GradientTracking(0.1),
+                                    S.GradientTracking(0.1, variant="semi-atc"),
                                     S.GradientTracking(0.1, variant="diging")], ids=label)
 def test_the_papers_recursions(solver):
     n = 6

@@ -15,14 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from scipy.sparse import _sparsetools, csr_array
 
 try:
-    from . import _kernel
+    _kernel: Any = import_module("._kernel", __package__)
 except ImportError:                                 # no compiler where the package was installed
-    _kernel = None  # type: ignore[assignment]
+    _kernel = None
 
 COMPILED = _kernel is not None
 _BLOCK = 256

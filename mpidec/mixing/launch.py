@@ -13,6 +13,11 @@ _SIZES = {"PMI_SIZE": "MPICH's or Intel's mpiexec (PMI)", "OMPI_COMM_WORLD_SIZE"
           "MV2_COMM_WORLD_SIZE": "MVAPICH's mpirun", "SLURM_STEP_NUM_TASKS": "srun", "PALS_SIZE": "PALS' mpiexec"}
 
 
+def library() -> str:
+    """The MPI library that mpi4py has loaded, in a line."""
+    return MPI.Get_library_version().splitlines()[0].strip("\0 ")
+
+
 def check_launcher(comm: MPI.Intracomm) -> None:
     """Refuse to run when the launcher started several processes and each of them believes to be alone.
 
@@ -29,10 +34,9 @@ def check_launcher(comm: MPI.Intracomm) -> None:
     for variable, launcher in _SIZES.items():
         count = os.environ.get(variable, "")
         if count.isdigit() and int(count) > 1:
-            library = MPI.Get_library_version().splitlines()[0].strip()
             raise RuntimeError(
                 f"{launcher} started {count} processes ({variable}={count}), but each of them is alone: mpi4py uses another MPI "
-                f"library ({library}); start the program with the mpirun of that library (in the environment's bin folder, "
+                f"library ({library()}); start the program with the mpirun of that library (in the environment's bin folder, "
                 f"beside {sys.executable}), or set MPIDEC_ALONE=1 if one process is meant")
 
 

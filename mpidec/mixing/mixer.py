@@ -55,8 +55,6 @@ class Phase:
     topology : Topology
     n, m : int
         All agents, and those on this rank.
-    next : Phase
-        The operator of the following step; itself when the topology is static.
     """
 
     def __init__(self, mixer: Mixer, topology: Topology, k: int):
@@ -68,6 +66,7 @@ class Phase:
 
     @property
     def next(self) -> Phase:
+        """The operator of the following step; itself when the topology is static."""
         return self._mixer.at(self._k + 1)
 
     def at(self, k: int) -> Phase:
@@ -202,6 +201,7 @@ class Phase:
         mixer.bytes += edges * rows.itemsize * int(np.prod(rows.shape[1:]))
 
     def free(self) -> None:
+        """Free the communicator; collective."""
         if self._wire is not None:
             self._wire.free()
 

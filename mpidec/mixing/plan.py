@@ -15,7 +15,7 @@ from .kernel import Runs, Weights
 if TYPE_CHECKING:
     from ..topology import Topology
 
-_MANY = 1024                                        # agents from which on runs of rows are worth their calls
+_MANY, _SPARSE = 1024, 64                           # agents from which on, and degree up to which, runs of rows pay
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Plan:
         self.m = self.hi - self.lo
         self.halo = np.empty(0, np.int64)
         self.weights: Weights | Runs
-        runs = topology.source.runs() if blocks.size == 1 and self.m >= _MANY else None
+        worthwhile = blocks.size == 1 and self.m >= _MANY and topology.source.arcs <= _SPARSE * self.m
+        runs = topology.source.runs() if worthwhile else None
         if runs is not None:
             self.weights = Runs.of(runs)
             return
