@@ -50,7 +50,7 @@ class Bar(Silent):
     PERIOD = 0.1
 
     def __init__(self, file: TextIO | None = None, width: int = 80):
-        self.file, self.width, self.last = file or sys.stderr, width, 0.0
+        self.file, self.width, self.last = file or sys.stdout, width, 0.0
         try:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -97,16 +97,16 @@ def progress(kind: str) -> Silent:
 
 
 def terminal() -> int | None:
-    """The width of the terminal that shows stderr, also through an mpirun that passes it on; None without one."""
+    """The width of the terminal that shows stdout, also through an mpirun that passes it on; None without one."""
     try:
-        if sys.stderr.isatty():
-            return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        if sys.stdout.isatty():
+            return os.get_terminal_size(sys.stdout.fileno()).columns or 80
         process = os.getppid()
         while process > 1:
             stat = Path(f"/proc/{process}/stat").read_text()
             name, parent = stat[stat.index("(") + 1:stat.rindex(")")], int(stat[stat.rindex(")") + 2:].split()[1])
             if name.startswith(LAUNCHERS):
-                device = os.readlink(f"/proc/{process}/fd/2")
+                device = os.readlink(f"/proc/{process}/fd/1")
                 if not device.startswith(("/dev/pts/", "/dev/tty")):
                     return None
                 descriptor = os.open(device, os.O_RDONLY | os.O_NOCTTY)

@@ -1,6 +1,7 @@
 """The command line: in this process, and launched for real."""
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -209,6 +210,22 @@ def test_bad_input_is_said_once_with_status_2():
     done = launch.mpirun(4, ["-m", "mpidec.run", "--solver", "gradient_traking"])
     said = [line for line in done.stderr.splitlines() if "mpidec.run: error:" in line]
     assert done.returncode == 2 and len(said) == 1 and "gradient_tracking" in said[0] and "Traceback" not in done.stderr
+
+
+@pytest.mark.launch
+def test_a_terminal_gets_a_bar_through_mpirun_and_then_the_table():
+    import pty
+    ours, theirs = pty.openpty()
+    command = [*launch.mpirun_command(2), sys.executable, "-m", "mpidec.run", *SMALL, "--steps=20"]
+    process = launch.start(command, stdout=theirs, stderr=subprocess.PIPE)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):                      # what a terminal says when the last writer has gone
+        while part := os.read(ours, 65536):
+            shown += part
+    os.close(ours)
+    assert launch.finish(process, 60).returncode == 0
+    assert 0 <= shown.find(b"20/20") < shown.find(b"outcome") and b"\x1b" not in shown[shown.find(b"problem"):]
 
 
 @pytest.mark.launch
