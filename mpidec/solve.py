@@ -155,13 +155,16 @@ class _Run:
         self.measure = Metrics(net, problem)
         self.rows: list[list[float]] = []
         self.recorder: Recorder | None = None
+        self._elapsed = 0.0
 
     def __call__(self, X: np.ndarray, record: Record | None, seed: int) -> Result:
         first, s = 0, self.solver.init(X, self.mixer.at(0))
         if record is not None:
             self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
             if record.resume:
-                first, s = self.recorder.resume()
+                meta = self._meta(record, seed)
+                first, s, (self._elapsed, rounds, sent) = self.recorder.resume({key: meta[key] for key in ("ranks", "mpi")})
+                self.mixer.rounds, self.mixer.bytes = int(rounds), int(sent) if self.net.rank == 0 else 0
             else:
                 self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed))
         try:
@@ -174,7 +177,7 @@ class _Run:
             raise
         if self.recorder is not None:
             if outcome is not Outcome.DIVERGED:
-                self.recorder.checkpoint(k, s)
+                self._checkpoint(k, s)
             self.recorder.finish(s.X, str(outcome), k)
         columns = np.array(self.rows).reshape(-1, len(self.measure.names)).T
         metrics = {name: column.astype(np.int64) if name in ("step", "rounds", "bytes") else column
@@ -183,7 +186,9 @@ class _Run:
 
     def _loop(self, s: Any, first: int, control: Control, interrupted: Callable[[], bool]) -> tuple[Any, int, Outcome]:
         solver, mixer, answer, steps, every = self.solver, self.mixer, self.answer, self.steps, self.every
-        self._clock = time.perf_counter()
+        self._clock = time.perf_counter() - self._elapsed
+        if first == 0:
+            self._checkpoint(0, s)
         stopped = (first == 0 or first >= steps) and self._record(first, s)
         k = first
         while not stopped and k < steps:
@@ -202,8 +207,8 @@ class _Run:
                 stopped = self._record(k, s)
             if verdict.interrupted:
                 return s, k, Outcome.INTERRUPTED
-            if verdict.checkpoint and self.recorder is not None:
-                self.recorder.checkpoint(k, s)
+            if verdict.checkpoint:
+                self._checkpoint(k, s)
         return s, k, Outcome.STOPPED if stopped else Outcome.COMPLETED
 
     def _record(self, k: int, s: Any) -> bool:
@@ -219,6 +224,11 @@ class _Run:
             stopped = self.net.comm.bcast(stopped)
         self._clock += time.perf_counter() - begun
         return stopped
+
+    def _checkpoint(self, k: int, s: Any) -> None:
+        if self.recorder is not None:
+            sent = self.net.comm.allreduce(self.mixer.bytes)
+            self.recorder.checkpoint(k, s, np.array([time.perf_counter() - self._clock, self.mixer.rounds, sent], float))
 
     def _meta(self, record: Record, seed: int) -> dict[str, Any]:
         from . import __version__

@@ -118,6 +118,10 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(net, shared_tmp, sol
     with h5py.File(path) as file:
         assert file["metrics/step"][...].tolist() == [0, 5, 10, 13, 15, 20, 25, 30, 35, 40]
         assert file["result/x"].attrs["steps"] == 40
+        assert file.attrs["ranks"] == net.size
+        for name in ("rounds", "bytes"):
+            assert file[f"metrics/{name}"][-1] == whole.metrics[name][-1]
+        assert (np.diff(file["metrics/time"]) >= 0).all()
         np.testing.assert_array_equal(file["result/x"][net.lo:net.hi], whole.X)
 
 

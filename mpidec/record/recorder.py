@@ -12,6 +12,7 @@ import numpy as np
 from .runfile import RunFile, last_checkpoint
 
 State = TypeVar("State", bound=tuple)
+_COUNTERS = "counters"                              # time, rounds, bytes: beside the fields of the state
 _LARGEST_TOPOLOGY = 5_000_000                       # entries of W up to which it is worth storing
 
 
@@ -70,15 +71,16 @@ class Recorder(Generic[State]):
             self._spec.path, n=self._net.n, row_shape=row_shape, metrics=names, meta=meta, topology=_phases(topology),
             trajectory=self._spec.trajectory, state=shapes, flush_seconds=self._spec.flush_seconds))
 
-    def resume(self) -> tuple[int, State]:
-        """Reopen the file, and return the step and the state of its last checkpoint; collective."""
+    def resume(self, meta: Mapping[str, Any]) -> tuple[int, State, np.ndarray]:
+        """Reopen the file, and return the step, the state and the counters of its last checkpoint; collective."""
         def load() -> tuple[int, dict[str, Any]]:
             step, state = last_checkpoint(self._spec.path)
-            self._file = RunFile.resume(self._spec.path, step, flush_seconds=self._spec.flush_seconds)
+            self._file = RunFile.resume(self._spec.path, step, meta=meta, flush_seconds=self._spec.flush_seconds)
             return step, state
-        step, stored = self._try(load) or (0, {})
+        nothing: dict[str, Any] = {}
+        step, stored = self._try(load) or (0, nothing)
         self._net.agree(self.error)
-        step = self._net.comm.bcast(step)
+        step, counters = self._net.comm.bcast((step, stored.pop(_COUNTERS, np.zeros(3))))
         kinds = self._net.comm.bcast({name: np.ndim(value) > 0 for name, value in stored.items()})
         if set(kinds) != set(self._state._fields):                                                  # type: ignore[attr-defined]
             raise ValueError(f"{self._spec.path}: its checkpoint has the fields {', '.join(sorted(kinds))}, expected "
@@ -87,16 +89,17 @@ class Recorder(Generic[State]):
         for name in self._state._fields:                                                            # type: ignore[attr-defined]
             value = stored.get(name)
             fields[name] = self._net.scatter(value, self._counts.get(name)) if kinds[name] else self._net.comm.bcast(value)
-        return step, self._state(**fields)
+        return step, self._state(**fields), counters
 
     def append(self, step: int, metrics: Mapping[str, float], X: np.ndarray) -> None:
         """Add a record; collective when the trajectory is stored."""
         stack = self._net.gather(X) if self._spec.trajectory else None
         self._try(lambda: self._file.append(step, metrics, stack))                                  # type: ignore[union-attr]
 
-    def checkpoint(self, step: int, s: State) -> None:
+    def checkpoint(self, step: int, s: State, counters: np.ndarray) -> None:
         """Store the state after `step` steps, so that the run can resume there; collective."""
         stored = {name: self._gather(name, value) for name, value in zip(s._fields, s)}             # type: ignore[attr-defined]
+        stored[_COUNTERS] = counters
         self._try(lambda: self._file.checkpoint(step, stored))                                      # type: ignore[union-attr]
 
     def finish(self, X: np.ndarray, outcome: str, steps: int) -> None:
