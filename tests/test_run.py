@@ -274,6 +274,23 @@ def test_interrupted_runs_are_complete_and_go_on():
     assert np.array_equal(record.read("run.h5").x, record.read("whole.h5").x)
 
 
+LIMITED = """
+import resource, sys
+from mpi4py import MPI                                      # before the limit: it needs large files of its own
+from mpidec import run
+resource.setrlimit(resource.RLIMIT_FSIZE, (800_000, 800_000))
+sys.exit(run.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.launch
+def test_a_full_disk_is_told_and_the_file_reads():
+    done = launch.mpirun(2, ["-c", LIMITED, *LONG, "--every=1"], timeout=60)
+    said = [line for line in done.stderr.splitlines() if "mpidec.run: error:" in line]
+    assert done.returncode == 1 and len(said) == 1 and "run.h5" in said[0] and "Traceback" not in done.stderr
+    assert len(record.read("run.h5").metrics["step"]) > 0
+
+
 def ranks_of(process: subprocess.Popen) -> list[int]:
     """Return the processes of the ranks that `process` launched."""
     found = []
