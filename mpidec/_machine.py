@@ -1,0 +1,150 @@
+"""What this process runs on: cores, load, BLAS threads, GPUs, HDF5, the current folder.  No MPI."""
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+GPU_ENVIRONMENT = {"MPICH_GPU_SUPPORT_ENABLED": "1", "MPIR_CVAR_ENABLE_GPU": "1", "MV2_USE_CUDA": "1",
+                   "OMPI_MCA_opal_cuda_support": "true", "I_MPI_OFFLOAD": "1"}
+
+
+class Gpu(NamedTuple):
+    """The devices of this host, the installed libraries that use them, and whether MPI takes device arrays."""
+
+    devices: int
+    libraries: list[str]
+    aware: bool | None
+    evidence: str
+
+
+def cpu() -> str:
+    """The processor's name."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def cores() -> frozenset[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def quota() -> float:
+    """The cores' worth of time that the container grants, infinite without a limit."""
+    try:
+        granted, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return int(granted) / int(period)
+    except (OSError, ValueError):
+        return float("inf")
+
+
+def load() -> float | None:
+    """Processes that want a core, averaged over the last minute."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def memory() -> int | None:
+    """Bytes of memory that are free for use, if the system says so."""
+    try:
+        found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return 1024 * int(found[1]) if found else None
+
+
+def blas_threads() -> int:
+    """The threads that NumPy's BLAS starts in this process."""
+    from threadpoolctl import threadpool_info
+    return max((pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, without importing it; None where it is not installed."""
+    if importlib.util.find_spec(package) is None:
+        return None
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(version unknown)"
+
+
+def gpu(environment: Mapping[str, str] | None = None) -> Gpu:
+    """Look for CUDA devices by asking the driver, and for CUDA-aware MPI by asking the library, then the environment."""
+    environment = os.environ if environment is None else environment
+    names = [f"{name} {found}" for name in ("cupy", "torch") if (found := installed(name))]
+    said = environment.get("MPIDEC_GPU_MPI", "auto").lower()
+    if said in ("on", "off"):
+        return Gpu(devices(), names, said == "on", f"MPIDEC_GPU_MPI={said}")
+    answer = mpi_query()
+    if answer is not None:
+        return Gpu(devices(), names, answer, "MPIX_Query_cuda_support")
+    for variable, value in GPU_ENVIRONMENT.items():
+        if environment.get(variable, "").lower() in (value, "1", "true"):
+            return Gpu(devices(), names, True, f"{variable}={environment[variable]}")
+    return Gpu(devices(), names, None, "the library has no MPIX_Query_cuda_support")
+
+
+def devices() -> int:
+    """CUDA devices, by the driver's own count: neither cupy nor torch is imported, no context is made."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        count = ctypes.c_int(0)
+        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+            return 0
+        return count.value
+    except (OSError, AttributeError):
+        return 0
+
+
+def mpi_query() -> bool | None:
+    """What `MPIX_Query_cuda_support` of the MPI library in this process says; None if there is no such function."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        lines = []
+    loaded = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if re.search(r"/lib(p?mpi|mpich|mpi_)[\w.-]*\.so", line))
+    for name in [*loaded, None]:                    # a library that is loaded already, private though its symbols may be
+        try:
+            query = ctypes.CDLL(name).MPIX_Query_cuda_support
+        except (OSError, AttributeError):
+            continue
+        return bool(query())
+    return None
+
+
+def hdf5() -> tuple[str, bool]:
+    """The versions of h5py and HDF5, and whether they write in parallel."""
+    import h5py
+    return f"h5py {h5py.__version__}, HDF5 {h5py.version.hdf5_version}", bool(h5py.get_config().mpi)
+
+
+def write_test(folder: str | os.PathLike[str] = ".") -> int:
+    """Write, close and read an HDF5 file in `folder`; return the bytes that are free there.
+
+    Raises
+    ------
+    OSError
+        If that fails.
+    """
+    import h5py
+    with tempfile.TemporaryDirectory(prefix=".mpidec-doctor-", dir=folder) as temporary:
+        path = Path(temporary, "test.h5")
+        with h5py.File(path, "w") as file:
+            file["x"] = range(1000)
+        with h5py.File(path, "r") as file:
+            if file["x"][-1] != 999:
+                raise OSError(f"{path}: what was written is not what is read")
+    return shutil.disk_usage(folder).free
