@@ -145,6 +145,6 @@ def picture(path: str | os.PathLike[str], machine: Mapping[str, Any], rows: Sequ
         panels[0, 0].set_ylabel("time of a mixing  [µs]")
         panels[1, 0].set_ylabel("time / local limit")
         figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
-        figure.suptitle(f"{machine['ranks']} ranks on {machine['cores']} cores, {machine['cpu']}, {machine['mpi']}",
+        figure.suptitle(f"{machine['ranks']} ranks on {machine['cores']} cores, {machine['cpu']}, {machine['mpi'].split(',')[0]}",
                         fontsize=8, color="0.4")
         figure.savefig(path, dpi=160)

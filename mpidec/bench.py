@@ -317,7 +317,7 @@ def run(options: Options, comm: MPI.Intracomm) -> None:
     """Measure what `options` say; rank 0 prints and writes the results."""
     facts = machine(comm)
     say(comm, f"{facts['ranks']} rank{'s' * (comm.size > 1)} on {facts['hosts']} host{'s' * (facts['hosts'] > 1)} of "
-              f"{facts['cores']} cores, {facts['cpu']}, {facts['mpi']}, load {facts['load_average']}\n"
+              f"{facts['cores']} cores, {facts['cpu']}, {facts['mpi'].split(',')[0]}, load {facts['load_average']}\n"
               f"us: time of a mixing; /local: times the local limit; Allr/: how often it fits into an MPI_Allreduce")
     if comm.size == 1:
         say(comm, f"One process: there is nobody to send to, so this measures the mixing of {AGENTS_ALONE} agents in one process "
