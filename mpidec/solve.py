@@ -163,7 +163,7 @@ class _Run:
             self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
             if record.resume:
                 meta = self._meta(record, seed)
-                first, s, (self._elapsed, rounds, sent) = self.recorder.resume({key: meta[key] for key in ("ranks", "mpi")})
+                first, s, (self._elapsed, rounds, sent) = self.recorder.resume({key: meta[key] for key in ("ranks", "mpi", "config")})
                 self.mixer.rounds, self.mixer.bytes = int(rounds), int(sent) if self.net.rank == 0 else 0
             else:
                 self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed))

@@ -10,7 +10,7 @@ import mpidec
 from mpidec import topology as T
 from mpidec.mixing import kernel, plan
 
-TRANSPORTS = ["neighbor", "p2p"]
+TRANSPORTS = ["auto", "neighbor", "p2p"]
 
 
 def random_weights(n, seed, density=0.3):

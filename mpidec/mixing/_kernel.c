@@ -1,84 +1,23 @@
-/* Weighted sums of rows: the arithmetic of every mixer, in one pass over memory.
- *
- *     out[i] = x_i + sum_j (w_ij x_j - v_ij x_i),
- *
- * the sum over the neighbours j in the order given.  Every product and every sum is rounded by itself (no fused
- * multiply-add: build with -ffp-contract=off), so that kernel.py gives the same bits where there is no compiler.
- */
+/* Weighted sums over rows that lie in one stack; see _rows.h for the arithmetic, and kernel.py. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <stdint.h>
-#include <string.h>
+#include "_rows.h"
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
-#define VECTOR __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3", "fp-contract=off")))
-#else
-#define VECTOR
-#endif
-
-enum { COLUMNS = 512, NEAR = 64 };   /* columns at a time, which stay in the L1 cache; neighbours at a time */
-
-/* One row: NAME adds COUNT neighbours to the sum in y; the first ones begin it, and the last ones add it to x. */
-#define TERM(r, j) ((w[j]) * (r)[t] - (v[j]) * x[t])
-#define DEFINE_ADD(NAME, TYPE, COUNT, SUM)                                                                               \
-    VECTOR static void NAME(const TYPE *restrict x, const TYPE *const *rows, const TYPE *w, const TYPE *v, Py_ssize_t d, \
-                            TYPE *restrict y, int first, int last)                                                       \
-    {                                                                                                                    \
-        const TYPE *restrict a = rows[0], *restrict b = rows[COUNT > 1 ? 1 : 0], *restrict c = rows[COUNT > 2 ? 2 : 0],  \
-                   *restrict e = rows[COUNT > 2 ? 3 : 0];                                                                \
-        (void)b, (void)c, (void)e;                                                                                       \
-        if (first && last)                                                                                               \
-            for (Py_ssize_t t = 0; t < d; t++)                                                                           \
-                y[t] = x[t] + (SUM((TYPE)0 +));                                                                          \
-        else if (first)                                                                                                  \
-            for (Py_ssize_t t = 0; t < d; t++)                                                                           \
-                y[t] = SUM((TYPE)0 +);                                                                                   \
-        else if (last)                                                                                                   \
-            for (Py_ssize_t t = 0; t < d; t++)                                                                           \
-                y[t] = x[t] + (SUM(y[t] +));                                                                             \
-        else                                                                                                             \
-            for (Py_ssize_t t = 0; t < d; t++)                                                                           \
-                y[t] = SUM(y[t] +);                                                                                      \
-    }
-#define ONE(begin) (begin TERM(a, 0))
-#define TWO(begin) (ONE(begin) + TERM(b, 1))
-#define FOUR(begin) ((TWO(begin) + TERM(c, 2)) + TERM(e, 3))
-
-#define DEFINE_ROW(TYPE, T)                                                                                              \
-    DEFINE_ADD(add1_##T, TYPE, 1, ONE)                                                                                   \
-    DEFINE_ADD(add2_##T, TYPE, 2, TWO)                                                                                   \
-    DEFINE_ADD(add4_##T, TYPE, 4, FOUR)                                                                                  \
-    static void row_##T(const TYPE *x, const TYPE **rows, const TYPE *w, const TYPE *v, Py_ssize_t k, Py_ssize_t d,      \
-                        TYPE *y, int begins, int ends)                                                                   \
-    {                                                                                                                    \
-        for (Py_ssize_t c = 0; c < d; c += COLUMNS) {                                                                    \
-            Py_ssize_t some = d - c < COLUMNS ? d - c : COLUMNS;                                                         \
-            for (Py_ssize_t j = 0; j < k;) {                                                                             \
-                int count = k - j >= 4 ? 4 : k - j >= 2 ? 2 : 1;                                                         \
-                const TYPE *at[4];                                                                                       \
-                for (int i = 0; i < count; i++)                                                                          \
-                    at[i] = rows[j + i] + c;                                                                             \
-                (count == 4 ? add4_##T : count == 2 ? add2_##T : add1_##T)(                                              \
-                    x + c, at, w + j, v + j, some, y + c, begins && j == 0, ends && j + count == k);                     \
-                j += count;                                                                                              \
-            }                                                                                                            \
-        }                                                                                                                \
-    }                                                                                                                    \
-                                                                                                                         \
+#define DEFINE_SUMS(TYPE, T)                                                                                             \
     /* Places below `near` are rows of `x`, the others rows of `halo`. */                                                \
-    static void mix_##T(Py_ssize_t m, Py_ssize_t d, const int64_t *indptr, const int32_t *indices, const TYPE *w,        \
-                        const TYPE *v, Py_ssize_t first, Py_ssize_t near, const TYPE *x, const TYPE *halo, TYPE *out)    \
+    static void mix_##T(ptrdiff_t m, ptrdiff_t d, const int64_t *indptr, const int32_t *indices, const TYPE *w,          \
+                        const TYPE *v, ptrdiff_t first, ptrdiff_t near, const TYPE *x, const TYPE *halo, TYPE *out)      \
     {                                                                                                                    \
         const TYPE *rows[NEAR];                                                                                          \
-        for (Py_ssize_t i = 0; i < m; i++) {                                                                             \
+        for (ptrdiff_t i = 0; i < m; i++) {                                                                              \
             const TYPE *xi = x + (first + i) * d;                                                                        \
             int64_t begin = indptr[i], end = indptr[i + 1];                                                              \
             if (begin == end)                                                                                            \
                 memcpy(out + i * d, xi, d * sizeof(TYPE));                                                               \
             for (int64_t from = begin; from < end; from += NEAR) {                                                       \
-                Py_ssize_t k = end - from < NEAR ? end - from : NEAR;                                                    \
-                for (Py_ssize_t j = 0; j < k; j++) {                                                                     \
-                    Py_ssize_t place = indices[from + j];                                                                \
+                ptrdiff_t k = end - from < NEAR ? end - from : NEAR;                                                     \
+                for (ptrdiff_t j = 0; j < k; j++) {                                                                      \
+                    ptrdiff_t place = indices[from + j];                                                                 \
                     rows[j] = place < near ? x + place * d : halo + (place - near) * d;                                  \
                 }                                                                                                        \
                 row_##T(xi, rows, w + from, v + from, k, d, out + i * d, from == begin, from + k == end);                \
@@ -87,23 +26,23 @@ enum { COLUMNS = 512, NEAR = 64 };   /* columns at a time, which stay in the L1 
     }                                                                                                                    \
                                                                                                                          \
     /* Rows start..stop, whose neighbours lie `shifts` rows further on, all with the same weights. */                    \
-    static void run_##T(Py_ssize_t start, Py_ssize_t stop, Py_ssize_t k, const int64_t *shifts, const TYPE *w,           \
-                        Py_ssize_t d, const TYPE *x, TYPE *out)                                                          \
+    static void run_##T(ptrdiff_t start, ptrdiff_t stop, ptrdiff_t k, const int64_t *shifts, const TYPE *w,              \
+                        ptrdiff_t d, const TYPE *x, TYPE *out)                                                           \
     {                                                                                                                    \
         const TYPE *rows[NEAR];                                                                                          \
-        for (Py_ssize_t i = start; i < stop; i++) {                                                                      \
+        for (ptrdiff_t i = start; i < stop; i++) {                                                                       \
             if (k == 0)                                                                                                  \
                 memcpy(out + i * d, x + i * d, d * sizeof(TYPE));                                                        \
-            for (Py_ssize_t from = 0; from < k; from += NEAR) {                                                          \
-                Py_ssize_t some = k - from < NEAR ? k - from : NEAR;                                                     \
-                for (Py_ssize_t j = 0; j < some; j++)                                                                    \
+            for (ptrdiff_t from = 0; from < k; from += NEAR) {                                                           \
+                ptrdiff_t some = k - from < NEAR ? k - from : NEAR;                                                      \
+                for (ptrdiff_t j = 0; j < some; j++)                                                                     \
                     rows[j] = x + (i + shifts[from + j]) * d;                                                            \
                 row_##T(x + i * d, rows, w + from, w + from, some, d, out + i * d, from == 0, from + some == k);         \
             }                                                                                                            \
         }                                                                                                                \
     }
-DEFINE_ROW(double, d)
-DEFINE_ROW(float, f)
+DEFINE_SUMS(double, d)
+DEFINE_SUMS(float, f)
 
 /* run(start, stop, shifts, weights, x, out): the rows start..stop of a matrix with one pattern, x and out of one shape. */
 static PyObject *run(PyObject *self, PyObject *const *args, Py_ssize_t count)

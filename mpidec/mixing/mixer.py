@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,15 @@ from mpi4py import MPI
 from .arrays import as_rows
 from .kernel import Runs, weighted_sum
 from .plan import Plan, Route
+from .stack import IN_FLIGHT, Links
+from .transport import Transport
+from .waiting import Exchange
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
     from .network import Network
 
+_NOTHING = np.empty((0, 0))
 _PHASES = 64                                        # phases of a random schedule that are kept at a time
 
 
@@ -26,21 +31,21 @@ class Pending:
     The rows handed to `start` must not change before `wait` returns.
     """
 
-    def __init__(self, requests: list[MPI.Request], finish: Callable[[], Any], sent: Any = None):
-        self._requests, self._finish = requests, finish
-        self._sent = sent                           # MPI reads it until the requests complete
+    def __init__(self, exchange: Exchange | None, finish: Callable[[], Any]):
+        self._exchange, self._finish = exchange, finish
         self._result: Any = None
 
     def wait(self) -> Any:
         """Complete the exchange, and return the mixed rows; again the same object when called again."""
         if self._finish is not None:
-            MPI.Request.Waitall(self._requests)
+            if self._exchange is not None:
+                self._exchange.wait()
             self._result, self._finish = self._finish(), None  # type: ignore[assignment]
         return self._result
 
     def test(self) -> bool:
         """Whether `wait` would return at once; gives MPI the chance to make progress."""
-        return self._finish is None or MPI.Request.Testall(self._requests)
+        return self._finish is None or self._exchange is None or self._exchange.test()
 
 
 class Phase:
@@ -62,7 +67,12 @@ class Phase:
         self.topology = topology
         self.n, self.m = topology.n, mixer.net.m
         self._plan = Plan(topology, self._net.blocks, self._net.rank)
-        self._wire = self._net.wire(self._plan) if self._net.size > 1 else None
+        stack = self._net.stack
+        self._links = None if stack is None else stack.links(topology, self._net.blocks, self._net.rank)
+        self._wires: dict[Plan, Transport] = {}
+        self._alone = self._net.size == 1
+        self._mark = topology.fingerprint()
+        self._where = f"W(X) over {topology.name}" + f", step {k}" * (k > 0)
 
     @property
     def next(self) -> Phase:
@@ -87,9 +97,12 @@ class Phase:
         -------
         array (m, ...), or a list of them
         """
-        if (self._wire is None and out is None and type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2
-                and len(X) == self.m and X.flags.c_contiguous):
-            return self._sum(X, np.empty_like(X))
+        if (out is None and type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) == self.m
+                and X.flags.c_contiguous):
+            if self._alone:
+                return self._sum(X, np.empty_like(X))
+            if self._links is not None and self._links.complete:
+                return self._mix_shared(self._links, X)
         return self.start(X, out).wait()
 
     def start(self, X: Any, out: np.ndarray | None = None) -> Pending:
@@ -101,24 +114,61 @@ class Phase:
             return self._start_many(X)
         rows, home = as_rows(X, self.m)
         if out is None:
-            target = np.empty_like(rows)
+            target = np.empty_like(rows) if self._links is None else self._links.stack.rows(rows.shape, rows.dtype)
         else:
             target, home = _target(out, rows, X), _giving(out)
-        if self._wire is None:
-            return Pending([], lambda: home(self._sum(rows, target)))
-        route = self._plan.halo_route
-        halo = np.empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
-        requests, sent = self._exchange(route, rows, halo)
-        return Pending(requests, lambda: home(self._sum(rows, target, halo)), sent)
+        if self._alone:
+            return Pending(None, lambda: home(self._sum(rows, target)))
+        if self._links is not None and rows.dtype.char in "fdFD":
+            return self._start_shared(self._links, rows, target, home)
+        requests, halo, sent = self._halo(self._plan, rows)
+        return Pending(Exchange(self._net.comm, requests, self._where, sent), lambda: home(self._sum(rows, target, halo)))
+
+    def _mix_shared(self, links: Links, X: np.ndarray) -> np.ndarray:
+        """All neighbours are on this node, and `X` is ready to be read there."""
+        stack, tag = links.stack, self._tag(X)
+        self._count(X)
+        seq, outs = stack.post(X, tag, links)
+        target = stack.rows(X.shape, X.dtype)
+        stack.finish(seq, tag, links, outs, X, _NOTHING, target, self._where)
+        return target
+
+    def _start_shared(self, links: Links, rows: np.ndarray, target: np.ndarray, home: Callable[[np.ndarray], Any]) -> Pending:
+        stack = links.stack
+        if stack.flying >= IN_FLIGHT:
+            raise RuntimeError(f"{IN_FLIGHT} mixings are under way on this network: wait for some before starting more")
+        parts = rows.view(rows.real.dtype)
+        tag = self._tag(parts)
+        seq, outs = stack.post(parts, tag, links)
+        exchange, halo = None, parts[:0]
+        if links.complete:
+            self._count(rows)
+        else:
+            requests, halo, sent = self._halo(links.plan, parts)
+            exchange = Exchange(self._net.comm, requests, self._where, sent)
+
+        def finish() -> Any:
+            stack.finish(seq, tag, links, outs, parts, halo, target.view(parts.dtype), self._where)
+            return home(target)
+        return Pending(exchange, finish)
+
+    def _tag(self, rows: np.ndarray) -> int:
+        return self._mark ^ (rows.shape[1] * 2 + (rows.itemsize == 8))
+
+    def _halo(self, plan: Plan, rows: np.ndarray) -> tuple[list[MPI.Request], np.ndarray, np.ndarray]:
+        """Begin to fetch the halo of a plan: the requests, where it will be, and what MPI reads until then."""
+        halo = np.empty((len(plan.halo), rows.shape[1]), rows.dtype)
+        requests, sent = self._exchange(plan, plan.halo_route, rows, halo)
+        return requests, halo, sent
 
     def _start_many(self, arrays: Sequence[Any]) -> Pending:
         if not arrays:
-            return Pending([], list)
+            return Pending(None, list)
         pairs = [as_rows(X, self.m) for X in arrays]
         dtypes = {rows.dtype for rows, _ in pairs}
         if len(dtypes) > 1:
             separate = [self.start(X) for X in arrays]
-            return Pending([], lambda: [pending.wait() for pending in separate])
+            return Pending(None, lambda: [pending.wait() for pending in separate])
         joint = self.start(np.concatenate([rows for rows, _ in pairs], axis=1))
 
         def split() -> list[Any]:
@@ -127,7 +177,7 @@ class Phase:
                 begin, end = end, end + rows.shape[1]
                 parts.append(home(np.ascontiguousarray(mixed[:, begin:end])))
             return parts
-        return Pending([], split)
+        return Pending(None, split)
 
     def spread(self, X: np.ndarray) -> np.ndarray:
         """The sender's row for each edge out of the local agents, sorted by sender, then receiver: `(m, ...) -> (edges, ...)`."""
@@ -160,10 +210,10 @@ class Phase:
         route, arrival = plan.edge_route
         M = np.ascontiguousarray(M)
         arrived = np.empty((len(arrival), *M.shape[1:]), M.dtype)
-        requests, sent = self._exchange(route, M, arrived)
+        requests, sent = self._exchange(plan, route, M, arrived)
         if route.own is not None:
             arrived[route.own[1]] = sent[route.own[0]]
-        MPI.Request.Waitall(requests)
+        Exchange(self._net.comm, requests, f"exchange over {self.topology.name}", sent).wait()
         result = np.empty_like(arrived)
         result[arrival] = arrived
         return result
@@ -179,13 +229,15 @@ class Phase:
         """Edges into the local agents: the rows that `exchange` returns."""
         return len(self._plan.receivers)
 
-    def _exchange(self, route: Route, rows: np.ndarray, arrived: np.ndarray) -> tuple[list[MPI.Request], np.ndarray]:
+    def _exchange(self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray) -> tuple[list[MPI.Request], np.ndarray]:
         self._count(rows)
         sent = rows[route.send]
-        if self._wire is None:
+        if self._alone:
             return [], sent
-        row = self._net.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
-        return self._wire.start(route, sent, arrived, row), sent
+        if plan not in self._wires:
+            self._wires[plan] = self._net.wire(plan)
+        row = self._net.row_type(_row_bytes(rows))
+        return self._wires[plan].start(route, sent, arrived, row), sent
 
     def _sum(self, rows: np.ndarray, target: np.ndarray, halo: np.ndarray | None = None) -> np.ndarray:
         if halo is None:
@@ -198,12 +250,12 @@ class Phase:
         mixer, edges = self._mixer, self._plan.edges
         mixer.rounds += 1
         mixer.messages += edges
-        mixer.bytes += edges * rows.itemsize * int(np.prod(rows.shape[1:]))
+        mixer.bytes += edges * _row_bytes(rows)
 
     def free(self) -> None:
         """Free the communicator; collective."""
-        if self._wire is not None:
-            self._wire.free()
+        while self._wires:
+            self._wires.popitem()[1].free()
 
 
 class Mixer:
@@ -274,6 +326,10 @@ class Mixer:
         if self in self.net._mixers:
             self.net._mixers.remove(self)
         self._closed = True
+
+
+def _row_bytes(rows: np.ndarray) -> int:
+    return rows.nbytes // len(rows) if len(rows) else rows.itemsize * math.prod(rows.shape[1:])
 
 
 def _giving(out: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:

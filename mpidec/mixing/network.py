@@ -13,6 +13,8 @@ from mpi4py import MPI
 from .blocks import Blocks
 from .kernel import ordered_sum
 from .launch import abort_when_uncaught, check_launcher
+from .local import LocalView
+from .stack import Stack
 from .transport import Neighbor, PointToPoint, RowTypes, Transport
 
 if TYPE_CHECKING:
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
     from .mixer import Mixer
     from .plan import Plan
 
-TRANSPORTS = ("auto", "neighbor", "p2p")
+TRANSPORTS = ("auto", "shared", "neighbor", "p2p")
 
 
-class Network:
+class Network(LocalView):
     """`n` agents over the ranks of a communicator, in blocks.
 
     Parameters
@@ -33,10 +35,11 @@ class Network:
         first ranks and down on the last; with fewer agents than ranks the last ranks host none.
     comm : mpi4py.MPI.Intracomm, optional
         `MPI.COMM_WORLD` by default.  The network works on a duplicate that it owns, so that its messages never meet yours.
-    transport : {"auto", "neighbor", "p2p"}, optional
-        How rows travel between ranks: neighbourhood collectives on the distributed-graph communicator, or point-to-point
-        messages.  `auto` (or the environment variable `MPIDEC_TRANSPORT`) takes the first for static and periodic
-        topologies and the second for random ones.
+    transport : {"auto", "shared", "neighbor", "p2p"}, optional
+        How rows travel between ranks (or the environment variable `MPIDEC_TRANSPORT`): `shared` reads them where they lie in
+        the memory of the node, `neighbor` sends them by neighbourhood collectives on the distributed-graph communicator, `p2p`
+        by point-to-point messages.  `auto` takes the first between the ranks of a node; between nodes, the second for static
+        and periodic topologies and the third for random ones.
 
     Attributes
     ----------
@@ -81,6 +84,7 @@ class Network:
         self.m = self.hi - self.lo
         self.row_type = RowTypes()
         self._mixers: list[Mixer] = []
+        self.stack = self._stack()
 
     @property
     def agents(self) -> range:
@@ -115,16 +119,26 @@ class Network:
             raise ValueError(f"the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
                              "must build the same one: give random topologies the same seed everywhere")
 
+    def _stack(self) -> Stack | None:
+        """The memory of the node, if rows are to be read there: the same decision on all ranks of a node."""
+        if self.size == 1 or self.transport not in ("auto", "shared"):
+            return None
+        stack = Stack(self.comm, int(os.environ.get("MPIDEC_RANKS_PER_NODE") or 0) or None)
+        if stack.shared:
+            return stack
+        stack.close()
+        return None
+
     def wire(self, plan: Plan) -> Transport:
-        """The transport of one plan; collective for a periodic topology."""
-        if self.transport == "p2p" or (self.transport == "auto" and plan.topology.period is None):
+        """The transport of the messages of one plan; collective for a periodic topology."""
+        if self.transport == "p2p" or (self.transport != "neighbor" and plan.topology.period is None):
             return PointToPoint(self.comm)
         return Neighbor(self.comm, plan.halo_route)
 
     def empty(self, shape: int | tuple[int, ...] = (), dtype: Any = np.float64) -> np.ndarray:
         """Rows for the local agents, uninitialized: shape `(m, *shape)`, where mixing them costs least."""
         shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        return np.empty((self.m, *shape), dtype)
+        return self.stack.rows((self.m, *shape), dtype) if self.stack is not None else np.empty((self.m, *shape), dtype)
 
     def sum(self, X: np.ndarray) -> np.ndarray:
         """Sum of the rows of all agents, on every rank: the same bits for any number of ranks.
@@ -210,8 +224,12 @@ class Network:
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
+        self._close_local()
         for mixer in list(self._mixers):
             mixer.close()
+        if self.stack is not None:
+            self.comm.Barrier()                     # by then everybody has read this rank's rows
+            self.stack.close()
         self.row_type.free()
         self.comm.Free()
 

@@ -15,6 +15,7 @@ from .kernel import Runs, Weights
 if TYPE_CHECKING:
     from ..topology import Topology
 
+_NOBODY = np.empty(0, np.int64)
 _MANY, _SPARSE = 1024, 64                           # agents from which on, and degree up to which, runs of rows pay
 
 
@@ -46,21 +47,24 @@ class Route:
 class Plan:
     """Rows `lo:hi` of one mixing matrix, cut for the rank that hosts those agents.
 
-    The rows that a product reads are stacked as *own rows, then halo*; the entries of a row keep the ascending order of
-    the agents whatever the stacking, so that each sum is taken in the same order on any number of ranks.
+    The rows that a sum reads have places: first the own rows, then those of the near ranks that are read where they lie,
+    then the halo, which comes in messages.  The terms of a sum keep the ascending order of the agents whatever their places,
+    so that each sum is taken in the same order on any number of ranks.
 
     Parameters
     ----------
     topology : Topology
     blocks : Blocks
     rank : int
+    near : array of int
+        Other ranks whose rows need no messages.
     """
 
-    def __init__(self, topology: Topology, blocks: Blocks, rank: int):
+    def __init__(self, topology: Topology, blocks: Blocks, rank: int, near: np.ndarray = _NOBODY):
         self.topology, self.blocks, self.rank = topology, blocks, rank
         self.lo, self.hi = blocks.bounds(rank)
         self.m = self.hi - self.lo
-        self.halo = np.empty(0, np.int64)
+        self.near, self.ins, self.halo = near, _NOBODY, _NOBODY
         self.weights: Weights | Runs
         worthwhile = blocks.size == 1 and self.m >= _MANY and topology.source.arcs <= _SPARSE * self.m
         runs = topology.source.runs() if worthwhile else None
@@ -69,11 +73,44 @@ class Plan:
             return
         places = self._rows.indices
         if blocks.size > 1:
-            own = (self.lo <= places) & (places < self.hi)
-            self.halo = np.unique(places[~own])
-            places = np.where(own, places - self.lo, self.m + np.searchsorted(self.halo, places))
+            places = self._places(places.astype(np.int64))
         columns = topology.columns(self.lo, self.hi) if topology.kind == "column" else None
         self.weights = Weights.of(self.lo, self._rows, places, columns)
+
+    def _places(self, agents: np.ndarray) -> np.ndarray:
+        owner = self.blocks.owner(agents)
+        near = np.isin(owner, self.near)
+        self.ins = np.unique(owner[near])
+        self.halo = np.unique(agents[(owner != self.rank) & ~near])
+        held = self.blocks.counts()[self.ins]
+        starts = self.m + np.cumsum(held) - held
+        first = np.array([self.blocks.bounds(rank)[0] for rank in self.ins.tolist()], np.int64)
+        places = np.where(owner == self.rank, agents - self.lo, self.m + held.sum() + np.searchsorted(self.halo, agents))
+        at = np.searchsorted(self.ins, owner[near])
+        places[near] = starts[at] + agents[near] - first[at]
+        return places
+
+    @cached_property
+    def outs(self) -> np.ndarray:
+        """The near ranks that read rows of this one."""
+        to = self.blocks.owner(self._out[1])
+        return np.unique(to[np.isin(to, self.near)])
+
+    @property
+    def terms(self) -> Weights:
+        """The weights, one by one."""
+        if isinstance(self.weights, Runs):
+            raise TypeError("runs of rows have no terms of their own")
+        return self.weights
+
+    def sources(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each term, where its row is: 0 for the own rows, 1... for the ranks `ins`, then the halo; and which row there."""
+        indices = self.terms.indices
+        held = self.blocks.counts()[self.ins]
+        starts = np.concatenate([[0], self.m + np.cumsum(held) - held, [self.m + held.sum()]])
+        source = np.searchsorted(starts, indices, "right") - 1
+        source = np.where(indices < self.m, 0, source)
+        return source, indices - starts[source]
 
     @cached_property
     def _rows(self) -> csr_array:
@@ -99,7 +136,7 @@ class Plan:
         """Each neighbouring rank gets every row that it reads once, however many of its agents read it."""
         agent, receiver = self._out
         to = self.blocks.owner(receiver)
-        remote = to != self.rank
+        remote = (to != self.rank) & ~np.isin(to, self.near)
         pairs = np.unique(to[remote] * self.blocks.n + agent[remote])
         return Route.of(pairs % self.blocks.n - self.lo, pairs // self.blocks.n, self.blocks.owner(self.halo), self.rank)
 

@@ -1,0 +1,67 @@
+/* Weighted sums of rows: the arithmetic of every mixer, in one pass over memory; for _kernel.c and _shared.c.
+ *
+ *     out[i] = x_i + sum_j (w_ij x_j - v_ij x_i),
+ *
+ * the sum over the neighbours j in the order given.  Every product and every sum is rounded by itself (no fused
+ * multiply-add: build with -ffp-contract=off), so that kernel.py gives the same bits where there is no compiler.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
+#define VECTOR __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3", "fp-contract=off")))
+#else
+#define VECTOR
+#endif
+
+enum { COLUMNS = 512, NEAR = 64 };   /* columns at a time, which stay in the L1 cache; neighbours at a time */
+
+/* One row: NAME adds COUNT neighbours to the sum in y; the first ones begin it, and the last ones add it to x. */
+#define TERM(r, j) ((w[j]) * (r)[t] - (v[j]) * x[t])
+#define DEFINE_ADD(NAME, TYPE, COUNT, SUM)                                                                               \
+    VECTOR static void NAME(const TYPE *restrict x, const TYPE *const *rows, const TYPE *w, const TYPE *v, ptrdiff_t d,  \
+                            TYPE *restrict y, int first, int last)                                                       \
+    {                                                                                                                    \
+        const TYPE *restrict a = rows[0], *restrict b = rows[COUNT > 1 ? 1 : 0], *restrict c = rows[COUNT > 2 ? 2 : 0],  \
+                   *restrict e = rows[COUNT > 2 ? 3 : 0];                                                                \
+        (void)b, (void)c, (void)e;                                                                                       \
+        if (first && last)                                                                                               \
+            for (ptrdiff_t t = 0; t < d; t++)                                                                            \
+                y[t] = x[t] + (SUM((TYPE)0 +));                                                                          \
+        else if (first)                                                                                                  \
+            for (ptrdiff_t t = 0; t < d; t++)                                                                            \
+                y[t] = SUM((TYPE)0 +);                                                                                   \
+        else if (last)                                                                                                   \
+            for (ptrdiff_t t = 0; t < d; t++)                                                                            \
+                y[t] = x[t] + (SUM(y[t] +));                                                                             \
+        else                                                                                                             \
+            for (ptrdiff_t t = 0; t < d; t++)                                                                            \
+                y[t] = SUM(y[t] +);                                                                                      \
+    }
+#define ONE(begin) (begin TERM(a, 0))
+#define TWO(begin) (ONE(begin) + TERM(b, 1))
+#define FOUR(begin) ((TWO(begin) + TERM(c, 2)) + TERM(e, 3))
+
+#define DEFINE_ROW(TYPE, T)                                                                                              \
+    DEFINE_ADD(add1_##T, TYPE, 1, ONE)                                                                                   \
+    DEFINE_ADD(add2_##T, TYPE, 2, TWO)                                                                                   \
+    DEFINE_ADD(add4_##T, TYPE, 4, FOUR)                                                                                  \
+    static void row_##T(const TYPE *x, const TYPE **rows, const TYPE *w, const TYPE *v, ptrdiff_t k, ptrdiff_t d,        \
+                        TYPE *y, int begins, int ends)                                                                   \
+    {                                                                                                                    \
+        for (ptrdiff_t c = 0; c < d; c += COLUMNS) {                                                                     \
+            ptrdiff_t some = d - c < COLUMNS ? d - c : COLUMNS;                                                          \
+            for (ptrdiff_t j = 0; j < k;) {                                                                              \
+                int count = k - j >= 4 ? 4 : k - j >= 2 ? 2 : 1;                                                         \
+                const TYPE *at[4];                                                                                       \
+                for (int i = 0; i < count; i++)                                                                          \
+                    at[i] = rows[j + i] + c;                                                                             \
+                (count == 4 ? add4_##T : count == 2 ? add2_##T : add1_##T)(                                              \
+                    x + c, at, w + j, v + j, some, y + c, begins && j == 0, ends && j + count == k);                     \
+                j += count;                                                                                              \
+            }                                                                                                            \
+        }                                                                                                                \
+    }
+DEFINE_ROW(double, d)
+DEFINE_ROW(float, f)
