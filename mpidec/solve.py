@@ -162,8 +162,8 @@ class _Run:
         if record is not None:
             self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
             if record.resume:
-                meta = self._meta(record, seed)
-                first, s, (self._elapsed, rounds, sent) = self.recorder.resume({key: meta[key] for key in ("ranks", "mpi", "config")})
+                meta = {key: value for key, value in self._meta(record, seed).items() if key in ("ranks", "mpi", "config")}
+                first, s, (self._elapsed, rounds, sent) = self.recorder.resume(meta)
                 self.mixer.rounds, self.mixer.bytes = int(rounds), int(sent) if self.net.rank == 0 else 0
             else:
                 self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed))

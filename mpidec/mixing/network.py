@@ -227,8 +227,8 @@ class Network(LocalView):
         self._close_local()
         for mixer in list(self._mixers):
             mixer.close()
+        self.comm.Barrier()                         # by then everybody has read this rank's rows
         if self.stack is not None:
-            self.comm.Barrier()                     # by then everybody has read this rank's rows
             self.stack.close()
         self.row_type.free()
         self.comm.Free()

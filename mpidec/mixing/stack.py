@@ -191,8 +191,8 @@ class Stack:
             if what == _UNMAPPED:
                 self._map(rank, seq)
             elif what == _OTHER_TAG:
-                raise ValueError(f"rank {self.near[self.me]} and rank {self.near[rank]} mix different things in mixing {seq} ({where} "
-                                 "here): every rank must call the same operation with rows of one shape and dtype")
+                raise ValueError(f"rank {self.near[self.me]} and rank {self.near[rank]} mix different things in mixing {seq} "
+                                 f"({where} here): every rank must call the same operation with rows of one shape and dtype")
             else:
                 doing = "to begin" if what == _LATE_POST else "to read the rows of this rank in"
                 expire(f"rank {self.near[rank]} {doing} mixing {seq} ({where})")

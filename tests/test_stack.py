@@ -1,0 +1,106 @@
+"""Rows in the memory of a node: read where they lie, changed when nobody reads them any more, and given back."""
+
+import gc
+import os
+import time
+
+import numpy as np
+import pytest
+
+import mpidec
+from mpidec import topology as T
+from mpidec.mixing import stack
+
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.skipif(stack._shared is None, reason="the kernel is not compiled")]
+SMALL, LARGE = 5, (stack._SMALL // 8) * 3 + 7                          # columns that are copied, and that are read in place
+
+
+@pytest.fixture
+def net():
+    with mpidec.Network() as net:
+        yield net
+
+
+def test_rows_and_results_lie_in_the_stack(net):
+    W, X = net.mixer(T.ring(net.n)), net.empty(LARGE)
+    X[...] = net.rank
+    copies = len(net.stack._copies)
+    Y = W(X)
+    assert X.base is not None
+    assert Y.base is not None
+    assert len(net.stack._copies) == copies                             # nothing was copied
+    dense = T.ring(net.n).W.toarray() @ np.arange(float(net.n))
+    np.testing.assert_allclose(Y, np.full((1, LARGE), dense[net.rank]), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("d", [SMALL, LARGE])
+def test_rows_may_change_as_soon_as_mixing_returns(net, d):
+    """Fast ranks overwrite their rows at once, slow ones read late: whoever reads must not see it."""
+    W, X = net.mixer(T.exponential(net.n)), net.empty(d)
+    dense = T.exponential(net.n).W.toarray()
+    for k in range(60):
+        X[...] = 100 * k + net.rank
+        if k % net.n == net.rank:
+            time.sleep(0.003)
+        Y = W(X)
+        X[...] = np.nan
+        np.testing.assert_allclose(Y, np.full((1, d), dense[net.rank] @ (100.0 * k + np.arange(net.n))), rtol=1e-13)
+
+
+def test_results_that_are_kept_stay_as_they_are(net):
+    W = net.mixer(T.ring(net.n))
+    kept = [W(np.full((net.m, SMALL), float(k))) for k in range(200)]
+    for k, Y in enumerate(kept):
+        np.testing.assert_array_equal(Y, np.full((net.m, SMALL), float(k)))
+
+
+def test_blocks_are_used_again(net):
+    W = net.mixer(T.ring(net.n))
+    for d in (SMALL, LARGE):
+        Y = np.ones((net.m, d))
+        for _ in range(50):
+            Y = W(Y)
+    del Y
+    assert len(net.stack._blocks) < 16
+
+
+def test_nothing_is_left_when_networks_are_closed(comm):
+    def files():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+    counts = []
+    for _ in range(6):
+        with mpidec.Network() as net:
+            W = net.mixer(T.ring(net.n))
+            for d in (SMALL, LARGE, 3 * LARGE):
+                W(W(np.ones((net.m, d))))
+            del W
+        comm.Barrier()
+        counts.append(files())
+    assert counts[-1] <= counts[1]
+
+
+def test_a_network_pretends_to_be_several_nodes(monkeypatch, comm):
+    monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", "2")
+    n = 3 * comm.size
+    X = np.random.default_rng(0).standard_normal((n, 9))
+    with mpidec.Network(n) as net:
+        assert net.stack is None or len(net.stack.near) <= 2
+        for make in (T.exponential, T.one_peer_exponential, lambda n: T.star(n, weights="push")):
+            np.testing.assert_allclose(net.mixer(make(n))(X[net.lo:net.hi]), (make(n).at(0).W @ X)[net.lo:net.hi], atol=1e-14)
+
+
+def test_rows_of_different_shapes_are_found(net):
+    W = net.mixer(T.complete(net.n))
+    with pytest.raises(ValueError, match=r"rank \d+ and rank \d+ mix different things in mixing 1 \(W\(X\) over complete here\)"):
+        W(np.zeros((net.m, 4 if net.rank else 3)))
+
+
+def test_too_many_mixings_under_way(net):
+    W = net.mixer(T.ring(net.n))
+    pending = [W.start(np.ones((net.m, 2))) for _ in range(stack.IN_FLIGHT)]
+    with pytest.raises(RuntimeError, match="60 mixings are under way"):
+        W.start(np.ones((net.m, 2)))
+    for one in reversed(pending):
+        np.testing.assert_array_equal(one.wait(), np.ones((net.m, 2)))
+
