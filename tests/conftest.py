@@ -66,8 +66,9 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
         if item.get_closest_marker("gpu") and not has_gpu():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device and cupy"))
-    gc.collect()
-    gc.freeze()                                             # what is imported by now is not searched after each test
+    if PARALLEL:
+        gc.collect()
+        gc.freeze()                                         # what is imported by now is not searched after each test
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -136,10 +137,10 @@ class Collective:
 
 @pytest.fixture(autouse=True)
 def _together():
-    """Collect garbage after each test, on all ranks (destructors may be collective), and let no rank run ahead."""
+    """Under several ranks, collect garbage after each test (destructors may be collective) and let none run ahead."""
     yield
-    gc.collect()
     if PARALLEL:
+        gc.collect()
         WORLD.Barrier()
 
 
