@@ -241,14 +241,18 @@ class Report:
         """Print a finding on rank 0."""
         self.worst = max(self.worst, finding.status, key=SEVERITY.index)
         if self.comm.rank == 0:
-            print(f"{finding.status:<5}{name:<20} {finding.text}", flush=True)
+            _say(name, finding)
 
     def _expire(self, name: str, progress: list[str]) -> None:
         """The collective hangs, and nothing that follows could be trusted: say so and end the job."""
-        print(f"{FAIL:<5}{name:<20} rank {self.comm.rank}: after {self.seconds:g} s it {progress[0]}",
-              flush=True)
+        _say(name, Finding(FAIL, f"rank {self.comm.rank}: after {self.seconds:g} s it {progress[0]}"))
         time.sleep(1)                               # the other ranks have something to say, too
         os._exit(1)
+
+
+def _say(name: str, finding: Finding) -> None:
+    sys.stdout.write(f"{finding.status:<5}{name:<20} {finding.text}\n")      # at once: ranks may write beside each other
+    sys.stdout.flush()
 
 
 def _ranks(ranks: Sequence[int]) -> str:
