@@ -1,0 +1,142 @@
+"""Who sends to whom, with which weights, in one local-view call: from the arguments, checked."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .plan import Plan
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The edges of one call at one node of the graph (a rank, or a machine).
+
+    Attributes
+    ----------
+    mode : {"static", "dynamic", "push"}
+        Along the topology that was set; as both sides say; or as the senders say.
+    sources : tuple of int
+        Nodes that send to this one, ascending; empty in push mode, where nobody knows yet.
+    dests : dict
+        Node: what this one's array is multiplied by on the way there.
+    own : float
+    weights : dict or None
+        Node: what the array from there is multiplied by; None for 1.
+    plan : Plan or None
+        The weights of the topology, if there are no others.
+    """
+
+    mode: str
+    sources: tuple[int, ...]
+    dests: dict[int, float]
+    own: float = 0.0
+    weights: dict[int, float] | None = None
+    plan: Plan | None = None
+
+    @classmethod
+    def of(cls, plan: Plan | None, me: int, size: int, self_weight: Any, src: Any, dst: Any, names: tuple[str, str],
+           kind: str = "rank") -> Edges:
+        """From the arguments of a call.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Naming the argument and the remedy.
+        """
+        src_name, dst_name = names
+        given = (self_weight is not None, src is not None, dst is not None)
+        if given not in ((False, False, False), (True, True, False), (True, False, True), (True, True, True)):
+            have = [name for name, there in zip(("self_weight", *names), given) if there]
+            raise ValueError(f"only {' and '.join(have)} given, expected self_weight with {src_name} (pull), with {dst_name} "
+                             "(push), with both (push-pull), or nothing (the topology's weights)")
+        own = number(self_weight, "self_weight") if given[0] else 0.0
+        weights = weighted(src, src_name, me, size, kind) if given[1] else None
+        dests = weighted(dst, dst_name, me, size, kind) if given[2] else {}
+        if given[2]:
+            return cls("dynamic" if given[1] else "push", tuple(weights or ()), dests, own, weights)
+        return cls.static(plan, weights, own, src_name, kind)
+
+    @classmethod
+    def static(cls, plan: Plan | None, weights: dict[int, float] | None, own: float, src_name: str, kind: str) -> Edges:
+        """Along the topology that was set; pulled with `weights`, or mixed with its own."""
+        if plan is None:
+            setter = "set_topology" if kind == "rank" else "set_machine_topology"
+            raise ValueError(f"no topology is set for the {kind}s: call net.{setter}(topology), or give all weights")
+        route = plan.halo_route
+        sources, dests = tuple(route.sources.tolist()), dict.fromkeys(route.dests.tolist(), 1.0)
+        strangers = sorted(set(weights or ()) - set(sources))
+        if strangers:
+            raise ValueError(f"{src_name} names {kind} {strangers[0]}, which does not send to {kind} {plan.rank} in the "
+                             f"{plan.topology.name} topology ({kind}s {list(sources)} do): add {dst_name(src_name)} on both sides")
+        return cls("static", sources, dests, own, weights, plan if weights is None else None)
+
+    @classmethod
+    def lists(cls, plan: Plan | None, me: int, size: int, src: Any, dst: Any, names: tuple[str, str]) -> Edges:
+        """The same without weights: lists of ranks."""
+        sources = weighted(src, names[0], me, size) if src is not None else None
+        dests = weighted(dst, names[1], me, size) if dst is not None else {}
+        if dst is None:
+            return cls.static(plan, sources, 0.0, names[0], "rank")
+        return cls("dynamic" if src is not None else "push", tuple(sorted(sources or ())), dests, 0.0, sources)
+
+    def terms(self, me: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]) -> list[tuple[float, np.ndarray]]:
+        """`(weight, array)` of the sum at this node, in ascending order of the nodes."""
+        terms = {node: ((1.0 if self.weights is None else self.weights[node]) * weight, array)
+                 for node, (weight, array) in arrived.items() if self.weights is None or node in self.weights}
+        terms[me] = (self.own, own)
+        return [terms[node] for node in sorted(terms)]
+
+
+def weighted(given: Any, what: str, me: int, size: int, kind: str = "rank") -> dict[int, float]:
+    """`{node: weight}`, ascending, from a dict, or from a list of nodes, which then weigh 1."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable)):
+        raise TypeError(f"{what} is {given!r}, expected a dict {{{kind}: weight}} or a list of {kind}s")
+    pairs = list(given.items()) if isinstance(given, Mapping) else [(node, 1.0) for node in given]
+    result = {}
+    for key, weight in pairs:
+        node = index(key, what, size, kind)
+        if node == me:
+            raise ValueError(f"{what} names {kind} {node} itself: its own array is weighted by self_weight")
+        if node in result:
+            raise ValueError(f"{what} names {kind} {node} twice, expected each {kind} once")
+        result[node] = number(weight, f"{what}[{node}]")
+    return dict(sorted(result.items()))
+
+
+def index(key: Any, what: str, size: int, kind: str = "rank") -> int:
+    """A node's number, checked."""
+    try:
+        node = operator.index(key)
+    except TypeError:
+        raise TypeError(f"{what} names {key!r}, expected a {kind}: a whole number from 0 to {size - 1}") from None
+    if isinstance(key, (bool, np.bool_)) or not 0 <= node < size:
+        raise ValueError(f"{what} names {kind} {key}, expected one from 0 to {size - 1}")
+    return node
+
+
+def number(weight: Any, what: str) -> float:
+    """A weight as a float, checked."""
+    try:
+        value = float(weight)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} is {weight!r}, expected a number") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{what} is {value}, expected a finite number")
+    return value
+
+
+def valid_nodes(given: Any, size: int) -> set[int]:
+    """The nodes in an argument that may be wrong otherwise."""
+    if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable)):
+        return set()
+    return {int(node) for node in given if isinstance(node, (int, np.integer)) and 0 <= node < size}
+
+
+def dst_name(src_name: str) -> str:
+    return src_name.replace("src", "dst")

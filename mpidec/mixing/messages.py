@@ -1,0 +1,283 @@
+"""Checked messages between ranks: every one says to which call it belongs, and no wait is for ever.
+
+A call is a script (a generator) that sends, says which messages it needs, and yields until they are here.  Each message
+is a letter (call, operation, dtype, shape, weight) with a small array inside, or announcing a large one that follows.  So
+a message that nobody expects, one that is not what the call needs, and one that never comes are all found out: the first
+two by the letter, the third by asking the rank that should have sent it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import sys
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from .calls import Call
+from .letters import ASKS, DATA, FAILED, LAST, OK, REFUSED, Disagreement, Letter, Script, describe
+
+LETTER, PAYLOAD, PAYLOADS = 16384, 16385, 8000      # tags; mixers use small ones
+INLINE, CHUNK = 8192, 1 << 30                       # bytes that travel within a letter, and at most in one message
+PATIENCE = 0.1                                      # seconds of waiting after which a rank asks where the message is
+REMEMBERED = 4096                                   # calls
+
+
+class Past(NamedTuple):
+    """What is remembered of a call that has ended."""
+
+    op: str
+    mode: str
+    out: frozenset[int]
+    error: str
+
+
+class Messenger:
+    """All calls of one rank: delivers letters to them, and moves them on.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Tags from 16384 on are the messenger's.
+    """
+
+    def __init__(self, comm: MPI.Intracomm):
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.timeout = timeout()
+        self._count = 0
+        self._pairs: Counter[int] = Counter()
+        self._active: dict[tuple[int, int], Call] = {}
+        self._past: OrderedDict[tuple[int, int], Past] = OrderedDict()
+        self._early: dict[tuple[int, int], list[tuple[int, Letter, np.ndarray]]] = {}
+        self._orphans: list[tuple[list[MPI.Request], Any]] = []
+        self._late: list[Disagreement] = []
+        self._status = MPI.Status()
+        self._correspondents: set[int] = set()
+        self._closing = self._quarreled = False
+
+    def call(self, op: str, peer: int | None = None) -> Call:
+        """A new call of all ranks, or with one `peer`."""
+        if peer is None:
+            self._count += 1
+            return Call(self, op, self._count)
+        self._pairs[peer] += 1
+        return Call(self, op, self._pairs[peer], peer)
+
+    def begin(self, call: Call, script: Script) -> Call:
+        """Start the script of a call; the messages that came before it was begun are delivered."""
+        key = _key(call)
+        self._active[key] = call
+        call.begin(script)
+        for source, letter, data in self._early.pop(key, ()):
+            self._deliver(source, letter, data)
+        call.advance()
+        return call
+
+    def give_up(self, call: Call, error: Exception, concerned: Iterable[int]) -> None:
+        """End a call that could not begin."""
+        self._active[_key(call)] = call
+        call.fail(error, concerned)
+        for source, letter, data in self._early.pop(_key(call), ()):
+            self._deliver(source, letter, data)
+
+    def progress(self) -> None:
+        """Deliver what has arrived, and move all calls on."""
+        while (message := self.comm.Improbe(MPI.ANY_SOURCE, LETTER, self._status)) is not None:
+            source, raw = self._status.Get_source(), bytearray(self._status.Get_count(MPI.BYTE))
+            message.Recv([raw, MPI.BYTE])
+            end = 4 + struct.unpack_from("<I", raw)[0]
+            letter = Letter(*pickle.loads(raw[4:end]))
+            inline = np.frombuffer(raw[end:], np.uint8)
+            if letter.kind == LAST:
+                continue
+            if self._closing or letter.number <= (self._pairs[source] if letter.pair else self._count):
+                self._deliver(source, letter, inline)
+            else:
+                self._early.setdefault((letter.number, source if letter.pair else -1), []).append((source, letter, inline))
+        for call in list(self._active.values()):
+            call.advance()
+        if self._orphans:
+            self._orphans = [orphan for orphan in self._orphans if not MPI.Request.Testall(orphan[0])]
+
+    def wait(self, call: Call) -> None:
+        """Until a call is done; after `MPIDEC_TIMEOUT` seconds the job is aborted with a report."""
+        began, turns, waited, asked = time.monotonic(), 0, 0.0, PATIENCE
+        while not call.done:
+            self.progress()
+            self.complain()
+            turns += 1
+            if call.done or turns < 100:
+                os.sched_yield()
+                continue
+            waited = time.monotonic() - began
+            if waited > asked:
+                call.ask()
+                asked = waited + PATIENCE
+            if waited > self.timeout:
+                self._expire(call, waited)
+            if waited < 0.02:
+                os.sched_yield()
+            else:
+                time.sleep(min(1e-3, waited / 100))
+
+    def complain(self) -> None:
+        """Raise what was found out about calls that had already ended."""
+        if self._late:
+            self._quarreled = True
+            raise self._late.pop(0)
+
+    def close(self) -> Disagreement | None:
+        """Receive all that is still on its way, so that nothing of it can meet another network; collective.
+
+        Returns what was found out about calls that had ended, if that is the first that this rank hears of it.
+        """
+        self._closing, told = True, self._quarreled
+        for letters in list(self._early.values()):
+            for early in letters:
+                self._deliver(*early)
+        for dest in list(self._correspondents):     # a letter is received after all that were sent before it
+            self.post(dest, Letter(LAST, False, 0, "", ""), synchronous=True)
+        barrier = None
+        while barrier is None or not barrier.Test():
+            self.progress()
+            if barrier is None and not self._orphans:
+                barrier = self.comm.Ibarrier()
+            os.sched_yield()
+        while self._orphans or self._active:
+            self.progress()
+            for call in list(self._active.values()):
+                call.abandon()
+        return self._late[0] if self._late and not told else None
+
+    def post(self, dest: int, letter: Letter, flat: np.ndarray | None = None,
+             synchronous: bool = False) -> list[tuple[MPI.Request, Any]]:
+        """Send a letter and its array; the requests, each with what it reads."""
+        head = pickle.dumps(tuple(letter), pickle.HIGHEST_PROTOCOL)
+        data = np.empty(0, np.uint8) if flat is None else flat.view(np.uint8)
+        small = data.nbytes <= INLINE
+        raw = struct.pack("<I", len(head)) + head + (data.tobytes() if small else b"")
+        self._correspondents.add(dest)
+        send = self.comm.Issend if synchronous else self.comm.Isend
+        requests: list[tuple[MPI.Request, Any]] = [(send([raw, MPI.BYTE], dest, LETTER), raw)]
+        if not small:
+            requests += [(self.comm.Isend([piece, MPI.BYTE], dest, _tag(letter)), piece) for piece in _pieces(data)]
+        if letter.kind != DATA:
+            self.orphan([requests[0][0]], raw)
+        return requests
+
+    def payload(self, source: int, letter: Letter, data: np.ndarray) -> list[MPI.Request]:
+        """Receive the array that a letter announces, if it does."""
+        if letter.nbytes <= INLINE:
+            return []
+        return [self.comm.Irecv([piece, MPI.BYTE], source, _tag(letter)) for piece in _pieces(data)]
+
+    def orphan(self, requests: list[MPI.Request], kept: Any) -> None:
+        """Keep what MPI still reads or writes although nobody waits for it."""
+        if not MPI.Request.Testall(requests):
+            self._orphans.append((requests, kept))
+
+    def forget(self, call: Call) -> None:
+        """A call has ended."""
+        self._quarreled |= bool(call.text)
+        self._active.pop(_key(call), None)
+        self._past[_key(call)] = Past(call.op, call.mode, call.out, call.text)
+        if len(self._past) > REMEMBERED:
+            self._past.popitem(last=False)
+
+    def _deliver(self, source: int, letter: Letter, inline: np.ndarray) -> None:
+        key = (letter.number, source if letter.pair else -1)
+        call, past = self._active.get(key), self._past.get(key)
+        if letter.kind == DATA:
+            data = inline if letter.nbytes <= INLINE else np.empty(letter.nbytes, np.uint8)
+            problem = call.objection(source, letter) if call is not None else None
+            if call is not None and problem is None:
+                call.accept(source, letter, data)
+                return
+            self.orphan(self.payload(source, letter, data), data)
+            if past is not None and past.error:
+                self._reply(FAILED, source, letter, past.error)
+            else:
+                self._quarrel(call, source, letter, problem or self._unexpected(source, letter, past))
+        elif letter.kind == ASKS:
+            self._answer(call, past, source, letter)
+        elif call is not None and (letter.kind == REFUSED or call.waits_for(source)):
+            call.fail(Disagreement(letter.text))
+        elif call is None and letter.kind == REFUSED and not (past is not None and past.error):
+            self._late.append(Disagreement(letter.text))
+
+    def _answer(self, call: Call | None, past: Past | None, source: int, letter: Letter) -> None:
+        record = call if call is not None else past
+        if record is None:                          # this rank makes no more calls
+            self._reply(REFUSED, source, letter, f"rank {source} is in {describe(letter.op, letter.mode, letter.number)}, "
+                                                 f"rank {self.rank} closes the network")
+            return
+        if past is not None and past.error:
+            self._reply(FAILED, source, letter, past.error)
+        elif (record.op, record.mode) != (letter.op, letter.mode):
+            self._quarrel(call, source, letter, self._unexpected(source, letter, record))
+        elif source not in record.out and letter.stage != OK:
+            self._quarrel(call, source, letter,
+                          f"rank {source} expects a message from rank {self.rank} in "
+                          f"{describe(letter.op, letter.mode, letter.number)}, rank {self.rank} does not send one")
+
+    def _unexpected(self, source: int, letter: Letter, record: Call | Past | None) -> str:
+        what = describe(letter.op, letter.mode, letter.number)
+        if record is not None and (record.op, record.mode) != (letter.op, letter.mode):
+            mine = describe(record.op, record.mode, letter.number)
+            return f"rank {source} is in {what}, rank {self.rank} in {mine}: every rank makes the same calls in the same order"
+        return f"rank {source} sends to rank {self.rank} in {what}, rank {self.rank} does not expect it"
+
+    def _quarrel(self, call: Call | None, source: int, letter: Letter, problem: str) -> None:
+        """Both sides raise."""
+        self._reply(REFUSED, source, letter, problem)
+        if call is not None:
+            call.fail(Disagreement(problem))
+        else:
+            self._late.append(Disagreement(problem))
+
+    def _reply(self, kind: int, dest: int, letter: Letter, text: str) -> None:
+        self.post(dest, Letter(kind, letter.pair, letter.number, letter.op, letter.mode, text=text))
+
+    def _expire(self, call: Call, waited: float) -> None:
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
+        lines = [f"[rank {self.rank}] waits for {_ranks(call.missing())} since {since} ({waited:.0f} s) in {call}"]
+        lines += [f"[rank {self.rank}]   under way: {other}, waits for {_ranks(other.missing())}"
+                  for other in self._active.values() if other is not call]
+        lines += [f"[rank {self.rank}] aborts the job; MPIDEC_TIMEOUT is {self.timeout:g} s"]
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
+        time.sleep(0.5)                             # let the others say what they wait for
+        self.comm.Abort(1)
+
+
+def timeout() -> float:
+    """`MPIDEC_TIMEOUT` in seconds, 60 by default."""
+    text = os.environ.get("MPIDEC_TIMEOUT") or "60"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(f"MPIDEC_TIMEOUT is {text!r}, expected a number of seconds > 0 (inf: no limit)")
+    return seconds
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+
+
+def _key(call: Call) -> tuple[int, int]:
+    return call.number, -1 if call.peer is None else call.peer
+
+
+def _tag(letter: Letter) -> int:
+    return PAYLOAD + PAYLOADS * letter.pair + (letter.number * 8 + letter.stage) % PAYLOADS
+
+
+def _pieces(data: np.ndarray) -> list[np.ndarray]:
+    return [data[start:start + CHUNK] for start in range(0, len(data), CHUNK)]
