@@ -224,7 +224,7 @@ class Network(LocalView):
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
-        self._close_local()
+        error = self._close_local()
         for mixer in list(self._mixers):
             mixer.close()
         self.comm.Barrier()                         # by then everybody has read this rank's rows
@@ -232,6 +232,8 @@ class Network(LocalView):
             self.stack.close()
         self.row_type.free()
         self.comm.Free()
+        if error is not None:
+            raise error
 
     def __enter__(self) -> Network:
         return self
