@@ -168,7 +168,7 @@ class Stack:
             late = _shared.drained(self._heads, oldest[2], oldest[1], timeout())
             if late >= 0:
                 expire(f"rank {self.near[late]} to read the rows of this rank in mixing {oldest[1]}")
-            self._copies.remove(oldest)
+            self._copies = [copy for copy in self._copies if copy is not oldest]
         block = self._allocate(nbytes)
         if block is None:
             raise MemoryError(f"no shared memory for {nbytes} bytes of rows on rank {self.near[self.me]}: {len(self._own)} blocks "
