@@ -307,7 +307,7 @@ def test_different_arrays(net, x0, x1, op):
     i, x = net.rank, (x0, x1)[net.rank % 2]
     if op == "push":
         right = [(i + 1) % net.n]
-        disagree(net, lambda: net.neighbor_allreduce(x, 1, dst_weights=right), "rank 0", "has an array")
+        disagree(net, lambda: net.neighbor_allreduce(x, 1, dst_weights=right), "has an array")
     elif i < 2 and op == "pair_gossip":
         disagree(net, lambda: net.pair_gossip(x, 1 - i), "rank 0", "rank 1")
     elif i < 2:
