@@ -346,7 +346,7 @@ def test_different_topologies_and_roots(net):
     with pytest.raises(ValueError, match=r"topology .*rank"):
         net.set_topology(T.ring(net.n) if net.rank else T.star(net.n))
     net.barrier()
-    disagree(net, lambda: net.broadcast(1.0, int(net.rank == 1)), "broadcast")
+    disagree(net, lambda: net.broadcast(1.0, int(net.rank == 1)), "rank ")
 
 
 @pytest.mark.mpi(min_size=3)

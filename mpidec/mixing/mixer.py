@@ -97,12 +97,13 @@ class Phase:
         -------
         array (m, ...), or a list of them
         """
-        if (out is None and type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) == self.m
-                and X.flags.c_contiguous):
+        if type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) == self.m and X.flags.c_contiguous:
+            if out is not None:
+                _target(out, X, X)
             if self._alone:
-                return self._sum(X, np.empty_like(X))
+                return self._sum(X, np.empty_like(X) if out is None else out)
             if self._links is not None and self._links.complete:
-                return self._mix_shared(self._links, X)
+                return self._mix_shared(self._links, X, out)
         return self.start(X, out).wait()
 
     def start(self, X: Any, out: np.ndarray | None = None) -> Pending:
@@ -122,14 +123,14 @@ class Phase:
         if self._links is not None and rows.dtype.char in "fdFD":
             return self._start_shared(self._links, rows, target, home)
         requests, halo, sent = self._halo(self._plan, rows)
-        return Pending(Exchange(self._net.comm, requests, self._where, sent), lambda: home(self._sum(rows, target, halo)))
+        return Pending(Exchange(requests, self._where, sent), lambda: home(self._sum(rows, target, halo)))
 
-    def _mix_shared(self, links: Links, X: np.ndarray) -> np.ndarray:
+    def _mix_shared(self, links: Links, X: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         """All neighbours are on this node, and `X` is ready to be read there."""
         stack, tag = links.stack, self._tag(X)
         self._count(X)
         seq, outs = stack.post(X, tag, links)
-        target = stack.rows(X.shape, X.dtype)
+        target = stack.rows(X.shape, X.dtype) if out is None else out
         stack.finish(seq, tag, links, outs, X, _NOTHING, target, self._where)
         return target
 
@@ -145,7 +146,7 @@ class Phase:
             self._count(rows)
         else:
             requests, halo, sent = self._halo(links.plan, parts)
-            exchange = Exchange(self._net.comm, requests, self._where, sent)
+            exchange = Exchange(requests, self._where, sent)
 
         def finish() -> Any:
             stack.finish(seq, tag, links, outs, parts, halo, target.view(parts.dtype), self._where)
@@ -213,7 +214,7 @@ class Phase:
         requests, sent = self._exchange(plan, route, M, arrived)
         if route.own is not None:
             arrived[route.own[1]] = sent[route.own[0]]
-        Exchange(self._net.comm, requests, f"exchange over {self.topology.name}", sent).wait()
+        Exchange(requests, f"exchange over {self.topology.name}", sent).wait()
         result = np.empty_like(arrived)
         result[arrival] = arrived
         return result
@@ -231,7 +232,7 @@ class Phase:
 
     def _exchange(self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray) -> tuple[list[MPI.Request], np.ndarray]:
         self._count(rows)
-        sent = rows[route.send]
+        sent = rows if route.send is None else rows[route.send]
         if self._alone:
             return [], sent
         if plan not in self._wires:

@@ -23,11 +23,12 @@ _MANY, _SPARSE = 1024, 64                           # agents from which on, and 
 class Route:
     """Rows of one exchange, grouped by rank in ascending order.
 
-    `send[t]` is the local row that takes place t on the wire.  Rank `dests[i]` gets `send_counts[i]` rows from place
+    `send[t]` is the local row that takes place t on the wire; None if the rows for each rank lie side by side anyway, and the
+    places are those of the local rows.  Rank `dests[i]` gets `send_counts[i]` rows from place
     `send_starts[i]` on, and so for what arrives.  `own` names the places of the rows that stay on this rank, if any.
     """
 
-    send: np.ndarray
+    send: np.ndarray | None
     dests: np.ndarray
     send_counts: np.ndarray
     send_starts: np.ndarray
@@ -40,6 +41,8 @@ class Route:
     def of(cls, send: np.ndarray, to: np.ndarray, source: np.ndarray, rank: int) -> Route:
         """The route of the rows `send`, going to the ranks `to` and arriving from the ranks `source` (both ascending)."""
         out, into = _segments(to, rank), _segments(source, rank)
+        if out[3] is None and all(np.all(np.diff(part) == 1) for part in np.split(send, out[2][1:])):
+            return cls(None, out[0], out[1], send[out[2]], *into[:3], None)
         own = (out[3], into[3]) if out[3] is not None and into[3] is not None else None
         return cls(send, *out[:3], *into[:3], own)
 

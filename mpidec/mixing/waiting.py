@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from typing import Any, NoReturn
 
@@ -18,9 +19,8 @@ def timeout() -> float:
 class Exchange:
     """Messages under way, and what MPI reads until they have arrived."""
 
-    def __init__(self, comm: MPI.Intracomm, requests: list[MPI.Request], where: str, sent: Any = None):
-        self._comm, self._requests, self._where, self._sent = comm, requests, where, sent
-        self._since = time.monotonic()
+    def __init__(self, requests: list[MPI.Request], where: str, sent: Any = None):
+        self._requests, self._where, self._sent = requests, where, sent
 
     def test(self) -> bool:
         """Whether all have arrived; gives MPI the chance to make progress."""
@@ -28,11 +28,41 @@ class Exchange:
 
     def wait(self) -> None:
         """Wait until all have arrived, or end the job when the time is over."""
-        end = self._since + timeout()
-        while not self.test():
-            os.sched_yield()
-            if time.monotonic() > end:
-                expire(f"messages of its neighbours in {self._where}")
+        with _WATCHDOG(f"messages of its neighbours in {self._where}"):
+            MPI.Request.Waitall(self._requests)
+
+
+class Watchdog:
+    """Ends the job when one wait inside MPI, where no clock is read, lasts too long; a thread that looks once in a while."""
+
+    def __init__(self) -> None:
+        self._waiting: tuple[float, str] | None = None
+        self._what = ""
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, what: str) -> Watchdog:
+        self._what = what
+        return self
+
+    def __enter__(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, name="mpidec-watchdog", daemon=True)
+            self._thread.start()
+        self._waiting = time.monotonic(), self._what
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting = None
+
+    def _look(self) -> None:
+        while True:
+            limit = timeout()
+            time.sleep(min(max(limit / 10, 0.05), 5.0))
+            waiting = self._waiting
+            if waiting is not None and time.monotonic() - waiting[0] > limit:
+                expire(waiting[1])
+
+
+_WATCHDOG = Watchdog()
 
 
 def expire(what: str) -> NoReturn:
