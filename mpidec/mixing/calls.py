@@ -24,8 +24,7 @@ class Call:
 
     def __init__(self, messenger: Messenger, op: str, number: int, peer: int | None = None):
         self._m, self.op, self.number, self.peer = messenger, op, number, peer
-        self.mode, self.mark_name = "", ""
-        self.mark: int | str = 0
+        self.mode = self.mark = ""                 # two sides have the same, or do not speak of the same thing
         self.tree: tuple[int | None, list[int]] = (None, [])
         self.signature: tuple[str, tuple[int, ...]] | None = ("", ())
         self.same: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple
@@ -146,7 +145,7 @@ class Call:
         if (letter.op, letter.mode) != (self.op, self.mode):
             return f"rank {source} is in {what}, rank {me} in {self}: every rank makes the same calls in the same order"
         if letter.mark != self.mark:
-            return f"rank {source} has {self.mark_name} {letter.mark} in {what}, rank {me} has {self.mark}"
+            return f"rank {source} has {letter.mark} in {what}, rank {me} has {self.mark}"
         place = (source, letter.stage)
         if (place not in self.sources and not (self.open and letter.stage == ACROSS)) or place in self.received:
             return f"rank {source} sends to rank {me} in {self}, rank {me} does not expect it"
@@ -172,7 +171,7 @@ class Call:
 
     def ask(self) -> None:
         for rank, stage in self._awaited - self._asked:
-            self._m.post(rank, Letter(ASKS, self.peer is not None, self.number, self.op, self.mode, stage=stage))
+            self._m.post(rank, Letter(ASKS, self.peer is not None, self.number, self.op, self.mode, self.mark, stage))
         self._asked |= self._awaited
 
     def fail(self, error: Exception, concerned: Iterable[int] = ()) -> None:

@@ -21,7 +21,7 @@ class Letter(NamedTuple):
     number: int
     op: str
     mode: str
-    mark: int | str = 0
+    mark: str = ""
     stage: int = ACROSS
     want: bool = False
     weight: float = 1.0

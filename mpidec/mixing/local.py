@@ -294,9 +294,11 @@ class LocalView(LocalBase):
         """Begin `broadcast`."""
         def prepare(call: Call) -> Script:
             wire, origin = Wire.of(x, NUMBERS), index(root, "root", self.size)
-            call.mark, call.mark_name = origin, "root"
+            call.mark = f"root {origin}"
             call.signature = wire.dtype, wire.shape
-            return scripts.broadcast(call, wire, *call.join_tree(origin))
+            parent, children = call.join_tree(origin)
+            call.out = frozenset(children)
+            return scripts.broadcast(call, wire, parent, children)
         return self._begin("broadcast", prepare)
 
     def barrier(self) -> None:

@@ -147,7 +147,7 @@ class LocalBase:
         """Tell the call who takes part; whether the receivers are to confirm that they expect its messages."""
         call.mode = edges.mode
         if edges.mode == "static" and self._graph is not None:
-            call.mark, call.mark_name = self._graph.step, "step"
+            call.mark = f"step {self._graph.step}"
         if edges.mode == "push":
             call.join_tree()
             call.open = True
@@ -169,7 +169,7 @@ class LocalBase:
                 if not hasattr(topology, "fingerprint"):
                     raise TypeError(f"the topology is {type(topology).__name__}, expected one of mpidec.topology "
                                     "(from_networkx makes one of a graph)")
-                call.mark, call.mark_name = f"{topology.name} #{topology.fingerprint() & 0xFFFFFFFF:08x}", "topology"
+                call.mark = f"topology {topology.name} #{topology.fingerprint() & 0xFFFFFFFF:08x}"
             return call.consensus(*call.join_tree())
         self._begin(op, prepare).wait()
         if topology is not None and count is not None and topology.n != count():

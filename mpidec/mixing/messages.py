@@ -34,6 +34,7 @@ class Past(NamedTuple):
 
     op: str
     mode: str
+    mark: str
     out: frozenset[int]
     error: str
 
@@ -117,7 +118,7 @@ class Messenger:
                 continue
             waited = time.monotonic() - began
             if waited > asked:
-                call.ask()
+                self._ask()
                 asked = waited + PATIENCE
             if waited > self.timeout:
                 self._expire(call, waited)
@@ -146,6 +147,7 @@ class Messenger:
         barrier = None
         while barrier is None or not barrier.Test():
             self.progress()
+            self._ask()
             if barrier is None and not self._orphans:
                 barrier = self.comm.Ibarrier()
             os.sched_yield()
@@ -186,9 +188,13 @@ class Messenger:
         """A call has ended."""
         self._quarreled |= bool(call.text)
         self._active.pop(_key(call), None)
-        self._past[_key(call)] = Past(call.op, call.mode, call.out, call.text)
+        self._past[_key(call)] = Past(call.op, call.mode, call.mark, call.out, call.text)
         if len(self._past) > REMEMBERED:
             self._past.popitem(last=False)
+
+    def _ask(self) -> None:
+        for call in self._active.values():          # others may wait for any of them
+            call.ask()
 
     def _deliver(self, source: int, letter: Letter, inline: np.ndarray) -> None:
         key = (letter.number, source if letter.pair else -1)
@@ -219,7 +225,7 @@ class Messenger:
             return
         if past is not None and past.error:
             self._reply(FAILED, source, letter, past.error)
-        elif (record.op, record.mode) != (letter.op, letter.mode):
+        elif (record.op, record.mode, record.mark) != (letter.op, letter.mode, letter.mark):
             self._quarrel(call, source, letter, self._unexpected(source, letter, record))
         elif source not in record.out and letter.stage != OK:
             self._quarrel(call, source, letter,
@@ -231,6 +237,8 @@ class Messenger:
         if record is not None and (record.op, record.mode) != (letter.op, letter.mode):
             mine = describe(record.op, record.mode, letter.number)
             return f"rank {source} is in {what}, rank {self.rank} in {mine}: every rank makes the same calls in the same order"
+        if record is not None and record.mark != letter.mark:
+            return f"rank {source} has {letter.mark} in {what}, rank {self.rank} has {record.mark}"
         return f"rank {source} sends to rank {self.rank} in {what}, rank {self.rank} does not expect it"
 
     def _quarrel(self, call: Call | None, source: int, letter: Letter, problem: str) -> None:
