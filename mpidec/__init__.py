@@ -6,9 +6,13 @@ one stack, `W` is an operator that mixes rows, and a solver is the paper's equat
     result = mpidec.solve(problem, mpidec.solvers.GradientTracking(0.1), mpidec.topology.exponential(16), steps=500)
 """
 
-from . import problems as problems
-from . import solvers as solvers
-from . import topology as topology
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import problems as problems
+    from . import solvers as solvers
+    from . import topology as topology
 from .mixing import Mixer as Mixer
 from .mixing import Network as Network
 from .mixing import Pending as Pending
@@ -18,3 +22,14 @@ from .solve import Result as Result
 from .solve import solve as solve
 
 __version__ = "0.1.0"
+_LAZY = ("problems", "solvers", "topology")         # loaded when first used: a job of many ranks starts faster
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

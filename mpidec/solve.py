@@ -22,7 +22,6 @@ from .mixing import Network
 from .mixing.control import Control
 from .mixing.launch import library
 from .record.recorder import Record, Recorder
-from .solvers.base import name_of
 
 Stop = Mapping[str, float] | Callable[[Mapping[str, float]], bool]
 Progress = Callable[[int, int, Mapping[str, float]], None]
@@ -244,10 +243,10 @@ def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callabl
     if solver.uses == "nothing":
         return lambda V, k: None, problem
     if problem is None:
-        raise ValueError(f"{name_of(solver)} uses the {solver.uses} of a problem, and the problem is None")
+        raise ValueError(f"{type(solver).__name__} uses the {solver.uses} of a problem, and the problem is None")
     if solver.uses == "prox":
         if not hasattr(problem, "prox"):
-            raise ValueError(f"{name_of(solver)} uses the prox of the problem, {name_of(problem)} has none")
+            raise ValueError(f"{type(solver).__name__} uses the prox of the problem, {type(problem).__name__} has none")
         return lambda V, k: problem.prox(V, solver.step_size), problem
     if hasattr(oracle, "start"):
         return oracle.start(net.agents, _whole("seed", seed, 0)), problem
