@@ -50,6 +50,7 @@ class LocalBase:
     rank: int
     size: int
     comm: MPI.Intracomm
+    serial: int
     check: bool = True
     _post: Messenger | None = None
     _graph: Graph | None = None
@@ -117,7 +118,7 @@ class LocalBase:
             raise ValueError(f"the network has {self.n} agents on {self.size} ranks, expected one on each: these calls are for "
                              "Network(); for any number of agents there is net.mixer(topology)")
         if self._post is None:
-            self._post, self._known = Messenger(self.comm), set()
+            self._post, self._known = Messenger(self.comm, self.serial), set()
         return self._post
 
     def _begin(self, op: str, prepare: Callable[[Call], Script], *lists: Any, peer: int | None = None,
@@ -179,5 +180,5 @@ class LocalBase:
         """Let no message outlive the network; what was found out about calls that had ended."""
         if self.size == 1:
             return None
-        post, self._post = self._post or Messenger(self.comm), None
+        post, self._post = self._post or Messenger(self.comm, self.serial), None
         return post.close()

@@ -46,9 +46,12 @@ class Messenger:
     ----------
     comm : mpi4py.MPI.Intracomm
         Tags from 16384 on are the messenger's.
+    serial : int
+        The number of the network, the same on its ranks and no other's.
     """
 
-    def __init__(self, comm: MPI.Intracomm):
+    def __init__(self, comm: MPI.Intracomm, serial: int = 0):
+        self.serial = serial
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.timeout = timeout()
         self._count = 0
@@ -93,8 +96,12 @@ class Messenger:
             source, raw = self._status.Get_source(), bytearray(self._status.Get_count(MPI.BYTE))
             message.Recv([raw, MPI.BYTE])
             end = 4 + struct.unpack_from("<I", raw)[0]
-            letter = Letter(*pickle.loads(raw[4:end]))
-            inline = np.frombuffer(raw[end:], np.uint8)
+            serial, *fields = pickle.loads(raw[4:end])
+            letter, inline = Letter(*fields), np.frombuffer(raw[end:], np.uint8)
+            if serial != self.serial:               # of a network that is closed: the communicator's number is in use again
+                data = np.empty(letter.nbytes if letter.kind == DATA else 0, np.uint8)
+                self.orphan(self.payload(source, letter, data) if letter.kind == DATA else [], data)
+                continue
             if letter.kind == LAST:
                 continue
             if self._closing or letter.number <= (self._pairs[source] if letter.pair else self._count):
@@ -160,7 +167,7 @@ class Messenger:
     def post(self, dest: int, letter: Letter, flat: np.ndarray | None = None,
              synchronous: bool = False) -> list[tuple[MPI.Request, Any]]:
         """Send a letter and its array; the requests, each with what it reads."""
-        head = pickle.dumps(tuple(letter), pickle.HIGHEST_PROTOCOL)
+        head = pickle.dumps((self.serial, *letter), pickle.HIGHEST_PROTOCOL)
         data = np.empty(0, np.uint8) if flat is None else flat.view(np.uint8)
         small = data.nbytes <= INLINE
         raw = struct.pack("<I", len(head)) + head + (data.tobytes() if small else b"")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import pickle
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,6 +80,7 @@ class Network(LocalView):
             abort_when_uncaught()
         self.comm = comm.Dup()
         self.rank, self.size = comm.rank, comm.size
+        self.serial = self.comm.bcast(secrets.randbits(48)) if self.size > 1 else 0
         self.blocks = Blocks(self.n, self.size)
         self.lo, self.hi = self.blocks.bounds(self.rank)
         self.m = self.hi - self.lo

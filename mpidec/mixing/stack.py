@@ -127,9 +127,15 @@ class Stack:
         if place >= len(self._own):
             return None
         capacity = (nbytes // mmap.PAGESIZE + 1) * mmap.PAGESIZE
-        file = os.memfd_create("mpidec-rows")
-        os.ftruncate(file, capacity)
-        memory = mmap.mmap(file, capacity)
+        file = -1
+        try:
+            file = os.memfd_create("mpidec-rows")
+            os.ftruncate(file, capacity)
+            memory = mmap.mmap(file, capacity)
+        except OSError:                             # no descriptor, no memory, or a limit on the size of files
+            if file >= 0:
+                os.close(file)
+            return None
         block = np.frombuffer(memory, np.uint8)
         self._generation += 1
         word = self._generation * _shared.BLOCKS + place
@@ -171,8 +177,8 @@ class Stack:
             self._copies = [copy for copy in self._copies if copy is not oldest]
         block = self._allocate(nbytes)
         if block is None:
-            raise MemoryError(f"no shared memory for {nbytes} bytes of rows on rank {self.near[self.me]}: {len(self._own)} blocks "
-                              "are in use")
+            raise MemoryError(f"no shared memory for {nbytes} bytes of rows on rank {self.near[self.me]}: keep fewer results, "
+                              "raise the limits (ulimit -n, ulimit -f), or set MPIDEC_TRANSPORT=neighbor")
         self._copies.insert(0, [block, 0, _NOBODY])
         return self._copies[0]
 
