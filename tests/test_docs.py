@@ -96,7 +96,7 @@ def test_launch_helper_leaves_nothing_behind(tmp_path):
     code = (f"import signal, time\nfrom mpi4py import MPI\nmark = '{tmp_path.name}'\n"
             "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\nwhile True: time.sleep(1)")
     with pytest.raises(subprocess.TimeoutExpired):
-        launch.mpirun(3, ["-c", code], timeout=4)
+        launch.mpirun(3, ["-c", code], timeout=3)
     deadline = time.monotonic() + 10
     while left := [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if tmp_path.name in text_of(path)]:
         assert time.monotonic() < deadline, f"processes {left} go on"
