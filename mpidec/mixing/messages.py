@@ -22,6 +22,7 @@ from mpi4py import MPI
 
 from .calls import Call
 from .letters import ASKS, DATA, FAILED, LAST, OK, REFUSED, Disagreement, Letter, Script, describe
+from .waiting import timeout
 
 LETTER, PAYLOAD, PAYLOADS = 16384, 16385, 8000      # tags; mixers use small ones
 INLINE, CHUNK = 8192, 1 << 30                       # bytes that travel within a letter, and at most in one message
@@ -268,18 +269,6 @@ class Messenger:
         print(*lines, sep="\n", file=sys.stderr, flush=True)
         time.sleep(0.5)                             # let the others say what they wait for
         self.comm.Abort(1)
-
-
-def timeout() -> float:
-    """`MPIDEC_TIMEOUT` in seconds, 60 by default."""
-    text = os.environ.get("MPIDEC_TIMEOUT") or "60"
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ValueError(f"MPIDEC_TIMEOUT is {text!r}, expected a number of seconds > 0 (inf: no limit)")
-    return seconds
 
 
 def _ranks(ranks: list[int]) -> str:

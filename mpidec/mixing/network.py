@@ -125,7 +125,10 @@ class Network(LocalView):
         """The memory of the node, if rows are to be read there: the same decision on all ranks of a node."""
         if self.size == 1 or self.transport not in ("auto", "shared"):
             return None
-        stack = Stack(self.comm, int(os.environ.get("MPIDEC_RANKS_PER_NODE") or 0) or None)
+        pretended = os.environ.get("MPIDEC_RANKS_PER_NODE") or "0"
+        if not pretended.isdigit():
+            raise ValueError(f"MPIDEC_RANKS_PER_NODE is {pretended!r}, expected a whole number")
+        stack = Stack(self.comm, int(pretended) or None)
         if stack.shared:
             return stack
         stack.close()

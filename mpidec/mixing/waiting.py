@@ -12,8 +12,15 @@ from mpi4py import MPI
 
 
 def timeout() -> float:
-    """Seconds that a rank waits for another one: `MPIDEC_TIMEOUT`, 60 by default, 0 for no end."""
-    return float(os.environ.get("MPIDEC_TIMEOUT") or 60) or 1e9
+    """Seconds that a rank waits for another one: `MPIDEC_TIMEOUT`, 60 by default, `inf` for ever."""
+    text = os.environ.get("MPIDEC_TIMEOUT") or "60"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(f"MPIDEC_TIMEOUT is {text!r}, expected a number of seconds > 0 (inf: no limit)")
+    return seconds
 
 
 class Exchange:
@@ -68,7 +75,7 @@ _WATCHDOG = Watchdog()
 def expire(what: str) -> NoReturn:
     """Say what this rank has waited for, and end the job."""
     sys.stderr.write(f"[rank {MPI.COMM_WORLD.rank}] mpidec: waited {timeout():g} s for {what}, and ends the job "
-                     "(MPIDEC_TIMEOUT=SECONDS allows more, 0 any time)\n")
+                     "(MPIDEC_TIMEOUT=SECONDS allows more)\n")
     sys.stderr.flush()
     MPI.COMM_WORLD.Abort(1)
     raise SystemExit(1)
