@@ -97,10 +97,11 @@ def progress(kind: str) -> Silent:
 
 
 def terminal() -> int | None:
-    """The width of the terminal that shows stdout, also through an mpirun that passes it on; None without one."""
+    """The width of the terminal that shows stdout, through the mpirun that passes it on if there is one; None without.
+
+    What the launcher writes to decides: Open MPI gives its ranks a terminal also in a batch job.
+    """
     try:
-        if sys.stdout.isatty():
-            return os.get_terminal_size(sys.stdout.fileno()).columns or 80
         process = os.getppid()
         while process > 1:
             stat = Path(f"/proc/{process}/stat").read_text()
@@ -115,6 +116,8 @@ def terminal() -> int | None:
                 finally:
                     os.close(descriptor)
             process = parent
+        if sys.stdout.isatty():
+            return os.get_terminal_size(sys.stdout.fileno()).columns or 80
     except (OSError, ValueError, AttributeError):
         pass
     return None
