@@ -226,8 +226,10 @@ class _Run:
 
     def _checkpoint(self, k: int, s: Any) -> None:
         if self.recorder is not None:
+            begun = time.perf_counter()
             sent = self.net.comm.allreduce(self.mixer.bytes)
-            self.recorder.checkpoint(k, s, np.array([time.perf_counter() - self._clock, self.mixer.rounds, sent], float))
+            self.recorder.checkpoint(k, s, np.array([begun - self._clock, self.mixer.rounds, sent], float))
+            self._clock += time.perf_counter() - begun
 
     def _meta(self, record: Record, seed: int) -> dict[str, Any]:
         from . import __version__
