@@ -59,9 +59,6 @@ def family(leader: int) -> list[int]:
     return found
 
 
-session_of = family
-
-
 def signalled(pids: list[int], sig: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

@@ -294,7 +294,7 @@ def test_a_full_disk_is_told_and_the_file_reads():
 def ranks_of(process: subprocess.Popen) -> list[int]:
     """Return the processes of the ranks that `process` launched."""
     found = []
-    for pid in launch.session_of(process.pid) + descendants(process.pid):
+    for pid in launch.family(process.pid):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
@@ -302,14 +302,6 @@ def ranks_of(process: subprocess.Popen) -> list[int]:
         if b"mpidec.run" in words and Path(os.fsdecode(words[0])).name.startswith("python"):
             found.append(pid)
     return sorted(set(found))
-
-
-def descendants(pid: int) -> list[int]:
-    try:
-        below = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
-    except OSError:
-        return []
-    return below + [deeper for child in below for deeper in descendants(child)]
 
 
 @pytest.mark.launch
