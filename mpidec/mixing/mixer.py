@@ -180,6 +180,34 @@ class Phase:
             return parts
         return Pending(None, split)
 
+    def fetch(self, rows: np.ndarray) -> Pending:
+        """Begin to fetch the rows of the neighbours that live elsewhere, as they are; `wait()` returns them.
+
+        Parameters
+        ----------
+        rows : array (m, ...), C-contiguous
+            Rows of the local agents, of any dtype.
+
+        Returns
+        -------
+        Pending
+            Of an array (len(halo), ...): the rows of the agents `halo`.
+        """
+        rows = np.ascontiguousarray(rows)
+        flat = rows.reshape(self.m, math.prod(rows.shape[1:]))
+        requests, halo, sent = self._halo(self._plan, flat)
+        return Pending(Exchange(requests, self._where, sent), lambda: halo.reshape(-1, *rows.shape[1:]))
+
+    @property
+    def halo(self) -> np.ndarray:
+        """The agents on other ranks whose rows the local sums read, ascending."""
+        return self._plan.halo
+
+    def average(self, own: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """`out = W X`, from the rows of the local agents and those that `fetch` brought: `(m, d)`, `(len(halo), d)`, `(m, d)`."""
+        weights = self._plan.weights
+        return weights.sum(own, out) if isinstance(weights, Runs) else weighted_sum(weights, own, halo, out)
+
     def spread(self, X: np.ndarray) -> np.ndarray:
         """The sender's row for each edge out of the local agents, sorted by sender, then receiver: `(m, ...) -> (edges, ...)`."""
         return X[self._plan.senders]
@@ -244,8 +272,7 @@ class Phase:
         if halo is None:
             self._count(rows)
             halo = rows[:0]
-        weights = self._plan.weights
-        return weights.sum(rows, target) if isinstance(weights, Runs) else weighted_sum(weights, rows, halo, target)
+        return self.average(rows, halo, target)
 
     def _count(self, rows: np.ndarray) -> None:
         mixer, edges = self._mixer, self._plan.edges
