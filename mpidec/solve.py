@@ -163,7 +163,8 @@ class _Run:
             if record.resume:
                 meta = {key: value for key, value in self._meta(record, seed).items() if key in ("ranks", "mpi", "config")}
                 first, s, (self._elapsed, rounds, sent) = self.recorder.resume(meta)
-                self.mixer.rounds, self.mixer.bytes = int(rounds), int(sent) if self.net.rank == 0 else 0
+                counts = self.mixer.counts
+                counts.rounds, counts.bytes = int(rounds), int(sent) if self.net.rank == 0 else 0
             else:
                 self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed))
         try:

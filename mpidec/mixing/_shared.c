@@ -1,32 +1,76 @@
-/* Rows in the memory that the ranks of a node share: publish where one's rows lie, sum up the neighbours' where they lie.
+/* Rows in the memory that the ranks of a node share: publish where one's rows lie, read the neighbours' where they lie.
  *
  * Each rank has a header of SLOTS slots, written by it alone and read by its neighbours.  Mixing number `seq` uses the slot
  * seq % SLOTS:
  *
  *     post     block, offset and tag of the own rows (or of a copy of them), then posted = seq
- *     finish   wait until posted == seq at all in-neighbours; sum; done = seq; and, if the rows were not copied, wait until
- *              done >= seq at all out-neighbours, so that they may be changed when finish returns
- *     drained  whether done >= seq at all out-neighbours, so that a copy may be overwritten
+ *     finish   wait until posted = seq at all in-neighbours; sum (or copy) their rows; done = seq
+ *     drained  whether done >= seq at all out-neighbours: rows that were not copied may then be changed, and a copy may be
+ *              overwritten
+ *
+ * The tag says what is mixed.  Who finds another one than its own says so in `refused`, so that both sides know.
+ *
+ * A Node is the memory seen from one rank; a Reader is what this rank reads there in one phase, and calling it is a whole
+ * mixing.  Every wait ends after PATIENCE seconds, so that Python can look after signals, time-outs and the other ranks.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <structmember.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 #include "_rows.h"
 
-enum { SLOTS = 64, BLOCKS = 1024 };
-enum { READY, LATE_POST, LATE_DONE, OTHER_TAG, UNMAPPED };
+#define PATIENCE 0.1
+enum { SLOTS = 64, BLOCKS = 1024, SMALL = 1 << 17 };     /* SMALL: bytes up to which a copy costs less than its readers do */
+enum { READY, LATE_POST, LATE_DONE, OTHER_TAG, REFUSED };       /* an answer is one of these * 2**32 + the rank in question */
+#define ANSWER(what, rank) ((int64_t)(what) << 32 | (rank))
 
 typedef struct {
     _Atomic uint64_t posted, done;
-    uint64_t block, offset, tag, unused[3];
+    uint64_t block, offset, tag, file, refused, unused;
 } Slot;                                                  /* a cache line */
 
-typedef struct { uint64_t block; const char *address; } Map;
-typedef struct { const char *start, *end; uint64_t block; } Own;
+typedef struct { uint64_t block; char *address; size_t size; } Map;
+typedef struct { const char *start, *end; uint64_t block, file; } Own;
+typedef struct { PyObject *block, *reader; char *start; size_t size; uint64_t seq; } Copy;
 
-static Slot *slot(const int64_t *heads, int64_t rank, uint64_t seq) { return (Slot *)(intptr_t)heads[rank] + seq % SLOTS; }
+typedef struct {
+    PyObject_HEAD
+    int64_t size, me, blocks, flying, spins;
+    uint64_t seq;
+    int copies;
+    Slot **heads;
+    int64_t *pids;
+    Map **maps;                                          /* BLOCKS of each rank that has been read from */
+    Own own[BLOCKS];
+    Copy copy[SLOTS];
+    PyObject *array, *empty_like, *rows, *grow;          /* numpy.ndarray, numpy.empty_like, rows(X), grow(bytes) */
+} Node;
+
+typedef struct {
+    PyObject_HEAD
+    int64_t rounds, messages, bytes;
+} Counts;
+
+enum { INDPTR, SOURCE, ROW, W, V, W32, V32, INS, OUTS, ARRAYS };
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    Node *node;
+    Counts *counts;
+    PyObject *resume;                                    /* resume(answer, seq, whether X itself is read, X, out) */
+    uint64_t mark;
+    int64_t edges;
+    ptrdiff_t m, nin, nout;
+    Py_buffer array[ARRAYS];                             /* without weights rows are copied as they are */
+} Reader;
+
+static PyTypeObject NodeType, CountsType, ReaderType;
 
 static double seconds(void)
 {
@@ -42,20 +86,68 @@ static void relax(void)
 #endif
 }
 
-/* Wait until *flag >= seq: `spins` looks, then yielding; false when the time `until` has passed. */
-static int await(_Atomic uint64_t *flag, uint64_t seq, long spins, double until)
+/* Look at a flag a few times. */
+static int spin(_Atomic uint64_t *flag, uint64_t seq, int64_t spins)
 {
-    for (long look = 0;; look++) {
+    for (int64_t look = 0; look <= spins; look++) {
         if (atomic_load_explicit(flag, memory_order_acquire) >= seq)
             return 1;
-        if (look < spins) {
-            relax();
-            continue;
+        relax();
+    }
+    return 0;
+}
+
+/* Wait until *flag >= seq, yielding; whether that came before PATIENCE was over. */
+static int await(_Atomic uint64_t *flag, uint64_t seq)
+{
+    double until = 0;
+    for (long look = 1; atomic_load_explicit(flag, memory_order_acquire) < seq; look++) {
+        if (look % 64 == 0) {
+            double now = seconds();
+            if (until == 0)
+                until = now + PATIENCE;
+            else if (now > until)
+                return 0;
         }
-        if (look % 64 == 0 && seconds() > until)
-            return 0;
         sched_yield();
     }
+    return 1;
+}
+
+/* The same; Python's lock is held while looking, and given back while yielding. */
+static int wait_for(_Atomic uint64_t *flag, uint64_t seq, int64_t spins, PyThreadState **released)
+{
+    if (spin(flag, seq, *released ? 0 : spins))
+        return 1;
+    if (!*released)
+        *released = PyEval_SaveThread();
+    return await(flag, seq);
+}
+
+static Slot *slot(const Node *node, int64_t rank, uint64_t seq) { return node->heads[rank] + seq % SLOTS; }
+
+/* The address of the block that a slot speaks of; NULL with errno set. */
+static char *mapped(Node *node, int64_t rank, const Slot *s)
+{
+    if (!node->maps[rank] && !(node->maps[rank] = calloc(BLOCKS, sizeof(Map))))
+        return NULL;
+    Map *map = node->maps[rank] + s->block % BLOCKS;
+    if (map->block == s->block)
+        return map->address;
+    char path[64];
+    struct stat about;
+    snprintf(path, sizeof path, "/proc/%lld/fd/%llu", (long long)node->pids[rank], (unsigned long long)s->file);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return NULL;
+    char *address = fstat(file, &about) ? MAP_FAILED : mmap(NULL, about.st_size, PROT_READ, MAP_SHARED, file, 0);
+    close(file);
+    if (address == MAP_FAILED)
+        return NULL;
+    if (map->address)
+        munmap(map->address, map->size);
+    *map = (Map){s->block, address, about.st_size};
+    return address;
 }
 
 #define DEFINE_GATHER(TYPE, T)                                                                                           \
@@ -78,169 +170,555 @@ static int await(_Atomic uint64_t *flag, uint64_t seq, long spins, double until)
 DEFINE_GATHER(double, d)
 DEFINE_GATHER(float, f)
 
-/* post(head, own, blocks, seq, tag, x, copy) -> whether x, or the block `copy` that x is copied to unless it is None, lies in
- * one of the own blocks; if so, it is published. */
-static PyObject *post(PyObject *self, PyObject *const *args, Py_ssize_t count)
+/* Everything that is to be read: x, the in-neighbours' rows, the halo. */
+static void gather(const Reader *r, const char **base, char *out, Py_ssize_t d, Py_ssize_t itemsize)
 {
-    if (count != 7) {
-        PyErr_SetString(PyExc_TypeError, "post takes seven arguments");
-        return NULL;
-    }
-    Slot *head = (Slot *)PyLong_AsSize_t(args[0]);
-    long blocks = PyLong_AsLong(args[2]);
-    uint64_t seq = PyLong_AsUnsignedLongLong(args[3]), tag = PyLong_AsUnsignedLongLongMask(args[4]);
-    Py_buffer own, x;
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[1], &own, PyBUF_C_CONTIGUOUS))
-        return NULL;
-    if (PyObject_GetBuffer(args[5], &x, PyBUF_C_CONTIGUOUS)) {
-        PyBuffer_Release(&own);
-        return NULL;
-    }
-    Py_buffer copy = {0};
-    if (args[6] != Py_None && (PyObject_GetBuffer(args[6], &copy, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) || copy.len < x.len)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "the copy is too small");
-        PyBuffer_Release(&copy);
-        PyBuffer_Release(&x);
-        PyBuffer_Release(&own);
-        return NULL;
-    }
-    const Own *mine = own.buf;
-    const char *at = copy.buf ? memcpy(copy.buf, x.buf, x.len) : x.buf;
-    int found = 0;
-    for (long i = 0; i < blocks && !found; i++)
-        if (mine[i].start <= at && at + x.len <= mine[i].end) {
-            Slot *s = head + seq % SLOTS;
-            s->block = mine[i].block;
-            s->offset = at - mine[i].start;
-            s->tag = tag;
-            atomic_store_explicit(&s->posted, seq, memory_order_release);
-            found = 1;
-        }
-    PyBuffer_Release(&copy);
-    PyBuffer_Release(&x);
-    PyBuffer_Release(&own);
-    return PyBool_FromLong(found);
+    const Py_buffer *a = r->array;
+    const int32_t *source = a[SOURCE].buf, *row = a[ROW].buf;
+    if (!a[W].buf)
+        for (ptrdiff_t i = 0; i < r->m; i++)
+            memcpy(out + i * d * itemsize, base[source[i]] + row[i] * d * itemsize, d * itemsize);
+    else if (itemsize == 8)
+        gather_d(r->m, d, a[INDPTR].buf, source, row, a[W].buf, a[V].buf, base, (double *)out);
+    else
+        gather_f(r->m, d, a[INDPTR].buf, source, row, a[W32].buf, a[V32].buf, base, (float *)out);
 }
 
-/* drained(heads, outs, seq, timeout) -> -1 if the ranks `outs` have read mixing seq by then, else one that has not. */
-static PyObject *drained(PyObject *self, PyObject *const *args, Py_ssize_t count)
+static uint64_t tag_of(const Reader *r, Py_ssize_t d, Py_ssize_t itemsize)
 {
-    if (count != 4) {
-        PyErr_SetString(PyExc_TypeError, "drained takes four arguments");
-        return NULL;
-    }
-    uint64_t seq = PyLong_AsUnsignedLongLong(args[2]);
-    double timeout = PyFloat_AsDouble(args[3]);
-    Py_buffer heads, outs;
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &heads, PyBUF_C_CONTIGUOUS))
-        return NULL;
-    if (PyObject_GetBuffer(args[1], &outs, PyBUF_C_CONTIGUOUS)) {
-        PyBuffer_Release(&heads);
-        return NULL;
-    }
-    int64_t late = -1;
-    Py_BEGIN_ALLOW_THREADS
-    double until = timeout > 0 ? seconds() + timeout : 0;
-    for (ptrdiff_t i = 0; i < outs.len / 8 && late < 0; i++) {
-        int64_t rank = ((int64_t *)outs.buf)[i];
-        if (!await(&slot(heads.buf, rank, seq)->done, seq, 0, until))
-            late = rank;
-    }
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&outs);
-    PyBuffer_Release(&heads);
-    return PyLong_FromLongLong(late);
+    return r->mark ^ ((uint64_t)d * 2 + (itemsize == 8));
 }
 
-/* finish(heads, maps, me, ins, outs (waited for), seq, tag, spins, timeout, indptr, source, row, w, v, x, halo, out)
- *     -> 0, or what is wrong * 2**32 + the rank in question.  `source` 0 is x, 1.. the in-neighbours, the last one the halo. */
-static PyObject *finish(PyObject *self, PyObject *const *args, Py_ssize_t count)
+/* Wait for the in-neighbours, and read their rows of d numbers. */
+static int64_t read_rows(Reader *r, uint64_t seq, const char *x, const char *halo, char *out, Py_ssize_t d, Py_ssize_t itemsize)
 {
-    enum { HEADS, MAPS, INS, OUTS, INDPTR, SOURCE, ROW, W, V, X, HALO, OUT, BUFFERS };
-    static const int place[BUFFERS] = {0, 1, 3, 4, 9, 10, 11, 12, 13, 14, 15, 16};
-    if (count != 17) {
-        PyErr_SetString(PyExc_TypeError, "finish takes seventeen arguments");
-        return NULL;
-    }
-    int64_t me = PyLong_AsLongLong(args[2]);
-    uint64_t seq = PyLong_AsUnsignedLongLong(args[5]), tag = PyLong_AsUnsignedLongLongMask(args[6]);
-    long spins = PyLong_AsLong(args[7]);
-    double timeout = PyFloat_AsDouble(args[8]);
-    if (PyErr_Occurred())
-        return NULL;
-    Py_buffer b[BUFFERS];
-    int held = 0;
-    for (; held < BUFFERS; held++)
-        if (PyObject_GetBuffer(args[place[held]], &b[held],
-                               held == OUT ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
-            goto failed;
-    ptrdiff_t m = b[INDPTR].len / 8 - 1, size = b[W].itemsize, d = m > 0 ? b[OUT].len / m / size : 0;
-    ptrdiff_t nin = b[INS].len / 8, nout = b[OUTS].len / 8;
-    if (m < 0 || (size != 4 && size != 8) || b[OUT].len != m * d * size || b[X].len != b[OUT].len || b[V].len != b[W].len
-        || b[OUT].itemsize != size || b[X].itemsize != size || b[SOURCE].len != b[ROW].len || b[SOURCE].itemsize != 4) {
-        PyErr_SetString(PyExc_ValueError, "the buffers of finish do not fit together");
-        goto failed;
-    }
-    const char **base = malloc((nin + 2) * sizeof *base);
+    uint64_t tag = tag_of(r, d, itemsize);
+
+    Node *node = r->node;
+    const char *few[NEAR + 2], **base = r->nin <= NEAR ? few : malloc((r->nin + 2) * sizeof *base);
+    const int64_t *ins = r->array[INS].buf;
     if (!base) {
         PyErr_NoMemory();
-        goto failed;
+        return -1;
     }
-    const int64_t *heads = b[HEADS].buf, *ins = b[INS].buf, *outs = b[OUTS].buf;
-    const Map *maps = b[MAPS].buf;
-    int64_t state = READY;
-    Py_BEGIN_ALLOW_THREADS
-    double until = seconds() + timeout;
-    base[0] = b[X].buf;
-    base[nin + 1] = b[HALO].buf;
-    for (ptrdiff_t i = 0; i < nin && state == READY; i++) {
-        Slot *s = slot(heads, ins[i], seq);
-        if (!await(&s->posted, seq, spins, until))
-            state = (int64_t)LATE_POST << 32 | ins[i];
+    PyThreadState *released = NULL;
+    int64_t answer = READY;
+    base[0] = x;
+    base[r->nin + 1] = halo;
+    for (ptrdiff_t i = 0; i < r->nin && answer == READY; i++) {
+        Slot *s = slot(node, ins[i], seq);
+        if (!wait_for(&s->posted, seq, node->spins, &released))
+            answer = ANSWER(LATE_POST, ins[i]);
         else if (s->tag != tag)
-            state = (int64_t)OTHER_TAG << 32 | ins[i];
-        else {
-            const Map *map = maps + ins[i] * BLOCKS + s->block % BLOCKS;
-            if (map->block != s->block || !map->address)
-                state = (int64_t)UNMAPPED << 32 | ins[i];
-            else
-                base[i + 1] = map->address + s->offset;
+            answer = ANSWER(OTHER_TAG, ins[i]);
+        else if (!(base[i + 1] = mapped(node, ins[i], s)))
+            answer = -1;
+        else
+            base[i + 1] += s->offset;
+    }
+    int error = errno;
+    Slot *mine = slot(node, node->me, seq);
+    if (answer == READY) {
+        if (!released && r->m * d > SMALL / 16)
+            released = PyEval_SaveThread();
+        gather(r, base, out, d, itemsize);
+    } else if (answer >> 32 == OTHER_TAG)
+        mine->refused = (answer & 0xFFFFFFFF) + 1;
+    if (answer >> 32 != LATE_POST)
+        atomic_store_explicit(&mine->done, seq, memory_order_release);
+    if (released)
+        PyEval_RestoreThread(released);
+    if (base != few)
+        free(base);
+    if (answer == -1) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return answer;
+}
+
+/* Wait until the out-neighbours have read mixing `seq`: READY, or who has not. */
+static int64_t drain(const Reader *r, uint64_t seq, int patient)
+{
+    PyThreadState *released = NULL;
+    const int64_t *outs = r->array[OUTS].buf;
+    int64_t answer = READY;
+    for (ptrdiff_t i = 0; i < r->nout && answer == READY; i++) {
+        Slot *s = slot(r->node, outs[i], seq);
+        if (!(patient ? wait_for(&s->done, seq, r->node->spins, &released) : spin(&s->done, seq, 0)))
+            answer = ANSWER(LATE_DONE, outs[i]);
+        else if (s->refused == (uint64_t)r->node->me + 1)
+            answer = ANSWER(REFUSED, outs[i]);
+    }
+    if (released)
+        PyEval_RestoreThread(released);
+    return answer;
+}
+
+/* What is to be done about an answer is said in Python. */
+static PyObject *resume(Reader *r, int64_t answer, uint64_t seq, int in_place, PyObject *X, PyObject *out)
+{
+    return PyObject_CallFunction(r->resume, "LKiOO", (long long)answer, (unsigned long long)seq, in_place, X, out);
+}
+
+/* Publish rows: 1 if they are read where they lie, 0 if they were copied, -1 with an exception. */
+static int publish(Reader *r, const char *x, Py_ssize_t len, uint64_t tag, uint64_t *seq)
+{
+    Node *node = r->node;
+    const Own *own = NULL;
+    for (int64_t i = 0; len > SMALL && i < node->blocks && !own; i++)
+        if (node->own[i].start <= x && x + len <= node->own[i].end)
+            own = &node->own[i];
+    int in_place = own != NULL;
+    for (int turn = 0; !own; turn++) {
+        for (int i = 0; i < node->copies && !own; i++) {
+            Copy *c = &node->copy[i];
+            int64_t answer = c->reader ? drain((Reader *)c->reader, c->seq, 0) : READY;
+            if (answer >> 32 == REFUSED) {
+                resume((Reader *)c->reader, answer, c->seq, 0, Py_None, Py_None);
+                return -1;
+            }
+            if (answer != READY || c->size < (size_t)len)
+                continue;
+            memcpy(c->start, x, len);
+            c->seq = node->seq + 1;
+            Py_INCREF(r);
+            Py_XSETREF(c->reader, (PyObject *)r);
+            for (int64_t j = 0; j < node->blocks && !own; j++)
+                if (node->own[j].start == c->start)
+                    own = &node->own[j];
+            x = c->start;
+        }
+        if (!own) {
+            PyObject *grown = turn < 2 ? PyObject_CallFunction(node->grow, "n", len) : NULL;
+            if (!grown) {
+                if (!PyErr_Occurred())
+                    PyErr_SetString(PyExc_MemoryError, "no block to copy rows to");
+                return -1;
+            }
+            Py_DECREF(grown);
         }
     }
-    if (state == READY) {
-        if (size == 8)
-            gather_d(m, d, b[INDPTR].buf, b[SOURCE].buf, b[ROW].buf, b[W].buf, b[V].buf, base, b[OUT].buf);
-        else
-            gather_f(m, d, b[INDPTR].buf, b[SOURCE].buf, b[ROW].buf, b[W].buf, b[V].buf, base, b[OUT].buf);
-        atomic_store_explicit(&slot(heads, me, seq)->done, seq, memory_order_release);
-        for (ptrdiff_t i = 0; i < nout && state == READY; i++)
-            if (!await(&slot(heads, outs[i], seq)->done, seq, spins, until))
-                state = (int64_t)LATE_DONE << 32 | outs[i];
+    *seq = ++node->seq;
+    Slot *s = slot(node, node->me, *seq);
+    s->block = own->block;
+    s->file = own->file;
+    s->offset = x - own->start;
+    s->tag = tag;
+    s->refused = 0;
+    atomic_store_explicit(&s->posted, *seq, memory_order_release);
+    return in_place;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Node(heads, pids, me, spins, ndarray, empty_like, rows, grow) */
+static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    Py_buffer heads, pids;
+    long long me, spins;
+    PyObject *array, *empty_like, *rows, *grow;
+    if (!PyArg_ParseTuple(args, "y*y*LLOOOO", &heads, &pids, &me, &spins, &array, &empty_like, &rows, &grow))
+        return NULL;
+    Node *node = (Node *)type->tp_alloc(type, 0);
+    int64_t size = heads.len / 8;
+    if (node) {
+        node->size = size, node->me = me, node->spins = spins;
+        node->heads = calloc(size + 1, sizeof *node->heads);
+        node->pids = calloc(size + 1, sizeof *node->pids);
+        node->maps = calloc(size + 1, sizeof *node->maps);
+        node->array = Py_NewRef(array), node->empty_like = Py_NewRef(empty_like);
+        node->rows = Py_NewRef(rows), node->grow = Py_NewRef(grow);
+        if (!node->heads || !node->pids || !node->maps || pids.len != heads.len || me < 0 || me >= size) {
+            PyErr_SetString(PyExc_ValueError, "the arguments of Node do not fit together");
+            Py_CLEAR(node);
+        } else {
+            memcpy(node->heads, heads.buf, heads.len);
+            memcpy(node->pids, pids.buf, pids.len);
+        }
     }
-    Py_END_ALLOW_THREADS
-    free(base);
-    while (held--)
-        PyBuffer_Release(&b[held]);
-    return PyLong_FromLongLong(state);
+    PyBuffer_Release(&heads);
+    PyBuffer_Release(&pids);
+    return (PyObject *)node;
+}
+
+static int node_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Node *node = (Node *)self;
+    Py_VISIT(node->array);
+    Py_VISIT(node->empty_like);
+    Py_VISIT(node->rows);
+    Py_VISIT(node->grow);
+    for (int i = 0; i < node->copies; i++) {
+        Py_VISIT(node->copy[i].block);
+        Py_VISIT(node->copy[i].reader);
+    }
+    return 0;
+}
+
+static int node_clear(PyObject *self)
+{
+    Node *node = (Node *)self;
+    Py_CLEAR(node->array);
+    Py_CLEAR(node->empty_like);
+    Py_CLEAR(node->rows);
+    Py_CLEAR(node->grow);
+    while (node->copies) {
+        Copy last = node->copy[--node->copies];
+        Py_XDECREF(last.block);
+        Py_XDECREF(last.reader);
+    }
+    return 0;
+}
+
+static void node_dealloc(PyObject *self)
+{
+    Node *node = (Node *)self;
+    PyObject_GC_UnTrack(self);
+    node_clear(self);
+    for (int64_t rank = 0; node->maps && rank < node->size; rank++) {
+        for (int i = 0; node->maps[rank] && i < BLOCKS; i++)
+            if (node->maps[rank][i].address)
+                munmap(node->maps[rank][i].address, node->maps[rank][i].size);
+        free(node->maps[rank]);
+    }
+    free(node->heads);
+    free(node->pids);
+    free(node->maps);
+    Py_TYPE(self)->tp_free(self);
+}
+
+/* own(place, block, file, bytes): a block of this rank, or none there if `bytes` is None. */
+static PyObject *node_own(PyObject *self, PyObject *args)
+{
+    Node *node = (Node *)self;
+    long long place;
+    unsigned long long block, file;
+    Py_buffer bytes;
+    if (!PyArg_ParseTuple(args, "LKKz*", &place, &block, &file, &bytes))
+        return NULL;
+    if (place < 0 || place >= BLOCKS) {
+        PyBuffer_Release(&bytes);
+        return PyErr_Format(PyExc_ValueError, "there is no place %lld for a block", place);
+    }
+    node->own[place] = bytes.buf ? (Own){bytes.buf, (char *)bytes.buf + bytes.len, block, file} : (Own){0};
+    if (place >= node->blocks)
+        node->blocks = place + 1;
+    PyBuffer_Release(&bytes);
+    Py_RETURN_NONE;
+}
+
+/* copy_to(block): rows may be copied to this block of bytes. */
+static PyObject *node_copy_to(PyObject *self, PyObject *block)
+{
+    Node *node = (Node *)self;
+    Py_buffer bytes;
+    if (PyObject_GetBuffer(block, &bytes, PyBUF_WRITABLE))
+        return NULL;
+    if (node->copies < SLOTS) {
+        memmove(node->copy + 1, node->copy, node->copies++ * sizeof *node->copy);
+        node->copy[0] = (Copy){Py_NewRef(block), NULL, bytes.buf, bytes.len, 0};
+    }
+    PyBuffer_Release(&bytes);
+    Py_RETURN_NONE;
+}
+
+/* room() -> -1 if there is room for one more copy, the oldest one having been dropped if there were enough; else the answer of
+ * the wait for its readers. */
+static PyObject *node_room(PyObject *self, PyObject *unused)
+{
+    Node *node = (Node *)self;
+    if (node->copies <= node->flying + 3)
+        return PyLong_FromLong(-1);
+    int oldest = 0;
+    for (int i = 1; i < node->copies; i++)
+        if (node->copy[i].seq < node->copy[oldest].seq)
+            oldest = i;
+    Copy c = node->copy[oldest];
+    int64_t answer = c.reader ? drain((Reader *)c.reader, c.seq, 1) : READY;
+    if (answer != READY)
+        return Py_BuildValue("L", (long long)answer);
+    memmove(node->copy + oldest, node->copy + oldest + 1, (--node->copies - oldest) * sizeof *node->copy);
+    Py_XDECREF(c.reader);
+    Py_DECREF(c.block);
+    return PyLong_FromLong(-1);
+}
+
+/* forget(): drop all copies. */
+static PyObject *node_forget(PyObject *self, PyObject *unused)
+{
+    node_clear(self);
+    ((Node *)self)->blocks = 0;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef node_methods[] = {
+    {"own", node_own, METH_VARARGS, "A block of this rank."},
+    {"copy_to", node_copy_to, METH_O, "A block that rows may be copied to."},
+    {"room", node_room, METH_NOARGS, "Make room for one more copy."},
+    {"forget", node_forget, METH_NOARGS, "Drop all copies."},
+    {0},
+};
+static PyMemberDef node_members[] = {
+    {"seq", T_ULONGLONG, offsetof(Node, seq), READONLY, "Mixings so far."},
+    {"flying", T_LONGLONG, offsetof(Node, flying), 0, "Mixings that have begun and not ended."},
+    {"copies", T_INT, offsetof(Node, copies), READONLY, "Blocks that rows are copied to."},
+    {0},
+};
+static PyTypeObject NodeType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.mixing._shared.Node",
+    .tp_basicsize = sizeof(Node),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "The memory of a node, seen from one rank; see stack.py.",
+    .tp_new = node_new,
+    .tp_dealloc = node_dealloc,
+    .tp_traverse = node_traverse,
+    .tp_clear = node_clear,
+    .tp_methods = node_methods,
+    .tp_members = node_members,
+};
+
+static PyMemberDef counts_members[] = {
+    {"rounds", T_LONGLONG, offsetof(Counts, rounds), 0, "Mixings and exchanges."},
+    {"messages", T_LONGLONG, offsetof(Counts, messages), 0, "Rows sent."},
+    {"bytes", T_LONGLONG, offsetof(Counts, bytes), 0, "Their size."},
+    {0},
+};
+static PyTypeObject CountsType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.mixing._shared.Counts",
+    .tp_basicsize = sizeof(Counts),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "What was sent.",
+    .tp_new = PyType_GenericNew,
+    .tp_members = counts_members,
+};
+
+/* Reader(node, counts, resume, mark, edges, (indptr, source, row, w, v, w32, v32, ins, outs)) */
+static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count, PyObject *names);
+
+static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *node, *counts, *resume, *arrays;
+    unsigned long long mark;
+    long long edges;
+    if (!PyArg_ParseTuple(args, "O!O!OKLO!", &NodeType, &node, &CountsType, &counts, &resume, &mark, &edges, &PyTuple_Type, &arrays))
+        return NULL;
+    Reader *r = (Reader *)type->tp_alloc(type, 0);
+    if (!r)
+        return NULL;
+    r->call = reader_call;
+    r->node = (Node *)Py_NewRef(node);
+    r->counts = (Counts *)Py_NewRef(counts);
+    r->resume = Py_NewRef(resume);
+    r->mark = mark, r->edges = edges;
+    Py_buffer *a = r->array;
+    int fits = PyTuple_GET_SIZE(arrays) == ARRAYS;
+    for (int i = 0; fits && i < ARRAYS; i++) {
+        PyObject *item = PyTuple_GET_ITEM(arrays, i);
+        if (item != Py_None && PyObject_GetBuffer(item, &a[i], PyBUF_C_CONTIGUOUS))
+            goto failed;
+    }
+    static const int size[ARRAYS] = {8, 4, 4, 8, 8, 4, 4, 8, 8};
+    for (int i = 0; fits && i < ARRAYS; i++)
+        fits = a[i].buf ? a[i].itemsize == size[i] : i >= W && i <= V32;
+    Py_ssize_t terms = fits ? a[SOURCE].len / 4 : 0;
+    if (!fits || a[INDPTR].len < 8 || a[ROW].len != a[SOURCE].len || ((int64_t *)a[INDPTR].buf)[a[INDPTR].len / 8 - 1] != terms
+        || (a[W].buf && (a[W].len != terms * 8 || a[V].len != terms * 8 || a[W32].len != terms * 4 || a[V32].len != terms * 4))
+        || (!a[W].buf && a[INDPTR].len / 8 - 1 != terms)) {
+        PyErr_SetString(PyExc_ValueError, "the arrays of a Reader do not fit together");
+        goto failed;
+    }
+    r->m = a[INDPTR].len / 8 - 1;
+    r->nin = a[INS].len / 8;
+    r->nout = a[OUTS].len / 8;
+    return (PyObject *)r;
 failed:
-    while (held--)
-        PyBuffer_Release(&b[held]);
+    Py_DECREF(r);
     return NULL;
 }
 
-static PyMethodDef methods[] = {
-    {"post", (PyCFunction)(void (*)(void))post, METH_FASTCALL, "Publish where the own rows lie; see stack.py."},
-    {"drained", (PyCFunction)(void (*)(void))drained, METH_FASTCALL, "Whether a copy has been read; see stack.py."},
-    {"finish", (PyCFunction)(void (*)(void))finish, METH_FASTCALL, "Sum up the neighbours' rows where they lie; see stack.py."},
+static int reader_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Reader *r = (Reader *)self;
+    Py_VISIT(r->node);
+    Py_VISIT(r->resume);
+    return 0;
+}
+
+static int reader_clear(PyObject *self)
+{
+    Py_CLEAR(((Reader *)self)->resume);
+    return 0;
+}
+
+static void reader_dealloc(PyObject *self)
+{
+    Reader *r = (Reader *)self;
+    PyObject_GC_UnTrack(self);
+    reader_clear(self);
+    for (int i = 0; i < ARRAYS; i++)
+        if (r->array[i].obj)
+            PyBuffer_Release(&r->array[i]);
+    Py_XDECREF(r->node);
+    Py_XDECREF(r->counts);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static void count_rows(Reader *r, Py_ssize_t row)
+{
+    r->counts->rounds++;
+    r->counts->messages += r->edges;
+    r->counts->bytes += r->edges * row;
+}
+
+/* The buffer of a NumPy array (m, d) of float64 or float32 in C order; false if it is something else. */
+static int rows_of(Reader *r, PyObject *array, int flags, Py_buffer *view)
+{
+    if ((PyObject *)Py_TYPE(array) != r->node->array)
+        return 0;
+    if (PyObject_GetBuffer(array, view, flags | PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) {
+        PyErr_Clear();
+        return 0;
+    }
+    const char *format = view->format;
+    if (view->ndim == 2 && view->shape[0] == r->m && (format[0] == 'd' || format[0] == 'f') && !format[1])
+        return 1;
+    PyBuffer_Release(view);
+    return 0;
+}
+
+/* reader(X, out): a whole mixing; None, and nothing has happened, if the arrays are not of the common kind. */
+static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
+{
+    Reader *r = (Reader *)self;
+    Py_buffer x, y;
+    if (PyVectorcall_NARGS(count) != 2 || names || !r->array[W].buf) {
+        PyErr_SetString(PyExc_TypeError, "a Reader that sums takes two arguments");
+        return NULL;
+    }
+    if (!r->node->array || r->node->flying >= SLOTS - 4 || !rows_of(r, args[0], 0, &x))
+        Py_RETURN_NONE;
+    PyObject *out = args[1], *result = NULL;
+    if (out == Py_None) {
+        out = PyObject_CallOneArg(x.len <= SMALL ? r->node->empty_like : r->node->rows, args[0]);
+        if (!out) {
+            PyBuffer_Release(&x);
+            return NULL;
+        }
+    } else
+        Py_INCREF(out);
+    if (!rows_of(r, out, PyBUF_WRITABLE, &y)) {
+        result = Py_NewRef(Py_None);
+        goto release_x;
+    }
+    const char *from = x.buf, *to = y.buf;
+    if (y.shape[1] != x.shape[1] || y.itemsize != x.itemsize || (from < to + y.len && to < from + x.len)) {
+        result = Py_NewRef(Py_None);
+        goto release;
+    }
+    uint64_t seq = 0;
+    int in_place = publish(r, x.buf, x.len, tag_of(r, x.shape[1], x.itemsize), &seq);
+    if (in_place < 0)
+        goto release;
+    count_rows(r, x.shape[1] * x.itemsize);
+    int64_t answer = read_rows(r, seq, x.buf, NULL, y.buf, x.shape[1], x.itemsize);
+    if (answer == READY && in_place)
+        answer = drain(r, seq, 1);
+    if (answer == READY)
+        result = Py_NewRef(out);
+    else if (answer > 0)
+        result = resume(r, answer, seq, in_place, args[0], out);
+release:
+    PyBuffer_Release(&y);
+release_x:
+    PyBuffer_Release(&x);
+    Py_DECREF(out);
+    return result;
+}
+
+/* post(X, d) -> (seq, whether X itself will be read): rows of d numbers */
+static PyObject *reader_post(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Reader *r = (Reader *)self;
+    Py_buffer x;
+    Py_ssize_t d = count == 2 ? PyLong_AsSsize_t(args[1]) : -1;
+    if (d < 0 || PyObject_GetBuffer(args[0], &x, PyBUF_C_CONTIGUOUS)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "post takes rows and their length");
+        return NULL;
+    }
+    uint64_t seq = 0;
+    int in_place = publish(r, x.buf, x.len, tag_of(r, d, x.itemsize), &seq);
+    if (in_place >= 0) {
+        count_rows(r, d * x.itemsize);
+        r->node->flying++;
+    }
+    PyBuffer_Release(&x);
+    return in_place < 0 ? NULL : Py_BuildValue("KN", (unsigned long long)seq, PyBool_FromLong(in_place));
+}
+
+/* read(seq, X, halo, out, d) -> 0 when the rows have been read, or an answer */
+static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Reader *r = (Reader *)self;
+    Py_buffer b[3];
+    int held = 0;
+    int64_t answer = -1;
+    uint64_t seq = count == 5 ? PyLong_AsUnsignedLongLong(args[0]) : 0;
+    Py_ssize_t d = count == 5 ? PyLong_AsSsize_t(args[4]) : 0;
+    if (count != 5)
+        PyErr_SetString(PyExc_TypeError, "read takes five arguments");
+    while (!PyErr_Occurred() && held < 3)
+        held += !PyObject_GetBuffer(args[held + 1], &b[held], held == 2 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS);
+    if (!PyErr_Occurred()) {
+        Py_ssize_t itemsize = b[2].itemsize;
+        if (d < 0 || b[2].len != r->m * d * itemsize || b[0].itemsize != itemsize
+            || (r->array[W].buf && (b[0].len != b[2].len || (itemsize != 8 && itemsize != 4))))
+            PyErr_SetString(PyExc_ValueError, "the buffers of read do not fit together");
+        else
+            answer = read_rows(r, seq, b[0].buf, b[1].buf, b[2].buf, d, itemsize);
+    }
+    while (held)
+        PyBuffer_Release(&b[--held]);
+    return answer < 0 ? NULL : PyLong_FromLongLong(answer);
+}
+
+/* drained(seq) -> 0 when the out-neighbours have read mixing seq, or an answer */
+static PyObject *reader_drained(PyObject *self, PyObject *number)
+{
+    uint64_t seq = PyLong_AsUnsignedLongLong(number);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(drain((Reader *)self, seq, 1));
+}
+
+static PyMethodDef reader_methods[] = {
+    {"post", (PyCFunction)(void (*)(void))reader_post, METH_FASTCALL, "Publish rows."},
+    {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL, "Sum up (or copy) what the neighbours have published."},
+    {"drained", reader_drained, METH_O, "Wait until the neighbours have read this rank's rows."},
     {0},
 };
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_shared", "Rows in the shared memory of a node.", 0, methods};
+static PyTypeObject ReaderType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.mixing._shared.Reader",
+    .tp_basicsize = sizeof(Reader),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "What one rank reads on its node in one phase; see stack.py.",
+    .tp_new = reader_new,
+    .tp_dealloc = reader_dealloc,
+    .tp_traverse = reader_traverse,
+    .tp_clear = reader_clear,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Reader, call),
+    .tp_methods = reader_methods,
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_shared", "Rows in the shared memory of a node.", 0, NULL};
 
 PyMODINIT_FUNC PyInit__shared(void)
 {
     PyObject *made = PyModule_Create(&module);
-    if (made && (PyModule_AddIntMacro(made, SLOTS) || PyModule_AddIntMacro(made, BLOCKS)))
+    if (made && (PyModule_AddIntMacro(made, SLOTS) || PyModule_AddIntMacro(made, BLOCKS) || PyModule_AddIntMacro(made, SMALL) || PyModule_AddIntMacro(made, LATE_POST)
+                 || PyModule_AddIntMacro(made, LATE_DONE) || PyModule_AddIntMacro(made, OTHER_TAG) || PyModule_AddIntMacro(made, REFUSED)
+                 || PyModule_AddType(made, &NodeType) || PyModule_AddType(made, &CountsType)
+                 || PyModule_AddType(made, &ReaderType)))
         Py_CLEAR(made);
     return made;
 }

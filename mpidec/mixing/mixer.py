@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from mpi4py import MPI
 from .arrays import as_rows
 from .kernel import Runs, weighted_sum
 from .plan import Plan, Route
-from .stack import IN_FLIGHT, Links
+from .stack import Counts, Links
 from .transport import Transport
 from .waiting import Exchange
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ..topology import Schedule, Topology
     from .network import Network
 
-_NOTHING = np.empty((0, 0))
 _PHASES = 64                                        # phases of a random schedule that are kept at a time
 
 
@@ -66,13 +66,15 @@ class Phase:
         self._mixer, self._net, self._k = mixer, mixer.net, k
         self.topology = topology
         self.n, self.m = topology.n, mixer.net.m
-        self._plan = Plan(topology, self._net.blocks, self._net.rank)
-        stack = self._net.stack
-        self._links = None if stack is None else stack.links(topology, self._net.blocks, self._net.rank)
+        self._where = f"W(X) over {topology.name}" + f", step {k}" * (k > 0)
         self._wires: dict[Plan, Transport] = {}
         self._alone = self._net.size == 1
-        self._mark = topology.fingerprint()
-        self._where = f"W(X) over {topology.name}" + f", step {k}" * (k > 0)
+        stack, blocks, rank = self._net.stack, self._net.blocks, self._net.rank
+        self._links: Links | None = None
+        if stack is not None:
+            near = Plan(topology, blocks, rank, stack.near[stack.near != rank])
+            self._links = Links(stack, near, self._where, mixer.counts)
+        self.fast = self._mix_alone if self._alone else self._links.mix if self._links and self._links.complete else _cannot
 
     @property
     def next(self) -> Phase:
@@ -97,14 +99,19 @@ class Phase:
         -------
         array (m, ...), or a list of them
         """
-        if type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) == self.m and X.flags.c_contiguous:
-            if out is not None:
-                _target(out, X, X)
-            if self._alone:
-                return self._sum(X, np.empty_like(X) if out is None else out)
-            if self._links is not None and self._links.complete:
-                return self._mix_shared(self._links, X, out)
-        return self.start(X, out).wait()
+        Y = self.fast(X, out)
+        return self.start(X, out).wait() if Y is None else Y
+
+    @cached_property
+    def _plan(self) -> Plan:
+        """All rows of other ranks come in messages."""
+        return Plan(self.topology, self._net.blocks, self._net.rank)
+
+    def _mix_alone(self, X: Any, out: np.ndarray | None) -> np.ndarray | None:
+        """The common case in one process."""
+        if type(X) is not np.ndarray or X.dtype != np.float64 or X.ndim != 2 or len(X) != self.m or not X.flags.c_contiguous:
+            return None
+        return self._sum(X, np.empty_like(X) if out is None else _target(out, X, X))
 
     def start(self, X: Any, out: np.ndarray | None = None) -> Pending:
         """Begin to mix `X`, and return at once; `wait()` on what comes back returns the mixed rows.
@@ -125,40 +132,24 @@ class Phase:
         requests, halo, sent = self._halo(self._plan, rows)
         return Pending(Exchange(requests, self._where, sent), lambda: home(self._sum(rows, target, halo)))
 
-    def _mix_shared(self, links: Links, X: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """All neighbours are on this node, and `X` is ready to be read there."""
-        stack, tag = links.stack, self._tag(X)
-        self._count(X)
-        seq, outs = stack.post(X, tag, links)
-        target = stack.rows(X.shape, X.dtype) if out is None else out
-        stack.finish(seq, tag, links, outs, X, _NOTHING, target, self._where)
-        return target
-
     def _start_shared(self, links: Links, rows: np.ndarray, target: np.ndarray, home: Callable[[np.ndarray], Any]) -> Pending:
-        stack = links.stack
-        if stack.flying >= IN_FLIGHT:
-            raise RuntimeError(f"{IN_FLIGHT} mixings are under way on this network: wait for some before starting more")
         parts = rows.view(rows.real.dtype)
-        tag = self._tag(parts)
-        seq, outs = stack.post(parts, tag, links)
+        seq, in_place = links.post(parts)
         exchange, halo = None, parts[:0]
-        if links.complete:
-            self._count(rows)
-        else:
+        if not links.complete:
             requests, halo, sent = self._halo(links.plan, parts)
             exchange = Exchange(requests, self._where, sent)
 
         def finish() -> Any:
-            stack.finish(seq, tag, links, outs, parts, halo, target.view(parts.dtype), self._where)
+            links.finish(seq, in_place, parts, halo, target.view(parts.dtype))
             return home(target)
         return Pending(exchange, finish)
-
-    def _tag(self, rows: np.ndarray) -> int:
-        return self._mark ^ (rows.shape[1] * 2 + (rows.itemsize == 8))
 
     def _halo(self, plan: Plan, rows: np.ndarray) -> tuple[list[MPI.Request], np.ndarray, np.ndarray]:
         """Begin to fetch the halo of a plan: the requests, where it will be, and what MPI reads until then."""
         halo = np.empty((len(plan.halo), rows.shape[1]), rows.dtype)
+        if plan is not (self._links and self._links.plan):
+            self._count(rows)
         requests, sent = self._exchange(plan, plan.halo_route, rows, halo)
         return requests, halo, sent
 
@@ -239,6 +230,7 @@ class Phase:
         route, arrival = plan.edge_route
         M = np.ascontiguousarray(M)
         arrived = np.empty((len(arrival), *M.shape[1:]), M.dtype)
+        self._count(M)
         requests, sent = self._exchange(plan, route, M, arrived)
         if route.own is not None:
             arrived[route.own[1]] = sent[route.own[0]]
@@ -259,7 +251,6 @@ class Phase:
         return len(self._plan.receivers)
 
     def _exchange(self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray) -> tuple[list[MPI.Request], np.ndarray]:
-        self._count(rows)
         sent = rows if route.send is None else rows[route.send]
         if self._alone:
             return [], sent
@@ -275,10 +266,10 @@ class Phase:
         return self.average(rows, halo, target)
 
     def _count(self, rows: np.ndarray) -> None:
-        mixer, edges = self._mixer, self._plan.edges
-        mixer.rounds += 1
-        mixer.messages += edges
-        mixer.bytes += edges * _row_bytes(rows)
+        counts, edges = self._mixer.counts, self._plan.edges
+        counts.rounds += 1
+        counts.messages += edges
+        counts.bytes += edges * _row_bytes(rows)
 
     def free(self) -> None:
         """Free the communicator; collective."""
@@ -313,7 +304,7 @@ class Mixer:
     def __init__(self, net: Network, topology: Topology | Schedule):
         self.net, self.topology = net, topology
         self.n, self.m = net.n, net.m
-        self.rounds = self.messages = self.bytes = 0
+        self.counts = Counts()
         self._static: Phase | None = None
         self._step, self._closed = 0, False
         self._phases: OrderedDict[int, Phase] = OrderedDict()
@@ -336,11 +327,30 @@ class Mixer:
 
     def __call__(self, X: Any, out: np.ndarray | None = None) -> Any:
         """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see `Phase.__call__`."""
-        return self._now()(X, out)
+        phase = self._static
+        if phase is None:
+            phase = self._now()
+        Y = phase.fast(X, out)
+        return phase.start(X, out).wait() if Y is None else Y
 
     def start(self, X: Any, out: np.ndarray | None = None) -> Pending:
         """Begin to mix `X`; see `Phase.start`."""
         return self._now().start(X, out)
+
+    @property
+    def rounds(self) -> int:
+        """Mixings and exchanges so far."""
+        return self.counts.rounds
+
+    @property
+    def messages(self) -> int:
+        """Rows that the agents of this rank sent to other agents."""
+        return self.counts.messages
+
+    @property
+    def bytes(self) -> int:
+        """Their size."""
+        return self.counts.bytes
 
     def _now(self) -> Phase:
         self._step += 1
@@ -354,6 +364,10 @@ class Mixer:
         if self in self.net._mixers:
             self.net._mixers.remove(self)
         self._closed = True
+
+
+def _cannot(X: Any, out: np.ndarray | None) -> None:
+    """There is no faster way."""
 
 
 def _row_bytes(rows: np.ndarray) -> int:

@@ -21,19 +21,28 @@ from mpi4py import MPI
 
 from .blocks import Blocks
 from .plan import Plan
-from .waiting import expire, timeout
+from .waiting import Patience
 
 try:
     _shared: Any = import_module("._shared", __package__)
 except ImportError:                                 # no compiler where the package was installed
     _shared = None
 
-_NOBODY = np.empty(0, np.int64)
-_SMALL = 1 << 17                                    # bytes up to which a copy costs less than waiting for its readers
-_SPARE = 16                                         # free blocks that are kept
+_ALL = 0xFFFFFFFFFFFFFFFF
+_SPARE = 4                                          # free blocks that are kept
+_NOTHING = np.empty((0, 0))
 _UNUSED = 2                                         # references to the bytes of a block that is in no array
-_READY, _LATE_POST, _LATE_DONE, _OTHER_TAG, _UNMAPPED = range(5)
-IN_FLIGHT = 60                                      # mixings under way at a time, less than the slots of a header
+IN_FLIGHT = 56                                      # mixings under way at a time, less than the slots of a header
+
+
+class _Counts:
+    """What was sent, where there is no compiled one."""
+
+    def __init__(self) -> None:
+        self.rounds = self.messages = self.bytes = 0
+
+
+Counts: Any = _Counts if _shared is None else _shared.Counts
 
 
 class Stack:
@@ -61,24 +70,16 @@ class Stack:
             node = part
         self._files: list[int] = []
         self._memory: list[mmap.mmap] = []
-        self._heads = np.zeros(node.size, np.int64)
-        self._pids = np.zeros(node.size, np.int64)
-        self._tables: list[np.ndarray] = []
-        works = self._meet(node)
-        self.near = np.array(node.allgather(comm.rank)) if works else np.array([comm.rank])
-        self.me = node.rank if works else 0
+        places = self._meet(node)
+        self.near = np.array(node.allgather(comm.rank)) if places is not None else np.array([comm.rank])
+        self.me = node.rank if places is not None else 0
         self.whole = bool(comm.allreduce(len(self.near) == comm.size, MPI.LAND))
-        self._spins = 2000 if node.size <= len(os.sched_getaffinity(0)) else 0
-        self._maps = np.zeros((len(self.near), _shared.BLOCKS if works else 0, 2), np.int64)
-        self._mapped: dict[tuple[int, int], mmap.mmap] = {}
-        self._own = np.zeros((_shared.BLOCKS if works else 0, 3), np.int64)
         self._blocks: list[np.ndarray | None] = []
-        self._copies: list[list[Any]] = []
-        self._timeout = timeout()
-        self._head = int(self._heads[self.me])
-        self._generation = 1
-        self._seq = 0
-        self.flying = 0
+        self._files_of: dict[int, int] = {}
+        self._generation = 0
+        if places is not None:
+            spins = 2000 if node.size <= len(os.sched_getaffinity(0)) else 0
+            self.node = _shared.Node(*places, self.me, spins, np.ndarray, np.empty_like, self._rows_like, self._grow)
         node.Free()
 
     @property
@@ -86,10 +87,11 @@ class Stack:
         """Whether there is another rank to share with."""
         return len(self.near) > 1
 
-    def _meet(self, node: MPI.Comm) -> bool:
-        """Make this rank's header and map the others'; whether that worked on all ranks of the node."""
+    def _meet(self, node: MPI.Comm) -> tuple[np.ndarray, np.ndarray] | None:
+        """Make this rank's header and map the others': their addresses and processes; None if that failed on any rank."""
         mine, works = -1, _shared is not None and node.size > 1 and hasattr(os, "memfd_create")
-        size = 64 * _shared.SLOTS + 8 * _shared.BLOCKS if works else 0
+        size = 64 * _shared.SLOTS if works else 0
+        heads, pids = np.zeros((2, node.size), np.int64)
         if works:
             mine = os.memfd_create("mpidec-header")
             os.ftruncate(mine, size)
@@ -98,15 +100,9 @@ class Stack:
         if works:
             with contextlib.suppress(OSError):
                 for rank, (pid, file) in enumerate(places):
-                    memory = _open(pid, file, size)
-                    self._memory.append(memory)
-                    self._heads[rank], self._pids[rank] = np.frombuffer(memory, np.uint8).ctypes.data, pid
-                    self._tables.append(np.frombuffer(memory, np.int64, offset=64 * _shared.SLOTS))
-        return bool(node.allreduce(works and len(self._tables) == node.size, MPI.LAND))
-
-    def links(self, topology: Any, blocks: Blocks, rank: int) -> Links:
-        """What this rank reads on the node, and what it is sent from elsewhere, in one phase."""
-        return Links(self, Plan(topology, blocks, rank, self.near[self.near != rank]), self.near, self.whole)
+                    self._memory.append(_open(pid, file, size))
+                    heads[rank], pids[rank] = np.frombuffer(self._memory[rank], np.uint8).ctypes.data, pid
+        return (heads, pids) if node.allreduce(works and len(self._memory) == node.size, MPI.LAND) else None
 
     def rows(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An uninitialized array in a block of this rank; of ordinary memory where no block can be had."""
@@ -124,7 +120,7 @@ class Stack:
         for i in free[:len(free) - _SPARE] if len(free) > _SPARE else []:
             self._release(i)
         place = next((i for i, block in enumerate(self._blocks) if block is None), len(self._blocks))
-        if place >= len(self._own):
+        if place >= _shared.BLOCKS:
             return None
         capacity = (nbytes // mmap.PAGESIZE + 1) * mmap.PAGESIZE
         file = -1
@@ -138,9 +134,8 @@ class Stack:
             return None
         block = np.frombuffer(memory, np.uint8)
         self._generation += 1
-        word = self._generation * _shared.BLOCKS + place
-        self._own[place] = block.ctypes.data, block.ctypes.data + capacity, word
-        self._tables[self.me][place] = file
+        self.node.own(place, self._generation * _shared.BLOCKS + place, file, block)
+        self._files_of[place] = file
         if place == len(self._blocks):
             self._blocks.append(block)
         else:
@@ -148,93 +143,113 @@ class Stack:
         return block
 
     def _release(self, place: int) -> None:
-        os.close(int(self._tables[self.me][place]))
+        os.close(self._files_of.pop(place))
         self._blocks[place] = None
-        self._own[place] = 0
+        self.node.own(place, 0, 0, None)
 
-    def post(self, X: np.ndarray, tag: int, links: Links) -> tuple[int, np.ndarray]:
-        """Publish the rows `X`, or a copy of them; the number of the mixing, and the ranks that must have read `X` itself
-        before it may change."""
-        self._seq = seq = self._seq + 1
-        self.flying += 1
-        if X.nbytes > _SMALL and _shared.post(self._head, self._own, len(self._blocks), seq, tag, X, None):
-            return seq, links.outs
-        copy = self._copy(X.nbytes)
-        copy[1:] = seq, links.outs
-        _shared.post(self._head, self._own, len(self._blocks), seq, tag, X, copy[0])
-        return seq, _NOBODY
+    def _rows_like(self, X: np.ndarray) -> np.ndarray:
+        return self.rows(X.shape, X.dtype)
 
-    def _copy(self, nbytes: int) -> list[Any]:
-        """A block to copy rows to, which nobody reads any more: `[block, mixing, ranks that read it]`."""
-        for copy in self._copies:
-            if nbytes <= len(copy[0]) and _shared.drained(self._heads, copy[2], copy[1], 0.0) < 0:
-                return copy
-        if len(self._copies) > self.flying + 3:
-            oldest = min(self._copies, key=lambda copy: copy[1])
-            late = _shared.drained(self._heads, oldest[2], oldest[1], timeout())
-            if late >= 0:
-                expire(f"rank {self.near[late]} to read the rows of this rank in mixing {oldest[1]}")
-            self._copies = [copy for copy in self._copies if copy is not oldest]
+    def _grow(self, nbytes: int) -> None:
+        """Have a block to copy rows to."""
+        patience = Patience()
+        while (answer := self.node.room()) >= 0:
+            late = self.near[answer & 0xFFFFFFFF]
+            patience.look(f"rank {late} to read earlier rows of this rank")
         block = self._allocate(nbytes)
         if block is None:
             raise MemoryError(f"no shared memory for {nbytes} bytes of rows on rank {self.near[self.me]}: keep fewer results, "
                               "raise the limits (ulimit -n, ulimit -f), or set MPIDEC_TRANSPORT=neighbor")
-        self._copies.insert(0, [block, 0, _NOBODY])
-        return self._copies[0]
+        self.node.copy_to(block)
 
-    def finish(self, seq: int, tag: int, links: Links, outs: np.ndarray, X: np.ndarray, halo: np.ndarray, out: np.ndarray,
-               where: str) -> None:
-        """Sum up the rows of mixing `seq`, and wait until the ranks `outs` have read this rank's."""
-        self.flying -= 1
-        w = links.weights if out.dtype == np.float64 else links.weights.astype(out.dtype)
-        limit = self._timeout
-        while True:
-            answer = _shared.finish(self._heads, self._maps, self.me, links.ins, outs, seq, tag, self._spins, limit, w.indptr,
-                                    links.source, links.row, w.w, w.v, X, halo, out)
-            if answer == _READY:
-                return
-            what, rank = answer >> 32, answer & 0xFFFFFFFF
-            if what == _UNMAPPED:
-                self._map(rank, seq)
-            elif what == _OTHER_TAG:
-                raise ValueError(f"rank {self.near[self.me]} and rank {self.near[rank]} mix different things in mixing {seq} "
-                                 f"({where} here): every rank must call the same operation with rows of one shape and dtype")
-            else:
-                doing = "to begin" if what == _LATE_POST else "to read the rows of this rank in"
-                expire(f"rank {self.near[rank]} {doing} mixing {seq} ({where})")
+    def quarrel(self, rank: int, seq: int, mark: int, where: str) -> str:
+        """What is to be said when this rank and another one mix different things."""
+        mine, theirs = (self._slot(some, seq)[4] ^ np.uint64(mark & _ALL) for some in (self.me, rank))
+        here, there = ("other rows, or another step or topology" if some >> np.uint64(40) else
+                       f"rows of {some >> np.uint64(1)} float{64 if some & np.uint64(1) else 32}" for some in (mine, theirs))
+        return (f"rank {self.near[self.me]} and rank {self.near[rank]} mix different things in mixing {seq}: {here} in {where} on "
+                f"rank {self.near[self.me]}, {there} on rank {self.near[rank]}; every rank must call the same operation with rows "
+                "of one shape and dtype")
 
-    def _map(self, rank: int, seq: int) -> None:
-        slots = np.frombuffer(self._memory[rank], np.uint64, 8 * _shared.SLOTS).reshape(-1, 8)
-        word = int(slots[seq % _shared.SLOTS, 2])
-        place = word % _shared.BLOCKS
-        memory = _open(int(self._pids[rank]), int(self._tables[rank][place]))
-        self._mapped[rank, place] = memory
-        self._maps[rank, place] = word, np.frombuffer(memory, np.uint8).ctypes.data
+    def _slot(self, rank: int, seq: int) -> np.ndarray:
+        return np.frombuffer(self._memory[rank], np.uint64).reshape(-1, 8)[seq % _shared.SLOTS]
 
     def close(self) -> None:
         """Give the memory back, as far as no array refers to it; idempotent."""
+        if self._blocks or self._files:
+            self.node.forget()
         for place, block in enumerate(self._blocks):
             if block is not None:
                 self._release(place)
         self._blocks.clear()
-        self._copies.clear()
-        self._mapped.clear()
         for file in self._files:
             os.close(file)
         self._files.clear()
 
 
 class Links:
-    """What one rank reads on its node in one phase: the terms of its sums, by the rank that holds the row.
+    """What one rank reads on its node in one phase.
 
-    `complete` says that there is nothing else to read, on any rank.
+    Parameters
+    ----------
+    stack : Stack
+    plan : Plan
+        Its terms, with the places of the near ranks' rows.
+    where : str
+        What is done, for messages to the user.
+    counts : Counts
+        Where it is counted.
+
+    Attributes
+    ----------
+    complete : bool
+        There is nothing else to read, on any rank.
+    mix : callable
+        `mix(X, out)` is a whole mixing of an array (m, d) of float64 or float32 in C order; None (and nothing has happened) for
+        any other arrays.
     """
 
-    def __init__(self, stack: Stack, plan: Plan, near: np.ndarray, complete: bool):
+    def __init__(self, stack: Stack, plan: Plan, where: str, counts: Any):
         source, row = plan.sources()
-        self.stack, self.plan, self.weights, self.complete = stack, plan, plan.terms, complete
-        self.source, self.row = source.astype(np.int32), row.astype(np.int32)
-        self.ins, self.outs = np.searchsorted(near, plan.ins), np.searchsorted(near, plan.outs)
+        w, near = plan.terms, stack.near
+        narrow = w.astype(np.dtype(np.float32))
+        self.stack, self._node, self._where, self.plan = stack, stack.node, where, plan
+        self.complete = stack.whole
+        self._mark = plan.topology.fingerprint()
+        self.mix = self._reader = _shared.Reader(
+            stack.node, counts, self._settle, self._mark & 0xFFFFFFFFFFFFFFFF, plan.edges,
+            (w.indptr, source.astype(np.int32), row.astype(np.int32), w.w, w.v, narrow.w, narrow.v,
+             np.searchsorted(near, plan.ins), np.searchsorted(near, plan.outs)))
+
+    def post(self, X: np.ndarray) -> tuple[int, bool]:
+        """Publish the rows `X` (m, d), or a copy of them: the number of the mixing, and whether `X` itself will be read."""
+        if self._node.flying >= IN_FLIGHT:
+            raise RuntimeError(f"{IN_FLIGHT} mixings are under way on this network: wait for some before starting more")
+        return self._reader.post(X, X.shape[1])
+
+    def finish(self, seq: int, in_place: bool, X: np.ndarray, halo: np.ndarray, out: np.ndarray) -> None:
+        """Sum up the rows of mixing `seq`, and wait until `X` may be changed."""
+        self._node.flying -= 1
+        answer = self._reader.read(seq, X, halo, out, X.shape[1])
+        if answer == 0 and in_place:
+            answer = self._reader.drained(seq)
+        if answer:
+            self._settle(answer, seq, in_place, X, out, halo)
+
+    def _settle(self, answer: int, seq: int, in_place: bool, X: np.ndarray, out: np.ndarray, halo: np.ndarray = _NOTHING) -> np.ndarray:
+        """Go on waiting, or say what is wrong."""
+        patience = Patience()
+        while answer:
+            what, rank = answer >> 32, answer & 0xFFFFFFFF
+            if what in (_shared.OTHER_TAG, _shared.REFUSED):
+                raise ValueError(self.stack.quarrel(rank, seq, self._mark, self._where))
+            late = what == _shared.LATE_POST
+            doing = "to begin" if late else "to read the rows of this rank in"
+            patience.look(f"rank {self.stack.near[rank]} {doing} mixing {seq} ({self._where})")
+            answer = self._reader.read(seq, X, halo, out, X.shape[1]) if late else self._reader.drained(seq)
+            if answer == 0 and late and in_place:
+                answer = self._reader.drained(seq)
+        return out
 
 
 def _open(pid: int, file: int, size: int = 0) -> mmap.mmap:

@@ -23,6 +23,18 @@ def timeout() -> float:
     return seconds
 
 
+class Patience:
+    """The end of a wait that is taken in short turns."""
+
+    def __init__(self) -> None:
+        self._began, self._limit = time.monotonic(), timeout()
+
+    def look(self, what: str) -> None:
+        """End the job if this rank has waited for `what` too long."""
+        if time.monotonic() - self._began > self._limit:
+            expire(what)
+
+
 class Exchange:
     """Messages under way, and what MPI reads until they have arrived."""
 
