@@ -120,7 +120,7 @@ class Collective:
         def expire():
             with uncaptured(self.config):
                 print(f"\n[rank {WORLD.rank}] {item.nodeid} still runs after {settings.timeout:g} s",
-                      file=sys.stderr, flush=True)
+                      *(value for _, value in item.user_properties), file=sys.stderr, flush=True)
                 faulthandler.dump_traceback(sys.__stderr__)
                 time.sleep(0.5)
                 os._exit(1)
@@ -156,6 +156,26 @@ def comm():
 def shared_tmp(comm, tmp_path_factory):
     """Return a fresh folder, the same on every rank."""
     return comm.bcast(tmp_path_factory.mktemp("shared") if comm.rank == 0 else None)
+
+
+@pytest.fixture
+def fuzz(comm, monkeypatch, request):
+    """Return a function that runs `count` random programs of a kind from seed `first` on, or the one of MPIDEC_FUZZ_SEED."""
+    monkeypatch.setenv("MPIDEC_TIMEOUT", "600")             # the test's own limit is shorter, and says which program it was
+
+    def note(line):
+        request.node.user_properties[:] = [("case", line)]
+
+    def run(kind, first, count):
+        half = comm.Split(comm.rank % 2, comm.rank)
+        one = os.environ.get("MPIDEC_FUZZ_SEED")
+        for seed in [int(one)] if one else range(first, first + count):
+            try:
+                kind(seed, half if seed % 10 == 9 else comm, note).run(monkeypatch)
+            except Exception as error:
+                raise AssertionError(f"{request.node.user_properties[0][1]}: {error}") from error
+        half.Free()
+    return run
 
 
 @pytest.fixture(scope="session")
