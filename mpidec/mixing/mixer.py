@@ -20,6 +20,9 @@ from .waiting import Exchange
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
+    from .accelerated import Accelerated
+    from .codec import Codec
+    from .compressed import Compressed
     from .network import Network
 
 _PHASES = 64                                        # phases of a random schedule that are kept at a time
@@ -355,6 +358,54 @@ class Mixer:
     def _now(self) -> Phase:
         self._step += 1
         return self.at(self._step - 1)
+
+    def compress(self, codec: str | Codec, *, feedback: bool | None = None, gamma: float | None = None, seed: int = 0,
+                 **options: Any) -> Compressed:
+        """This mixer with rows that travel encoded; see `Compressed`.
+
+        Parameters
+        ----------
+        codec : {"identity", "float16", "bfloat16", "blockwise8", "qsgd", "top_k", "rand_k"} or Codec
+        feedback : bool, optional
+            Whether neighbours remember what they know of a row, and get what is new; by default for top_k and rand_k.
+        gamma : float, optional
+            Step towards the neighbours, in (0, 1].
+        seed : int
+            Of the codec's random numbers.
+        **options
+            Parameters of the codec, such as `fraction=0.01` or `k=100`, `levels` and `bucket`, `block`.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.ring(4)).compress("bfloat16")
+        ...     W(np.array([[3.14159], [0.], [0.], [0.]])).ravel().tolist(), W.bytes
+        ([1.047..., 1.046875, 0.0, 1.046875], 16)
+        """
+        from .compressed import compressed
+        return compressed(self, codec, feedback, gamma, seed, options)
+
+    def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
+        """K mixings in one call, which together average better than K by themselves; see `Accelerated`.
+
+        Parameters
+        ----------
+        K : int
+        method : {"chebyshev", "fastmix"}
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.ring(4)).accelerate(2)
+        ...     W(np.array([[4.], [0.], [0.], [0.]])).round(3).ravel().tolist(), W.rounds
+        ([1.176, 0.941, 0.941, 0.941], 2)
+        """
+        from .accelerated import Accelerated
+        return Accelerated(self, K, method)
 
     def close(self) -> None:
         """Free the communicators; collective, and safe to repeat."""

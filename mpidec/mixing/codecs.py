@@ -1,0 +1,58 @@
+"""Codecs by name: how rows are written on the wire."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from .codec import Codec as Codec
+from .quantizers import QSGD as QSGD
+from .quantizers import BFloat16 as BFloat16
+from .quantizers import Blockwise8 as Blockwise8
+from .quantizers import Float16 as Float16
+from .quantizers import Identity as Identity
+from .sparsifiers import RandK as RandK
+from .sparsifiers import TopK as TopK
+
+CODECS: dict[str, type[Codec]] = {
+    "identity": Identity, "float16": Float16, "bfloat16": BFloat16, "blockwise8": Blockwise8, "qsgd": QSGD, "top_k": TopK,
+    "rand_k": RandK}
+"""The codecs by the names by which they are asked for."""
+
+
+def codec(name: str | Codec, **options: Any) -> Codec:
+    """The codec of this name with the given parameters; a codec as it is.
+
+    Raises
+    ------
+    ValueError
+        Naming the nearest ones, if there is no such codec, or it has no such parameter.
+
+    Examples
+    --------
+    >>> codec("top_k", fraction=0.05)
+    TopK(fraction=0.05, k=None)
+    >>> codec("topk")
+    Traceback (most recent call last):
+    ...
+    ValueError: codec 'topk' is unknown: did you mean top_k?
+    """
+    if isinstance(name, Codec):
+        if options:
+            raise ValueError(f"{name!r} has its parameters already, {', '.join(options)} given: give the codec's name instead")
+        return name
+    if name not in CODECS:
+        raise ValueError(f"codec {name!r} is unknown: {_remedy(name, CODECS)}")
+    known = [field.name for field in fields(CODECS[name])]                  # type: ignore[arg-type]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"codec {name} has no parameter {option!r}: {_remedy(option, known)}")
+    return CODECS[name](**options)
+
+
+def _remedy(name: Any, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(str(name).lower().replace("-", "_"), known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known) or 'none'}"

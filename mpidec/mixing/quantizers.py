@@ -1,0 +1,295 @@
+"""Codecs that send every entry of a row in fewer bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .codec import AGENTS, Codec, Streams, bytes_of, numbers_of, whole
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Identity(Codec):
+    r"""The rows as they are, :math:`\delta = 1`.
+
+    Examples
+    --------
+    >>> Identity().wire(100, "f8")
+    800
+    """
+
+    unbiased: ClassVar[bool] = True
+
+    def wire(self, d: int, dtype: Any) -> int:
+        return d * np.dtype(dtype).itemsize
+
+    def encode(self, X: np.ndarray, step: int, agents: Sequence[int]) -> np.ndarray:
+        return bytes_of(X)
+
+    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Sequence[int]) -> np.ndarray:
+        return numbers_of(rows, 0, d, dtype)
+
+    def delta(self, d: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Float16(Codec):
+    r"""Half precision, with a power of two for each row, so that nothing overflows: 2 d + 2 bytes, 11 significant bits.
+
+    Rounded to nearest: :math:`\delta = 1 - 2^{-21}`.  Entries below 2**-29 of the largest one lose bits, below 2**-40 they vanish.
+
+    Examples
+    --------
+    >>> X = np.array([[1e-300, 3e-300, -7e-301]])
+    >>> (Float16().decode(Float16().encode(X, 0, [0]), 3, X.dtype, 0, [0]) / 1e-300).round(2).tolist()
+    [[1.0, 3.0, -0.7]]
+    """
+
+    def wire(self, d: int, dtype: Any) -> int:
+        return 2 * d + 2
+
+    def encode(self, X: np.ndarray, step: int, agents: Sequence[int]) -> np.ndarray:
+        exponent = np.frexp(_largest(X))[1]
+        exponent = np.maximum(exponent, -1000 if X.itemsize == 8 else -100).astype(np.int16)
+        with np.errstate(over="ignore"):
+            halves = (X * _power(15 - exponent, X.dtype)).astype(np.float16)
+        return np.concatenate([bytes_of(exponent[:, None]), bytes_of(halves)], axis=1)
+
+    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Sequence[int]) -> np.ndarray:
+        exponent = numbers_of(rows, 0, 1, np.int16)[:, 0]
+        X = numbers_of(rows, 2, d, np.float16).astype(dtype)
+        X *= _power(exponent - 15, X.dtype)
+        return X
+
+    def delta(self, d: int) -> float:
+        return 1 - 2.0**-21
+
+
+@dataclass(frozen=True)
+class BFloat16(Codec):
+    r"""The upper half of single precision: 2 d bytes, 8 significant bits, the exponents of float32.
+
+    Rounded to nearest, ties to even: :math:`\delta = 1 - 2^{-15}`.  Entries beyond 3.39e38 become infinite.
+
+    Examples
+    --------
+    >>> X = np.array([[1.0, 3.14159, -1e30]])
+    >>> BFloat16().decode(BFloat16().encode(X, 0, [0]), 3, X.dtype, 0, [0])[0, :2].tolist()
+    [1.0, 3.140625]
+    """
+
+    def wire(self, d: int, dtype: Any) -> int:
+        return 2 * d
+
+    def encode(self, X: np.ndarray, step: int, agents: Sequence[int]) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            single = X.astype(np.float32)
+        bits = single.view(np.uint32)
+        rounded = bits + np.uint32(0x7FFF)
+        rounded += (bits >> np.uint32(16)) & np.uint32(1)
+        rounded >>= np.uint32(16)
+        halves = rounded.astype(np.uint16)
+        halves[np.isnan(single)] = 0x7FC0
+        return bytes_of(halves)
+
+    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Sequence[int]) -> np.ndarray:
+        bits = numbers_of(rows, 0, d, np.uint16).astype(np.uint32)
+        bits <<= np.uint32(16)
+        return bits.view(np.float32).astype(dtype, copy=False)
+
+    def delta(self, d: int) -> float:
+        return 1 - 2.0**-15
+
+
+@dataclass(frozen=True)
+class Blockwise8(Codec):
+    r"""8-bit whole numbers, one scale for each block of a row: d + 4 bytes a block.
+
+    With :math:`a = \max_i |x_i| / 127` over a block of B entries, :math:`C(x)_i = a \,\mathrm{round}(x_i / a)`, which is off by
+    :math:`a / 2` at most: :math:`\delta = 1 - B / (4 \cdot 127^2)` (0.93 for the default).
+
+    Parameters
+    ----------
+    block : int
+        B, up to 32768.
+
+    Notes
+    -----
+    The scale is a float32: a block whose largest entry is below 1e-36 becomes zero, one beyond 4e40 not a number.
+
+    References
+    ----------
+    T. Dettmers, M. Lewis, S. Shleifer, L. Zettlemoyer, "8-bit optimizers via block-wise quantization", ICLR 2022, Section 2.1.
+
+    Examples
+    --------
+    >>> X = np.array([[1.27, -0.5, 0.001]])
+    >>> Blockwise8().decode(Blockwise8().encode(X, 0, [0]), 3, X.dtype, 0, [0]).round(6).tolist()
+    [[1.27, -0.5, 0.0]]
+    """
+
+    block: int = 4096
+
+    def __post_init__(self) -> None:
+        whole("blockwise8", "block", self.block, 1, 1 << 15)
+
+    def wire(self, d: int, dtype: Any) -> int:
+        return 4 * -(-d // self.block) + d
+
+    def encode(self, X: np.ndarray, step: int, agents: Sequence[int]) -> np.ndarray:
+        m, d = X.shape
+        V = _blocks(X, self.block)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            scale = (_largest(V) / 127).astype(np.float32)
+            scale[scale < _TINY] = 0
+            scale[~np.isfinite(scale)] = np.nan
+            inverse = np.where(scale > 0, 1 / scale.astype(X.dtype), 0)
+            V = V * inverse[..., None]
+            levels = np.rint(V, out=V).astype(np.int8)
+        return np.concatenate([bytes_of(scale), bytes_of(levels.reshape(m, -1)[:, :d])], axis=1)
+
+    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Sequence[int]) -> np.ndarray:
+        count = -(-d // self.block)
+        scale = numbers_of(rows, 0, count, np.float32)
+        return _scaled(numbers_of(rows, 4 * count, d, np.int8), scale, self.block, dtype)
+
+    def delta(self, d: int) -> float:
+        return 1 - min(self.block, d) / (4 * 127**2)
+
+
+@dataclass(frozen=True)
+class QSGD(Codec):
+    r"""Random rounding to s levels between 0 and the norm of a bucket, unbiased.
+
+    .. math:: C(x)_i = \frac{\|x\|}{s} \lfloor s x_i / \|x\| + u_i \rfloor, \qquad u_i \sim U[0, 1)
+
+    over each bucket of B entries: unbiased with :math:`\omega = \min(B / s^2, \sqrt{B} / s)` (0.57 for the default).
+    :math:`\lceil \log_2 (2 s + 1) \rceil` bits an entry and 4 bytes a bucket: 5.25 bits an entry for the default.
+
+    Parameters
+    ----------
+    levels : int
+        s, up to 127.
+    bucket : int
+        B, a multiple of 8.
+    seed : int
+        Of the :math:`u_i`, drawn anew for each agent and step.
+
+    Notes
+    -----
+    The norm is a float32, rounded up: a bucket whose norm is below 1e-38 becomes zero, one beyond 3e38 not a number.
+
+    References
+    ----------
+    D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and
+    encoding", NeurIPS 2017, Lemma 3.1.
+
+    Examples
+    --------
+    >>> QSGD(levels=7).wire(1024, "f8")              # 4 bits an entry, 8 buckets
+    544
+    """
+
+    unbiased: ClassVar[bool] = True
+    levels: int = 15
+    bucket: int = 128
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole("qsgd", "levels", self.levels, 1, 127)
+        whole("qsgd", "seed", self.seed, 0, 2**64 - 1)
+        if whole("qsgd", "bucket", self.bucket, 8, 1 << 20) % 8:
+            raise ValueError(f"qsgd: bucket is {self.bucket}, expected a multiple of 8 (e.g. {self.bucket // 8 * 8})")
+
+    @cached_property
+    def _bits(self) -> int:
+        return (2 * self.levels).bit_length()
+
+    @cached_property
+    def _streams(self) -> Streams:
+        return Streams(self.seed, AGENTS)
+
+    def wire(self, d: int, dtype: Any) -> int:
+        return 4 * -(-d // self.bucket) + self._bits * -(-d // 8)
+
+    def encode(self, X: np.ndarray, step: int, agents: Sequence[int]) -> np.ndarray:
+        m, d = X.shape
+        s, V = self.levels, _blocks(X, self.bucket)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            norm = np.sqrt(np.square(V).sum(axis=-1)).astype(np.float32)
+            norm = np.where(norm < _TINY, np.float32(0), np.nextafter(norm, np.float32(np.inf)))
+            norm[~np.isfinite(norm)] = np.nan
+            factor = np.where(norm > 0, s / norm.astype(X.dtype), 0)
+            V = (V * factor[..., None]).reshape(m, V.shape[1] * self.bucket)
+            for i, agent in enumerate(agents):
+                V[i, :d] += self._streams.at(agent, step).random(d, np.float32)
+            V = V[:, :-(-d // 8) * 8]
+            np.floor(V, out=V)
+            np.clip(V, -s, s, out=V)                # the sum may have been rounded up to the next level
+            levels = (V + s).astype(np.uint8)
+        return np.concatenate([bytes_of(norm), _pack(levels, self._bits)], axis=1)
+
+    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Sequence[int]) -> np.ndarray:
+        count = -(-d // self.bucket)
+        norm = numbers_of(rows, 0, count, np.float32)
+        levels = _unpack(rows[:, 4 * count:], self._bits)[:, :d].view(np.int8) - np.int8(self.levels)
+        return _scaled(levels, norm / np.float32(self.levels), self.bucket, dtype)
+
+    def delta(self, d: int) -> float:
+        bucket = min(self.bucket, d)
+        return 1 / (1 + min(bucket / self.levels**2, math.sqrt(bucket) / self.levels))
+
+
+def _largest(V: np.ndarray) -> np.ndarray:
+    """The largest magnitude along the last axis, 0 of nothing."""
+    return np.maximum(V.max(axis=-1, initial=0), -V.min(axis=-1, initial=0))
+
+
+def _power(exponent: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """`2**exponent` as a column."""
+    return np.ldexp(dtype.type(1), exponent.astype(np.int32))[:, None].astype(dtype)
+
+
+def _blocks(X: np.ndarray, size: int) -> np.ndarray:
+    """The rows in blocks, the last one filled up with zeros: (m, d) -> (m, blocks, size)."""
+    m, d = X.shape
+    count = -(-d // size)
+    if count * size != d:
+        X = np.concatenate([X, np.zeros((m, count * size - d), X.dtype)], axis=1)
+    return X.reshape(m, count, size)
+
+
+def _scaled(levels: np.ndarray, scale: np.ndarray, size: int, dtype: Any) -> np.ndarray:
+    """Each block of whole numbers times its scale: (m, d)."""
+    d = levels.shape[1]
+    X = _blocks(levels.astype(dtype), size)
+    X *= scale.astype(dtype)[..., None]
+    return np.ascontiguousarray(X.reshape(len(levels), X.shape[1] * size)[:, :d])
+
+
+def _pack(values: np.ndarray, bits: int) -> np.ndarray:
+    """Eight numbers below 2**bits in as many bytes as one has bits: uint8 (m, 8 c) -> (m, bits c)."""
+    words = np.zeros((len(values), values.shape[1] // 8), "<u8")
+    for t in range(8):
+        words |= values[:, t::8].astype(np.uint64) << np.uint64(t * bits)
+    return words.view(np.uint8).reshape(*words.shape, 8)[..., :bits].reshape(len(values), bits * words.shape[1])
+
+
+def _unpack(rows: np.ndarray, bits: int) -> np.ndarray:
+    """The inverse of `_pack`."""
+    m, count = len(rows), rows.shape[1] // bits
+    padded = np.zeros((m, count, 8), np.uint8)
+    padded[..., :bits] = rows.reshape(m, count, bits)
+    words = padded.reshape(-1).view("<u8").reshape(m, count)
+    values = np.empty((m, count, 8), np.uint8)
+    for t in range(8):
+        values[..., t] = (words >> np.uint64(t * bits)) & np.uint64((1 << bits) - 1)
+    return values.reshape(m, count * 8)
