@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from .arrays import to_host
 from .calls import Call
 from .edges import Edges
 from .kernel import Weights, weighted_sum
@@ -56,11 +57,12 @@ def gather_along(call: Call, wire: Wire, edges: Edges, order: list[int] | None, 
 def exchange(call: Call, wires: dict[int, Wire], edges: Edges, confirm: bool) -> Script:
     """`exchange`."""
     yield from _meet(call, {dest: (wire.flat, 1.0, wire) for dest, wire in sorted(wires.items())}, edges, confirm)
-    torch = any(wire.torch for wire in wires.values())
+    first = next((wire.kind for _, wire in sorted(wires.items())), to_host(())[2])
     result: dict[int, Any] = {}
     for source in call.across():
         letter, flat = call.received[source, ACROSS][0], call.take(source, ACROSS)
-        result[source] = Wire(flat, letter.shape, letter.dtype, torch).home_bits(flat)
+        kind = wires[source].kind if source in wires else first
+        result[source] = Wire(flat, letter.shape, letter.dtype, kind).home_bits(flat)
     return result
 
 

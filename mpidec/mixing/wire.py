@@ -1,4 +1,4 @@
-"""Arrays of any shape as they travel: a flat run of numbers, a dtype and a shape; NumPy, or PyTorch on the CPU."""
+"""Arrays of any shape as they travel: a flat run of numbers, a dtype and a shape; NumPy, PyTorch or CuPy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-BFLOAT16 = "bfloat16"
+from .arrays import Home, to_host
+from .formats import BFLOAT16, narrow, widen
+from .formats import flat_dtype as flat_dtype
+from .formats import working as working
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,33 +28,28 @@ class Wire:
     flat: np.ndarray
     shape: tuple[int, ...]
     dtype: str
-    torch: bool = False
+    kind: Home
 
     @classmethod
     def of(cls, x: Any, kinds: str = "fc") -> Wire:
-        """From an array, a tensor or a number whose dtype is of one of the `kinds` of NumPy.
+        """From an array, a tensor or a number whose dtype is of one of the `kinds` of NumPy; one on a device is copied.
 
         Raises
         ------
         TypeError
-            If the entries are of another kind, or live on a device.
+            If the entries are of another kind, or cannot be read.
         """
-        torch = type(x).__module__.partition(".")[0] == "torch"
-        if torch:
-            if x.device.type != "cpu":
-                raise TypeError(f"the tensor lives on {x.device}, expected one on the CPU: x.cpu()")
-            x, shape = x.detach(), tuple(x.shape)
-            if str(x.dtype) == "torch.bfloat16" and "f" in kinds:
-                import torch as library
-                return cls(x.contiguous().view(library.int16).numpy().view(np.uint16).reshape(-1), shape, BFLOAT16, True)
-            x = x.numpy()
-        x = np.asarray(x)
-        if x.dtype.kind not in kinds:
-            remedy = ": x.astype(float)" if x.dtype.kind in "biu" else ""
+        host, format, kind = to_host(x)
+        if format == BFLOAT16:
+            if "f" not in kinds:
+                raise TypeError("the array is bfloat16, expected whole numbers")
+            return cls(np.ascontiguousarray(host).reshape(-1), host.shape, format, kind)
+        if host.dtype.kind not in kinds:
+            remedy = ": x.astype(float)" if host.dtype.kind in "biu" else ""
             wanted = "floating-point or complex numbers" if "i" not in kinds else "numbers"
-            raise TypeError(f"the array is {x.dtype}, expected {wanted}{remedy}")
-        dtype = x.dtype.newbyteorder("=")
-        return cls(np.ascontiguousarray(x, dtype).reshape(-1), x.shape, dtype.str, torch)
+            raise TypeError(f"the array is {host.dtype}, expected {wanted}{remedy}")
+        dtype = host.dtype.newbyteorder("=")
+        return cls(np.ascontiguousarray(host, dtype).reshape(-1), host.shape, dtype.str, kind)
 
     @property
     def values(self) -> np.ndarray:
@@ -64,39 +62,7 @@ class Wire:
 
     def home_bits(self, flat: np.ndarray, shape: tuple[int, ...] | None = None, dtype: str | None = None) -> Any:
         """A result in the format of the wire, as the kind of array that this one was."""
-        shaped = flat.reshape(self.shape if shape is None else shape)
-        if not self.torch:
-            return shaped
-        import torch
-        if (dtype or self.dtype) == BFLOAT16:
-            return torch.from_numpy(shaped.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(shaped)
-
-
-def flat_dtype(dtype: str) -> np.dtype:
-    """The NumPy dtype that carries a format."""
-    return np.dtype(np.uint16 if dtype == BFLOAT16 else dtype)
-
-
-def working(dtype: str) -> np.dtype:
-    """The NumPy dtype of the arithmetic on a format."""
-    return np.dtype(np.float32 if dtype == BFLOAT16 or np.dtype(dtype) == np.float16 else dtype)
-
-
-def widen(flat: np.ndarray, dtype: str) -> np.ndarray:
-    """Numbers on the wire in the precision of the arithmetic."""
-    if dtype == BFLOAT16:
-        return (flat.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return flat.astype(working(dtype), copy=False)
-
-
-def narrow(flat: np.ndarray, dtype: str) -> np.ndarray:
-    """Numbers in the precision of the arithmetic, rounded to the nearest (ties to even) of the format."""
-    if dtype != BFLOAT16:
-        return flat.astype(dtype, copy=False)
-    bits = np.ascontiguousarray(flat, np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(flat), np.uint32(0x7FC0), rounded).astype(np.uint16)
+        return self.kind(flat.reshape(self.shape if shape is None else shape), dtype or self.dtype)
 
 
 def combine(terms: Iterable[tuple[float, np.ndarray]], like: np.ndarray) -> np.ndarray:

@@ -1,0 +1,294 @@
+"""Arrays on a device behind one small protocol, with CuPy arrays and PyTorch's CUDA tensors as its two kinds.
+
+Work on a device is queued on a stream.  Everything here is queued on the stream that is current where the array lives, as the
+library's own operations are: an array that is handed in must have been made on that stream (or that stream wait for it), and
+an array that comes out is ready for the operations that follow on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from .formats import BFLOAT16, working
+
+
+class Event(Protocol):
+    """A mark on a stream."""
+
+    def synchronize(self) -> None: ...
+
+
+class Device(Protocol):
+    """One library's arrays on a device.  A place is where in the machine an array lives; a format is the dtype of its numbers,
+    as NumPy writes it, or "bfloat16"."""
+
+    name: str
+
+    def matches(self, families: set[str], X: Any) -> bool:
+        """Whether X is such an array, given the packages of its class and of its bases."""
+
+    def format(self, X: Any) -> str: ...
+
+    def place(self, X: Any) -> Any: ...
+
+    def span(self, X: Any) -> tuple[int, int]:
+        """The first address of the array's memory, and the one behind the last."""
+
+    def on(self, place: Any) -> AbstractContextManager[Any]:
+        """Make a place the current one."""
+
+    def synchronize(self, place: Any) -> None:
+        """Wait for all that is queued on the current stream of a place."""
+
+    # Copies
+
+    def empty(self, shape: Sequence[int], format: str, place: Any) -> Any: ...
+
+    def bytes(self, X: Any) -> Any:
+        """All of X as bytes, one-dimensional; a copy, which is queued, where X is not contiguous."""
+
+    def pinned(self, nbytes: int) -> tuple[Any, np.ndarray]:
+        """Pinned host memory, as this library writes it and as NumPy does."""
+
+    def copy_out(self, part: Any, buffer: Any) -> Event:
+        """Queue a copy of bytes to pinned memory."""
+
+    def copy_in(self, part: Any, buffer: Any) -> Event:
+        """Queue a copy of pinned memory to bytes."""
+
+    # Arithmetic
+
+    def flat(self, X: Any) -> Any:
+        """X as a contiguous matrix, a row for each row."""
+
+    def real(self, flat: Any) -> Any:
+        """The numbers of a contiguous matrix in the precision of the arithmetic, the parts of complex ones side by side."""
+
+    def unreal(self, rows: Any, shape: Sequence[int], format: str) -> Any:
+        """The inverse of `flat` and `real`."""
+
+    def constant(self, values: np.ndarray, place: Any) -> Any: ...
+
+    def joined(self, parts: Sequence[Any], axis: int) -> Any: ...
+
+    def zeros_like(self, rows: Any) -> Any: ...
+
+
+class CuPy:
+    """`cupy.ndarray`; a place is the number of a device."""
+
+    name = "cupy"
+
+    def matches(self, families: set[str], X: Any) -> bool:
+        return "cupy" in families
+
+    def format(self, X: Any) -> str:
+        return str(X.dtype.newbyteorder("=").str)
+
+    def place(self, X: Any) -> int:
+        return int(X.device.id)
+
+    def span(self, X: Any) -> tuple[int, int]:
+        return extent(X.data.ptr, X.shape, X.strides, X.itemsize)
+
+    def on(self, place: int) -> AbstractContextManager[Any]:
+        import cupy
+        return cupy.cuda.Device(place)
+
+    def synchronize(self, place: int) -> None:
+        import cupy
+        with self.on(place):
+            cupy.cuda.get_current_stream().synchronize()
+
+    def empty(self, shape: Sequence[int], format: str, place: int) -> Any:
+        import cupy
+        with self.on(place):
+            return cupy.empty(tuple(shape), format)
+
+    def bytes(self, X: Any) -> Any:
+        import cupy
+        with self.on(self.place(X)):
+            return cupy.ascontiguousarray(X).reshape(-1).view(np.uint8)
+
+    def pinned(self, nbytes: int) -> tuple[Any, np.ndarray]:
+        import cupy
+        memory = np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+        return memory, memory
+
+    def copy_out(self, part: Any, buffer: Any) -> Event:
+        import cupy
+        with self.on(self.place(part)):
+            stream = cupy.cuda.get_current_stream()
+            part.get(stream=stream, out=buffer, blocking=False)
+            return stream.record()
+
+    def copy_in(self, part: Any, buffer: Any) -> Event:
+        import cupy
+        with self.on(self.place(part)):
+            stream = cupy.cuda.get_current_stream()
+            part.set(buffer, stream=stream)
+            return stream.record()
+
+    def flat(self, X: Any) -> Any:
+        import cupy
+        return cupy.ascontiguousarray(X).reshape(len(X), math.prod(X.shape[1:]))
+
+    def real(self, flat: Any) -> Any:
+        return flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat.astype(working(flat.dtype.str), copy=False)
+
+    def unreal(self, rows: Any, shape: Sequence[int], format: str) -> Any:
+        dtype = np.dtype(format)
+        return (rows.view(dtype) if dtype.kind == "c" else rows.astype(dtype, copy=False)).reshape(tuple(shape))
+
+    def constant(self, values: np.ndarray, place: int) -> Any:
+        import cupy
+        with self.on(place):
+            return cupy.asarray(values)
+
+    def joined(self, parts: Sequence[Any], axis: int) -> Any:
+        import cupy
+        return cupy.concatenate(parts, axis=axis)
+
+    def zeros_like(self, rows: Any) -> Any:
+        import cupy
+        return cupy.zeros_like(rows)
+
+
+class Torch:
+    """`torch.Tensor` on a CUDA device; a place is a `torch.device`."""
+
+    name = "torch"
+    kind = "cuda"
+
+    def matches(self, families: set[str], X: Any) -> bool:
+        return "torch" in families and X.device.type == self.kind
+
+    def format(self, X: Any) -> str:
+        return torch_format(X)
+
+    def place(self, X: Any) -> Any:
+        return X.device
+
+    def span(self, X: Any) -> tuple[int, int]:
+        size = X.element_size()
+        return extent(X.data_ptr(), X.shape, [step * size for step in X.stride()], size)
+
+    def on(self, place: Any) -> AbstractContextManager[Any]:
+        import torch
+        return torch.cuda.device(place)
+
+    def synchronize(self, place: Any) -> None:
+        import torch
+        torch.cuda.current_stream(place).synchronize()
+
+    def empty(self, shape: Sequence[int], format: str, place: Any) -> Any:
+        import torch
+        return torch.empty(tuple(shape), dtype=torch_dtype(format), device=place)
+
+    def bytes(self, X: Any) -> Any:
+        import torch
+        return plain(X).contiguous().reshape(-1).view(torch.uint8)
+
+    def pinned(self, nbytes: int) -> tuple[Any, np.ndarray]:
+        import torch
+        memory = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        return memory, memory.numpy()
+
+    def copy_out(self, part: Any, buffer: Any) -> Event:
+        buffer.copy_(part, non_blocking=True)
+        return self._record(part.device)
+
+    def copy_in(self, part: Any, buffer: Any) -> Event:
+        part.copy_(buffer, non_blocking=True)
+        return self._record(part.device)
+
+    def _record(self, place: Any) -> Event:
+        import torch
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(place))
+        return event
+
+    def flat(self, X: Any) -> Any:
+        return plain(X).contiguous().reshape(len(X), math.prod(X.shape[1:]))
+
+    def real(self, flat: Any) -> Any:
+        import torch
+        if flat.is_complex():
+            return torch.view_as_real(flat).reshape(flat.shape[0], 2 * flat.shape[1])
+        return flat.to(torch.float32) if flat.element_size() == 2 else flat
+
+    def unreal(self, rows: Any, shape: Sequence[int], format: str) -> Any:
+        import torch
+        dtype = torch_dtype(format)
+        if dtype.is_complex:
+            return torch.view_as_complex(rows.reshape(rows.shape[0], rows.shape[1] // 2, 2)).reshape(tuple(shape))
+        return rows.to(dtype).reshape(tuple(shape))
+
+    def constant(self, values: np.ndarray, place: Any) -> Any:
+        import torch
+        return torch.from_numpy(np.ascontiguousarray(values)).to(place)
+
+    def joined(self, parts: Sequence[Any], axis: int) -> Any:
+        import torch
+        return torch.cat(list(parts), dim=axis)
+
+    def zeros_like(self, rows: Any) -> Any:
+        import torch
+        return torch.zeros_like(rows)
+
+
+KNOWN: list[Device] = [CuPy(), Torch()]
+
+
+def families(X: Any) -> set[str]:
+    """The packages that the class of X and its bases come from."""
+    return {base.__module__.partition(".")[0] for base in type(X).__mro__}
+
+
+def device_of(X: Any) -> Device | None:
+    """The kind of device array that X is, if it is one."""
+    if isinstance(X, np.ndarray):
+        return None
+    names = families(X)
+    return next((device for device in KNOWN if device.matches(names, X)), None)
+
+
+def plain(X: Any) -> Any:
+    """The numbers of a tensor: no gradient, no lazy conjugation or sign."""
+    return X.detach().resolve_conj().resolve_neg()
+
+
+def torch_format(X: Any) -> str:
+    """The format of a tensor."""
+    name = str(X.dtype).removeprefix("torch.")
+    if name == BFLOAT16:
+        return name
+    try:
+        return np.dtype(name).str
+    except TypeError:
+        raise TypeError(f"the tensor is {name}, expected a dtype that NumPy has, or bfloat16: x.float()") from None
+
+
+def torch_dtype(format: str) -> Any:
+    """PyTorch's dtype of a format."""
+    import torch
+    return getattr(torch, format if format == BFLOAT16 else np.dtype(format).name)
+
+
+def extent(address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
+    """The first address of an array's memory, and the one behind the last.
+
+    Examples
+    --------
+    >>> extent(1000, (3, 2), (16, -8), 8)
+    (992, 1040)
+    """
+    if 0 in shape:
+        return address, address
+    steps = [(size - 1) * stride for size, stride in zip(shape, strides)]
+    return address + sum(min(step, 0) for step in steps), address + sum(max(step, 0) for step in steps) + itemsize

@@ -1,0 +1,39 @@
+"""Formats of numbers: what NumPy calls them (`"<f4"`), or `"bfloat16"`, whose bits it carries as uint16."""
+
+from __future__ import annotations
+
+import numpy as np
+
+BFLOAT16 = "bfloat16"
+
+
+def flat_dtype(format: str) -> np.dtype:
+    """The NumPy dtype that carries a format."""
+    return np.dtype(np.uint16 if format == BFLOAT16 else format)
+
+
+def working(format: str) -> np.dtype:
+    """The NumPy dtype of the arithmetic on a format: float32 for the 16-bit formats, else their own."""
+    return np.dtype(np.float32 if format == BFLOAT16 or np.dtype(format) == np.float16 else format)
+
+
+def widen(bits: np.ndarray, format: str) -> np.ndarray:
+    """Numbers as they travel in the precision of the arithmetic.
+
+    Examples
+    --------
+    >>> widen(np.array([0x3F80], np.uint16), BFLOAT16).tolist()
+    [1.0]
+    """
+    if format == BFLOAT16:
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return bits.astype(working(format), copy=False)
+
+
+def narrow(values: np.ndarray, format: str) -> np.ndarray:
+    """Numbers in the precision of the arithmetic, rounded to the nearest (ties to even) of the format."""
+    if format != BFLOAT16:
+        return values.astype(format, copy=False)
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)

@@ -1,0 +1,107 @@
+"""Whether the MPI library takes device arrays as they are ("CUDA-aware"), and how it is handed them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from mpi4py import MPI
+
+CHOICES = ("auto", "on", "off")
+ENVIRONMENT = {                                     # variable: the values that switch it on
+    "MPICH_GPU_SUPPORT_ENABLED": ("1",), "MPIR_CVAR_ENABLE_GPU": ("1", "true", "yes"), "MV2_USE_CUDA": ("1",),
+    "OMPI_MCA_opal_cuda_support": ("1", "true"), "OMPI_MCA_mpi_cuda_support": ("1", "true"), "OMPI_MCA_accelerator": ("cuda",),
+    "PSM2_CUDA": ("1",), "I_MPI_OFFLOAD": ("1", "2")}
+_MPICH_CUDA = 0                                     # MPIX_GPU_SUPPORT_CUDA in MPICH's mpi.h
+
+
+def verdict(environment: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
+    """Whether MPI takes CUDA arrays (None: nobody says), and who says so.
+
+    Asked in this order: `MPIDEC_GPU_MPI=on|off`, the library (`MPIX_Query_cuda_support`, `MPIX_GPU_query_support`), the
+    variables by which it is told to.
+
+    Raises
+    ------
+    ValueError
+        If `MPIDEC_GPU_MPI` is something else.
+
+    Examples
+    --------
+    >>> verdict({"MPIDEC_GPU_MPI": "off"})
+    (False, 'MPIDEC_GPU_MPI=off')
+    """
+    environment = os.environ if environment is None else environment
+    said = (environment.get("MPIDEC_GPU_MPI") or "auto").lower()
+    if said not in CHOICES:
+        raise ValueError(f"MPIDEC_GPU_MPI is {environment['MPIDEC_GPU_MPI']!r}, expected one of {', '.join(CHOICES)}")
+    if said != "auto":
+        return said == "on", f"MPIDEC_GPU_MPI={said}"
+    answer = query()
+    if answer is not None:
+        return answer
+    for variable, values in ENVIRONMENT.items():
+        if environment.get(variable, "").lower() in values:
+            return True, f"{variable}={environment[variable]}"
+    return None, "the library has no MPIX_Query_cuda_support, and no variable that is known here switches it on"
+
+
+@lru_cache
+def gpu_mpi() -> tuple[bool, str]:
+    """Whether device arrays are handed to MPI, and why (or why not); found out once."""
+    aware, reason = verdict()
+    return bool(aware), reason
+
+
+def query() -> tuple[bool, str] | None:
+    """What the library that mpi4py has loaded says itself; None if it has no function for that."""
+    try:
+        library = ctypes.CDLL(MPI.__file__)         # symbols are looked up in what this module is linked with, too
+    except OSError:
+        return None
+    for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support"):
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            continue
+        function.restype = ctypes.c_int
+        if name == "MPIX_Query_cuda_support":
+            function.argtypes = []
+            return function() == 1, name
+        supported = ctypes.c_int(0)
+        function.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_int)]
+        if function(_MPICH_CUDA, ctypes.byref(supported)) == MPI.SUCCESS:
+            return bool(supported.value), name
+    return None
+
+
+class DeviceRows:
+    """Rows in device memory, as MPI is handed them: nothing but an address (`__cuda_array_interface__`) and what it belongs to.
+
+    Parameters
+    ----------
+    address : int
+        Of row 0; the rows lie side by side.
+    count, row_bytes : int
+    owner : object
+        Kept alive.
+    """
+
+    def __init__(self, address: int, count: int, row_bytes: int, owner: Any):
+        self._address, self._count, self._row_bytes, self._owner = address, count, row_bytes, owner
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, rows: slice) -> DeviceRows:
+        start, stop, _ = rows.indices(self._count)
+        return DeviceRows(self._address + start * self._row_bytes, max(stop - start, 0), self._row_bytes, self._owner)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        nbytes = self._count * self._row_bytes
+        address = self._address if nbytes else 0
+        return {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "strides": None, "version": 3}

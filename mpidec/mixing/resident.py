@@ -1,0 +1,150 @@
+"""Mixing rows where they live, on a device: halos through MPI that takes device arrays, sums by the device's own operations.
+
+Each operation is rounded by itself, in the order of `kernel`: the bits are those of the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from .arrays import check_out, check_rows
+from .devices import Device
+from .gpu_mpi import DeviceRows
+from .kernel import Runs, Weights
+from .plan import Plan
+from .waiting import Exchange
+
+_TAG = 3                                            # of rows from device to device
+
+
+class Resident:
+    """What one rank does in one phase to rows that stay on one device.
+
+    Parameters
+    ----------
+    device : Device
+    place : object
+    plan : Plan
+        With no near ranks: all that is not on this rank comes in messages.
+    """
+
+    def __init__(self, device: Device, place: Any, plan: Plan):
+        self.device, self.place, self.plan = device, place, plan
+        self._sent: Any = None                      # device array of the rows that are sent
+        self._slots: dict[np.dtype, list[tuple[Any, Any, Any, Any]]] = {}
+
+    def start(self, comm: MPI.Intracomm, row: MPI.Datatype, flat: Any, where: str) -> tuple[Exchange | None, Any]:
+        """Begin to fetch the halo: the messages under way, and where it will be.
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Intracomm
+        row : mpi4py.MPI.Datatype
+            A row.
+        flat : device array (m, d), contiguous
+        where : str
+            For the message when nobody answers.
+        """
+        device, route = self.device, self.plan.halo_route
+        with device.on(self.place):
+            halo = device.empty((len(self.plan.halo), flat.shape[1]), device.format(flat), self.place)
+            if comm.size == 1:
+                return None, halo
+            sent = flat
+            if route.send is not None:
+                if self._sent is None:
+                    self._sent = device.constant(route.send, self.place)
+                sent = flat[self._sent]
+        device.synchronize(self.place)              # the rows are there, and nobody uses the memory of the halo any more
+        nbytes = row.Get_size()
+        leaving = DeviceRows(device.span(sent)[0], len(sent), nbytes, sent)
+        arriving = DeviceRows(device.span(halo)[0], len(halo), nbytes, halo)
+        into = zip(route.sources.tolist(), route.recv_starts.tolist(), route.recv_counts.tolist())
+        out = zip(route.dests.tolist(), route.send_starts.tolist(), route.send_counts.tolist())
+        requests = [comm.Irecv([arriving[start:start + count], count, row], rank, _TAG) for rank, start, count in into]
+        requests += [comm.Isend([leaving[start:start + count], count, row], rank, _TAG) for rank, start, count in out]
+        return Exchange(cast(Any, Messages(requests)), where, (sent, halo)), halo
+
+    def sum(self, flat: Any, halo: Any) -> Any:
+        """`W X`, in the precision of the arithmetic: the rows that `unreal` turns into those of the result."""
+        with self.device.on(self.place):
+            return self._sum(self.device.real(flat), halo)
+
+    def _sum(self, X: Any, halo: Any) -> Any:
+        weights = self.plan.weights
+        total = self.device.zeros_like(X)
+        dtype = np.dtype(self.device.format(X))
+        if isinstance(weights, Runs):
+            for start, stop, shifts, w in weights.runs:
+                for shift, weight in zip(shifts.tolist(), w.astype(dtype).tolist()):
+                    total[start:stop] += weight * X[start + shift:stop + shift] - weight * X[start:stop]
+            return X + total
+        rows = self.device.joined([X, self.device.real(halo)], 0) if len(halo) else X
+        for agents, places, w, v in self._terms(weights, dtype):
+            total[agents] += w * rows[places] - v * X[agents]
+        return X + total
+
+    def _terms(self, weights: Weights, dtype: np.dtype) -> list[tuple[Any, Any, Any, Any]]:
+        if dtype not in self._slots:
+            cast = weights.astype(dtype)
+            self._slots[dtype] = [tuple(self.device.constant(values, self.place) for values in (
+                agents.astype(np.int64), cast.indices[entry].astype(np.int64), cast.w[entry, None], cast.v[entry, None]))
+                for agents, entry in cast.slots]
+        return self._slots[dtype]
+
+
+class Messages:
+    """Point-to-point messages under way."""
+
+    def __init__(self, requests: list[MPI.Request]):
+        self._requests = requests
+
+    def test(self) -> bool:
+        return MPI.Request.Testall(self._requests)
+
+    def wait(self) -> None:
+        MPI.Request.Waitall(self._requests)
+
+
+class Columns:
+    """Device arrays of one format, fused into one matrix of rows, and taken apart again.
+
+    Parameters
+    ----------
+    device : Device
+    arrays : sequence of device arrays (m, ...)
+    m : int
+    out : device array, optional
+        What is filled with the result of the only array.
+    """
+
+    def __init__(self, device: Device, arrays: Sequence[Any], m: int, out: Any = None):
+        self.device, self.format, self.out = device, device.format(arrays[0]), out
+        if out is not None:
+            check_out(out, arrays[0])
+        self.shapes = [tuple(X.shape) for X in arrays]
+        for shape in self.shapes:
+            check_rows(shape, m, self.format)
+        self.place = device.place(arrays[0])
+        with device.on(self.place):
+            parts = [device.flat(X) for X in arrays]
+            self.flat = parts[0] if len(parts) == 1 else device.joined(parts, 1)
+        self.row_bytes = self.flat.shape[1] * (2 if self.format == "bfloat16" else np.dtype(self.format).itemsize)
+
+    def split(self, rows: Any) -> list[Any]:
+        """The arrays, from rows in the precision of the arithmetic."""
+        with self.device.on(self.place):
+            whole = self.device.unreal(rows, self.flat.shape, self.format)
+            if self.out is not None:
+                self.out[...] = whole.reshape(self.shapes[0])
+                return [self.out]
+            parts, end = [], 0
+            for shape in self.shapes:
+                begin, end = end, end + math.prod(shape[1:])
+                parts.append(self.device.flat(whole[:, begin:end]).reshape(shape))
+            return parts
