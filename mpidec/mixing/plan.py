@@ -19,7 +19,7 @@ _NOBODY = np.empty(0, np.int64)
 _MANY, _SPARSE = 1024, 64                           # agents from which on, and degree up to which, runs of rows pay
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Route:
     """Rows of one exchange, grouped by rank in ascending order.
 
