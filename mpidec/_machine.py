@@ -8,13 +8,9 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
-
-GPU_ENVIRONMENT = {"MPICH_GPU_SUPPORT_ENABLED": "1", "MPIR_CVAR_ENABLE_GPU": "1", "MV2_USE_CUDA": "1",
-                   "OMPI_MCA_opal_cuda_support": "true", "I_MPI_OFFLOAD": "1"}
 
 
 class Gpu(NamedTuple):
@@ -81,20 +77,10 @@ def installed(package: str) -> str | None:
         return "(version unknown)"
 
 
-def gpu(environment: Mapping[str, str] | None = None) -> Gpu:
-    """Look for CUDA devices by asking the driver, and for CUDA-aware MPI by asking the library, then the environment."""
-    environment = os.environ if environment is None else environment
+def gpu(verdict: tuple[bool | None, str]) -> Gpu:
+    """Look for CUDA devices by asking the driver; `verdict` says whether MPI takes device arrays, and why."""
     names = [f"{name} {found}" for name in ("cupy", "torch") if (found := installed(name))]
-    said = environment.get("MPIDEC_GPU_MPI", "auto").lower()
-    if said in ("on", "off"):
-        return Gpu(devices(), names, said == "on", f"MPIDEC_GPU_MPI={said}")
-    answer = mpi_query()
-    if answer is not None:
-        return Gpu(devices(), names, answer, "MPIX_Query_cuda_support")
-    for variable, value in GPU_ENVIRONMENT.items():
-        if environment.get(variable, "").lower() in (value, "1", "true"):
-            return Gpu(devices(), names, True, f"{variable}={environment[variable]}")
-    return Gpu(devices(), names, None, "the library has no MPIX_Query_cuda_support")
+    return Gpu(devices(), names, *verdict)
 
 
 def devices() -> int:
@@ -107,22 +93,6 @@ def devices() -> int:
         return count.value
     except (OSError, AttributeError):
         return 0
-
-
-def mpi_query() -> bool | None:
-    """What `MPIX_Query_cuda_support` of the MPI library in this process says; None if there is no such function."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        lines = []
-    loaded = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if re.search(r"/lib(p?mpi|mpich|mpi_)[\w.-]*\.so", line))
-    for name in [*loaded, None]:                    # a library that is loaded already, private though its symbols may be
-        try:
-            query = ctypes.CDLL(name).MPIX_Query_cuda_support
-        except (OSError, AttributeError):
-            continue
-        return bool(query())
-    return None
 
 
 def hdf5() -> tuple[str, bool]:

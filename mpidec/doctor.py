@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 from . import __version__, _machine, topology
-from .mixing import Network, selftest
+from .mixing import Network, gpu_mpi, selftest
 from .mixing.kernel import COMPILED
 from .mixing.launch import check_launcher, library
 from .mixing.network import TRANSPORTS
@@ -162,10 +162,11 @@ def transports(comm: MPI.Intracomm) -> Finding:
 
 def gpu(comm: MPI.Intracomm) -> Finding:
     """CUDA devices, who would use them, and whether MPI takes device arrays."""
-    found = _machine.gpu()
+    found = _machine.gpu(gpu_mpi.verdict())
     who = " and ".join(found.libraries) or "neither cupy nor torch is installed"
     if not found.devices:
-        return Finding(OK, f"no CUDA device ({who}): rows are arrays on the CPU")
+        takes = "would take" if found.aware else "takes no" if found.aware is False else "may or may not take"
+        return Finding(OK, f"no CUDA device ({who}): rows are arrays on the CPU; MPI {takes} device arrays ({found.evidence})")
     said = f"{found.devices} CUDA device{'s' * (found.devices > 1)} ({who})"
     if not found.libraries:
         return Finding(WARN, f"{said}: pip install 'mpidec[cuda]' or 'mpidec[torch]' to use it")

@@ -116,18 +116,16 @@ def test_ranks_and_cores():
     (0, [], None, "ok", "no CUDA device"), (2, [], True, "warn", "mpidec[cuda]"), (1, ["cupy 13"], True, "ok", "as they are"),
     (1, ["torch 2"], False, "ok", "through the host"), (1, ["torch 2"], None, "warn", "MPIDEC_GPU_MPI=on")])
 def test_gpu_verdict(devices, libraries, aware, status, said, monkeypatch):
-    monkeypatch.setattr(_machine, "gpu", lambda: _machine.Gpu(devices, libraries, aware, "why"))
+    monkeypatch.setattr(_machine, "gpu", lambda verdict: _machine.Gpu(devices, libraries, aware, "why"))
     found = doctor.gpu(MPI.COMM_SELF)
     assert found.status == status and said in found.text
 
 
-def test_who_says_whether_mpi_takes_device_arrays(monkeypatch):
-    monkeypatch.setattr(_machine, "mpi_query", lambda: True)
-    assert _machine.gpu({"MPIDEC_GPU_MPI": "off"})[2:] == (False, "MPIDEC_GPU_MPI=off")
-    assert _machine.gpu({})[2:] == (True, "MPIX_Query_cuda_support")
-    monkeypatch.setattr(_machine, "mpi_query", lambda: None)
-    assert _machine.gpu({"MPICH_GPU_SUPPORT_ENABLED": "1"})[2:] == (True, "MPICH_GPU_SUPPORT_ENABLED=1")
-    assert _machine.gpu({"MPICH_GPU_SUPPORT_ENABLED": "0"}).aware is None
+def test_a_bad_choice_for_device_arrays_is_a_finding(monkeypatch, capsys):
+    monkeypatch.setenv("MPIDEC_GPU_MPI", "yes")
+    report = doctor.Report(MPI.COMM_SELF, 20)
+    report.run("GPU", doctor.gpu)
+    assert report.worst == "FAIL" and "MPIDEC_GPU_MPI is 'yes', expected one of auto, on, off" in capsys.readouterr().out
 
 
 def test_a_degraded_thread_level(monkeypatch):
