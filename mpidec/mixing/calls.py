@@ -24,6 +24,7 @@ class Call:
 
     def __init__(self, messenger: Messenger, op: str, number: int, peer: int | None = None):
         self._m, self.op, self.number, self.peer = messenger, op, number, peer
+        self.before = messenger.mixings()
         self.mode = self.mark = ""                 # two sides have the same, or do not speak of the same thing
         self.tree: tuple[int | None, list[int]] = (None, [])
         self.signature: tuple[str, tuple[int, ...]] | None = ("", ())
@@ -171,7 +172,8 @@ class Call:
 
     def ask(self) -> None:
         for rank, stage in self._awaited - self._asked:
-            self._m.post(rank, Letter(ASKS, self.peer is not None, self.number, self.op, self.mode, self.mark, stage))
+            self._m.post(rank, Letter(ASKS, self.peer is not None, self.number, self.op, self.mode, self.mark, stage,
+                                      before=self.before))
         self._asked |= self._awaited
 
     def fail(self, error: Exception, concerned: Iterable[int] = ()) -> None:

@@ -7,14 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-DATA, REFUSED, FAILED, ASKS, LAST = range(5)              # kinds of letters
+DATA, REFUSED, FAILED, ASKS, MIXES, LAST = range(6)   # kinds of letters
 ACROSS, UP, DOWN, OK, IN, BACK = range(6)           # stages of a call
 
 Script = Generator[bool, None, Any]
 
 
 class Letter(NamedTuple):
-    """What goes before, or around, an array."""
+    """What goes before, or around, an array; or what a rank that waits wants to know.
+
+    `before` is how many mixings in shared memory the sender had begun before call `number`; if the letter asks about such a
+    mixing, how many calls it had begun before mixing `number`.
+    """
 
     kind: int
     pair: bool
@@ -29,6 +33,7 @@ class Letter(NamedTuple):
     shape: tuple[int, ...] = ()
     nbytes: int = 0
     text: str = ""
+    before: int = 0
 
 
 class Disagreement(ValueError):

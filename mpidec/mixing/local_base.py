@@ -117,9 +117,18 @@ class LocalBase:
         if self.n != self.size:
             raise ValueError(f"the network has {self.n} agents on {self.size} ranks, expected one on each: these calls are for "
                              "Network(); for any number of agents there is net.mixer(topology)")
+        return self.messenger
+
+    @property
+    def messenger(self) -> Messenger:
+        """Calls of this rank that other ranks may ask for."""
         if self._post is None:
-            self._post, self._known = Messenger(self.comm, self.serial), set()
+            self._post, self._known = Messenger(self.comm, self.serial, self._begun), set()
         return self._post
+
+    def _begun(self) -> int:
+        """Mixings in shared memory that this rank has begun."""
+        raise NotImplementedError
 
     def _begin(self, op: str, prepare: Callable[[Call], Script], *lists: Any, peer: int | None = None,
                members: Iterable[int] = ()) -> Call:

@@ -14,15 +14,15 @@ import struct
 import sys
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from .calls import Call
-from .letters import ASKS, DATA, FAILED, LAST, OK, REFUSED, Disagreement, Letter, Script, describe
-from .waiting import timeout
+from .letters import ACROSS, ASKS, DATA, FAILED, LAST, MIXES, OK, REFUSED, Disagreement, Letter, Script, describe
+from .waiting import Patience, timeout
 
 LETTER, PAYLOAD, PAYLOADS = 16384, 16385, 8000      # tags; mixers use small ones
 INLINE, CHUNK = 8192, 1 << 30                       # bytes that travel within a letter, and at most in one message
@@ -49,10 +49,12 @@ class Messenger:
         Tags from 16384 on are the messenger's.
     serial : int
         The number of the network, the same on its ranks and no other's.
+    mixings : callable, optional
+        How many mixings in shared memory this rank has begun; those are numbered by themselves.
     """
 
-    def __init__(self, comm: MPI.Intracomm, serial: int = 0):
-        self.serial = serial
+    def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int):
+        self.serial, self.mixings = serial, mixings
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.timeout = timeout()
         self._count = 0
@@ -73,6 +75,60 @@ class Messenger:
             return Call(self, op, self._count)
         self._pairs[peer] += 1
         return Call(self, op, self._pairs[peer], peer)
+
+    def note(self, op: str, mark: str, out: frozenset[int]) -> int:
+        """A call that is carried out without letters has begun: its number, under which others may ask for it."""
+        self._count += 1
+        key = self._count, -1
+        self._remember(key, Past(op, "", mark, out, ""))
+        for source, letter, data in self._early.pop(key, ()):
+            self._deliver(source, letter, data)
+        return self._count
+
+    def verify(self, op: str, mark: str, dests: Iterable[int], sources: Iterable[int]) -> int:
+        """The same, after letters have been exchanged: returns when the ranks `sources` have the same `op` and `mark`.
+
+        Raises
+        ------
+        Disagreement
+            On both sides, if they have not.
+        """
+        call = self.call(op)
+        call.mark, call.signature, call.out = mark, None, frozenset(dests)
+        call.sources = {(rank, ACROSS) for rank in sources}
+
+        def script() -> Script:
+            for rank in call.out:
+                call.send(rank, ACROSS)
+            call.expect(ACROSS, [rank for rank, _ in call.sources])
+            yield False
+        self.begin(call, script()).wait()
+        return call.number
+
+    def agree(self, op: str, mark: str) -> int:
+        """The same for all ranks, along a tree."""
+        call = self.call(op)
+        call.mark = mark
+        self.begin(call, call.consensus(*call.join_tree())).wait()
+        return call.number
+
+    def ask(self, ranks: Iterable[int], number: int, op: str, mark: str, before: int) -> None:
+        """Ask the ranks that a call without letters waits for, and hear what others have to say."""
+        for rank in ranks:
+            self.post(rank, Letter(ASKS, False, number, op, "", mark, before=before))
+        self.progress()
+        self.complain()
+
+    def ask_about_mixing(self, rank: int, number: int, op: str, before: int | None = None) -> None:
+        """Ask a rank that a mixing in shared memory waits for."""
+        self.post(rank, Letter(MIXES, False, number, op, "", before=self._count if before is None else before))
+        self.progress()
+        self.complain()
+
+    @property
+    def calls(self) -> int:
+        """Calls of all ranks that this one has begun."""
+        return self._count
 
     def begin(self, call: Call, script: Script) -> Call:
         """Start the script of a call; the messages that came before it was begun are delivered."""
@@ -105,6 +161,11 @@ class Messenger:
                 continue
             if letter.kind == LAST:
                 continue
+            if letter.kind == MIXES:
+                self._answer_about_mixing(source, letter)
+                continue
+            if letter.kind == ASKS and not letter.pair and letter.number > self._count and letter.before < self.mixings():
+                self._dispute(source, letter, f"mixing {letter.before + 1}")
             if self._closing or letter.number <= (self._pairs[source] if letter.pair else self._count):
                 self._deliver(source, letter, inline)
             else:
@@ -153,7 +214,9 @@ class Messenger:
         for dest in list(self._correspondents):     # a letter is received after all that were sent before it
             self.post(dest, Letter(LAST, False, 0, "", ""), synchronous=True)
         barrier = None
+        patience = Patience("all ranks to close the network")
         while barrier is None or not barrier.Test():
+            patience.look()
             self.progress()
             self._ask()
             if barrier is None and not self._orphans:
@@ -196,7 +259,10 @@ class Messenger:
         """A call has ended."""
         self._quarreled |= bool(call.text)
         self._active.pop(_key(call), None)
-        self._past[_key(call)] = Past(call.op, call.mode, call.mark, call.out, call.text)
+        self._remember(_key(call), Past(call.op, call.mode, call.mark, call.out, call.text))
+
+    def _remember(self, key: tuple[int, int], past: Past) -> None:
+        self._past[key] = past
         if len(self._past) > REMEMBERED:
             self._past.popitem(last=False)
 
@@ -239,6 +305,21 @@ class Messenger:
             self._quarrel(call, source, letter,
                           f"rank {source} expects a message from rank {self.rank} in "
                           f"{describe(letter.op, letter.mode, letter.number)}, rank {self.rank} does not send one")
+
+    def _answer_about_mixing(self, source: int, letter: Letter) -> None:
+        if self._closing:
+            self._reply(REFUSED, source, letter, f"rank {source} is in {letter.op}, rank {self.rank} closes the network")
+        elif letter.number > self.mixings() and letter.before < self._count:
+            key = letter.before + 1, -1
+            record = self._active.get(key) or self._past.get(key)
+            self._dispute(source, letter, describe(record.op, record.mode, key[0]) if record is not None else f"call {key[0]}")
+
+    def _dispute(self, source: int, letter: Letter, mine: str) -> None:
+        """The ranks are in different calls."""
+        what = letter.op if letter.kind == MIXES else describe(letter.op, letter.mode, letter.number)
+        problem = f"rank {source} is in {what}, rank {self.rank} in {mine}: every rank makes the same calls in the same order"
+        self._reply(REFUSED, source, letter, problem)
+        self._late.append(Disagreement(problem))
 
     def _unexpected(self, source: int, letter: Letter, record: Call | Past | None) -> str:
         what = describe(letter.op, letter.mode, letter.number)

@@ -6,17 +6,19 @@ import operator
 import os
 import pickle
 import secrets
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
+from .arrays import empty_like
 from .blocks import Blocks
 from .kernel import ordered_sum
 from .launch import abort_when_uncaught, check_launcher
 from .local import LocalView
 from .stack import Stack
-from .transport import Neighbor, PointToPoint, RowTypes, Transport
+from .transport import Buffers, RowTypes, Wire, wire
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
@@ -134,16 +136,35 @@ class Network(LocalView):
         stack.close()
         return None
 
-    def wire(self, plan: Plan) -> Transport:
-        """The transport of the messages of one plan; collective for a periodic topology."""
-        if self.transport == "p2p" or (self.transport != "neighbor" and plan.topology.period is None):
-            return PointToPoint(self.comm)
-        return Neighbor(self.comm, plan.halo_route)
+    def _begun(self) -> int:
+        return 0 if self.stack is None else self.stack.node.seq
 
-    def empty(self, shape: int | tuple[int, ...] = (), dtype: Any = np.float64) -> np.ndarray:
-        """Rows for the local agents, uninitialized: shape `(m, *shape)`, where mixing them costs least."""
+    def wire(self, plan: Plan, periodic: bool) -> Wire:
+        """What carries the messages of one plan; collective if `transport` is "neighbor" and the plan will come again."""
+        return wire(self.comm, plan, self.transport, self.row_type, self.buffers, periodic)
+
+    @cached_property
+    def buffers(self) -> Buffers:
+        """Memory for rows that are not in the stack."""
+        return Buffers()
+
+    def empty(self, shape: int | tuple[int, ...] = (), dtype: Any = None, like: Any = None) -> Any:
+        """Rows for the local agents, uninitialized: shape `(m, *shape)`, where mixing them costs least.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            Of one agent's row.
+        dtype : optional
+            Of NumPy; float64 by default, or that of `like`.
+        like : array, optional
+            The rows are of its kind (NumPy, PyTorch, CuPy), where it lives.
+        """
         shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        return self.stack.rows((self.m, *shape), dtype) if self.stack is not None else np.empty((self.m, *shape), dtype)
+        empty = self.stack.rows if self.stack is not None else np.empty
+        if like is not None:
+            return empty_like(like, (self.m, *shape), dtype, empty)
+        return empty((self.m, *shape), np.float64 if dtype is None else dtype)
 
     def sum(self, X: np.ndarray) -> np.ndarray:
         """Sum of the rows of all agents, on every rank: the same bits for any number of ranks.

@@ -13,6 +13,8 @@ import math
 import mmap
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -152,10 +154,11 @@ class Stack:
 
     def _grow(self, nbytes: int) -> None:
         """Have a block to copy rows to."""
-        patience = Patience()
+        patience = None
         while (answer := self.node.room()) >= 0:
-            late = self.near[answer & 0xFFFFFFFF]
-            patience.look(f"rank {late} to read earlier rows of this rank")
+            late = int(self.near[answer & 0xFFFFFFFF])
+            patience = patience or Patience(f"rank {late} to read earlier rows of this rank")
+            patience.look()
         block = self._allocate(nbytes)
         if block is None:
             raise MemoryError(f"no shared memory for {nbytes} bytes of rows on rank {self.near[self.me]}: keep fewer results, "
@@ -199,6 +202,8 @@ class Links:
         What is done, for messages to the user.
     counts : Counts
         Where it is counted.
+    ask : callable
+        `ask(rank, seq, where)` asks another rank whether it will come to mixing `seq`.
 
     Attributes
     ----------
@@ -209,11 +214,13 @@ class Links:
         any other arrays.
     """
 
-    def __init__(self, stack: Stack, plan: Plan, where: str, counts: Any):
+    def __init__(self, stack: Stack, plan: Plan, where: str, counts: Any,
+                 ask: Callable[[int, int, str], None]):
         source, row = plan.sources()
         w, near = plan.terms, stack.near
         narrow = w.astype(np.dtype(np.float32))
         self.stack, self._node, self._where, self.plan = stack, stack.node, where, plan
+        self._ask = ask
         self.complete = stack.whole
         self._mark = plan.topology.fingerprint()
         self.mix = self._reader = _shared.Reader(
@@ -238,14 +245,18 @@ class Links:
 
     def _settle(self, answer: int, seq: int, in_place: bool, X: np.ndarray, out: np.ndarray, halo: np.ndarray = _NOTHING) -> np.ndarray:
         """Go on waiting, or say what is wrong."""
-        patience = Patience()
+        patience: tuple[int, Patience] | None = None
         while answer:
             what, rank = answer >> 32, answer & 0xFFFFFFFF
             if what in (_shared.OTHER_TAG, _shared.REFUSED):
                 raise ValueError(self.stack.quarrel(rank, seq, self._mark, self._where))
             late = what == _shared.LATE_POST
             doing = "to begin" if late else "to read the rows of this rank in"
-            patience.look(f"rank {self.stack.near[rank]} {doing} mixing {seq} ({self._where})")
+            if patience is None or patience[0] != answer:
+                other = int(self.stack.near[rank])
+                patience = answer, Patience(f"rank {other} {doing} mixing {seq} ({self._where})",
+                                            partial(self._ask, other, seq, self._where) if late else None)
+            patience[1].look()
             answer = self._reader.read(seq, X, halo, out, X.shape[1]) if late else self._reader.drained(seq)
             if answer == 0 and late and in_place:
                 answer = self._reader.drained(seq)

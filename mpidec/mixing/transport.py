@@ -89,23 +89,27 @@ class Buffers:
 class Flight:
     """The messages of one exchange; `sent` are the rows by their places on the wire."""
 
-    __slots__ = ("__weakref__", "_arrived", "_requests", "_wire", "done", "sent", "slot")
+    __slots__ = ("__weakref__", "_arrived", "_requests", "_single", "_wire", "done", "sent", "slot")
 
     def __init__(self, requests: list[MPI.Request], sent: np.ndarray, arrived: np.ndarray, wire: Wire | None = None,
                  slot: Slot | None = None):
         self._requests, self.sent, self._arrived, self._wire, self.slot = requests, sent, arrived, wire, slot
+        self._single = len(requests) == 1           # MPICH 5: Testall fails for persistent collectives, Test does not
         self.done = not requests and slot is None
 
     def test(self) -> bool:
         """Whether all have arrived; gives MPI the chance to make progress."""
-        if not self.done and MPI.Request.Testall(self._requests):
+        if not self.done and (self._requests[0].Test() if self._single else MPI.Request.Testall(self._requests)):
             self._land()
         return self.done
 
     def wait(self) -> None:
         """Return when all have arrived."""
         if not self.done:
-            MPI.Request.Waitall(self._requests)
+            if self._single:
+                self._requests[0].Wait()
+            else:
+                MPI.Request.Waitall(self._requests)
             self._land()
 
     def _land(self) -> None:
@@ -271,17 +275,17 @@ class PointToPoint(Wire):
 
 
 def wire(comm: MPI.Intracomm, plan: Plan, transport: str, row_type: RowTypes, buffers: Buffers, periodic: bool) -> Wire:
-    """The wire of one plan, for `transport` "neighbor", or anything else, which is left to what measures best.
+    """The wire of a plan; `periodic` says that the plan will come again.
 
     Notes
     -----
-    Collective if `transport` is "neighbor" and the plan will be used again; no communication otherwise.
+    Collective if `transport` is "neighbor" and the plan is periodic; no communication otherwise.
     """
-    most = -(-plan.blocks.n // plan.blocks.size)
-    small = SMALL // most if periodic else -1       # what is used once is not worth a slot
-    route = plan.halo_route
+    if not periodic:                                # a communicator, or requests, would be made for one use
+        return PointToPoint(comm, plan, row_type, buffers, -1)
+    route, small = plan.halo_route, SMALL // -(-plan.blocks.n // plan.blocks.size)
     edge = not (len(route.sources) and len(route.dests))
-    if transport == "neighbor" and periodic and not (_breaks_at_the_edge() and comm.allreduce(edge, MPI.LOR)):
+    if transport == "neighbor" and not (_breaks_at_the_edge() and comm.allreduce(edge, MPI.LOR)):
         return Neighbor(comm, route, row_type, buffers, small)
     return PointToPoint(comm, plan, row_type, buffers, small)
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
+
+if TYPE_CHECKING:
+    from .transport import Flight
+
+
+_TURNS = 100                                        # looks before a clock is read
+_FIRST, _RARELY = 0.1, 10.0                         # seconds after which others are asked, and at most between two times
 
 
 def timeout() -> float:
@@ -24,70 +31,74 @@ def timeout() -> float:
 
 
 class Patience:
-    """The end of a wait that is taken in short turns."""
+    """A wait that is taken in short turns: asks now and then, ever more rarely, and has an end.
 
-    def __init__(self) -> None:
-        self._began, self._limit = time.monotonic(), timeout()
+    Parameters
+    ----------
+    what : str
+        What this rank waits for.
+    ask : callable, optional
+        Asks the others where they are, and raises what they have to say.
+    """
 
-    def look(self, what: str) -> None:
-        """End the job if this rank has waited for `what` too long."""
-        if time.monotonic() - self._began > self._limit:
-            expire(what)
+    def __init__(self, what: str, ask: Callable[[], None] | None = None):
+        self._what, self._ask, self._limit = what, ask, timeout()
+        self._began = time.monotonic()
+        self._next = _FIRST
+
+    def look(self) -> None:
+        """To be called in every turn."""
+        waited = time.monotonic() - self._began
+        if waited < self._next:
+            return
+        if waited > self._limit:
+            expire(self._what, waited)
+        self._next = min(1.5 * waited + _FIRST, waited + _RARELY, self._limit)
+        if self._ask is not None:
+            self._ask()
+
+
+def wait_until(test: Callable[[], bool], what: str, ask: Callable[[], None] | None = None) -> None:
+    """Return when `test()` is true; between two looks other processes may run."""
+    for _ in range(_TURNS):
+        if test():
+            return
+        os.sched_yield()
+    patience = Patience(what, ask)
+    while not test():
+        os.sched_yield()
+        patience.look()
 
 
 class Exchange:
-    """Messages under way, and what MPI reads until they have arrived."""
+    """Messages under way, and who waits for them."""
 
-    def __init__(self, requests: list[MPI.Request], where: str, sent: Any = None):
-        self._requests, self._where, self._sent = requests, where, sent
+    def __init__(self, flight: Flight, where: str, sent: Any = None, ask: Callable[[], None] | None = None,
+                 who: Sequence[int] | None = None):
+        self._flight, self._where, self.sent, self._ask, self._who = flight, where, sent, ask, who
 
     def test(self) -> bool:
         """Whether all have arrived; gives MPI the chance to make progress."""
-        return MPI.Request.Testall(self._requests)
+        return self._flight.test()
 
     def wait(self) -> None:
         """Wait until all have arrived, or end the job when the time is over."""
-        with _WATCHDOG(f"messages of its neighbours in {self._where}"):
-            MPI.Request.Waitall(self._requests)
+        if not self._flight.test():
+            who = "its neighbours" if self._who is None else ranks(self._who)
+            wait_until(self._flight.test, f"messages of {who} in {self._where}", self._ask)
 
 
-class Watchdog:
-    """Ends the job when one wait inside MPI, where no clock is read, lasts too long; a thread that looks once in a while."""
-
-    def __init__(self) -> None:
-        self._waiting: tuple[float, str] | None = None
-        self._what = ""
-        self._thread: threading.Thread | None = None
-
-    def __call__(self, what: str) -> Watchdog:
-        self._what = what
-        return self
-
-    def __enter__(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="mpidec-watchdog", daemon=True)
-            self._thread.start()
-        self._waiting = time.monotonic(), self._what
-
-    def __exit__(self, *_: object) -> None:
-        self._waiting = None
-
-    def _look(self) -> None:
-        while True:
-            limit = timeout()
-            time.sleep(min(max(limit / 10, 0.05), 5.0))
-            waiting = self._waiting
-            if waiting is not None and time.monotonic() - waiting[0] > limit:
-                expire(waiting[1])
+def ranks(some: Sequence[int]) -> str:
+    """Ranks in words."""
+    return f"rank{'s' * (len(some) != 1)} {', '.join(map(str, some))}"
 
 
-_WATCHDOG = Watchdog()
-
-
-def expire(what: str) -> NoReturn:
+def expire(what: str, waited: float) -> NoReturn:
     """Say what this rank has waited for, and end the job."""
-    sys.stderr.write(f"[rank {MPI.COMM_WORLD.rank}] mpidec: waited {timeout():g} s for {what}, and ends the job "
+    since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
+    sys.stderr.write(f"[rank {MPI.COMM_WORLD.rank}] mpidec: waited {timeout():g} s, since {since}, for {what}, and ends the job "
                      "(MPIDEC_TIMEOUT=SECONDS allows more)\n")
     sys.stderr.flush()
+    time.sleep(0.5)                                 # let the others say what they wait for
     MPI.COMM_WORLD.Abort(1)
     raise SystemExit(1)
