@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import fake_cupy
 import numpy as np
 import pytest
 import standin
@@ -354,9 +355,39 @@ def test_torch_on_a_device_by_its_operations(format, monkeypatch):
                 np.testing.assert_array_equal(plain(Y), expected(W, X[mine], format))
                 assert W(tensor, out=out) is out and torch.equal(out, Y)
                 assert torch.equal(W([tensor, tensor[:, 0]])[1], Y[:, 0])
+                host, code, home = arrays.to_host(tensor)
+                assert torch.equal(home(host, code), tensor)
     with network(1100, T.ring(1100)) as (W, mine):
         Z = stack(1100, (2,), format)
         np.testing.assert_array_equal(plain(W(torch.from_numpy(Z[mine].copy()).to(dtype))), expected(W, Z[mine], format))
+
+
+@pytest.mark.parametrize("format", [format for format in FORMATS if format != BFLOAT16])
+def test_cupy_by_what_is_called(format, aware, monkeypatch):
+    """All of `devices.CuPy`, with a module that looks like CuPy."""
+    cupy = fake_cupy.module()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(staging, "CHUNK", 40)
+    monkeypatch.setattr(staging, "_SPARE", {})
+    for n, topology in ((N, T.exponential(N)), (N, T.star(N)), (1100, T.ring(1100))):
+        X = stack(n, (3, 2), format)
+        with network(n, topology, "p2p") as (W, mine):
+            D, out = cupy.asarray(X[mine]), cupy.asarray(np.zeros_like(X[mine]))
+            Y = W(D)
+            assert type(Y) is fake_cupy.ndarray and Y.dtype == format
+            np.testing.assert_array_equal(Y.get(), expected(W, X[mine], format))
+            assert W(D, out=out) is out
+            np.testing.assert_array_equal(out.get(), Y.get())
+            np.testing.assert_array_equal(W([D, D[:, :1]])[1].get(), Y.get()[:, :1])
+            np.testing.assert_array_equal(W(D.transpose(0, 2, 1)).get(), Y.get().transpose(0, 2, 1))
+            if W.m:
+                with pytest.raises(ValueError, match="overlaps"):
+                    W(D, out=D)
+            assert W.net.empty(3, like=D).shape == (W.m, 3)
+            host, code, home = arrays.to_host(D)
+            np.testing.assert_array_equal(host, X[mine])
+            np.testing.assert_array_equal(home(host, code).get(), X[mine])
+    assert cupy.cuda.get_current_stream().synchronized
 
 
 # -- does MPI take device arrays? -------------------------------------------------------------------------------------
