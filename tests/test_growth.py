@@ -82,7 +82,7 @@ def mixings(comm, monkeypatch, transport, per, ways, d, warm, times, memory):
 
 @pytest.mark.parametrize("transport, per", TRANSPORTS)
 def test_a_thousand_mixings(comm, monkeypatch, transport, per):
-    mixings(comm, monkeypatch, transport, per, list(WAYS), 5, 210, 700, memory=512)
+    mixings(comm, monkeypatch, transport, per, list(WAYS), 1000, 210, 700, memory=4096)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_a_thousand_mixings(comm, monkeypatch, transport, per):
 @pytest.mark.parametrize("way, d, times", [(way, 5, 100_000 if way in ("blocking", "out", "dynamic") else 20_000) for way in WAYS]
                          + [("blocking", 20_000, 2000), ("nonblocking", 20_000, 1000)])
 def test_a_hundred_thousand_mixings(comm, monkeypatch, transport, per, way, d, times):
-    mixings(comm, monkeypatch, transport, per, [way], d, times // 20, times, memory=1024)
+    mixings(comm, monkeypatch, transport, per, [way], d, times // 10, times, memory=4096)
 
 
 def one_network(k):
@@ -119,13 +119,13 @@ def networks(count):
 
 
 def test_a_hundred_networks(comm):
-    unchanged(comm, networks, 24, 96 if comm.size <= 2 else 36, memory=1024, slack=8)
+    unchanged(comm, networks, 24, 76 if comm.size <= 4 else 24, memory=4096, slack=8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_thousand_networks(comm):
-    unchanged(comm, networks, 240, 10_000, memory=2048, slack=8)
+    unchanged(comm, networks, 500, 9_500, memory=4096, slack=8)
 
 
 @pytest.mark.parametrize("transport", ["auto", "neighbor"])
@@ -138,7 +138,7 @@ def test_a_random_schedule(comm, transport):
         def work(count):
             for _ in range(count):
                 W(X)
-        unchanged(comm, work, 70, 100 if comm.size <= 4 else 30, memory=1024, slack=8)
+        unchanged(comm, work, 70, 60 if comm.size <= 4 else 20, memory=4096, slack=8)
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_ten_thousand_local_calls(comm):
                 net.neighbor_allreduce(np.ones(2000), 1, dst_weights=right)
                 net.neighbor_allgather(np.ones(3))
                 net.allreduce(1.0)
-        unchanged(comm, work, 6000, 10_000, memory=1024)    # the last 4,096 calls are remembered
+        unchanged(comm, work, 6000, 10_000, memory=4096)    # the last 4,096 calls are remembered
 
 
 # ---------------------------------------------------------------------------------------------------------------------
