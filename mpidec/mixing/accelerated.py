@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .compressed import Compressed
 from .derived import Derived, DerivedPhase, Then
 from .mixer import Mixer, Pending
 
@@ -66,7 +67,7 @@ class Accelerated(Derived):
     Raises
     ------
     ValueError
-        If the topology is a schedule, not symmetric or not connected.
+        If the topology is a schedule, not symmetric or not connected; or over a mixer that is compressed by top_k or rand_k.
 
     Warns
     -----
@@ -111,13 +112,16 @@ class Accelerated(Derived):
             raise ValueError(f"acceleration needs the same W at every step, {topology.name} is a schedule: {remedy}")
         if not topology.symmetric:
             raise ValueError(f"acceleration needs a symmetric W, that of the {topology.name} topology is not: {remedy}")
+        if isinstance(W, Compressed) and W.codec.feedback:
+            raise ValueError(f"{W.codec!r} sends too little of a row for acceleration, which would amplify what is missing: take "
+                             'compress("blockwise8"), "qsgd" or "float16", or mix more often without acceleration')
         self.s = 1 - topology.spectral_gap()
         if self.s >= 1:
             raise ValueError(f"the {topology.name} topology never agrees (spectral gap 0): take a connected one")
         worst = self.contraction(1 << 20)
         if worst >= 1 + 1e-12:
-            warnings.warn(f"{self.K} mixings of {method} over the {topology.name} topology may amplify disagreement by {worst:.3g}: "
-                          'take method="chebyshev" or more mixings', RuntimeWarning, stacklevel=3)
+            warnings.warn(f"{self.K} mixings of {method} over the {topology.name} topology may amplify disagreement by "
+                          f'{worst:.3g}: take method="chebyshev" or more mixings', RuntimeWarning, stacklevel=3)
 
     def at(self, k: int) -> AcceleratedPhase:
         """The operator of step `k`."""

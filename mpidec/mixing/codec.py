@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+Agents = Sequence[int] | np.ndarray
 AGENTS, SHARED = 3, 4                               # streams of random numbers; the oracles of a problem have 1 and 2
 
 
@@ -42,20 +44,18 @@ class Codec:
         """Bytes of an encoded row of `d` entries."""
         raise NotImplementedError
 
-    def encode(self, X: np.ndarray, step: int, agents: Sequence[int]) -> np.ndarray:
+    def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         """The rows `X` (m, d) of the given agents as bytes, uint8 (m, wire); random numbers belong to seed, agent and step."""
         raise NotImplementedError
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Sequence[int]) -> np.ndarray:
+    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
         """The rows (m, d) that these bytes, uint8 (m, wire), stand for."""
         raise NotImplementedError
 
-    def add(self, rows: np.ndarray, X: np.ndarray, step: int, agents: Sequence[int], scale: float = 1.0) -> None:
+    def add(self, rows: np.ndarray, X: np.ndarray, step: int, agents: Agents, scale: float = 1.0) -> None:
         """Add the decoded rows, times `scale`, to the rows `X`."""
         Q = self.decode(rows, X.shape[1], X.dtype, step, agents)
-        if scale != 1:
-            Q *= scale
-        X += Q
+        X += Q if scale == 1 else scale * Q
 
     def delta(self, d: int) -> float:
         r""":math:`\delta`, in (0, 1], for rows of `d` entries; :math:`1 / (1 + \omega)` if unbiased."""
@@ -103,11 +103,11 @@ def whole(where: str, name: str, value: Any, least: int, most: int) -> int:
 def bytes_of(Z: np.ndarray) -> np.ndarray:
     """The rows of `Z` as bytes, uint8 (m, width)."""
     Z = np.ascontiguousarray(Z)
-    return Z.view(np.uint8).reshape(len(Z), Z.itemsize * (Z.size // len(Z) if len(Z) else int(np.prod(Z.shape[1:]))))
+    return Z.reshape(Z.size).view(np.uint8).reshape(len(Z), Z.itemsize * math.prod(Z.shape[1:]))
 
 
 def numbers_of(rows: np.ndarray, start: int, count: int, dtype: Any) -> np.ndarray:
     """`count` numbers of each row of bytes from place `start` on, shape (m, count)."""
     dtype = np.dtype(dtype)
     part = np.ascontiguousarray(rows[:, start:start + count * dtype.itemsize])
-    return part.reshape(-1).view(dtype).reshape(len(rows), count)
+    return part.reshape(part.size).view(dtype).reshape(len(rows), count)

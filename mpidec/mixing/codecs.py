@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import fields
+from inspect import signature
 from typing import Any
 
 from .codec import Codec as Codec
@@ -45,7 +45,7 @@ def codec(name: str | Codec, **options: Any) -> Codec:
         return name
     if name not in CODECS:
         raise ValueError(f"codec {name!r} is unknown: {_remedy(name, CODECS)}")
-    known = [field.name for field in fields(CODECS[name])]                  # type: ignore[arg-type]
+    known = list(signature(CODECS[name]).parameters)
     for option in options:
         if option not in known:
             raise ValueError(f"codec {name} has no parameter {option!r}: {_remedy(option, known)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -212,14 +212,14 @@ class Compressed(Derived):
 def compressed(W: Mixer | Derived, name: str | Codec, feedback: bool | None, gamma: float | None, seed: int,
                options: Mapping[str, Any]) -> Compressed:
     """The compressed mixer, with the defaults of its codec."""
-    seeded = name in CODECS and "seed" in {field.name for field in fields(CODECS[str(name)])} if isinstance(name, str) else False
+    seeded = isinstance(name, str) and name in CODECS and "seed" in signature(CODECS[name]).parameters
     codec = codec_of(name, **({"seed": seed} if seeded else {}), **options)
     return Compressed(W, codec, codec.feedback if feedback is None else bool(feedback), gamma)
 
 
 def _check(rows: np.ndarray) -> None:
     if rows.dtype.char in "FD":
-        raise TypeError(f"rows are {rows.dtype}, codecs know real numbers: mix X.view({rows.real.dtype}), which has twice the columns")
+        raise TypeError(f"rows are {rows.dtype}, codecs know real numbers: mix X.view(np.{rows.real.dtype}), twice the columns")
     if rows.dtype.char not in "fd":
         raise TypeError(f"rows are {rows.dtype}, codecs know float32 and float64: mix X.astype(np.float32)")
 

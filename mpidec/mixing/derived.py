@@ -12,8 +12,10 @@ from .arrays import as_rows, as_target
 from .mixer import Mixer, Pending
 
 if TYPE_CHECKING:
+    from ..topology import Schedule, Topology
     from .accelerated import Accelerated
     from .compressed import Compressed
+    from .network import Network
 
 
 class Then(Pending):
@@ -106,7 +108,10 @@ class Derived:
 
     def __init__(self, W: Mixer | Derived):
         self.W = W
-        self.net, self.topology, self.n, self.m = W.net, W.topology, W.n, W.m
+        self.net: Network = W.net
+        self.topology: Topology | Schedule = W.topology
+        self.n: int = W.n
+        self.m: int = W.m
         self._step = 0
 
     def at(self, k: int) -> Any:

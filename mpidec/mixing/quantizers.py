@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from .codec import AGENTS, Codec, Streams, bytes_of, numbers_of, whole
+from .codec import AGENTS, Agents, Codec, Streams, bytes_of, numbers_of, whole
 
 _TINY = float(np.finfo(np.float32).tiny)
+_SLAB = 1 << 15                                     # entries of a row that are worked on at a time, in the cache
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class Identity(Codec):
     def wire(self, d: int, dtype: Any) -> int:
         return d * np.dtype(dtype).itemsize
 
-    def encode(self, X: np.ndarray, step: int, agents: Sequence[int]) -> np.ndarray:
+    def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         return bytes_of(X)
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Sequence[int]) -> np.ndarray:
+    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
         return numbers_of(rows, 0, d, dtype)
 
     def delta(self, d: int) -> float:
@@ -56,14 +57,17 @@ class Float16(Codec):
     def wire(self, d: int, dtype: Any) -> int:
         return 2 * d + 2
 
-    def encode(self, X: np.ndarray, step: int, agents: Sequence[int]) -> np.ndarray:
+    def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         exponent = np.frexp(_largest(X))[1]
         exponent = np.maximum(exponent, -1000 if X.itemsize == 8 else -100).astype(np.int16)
+        rows, scale = np.empty((len(X), self.wire(X.shape[1], X.dtype)), np.uint8), _power(15 - exponent, X.dtype)
+        rows[:, :2] = bytes_of(exponent[:, None])
         with np.errstate(over="ignore"):
-            halves = (X * _power(15 - exponent, X.dtype)).astype(np.float16)
-        return np.concatenate([bytes_of(exponent[:, None]), bytes_of(halves)], axis=1)
+            for a, b in _slabs(X.shape[1]):
+                rows[:, 2 + 2 * a:2 + 2 * b] = bytes_of((X[:, a:b] * scale).astype(np.float16))
+        return rows
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Sequence[int]) -> np.ndarray:
+    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
         exponent = numbers_of(rows, 0, 1, np.int16)[:, 0]
         X = numbers_of(rows, 2, d, np.float16).astype(dtype)
         X *= _power(exponent - 15, X.dtype)
@@ -89,18 +93,21 @@ class BFloat16(Codec):
     def wire(self, d: int, dtype: Any) -> int:
         return 2 * d
 
-    def encode(self, X: np.ndarray, step: int, agents: Sequence[int]) -> np.ndarray:
-        with np.errstate(over="ignore"):
-            single = X.astype(np.float32)
-        bits = single.view(np.uint32)
-        rounded = bits + np.uint32(0x7FFF)
-        rounded += (bits >> np.uint32(16)) & np.uint32(1)
-        rounded >>= np.uint32(16)
-        halves = rounded.astype(np.uint16)
-        halves[np.isnan(single)] = 0x7FC0
-        return bytes_of(halves)
+    def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
+        rows = np.empty((len(X), self.wire(X.shape[1], X.dtype)), np.uint8)
+        for a, b in _slabs(X.shape[1]):
+            with np.errstate(over="ignore"):
+                single = X[:, a:b].astype(np.float32)
+            bits = single.view(np.uint32)
+            rounded = bits + np.uint32(0x7FFF)
+            rounded += (bits >> np.uint32(16)) & np.uint32(1)
+            rounded >>= np.uint32(16)
+            halves = rounded.astype(np.uint16)
+            halves[np.isnan(single)] = 0x7FC0
+            rows[:, 2 * a:2 * b] = bytes_of(halves)
+        return rows
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Sequence[int]) -> np.ndarray:
+    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
         bits = numbers_of(rows, 0, d, np.uint16).astype(np.uint32)
         bits <<= np.uint32(16)
         return bits.view(np.float32).astype(dtype, copy=False)
@@ -144,19 +151,24 @@ class Blockwise8(Codec):
     def wire(self, d: int, dtype: Any) -> int:
         return 4 * -(-d // self.block) + d
 
-    def encode(self, X: np.ndarray, step: int, agents: Sequence[int]) -> np.ndarray:
+    def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         m, d = X.shape
-        V = _blocks(X, self.block)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            scale = (_largest(V) / 127).astype(np.float32)
-            scale[scale < _TINY] = 0
-            scale[~np.isfinite(scale)] = np.nan
-            inverse = np.where(scale > 0, 1 / scale.astype(X.dtype), 0)
-            V = V * inverse[..., None]
-            levels = np.rint(V, out=V).astype(np.int8)
-        return np.concatenate([bytes_of(scale), bytes_of(levels.reshape(m, -1)[:, :d])], axis=1)
+        count = -(-d // self.block)
+        rows, scales = np.empty((m, self.wire(d, X.dtype)), np.uint8), np.empty((m, count), np.float32)
+        for a, b in _slabs(d, self.block):
+            V = _blocks(X[:, a:b], self.block)
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                scale = (_largest(V) / 127).astype(np.float32)
+                scale[scale < _TINY] = 0
+                scale[~np.isfinite(scale)] = np.nan
+                V = V * np.where(scale > 0, 1 / scale.astype(X.dtype), 0)[..., None]
+                levels = np.rint(V, out=V).astype(np.int8)
+            scales[:, a // self.block:-(-b // self.block)] = scale
+            rows[:, 4 * count + a:4 * count + b] = levels.view(np.uint8).reshape(m, V.shape[1] * self.block)[:, :b - a]
+        rows[:, :4 * count] = bytes_of(scales)
+        return rows
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Sequence[int]) -> np.ndarray:
+    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
         count = -(-d // self.block)
         scale = numbers_of(rows, 0, count, np.float32)
         return _scaled(numbers_of(rows, 4 * count, d, np.int8), scale, self.block, dtype)
@@ -220,24 +232,37 @@ class QSGD(Codec):
     def wire(self, d: int, dtype: Any) -> int:
         return 4 * -(-d // self.bucket) + self._bits * -(-d // 8)
 
-    def encode(self, X: np.ndarray, step: int, agents: Sequence[int]) -> np.ndarray:
+    def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         m, d = X.shape
-        s, V = self.levels, _blocks(X, self.bucket)
+        count, slabs = -(-d // self.bucket), list(_slabs(d, self.bucket))
+        rows, norms = np.empty((m, self.wire(d, X.dtype)), np.uint8), np.empty((m, count), np.float32)
+        draws = [self._streams.at(agent, step).random(d, np.float32) for agent in agents] if len(slabs) == 1 else []
+        for part in [slice(0, m)] if len(slabs) <= 1 else [slice(i, i + 1) for i in range(m)]:
+            stream = self._streams.at(agents[part.start], step) if len(slabs) > 1 else None
+            for a, b in slabs:
+                U = np.array(draws).reshape(m, d) if stream is None else stream.random((1, b - a), np.float32)
+                norm, levels = self._rounded(X[part, a:b], U)
+                norms[part, a // self.bucket:-(-b // self.bucket)] = norm
+                start = 4 * count + a // 8 * self._bits
+                rows[part, start:start + levels.shape[1] // 8 * self._bits] = _pack(levels, self._bits)
+        rows[:, :4 * count] = bytes_of(norms)
+        return rows
+
+    def _rounded(self, X: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The norms of the buckets, and the levels, counted from 0, of their entries."""
+        s, V, d = self.levels, _blocks(X, self.bucket), X.shape[1]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             norm = np.sqrt(np.square(V).sum(axis=-1)).astype(np.float32)
             norm = np.where(norm < _TINY, np.float32(0), np.nextafter(norm, np.float32(np.inf)))
             norm[~np.isfinite(norm)] = np.nan
-            factor = np.where(norm > 0, s / norm.astype(X.dtype), 0)
-            V = (V * factor[..., None]).reshape(m, V.shape[1] * self.bucket)
-            for i, agent in enumerate(agents):
-                V[i, :d] += self._streams.at(agent, step).random(d, np.float32)
-            V = V[:, :-(-d // 8) * 8]
-            np.floor(V, out=V)
-            np.clip(V, -s, s, out=V)                # the sum may have been rounded up to the next level
-            levels = (V + s).astype(np.uint8)
-        return np.concatenate([bytes_of(norm), _pack(levels, self._bits)], axis=1)
+            V = (V * np.where(norm > 0, s / norm.astype(X.dtype), 0)[..., None]).reshape(len(X), V.shape[1] * self.bucket)
+            V[:, :d] += U
+            V = np.floor(V[:, :-(-d // 8) * 8])
+            V += s
+            np.clip(V, 0, 2 * s, out=V)             # the sum may have been rounded up to the next level
+            return norm, V.astype(np.uint8)
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Sequence[int]) -> np.ndarray:
+    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
         count = -(-d // self.bucket)
         norm = numbers_of(rows, 0, count, np.float32)
         levels = _unpack(rows[:, 4 * count:], self._bits)[:, :d].view(np.int8) - np.int8(self.levels)
@@ -269,10 +294,19 @@ def _blocks(X: np.ndarray, size: int) -> np.ndarray:
 
 def _scaled(levels: np.ndarray, scale: np.ndarray, size: int, dtype: Any) -> np.ndarray:
     """Each block of whole numbers times its scale: (m, d)."""
-    d = levels.shape[1]
-    X = _blocks(levels.astype(dtype), size)
-    X *= scale.astype(dtype)[..., None]
-    return np.ascontiguousarray(X.reshape(len(levels), X.shape[1] * size)[:, :d])
+    m, d = levels.shape
+    X = np.empty((m, d), dtype)
+    for a, b in _slabs(d, size):
+        V = _blocks(levels[:, a:b].astype(dtype), size)
+        V *= scale[:, a // size:-(-b // size), None].astype(dtype)
+        X[:, a:b] = V.reshape(m, V.shape[1] * size)[:, :b - a]
+    return X
+
+
+def _slabs(d: int, unit: int = 1) -> Iterator[tuple[int, int]]:
+    """Begin and end of slabs of a row, each but the last of whole units."""
+    size = unit * max(1, _SLAB // unit)
+    return ((a, min(a + size, d)) for a in range(0, d, size))
 
 
 def _pack(values: np.ndarray, bits: int) -> np.ndarray:
@@ -280,7 +314,8 @@ def _pack(values: np.ndarray, bits: int) -> np.ndarray:
     words = np.zeros((len(values), values.shape[1] // 8), "<u8")
     for t in range(8):
         words |= values[:, t::8].astype(np.uint64) << np.uint64(t * bits)
-    return words.view(np.uint8).reshape(*words.shape, 8)[..., :bits].reshape(len(values), bits * words.shape[1])
+    bytes_ = words.reshape(*words.shape, 1).view(np.uint8)
+    return bytes_[..., :bits].reshape(len(values), bits * words.shape[1])
 
 
 def _unpack(rows: np.ndarray, bits: int) -> np.ndarray:
