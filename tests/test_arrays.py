@@ -57,6 +57,13 @@ def expected(W, X, format):
     return rounded(W(wide), format)
 
 
+def pytorch():
+    """The module; not on many ranks, whose imports take longer than all the tests."""
+    if MPI.COMM_WORLD.size > 4:
+        pytest.skip("PyTorch on up to 4 ranks")
+    return pytest.importorskip("torch")
+
+
 @contextlib.contextmanager
 def network(n=N, topology=None, transport="auto"):
     """A mixer, and this rank's slice."""
@@ -270,7 +277,7 @@ def test_other_byte_orders():
 @pytest.mark.parametrize("transport", ["auto", "p2p"])
 @pytest.mark.parametrize("format", FORMATS)
 def test_tensors(format, transport):
-    torch = pytest.importorskip("torch")
+    torch = pytorch()
     X, dtype = stack(shape=(3, 2), format=format), devices.torch_dtype(format)
     with network(transport=transport) as (W, mine):
         tensor = torch.from_numpy(X[mine].copy()).to(dtype)
@@ -284,8 +291,19 @@ def test_tensors(format, transport):
         assert torch.equal(many["a"], Y) and torch.equal(many["b"], Y[..., :1])
 
 
+def test_bfloat16_is_rounded_as_torch_rounds():
+    torch = pytorch()
+    bits = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32)
+    bits[:6000] = bits[:6000] & 0xFFFF0000 | 0x8000                        # half way between two
+    values = np.append(bits, np.uint32([0, 1 << 31, 0x7F800000, 0xFF800000, 0x7F7FFFFF])).view(np.float32)
+    numbers = values[~np.isnan(values)]
+    np.testing.assert_array_equal(narrow(numbers, BFLOAT16).view(np.int16),
+                                  torch.from_numpy(numbers.copy()).to(torch.bfloat16).view(torch.int16).numpy())
+    assert np.isnan(widen(narrow(values[np.isnan(values)], BFLOAT16), BFLOAT16)).all()
+
+
 def test_tensors_are_not_copied():
-    torch = pytest.importorskip("torch")
+    torch = pytorch()
     X = np.ones((4, 100))
     rows, home = arrays.as_rows(torch.from_numpy(X), 4)
     assert np.shares_memory(rows, X) and np.shares_memory(home(rows).numpy(), X)
@@ -295,7 +313,7 @@ def test_tensors_are_not_copied():
 
 
 def test_tensors_with_a_history():
-    torch = pytest.importorskip("torch")
+    torch = pytorch()
     X = stack(shape=(3, 2), format="<c16")
     with network() as (W, mine):
         tensor = torch.from_numpy(X[mine])
@@ -307,7 +325,7 @@ def test_tensors_with_a_history():
 
 
 def test_tensors_that_cannot_be_read():
-    torch = pytest.importorskip("torch")
+    torch = pytorch()
     with network() as (W, _):
         rows = torch.ones((W.m, 2))
         for wrong, said in [(rows.to("meta"), "lives on meta"), (rows.to_sparse(), "to_dense"), (rows.to(int), "rows are int64"),
@@ -329,7 +347,7 @@ def test_arrays_of_unknown_devices():
 @pytest.mark.parametrize("format", FORMATS)
 def test_torch_on_a_device_by_its_operations(format, monkeypatch):
     """All of `devices.Torch` but for the calls that need a device."""
-    torch = pytest.importorskip("torch")
+    torch = pytorch()
 
     class OnCpu(devices.Torch):
         kind = "cpu"
