@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -247,7 +248,12 @@ KNOWN: list[Device] = [CuPy(), Torch()]
 
 def families(X: Any) -> set[str]:
     """The packages that the class of X and its bases come from."""
-    return {base.__module__.partition(".")[0] for base in type(X).__mro__}
+    return _packages(type(X))
+
+
+@lru_cache
+def _packages(kind: type) -> set[str]:
+    return {base.__module__.partition(".")[0] for base in kind.__mro__}
 
 
 def device_of(X: Any) -> Device | None:
@@ -265,7 +271,12 @@ def plain(X: Any) -> Any:
 
 def torch_format(X: Any) -> str:
     """The format of a tensor."""
-    name = str(X.dtype).removeprefix("torch.")
+    return _torch_format(X.dtype)
+
+
+@lru_cache
+def _torch_format(dtype: Any) -> str:
+    name = str(dtype).removeprefix("torch.")
     if name == BFLOAT16:
         return name
     try:
