@@ -28,6 +28,7 @@
 #define PATIENCE 0.1
 enum { SLOTS = 64, BLOCKS = 1024, SMALL = 1 << 17 };     /* SMALL: bytes up to which a copy costs less than its readers do */
 enum { READY, LATE_POST, LATE_DONE, OTHER_TAG, REFUSED };       /* an answer is one of these * 2**32 + the rank in question */
+#define GAVE_UP ((uint64_t)1 << 40)                      /* more than any rows weigh in a tag */
 #define ANSWER(what, rank) ((int64_t)(what) << 32 | (rank))
 
 typedef struct {
@@ -657,6 +658,20 @@ static PyObject *reader_post(PyObject *self, PyObject *const *args, Py_ssize_t c
     return in_place < 0 ? NULL : Py_BuildValue("KN", (unsigned long long)seq, PyBool_FromLong(in_place));
 }
 
+/* give_up(): begin a mixing, and end it with nothing to read: the neighbours find another tag than theirs. */
+static PyObject *reader_give_up(PyObject *self, PyObject *unused)
+{
+    Reader *r = (Reader *)self;
+    uint64_t seq = 0;
+    if (publish(r, "", 0, r->mark ^ GAVE_UP, &seq) < 0)
+        return NULL;
+    for (int i = 0; i < r->node->copies; i++)
+        if (r->node->copy[i].seq == seq)
+            Py_CLEAR(r->node->copy[i].reader);
+    atomic_store_explicit(&slot(r->node, r->node->me, seq)->done, seq, memory_order_release);
+    Py_RETURN_NONE;
+}
+
 /* read(seq, X, halo, out, d) -> 0 when the rows have been read, or an answer */
 static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -683,17 +698,35 @@ static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t c
     return answer < 0 ? NULL : PyLong_FromLongLong(answer);
 }
 
-/* drained(seq) -> 0 when the out-neighbours have read mixing seq, or an answer */
-static PyObject *reader_drained(PyObject *self, PyObject *number)
+/* drained(seq, patient) -> 0 when the out-neighbours have read mixing seq, or an answer */
+static PyObject *reader_drained(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
+    uint64_t seq = count == 2 ? PyLong_AsUnsignedLongLong(args[0]) : 0;
+    if (count != 2)
+        PyErr_SetString(PyExc_TypeError, "drained takes two arguments");
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(drain((Reader *)self, seq, args[1] == Py_True));
+}
+
+/* ready(seq): whether the in-neighbours have published their rows of mixing seq */
+static PyObject *reader_ready(PyObject *self, PyObject *number)
+{
+    Reader *r = (Reader *)self;
     uint64_t seq = PyLong_AsUnsignedLongLong(number);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(drain((Reader *)self, seq, 1));
+    if (PyErr_Occurred())
+        return NULL;
+    const int64_t *ins = r->array[INS].buf;
+    for (ptrdiff_t i = 0; i < r->nin; i++)
+        if (!spin(&slot(r->node, ins[i], seq)->posted, seq, 0))
+            Py_RETURN_FALSE;
+    Py_RETURN_TRUE;
 }
 
 static PyMethodDef reader_methods[] = {
     {"post", (PyCFunction)(void (*)(void))reader_post, METH_FASTCALL, "Publish rows."},
+    {"give_up", reader_give_up, METH_NOARGS, "Take part in a mixing without rows."},
     {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL, "Sum up (or copy) what the neighbours have published."},
-    {"drained", reader_drained, METH_O, "Wait until the neighbours have read this rank's rows."},
+    {"drained", (PyCFunction)(void (*)(void))reader_drained, METH_FASTCALL, "Wait until the neighbours have read this rank's rows."},
+    {"ready", reader_ready, METH_O, "Whether the neighbours' rows are there."},
     {0},
 };
 static PyTypeObject ReaderType = {
@@ -715,7 +748,7 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_shared", "Rows in t
 PyMODINIT_FUNC PyInit__shared(void)
 {
     PyObject *made = PyModule_Create(&module);
-    if (made && (PyModule_AddIntMacro(made, SLOTS) || PyModule_AddIntMacro(made, BLOCKS) || PyModule_AddIntMacro(made, SMALL) || PyModule_AddIntMacro(made, LATE_POST)
+    if (made && (PyModule_AddObject(made, "GAVE_UP", PyLong_FromUnsignedLongLong(GAVE_UP)) || PyModule_AddIntMacro(made, SLOTS) || PyModule_AddIntMacro(made, BLOCKS) || PyModule_AddIntMacro(made, SMALL) || PyModule_AddIntMacro(made, LATE_POST)
                  || PyModule_AddIntMacro(made, LATE_DONE) || PyModule_AddIntMacro(made, OTHER_TAG) || PyModule_AddIntMacro(made, REFUSED)
                  || PyModule_AddType(made, &NodeType) || PyModule_AddType(made, &CountsType)
                  || PyModule_AddType(made, &ReaderType)))

@@ -8,17 +8,20 @@ where the receiver i chooses `self_weight` :math:`s_i` and `src_weights` :math:`
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 from mpi4py import MPI as MPI
 
 from . import scripts
 from .calls import Call
 from .edges import Edges, index, number, valid_nodes
 from .letters import ACROSS, BACK, IN, Script
-from .local_base import LocalBase
+from .local_base import Graph, LocalBase
+from .mixer import Pending
 from .wire import Wire
 
 NUMBERS = "biufc"
@@ -85,8 +88,11 @@ class LocalView(LocalBase):
         """
         return self.start_neighbor_allreduce(x, self_weight, src_weights, dst_weights).wait()
 
-    def start_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None) -> Call:
+    def start_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None) -> Call | Pending:
         """Begin `neighbor_allreduce`."""
+        if self_weight is None and src_weights is None and dst_weights is None and self._graph is not None:
+            return self._start_mixing(x, self._graph)
+
         def prepare(call: Call) -> Script:
             plan = self._step(dst_weights)
             wire = Wire.of(x)
@@ -94,6 +100,15 @@ class LocalView(LocalBase):
             call.signature = wire.dtype, wire.shape
             return scripts.allreduce_along(call, wire, edges, self.rank, self._link(call, edges))
         return self._begin("neighbor_allreduce", prepare, src_weights, dst_weights)
+
+    def _start_mixing(self, x: Any, graph: Graph) -> Call | Pending:
+        """Along the topology that was set, with its weights: a mixing of one row."""
+        self._one_agent_each()
+        shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+        phase = cast(Any, graph.mixer).at(graph.step)
+        graph.step += 1
+        pending = phase.start((x if hasattr(x, "reshape") else np.asarray(x)).reshape((1, math.prod(shape))))
+        return Pending(pending, lambda: pending.wait().reshape(shape))
 
     def neighbor_allgather(self, x: Any, src_ranks: Any = None, dst_ranks: Any = None) -> Any:
         """The neighbours' arrays, one after the other along the first axis; this rank's own is not among them.

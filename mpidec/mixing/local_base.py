@@ -18,6 +18,7 @@ from .plan import Plan
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
+    from .mixer import Mixer
 
 
 class Graph:
@@ -26,6 +27,7 @@ class Graph:
     def __init__(self, topology: Topology | Schedule, node: int):
         self.topology, self.node, self.step = topology, node, 0
         self._plans: OrderedDict[int, Plan] = OrderedDict()
+        self.mixer: Mixer | None = None
 
     def take(self) -> Plan:
         """The plan of the current step; the next call gets the next one."""
@@ -71,7 +73,10 @@ class LocalBase:
         Collective: a message up and down a tree.
         """
         self._agree_on("set_topology", topology, lambda: self.size)
+        if self._graph is not None and self._graph.mixer is not None:
+            self._graph.mixer.close()
         self._graph = Graph(topology, self.rank)
+        self._graph.mixer = self.mixer(topology)
 
     def set_machine_topology(self, topology: Topology | Schedule) -> None:
         """The graph between machines for `hierarchical_neighbor_allreduce`; machines count from 0 by their lowest ranks.
@@ -125,6 +130,10 @@ class LocalBase:
         if self._post is None:
             self._post, self._known = Messenger(self.comm, self.serial, self._begun), set()
         return self._post
+
+    def mixer(self, topology: Topology | Schedule) -> Mixer:
+        """The operator `W` of a topology."""
+        raise NotImplementedError
 
     def _begun(self) -> int:
         """Mixings in shared memory that this rank has begun."""

@@ -67,6 +67,8 @@ class Messenger:
         self._status = MPI.Status()
         self._correspondents: set[int] = set()
         self._closing = self._quarreled = False
+        self.broken = ""                            # why messages without letters are out of step
+        self._waiting: int | None = None            # the call without letters that this rank waits in
 
     def call(self, op: str, peer: int | None = None) -> Call:
         """A new call of all ranks, or with one `peer`."""
@@ -77,7 +79,15 @@ class Messenger:
         return Call(self, op, self._pairs[peer], peer)
 
     def note(self, op: str, mark: str, out: frozenset[int]) -> int:
-        """A call that is carried out without letters has begun: its number, under which others may ask for it."""
+        """A call that is carried out without letters has begun: its number, under which others may ask for it.
+
+        Raises
+        ------
+        RuntimeError
+            If such calls have gone wrong before.
+        """
+        if self.broken:
+            raise RuntimeError(f"the network is out of step ({self.broken}): close it and make a new one")
         self._count += 1
         key = self._count, -1
         self._remember(key, Past(op, "", mark, out, ""))
@@ -112,11 +122,29 @@ class Messenger:
         self.begin(call, call.consensus(*call.join_tree())).wait()
         return call.number
 
+    def leave(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
+        """This rank takes no part in a call without letters: the ranks that would wait for it are told."""
+        call = self.call(op)
+        self.give_up(call, error, concerned)
+        self.broken = call.text
+
     def ask(self, ranks: Iterable[int], number: int, op: str, mark: str, before: int) -> None:
-        """Ask the ranks that a call without letters waits for, and hear what others have to say."""
+        """Ask the ranks that a call without letters waits for, and hear what others have to say.
+
+        Raises
+        ------
+        Disagreement
+            If it has come out that they are elsewhere.
+        """
         for rank in ranks:
             self.post(rank, Letter(ASKS, False, number, op, "", mark, before=before))
+        self._waiting = number
         self.progress()
+        self._waiting = None
+        if self._late:
+            key = number, -1
+            self.broken = str(self._late[0])
+            self._remember(key, self._past.get(key, Past(op, "", mark, frozenset(), ""))._replace(error=str(self._late[0])))
         self.complain()
 
     def ask_about_mixing(self, rank: int, number: int, op: str, before: int | None = None) -> None:
@@ -288,7 +316,7 @@ class Messenger:
             self._answer(call, past, source, letter)
         elif call is not None and (letter.kind == REFUSED or call.waits_for(source)):
             call.fail(Disagreement(letter.text))
-        elif call is None and letter.kind == REFUSED and not (past is not None and past.error):
+        elif call is None and (letter.kind == REFUSED or letter.number == self._waiting) and not (past is not None and past.error):
             self._late.append(Disagreement(letter.text))
 
     def _answer(self, call: Call | None, past: Past | None, source: int, letter: Letter) -> None:

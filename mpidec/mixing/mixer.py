@@ -15,9 +15,10 @@ from .devices import Device, device_of
 from .formats import BFLOAT16, narrow, widen
 from .gpu_mpi import gpu_mpi
 from .kernel import Runs, weighted_sum
+from .letters import Disagreement
 from .plan import Plan, Route
 from .resident import Columns, Resident
-from .stack import Counts, Links
+from .stack import Counts, Links, Reading
 from .transport import Flight, Wire
 from .waiting import Exchange
 
@@ -37,7 +38,7 @@ class Pending:
     The rows handed to `start` must not change before `wait` returns.
     """
 
-    def __init__(self, exchange: Exchange | None, finish: Callable[[], Any]):
+    def __init__(self, exchange: Exchange | Reading | Pending | None, finish: Callable[[], Any]):
         self._exchange, self._finish = exchange, finish
         self._result: Any = None
 
@@ -84,7 +85,8 @@ class Phase:
         if stack is not None:
             near = Plan(topology, blocks, rank, stack.near[stack.near != rank])
             self._links = Links(stack, near, self._where, mixer.counts, self._ask)
-        self.fast = self._mix_alone if self._alone else self._links.mix if self._links and self._links.complete else _cannot
+        self.fast = self._mix_alone if self._alone else self._links.mix if self._links and self._links.complete else \
+            _cannot if self._links else self._mix_messages
 
     @property
     def next(self) -> Phase:
@@ -129,11 +131,40 @@ class Phase:
             as_target(out, X, X)
         return self._sum(X, out)
 
+    def _mix_messages(self, X: Any, out: np.ndarray | None) -> np.ndarray | None:
+        """The common case where all rows come in messages."""
+        if type(X) is not np.ndarray or X.dtype != np.float64 or X.ndim != 2 or len(X) != self.m or not X.flags.c_contiguous:
+            return None
+        if out is None:
+            out = self._net.buffers.empty(X.shape, X.dtype)
+        elif type(out) is not np.ndarray or out.dtype != X.dtype or out.shape != X.shape or not out.flags.c_contiguous \
+                or np.may_share_memory(out, X):
+            return None                             # `start` says what is wrong
+        exchange, halo = self._halo(self._plan, X)
+        exchange.wait()
+        return self.average(X, halo, out)
+
     def start(self, X: Any, out: np.ndarray | None = None) -> Pending:
         """Begin to mix `X`, and return at once; `wait()` on what comes back returns the mixed rows.
 
         Any number of mixings may be under way, and be waited for in any order; all ranks start them in the same order.
         """
+        try:
+            return self._start(X, out)
+        except (TypeError, ValueError) as error:
+            if not isinstance(error, Disagreement):
+                self._give_up(error)
+            raise
+
+    def _give_up(self, error: Exception) -> None:
+        """The neighbours are not to wait for this rank, whose arguments are wrong."""
+        if self._links is not None:
+            self._links.give_up()
+        if not self._alone and (self._links is None or not self._links.complete):
+            route = self._plan.halo_route
+            self._net.messenger.leave(self._where, error, {*route.dests.tolist(), *route.sources.tolist()})
+
+    def _start(self, X: Any, out: np.ndarray | None) -> Pending:
         if isinstance(X, (Mapping, list, tuple)):
             return self._start_many(X, out)
         device = device_of(X)
@@ -162,16 +193,8 @@ class Phase:
 
     def _start_shared(self, links: Links, rows: np.ndarray, target: np.ndarray, home: Callable[[np.ndarray], Any]) -> Pending:
         parts = rows.view(rows.real.dtype)
-        seq, in_place = links.post(parts)
-        exchange: Exchange | None = None
-        halo = parts[:0]
-        if not links.complete:
-            exchange, halo = self._halo(links.plan, parts)
-
-        def finish() -> Any:
-            links.finish(seq, in_place, parts, halo, target.view(parts.dtype))
-            return home(target)
-        return Pending(exchange, finish)
+        exchange, halo = (None, parts[:0]) if links.complete else self._halo(links.plan, parts)
+        return Pending(links.start(parts, halo, target.view(parts.dtype), exchange), lambda: home(target))
 
     def _ask(self, rank: int, seq: int, where: str) -> None:
         self._net.messenger.ask_about_mixing(rank, seq, where)
@@ -274,7 +297,7 @@ class Phase:
         rows = np.ascontiguousarray(rows)
         flat = rows.reshape(self.m, math.prod(rows.shape[1:]))
         exchange, halo = self._halo(self._plan, flat)
-        return Pending(exchange, lambda: halo.reshape(-1, *rows.shape[1:]))
+        return Pending(exchange, lambda: halo.reshape(len(halo), *rows.shape[1:]))
 
     @property
     def halo(self) -> np.ndarray:

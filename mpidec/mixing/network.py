@@ -6,7 +6,8 @@ import operator
 import os
 import pickle
 import secrets
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from .arrays import empty_like
 from .blocks import Blocks
 from .kernel import ordered_sum
 from .launch import abort_when_uncaught, check_launcher
+from .letters import tree
 from .local import LocalView
 from .stack import Stack
 from .transport import Buffers, RowTypes, Wire, wire
+from .waiting import wait_until
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
@@ -88,6 +91,8 @@ class Network(LocalView):
         self.m = self.hi - self.lo
         self.row_type = RowTypes()
         self._mixers: list[Mixer] = []
+        self._agreed: set[tuple[str, str]] = set()
+        self._others = frozenset(range(self.size))
         self.stack = self._stack()
 
     @property
@@ -118,7 +123,7 @@ class Network(LocalView):
     def _same_everywhere(self, topology: Topology | Schedule) -> None:
         mark = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
         low, high = np.array([mark, -mark], np.int64), np.empty(2, np.int64)
-        self.comm.Allreduce(low, high, MPI.MIN)
+        self._enter("net.mixer")(self.comm.Iallreduce(low, high, MPI.MIN))
         if high[0] != -high[1]:
             raise ValueError(f"the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
                              "must build the same one: give random topologies the same seed everywhere")
@@ -185,10 +190,11 @@ class Network(LocalView):
         mine = np.empty((self.n, width[self.rank]), Z.dtype)
         item = self.row_type(Z.itemsize)
         sent, received = width * self.m, held * width[self.rank]
-        self.comm.Alltoallv([out, (sent, np.cumsum(sent) - sent), item],
-                            [mine, (received, np.cumsum(received) - received), item])
-        total = np.empty(Z.shape[1], Z.dtype)
-        self.comm.Allgatherv([ordered_sum(mine), int(width[self.rank]), item], [total, (width, np.cumsum(width) - width), item])
+        wait = self._enter("net.sum", f"rows of {Z.shape[1]} {Z.dtype}")
+        wait(self.comm.Ialltoallv([out, (sent, np.cumsum(sent) - sent), item],
+                                  [mine, (received, np.cumsum(received) - received), item]))
+        total, slice_sum = np.empty(Z.shape[1], Z.dtype), ordered_sum(mine)
+        wait(self.comm.Iallgatherv([slice_sum, int(width[self.rank]), item], [total, (width, np.cumsum(width) - width), item]))
         return total.reshape(X.shape[1:])
 
     def mean(self, X: np.ndarray) -> np.ndarray:
@@ -212,12 +218,13 @@ class Network(LocalView):
         X = np.ascontiguousarray(X)
         if self.size == 1:
             return X.copy()
+        wait = self._enter("net.gather", f"rows of {' x '.join(map(str, X.shape[1:]))} {X.dtype}")
         if counts is None:
             counts = np.array(self.comm.allgather(len(X)))
         row = self.row_type(X.itemsize * int(np.prod(X.shape[1:])))
         stack = np.empty((int(counts.sum()), *X.shape[1:]), X.dtype) if self.rank == 0 else None
         into = None if stack is None else [stack, (counts, np.cumsum(counts) - counts), row]
-        self.comm.Gatherv([X, len(X), row], into)
+        wait(self.comm.Igatherv([X, len(X), row], into))
         return stack
 
     def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
@@ -242,9 +249,30 @@ class Network(LocalView):
         -----
         Collective: one small reduction when nobody has an error.
         """
-        first = self.comm.allreduce(self.size if error is None else self.rank, MPI.MIN)
+        if self.size == 1:
+            if error is not None:
+                raise error
+            return
+        mine, lowest = np.array([self.size if error is None else self.rank]), np.empty(1, int)
+        self._enter("net.agree")(self.comm.Iallreduce(mine, lowest, MPI.MIN))
+        first = int(lowest[0])
         if first < self.size:
             raise self.comm.bcast(_portable(error) if self.rank == first else None, root=first)
+
+    def _enter(self, op: str, mark: str = "") -> Callable[[MPI.Request], None]:
+        """Begin a call of all ranks, after they have agreed on `mark` once; what waits for its requests."""
+        messenger, before = self.messenger, self._begun()
+        if mark and self.check and (op, mark) not in self._agreed:
+            number = messenger.agree(op, mark)
+            self._agreed.add((op, mark))
+        else:
+            number = messenger.note(op, mark, self._others)
+        parent, children = tree(self.rank, self.size)
+        near = children if parent is None else [parent, *children]
+
+        def wait(request: MPI.Request) -> None:
+            wait_until(request.Test, f"all ranks to come to {op}", partial(messenger.ask, near, number, op, mark, before))
+        return wait
 
     def close(self) -> None:
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""

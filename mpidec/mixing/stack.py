@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .blocks import Blocks
+from .letters import Disagreement
 from .plan import Plan
-from .waiting import Patience
+from .waiting import Exchange, Patience
 
 try:
     _shared: Any = import_module("._shared", __package__)
@@ -168,6 +168,9 @@ class Stack:
     def quarrel(self, rank: int, seq: int, mark: int, where: str) -> str:
         """What is to be said when this rank and another one mix different things."""
         mine, theirs = (self._slot(some, seq)[4] ^ np.uint64(mark & _ALL) for some in (self.me, rank))
+        if theirs == _shared.GAVE_UP:
+            return (f"rank {self.near[rank]} gave up mixing {seq}, {where} on rank {self.near[self.me]}: what it was given was wrong, "
+                    "or it is in another step")
         here, there = ("other rows, or another step or topology" if some >> np.uint64(40) else
                        f"rows of {some >> np.uint64(1)} float{64 if some & np.uint64(1) else 32}" for some in (mine, theirs))
         return (f"rank {self.near[self.me]} and rank {self.near[rank]} mix different things in mixing {seq}: {here} in {where} on "
@@ -224,32 +227,36 @@ class Links:
         self.complete = stack.whole
         self._mark = plan.topology.fingerprint()
         self.mix = self._reader = _shared.Reader(
-            stack.node, counts, self._settle, self._mark & 0xFFFFFFFFFFFFFFFF, plan.edges,
+            stack.node, counts, self.settle, self._mark & 0xFFFFFFFFFFFFFFFF, plan.edges,
             (w.indptr, source.astype(np.int32), row.astype(np.int32), w.w, w.v, narrow.w, narrow.v,
              np.searchsorted(near, plan.ins), np.searchsorted(near, plan.outs)))
 
-    def post(self, X: np.ndarray) -> tuple[int, bool]:
-        """Publish the rows `X` (m, d), or a copy of them: the number of the mixing, and whether `X` itself will be read."""
+    def start(self, X: np.ndarray, halo: np.ndarray, out: np.ndarray, exchange: Exchange | None = None) -> Reading:
+        """Publish the rows `X` (m, d), or a copy of them, and begin to mix them.
+
+        Parameters
+        ----------
+        X, halo, out : array (m, d), (others, d), (m, d)
+            C-contiguous, of float64 or float32.
+        exchange : Exchange, optional
+            What brings the halo from other nodes.
+        """
         if self._node.flying >= IN_FLIGHT:
             raise RuntimeError(f"{IN_FLIGHT} mixings are under way on this network: wait for some before starting more")
-        return self._reader.post(X, X.shape[1])
+        return Reading(self, self._node, *self._reader.post(X, X.shape[1]), X, halo, out, exchange)
 
-    def finish(self, seq: int, in_place: bool, X: np.ndarray, halo: np.ndarray, out: np.ndarray) -> None:
-        """Sum up the rows of mixing `seq`, and wait until `X` may be changed."""
-        self._node.flying -= 1
-        answer = self._reader.read(seq, X, halo, out, X.shape[1])
-        if answer == 0 and in_place:
-            answer = self._reader.drained(seq)
-        if answer:
-            self._settle(answer, seq, in_place, X, out, halo)
+    def give_up(self) -> None:
+        """Take part in a mixing without rows, so that the neighbours do not wait for them."""
+        self._reader.give_up()
 
-    def _settle(self, answer: int, seq: int, in_place: bool, X: np.ndarray, out: np.ndarray, halo: np.ndarray = _NOTHING) -> np.ndarray:
+    def settle(self, answer: int, seq: int, in_place: bool, X: np.ndarray, out: np.ndarray,
+               halo: np.ndarray = _NOTHING) -> np.ndarray:
         """Go on waiting, or say what is wrong."""
         patience: tuple[int, Patience] | None = None
         while answer:
             what, rank = answer >> 32, answer & 0xFFFFFFFF
             if what in (_shared.OTHER_TAG, _shared.REFUSED):
-                raise ValueError(self.stack.quarrel(rank, seq, self._mark, self._where))
+                raise Disagreement(self.stack.quarrel(rank, seq, self._mark, self._where))
             late = what == _shared.LATE_POST
             doing = "to begin" if late else "to read the rows of this rank in"
             if patience is None or patience[0] != answer:
@@ -257,10 +264,52 @@ class Links:
                 patience = answer, Patience(f"rank {other} {doing} mixing {seq} ({self._where})",
                                             partial(self._ask, other, seq, self._where) if late else None)
             patience[1].look()
-            answer = self._reader.read(seq, X, halo, out, X.shape[1]) if late else self._reader.drained(seq)
+            answer = self._reader.read(seq, X, halo, out, X.shape[1]) if late else self._reader.drained(seq, True)
             if answer == 0 and late and in_place:
-                answer = self._reader.drained(seq)
+                answer = self._reader.drained(seq, True)
         return out
+
+
+class Reading:
+    """A mixing under way in shared memory."""
+
+    def __init__(self, links: Links, node: Any, seq: int, in_place: bool, X: np.ndarray, halo: np.ndarray, out: np.ndarray,
+                 exchange: Exchange | None):
+        self._links, self._node, self._seq, self._in_place, self._exchange = links, node, seq, in_place, exchange
+        self._X, self._halo, self._out = X, halo, out
+        self._read = self._ended = False
+
+    def test(self) -> bool:
+        """Sum up the rows if all are there; whether the mixing has ended."""
+        reader = self._links.mix
+        if not self._read and (self._exchange is None or self._exchange.test()) and reader.ready(self._seq):
+            self._settle(reader.read(self._seq, self._X, self._halo, self._out, self._X.shape[1]))
+            self._read = True
+        if self._read and not self._ended and (not self._in_place or reader.drained(self._seq, False) == 0):
+            self._end()
+        return self._ended
+
+    def wait(self) -> None:
+        """Sum up the rows when all are there, and wait until those of this rank may be changed."""
+        if self._ended:
+            return
+        reader = self._links.mix
+        if not self._read:
+            if self._exchange is not None:
+                self._exchange.wait()
+            self._settle(reader.read(self._seq, self._X, self._halo, self._out, self._X.shape[1]))
+            self._read = True
+        if self._in_place:
+            self._settle(reader.drained(self._seq, True))
+        self._end()
+
+    def _settle(self, answer: int) -> None:
+        if answer:
+            self._links.settle(answer, self._seq, False, self._X, self._out, self._halo)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._node.flying -= 1
 
 
 def _open(pid: int, file: int, size: int = 0) -> mmap.mmap:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 _TURNS = 100                                        # looks before a clock is read
+_ABANDONED: list[Callable[[], bool]] = []
 _FIRST, _RARELY = 0.1, 10.0                         # seconds after which others are asked, and at most between two times
 
 
@@ -65,9 +66,13 @@ def wait_until(test: Callable[[], bool], what: str, ask: Callable[[], None] | No
             return
         os.sched_yield()
     patience = Patience(what, ask)
-    while not test():
-        os.sched_yield()
-        patience.look()
+    try:
+        while not test():
+            os.sched_yield()
+            patience.look()
+    except BaseException:
+        _ABANDONED.append(test)                     # MPI may still read or write what its requests refer to
+        raise
 
 
 class Exchange:
@@ -83,7 +88,7 @@ class Exchange:
 
     def wait(self) -> None:
         """Wait until all have arrived, or end the job when the time is over."""
-        if not self._flight.test():
+        if not self._flight.poll(_TURNS):
             who = "its neighbours" if self._who is None else ranks(self._who)
             wait_until(self._flight.test, f"messages of {who} in {self._where}", self._ask)
 
