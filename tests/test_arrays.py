@@ -206,6 +206,24 @@ def test_bytes_are_counted_alike(device, aware):
             assert (messages, sent) == (3 * N, 3 * N * 5 * size) and W.rounds == 1
 
 
+def test_ranks_with_and_without_device_rows(device, monkeypatch):
+    """Either they meet, or they are told: nobody waits for ever."""
+    X = stack()
+    for aware in (False, True):
+        monkeypatch.setattr(mixer, "gpu_mpi", lambda aware=aware: (aware, "the test says so"))
+        net = mpidec.Network(N, transport="p2p")
+        W, rows = net.mixer(T.complete(N)), X[net.lo:net.hi]
+        given = device.array(rows) if net.rank % 2 else rows
+        if aware and net.size > 1:
+            with pytest.raises(ValueError, match=r"W\(X\) from device to device") if net.m else contextlib.nullcontext():
+                W(given)
+            net.comm.Barrier()
+        else:
+            Y = W(given)
+            np.testing.assert_array_equal(Y.get() if isinstance(Y, standin.Array) else Y, W(rows))
+            net.close()
+
+
 def test_a_bad_choice_is_an_error(device, monkeypatch):
     monkeypatch.setenv("MPIDEC_GPU_MPI", "yes")
     gpu_mpi.gpu_mpi.cache_clear()

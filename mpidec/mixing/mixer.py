@@ -12,7 +12,7 @@ import numpy as np
 
 from .arrays import as_rows, as_target
 from .devices import Device, device_of
-from .formats import BFLOAT16, narrow, widen
+from .formats import BFLOAT16, flat_dtype, narrow, widen
 from .gpu_mpi import gpu_mpi
 from .kernel import Runs, weighted_sum
 from .letters import Disagreement
@@ -238,7 +238,13 @@ class Phase:
         columns, place = Columns(device, arrays, self.m, out), device.place(arrays[0])
         part = self._residents.setdefault((device, place), Resident(device, place, self._plan))
         self._count_bytes(columns.row_bytes)
-        exchange, halo = part.start(self._net.comm, self._net.row_type(columns.row_bytes), columns.flat, self._where)
+        ask = None
+        if not self._alone:
+            kind = "W(X) from device to device", tuple(columns.flat.shape[1:]), flat_dtype(columns.format)
+            ask = self._announce(self._plan, self._plan.halo_route, kind)
+            if self._plan not in self._wires:
+                self._wires[self._plan] = self._net.wire(self._plan, self._mixer.topology.period is not None)
+        exchange, halo = part.start(self._net.comm, self._net.row_type(columns.row_bytes), columns.flat, self._where, ask)
 
         def finish() -> Any:
             results = columns.split(part.sum(columns.flat, halo))

@@ -6,8 +6,8 @@ Each operation is rounded by itself, in the order of `kernel`: the bits are thos
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -17,6 +17,7 @@ from .devices import Device
 from .gpu_mpi import DeviceRows
 from .kernel import Runs, Weights
 from .plan import Plan
+from .transport import Flight
 from .waiting import Exchange
 
 _TAG = 3                                            # of rows from device to device
@@ -38,7 +39,8 @@ class Resident:
         self._sent: Any = None                      # device array of the rows that are sent
         self._slots: dict[np.dtype, list[tuple[Any, Any, Any, Any]]] = {}
 
-    def start(self, comm: MPI.Intracomm, row: MPI.Datatype, flat: Any, where: str) -> tuple[Exchange | None, Any]:
+    def start(self, comm: MPI.Intracomm, row: MPI.Datatype, flat: Any, where: str,
+              ask: Callable[[], None] | None = None) -> tuple[Exchange | None, Any]:
         """Begin to fetch the halo: the messages under way, and where it will be.
 
         Parameters
@@ -49,6 +51,8 @@ class Resident:
         flat : device array (m, d), contiguous
         where : str
             For the message when nobody answers.
+        ask : callable, optional
+            To be called when the neighbours do not come.
         """
         device, route = self.device, self.plan.halo_route
         with device.on(self.place):
@@ -68,7 +72,7 @@ class Resident:
         out = zip(route.dests.tolist(), route.send_starts.tolist(), route.send_counts.tolist())
         requests = [comm.Irecv([arriving[start:start + count], count, row], rank, _TAG) for rank, start, count in into]
         requests += [comm.Isend([leaving[start:start + count], count, row], rank, _TAG) for rank, start, count in out]
-        return Exchange(cast(Any, Messages(requests)), where, (sent, halo)), halo
+        return Exchange(Flight(requests, sent, halo), where, sent, ask, route.sources.tolist()), halo
 
     def sum(self, flat: Any, halo: Any) -> Any:
         """`W X`, in the precision of the arithmetic: the rows that `unreal` turns into those of the result."""
@@ -96,19 +100,6 @@ class Resident:
                 agents.astype(np.int64), cast.indices[entry].astype(np.int64), cast.w[entry, None], cast.v[entry, None]))
                 for agents, entry in cast.slots]
         return self._slots[dtype]
-
-
-class Messages:
-    """Point-to-point messages under way."""
-
-    def __init__(self, requests: list[MPI.Request]):
-        self._requests = requests
-
-    def test(self) -> bool:
-        return MPI.Request.Testall(self._requests)
-
-    def wait(self) -> None:
-        MPI.Request.Waitall(self._requests)
 
 
 class Columns:
