@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 import mpidec
 
-KNOWN = {"alone": "a rank alone on its node and ranks that share one refuse each other's complex rows ('7 complex128', '14 float64')",
+KNOWN = {"alone": "a rank alone on its node and ranks that share one refuse each other's complex rows as other ones",
          "order": "ranks that wait in different orders for rows that are read in place wait for each other",
          "empty": "W.fetch of rows without columns raises 'cannot reshape array of size 0'",
          "half": "net.sum and net.mean of float16 raise 'Output dtype not compatible with inputs'"}
