@@ -367,7 +367,8 @@ class Messenger:
             self._late.append(Disagreement(problem))
 
     def _reply(self, kind: int, dest: int, letter: Letter, text: str) -> None:
-        self.post(dest, Letter(kind, letter.pair, letter.number, letter.op, letter.mode, text=text))
+        number = 0 if letter.kind == MIXES else letter.number      # mixings are numbered by themselves
+        self.post(dest, Letter(kind, letter.pair, number, letter.op, letter.mode, text=text))
 
     def _expire(self, call: Call, waited: float) -> None:
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))

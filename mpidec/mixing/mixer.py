@@ -20,7 +20,7 @@ from .plan import Plan, Route
 from .resident import Columns, Resident
 from .stack import Counts, Links, Reading
 from .transport import Flight, Wire
-from .waiting import Exchange
+from .waiting import Exchange, abandon
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
@@ -140,8 +140,18 @@ class Phase:
         elif type(out) is not np.ndarray or out.dtype != X.dtype or out.shape != X.shape or not out.flags.c_contiguous \
                 or np.may_share_memory(out, X):
             return None                             # `start` says what is wrong
-        exchange, halo = self._halo(self._plan, X)
-        exchange.wait()
+        plan = self._plan
+        halo, wire = self._net.buffers.empty((len(plan.halo), X.shape[1]), X.dtype), self._wires.get(plan)
+        if wire is None:
+            exchange, halo = self._halo(plan, X)
+            exchange.wait()
+            return self.average(X, halo, out)
+        route = plan.halo_route
+        self._count(X)
+        ask = self._announce(plan, route, ("W(X)", X.shape[1:], X.dtype))
+        flight = wire.start(route, X, halo)
+        if not flight.poll(1000):
+            Exchange(flight, self._where, None, ask, route.sources.tolist()).wait()
         return self.average(X, halo, out)
 
     def start(self, X: Any, out: np.ndarray | None = None) -> Pending:
@@ -417,7 +427,11 @@ class Phase:
     def free(self) -> None:
         """Free the communicator; collective."""
         while self._wires:
-            self._wires.popitem()[1].free()
+            wire = self._wires.popitem()[1]
+            if self._net.out_of_step:
+                abandon(wire)
+            else:
+                wire.free()
 
 
 class Mixer:

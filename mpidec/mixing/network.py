@@ -91,6 +91,7 @@ class Network(LocalView):
         self.m = self.hi - self.lo
         self.row_type = RowTypes()
         self._mixers: list[Mixer] = []
+        self.out_of_step = False                    # messages that nobody waits for may still be under way
         self._agreed: set[tuple[str, str]] = set()
         self._others = frozenset(range(self.size))
         self.stack = self._stack()
@@ -278,6 +279,7 @@ class Network(LocalView):
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
+        self.out_of_step = self._post is not None and bool(self._post.broken)
         error = self._close_local()
         for mixer in list(self._mixers):
             mixer.close()

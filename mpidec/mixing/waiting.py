@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _TURNS = 100                                        # looks before a clock is read
-_ABANDONED: list[Callable[[], bool]] = []
+_ABANDONED: list[object] = []
 _FIRST, _RARELY = 0.1, 10.0                         # seconds after which others are asked, and at most between two times
 
 
@@ -71,8 +71,13 @@ def wait_until(test: Callable[[], bool], what: str, ask: Callable[[], None] | No
             os.sched_yield()
             patience.look()
     except BaseException:
-        _ABANDONED.append(test)                     # MPI may still read or write what its requests refer to
+        abandon(test)
         raise
+
+
+def abandon(anything: object) -> None:
+    """Keep what MPI may still read or write, although nobody will wait for it."""
+    _ABANDONED.append(anything)
 
 
 class Exchange:
