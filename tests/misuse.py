@@ -90,7 +90,7 @@ class Mixing:
     def otherwise(self, W: Any, V: Any, k: int, x: np.ndarray) -> Callable[[], Any]:
         """What the odd rank does in place of `W.at(k)(x)`."""
         net, m = self.net, len(x)
-        wide = np.concatenate([x, x], axis=1)
+        wide, others = np.concatenate([x, x], axis=1), [rank for rank in range(net.size) if rank != net.rank]
         ways: dict[str, Callable[[], Any]] = {
             "columns": lambda: W.at(k)(x[:, :-1].copy()),
             "shape": lambda: W.at(k)(x.reshape(m, 2, -1)),
@@ -108,7 +108,7 @@ class Mixing:
             "order": lambda: in_order(V, W.at(k), x),
             "mean": lambda: net.mean(x), "gather": lambda: net.gather(x), "agree": lambda: net.agree(None),
             "barrier": net.barrier, "allreduce": lambda: net.allreduce(x),
-            "neighbor_allreduce": lambda: net.neighbor_allreduce(x, 1, {}, {}),
+            "neighbor_allreduce": lambda: net.neighbor_allreduce(x, 1, others, others),
             "mixer": lambda: net.mixer(complete(self.n, 5)), "close": net.close,
             "mean_dtype": lambda: net.mean(wide.astype(np.float32)),
             "mean_columns": lambda: net.mean(x[:, :-1].copy()),
@@ -175,9 +175,13 @@ def run(case: str, transport: str) -> list[Any]:
     where, kind, seed = case.split(":")
     program = {"mixing": Mixing, "local": Call}[where](kind, int(seed), transport)
     said: list[Any] = []
-    for call, expected in program.calls():
+    calls = program.calls()
+    while True:
         try:
+            call, expected = next(calls)                    # makes the network and the mixers at first
             got = call()
+        except StopIteration:
+            break
         except Wrong:
             raise
         except Exception as error:
