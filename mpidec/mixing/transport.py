@@ -6,7 +6,10 @@ copy out cost less than to set up a message.  Large rows are sent from where the
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
+import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,12 +23,13 @@ from .launch import library
 from .plan import Plan, Route
 from .waiting import wait_until
 
-SMALL = 1 << 16                                     # bytes of a rank's rows up to which they travel through a slot
+SMALL = 1 << 14                                     # bytes of a rank's rows up to which they travel through a slot
 _SLOTS = 2                                          # small mixings of one shape under way, each with buffers of its own
 _SHAPES = 8                                         # shapes of small rows whose slots are kept
 _FLYING = 16                                        # messages under way from which on forgotten ones are looked for
-_PAGE = 4096
+_HUGE = 1 << 22                                     # bytes from which on huge pages are asked for
 _TAGS = 16000                                       # tags below those of letters
+_TURNS = 200                                        # looks at messages before a clock is read
 _AGE = 32                                           # arrays handed out since, after which free memory is given back
 
 
@@ -61,8 +65,17 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._blocks: list[list[Any]] = []          # [bytes, the array that was handed out (weakly), when]
+        self._blocks: list[list[Any]] = []          # [memory, the array handed out (weakly), when, bytes]
         self._time = 0
+
+    @staticmethod
+    def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An uninitialized array that begins where a page begins: to copy between places a few bytes apart in their pages takes
+        the processor several times as long."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        raw = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
+        start = -raw.ctypes.data % mmap.PAGESIZE
+        return np.ndarray(shape, dtype, raw[start:start + nbytes].data)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An uninitialized array that begins where a page begins; an ordinary one if it is small."""
@@ -70,20 +83,24 @@ class Buffers:
         if nbytes <= SMALL:
             return np.empty(shape, dtype)
         self._time += 1
-        chosen = None
         for block in self._blocks:
-            if block[1]() is None and nbytes <= len(block[0]) <= nbytes + nbytes // 4:
-                chosen = block
+            if block[1]() is None and nbytes <= block[3] <= nbytes + nbytes // 4:
                 break
-        if chosen is None:
-            raw = np.empty(nbytes + _PAGE, np.uint8)
-            start = -raw.ctypes.data % _PAGE
-            chosen = [memoryview(raw[start:start + nbytes].data), None, 0]
-            self._blocks.append(chosen)
-        array = np.ndarray(shape, dtype, chosen[0])  # views of it refer to it: the array itself ends with its last view
-        chosen[1:] = weakref.ref(array), self._time
-        self._blocks = [block for block in self._blocks if self._time - block[2] < _AGE or block[1]() is not None]
+        else:
+            block = self._fresh(nbytes)
+        array = np.ndarray(shape, dtype, block[0])  # views of it refer to it: the array itself ends with its last view
+        block[1], block[2] = weakref.ref(array), self._time
+        if self._time % _AGE == 0:
+            self._blocks = [some for some in self._blocks if self._time - some[2] < _AGE or some[1]() is not None]
         return array
+
+    def _fresh(self, nbytes: int) -> list[Any]:
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if nbytes >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        self._blocks.append([memory, None, 0, nbytes])
+        return self._blocks[-1]
 
 
 class Flight:
@@ -103,14 +120,19 @@ class Flight:
             self._land()
         return self.done
 
-    def wait(self) -> None:
-        """Return when all have arrived."""
+    def poll(self, turns: int) -> bool:
+        """Whether all have arrived: looks so many times at most, and lets other processes run in between."""
         if not self.done:
+            requests, complete, rest = self._requests, MPI.Request.Testall, os.sched_yield
             if self._single:
-                self._requests[0].Wait()
-            else:
-                MPI.Request.Waitall(self._requests)
+                requests, complete = requests[0], MPI.Request.Test
+            while not (complete(requests) or complete(requests) or complete(requests) or complete(requests)):
+                turns -= 1
+                if not turns:
+                    return False
+                rest()
             self._land()
+        return True
 
     def _land(self) -> None:
         self.done = True
@@ -192,8 +214,9 @@ class Wire:
         turn, slots = turns
         turns[0] = turn + 1
         if turn < _SLOTS:
-            send = np.empty((len(rows) if route.send is None else len(route.send), *rows.shape[1:]), rows.dtype)
-            recv = np.empty_like(arrived)
+            places = len(rows) if route.send is None else len(route.send)
+            send = self._buffers.aligned((places, *rows.shape[1:]), rows.dtype)
+            recv = self._buffers.aligned(arrived.shape, arrived.dtype)
             slots.append(Slot(send, recv, self._bind(route, send, recv, self._row_type(nbytes))))
             return slots[-1]
         slot: Slot = slots[turn % _SLOTS]
@@ -328,7 +351,7 @@ def _leaving(route: Route, send: np.ndarray) -> Iterator[tuple[np.ndarray, int]]
 
 
 def _land(flight: Flight) -> None:
-    if not flight.test():
+    if not flight.poll(_TURNS):
         wait_until(flight.test, "messages of its neighbours in an earlier mixing that nobody has waited for yet")
 
 
