@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 import mpidec
 
-KNOWN = {"alone": "MPIDEC_RANKS_PER_NODE=k that leaves one rank alone: its plans and rows are checked against other ones than it has",
+KNOWN = {"alone": "MPIDEC_RANKS_PER_NODE=k that leaves one rank alone: its plans and rows are not those of the others",
          "order": "ranks that wait in different orders for rows that are read in place wait for each other",
          "empty": "W.fetch of rows without columns raises 'cannot reshape array of size 0'",
          "half": "net.sum and net.mean of float16 raise 'Output dtype not compatible with inputs'"}
