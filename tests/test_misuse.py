@@ -16,7 +16,8 @@ LOCAL = ["rows", "dtype", "same_bytes", "complex", "integers", "root", "mode", "
          "less", "sleep", "exit", "raise", "abort"]
 TRANSPORTS = ["shared", "neighbor", "p2p"]
 REPORT = re.compile(r"\[rank \d+\].*wait(s|ed) .*(rank|neighbours).*")
-KNOWN: dict[str, str] = {}
+KNOWN = {**{f"mixing:{transport}:shape": "rows of (2, 3) and (6,) are mixed with each other" for transport in TRANSPORTS},
+         "mixing:shared:complex": "complex rows and real ones of twice the columns are mixed with each other"}
 
 
 def ended(case: str, ends: list) -> str:
@@ -46,7 +47,7 @@ def aborted(case: str, status: int, err: str) -> str:
     if kind == "raise":
         return "" if "Wrong: this rank fails" in err else f"{case}: the error is not shown: {err}"
     report = REPORT.search(err)
-    return "" if report and re.search(r"W\(X\)|call \d+|exchange|mean|gather|barrier|mixer|close|Network", report[0]) else \
+    return "" if report and re.search(r"W\(X\)|call \d+|exchange|mean|gather|agree|barrier|mixer|close|Network", report[0]) else \
         f"{case}: exit status {status} without a report of who waits for whom in which call:\n{err[:1500]}"
 
 
