@@ -14,6 +14,7 @@ from .config import Experiment, parameters
 from .stepsize import safe
 
 T = TypeVar("T")
+EDGE_BY_EDGE = ("relaysgd", "dsgd_ceca")
 REFUSALS = (ValueError, TypeError, OSError, MemoryError, ImportError, OverflowError)
 
 
@@ -84,6 +85,27 @@ class Assembly:
     samples: int
     d: int
     note: str = ""
+
+    def mixing(self, W: Any) -> Any:
+        """The mixer that the experiment asks for, made of that of its topology.
+
+        Raises
+        ------
+        InputError
+            If it is refused.
+        """
+        wanted = self.experiment.mixing
+        try:
+            if wanted.codec is not None:
+                W = W.compress(wanted.codec, feedback=wanted.feedback, gamma=wanted.gamma, **wanted.options)
+            if wanted.accelerate is not None:
+                W = W.accelerate(wanted.accelerate, wanted.method or "chebyshev")
+            if self.experiment.solver.name in EDGE_BY_EDGE and (wanted.accelerate or getattr(W, "feedback", False)):
+                raise ValueError(f"{self.experiment.solver.name} sends a row of its own to each neighbour, which goes without "
+                                 "acceleration and without feedback: take mixing.codec=blockwise8, or another solver")
+        except REFUSALS as error:
+            raise InputError(_said(error)) from error
+        return W
 
     def spectral_gap(self) -> float | None:
         """The spectral gap of the topology, or None where it would take long."""

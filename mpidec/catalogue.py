@@ -8,9 +8,10 @@ from typing import Any
 
 from . import solvers as _solvers
 from . import topology as _topology
+from .mixing import codecs as _codecs
 from .problems import datasets, registry
 
-__all__ = ["data", "data_sets", "default_data", "listing", "problems", "solvers", "topologies"]
+__all__ = ["codecs", "data", "data_sets", "default_data", "listing", "problems", "solvers", "topologies"]
 
 
 def problems() -> dict[str, Callable[..., Any]]:
@@ -49,11 +50,17 @@ def topologies() -> Mapping[str, Callable[..., Any]]:
     return _topology.CATALOGUE
 
 
+def codecs() -> Mapping[str, Callable[..., Any]]:
+    """The codecs by name."""
+    return _codecs.CODECS
+
+
 def listing() -> str:
     """All names with a line each."""
     said = {"problems": {name: entry.description for name, entry in registry.PROBLEMS.items()}}
     said |= {title: {name: _line(thing) for name, thing in table.items()} for title, table in
-             (("data sets", data_sets()), ("solvers", solvers()), ("topologies", topologies()))}
+             (("data sets", data_sets()), ("solvers", solvers()), ("topologies", topologies()),
+              ("codecs", codecs()))}
     said["data sets"]["FILE"] = "your own: .npz with A (N, d) and y or b (N,), .csv, or LIBSVM (.svm, .libsvm, .txt)"
     width = max(len(name) for table in said.values() for name in table)
     return "\n\n".join("\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in table.items())])

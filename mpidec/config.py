@@ -25,8 +25,8 @@ else:
     import tomli as tomllib
 
 __all__ = [
-    "ConfigError", "Experiment", "Problem", "Run", "Setting", "Solver", "Topology", "load", "parameters", "parse_set", "read_toml",
-    "unknown"]
+    "ConfigError", "Experiment", "Mixing", "Problem", "Run", "Setting", "Solver", "Topology", "load", "parameters", "parse_set",
+    "read_toml", "unknown"]
 
 STEPS, STOP_ERROR = 5000, 1e-8
 AGENTS_ALONE = 16
@@ -67,6 +67,18 @@ class Topology:
 
 
 @dataclass(frozen=True)
+class Mixing:
+    """Table ``[mixing]``: how rows are encoded (by default not at all), and how often a solver's mixing is repeated."""
+
+    codec: str | None = None
+    feedback: bool | None = None
+    gamma: float | None = None
+    accelerate: int | None = None
+    method: Literal["chebyshev", "fastmix"] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Run:
     """Table ``[run]``: how many agents, how long, and what is written where."""
 
@@ -97,6 +109,7 @@ class Experiment:
     problem: Problem = Problem()
     solver: Solver = Solver()
     topology: Topology = Topology()
+    mixing: Mixing = Mixing()
     run: Run = Run()
 
     def to_toml(self) -> str:
@@ -107,6 +120,8 @@ class Experiment:
             own = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "options"}
             settings = {**own, **dict(sorted(getattr(part, "options", {}).items()))}
             said = {key: value for key, value in settings.items() if value is not None}
+            if not said:
+                continue
             lines += [f"[{table.name}]", *(f"{key} = {_toml(value)}" for key, value in said.items()), ""]
         return "\n".join(lines)
 
@@ -121,12 +136,14 @@ class Setting(NamedTuple):
     level: int = 1
 
 
-TABLES: dict[str, type] = {"problem": Problem, "solver": Solver, "topology": Topology, "run": Run}
+TABLES: dict[str, type] = {"problem": Problem, "solver": Solver, "topology": Topology, "mixing": Mixing, "run": Run}
+NEEDS = {"feedback": "codec", "gamma": "codec", "method": "accelerate"}
 RIDGE = {"logistic": 16.0, "softmax": 16.0}         # l2 of all agents together: the solution is the same for any number
 GRAPH = {"extra": "symmetric_exponential", "exact_diffusion": "symmetric_exponential", "d2": "ring",
          "relaysgd": "binary_tree", "dsgd_ceca": "ceca"}
 TUNED = 1 / 400                                     # step size per agent of the default experiment, in 370 steps to 1e-8
-POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "run.checkpoint", "problem.alpha", "problem.batch_size"}
+POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "run.checkpoint", "problem.alpha", "problem.batch_size",
+            "mixing.accelerate", "mixing.gamma"}
 NOT_NEGATIVE = {"run.seed", "problem.noise", "solver.step_size"}
 LARGEST, LARGEST_SEED = 2**63 - 1, 2**32 - 1
 UNIONS, LISTS = (Union, types.UnionType), (tuple, list, Sequence)
@@ -193,7 +210,7 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     problem, run = tables["problem"], tables["run"]
     catalogue_of = {"problem": catalogue.problems(), "solver": catalogue.solvers(), "topology": catalogue.topologies()}
     for table, names in catalogue_of.items():
-        default = GRAPH.get(tables["solver"]["name"]) if table == "topology" else None
+        default = _graph(tables) if table == "topology" else None
         name = tables[table].setdefault("name", default or TABLES[table]().name)
         if name not in names:
             raise ConfigError(unknown(table, name, names, _origin(said[table].get("name"))))
@@ -206,6 +223,7 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     takes |= {table: parameters(catalogue_of[table][tables[table]["name"]]) for table in ("solver", "topology")}
     for table, taken in takes.items():
         tables[table]["options"] = _options(table, tables[table]["name"], said[table], taken)
+    takes["mixing"] = _mixing(tables["mixing"], said["mixing"])
     agents = run.setdefault("agents", ranks if ranks > 1 else AGENTS_ALONE)
     if name in RIDGE:
         problem["options"].setdefault("l2", RIDGE[name] / agents)
@@ -214,7 +232,7 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     if "steps" not in run and "stop_error" not in run:
         run["stop_error"] = STOP_ERROR
     run.setdefault("steps", STEPS)
-    for table in ("problem", "topology"):
+    for table in ("problem", "topology", "mixing"):
         if "seed" in takes[table]:
             tables[table]["options"].setdefault("seed", run.get("seed", 0))
     experiment = Experiment(**{table: TABLES[table](**content) for table, content in tables.items()})
@@ -223,12 +241,31 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     return experiment
 
 
+def _graph(tables: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The default topology, if the solver or the mixing needs another one than the usual."""
+    return GRAPH.get(tables["solver"]["name"]) or ("symmetric_exponential" if "accelerate" in tables["mixing"] else None)
+
+
+def _mixing(table: dict[str, Any], said: Mapping[str, Setting]) -> dict[str, inspect.Parameter]:
+    """Check the table ``[mixing]``, put the codec's parameters into it, and return those that there are."""
+    codecs = catalogue.codecs()
+    codec = table.get("codec")
+    if codec is not None and codec not in codecs:
+        raise ConfigError(unknown("codec", codec, codecs, _origin(said["codec"])))
+    for key, other in NEEDS.items():
+        if key in table and other not in table:
+            raise ConfigError(f"{said[key].origin}: of no use without mixing.{other}: give --set mixing.{other}=..., too")
+    taken = parameters(codecs[codec]) if codec is not None else {}
+    table["options"] = _options("mixing", codec or "mixing without a codec", said, taken)
+    return taken
+
+
 def _is_default(experiment: Experiment, agents: int) -> bool:
     """Whether it is the default experiment, but for the table ``[run]``."""
     partition = experiment.problem.partition or "sorted"
     default = Problem(data="breast_cancer", partition=partition, options={"l2": RIDGE["logistic"] / agents})
     return (replace(experiment.problem, partition=partition) == default and partition == "sorted"
-            and experiment.solver == Solver() and experiment.topology == Topology())
+            and experiment.solver == Solver() and experiment.topology == Topology() and experiment.mixing == Mixing())
 
 
 def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -258,7 +295,7 @@ def _options(table: str, name: str, said: Mapping[str, Setting],
              taken: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     """The values of the component's parameters, every one known to it."""
     own = [f.name for f in fields(TABLES[table]) if f.name != "options"]
-    level = max((said[key].level for key in ("name", "data") if key in said), default=-1)
+    level = max((said[key].level for key in ("name", "data", "codec") if key in said), default=-1)
     options = {}
     for key, setting in said.items():
         if key in own:

@@ -52,6 +52,7 @@ an experiment file says the same in tables; flags count more than the file, and 
   [problem]   name, data, partition = "iid" | "sorted" | "dirichlet" (alpha), batch_size, noise; l2, ...
   [solver]    name; step_size, ...
   [topology]  name; weights, ...
+  [mixing]    codec; fraction, ...; feedback, gamma; accelerate = 3, method = "chebyshev" | "fastmix"
   [run]       agents, steps, seed, every, out, stop_error, trajectory, checkpoint (seconds between two),
               progress = "auto" | "bar" | "lines" | "none"
 Every run.h5 holds such a text, whole, in its attribute "config".
@@ -87,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--set", metavar="table.key=value", action="append", default=[], help="set anything of a file")
     result.add_argument("--resume", metavar="run.h5", help="go on with the run in this file; --steps may ask for more")
     result.add_argument("--quiet", action="store_true", help="no progress and no summary, warnings and errors alone")
-    result.add_argument("--list", action="store_true", help="list all problems, data sets, solvers and topologies")
+    result.add_argument("--list", action="store_true", help="list all problems, data sets, solvers, topologies and codecs")
     result.add_argument("--version", action="store_true", help="print the versions of mpidec and MPI")
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
@@ -184,7 +185,8 @@ def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intra
                         resume=resume is not None, config=experiment.to_toml())
         try:
             result = solve(made.oracle, made.solver, made.topology, steps=wanted.steps, x0=made.x0, net=net,
-                           seed=wanted.seed, record=record, every=wanted.every, stop=stop, progress=shown)
+                           seed=wanted.seed, record=record, every=wanted.every, stop=stop, progress=shown,
+                           mixing=made.mixing)
         except OSError as error:                              # of the file, and agreed: all ranks have it
             raise InputError(str(error), 1 if error.errno in FULL else 2) from error
         finally:
@@ -215,6 +217,7 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
         "agents": f"{n} on {ranks} rank{'s' * (ranks > 1)}",
         "topology": f"{made.topology.name}{report.options(made.experiment.topology.options)}"
                     + (f", spectral gap {gap:.4g}" if gap is not None else ""),
+        **_mixing(made.experiment.mixing),
         "solver": f"{made.experiment.solver.name}{report.options(made.experiment.solver.options)}",
         "steps": f"{result.steps} of {wanted.steps}",
         "outcome": outcome,
@@ -228,6 +231,12 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
     if made.note:
         rows["note"] = made.note
     return report.table({name.replace("_", " "): value for name, value in rows.items()})
+
+
+def _mixing(wanted: config.Mixing) -> dict[str, str]:
+    said = [f"{wanted.codec}{report.options(wanted.options)}"] if wanted.codec else []
+    said += [f"{wanted.accelerate} times, {wanted.method or 'chebyshev'}"] if wanted.accelerate else []
+    return {"mixing": ", ".join(said)} if said else {}
 
 
 def refused(comm: Any, message: str, status: int) -> int:

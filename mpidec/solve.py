@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .metrics import Metrics
-from .mixing import Network
+from .mixing import Mixer, Network
 from .mixing.control import Control
 from .mixing.launch import library
 from .record.recorder import Record, Recorder
@@ -66,7 +66,7 @@ class Result:
 
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
           record: str | os.PathLike | Record | None = None, every: int = 1, stop: Stop | None = None,
-          progress: Progress | bool | None = None) -> Result:
+          progress: Progress | bool | None = None, mixing: Callable[[Mixer], Any] | None = None) -> Result:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
     Parameters
@@ -94,6 +94,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         on rank 0 alone.
     progress : callable, optional
         `progress(step, steps, metrics)`, on rank 0, a few times a second at most; True prints lines.
+    mixing : callable, optional
+        Makes the mixer that the solver uses from that of the topology: `lambda W: W.accelerate(3)`, say, or
+        `lambda W: W.compress("top_k", fraction=0.01)`.
 
     Returns
     -------
@@ -111,6 +114,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     Collective.  A step costs what the solver sends; a record two sums over all agents, and a gather if the trajectory is
     stored.  At records, and every few steps in between, one small reduction settles for all ranks whether to go on.
     The iterates have the same bits on any number of ranks; for that, BLAS runs with one thread meanwhile.
+    What a compressed mixer with feedback remembers is no part of a checkpoint: a resumed run begins with an empty memory.
 
     Examples
     --------
@@ -137,7 +141,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         except (ValueError, TypeError) as caught:
             error = caught
         net.agree(error)
-        mixer = stack.enter_context(_closing(net.mixer(topology)))
+        mixer: Any = stack.enter_context(_closing(net.mixer(topology)))
+        if mixing is not None:
+            mixer = _made(mixing, mixer, net)
         stack.enter_context(_one_blas_thread())
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
         run = _Run(net, problem, solver, mixer, answer, steps, every, reached, _progress(progress))
@@ -238,6 +244,16 @@ class _Run:
         return {"mpidec": __version__, "config": record.config or described, "seed": seed, "agents": self.net.n,
                 "ranks": self.net.size, "mpi": library(),
                 "created": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+
+
+def _made(mixing: Callable[[Mixer], Any], mixer: Mixer, net: Network) -> Any:
+    made, error = None, None
+    try:
+        made = mixing(mixer)
+    except (ValueError, TypeError) as caught:
+        error = caught
+    net.agree(error)
+    return made
 
 
 def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callable[[np.ndarray, int], Any], Any]:

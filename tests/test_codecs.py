@@ -55,7 +55,7 @@ def test_deterministic_codecs_contract_each_row(c, dtype):
 @pytest.mark.parametrize("d", [1, 6, 40])
 @pytest.mark.parametrize("c", [QSGD(), QSGD(levels=1, bucket=8), QSGD(levels=3, bucket=16, seed=5)], ids=repr)
 def test_qsgd_is_unbiased_and_its_variance_is_bounded(c, d):
-    X, times = rows(1, d), 2000
+    X, times = rows(1, d), 1000
     Y = np.array([through(c, X, step)[0] for step in range(times)])
     omega, square = 1 / c.delta(d) - 1, np.square(X).sum()
     assert (abs(Y.mean(axis=0) - X[0]) <= 5 * np.sqrt(np.square(Y - X).mean(axis=0) / times) + 1e-6 * abs(X)).all()
@@ -64,7 +64,7 @@ def test_qsgd_is_unbiased_and_its_variance_is_bounded(c, d):
 
 
 def test_rand_k_loses_what_it_says_and_every_place_as_often():
-    c, X, times = RandK(k=5, seed=7), rows(2, 20), 2000
+    c, X, times = RandK(k=5, seed=7), rows(2, 20), 1500
     Y = np.array([through(c, X, step) for step in range(times)])
     hits = (Y[:, 0] != 0).mean(axis=0)
     assert (abs(hits - 0.25) < 5 * np.sqrt(0.25 * 0.75 / times)).all()

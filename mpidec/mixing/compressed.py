@@ -132,6 +132,9 @@ class Compressed(Derived):
     `W(X)`, are steps with one call each.  `memory()` returns what is remembered and `recall` takes it up; a mixer that
     starts anew goes on to converge, after as long as the first :math:`\hat X` took to form.
 
+    The less of a row a codec sends, the smaller the step size of a solver has to be: with rows of 8 entries, EXTRA and exact
+    diffusion at 0.3 / L go with `fraction=0.5` and not with `k=1`, and D2 not even with rand_k at 0.5.
+
     Random numbers belong to the codec's seed, the agent, the step and the call: results do not depend on the ranks.
 
     References

@@ -18,7 +18,7 @@ _SLAB = 1 << 15                                     # entries of a row that are 
 
 @dataclass(frozen=True)
 class Identity(Codec):
-    r"""The rows as they are, :math:`\delta = 1`.
+    """The rows as they are.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class Blockwise8(Codec):
                 V = V * np.where(scale > 0, 1 / scale.astype(X.dtype), 0)[..., None]
                 levels = np.rint(V, out=V).astype(np.int8)
             scales[:, a // self.block:-(-b // self.block)] = scale
-            rows[:, 4 * count + a:4 * count + b] = levels.view(np.uint8).reshape(m, V.shape[1] * self.block)[:, :b - a]
+            rows[:, 4 * count + a:4 * count + b] = levels.view(np.uint8).reshape(m, V.shape[1] * V.shape[2])[:, :b - a]
         rows[:, :4 * count] = bytes_of(scales)
         return rows
 
@@ -255,7 +255,7 @@ class QSGD(Codec):
             norm = np.sqrt(np.square(V).sum(axis=-1)).astype(np.float32)
             norm = np.where(norm < _TINY, np.float32(0), np.nextafter(norm, np.float32(np.inf)))
             norm[~np.isfinite(norm)] = np.nan
-            V = (V * np.where(norm > 0, s / norm.astype(X.dtype), 0)[..., None]).reshape(len(X), V.shape[1] * self.bucket)
+            V = (V * np.where(norm > 0, s / norm.astype(X.dtype), 0)[..., None]).reshape(len(X), V.shape[1] * V.shape[2])
             V[:, :d] += U
             V = np.floor(V[:, :-(-d // 8) * 8])
             V += s
@@ -284,8 +284,9 @@ def _power(exponent: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _blocks(X: np.ndarray, size: int) -> np.ndarray:
-    """The rows in blocks, the last one filled up with zeros: (m, d) -> (m, blocks, size)."""
+    """The rows in blocks, the last one filled up with zeros, an only one just to a multiple of 8: (m, d) -> (m, blocks, size)."""
     m, d = X.shape
+    size = min(size, -(-d // 8) * 8) or size
     count = -(-d // size)
     if count * size != d:
         X = np.concatenate([X, np.zeros((m, count * size - d), X.dtype)], axis=1)
@@ -299,7 +300,7 @@ def _scaled(levels: np.ndarray, scale: np.ndarray, size: int, dtype: Any) -> np.
     for a, b in _slabs(d, size):
         V = _blocks(levels[:, a:b].astype(dtype), size)
         V *= scale[:, a // size:-(-b // size), None].astype(dtype)
-        X[:, a:b] = V.reshape(m, V.shape[1] * size)[:, :b - a]
+        X[:, a:b] = V.reshape(m, V.shape[1] * V.shape[2])[:, :b - a]
     return X
 
 
