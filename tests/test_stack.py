@@ -9,10 +9,10 @@ import pytest
 
 import mpidec
 from mpidec import topology as T
-from mpidec.mixing import stack
+from mpidec.mixing import links, stack
 
-pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.skipif(stack._shared is None, reason="the kernel is not compiled")]
-SMALL, LARGE = 5, (getattr(stack._shared, 'SMALL', 0) // 8) * 3 + 7                          # columns that are copied, and that are read in place
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.skipif(stack.shared is None, reason="the kernel is not compiled")]
+SMALL, LARGE = 5, (getattr(stack.shared, 'SMALL', 0) // 8) * 3 + 7      # columns that are copied, and that are read in place
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_rows_of_different_shapes_are_found(net):
 
 def test_too_many_mixings_under_way(net):
     W = net.mixer(T.ring(net.n))
-    pending = [W.start(np.ones((net.m, 2))) for _ in range(stack.IN_FLIGHT)]
+    pending = [W.start(np.ones((net.m, 2))) for _ in range(links.IN_FLIGHT)]
     with pytest.raises(RuntimeError, match="56 mixings are under way"):
         W.start(np.ones((net.m, 2)))
     for one in reversed(pending):

@@ -18,7 +18,8 @@ from .kernel import Runs, weighted_sum
 from .letters import Disagreement
 from .plan import Plan, Route
 from .resident import Columns, Resident
-from .stack import Counts, Links, Reading
+from .links import Links, Reading, Setting
+from .stack import Counts
 from .transport import Flight, Wire
 from .waiting import Exchange, abandon
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .compressed import Compressed
     from .network import Network
 
+_NOTHING = np.empty((0, 0), np.uint8)
 _PHASES = 64                                        # phases of a random schedule that are kept at a time
 
 
@@ -84,9 +86,11 @@ class Phase:
         self._links: Links | None = None
         if stack is not None:
             near = Plan(topology, blocks, rank, stack.near[stack.near != rank])
-            self._links = Links(stack, near, self._where, mixer.counts, self._ask)
-        self.fast = self._mix_alone if self._alone else self._links.mix if self._links and self._links.complete else \
-            _cannot if self._links else self._mix_messages
+            self._near, self._setting = near, Setting(stack, self._where, mixer.counts, self._ask)
+            self._links = Links.sums(self._setting, near)
+        self._whole = stack is not None and stack.whole
+        self.fast = self._mix_alone if self._alone else _cannot if self._links and not self._whole else \
+            self._links.mix if self._links else self._mix_messages
 
     @property
     def next(self) -> Phase:
@@ -170,7 +174,7 @@ class Phase:
         """The neighbours are not to wait for this rank, whose arguments are wrong."""
         if self._links is not None:
             self._links.give_up()
-        if not self._alone and (self._links is None or not self._links.complete):
+        if not self._alone and not self._whole:
             route = self._plan.halo_route
             self._net.messenger.leave(self._where, error, {*route.dests.tolist(), *route.sources.tolist()})
 
@@ -187,7 +191,7 @@ class Phase:
 
     @property
     def _empty(self) -> Callable[[tuple[int, ...], np.dtype], np.ndarray]:
-        return self._net.buffers.empty if self._links is None else self._links.stack.rows
+        return self._net.buffers.empty if self._net.stack is None else self._net.stack.rows
 
     def _start_rows(self, rows: np.ndarray, target: np.ndarray | None, home: Callable[[np.ndarray], Any]) -> Pending:
         if rows.itemsize == 2:
@@ -203,7 +207,7 @@ class Phase:
 
     def _start_shared(self, links: Links, rows: np.ndarray, target: np.ndarray, home: Callable[[np.ndarray], Any]) -> Pending:
         parts = rows.view(rows.real.dtype)
-        exchange, halo = (None, parts[:0]) if links.complete else self._halo(links.plan, parts)
+        exchange, halo = (None, parts[:0]) if self._whole else self._halo(self._near, parts)
         return Pending(links.start(parts, halo, target.view(parts.dtype), exchange), lambda: home(target))
 
     def _ask(self, rank: int, seq: int, where: str) -> None:
@@ -212,7 +216,7 @@ class Phase:
     def _halo(self, plan: Plan, rows: np.ndarray) -> tuple[Exchange, np.ndarray]:
         """Begin to fetch the halo of a plan: the messages, and where it will be."""
         halo = self._net.buffers.empty((len(plan.halo), rows.shape[1]), rows.dtype)
-        if plan is not (self._links and self._links.plan):
+        if self._links is None or plan is not self._near:
             self._count(rows)
         return self._exchange(plan, plan.halo_route, rows, halo), halo
 
@@ -227,7 +231,7 @@ class Phase:
                 return home(narrow(Y, format))
             target[...] = narrow(Y, format)
             return home(target)
-        if self._links is not None and self._links.complete:
+        if self._whole:
             pending = self._start_shared(self._links, X, Y, finish)
             self._mixer.counts.bytes -= self._plan.edges * _row_bytes(rows)     # half of what was counted
             return pending
@@ -312,8 +316,20 @@ class Phase:
         """
         rows = np.ascontiguousarray(rows)
         flat = rows.reshape(self.m, math.prod(rows.shape[1:]))
-        exchange, halo = self._halo(self._plan, flat)
-        return Pending(exchange, lambda: halo.reshape(len(halo), *rows.shape[1:]))
+        if not self._whole:
+            exchange, halo = self._halo(self._plan, flat)
+            return Pending(exchange, lambda: halo.reshape(len(halo), *rows.shape[1:]))
+        halo = self._empty((len(self.halo), flat.shape[1]), flat.dtype)
+        reading = self._halo_links.start(_bytes(flat), _NOTHING, _bytes(halo))
+        return Pending(reading, lambda: halo.reshape(len(halo), *rows.shape[1:]))
+
+    @cached_property
+    def _halo_links(self) -> Links:
+        return Links.halo(self._setting._replace(where="fetch" + self._over), self._near, self._plan)
+
+    @cached_property
+    def _edge_links(self) -> Links:
+        return Links.edges(self._setting._replace(where="W.exchange(M)" + self._over), self._near, self._plan)
 
     @property
     def halo(self) -> np.ndarray:
@@ -354,8 +370,12 @@ class Phase:
         plan = self._plan
         if len(M) != len(plan.senders):
             raise ValueError(f"messages have shape {M.shape}, expected ({len(plan.senders)}, ...): one row for each out-edge")
-        route, arrival = plan.edge_route
         M = np.ascontiguousarray(M)
+        if self._whole:
+            result = np.empty((self.in_edges, *M.shape[1:]), M.dtype)
+            self._edge_links.start(_bytes(M), _NOTHING, _bytes(result)).wait()
+            return result
+        route, arrival = plan.edge_route
         arrived = np.empty((len(arrival), *M.shape[1:]), M.dtype)
         self._count(M)
         exchange = self._exchange(plan, route, M, arrived, "W.exchange(M)")
@@ -571,6 +591,11 @@ class Mixer:
         if self in self.net._mixers:
             self.net._mixers.remove(self)
         self._closed = True
+
+
+def _bytes(rows: np.ndarray) -> np.ndarray:
+    width = rows.itemsize * math.prod(rows.shape[1:])
+    return np.ndarray((len(rows), width), np.uint8, rows) if rows.size else np.empty((len(rows), width), np.uint8)
 
 
 def _cannot(X: Any, out: np.ndarray | None) -> None:

@@ -153,6 +153,18 @@ class Plan:
         arrival = np.lexsort((home, sender, source))
         return Route.of(wire, to[wire], source[arrival], self.rank), arrival
 
+    def edge_places(self, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each in-edge, where its row is: 0 for this rank, 1... for `ranks`; and its place among the out-edges there."""
+        home, sender = self._in
+        owner = self.blocks.owner(sender)
+        source, row = np.where(owner == self.rank, 0, 1 + np.searchsorted(ranks, owner)), np.zeros(len(home), np.int64)
+        for number, rank in enumerate([self.rank, *ranks.tolist()]):
+            lo, hi = self.blocks.bounds(rank)
+            out = np.array(_edges(self.topology.columns(lo, hi), lo))
+            mine = source == number
+            row[mine] = np.searchsorted(out[0] * self.blocks.n + out[1], sender[mine] * self.blocks.n + home[mine])
+        return source, row
+
     @property
     def senders(self) -> np.ndarray:
         """Local row of the sender of each out-edge."""

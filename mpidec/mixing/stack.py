@@ -13,28 +13,22 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from .letters import Disagreement
-from .plan import Plan
-from .waiting import Exchange, Patience
+from .waiting import Patience
 
 try:
-    _shared: Any = import_module("._shared", __package__)
+    shared: Any = import_module("._shared", __package__)
 except ImportError:                                 # no compiler where the package was installed
-    _shared = None
+    shared = None
 
 _ALL = 0xFFFFFFFFFFFFFFFF
 _SPARE = 4                                          # free blocks that are kept
-_NOTHING = np.empty((0, 0))
 _UNUSED = 2                                         # references to the bytes of a block that is in no array
-IN_FLIGHT = 56                                      # mixings under way at a time, less than the slots of a header
 
 
 class _Counts:
@@ -44,7 +38,7 @@ class _Counts:
         self.rounds = self.messages = self.bytes = 0
 
 
-Counts: Any = _Counts if _shared is None else _shared.Counts
+Counts: Any = _Counts if shared is None else shared.Counts
 
 
 class Stack:
@@ -81,7 +75,7 @@ class Stack:
         self._generation = 0
         if places is not None:
             spins = 2000 if node.size <= len(os.sched_getaffinity(0)) else 0
-            self.node = _shared.Node(*places, self.me, spins, np.ndarray, np.empty_like, self._rows_like, self._grow)
+            self.node = shared.Node(*places, self.me, spins, np.ndarray, np.empty_like, self._rows_like, self._grow)
         node.Free()
 
     @property
@@ -91,8 +85,8 @@ class Stack:
 
     def _meet(self, node: MPI.Comm) -> tuple[np.ndarray, np.ndarray] | None:
         """Make this rank's header and map the others': their addresses and processes; None if that failed on any rank."""
-        mine, works = -1, _shared is not None and node.size > 1 and hasattr(os, "memfd_create")
-        size = 64 * _shared.SLOTS if works else 0
+        mine, works = -1, shared is not None and node.size > 1 and hasattr(os, "memfd_create")
+        size = 64 * shared.SLOTS if works else 0
         heads, pids = np.zeros((2, node.size), np.int64)
         if works:
             mine = os.memfd_create("mpidec-header")
@@ -122,7 +116,7 @@ class Stack:
         for i in free[:len(free) - _SPARE] if len(free) > _SPARE else []:
             self._release(i)
         place = next((i for i, block in enumerate(self._blocks) if block is None), len(self._blocks))
-        if place >= _shared.BLOCKS:
+        if place >= shared.BLOCKS:
             return None
         capacity = (nbytes // mmap.PAGESIZE + 1) * mmap.PAGESIZE
         file = -1
@@ -136,7 +130,7 @@ class Stack:
             return None
         block = np.frombuffer(memory, np.uint8)
         self._generation += 1
-        self.node.own(place, self._generation * _shared.BLOCKS + place, file, block)
+        self.node.own(place, self._generation * shared.BLOCKS + place, file, block)
         self._files_of[place] = file
         if place == len(self._blocks):
             self._blocks.append(block)
@@ -165,20 +159,21 @@ class Stack:
                               "raise the limits (ulimit -n, ulimit -f), or set MPIDEC_TRANSPORT=neighbor")
         self.node.copy_to(block)
 
-    def quarrel(self, rank: int, seq: int, mark: int, where: str) -> str:
+    def quarrel(self, rank: int, seq: int, mark: int, where: str, floats: bool) -> str:
         """What is to be said when this rank and another one mix different things."""
         mine, theirs = (self._slot(some, seq)[4] ^ np.uint64(mark & _ALL) for some in (self.me, rank))
-        if theirs == _shared.GAVE_UP:
+        if theirs == shared.GAVE_UP:
             return (f"rank {self.near[rank]} gave up mixing {seq}, {where} on rank {self.near[self.me]}: what it was given was wrong, "
                     "or it is in another step")
         here, there = ("other rows, or another step or topology" if some >> np.uint64(40) else
-                       f"rows of {some >> np.uint64(1)} float{64 if some & np.uint64(1) else 32}" for some in (mine, theirs))
+                       f"rows of {some >> np.uint64(1)} " + (f"float{64 if some & np.uint64(1) else 32}" if floats else "bytes")
+                       for some in (mine, theirs))
         return (f"rank {self.near[self.me]} and rank {self.near[rank]} mix different things in mixing {seq}: {here} in {where} on "
                 f"rank {self.near[self.me]}, {there} on rank {self.near[rank]}; every rank must call the same operation with rows "
                 "of one shape and dtype")
 
     def _slot(self, rank: int, seq: int) -> np.ndarray:
-        return np.frombuffer(self._memory[rank], np.uint64).reshape(-1, 8)[seq % _shared.SLOTS]
+        return np.frombuffer(self._memory[rank], np.uint64).reshape(-1, 8)[seq % shared.SLOTS]
 
     def close(self) -> None:
         """Give the memory back, as far as no array refers to it; idempotent."""
@@ -191,125 +186,6 @@ class Stack:
         for file in self._files:
             os.close(file)
         self._files.clear()
-
-
-class Links:
-    """What one rank reads on its node in one phase.
-
-    Parameters
-    ----------
-    stack : Stack
-    plan : Plan
-        Its terms, with the places of the near ranks' rows.
-    where : str
-        What is done, for messages to the user.
-    counts : Counts
-        Where it is counted.
-    ask : callable
-        `ask(rank, seq, where)` asks another rank whether it will come to mixing `seq`.
-
-    Attributes
-    ----------
-    complete : bool
-        There is nothing else to read, on any rank.
-    mix : callable
-        `mix(X, out)` is a whole mixing of an array (m, d) of float64 or float32 in C order; None (and nothing has happened) for
-        any other arrays.
-    """
-
-    def __init__(self, stack: Stack, plan: Plan, where: str, counts: Any,
-                 ask: Callable[[int, int, str], None]):
-        source, row = plan.sources()
-        w, near = plan.terms, stack.near
-        narrow = w.astype(np.dtype(np.float32))
-        self.stack, self._node, self._where, self.plan = stack, stack.node, where, plan
-        self._ask = ask
-        self.complete = stack.whole
-        self._mark = plan.topology.fingerprint()
-        self.mix = self._reader = _shared.Reader(
-            stack.node, counts, self.settle, self._mark & 0xFFFFFFFFFFFFFFFF, plan.edges,
-            (w.indptr, source.astype(np.int32), row.astype(np.int32), w.w, w.v, narrow.w, narrow.v,
-             np.searchsorted(near, plan.ins), np.searchsorted(near, plan.outs)))
-
-    def start(self, X: np.ndarray, halo: np.ndarray, out: np.ndarray, exchange: Exchange | None = None) -> Reading:
-        """Publish the rows `X` (m, d), or a copy of them, and begin to mix them.
-
-        Parameters
-        ----------
-        X, halo, out : array (m, d), (others, d), (m, d)
-            C-contiguous, of float64 or float32.
-        exchange : Exchange, optional
-            What brings the halo from other nodes.
-        """
-        if self._node.flying >= IN_FLIGHT:
-            raise RuntimeError(f"{IN_FLIGHT} mixings are under way on this network: wait for some before starting more")
-        return Reading(self, self._node, *self._reader.post(X, X.shape[1]), X, halo, out, exchange)
-
-    def give_up(self) -> None:
-        """Take part in a mixing without rows, so that the neighbours do not wait for them."""
-        self._reader.give_up()
-
-    def settle(self, answer: int, seq: int, in_place: bool, X: np.ndarray, out: np.ndarray,
-               halo: np.ndarray = _NOTHING) -> np.ndarray:
-        """Go on waiting, or say what is wrong."""
-        patience: tuple[int, Patience] | None = None
-        while answer:
-            what, rank = answer >> 32, answer & 0xFFFFFFFF
-            if what in (_shared.OTHER_TAG, _shared.REFUSED):
-                raise Disagreement(self.stack.quarrel(rank, seq, self._mark, self._where))
-            late = what == _shared.LATE_POST
-            doing = "to begin" if late else "to read the rows of this rank in"
-            if patience is None or patience[0] != answer:
-                other = int(self.stack.near[rank])
-                patience = answer, Patience(f"rank {other} {doing} mixing {seq} ({self._where})",
-                                            partial(self._ask, other, seq, self._where) if late else None)
-            patience[1].look()
-            answer = self._reader.read(seq, X, halo, out, X.shape[1]) if late else self._reader.drained(seq, True)
-            if answer == 0 and late and in_place:
-                answer = self._reader.drained(seq, True)
-        return out
-
-
-class Reading:
-    """A mixing under way in shared memory."""
-
-    def __init__(self, links: Links, node: Any, seq: int, in_place: bool, X: np.ndarray, halo: np.ndarray, out: np.ndarray,
-                 exchange: Exchange | None):
-        self._links, self._node, self._seq, self._in_place, self._exchange = links, node, seq, in_place, exchange
-        self._X, self._halo, self._out = X, halo, out
-        self._read = self._ended = False
-
-    def test(self) -> bool:
-        """Sum up the rows if all are there; whether the mixing has ended."""
-        reader = self._links.mix
-        if not self._read and (self._exchange is None or self._exchange.test()) and reader.ready(self._seq):
-            self._settle(reader.read(self._seq, self._X, self._halo, self._out, self._X.shape[1]))
-            self._read = True
-        if self._read and not self._ended and (not self._in_place or reader.drained(self._seq, False) == 0):
-            self._end()
-        return self._ended
-
-    def wait(self) -> None:
-        """Sum up the rows when all are there, and wait until those of this rank may be changed."""
-        if self._ended:
-            return
-        reader = self._links.mix
-        if not self._read:
-            if self._exchange is not None:
-                self._exchange.wait()
-            self._settle(reader.read(self._seq, self._X, self._halo, self._out, self._X.shape[1]))
-            self._read = True
-        if self._in_place:
-            self._settle(reader.drained(self._seq, True))
-        self._end()
-
-    def _settle(self, answer: int) -> None:
-        if answer:
-            self._links.settle(answer, self._seq, False, self._X, self._out, self._halo)
-
-    def _end(self) -> None:
-        self._ended = True
-        self._node.flying -= 1
 
 
 def _open(pid: int, file: int, size: int = 0) -> mmap.mmap:
