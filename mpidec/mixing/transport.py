@@ -123,9 +123,9 @@ class Flight:
     def poll(self, turns: int) -> bool:
         """Whether all have arrived: looks so many times at most, and lets other processes run in between."""
         if not self.done:
-            requests, complete, rest = self._requests, MPI.Request.Testall, os.sched_yield
-            if self._single:
-                requests, complete = requests[0], MPI.Request.Test
+            requests: Any = self._requests[0] if self._single else self._requests
+            complete: Any = MPI.Request.Test if self._single else MPI.Request.Testall
+            rest = os.sched_yield
             while not (complete(requests) or complete(requests) or complete(requests) or complete(requests)):
                 turns -= 1
                 if not turns:
