@@ -40,7 +40,7 @@ def in_star(n):
 
 
 def wires_of(W):
-    return list(W._wires.values())
+    return list(W.courier.wires.values())
 
 
 @pytest.mark.parametrize("d", [1, LARGE])
