@@ -31,7 +31,7 @@ def ended(case: str, ends: list) -> str:
     if not errors or (case.startswith("mixing") and len({rank for rank, *_ in errors}) < len(ends)):
         return f"not all were told: {what}"
     for rank, kind, text in errors:
-        both = len(set(re.findall(r"rank (\d+)", text))) > 1 or rank == odd or ":agents:" in case
+        both = len(set(re.findall(r"rank (\d+)", text))) > 1 or rank == odd or f"rank {odd} gave up" in text or ":agents:" in case
         if kind not in ("ValueError", "Disagreement", "RuntimeError", "TypeError") or not both:
             return f"rank {rank} is told {kind}: {text!r}, expected both sides' names: {what}"
     return ""
