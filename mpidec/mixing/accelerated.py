@@ -11,7 +11,8 @@ import numpy as np
 
 from .compressed import Compressed
 from .derived import Derived, DerivedPhase, Then
-from .mixer import Mixer, Pending
+from .mixer import Mixer
+from .pending import Pending
 
 METHODS = ("chebyshev", "fastmix")
 
@@ -96,6 +97,8 @@ class Accelerated(Derived):
     ...     W.contraction(16), float(np.linalg.norm(W(X) - 1 / 16, 2))
     (0.00297..., 0.00297...)
     """
+
+    K: int
 
     def __init__(self, W: Mixer | Derived, K: int, method: str = "chebyshev"):
         if isinstance(W, Accelerated):

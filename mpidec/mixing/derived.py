@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .arrays import as_rows, as_target
-from .mixer import Mixer, Pending
+from .mixer import Mixer
+from .pending import Pending
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
@@ -22,7 +23,7 @@ class Then(Pending):
     """A mixing that goes on when another one has ended: `finish()` makes the result."""
 
     def __init__(self, first: Pending, finish: Callable[[], Any]):
-        super().__init__(first, finish)                                     # type: ignore[arg-type]
+        super().__init__(first, finish)
 
 
 class DerivedPhase:
