@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.mixing import arrays, devices, gpu_mpi, mixer, staging
+from mpidec.mixing import arrays, devices, gpu_mpi, phase, staging
 from mpidec.mixing.formats import BFLOAT16, narrow, widen
 
 FORMATS = ["<f4", "<f8", "<c8", "<c16", "<f2", BFLOAT16]
@@ -34,7 +34,7 @@ def device(monkeypatch):
 @pytest.fixture(params=["staged", "aware"])
 def aware(request, monkeypatch):
     """Whether MPI is said to take device arrays (it takes the stand-in's, whose memory is the host's)."""
-    monkeypatch.setattr(mixer, "gpu_mpi", lambda: (request.param == "aware", "the test says so"))
+    monkeypatch.setattr(phase, "gpu_mpi", lambda: (request.param == "aware", "the test says so"))
     return request.param == "aware"
 
 
@@ -210,7 +210,7 @@ def test_ranks_with_and_without_device_rows(device, monkeypatch):
     """Either they meet, or they are told: nobody waits for ever."""
     X = stack()
     for aware in (False, True):
-        monkeypatch.setattr(mixer, "gpu_mpi", lambda aware=aware: (aware, "the test says so"))
+        monkeypatch.setattr(phase, "gpu_mpi", lambda aware=aware: (aware, "the test says so"))
         net = mpidec.Network(N, transport="p2p")
         W, rows = net.mixer(T.complete(N)), X[net.lo:net.hi]
         given = device.array(rows) if net.rank % 2 else rows
@@ -382,7 +382,7 @@ def test_torch_on_a_device_by_its_operations(format, monkeypatch):
     X, dtype = stack(shape=(3, 2), format=format), devices.torch_dtype(format)
     plain = lambda Z: (Z.float() if format == BFLOAT16 else Z).numpy()      # noqa: E731
     for aware in (False, True):
-        monkeypatch.setattr(mixer, "gpu_mpi", lambda aware=aware: (aware, "the test says so"))
+        monkeypatch.setattr(phase, "gpu_mpi", lambda aware=aware: (aware, "the test says so"))
         for topology in (T.exponential(N), T.star(N)):
             with network(N, topology, "p2p") as (W, mine):
                 tensor = torch.from_numpy(X[mine].copy()).to(dtype)

@@ -102,7 +102,7 @@ class Accelerated(Derived):
 
     def __init__(self, W: Mixer | Derived, K: int, method: str = "chebyshev"):
         if isinstance(W, Accelerated):
-            raise ValueError(f"accelerate of an accelerated mixer: ask for all mixings at once, W.accelerate({W.K} * ...)")
+            raise ValueError("accelerate of an accelerated mixer: ask for all mixings at once, W.accelerate(K)")
         super().__init__(W)
         if method not in METHODS:
             raise ValueError(f"method is {method!r}, expected one of {', '.join(METHODS)}")

@@ -184,3 +184,8 @@ def _from_torch(X: Any) -> tuple[np.ndarray, str, Home]:
     if format == BFLOAT16:
         return X.contiguous().view(torch.int16).numpy().view(np.uint16), format, _torch
     return X.numpy(), format, _torch
+
+
+def row_bytes(rows: np.ndarray) -> int:
+    """Bytes of a row."""
+    return rows.nbytes // len(rows) if len(rows) else rows.itemsize * math.prod(rows.shape[1:])

@@ -11,7 +11,8 @@ import numpy as np
 from .codecs import CODECS, Codec
 from .codecs import codec as codec_of
 from .derived import Derived, DerivedPhase, Then, flat
-from .mixer import Mixer, Pending
+from .mixer import Mixer
+from .pending import Pending
 
 _CALLS = 1 << 6                                     # memories, and calls in a step
 
@@ -229,5 +230,5 @@ def _check(rows: np.ndarray) -> None:
 
 def _edge_numbers(phase: Any) -> tuple[np.ndarray, np.ndarray]:
     """A number for each edge, `sender * n + receiver`: of those out of and into the local agents, as `exchange` orders them."""
-    (sender, receiver), (home, source) = phase._plan._out, phase._plan._in
+    (sender, receiver), (home, source) = phase.plan._out, phase.plan._in
     return sender * phase.n + receiver, source * phase.n + home

@@ -248,7 +248,7 @@ KNOWN: list[Device] = [CuPy(), Torch()]
 
 def families(X: Any) -> set[str]:
     """The packages that the class of X and its bases come from."""
-    return _packages(type(X))
+    return _packages(type(X))  # type: ignore[arg-type]
 
 
 @lru_cache

@@ -21,7 +21,7 @@ from .calls import Call
 from .edges import Edges, index, number, valid_nodes
 from .letters import ACROSS, BACK, IN, Script
 from .local_base import Graph, LocalBase
-from .mixer import Pending
+from .pending import Pending
 from .wire import Wire
 
 NUMBERS = "biufc"
@@ -88,7 +88,8 @@ class LocalView(LocalBase):
         """
         return self.start_neighbor_allreduce(x, self_weight, src_weights, dst_weights).wait()
 
-    def start_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None) -> Call | Pending:
+    def start_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None
+                                ) -> Call | Pending:
         """Begin `neighbor_allreduce`."""
         if self_weight is None and src_weights is None and dst_weights is None and self._graph is not None:
             return self._start_mixing(x, self._graph)

@@ -115,10 +115,10 @@ class Messenger:
         self.begin(call, script()).wait()
         return call.number
 
-    def agree(self, op: str, mark: str) -> int:
-        """The same for all ranks, along a tree."""
+    def agree(self, op: str, mark: str, dests: Iterable[int] = ()) -> int:
+        """The same for all ranks, along a tree; something will be sent to the ranks `dests`."""
         call = self.call(op)
-        call.mark = mark
+        call.mark, call.out = mark, frozenset(dests)
         self.begin(call, call.consensus(*call.join_tree())).wait()
         return call.number
 

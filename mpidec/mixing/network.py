@@ -15,12 +15,13 @@ from mpi4py import MPI
 
 from .arrays import empty_like
 from .blocks import Blocks
+from .buffers import Buffers, RowTypes
 from .kernel import ordered_sum
 from .launch import abort_when_uncaught, check_launcher
 from .letters import tree
 from .local import LocalView
 from .stack import Stack
-from .transport import Buffers, RowTypes, Wire, wire
+from .transport import Wire, wire
 from .waiting import wait_until
 
 if TYPE_CHECKING:

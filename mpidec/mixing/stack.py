@@ -163,8 +163,8 @@ class Stack:
         """What is to be said when this rank and another one mix different things."""
         mine, theirs = (self._slot(some, seq)[4] ^ np.uint64(mark & _ALL) for some in (self.me, rank))
         if theirs == shared.GAVE_UP:
-            return (f"rank {self.near[rank]} gave up mixing {seq}, {where} on rank {self.near[self.me]}: what it was given was wrong, "
-                    "or it is in another step")
+            return (f"rank {self.near[rank]} gave up mixing {seq}, {where} on rank {self.near[self.me]}: what it was given was "
+                    "wrong, or it is in another step")
         here, there = ("other rows, or another step or topology" if some >> np.uint64(40) else
                        f"rows of {some >> np.uint64(1)} " + (f"float{64 if some & np.uint64(1) else 32}" if floats else "bytes")
                        for some in (mine, theirs))

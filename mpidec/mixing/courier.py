@@ -1,0 +1,81 @@
+"""The messages of one phase: sent when it is clear that the neighbours do the same, and numbered, so that others may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .plan import Plan, Route
+from .transport import Flight, Wire
+from .waiting import Exchange, abandon
+
+if TYPE_CHECKING:
+    from .network import Network
+
+Kind = tuple[str, tuple[int, ...], np.dtype]        # what is done, the shape of a row, its dtype
+
+
+class Courier:
+    """Carries rows between ranks in one phase.
+
+    Parameters
+    ----------
+    net : Network
+    over : str
+        The phase in words.
+    mark : int
+        Its fingerprint.
+    periodic : bool
+        Whether the phase comes again; the kinds of what goes over others are remembered in `kinds`.
+    kinds : dict
+    """
+
+    def __init__(self, net: Network, over: str, mark: int, periodic: bool, kinds: dict[Any, Kind]):
+        self._net, self._over, self._mark, self._periodic = net, over, mark, periodic
+        self._kinds: dict[Any, Kind] = {} if periodic else kinds
+        self._marks: dict[Kind, tuple[str, str, frozenset[int], list[int]]] = {}
+        self.wires: dict[Plan, Wire] = {}
+
+    def exchange(self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray, op: str = "W(X)") -> Exchange:
+        """Begin to move rows along a route, once it is clear that the neighbours do the same."""
+        if self._net.size == 1:
+            sent = rows if route.send is None else rows[route.send]
+            return Exchange(Flight([], sent, arrived), op, sent)
+        ask = self.announce(plan, route, (op, rows.shape[1:], rows.dtype))
+        if plan not in self.wires:
+            self.wires[plan] = self._net.wire(plan, self._periodic)
+        flight = self.wires[plan].start(route, rows, arrived)
+        return Exchange(flight, op + self._over, flight.sent, ask, route.sources.tolist())
+
+    def announce(self, plan: Plan, route: Route, kind: Kind) -> Callable[[], None]:
+        """Number an exchange; unless it is of the same kind as the last one, find out first whether the neighbours agree.
+
+        Returns what is to be asked when they do not come.
+        """
+        net, periodic = self._net, self._periodic
+        messenger, before = net.messenger, net._begun()
+        if kind not in self._marks:
+            mark = f"rows of {' x '.join(map(str, kind[1]))} {kind[2]}, topology #{self._mark & 0xFFFFFFFF:08x}"
+            self._marks[kind] = kind[0] + self._over, mark, frozenset(route.dests.tolist()), route.sources.tolist()
+        op, mark, dests, sources = self._marks[kind]
+        kinds, key = self._kinds, plan if periodic else None
+        if net.transport == "neighbor" and periodic and plan not in self.wires:
+            number = messenger.agree(op, mark, dests)      # what follows is collective
+        elif net.check and kinds.get(key) != kind:
+            number = messenger.verify(op, mark, dests, sources)
+        else:
+            number = messenger.note(op, mark, dests)
+        kinds[key] = kind
+        return partial(messenger.ask, sources, number, op, mark, before)
+
+    def free(self) -> None:
+        """Free the communicator; collective."""
+        while self.wires:
+            wire = self.wires.popitem()[1]
+            if self._net.out_of_step:
+                abandon(wire)
+            else:
+                wire.free()
