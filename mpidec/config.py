@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import json
-import math
 import sys
-import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple, Union
+from typing import Any, Literal, NamedTuple
 
-from . import catalogue
+from . import catalogue, values
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -122,7 +119,7 @@ class Experiment:
             said = {key: value for key, value in settings.items() if value is not None}
             if not said:
                 continue
-            lines += [f"[{table.name}]", *(f"{key} = {_toml(value)}" for key, value in said.items()), ""]
+            lines += [f"[{table.name}]", *(f"{key} = {values.text(value)}" for key, value in said.items()), ""]
         return "\n".join(lines)
 
 
@@ -146,7 +143,6 @@ POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "run.check
             "mixing.accelerate", "mixing.gamma"}
 NOT_NEGATIVE = {"run.seed", "problem.noise", "solver.step_size"}
 LARGEST, LARGEST_SEED = 2**63 - 1, 2**32 - 1
-UNIONS, LISTS = (Union, types.UnionType), (tuple, list, Sequence)
 
 
 def read_toml(path: str = "", *, text: str | None = None) -> list[Setting]:
@@ -174,7 +170,7 @@ def read_toml(path: str = "", *, text: str | None = None) -> list[Setting]:
         if table not in TABLES:
             raise ConfigError(unknown("table", table, TABLES, f"{name}:{table}"))
         if not isinstance(content, dict):
-            raise ConfigError(f"{name}:{table}: expected a table, [{table}], got {_shown(content)}")
+            raise ConfigError(f"{name}:{table}: expected a table, [{table}], got {values.shown(content)}")
         settings += [Setting(f"{table}.{key}", value, f"{name}:{table}.{key}", text=False, level=0)
                      for key, value in content.items()]
     return settings
@@ -185,7 +181,7 @@ def parse_set(argument: str) -> Setting:
     key, equals, value = (part.strip() for part in argument.partition("="))
     table, dot, name = key.partition(".")
     if not (equals and dot and table and name):
-        raise ConfigError(f"--set {_shown(argument)}: expected table.key=value, such as problem.l2=0.05")
+        raise ConfigError(f"--set {values.shown(argument)}: expected table.key=value, such as problem.l2=0.05")
     if table not in TABLES:
         raise ConfigError(unknown("table", table, TABLES, f"--set {key}"))
     return Setting(key, value, f"--set {key}", level=2)
@@ -277,7 +273,7 @@ def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     result = {}
     for name, parameter in inspect.signature(component).parameters.items():
         hint = hints.get(name, parameter.annotation)
-        if name != "n" and not name.startswith("_") and _settable(hint):
+        if name != "n" and not name.startswith("_") and values.settable(hint):
             result[name] = parameter.replace(annotation=hint)
     return result
 
@@ -315,12 +311,12 @@ def _value(setting: Setting, hint: Any) -> Any:
     """The setting's value as the type that is expected; a text is read as TOML, or else taken as the string it is."""
     for candidate in (_parsed(setting.value), setting.value) if setting.text else (setting.value,):
         try:
-            value = _converted(candidate, hint)
+            value = values.converted(candidate, hint)
         except (TypeError, ValueError):
             continue
         if isinstance(value, str) or value is None or isinstance(value, tuple) or _in_range(setting.key, value):
             return value
-    raise ConfigError(f"{setting.origin}: expected {_expected(hint, setting.key)}, got {_shown(setting.value)}")
+    raise ConfigError(f"{setting.origin}: expected {_expected(hint, setting.key)}, got {values.shown(setting.value)}")
 
 
 def _in_range(key: str, value: float) -> bool:
@@ -337,68 +333,19 @@ def _parsed(text: str) -> Any:
     return content["value"] if len(content) == 1 else text
 
 
-def _converted(value: Any, hint: Any) -> Any:
-    """`value` as a `hint`, without loss; TypeError or ValueError where it is not one."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in UNIONS:
-        if value == "none" and type(None) in arguments and str not in arguments:
-            return None
-        for choice in filter(_settable, arguments):
-            try:
-                return _converted(value, choice)
-            except (TypeError, ValueError):
-                continue
-        good = False
-    elif origin is Literal:
-        good = any(type(choice) is type(value) and choice == value for choice in arguments)
-    elif origin in LISTS:
-        return tuple(_converted(item, arguments[0]) for item in _checked(value, isinstance(value, list)))
-    elif hint is bool:
-        good = isinstance(value, bool)
-    elif hint is int:
-        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        return int(_checked(value, whole and not isinstance(value, bool)))
-    elif hint is float:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return float(_checked(value, number and math.isfinite(value)))
-    else:
-        good = isinstance(value, str) and value.isprintable() and value != ""
-    return _checked(value, good)
-
-
-def _checked(value: Any, good: bool) -> Any:
-    if not good:
-        raise ValueError
-    return value
-
-
-def _settable(hint: Any) -> bool:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in UNIONS:
-        return all(_settable(choice) for choice in arguments if choice is not type(None))
-    if origin in LISTS:
-        return bool(arguments) and _settable(arguments[0])
-    return origin is Literal or hint in (int, float, str, bool)
-
-
 def _expected(hint: Any, key: str = "") -> str:
     """What a value of type `hint` is called in a message."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in UNIONS:
-        return " or ".join(_expected(choice, key) for choice in arguments if _settable(choice))
+    if origin in values.UNIONS:
+        return " or ".join(_expected(choice, key) for choice in arguments if values.settable(choice))
     if origin is Literal:
         return "one of " + ", ".join(str(choice) for choice in arguments)
-    if origin in LISTS:
+    if origin in values.LISTS:
         return f"a list, each {_expected(arguments[0])}"
     sign = "positive " if key in POSITIVE else "non-negative " if key in NOT_NEGATIVE else ""
     words = {int: f"a {sign}integer" if sign else "an integer", float: f"a {sign or 'finite '}number",
              bool: "true or false"}
     return words.get(hint, "a string")
-
-
-def _shown(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def _origin(setting: Setting | None) -> str:
@@ -409,14 +356,4 @@ def unknown(what: str, name: str, known: Iterable[str], origin: str) -> str:
     known = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=3, cutoff=0.5)
     remedy = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
-    return f"{origin}: unknown {what} {_shown(name)}: {remedy}"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_toml(item) for item in value)}]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value)
+    return f"{origin}: unknown {what} {values.shown(name)}: {remedy}"
