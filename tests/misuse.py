@@ -141,7 +141,7 @@ class Call:
             d, wrong = int(rng.choice([3, 5000])), self.me and k == self.when
             X, A, root = rng.standard_normal((n, d)), rng.random((n, n)), int(rng.integers(n))
             which = str(rng.choice(["both", "push", "static", "allreduce", "broadcast"]))
-            which = {"root": "broadcast", "step": "static"}.get(self.kind, "both" if self.kind in EDGES else which)
+            which = "broadcast" if self.kind == "root" else "both" if self.kind in EDGES else which
             x, src, dst = X[i], {j: A[i, j] for j in others}, dict.fromkeys(others, 1.0)
             if wrong:
                 x = {"rows": x[:-1], "dtype": x.astype(np.float32), "same_bytes": np.append(x, x).astype(np.float32),
@@ -162,7 +162,7 @@ class Call:
                     "broadcast": lambda x=x, root=root: net.broadcast(x, root)}[which]
             if wrong and self.kind in ENDS:
                 call = ENDS[self.kind]
-            if wrong and self.kind in ("more", "step"):
+            if wrong and self.kind == "more":
                 yield call, ANYTHING
             if not (wrong and self.kind == "less"):         # what is one call more or less shows when the network is closed
                 yield call, ANYTHING if wrong or self.kind in ("more", "less") else expected

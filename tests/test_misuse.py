@@ -12,8 +12,8 @@ PROGRAM = Path(__file__).with_name("misuse.py")
 MIXING = ["columns", "shape", "scalars", "none", "dtype", "same_bytes", "half", "complex", "complex_columns", "topology", "step",
           "list", "exchange", "order", "mean", "gather", "agree", "barrier", "allreduce", "neighbor_allreduce", "mixer", "close",
           "mean_dtype", "mean_columns", "gather_dtype", "more", "less", "agents", "transport", "sleep", "exit", "raise", "abort"]
-LOCAL = ["rows", "dtype", "same_bytes", "complex", "integers", "root", "mode", "call", "list", "source", "stranger", "step", "more",
-         "less", "sleep", "exit", "raise", "abort"]
+LOCAL = ["rows", "dtype", "same_bytes", "complex", "integers", "root", "mode", "call", "list", "source", "stranger", "more", "less",
+         "sleep", "exit", "raise", "abort"]
 TRANSPORTS = ["shared", "neighbor", "p2p"]
 REPORT = re.compile(r"\[rank \d+\].*wait(s|ed) .*(rank|neighbours).*")
 KNOWN = {**{f"mixing:{transport}:shape": "rows of (2, 3) and (6,) are mixed with each other" for transport in TRANSPORTS},
