@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpidec import catalogue, config
+from mpidec import catalogue, config, values
 from mpidec.config import ConfigError, Experiment, Setting, load, read_toml
 from mpidec.run import FLAGS, command_of
 
@@ -47,7 +47,7 @@ def word(value: object) -> str:
 @given(experiments(), st.data())
 def test_file_flags_and_set_agree(tmp_path_factory, wanted, data):
     path = tmp_path_factory.mktemp("config") / "experiment.toml"
-    lines = [f"{key} = {config._toml(value)}" for key, value in wanted.items()]
+    lines = [f"{key} = {values.text(value)}" for key, value in wanted.items()]
     path.write_text("\n".join(lines), encoding="utf-8")
 
     def flag(key: str) -> list[str]:
