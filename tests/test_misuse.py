@@ -16,8 +16,6 @@ LOCAL = ["rows", "dtype", "same_bytes", "complex", "integers", "root", "mode", "
          "sleep", "exit", "raise", "abort"]
 TRANSPORTS = ["shared", "neighbor", "p2p"]
 REPORT = re.compile(r"\[rank \d+\].*wait(s|ed) .*(rank|neighbours).*")
-KNOWN = {**{f"mixing:{transport}:shape": "rows of (2, 3) and (6,) are mixed with each other" for transport in TRANSPORTS},
-         "mixing:shared:complex": "complex rows and real ones of twice the columns are mixed with each other"}
 
 
 def ended(case: str, ends: list) -> str:
@@ -73,14 +71,10 @@ def commit(mpirun, n: int, transport: str, cases: list[str]) -> None:
     assert not wrong, f"{len(wrong)} of {len(cases)} cases with {n} ranks over {transport}:\n" + "\n".join(wrong)
 
 
-def known(where: str, transport: str, kinds: list[str]) -> list[str]:
-    return [kind for kind in kinds if f"{where}:{transport}:{kind}" not in KNOWN]
-
-
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_some_wrong_uses(mpirun, transport):
-    mixing = known("mixing", transport, ["columns", "dtype", "topology", "step"])
-    local = known("local", transport, ["rows", "dtype", "root", "mode", "list", "source"])
+    mixing = ["columns", "dtype", "topology", "step"]
+    local = ["rows", "dtype", "root", "mode", "list", "source"]
     commit(mpirun, 3, transport, [*(f"mixing:{kind}:1" for kind in mixing), *(f"local:{kind}:1" for kind in local)])
 
 
@@ -90,4 +84,4 @@ def test_some_wrong_uses(mpirun, transport):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("where, kinds", [("mixing", MIXING), ("local", LOCAL)])
 def test_wrong_uses(mpirun, where, kinds, transport, seed):
-    commit(mpirun, 2 + seed % 3, transport, [f"{where}:{kind}:{seed}" for kind in known(where, transport, kinds)])
+    commit(mpirun, 2 + seed % 3, transport, [f"{where}:{kind}:{seed}" for kind in kinds])

@@ -92,8 +92,8 @@ def test_a_network_pretends_to_be_several_nodes(monkeypatch, comm):
 
 def test_rows_of_different_shapes_are_found(net):
     W = net.mixer(T.complete(net.n))
-    with pytest.raises(ValueError, match=r"rank \d+ and rank \d+ mix different things in mixing 1: rows of [34] float64 in W\(X\) over "
-                                         r"complete on rank \d+, rows of [34] float64 on rank \d+;"):
+    with pytest.raises(ValueError, match=r"rank \d+ and rank \d+ mix different things in mixing 1: rows of [34] float64 in "
+                                         r"W\(X\) over complete on rank \d+, rows of [34] float64 on rank \d+;"):
         W(np.zeros((net.m, 4 if net.rank else 3)))
 
 

@@ -5,6 +5,9 @@
  * the sum over the neighbours j in the order given.  Every product and every sum is rounded by itself (no fused
  * multiply-add: build with -ffp-contract=off), so that kernel.py gives the same bits where there is no compiler.
  */
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -16,6 +19,25 @@
 #endif
 
 enum { COLUMNS = 512, NEAR = 64 };   /* columns at a time, which stay in the L1 cache; neighbours at a time */
+enum { STREAMED = 1 << 22 };         /* bytes of a row from which on the result goes past the caches, which cannot hold it */
+
+/* Copy whole blocks of 16 bytes to memory without reading what was there. */
+static void stream(char *to, const char *from, size_t bytes)
+{
+#if defined(__x86_64__)
+    for (size_t at = 0; at < bytes; at += 16)
+        _mm_stream_si128((__m128i *)(to + at), _mm_load_si128((const __m128i *)(from + at)));
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
+static void streamed(void)           /* what has been streamed is seen by everybody before what is written next */
+{
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
 
 /* One row: NAME adds COUNT neighbours to the sum in y; the first ones begin it, and the last ones add it to x. */
 #define TERM(r, j) ((w[j]) * (r)[t] - (v[j]) * x[t])
@@ -50,18 +72,26 @@ enum { COLUMNS = 512, NEAR = 64 };   /* columns at a time, which stay in the L1 
     static void row_##T(const TYPE *x, const TYPE **rows, const TYPE *w, const TYPE *v, ptrdiff_t k, ptrdiff_t d,        \
                         TYPE *y, int begins, int ends)                                                                   \
     {                                                                                                                    \
+        TYPE buffer[COLUMNS] __attribute__((aligned(64)));                                                               \
+        int past = begins && ends && d * sizeof(TYPE) >= STREAMED && (uintptr_t)y % 16 == 0;                             \
         for (ptrdiff_t c = 0; c < d; c += COLUMNS) {                                                                     \
             ptrdiff_t some = d - c < COLUMNS ? d - c : COLUMNS;                                                          \
+            int streams = past && some == COLUMNS;                                                                       \
+            TYPE *to = streams ? buffer : y + c;                                                                         \
             for (ptrdiff_t j = 0; j < k;) {                                                                              \
                 int count = k - j >= 4 ? 4 : k - j >= 2 ? 2 : 1;                                                         \
                 const TYPE *at[4];                                                                                       \
                 for (int i = 0; i < count; i++)                                                                          \
                     at[i] = rows[j + i] + c;                                                                             \
                 (count == 4 ? add4_##T : count == 2 ? add2_##T : add1_##T)(                                              \
-                    x + c, at, w + j, v + j, some, y + c, begins && j == 0, ends && j + count == k);                     \
+                    x + c, at, w + j, v + j, some, to, begins && j == 0, ends && j + count == k);                        \
                 j += count;                                                                                              \
             }                                                                                                            \
+            if (streams)                                                                                                 \
+                stream((char *)(y + c), (const char *)buffer, sizeof buffer);                                            \
         }                                                                                                                \
+        if (past)                                                                                                        \
+            streamed();                                                                                                  \
     }
 DEFINE_ROW(double, d)
 DEFINE_ROW(float, f)

@@ -185,15 +185,16 @@ static void gather(const Reader *r, const char **base, char *out, Py_ssize_t d, 
         gather_f(r->m, d, a[INDPTR].buf, source, row, a[W32].buf, a[V32].buf, base, (float *)out);
 }
 
-static uint64_t tag_of(const Reader *r, Py_ssize_t d, Py_ssize_t itemsize)
+/* `form` is 0 for plain rows of d numbers, and says how others are shaped. */
+static uint64_t tag_of(const Reader *r, Py_ssize_t d, Py_ssize_t itemsize, uint64_t form)
 {
-    return r->mark ^ ((uint64_t)d * 2 + (itemsize == 8));
+    return r->mark ^ form ^ ((uint64_t)d * 2 + (itemsize == 8));
 }
 
 /* Wait for the in-neighbours, and read their rows of d numbers. */
-static int64_t read_rows(Reader *r, uint64_t seq, const char *x, const char *halo, char *out, Py_ssize_t d, Py_ssize_t itemsize)
+static int64_t read_rows(Reader *r, uint64_t seq, uint64_t tag, const char *x, const char *halo, char *out, Py_ssize_t d,
+                         Py_ssize_t itemsize)
 {
-    uint64_t tag = tag_of(r, d, itemsize);
 
     Node *node = r->node;
     const char *few[NEAR + 2], **base = r->nin <= NEAR ? few : malloc((r->nin + 2) * sizeof *base);
@@ -266,11 +267,12 @@ static PyObject *resume(Reader *r, int64_t answer, uint64_t seq, int in_place, P
 static int publish(Reader *r, const char *x, Py_ssize_t len, uint64_t tag, uint64_t *seq)
 {
     Node *node = r->node;
-    const Own *own = NULL;
+    static const Own nobody;                              /* reads these rows */
+    const Own *own = r->nout ? NULL : &nobody;
     for (int64_t i = 0; len > SMALL && i < node->blocks && !own; i++)
         if (node->own[i].start <= x && x + len <= node->own[i].end)
             own = &node->own[i];
-    int in_place = own != NULL;
+    int in_place = r->nout && own;
     for (int turn = 0; !own; turn++) {
         for (int i = 0; i < node->copies && !own; i++) {
             Copy *c = &node->copy[i];
@@ -304,7 +306,7 @@ static int publish(Reader *r, const char *x, Py_ssize_t len, uint64_t tag, uint6
     Slot *s = slot(node, node->me, *seq);
     s->block = own->block;
     s->file = own->file;
-    s->offset = x - own->start;
+    s->offset = own == &nobody ? 0 : x - own->start;
     s->tag = tag;
     s->refused = 0;
     atomic_store_explicit(&s->posted, *seq, memory_order_release);
@@ -424,11 +426,14 @@ static PyObject *node_copy_to(PyObject *self, PyObject *block)
     Py_RETURN_NONE;
 }
 
-/* room() -> -1 if there is room for one more copy, the oldest one having been dropped if there were enough; else the answer of
- * the wait for its readers. */
-static PyObject *node_room(PyObject *self, PyObject *unused)
+/* room(bytes) -> -1 if there is room for one more copy, -2 if the oldest one may be overwritten, else the answer of the wait for
+ * its readers. */
+static PyObject *node_room(PyObject *self, PyObject *bytes)
 {
     Node *node = (Node *)self;
+    size_t len = PyLong_AsSize_t(bytes);
+    if (PyErr_Occurred())
+        return NULL;
     if (node->copies <= node->flying + 3)
         return PyLong_FromLong(-1);
     int oldest = 0;
@@ -438,7 +443,9 @@ static PyObject *node_room(PyObject *self, PyObject *unused)
     Copy c = node->copy[oldest];
     int64_t answer = c.reader ? drain((Reader *)c.reader, c.seq, 1) : READY;
     if (answer != READY)
-        return Py_BuildValue("L", (long long)answer);
+        return PyLong_FromLongLong(answer);
+    if (c.size >= len)
+        return PyLong_FromLong(-2);
     memmove(node->copy + oldest, node->copy + oldest + 1, (--node->copies - oldest) * sizeof *node->copy);
     Py_XDECREF(c.reader);
     Py_DECREF(c.block);
@@ -456,7 +463,7 @@ static PyObject *node_forget(PyObject *self, PyObject *unused)
 static PyMethodDef node_methods[] = {
     {"own", node_own, METH_VARARGS, "A block of this rank."},
     {"copy_to", node_copy_to, METH_O, "A block that rows may be copied to."},
-    {"room", node_room, METH_NOARGS, "Make room for one more copy."},
+    {"room", node_room, METH_O, "Make room for one more copy."},
     {"forget", node_forget, METH_NOARGS, "Drop all copies."},
     {0},
 };
@@ -597,7 +604,7 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
         PyErr_SetString(PyExc_TypeError, "a Reader that sums takes two arguments");
         return NULL;
     }
-    if (!r->node->array || r->node->flying >= SLOTS - 4 || !rows_of(r, args[0], 0, &x))
+    if (!r->node->array || r->node->flying || !rows_of(r, args[0], 0, &x))
         Py_RETURN_NONE;
     PyObject *out = args[1], *result = NULL;
     if (out == Py_None) {
@@ -618,11 +625,12 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
         goto release;
     }
     uint64_t seq = 0;
-    int in_place = publish(r, x.buf, x.len, tag_of(r, x.shape[1], x.itemsize), &seq);
+    uint64_t tag = tag_of(r, x.shape[1], x.itemsize, 0);
+    int in_place = publish(r, x.buf, x.len, tag, &seq);
     if (in_place < 0)
         goto release;
     count_rows(r, x.shape[1] * x.itemsize);
-    int64_t answer = read_rows(r, seq, x.buf, NULL, y.buf, x.shape[1], x.itemsize);
+    int64_t answer = read_rows(r, seq, tag, x.buf, NULL, y.buf, x.shape[1], x.itemsize);
     if (answer == READY && in_place)
         answer = drain(r, seq, 1);
     if (answer == READY)
@@ -637,19 +645,20 @@ release_x:
     return result;
 }
 
-/* post(X, d) -> (seq, whether X itself will be read): rows of d numbers */
+/* post(X, d, form) -> (seq, whether X itself will be read): rows of d numbers */
 static PyObject *reader_post(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Reader *r = (Reader *)self;
     Py_buffer x;
-    Py_ssize_t d = count == 2 ? PyLong_AsSsize_t(args[1]) : -1;
-    if (d < 0 || PyObject_GetBuffer(args[0], &x, PyBUF_C_CONTIGUOUS)) {
+    Py_ssize_t d = count == 3 ? PyLong_AsSsize_t(args[1]) : -1;
+    uint64_t form = count == 3 ? PyLong_AsUnsignedLongLong(args[2]) : 0;
+    if (d < 0 || PyErr_Occurred() || PyObject_GetBuffer(args[0], &x, PyBUF_C_CONTIGUOUS)) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "post takes rows and their length");
+            PyErr_SetString(PyExc_TypeError, "post takes rows, their length and their form");
         return NULL;
     }
     uint64_t seq = 0;
-    int in_place = publish(r, x.buf, x.len, tag_of(r, d, x.itemsize), &seq);
+    int in_place = publish(r, x.buf, x.len, tag_of(r, d, x.itemsize, form), &seq);
     if (in_place >= 0) {
         count_rows(r, d * x.itemsize);
         r->node->flying++;
@@ -672,17 +681,17 @@ static PyObject *reader_give_up(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* read(seq, X, halo, out, d) -> 0 when the rows have been read, or an answer */
+/* read(seq, X, halo, out, d, form) -> 0 when the rows have been read, or an answer */
 static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Reader *r = (Reader *)self;
     Py_buffer b[3];
     int held = 0;
     int64_t answer = -1;
-    uint64_t seq = count == 5 ? PyLong_AsUnsignedLongLong(args[0]) : 0;
-    Py_ssize_t d = count == 5 ? PyLong_AsSsize_t(args[4]) : 0;
-    if (count != 5)
-        PyErr_SetString(PyExc_TypeError, "read takes five arguments");
+    uint64_t seq = count == 6 ? PyLong_AsUnsignedLongLong(args[0]) : 0, form = count == 6 ? PyLong_AsUnsignedLongLong(args[5]) : 0;
+    Py_ssize_t d = count == 6 ? PyLong_AsSsize_t(args[4]) : 0;
+    if (count != 6)
+        PyErr_SetString(PyExc_TypeError, "read takes six arguments");
     while (!PyErr_Occurred() && held < 3)
         held += !PyObject_GetBuffer(args[held + 1], &b[held], held == 2 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS);
     if (!PyErr_Occurred()) {
@@ -691,7 +700,7 @@ static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t c
             || (r->array[W].buf && (b[0].len != b[2].len || (itemsize != 8 && itemsize != 4))))
             PyErr_SetString(PyExc_ValueError, "the buffers of read do not fit together");
         else
-            answer = read_rows(r, seq, b[0].buf, b[1].buf, b[2].buf, d, itemsize);
+            answer = read_rows(r, seq, tag_of(r, d, itemsize, form), b[0].buf, b[1].buf, b[2].buf, d, itemsize);
     }
     while (held)
         PyBuffer_Release(&b[--held]);

@@ -15,7 +15,7 @@ from .waiting import Exchange, abandon
 if TYPE_CHECKING:
     from .network import Network
 
-Kind = tuple[str, tuple[int, ...], np.dtype]        # what is done, the shape of a row, its dtype
+Kind = tuple[str, tuple[Any, ...], np.dtype]        # what is done, the shape of a row, its dtype
 
 
 class Courier:
@@ -39,16 +39,16 @@ class Courier:
         self._marks: dict[Kind, tuple[str, str, frozenset[int], list[int]]] = {}
         self.wires: dict[Plan, Wire] = {}
 
-    def exchange(self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray, op: str = "W(X)") -> Exchange:
+    def exchange(self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray, kind: Kind) -> Exchange:
         """Begin to move rows along a route, once it is clear that the neighbours do the same."""
         if self._net.size == 1:
             sent = rows if route.send is None else rows[route.send]
-            return Exchange(Flight([], sent, arrived), op, sent)
-        ask = self.announce(plan, route, (op, rows.shape[1:], rows.dtype))
+            return Exchange(Flight([], sent, arrived), kind[0], sent)
+        ask = self.announce(plan, route, kind)
         if plan not in self.wires:
             self.wires[plan] = self._net.wire(plan, self._periodic)
         flight = self.wires[plan].start(route, rows, arrived)
-        return Exchange(flight, op + self._over, flight.sent, ask, route.sources.tolist())
+        return Exchange(flight, kind[0] + self._over, flight.sent, ask, route.sources.tolist())
 
     def announce(self, plan: Plan, route: Route, kind: Kind) -> Callable[[], None]:
         """Number an exchange; unless it is of the same kind as the last one, find out first whether the neighbours agree.

@@ -52,10 +52,11 @@ def _start_fused(phase: Phase, pairs: Sequence[tuple[np.ndarray, Callable[[np.nd
     joint = phase.empty((phase.m, ends[-1]), pairs[0][0].dtype)
     np.concatenate([rows for rows, _ in pairs], axis=1, out=joint)
     return phase.start_rows(joint, None, lambda mixed: [
-        home(np.ascontiguousarray(mixed[:, begin:end])) for (_, home), begin, end in zip(pairs, ends, ends[1:])])
+        home(np.ascontiguousarray(mixed[:, begin:end])) for (_, home), begin, end in zip(pairs, ends, ends[1:])], tuple(ends[1:]))
 
 
-def start_half(phase: Phase, rows: np.ndarray, target: np.ndarray | None, home: Callable[[np.ndarray], Any]) -> Pending:
+def start_half(phase: Phase, rows: np.ndarray, target: np.ndarray | None, home: Callable[[np.ndarray], Any],
+               form: tuple[Any, ...]) -> Pending:
     """Rows of 16-bit floats travel between nodes as they are; they are summed in float32, and rounded once."""
     format, single = BFLOAT16 if rows.dtype == np.uint16 else rows.dtype.str, np.dtype(np.float32)
     X, Y = phase.empty(rows.shape, single), phase.empty(rows.shape, single)
@@ -67,13 +68,13 @@ def start_half(phase: Phase, rows: np.ndarray, target: np.ndarray | None, home: 
         target[...] = narrow(Y, format)
         return home(target)
     if phase.whole:
-        pending = phase.start_shared(X, Y, finish)
+        pending = phase.start_shared(X, Y, finish, (*form, format))
         phase.mixer.counts.bytes -= phase.plan.edges * row_bytes(rows)     # half of what was counted
         return pending
     if phase.alone:
         phase.count(row_bytes(rows))
         return Pending(None, lambda: finish(phase.average(X, X[:0], Y)))
-    exchange, halo = phase.halo_of(phase.plan, rows)
+    exchange, halo = phase.halo_of(phase.plan, rows, (*form, format))
     return Pending(exchange, lambda: finish(phase.average(X, widen(halo, format), Y)))
 
 

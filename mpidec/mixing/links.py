@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from .waiting import Exchange, Patience
 
 _NOTHING = np.empty((0, 0))
 _ALL = 0xFFFFFFFFFFFFFFFF
+_BRIEFLY = 0.1                                      # seconds
 IN_FLIGHT = 56                                      # mixings under way at a time, less than the slots of a header
 
 
@@ -84,7 +87,7 @@ class Links:
         source, row = whole.edge_places(near.ins)
         return cls(setting, near, near.topology.fingerprint() ^ 1 << 61, source, row)
 
-    def start(self, X: np.ndarray, halo: np.ndarray, out: np.ndarray, exchange: Exchange | None = None) -> Reading:
+    def start(self, X: np.ndarray, halo: np.ndarray, out: np.ndarray, exchange: Exchange | None = None, form: int = 0) -> Reading:
         """Publish the rows `X` (m, d), or a copy of them, and begin to mix them.
 
         Parameters
@@ -93,18 +96,20 @@ class Links:
             C-contiguous, of one dtype: float64 or float32 if they are summed, uint8 if they are copied.
         exchange : Exchange, optional
             What brings the halo from other nodes.
+        form : int
+            How rows are shaped that are not plain ones of d numbers; the same on all ranks.
         """
         if self._node.flying >= IN_FLIGHT:
             raise RuntimeError(f"{IN_FLIGHT} mixings are under way on this network: wait for some before starting more")
-        seq, in_place = self.reader.post(X, X.shape[1])
-        return Reading(self, self._node, seq, in_place, X, halo, out, exchange)
+        seq, in_place = self.reader.post(X, X.shape[1], form)
+        return Reading(self, self._setting.stack, seq, in_place, X, halo, out, exchange, form)
 
     def give_up(self) -> None:
         """Take part in a mixing without rows, so that the neighbours do not wait for them."""
         self.reader.give_up()
 
-    def settle(self, answer: int, seq: int, in_place: bool, X: np.ndarray, out: np.ndarray,
-               halo: np.ndarray = _NOTHING) -> np.ndarray:
+    def settle(self, answer: int, seq: int, in_place: bool, X: np.ndarray, out: np.ndarray, halo: np.ndarray = _NOTHING,
+               form: int = 0) -> np.ndarray:
         """Go on waiting, or say what is wrong."""
         stack, where, _, ask = self._setting
         patience: tuple[int, Patience] | None = None
@@ -119,7 +124,9 @@ class Links:
                 patience = answer, Patience(f"rank {other} {doing} mixing {seq} ({where})",
                                             partial(ask, other, seq, where) if late else None)
             patience[1].look()
-            answer = self.reader.read(seq, X, halo, out, X.shape[1]) if late else self.reader.drained(seq, True)
+            for reading in stack.readings:          # whoever waits for those goes on
+                reading.test()
+            answer = self.reader.read(seq, X, halo, out, X.shape[1], form) if late else self.reader.drained(seq, True)
             if answer == 0 and late and in_place:
                 answer = self.reader.drained(seq, True)
         return out
@@ -128,40 +135,53 @@ class Links:
 class Reading:
     """A mixing under way in shared memory."""
 
-    def __init__(self, links: Links, node: Any, seq: int, in_place: bool, X: np.ndarray, halo: np.ndarray, out: np.ndarray,
-                 exchange: Exchange | None):
-        self._links, self._node, self._seq, self._in_place, self._exchange = links, node, seq, in_place, exchange
-        self._X, self._halo, self._out = X, halo, out
+    def __init__(self, links: Links, stack: Stack, seq: int, in_place: bool, X: np.ndarray, halo: np.ndarray, out: np.ndarray,
+                 exchange: Exchange | None, form: int):
+        self._links, self._stack, self._seq, self._in_place, self._exchange = links, stack, seq, in_place, exchange
+        self._X, self._halo, self._out, self._form = X, halo, out, form
         self._read = self._ended = False
+        stack.readings.append(self)
 
     def test(self) -> bool:
         """Sum up the rows if all are there; whether the mixing has ended."""
         reader = self._links.reader
         if not self._read and (self._exchange is None or self._exchange.test()) and reader.ready(self._seq):
-            self._settle(reader.read(self._seq, self._X, self._halo, self._out, self._X.shape[1]))
-            self._read = True
+            self._sum()
         if self._read and not self._ended and (not self._in_place or reader.drained(self._seq, False) == 0):
             self._end()
         return self._ended
 
     def wait(self) -> None:
         """Sum up the rows when all are there, and wait until those of this rank may be changed."""
-        if self._ended:
-            return
-        reader = self._links.reader
+        if len(self._stack.readings) > 1:           # ranks may wait for several mixings in different orders
+            until = time.monotonic() + _BRIEFLY
+            while not self.test() and time.monotonic() < until:
+                for other in list(self._stack.readings):
+                    other.test()
+                os.sched_yield()
         if not self._read:
             if self._exchange is not None:
                 self._exchange.wait()
-            self._settle(reader.read(self._seq, self._X, self._halo, self._out, self._X.shape[1]))
-            self._read = True
-        if self._in_place:
-            self._settle(reader.drained(self._seq, True))
-        self._end()
+            self._sum()
+        if not self._ended:
+            if self._in_place:
+                self._settle(self._links.reader.drained(self._seq, True))
+            self._end()
+
+    def _sum(self) -> None:
+        self._settle(self._links.reader.read(self._seq, self._X, self._halo, self._out, self._X.shape[1], self._form))
+        self._read = True
 
     def _settle(self, answer: int) -> None:
         if answer:
-            self._links.settle(answer, self._seq, False, self._X, self._out, self._halo)
+            try:
+                self._links.settle(answer, self._seq, False, self._X, self._out, self._halo, self._form)
+            except Disagreement:
+                self._end()
+                raise
 
     def _end(self) -> None:
-        self._ended = True
-        self._node.flying -= 1
+        if not self._ended:
+            self._ended = True
+            self._stack.node.flying -= 1
+            self._stack.readings.remove(self)

@@ -45,8 +45,7 @@ class Network(LocalView):
     transport : {"auto", "shared", "neighbor", "p2p"}, optional
         How rows travel between ranks (or the environment variable `MPIDEC_TRANSPORT`): `shared` reads them where they lie in
         the memory of the node, `neighbor` sends them by neighbourhood collectives on the distributed-graph communicator, `p2p`
-        by point-to-point messages.  `auto` takes the first between the ranks of a node; between nodes, the second for static
-        and periodic topologies and the third for random ones.
+        by point-to-point messages.  `auto` takes the first between the ranks of a node and the third between nodes.
 
     Attributes
     ----------
@@ -138,7 +137,7 @@ class Network(LocalView):
         if not pretended.isdigit():
             raise ValueError(f"MPIDEC_RANKS_PER_NODE is {pretended!r}, expected a whole number")
         stack = Stack(self.comm, int(pretended) or None)
-        if stack.shared:
+        if stack.useful:
             return stack
         stack.close()
         return None
@@ -182,6 +181,8 @@ class Network(LocalView):
         about one row per agent.
         """
         X = np.asarray(X)
+        if X.dtype == np.float16:
+            return self.sum(X.astype(np.float32)).astype(np.float16)
         Z = X.reshape(self.m, int(np.prod(X.shape[1:])))
         if self.size == 1:
             return ordered_sum(Z).reshape(X.shape[1:])
@@ -209,7 +210,8 @@ class Network(LocalView):
         ...     net.mean(np.array([[1., 0.], [2., 0.], [6., 3.]])).tolist()
         [3.0, 1.0]
         """
-        return self.sum(X) / self.n
+        X = np.asarray(X)
+        return self.mean(X.astype(np.float32)).astype(X.dtype) if X.dtype == np.float16 else self.sum(X) / self.n
 
     def gather(self, X: np.ndarray) -> np.ndarray | None:
         """The rows of all agents in their order, shape `(n, ...)`, on rank 0; None on the others."""

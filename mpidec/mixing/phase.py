@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .mixer import Mixer
 
 _NOTHING = np.empty((0, 0), np.uint8)
+Form = tuple[Any, ...]
 
 
 class Phase:
@@ -117,7 +119,7 @@ class Phase:
         plan = self.plan
         halo, wire = self.net.buffers.empty((len(plan.halo), X.shape[1]), X.dtype), self.courier.wires.get(plan)
         if wire is None:
-            exchange, halo = self.halo_of(plan, X)
+            exchange, halo = self.halo_of(plan, X, X.shape[1:])
             exchange.wait()
             return self.average(X, halo, out)
         route = plan.halo_route
@@ -155,43 +157,50 @@ class Phase:
         if device is not None and self.resident:
             return start_resident(self, device, [X], out, many=False)
         rows, home = as_rows(X, self.m, self.empty, half=True)
+        form = tuple(X.shape[1:]) if hasattr(X, "shape") else np.shape(X)[1:]
         if out is None:
-            return self.start_rows(rows, None, home)
-        return self.start_rows(rows, *as_target(out, X, rows, self.empty))
+            return self.start_rows(rows, None, home, form)
+        return self.start_rows(rows, *as_target(out, X, rows, self.empty), form)
 
     @property
     def empty(self) -> Callable[[tuple[int, ...], np.dtype], np.ndarray]:
         """Makes arrays where they cost least."""
         return self.net.buffers.empty if self.net.stack is None else self.net.stack.rows
 
-    def start_rows(self, rows: np.ndarray, target: np.ndarray | None, home: Callable[[np.ndarray], Any]) -> Pending:
-        """Begin to mix rows (m, d) into `target`, or into a new array; `wait` returns what `home` makes of it."""
+    def start_rows(self, rows: np.ndarray, target: np.ndarray | None, home: Callable[[np.ndarray], Any], form: Form) -> Pending:
+        """Begin to mix rows (m, d) into `target`, or into a new array; `wait` returns what `home` makes of it.
+
+        `form` is the shape of a row before it was flattened, which must be the same on all ranks.
+        """
         if rows.itemsize == 2:
-            return start_half(self, rows, target, home)
+            return start_half(self, rows, target, home, form)
         if target is None:
             target = self.empty(rows.shape, rows.dtype)
         if self.alone:
             return Pending(None, lambda: home(self._sum(rows, target)))
         if self.links is not None and rows.dtype.char in "fdFD":
-            return self.start_shared(rows, target, home)
-        exchange, halo = self.halo_of(self.plan, rows)
+            return self.start_shared(rows, target, home, form)
+        exchange, halo = self.halo_of(self.plan, rows, form)
         return Pending(exchange, lambda: home(self._sum(rows, target, halo)))
 
-    def start_shared(self, rows: np.ndarray, target: np.ndarray, home: Callable[[np.ndarray], Any]) -> Pending:
+    def start_shared(self, rows: np.ndarray, target: np.ndarray, home: Callable[[np.ndarray], Any], form: Form) -> Pending:
         """The same, where the rows of near ranks are read in the stack."""
         parts = rows.view(rows.real.dtype)
-        exchange, halo = (None, parts[:0]) if self.whole else self.halo_of(self._near, parts)
-        return Pending(cast(Links, self.links).start(parts, halo, target.view(parts.dtype), exchange), lambda: home(target))
+        exchange, halo = (None, parts[:0]) if self.whole else self.halo_of(self._near, parts, form)
+        plain = form == rows.shape[1:] and rows.dtype.kind == "f"
+        number = 0 if plain else zlib.crc32(repr((form, rows.dtype.kind)).encode()) << 16 | 1 << 60
+        links = cast(Links, self.links)
+        return Pending(links.start(parts, halo, target.view(parts.dtype), exchange, number), lambda: home(target))
 
     def _ask(self, rank: int, seq: int, where: str) -> None:
         self.net.messenger.ask_about_mixing(rank, seq, where)
 
-    def halo_of(self, plan: Plan, rows: np.ndarray) -> tuple[Exchange, np.ndarray]:
+    def halo_of(self, plan: Plan, rows: np.ndarray, form: Form, op: str = "W(X)") -> tuple[Exchange, np.ndarray]:
         """Begin to fetch the halo of a plan: the messages, and where it will be."""
         halo = self.net.buffers.empty((len(plan.halo), rows.shape[1]), rows.dtype)
         if self.links is None or plan is not self._near:
             self.count(row_bytes(rows))
-        return self.courier.exchange(plan, plan.halo_route, rows, halo), halo
+        return self.courier.exchange(plan, plan.halo_route, rows, halo, (op, form, rows.dtype)), halo
 
     @cached_property
     def resident(self) -> bool:
@@ -215,7 +224,7 @@ class Phase:
         rows = np.ascontiguousarray(rows)
         flat = rows.reshape(self.m, math.prod(rows.shape[1:]))
         if not self.whole:
-            exchange, halo = self.halo_of(self.plan, flat)
+            exchange, halo = self.halo_of(self.plan, flat, rows.shape[1:], "fetch")
             return Pending(exchange, lambda: halo.reshape(len(halo), *rows.shape[1:]))
         halo = self.empty((len(self.halo), flat.shape[1]), flat.dtype)
         reading = self._halo_links.start(_bytes(flat), _NOTHING, _bytes(halo))
@@ -276,7 +285,7 @@ class Phase:
         route, arrival = plan.edge_route
         arrived = np.empty((len(arrival), *M.shape[1:]), M.dtype)
         self.count(row_bytes(M))
-        exchange = self.courier.exchange(plan, route, M, arrived, "W.exchange(M)")
+        exchange = self.courier.exchange(plan, route, M, arrived, ("W.exchange(M)", M.shape[1:], M.dtype))
         if route.own is not None:
             arrived[route.own[1]] = exchange.sent[route.own[0]]
         exchange.wait()

@@ -28,7 +28,8 @@ except ImportError:                                 # no compiler where the pack
 
 _ALL = 0xFFFFFFFFFFFFFFFF
 _SPARE = 4                                          # free blocks that are kept
-_UNUSED = 2                                         # references to the bytes of a block that is in no array
+_probe = [np.empty(0)]
+_UNUSED = sys.getrefcount(_probe[0])                # references to a block of a list that is in no array
 
 
 class _Counts:
@@ -54,8 +55,8 @@ class Stack:
     ----------
     near : array of int
         The ranks of `comm` on this node, this one included; only this one where memory cannot be shared.
-    whole : bool
-        Whether all ranks are on one node.
+    whole, useful : bool
+        Whether all ranks are on one node; whether any two are.
     """
 
     def __init__(self, comm: MPI.Intracomm, ranks_per_node: int | None = None):
@@ -66,11 +67,14 @@ class Stack:
             node = part
         self._files: list[int] = []
         self._memory: list[mmap.mmap] = []
-        places = self._meet(node)
+        self.readings: list[Any] = []               # mixings that have begun and not ended
+        places = self._meet(node, comm)
         self.near = np.array(node.allgather(comm.rank)) if places is not None else np.array([comm.rank])
         self.me = node.rank if places is not None else 0
         self.whole = bool(comm.allreduce(len(self.near) == comm.size, MPI.LAND))
+        self.useful = bool(comm.allreduce(len(self.near) > 1, MPI.LOR))
         self._blocks: list[np.ndarray | None] = []
+        self._sizes: list[int] = []                 # of the blocks, in bytes
         self._files_of: dict[int, int] = {}
         self._generation = 0
         if places is not None:
@@ -83,9 +87,9 @@ class Stack:
         """Whether there is another rank to share with."""
         return len(self.near) > 1
 
-    def _meet(self, node: MPI.Comm) -> tuple[np.ndarray, np.ndarray] | None:
+    def _meet(self, node: MPI.Comm, comm: MPI.Intracomm) -> tuple[np.ndarray, np.ndarray] | None:
         """Make this rank's header and map the others': their addresses and processes; None if that failed on any rank."""
-        mine, works = -1, shared is not None and node.size > 1 and hasattr(os, "memfd_create")
+        mine, works = -1, shared is not None and hasattr(os, "memfd_create")
         size = 64 * shared.SLOTS if works else 0
         heads, pids = np.zeros((2, node.size), np.int64)
         if works:
@@ -98,24 +102,31 @@ class Stack:
                 for rank, (pid, file) in enumerate(places):
                     self._memory.append(_open(pid, file, size))
                     heads[rank], pids[rank] = np.frombuffer(self._memory[rank], np.uint8).ctypes.data, pid
-        return (heads, pids) if node.allreduce(works and len(self._memory) == node.size, MPI.LAND) else None
+        return (heads, pids) if comm.allreduce(works and len(self._memory) == node.size, MPI.LAND) else None
 
     def rows(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An uninitialized array in a block of this rank; of ordinary memory where no block can be had."""
         dtype = np.dtype(dtype)
         nbytes = math.prod(shape) * dtype.itemsize
-        for block in self._blocks:
-            if block is not None and nbytes <= len(block) <= 4 * nbytes + mmap.PAGESIZE and sys.getrefcount(block) == _UNUSED + 1:
-                return np.ndarray(shape, dtype, block)
-        if not self.shared or (block := self._allocate(nbytes)) is None:
-            return np.empty(shape, dtype)
-        return np.ndarray(shape, dtype, block)
+        block = self._block(nbytes) if self.shared else None
+        return np.empty(shape, dtype) if block is None else np.ndarray(shape, dtype, block)
+
+    def _block(self, nbytes: int) -> np.ndarray | None:
+        """A block that no array refers to."""
+        for i, size in enumerate(self._sizes):
+            if nbytes <= size <= 4 * nbytes + mmap.PAGESIZE and self._unused(i):
+                return self._blocks[i]
+        return self._allocate(nbytes)
+
+    def _unused(self, place: int) -> bool:
+        """Whether no array refers to a block any more."""
+        return sys.getrefcount(self._blocks[place]) <= _UNUSED
 
     def _allocate(self, nbytes: int) -> np.ndarray | None:
-        free = [i for i, block in enumerate(self._blocks) if block is not None and sys.getrefcount(block) == _UNUSED + 1]
+        free = [i for i, size in enumerate(self._sizes) if size >= 0 and self._unused(i)]
         for i in free[:len(free) - _SPARE] if len(free) > _SPARE else []:
             self._release(i)
-        place = next((i for i, block in enumerate(self._blocks) if block is None), len(self._blocks))
+        place = next((i for i, size in enumerate(self._sizes) if size < 0), len(self._sizes))
         if place >= shared.BLOCKS:
             return None
         capacity = (nbytes // mmap.PAGESIZE + 1) * mmap.PAGESIZE
@@ -133,14 +144,14 @@ class Stack:
         self.node.own(place, self._generation * shared.BLOCKS + place, file, block)
         self._files_of[place] = file
         if place == len(self._blocks):
-            self._blocks.append(block)
-        else:
-            self._blocks[place] = block
+            self._blocks.append(None)
+            self._sizes.append(0)
+        self._blocks[place], self._sizes[place] = block, capacity
         return block
 
     def _release(self, place: int) -> None:
         os.close(self._files_of.pop(place))
-        self._blocks[place] = None
+        self._blocks[place], self._sizes[place] = None, -1
         self.node.own(place, 0, 0, None)
 
     def _rows_like(self, X: np.ndarray) -> np.ndarray:
@@ -149,11 +160,13 @@ class Stack:
     def _grow(self, nbytes: int) -> None:
         """Have a block to copy rows to."""
         patience = None
-        while (answer := self.node.room()) >= 0:
+        while (answer := self.node.room(nbytes)) >= 0:
             late = int(self.near[answer & 0xFFFFFFFF])
             patience = patience or Patience(f"rank {late} to read earlier rows of this rank")
             patience.look()
-        block = self._allocate(nbytes)
+        if answer == -2:
+            return
+        block = self._block(nbytes)
         if block is None:
             raise MemoryError(f"no shared memory for {nbytes} bytes of rows on rank {self.near[self.me]}: keep fewer results, "
                               "raise the limits (ulimit -n, ulimit -f), or set MPIDEC_TRANSPORT=neighbor")
@@ -183,6 +196,7 @@ class Stack:
             if block is not None:
                 self._release(place)
         self._blocks.clear()
+        self._sizes.clear()
         for file in self._files:
             os.close(file)
         self._files.clear()
