@@ -23,14 +23,14 @@ def test_a_late_rank_ends_the_job(mpirun, transport, words):
     assert "MPIDEC_TIMEOUT=SECONDS allows more" in done.stderr
 
 
-ELSEWHERE = ("import mpidec, numpy as np\n"
+ELSEWHERE = ("import mpidec, numpy as np, sys\n"
              "with mpidec.Network(transport={transport!r}) as net:\n"
              "    W = net.mixer(mpidec.topology.ring(net.n))\n"
              "    for _ in range(3): W(np.zeros((1, 3)))\n"
              "    try:\n"
              "        net.mean(np.zeros((1, 3))) if net.rank == 1 else W(np.zeros((1, 3)))\n"
              "    except ValueError as error:\n"
-             "        print(net.rank, error, flush=True)\n")
+             "        sys.stdout.write(f'{net.rank} {error}\\n'); sys.stdout.flush()\n")
 
 
 @pytest.mark.parametrize("transport", ["shared", "neighbor", "p2p"])

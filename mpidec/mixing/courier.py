@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .messages import Past
 from .plan import Plan, Route
 from .transport import Flight, Wire
 from .waiting import Exchange, abandon
@@ -57,19 +58,27 @@ class Courier:
         """
         net, periodic = self._net, self._periodic
         messenger, before = net.messenger, net._begun()
-        if kind not in self._marks:
-            mark = f"rows of {' x '.join(map(str, kind[1]))} {kind[2]}, topology #{self._mark & 0xFFFFFFFF:08x}"
-            self._marks[kind] = kind[0] + self._over, mark, frozenset(route.dests.tolist()), route.sources.tolist()
-        op, mark, dests, sources = self._marks[kind]
+        op, mark, dests, sources = self.words(kind, route)
         kinds, key = self._kinds, plan if periodic else None
         if net.transport == "neighbor" and periodic and plan not in self.wires:
             number = messenger.agree(op, mark, dests)      # what follows is collective
         elif net.check and kinds.get(key) != kind:
             number = messenger.verify(op, mark, dests, sources)
         else:
-            number = messenger.note(op, mark, dests)
+            number = messenger.note(Past(op, "", mark, dests, ""))
         kinds[key] = kind
         return partial(messenger.ask, sources, number, op, mark, before)
+
+    def words(self, kind: Kind, route: Route) -> tuple[str, str, frozenset[int], list[int]]:
+        """What an exchange is called, what must be the same on both sides, and who sends to whom."""
+        if kind not in self._marks:
+            mark = f"rows of {' x '.join(map(str, kind[1]))} {kind[2]}, topology #{self._mark & 0xFFFFFFFF:08x}"
+            self._marks[kind] = kind[0] + self._over, mark, frozenset(route.dests.tolist()), route.sources.tolist()
+        return self._marks[kind]
+
+    def last(self, plan: Plan) -> Kind | None:
+        """What was exchanged last over the wire of a plan that comes again."""
+        return self._kinds.get(plan) if self._periodic else None
 
     def free(self) -> None:
         """Free the communicator; collective."""

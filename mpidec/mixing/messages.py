@@ -61,6 +61,7 @@ class Messenger:
         self._pairs: Counter[int] = Counter()
         self._active: dict[tuple[int, int], Call] = {}
         self._past: OrderedDict[tuple[int, int], Past] = OrderedDict()
+        self._notes: list[tuple[int, Past | None]] = [(0, None)] * REMEMBERED       # calls without letters
         self._early: dict[tuple[int, int], list[tuple[int, Letter, np.ndarray]]] = {}
         self._orphans: list[tuple[list[MPI.Request], Any]] = []
         self._late: list[Disagreement] = []
@@ -78,7 +79,7 @@ class Messenger:
         self._pairs[peer] += 1
         return Call(self, op, self._pairs[peer], peer)
 
-    def note(self, op: str, mark: str, out: frozenset[int]) -> int:
+    def note(self, past: Past) -> int:
         """A call that is carried out without letters has begun: its number, under which others may ask for it.
 
         Raises
@@ -88,12 +89,12 @@ class Messenger:
         """
         if self.broken:
             raise RuntimeError(f"the network is out of step ({self.broken}): close it and make a new one")
-        self._count += 1
-        key = self._count, -1
-        self._remember(key, Past(op, "", mark, out, ""))
-        for source, letter, data in self._early.pop(key, ()):
-            self._deliver(source, letter, data)
-        return self._count
+        self._count = number = self._count + 1
+        self._notes[number % REMEMBERED] = number, past
+        if self._early:
+            for source, letter, data in self._early.pop((number, -1), ()):
+                self._deliver(source, letter, data)
+        return number
 
     def verify(self, op: str, mark: str, dests: Iterable[int], sources: Iterable[int]) -> int:
         """The same, after letters have been exchanged: returns when the ranks `sources` have the same `op` and `mark`.
@@ -142,9 +143,9 @@ class Messenger:
         self.progress()
         self._waiting = None
         if self._late:
-            key = number, -1
             self.broken = str(self._late[0])
-            self._remember(key, self._past.get(key, Past(op, "", mark, frozenset(), ""))._replace(error=str(self._late[0])))
+            past = self._ended((number, -1)) or Past(op, "", mark, frozenset(), "")
+            self._notes[number % REMEMBERED] = number, past._replace(error=self.broken)
         self.complain()
 
     def ask_about_mixing(self, rank: int, number: int, op: str, before: int | None = None) -> None:
@@ -287,12 +288,14 @@ class Messenger:
         """A call has ended."""
         self._quarreled |= bool(call.text)
         self._active.pop(_key(call), None)
-        self._remember(_key(call), Past(call.op, call.mode, call.mark, call.out, call.text))
-
-    def _remember(self, key: tuple[int, int], past: Past) -> None:
-        self._past[key] = past
+        self._past[_key(call)] = Past(call.op, call.mode, call.mark, call.out, call.text)
         if len(self._past) > REMEMBERED:
             self._past.popitem(last=False)
+
+    def _ended(self, key: tuple[int, int]) -> Past | None:
+        """What is remembered of a call that is not under way with letters."""
+        number, noted = self._notes[key[0] % REMEMBERED]
+        return noted if number == key[0] and key[1] == -1 else self._past.get(key)
 
     def _ask(self) -> None:
         for call in self._active.values():          # others may wait for any of them
@@ -300,7 +303,7 @@ class Messenger:
 
     def _deliver(self, source: int, letter: Letter, inline: np.ndarray) -> None:
         key = (letter.number, source if letter.pair else -1)
-        call, past = self._active.get(key), self._past.get(key)
+        call, past = self._active.get(key), self._ended(key)
         if letter.kind == DATA:
             data = inline if letter.nbytes <= INLINE else np.empty(letter.nbytes, np.uint8)
             problem = call.objection(source, letter) if call is not None else None
@@ -339,7 +342,7 @@ class Messenger:
             self._reply(REFUSED, source, letter, f"rank {source} is in {letter.op}, rank {self.rank} closes the network")
         elif letter.number > self.mixings() and letter.before < self._count:
             key = letter.before + 1, -1
-            record = self._active.get(key) or self._past.get(key)
+            record = self._active.get(key) or self._ended(key)
             self._dispute(source, letter, describe(record.op, record.mode, key[0]) if record is not None else f"call {key[0]}")
 
     def _dispute(self, source: int, letter: Letter, mine: str) -> None:

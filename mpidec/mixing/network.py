@@ -20,6 +20,7 @@ from .kernel import ordered_sum
 from .launch import abort_when_uncaught, check_launcher
 from .letters import tree
 from .local import LocalView
+from .messages import Past
 from .stack import Stack
 from .transport import Wire, wire
 from .waiting import wait_until
@@ -270,7 +271,7 @@ class Network(LocalView):
             number = messenger.agree(op, mark)
             self._agreed.add((op, mark))
         else:
-            number = messenger.note(op, mark, self._others)
+            number = messenger.note(Past(op, "", mark, self._others, ""))
         parent, children = tree(self.rank, self.size)
         near = children if parent is None else [parent, *children]
 

@@ -91,7 +91,7 @@ class Wire:
     """
 
     def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, buffers: Buffers, small: int):
-        self._comm, self._row_type, self._buffers, self._small = comm, row_type, buffers, small
+        self.comm, self._row_type, self._buffers, self._small = comm, row_type, buffers, small
         self._slots: OrderedDict[Any, list[Any]] = OrderedDict()    # (route, shape of a row, dtype): [exchanges so far, slots]
         self._free_slots = weakref.finalize(self, _free, self._slots)
         self.flying: set[Flight] = set()
@@ -187,10 +187,10 @@ class Neighbor(Wire):
         super().__init__(graph, row_type, buffers, small if persistent_collectives() else -1)
 
     def _bind(self, route: Route, send: np.ndarray, recv: np.ndarray, row: MPI.Datatype) -> list[MPI.Prequest]:
-        return [self._comm.Neighbor_alltoallv_init(*_arguments(route, send, recv, row))]  # type: ignore[attr-defined]
+        return [self.comm.Neighbor_alltoallv_init(*_arguments(route, send, recv, row))]  # type: ignore[attr-defined]
 
     def _post(self, route: Route, send: np.ndarray, recv: np.ndarray, row: MPI.Datatype) -> list[MPI.Request]:
-        return [self._comm.Ineighbor_alltoallv(*_arguments(route, send, recv, row))]  # type: ignore[attr-defined]
+        return [self.comm.Ineighbor_alltoallv(*_arguments(route, send, recv, row))]  # type: ignore[attr-defined]
 
     def _vacate(self, flight: Flight) -> bool:
         _land(flight)
@@ -198,8 +198,8 @@ class Neighbor(Wire):
 
     def free(self) -> None:
         super().free()
-        if self._comm != MPI.COMM_NULL:
-            self._comm.Free()
+        if self.comm != MPI.COMM_NULL:
+            self.comm.Free()
 
 
 class PointToPoint(Wire):
@@ -210,15 +210,15 @@ class PointToPoint(Wire):
 
     def __init__(self, comm: MPI.Intracomm, plan: Plan, row_type: RowTypes, buffers: Buffers, small: int):
         super().__init__(comm, row_type, buffers, small)
-        self._tag = plan.topology.fingerprint() % _TAGS
+        self.tag = plan.topology.fingerprint() % _TAGS
 
     def _bind(self, route: Route, send: np.ndarray, recv: np.ndarray, row: MPI.Datatype) -> list[MPI.Prequest]:
-        return [self._comm.Recv_init([rows, len(rows), row], rank, self._tag) for rows, rank in _arriving(route, recv)] \
-            + [self._comm.Send_init([rows, len(rows), row], rank, self._tag) for rows, rank in _leaving(route, send)]
+        return [self.comm.Recv_init([rows, len(rows), row], rank, self.tag) for rows, rank in arriving(route, recv)] \
+            + [self.comm.Send_init([rows, len(rows), row], rank, self.tag) for rows, rank in leaving(route, send)]
 
     def _post(self, route: Route, send: np.ndarray, recv: np.ndarray, row: MPI.Datatype) -> list[MPI.Request]:
-        return [self._comm.Irecv([rows, len(rows), row], rank, self._tag) for rows, rank in _arriving(route, recv)] \
-            + [self._comm.Isend([rows, len(rows), row], rank, self._tag) for rows, rank in _leaving(route, send)]
+        return [self.comm.Irecv([rows, len(rows), row], rank, self.tag) for rows, rank in arriving(route, recv)] \
+            + [self.comm.Isend([rows, len(rows), row], rank, self.tag) for rows, rank in leaving(route, send)]
 
     def _vacate(self, flight: Flight) -> bool:
         return flight.test()
@@ -267,12 +267,14 @@ def _arguments(route: Route, send: np.ndarray, recv: np.ndarray, row: MPI.Dataty
     return [send, (route.send_counts, route.send_starts), row], [recv, (route.recv_counts, route.recv_starts), row]
 
 
-def _arriving(route: Route, recv: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+def arriving(route: Route, recv: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+    """The rows that come from each rank."""
     for rank, start, count in zip(route.sources.tolist(), route.recv_starts.tolist(), route.recv_counts.tolist()):
         yield recv[start:start + count], rank
 
 
-def _leaving(route: Route, send: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+def leaving(route: Route, send: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+    """The rows that go to each rank."""
     for rank, start, count in zip(route.dests.tolist(), route.send_starts.tolist(), route.send_counts.tolist()):
         yield send[start:start + count], rank
 

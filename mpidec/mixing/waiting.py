@@ -19,6 +19,17 @@ _ABANDONED: list[object] = []
 _FIRST, _RARELY = 0.1, 10.0                         # seconds after which others are asked, and at most between two times
 
 
+def _crowded() -> bool:
+    """Whether there are more ranks than cores on this host, as far as the launcher tells."""
+    for variable in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+        if os.environ.get(variable, "").isdigit():
+            return int(os.environ[variable]) > len(os.sched_getaffinity(0))
+    return True
+
+
+CROWDED = _crowded()
+
+
 def timeout() -> float:
     """Seconds that a rank waits for another one: `MPIDEC_TIMEOUT`, 60 by default, `inf` for ever."""
     text = os.environ.get("MPIDEC_TIMEOUT") or "60"
