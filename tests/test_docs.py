@@ -65,12 +65,13 @@ def table(heading: str) -> set[str]:
 
 @pytest.mark.launch
 def test_tables_name_what_there_is(mpirun):
-    """The tables of README and ``--list`` name the same problems, data sets, solvers and topologies."""
+    """The tables of README and ``--list`` name the same problems, data sets, solvers, topologies and codecs."""
     listed = mpirun(0, ["-m", "mpidec.run", "--list"], check=True).stdout
     names = set(re.findall(r"^ +([a-z]\w*)", listed, re.MULTILINE))
-    for heading in ("### Topologies", "### Solvers", "### Problems and data"):
+    headings = ("### Topologies", "### Solvers", "### Codecs", "### Problems and data")
+    for heading in headings:
         assert table(heading) <= names, f"{heading}: {table(heading) - names} not in --list"
-    named = set().union(*map(table, ("### Topologies", "### Solvers", "### Problems and data")))
+    named = set().union(*map(table, headings))
     assert names <= named, f"README leaves out {names - named}"
 
 
