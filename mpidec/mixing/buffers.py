@@ -84,3 +84,10 @@ class Buffers:
                 memory.madvise(mmap.MADV_HUGEPAGE)
         self._blocks.append([memory, None, 0, nbytes])
         return self._blocks[-1]
+
+    def clear(self) -> None:
+        """Give back what no array refers to."""
+        self._blocks = [block for block in self._blocks if block[1]() is not None]
+
+
+POOL = Buffers()                                    # of messages that belong to no topology

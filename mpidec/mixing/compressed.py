@@ -117,11 +117,20 @@ class Compressed(Derived):
     Parameters
     ----------
     W : Mixer
+        One that is neither compressed nor accelerated.
     codec : Codec
     feedback : bool
+        Only with the same neighbours at every step.
     gamma : float, optional
         By default :math:`\delta / (2 - \delta)` with feedback, the largest for which random coordinates are stable whatever the
         spectrum of W; without, 1, or :math:`\delta` if C is unbiased.
+
+    Raises
+    ------
+    ValueError
+        If W is compressed or accelerated already, feedback is asked for over a schedule, or gamma is not in (0, 1].
+    TypeError
+        When it is called with rows of other numbers than float32 and float64.
 
     Notes
     -----
@@ -198,6 +207,11 @@ class Compressed(Derived):
 
     def recall(self, memory: Mapping[str, np.ndarray]) -> None:
         r"""Take up the :math:`\hat X` of the local agents that `memory` returned, on any number of ranks.
+
+        Raises
+        ------
+        ValueError
+            If the mixer works without feedback and there is something to recall.
 
         Notes
         -----

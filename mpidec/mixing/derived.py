@@ -148,7 +148,13 @@ class Derived:
         return {}
 
     def recall(self, memory: Mapping[str, np.ndarray]) -> None:
-        """Go on with the `memory` of another such mixer, on any number of ranks; collective."""
+        """Go on with the `memory` of another such mixer, on any number of ranks; collective.
+
+        Raises
+        ------
+        ValueError
+            If this mixer has no memory, and there is something to recall.
+        """
         if memory:
             raise ValueError(f"{type(self).__name__} has no memory to recall, got {', '.join(memory)}")
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from .buffers import POOL
 from .calls import Call
 from .letters import ACROSS, ASKS, DATA, FAILED, LAST, MIXES, OK, REFUSED, Disagreement, Letter, Script, describe
 from .waiting import Patience, timeout
@@ -305,7 +306,7 @@ class Messenger:
         key = (letter.number, source if letter.pair else -1)
         call, past = self._active.get(key), self._ended(key)
         if letter.kind == DATA:
-            data = inline if letter.nbytes <= INLINE else np.empty(letter.nbytes, np.uint8)
+            data = inline if letter.nbytes <= INLINE else POOL.empty((letter.nbytes,), np.dtype(np.uint8))
             problem = call.objection(source, letter) if call is not None else None
             if call is not None and problem is None:
                 call.accept(source, letter, data)

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from .arrays import empty_like
 from .blocks import Blocks
-from .buffers import Buffers, RowTypes
+from .buffers import POOL, Buffers, RowTypes
 from .kernel import ordered_sum
 from .launch import abort_when_uncaught, check_launcher
 from .letters import tree
@@ -291,6 +291,7 @@ class Network(LocalView):
         if self.stack is not None:
             self.stack.close()
         self.row_type.free()
+        POOL.clear()
         self.comm.Free()
         if error is not None:
             raise error

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from .arrays import Home, to_host
+from .buffers import POOL
 from .formats import BFLOAT16, narrow, widen
 from .formats import flat_dtype as flat_dtype
 from .formats import working as working
+
+_PIECE = 1 << 14                                    # numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +70,17 @@ class Wire:
 
 def combine(terms: Iterable[tuple[float, np.ndarray]], like: np.ndarray) -> np.ndarray:
     """`sum_t weight_t * flat_t`, term by term in the order given, in the dtype of `like`; always a new array."""
-    total = np.zeros_like(like)
-    real = like.real.dtype.type
-    for t, (weight, flat) in enumerate(terms):
-        if t == 0:
-            np.multiply(flat, real(weight), out=total)
-        else:
-            total += flat * real(weight)
+    given, real = list(terms), like.real.dtype.type
+    total = POOL.empty(like.shape, like.dtype)
+    if not given:
+        total.fill(0)
+    product = np.empty(min(_PIECE, len(total)), like.dtype)
+    for start in range(0, len(total), _PIECE):      # pieces that stay in the cache
+        piece = slice(start, start + _PIECE)
+        for t, (weight, flat) in enumerate(given):
+            if t == 0:
+                np.multiply(flat[piece], real(weight), out=total[piece])
+            else:
+                some = np.multiply(flat[piece], real(weight), out=product[:len(total) - start])
+                total[piece] += some
     return total
