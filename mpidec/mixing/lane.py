@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .phase import Phase
 
 _PLACES = 4                                         # places of rows whose requests are kept
-_TURNS = 1000                                       # looks at messages before a clock is read
+_TURNS, _SPINS = 1000, 100                          # looks at messages before a clock is read, and before others may run
 
 
 class Lane:
@@ -68,7 +68,7 @@ class Lane:
             if not turns:
                 self._wait(requests, number)
                 break
-            if CROWDED:
+            if CROWDED or turns < _TURNS - _SPINS:
                 os.sched_yield()
         weights = self._weights
         if type(weights) is Weights:
