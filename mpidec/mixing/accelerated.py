@@ -79,8 +79,8 @@ class Accelerated(Derived):
     -----
     Sent per call: K rows to each neighbour, one after the other; `start` returns when the last of them is under way.  The
     average is kept.  The eigenvalues of :math:`P_K(W)` reach down to -`contraction()`, often below those of W, and a solver that
-    needs them well above -1 then needs smaller steps, or more mixings.  Over a compressed mixer, W is :math:`I + \gamma (W - I)`, and each of the K mixings has a memory of its
-    own.
+    needs them well above -1 then needs smaller steps, or more mixings.  Over a compressed mixer, W is
+    :math:`I + \gamma (W - I)`, and each of the K mixings has a memory of its own.
 
     References
     ----------
