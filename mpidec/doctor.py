@@ -144,7 +144,7 @@ def transports(comm: MPI.Intracomm) -> Finding:
         chosen = net.transport
         near = comm.allgather({int(rank) for rank in getattr(getattr(net, "stack", None), "near", ())} - {comm.rank})
         graph = topology.exponential(comm.size)
-    sent = "p2p" if chosen == "p2p" else "neighbor"
+    sent = "neighbor" if chosen == "neighbor" else "p2p"
     way = {(i, j): "shared" if int(j) in near[i] else sent for i in range(comm.size) for j in graph.in_neighbors(i).tolist()}
     count = ", ".join(f"{ways} {name}" for name, ways in Counter(way.values()).items())
     text = f"{chosen}: on an exponential graph {count} (pairs of ranks)"

@@ -62,7 +62,7 @@ def test_all_is_well_on_three_ranks(mpirun, tmp_path):
 
 def test_one_node_or_several(mpirun, tmp_path):
     done = mpirun(3, ["-m", "mpidec.doctor"], env={"MPIDEC_RANKS_PER_NODE": "1"}, cwd=tmp_path, check=True)
-    assert re.search(r"^ +2: 0 neighbor, 1 neighbor$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ +2: 0 p2p, 1 p2p$", done.stdout, re.MULTILINE)
 
 
 def test_what_is_broken_on_one_rank_and_what_hangs(mpirun, tmp_path):
@@ -72,7 +72,7 @@ def test_what_is_broken_on_one_rank_and_what_hangs(mpirun, tmp_path):
     assert re.search(r"^FAIL hangs +rank 0: after 1.5 s it is in it$", done.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name, status", [("Dup", 1), ("Allocate_shared", 0)])
+@pytest.mark.parametrize("name, status", [("Dup", 1), ("shared memory", 0)])
 def test_a_broken_self_test_makes_the_exit_status(name, status, monkeypatch, capsys):
     def broken(comm):
         raise MPI.Exception(MPI.ERR_OTHER)

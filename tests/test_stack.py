@@ -105,3 +105,31 @@ def test_too_many_mixings_under_way(net):
     for one in reversed(pending):
         np.testing.assert_array_equal(one.wait(), np.ones((net.m, 2)))
 
+
+
+def pair(n, i, j):
+    W = np.eye(n)
+    W[i, i] = W[j, j] = W[i, j] = W[j, i] = 0.5
+    return T.from_weights(W, connected=False)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_no_rank_is_64_mixings_ahead_of_one_that_reads_from_it(net):
+    """Ranks 0 and 1 meet in one of 64 steps; in the others rank 0 is alone, and could be long past it."""
+    n, period = net.n, 64
+    W = net.mixer(T.cycle([pair(n, 0, 1), *[pair(n, 1, 2)] * (period - 1)]))
+    for k in range(6 * period):
+        if net.rank == 1 and k % period == 0:
+            time.sleep(0.003)
+        Y = W.at(k)(np.full((1, 3), 100.0 * k + net.rank))
+        if k % period == 0 and net.rank < 2:
+            np.testing.assert_array_equal(Y, np.full((1, 3), 100.0 * k + 0.5))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_mixing_under_way_outlives_the_slots(net):
+    W = net.mixer(T.complete(net.n))
+    first = W.start(np.full((1, 3), float(net.rank)))
+    for k in range(150):
+        np.testing.assert_allclose(W(np.full((1, 3), float(k + net.rank))), np.full((1, 3), k + (net.n - 1) / 2), rtol=1e-14)
+    np.testing.assert_allclose(first.wait(), np.full((1, 3), (net.n - 1) / 2), rtol=1e-14)

@@ -39,3 +39,17 @@ def test_ranks_in_different_calls_are_told_long_before_the_time_is_over(mpirun, 
     found = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line)
     assert set(found) >= {"0", "1", "2"}, done.stdout + done.stderr
     assert all("rank 1" in text and ("net.sum" in text or "closes the network" in text) for text in found.values()), found
+
+
+LATE_ONCE = ("import mpidec, numpy as np, time\n"
+             "with mpidec.Network(transport={transport!r}) as net:\n"
+             "    W = net.mixer(mpidec.topology.ring(net.n))\n"
+             "    for k in range(6000):\n"
+             "        if k == 10 and net.rank == 0: time.sleep(0.4)\n"
+             "        W(np.ones((1, 3)))\n")
+
+
+@pytest.mark.parametrize("transport", ["shared", "p2p"])
+def test_a_question_that_is_read_late_does_no_harm(mpirun, transport):
+    """Rank 1 asks once where rank 0 is; rank 0 reads that when it closes, long after the answer was clear."""
+    mpirun(2, ["-c", LATE_ONCE.format(transport=transport)], timeout=60, check=True)

@@ -50,6 +50,7 @@ typedef struct {
     Map **maps;                                          /* BLOCKS of each rank that has been read from */
     Own own[BLOCKS];
     Copy copy[SLOTS];
+    PyObject *posted[SLOTS];                             /* the Reader of the mixing that each slot is used for */
     PyObject *array, *empty_like, *rows, *grow;          /* numpy.ndarray, numpy.empty_like, rows(X), grow(bytes) */
 } Node;
 
@@ -267,6 +268,20 @@ static PyObject *resume(Reader *r, int64_t answer, uint64_t seq, int in_place, P
 static int publish(Reader *r, const char *x, Py_ssize_t len, uint64_t tag, uint64_t *seq)
 {
     Node *node = r->node;
+    PyObject **posted = &node->posted[(node->seq + 1) % SLOTS];
+    if (*posted) {                                       /* nobody may still need what the slot says */
+        uint64_t last = node->seq + 1 - SLOTS;
+        Reader *before = (Reader *)Py_NewRef(*posted);
+        int64_t answer = drain(before, last, 0);
+        if (answer >> 32 == REFUSED && slot(node, node->me, last)->tag == (before->mark ^ GAVE_UP))
+            answer = READY;
+        PyObject *drained = answer == READY ? Py_NewRef(Py_None) : resume(before, answer, last, 0, Py_None, Py_None);
+        Py_DECREF(before);
+        if (!drained)
+            return -1;
+        Py_DECREF(drained);
+        Py_CLEAR(*posted);
+    }
     static const Own nobody;                              /* reads these rows */
     const Own *own = r->nout ? NULL : &nobody;
     for (int64_t i = 0; len > SMALL && i < node->blocks && !own; i++)
@@ -303,6 +318,8 @@ static int publish(Reader *r, const char *x, Py_ssize_t len, uint64_t tag, uint6
         }
     }
     *seq = ++node->seq;
+    if (r->nout)
+        *posted = Py_NewRef((PyObject *)r);
     Slot *s = slot(node, node->me, *seq);
     s->block = own->block;
     s->file = own->file;
@@ -356,6 +373,8 @@ static int node_traverse(PyObject *self, visitproc visit, void *arg)
         Py_VISIT(node->copy[i].block);
         Py_VISIT(node->copy[i].reader);
     }
+    for (int i = 0; i < SLOTS; i++)
+        Py_VISIT(node->posted[i]);
     return 0;
 }
 
@@ -371,6 +390,8 @@ static int node_clear(PyObject *self)
         Py_XDECREF(last.block);
         Py_XDECREF(last.reader);
     }
+    for (int i = 0; i < SLOTS; i++)
+        Py_CLEAR(node->posted[i]);
     return 0;
 }
 

@@ -325,9 +325,10 @@ class Messenger:
 
     def _answer(self, call: Call | None, past: Past | None, source: int, letter: Letter) -> None:
         record = call if call is not None else past
-        if record is None:                          # this rank makes no more calls
-            self._reply(REFUSED, source, letter, f"rank {source} is in {describe(letter.op, letter.mode, letter.number)}, "
-                                                 f"rank {self.rank} closes the network")
+        if record is None:
+            if letter.number > (self._pairs[source] if letter.pair else self._count):       # this rank makes no more calls
+                self._reply(REFUSED, source, letter, f"rank {source} is in {describe(letter.op, letter.mode, letter.number)}, "
+                                                     f"rank {self.rank} closes the network")
             return
         if past is not None and past.error:
             self._reply(FAILED, source, letter, past.error)
@@ -339,9 +340,11 @@ class Messenger:
                           f"{describe(letter.op, letter.mode, letter.number)}, rank {self.rank} does not send one")
 
     def _answer_about_mixing(self, source: int, letter: Letter) -> None:
+        if letter.number <= self.mixings():
+            return                                  # the question is old
         if self._closing:
             self._reply(REFUSED, source, letter, f"rank {source} is in {letter.op}, rank {self.rank} closes the network")
-        elif letter.number > self.mixings() and letter.before < self._count:
+        elif letter.before < self._count:
             key = letter.before + 1, -1
             record = self._active.get(key) or self._ended(key)
             self._dispute(source, letter, describe(record.op, record.mode, key[0]) if record is not None else f"call {key[0]}")

@@ -4,6 +4,8 @@ Each function is collective, and raises if the result is wrong; a call that hang
 """
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +78,33 @@ def isend_irecv(comm: MPI.Intracomm) -> None:
     same(arrived, np.full(1 << 16, left))
 
 
+def persistent(comm: MPI.Intracomm) -> None:
+    """Requests that are made once and started twice, around the ring."""
+    arrived, sent, left = np.empty(1000), np.empty(1000), (comm.rank - 1) % comm.size
+    requests = [comm.Recv_init(arrived, left), comm.Send_init(sent, (comm.rank + 1) % comm.size)]
+    for turn in (1, 2):
+        sent[:] = turn * comm.rank
+        MPI.Prequest.Startall(requests)
+        MPI.Request.Waitall(requests)
+        same(arrived, np.full(1000, turn * left))
+    for request in requests:
+        request.Free()
+
+
+def nonblocking(comm: MPI.Intracomm) -> None:
+    """The collectives that a rank looks after while it waits."""
+    ranks, ones = np.arange(comm.size), np.ones(comm.size, int)
+    mine, least = np.array([comm.rank + 3]), np.empty(1, int)
+    ours, all_ours, gathered = np.empty(comm.size, int), np.empty(comm.size, int), np.empty(comm.size, int)
+    for request in (comm.Iallreduce(mine, least, MPI.MIN), comm.Ialltoallv([ranks, ones], [ours, ones]),
+                    comm.Iallgatherv(mine, [all_ours, ones]),
+                    comm.Igatherv(mine, [gathered, ones] if comm.rank == 0 else None), comm.Ibarrier()):
+        request.Wait()
+    same([least[0], *ours, *all_ours], [3, *[comm.rank] * comm.size, *(ranks + 3)])
+    if comm.rank == 0:
+        same(gathered, ranks + 3)
+
+
 def ineighbor_alltoallv(comm: MPI.Intracomm) -> None:
     """Along a directed chain: the first rank has nobody to receive from, the last one nobody to send to."""
     sources, dests = list(range(comm.rank))[-1:], list(range(comm.rank + 1, comm.size))[:1]
@@ -86,20 +115,25 @@ def ineighbor_alltoallv(comm: MPI.Intracomm) -> None:
     same(arrived, np.repeat(sources, 2))
 
 
-def shared_window(comm: MPI.Intracomm) -> None:
-    """Memory that the ranks of a host share."""
+def shared_memory(comm: MPI.Intracomm) -> None:
+    """Anonymous memory of each rank of a host, opened by the others."""
     node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
-    window: Any = MPI.Win.Allocate_shared(8 * node.size if node.rank == 0 else 0, 8, comm=node)
-    rows = np.frombuffer(window.Shared_query(0)[0], np.float64)
-    window.Fence()
-    rows[node.rank] = node.rank
-    window.Fence()
-    seen = rows.copy()
-    window.Fence()
-    del rows
-    window.Free()
-    same(seen, np.arange(node.size))
+    file = os.memfd_create("mpidec-selftest")
+    os.ftruncate(file, mmap.PAGESIZE)
+    mine = mmap.mmap(file, mmap.PAGESIZE)
+    mine[0] = node.rank % 256
+    places = node.allgather((os.getpid(), file))
+    seen = []
+    for pid, other in places:
+        opened = os.open(f"/proc/{pid}/fd/{other}", os.O_RDONLY)
+        with mmap.mmap(opened, mmap.PAGESIZE, prot=mmap.PROT_READ) as memory:
+            seen.append(memory[0])
+        os.close(opened)
+    node.Barrier()
+    mine.close()
+    os.close(file)
     node.Free()
+    same(seen, [rank % 256 for rank in range(len(places))])
 
 
 def mixing(transport: str, comm: MPI.Intracomm) -> None:
@@ -117,5 +151,6 @@ def mixing(transport: str, comm: MPI.Intracomm) -> None:
 TESTS: dict[str, Callable[[MPI.Intracomm], None]] = {
     "Dup": dup, "Split_type": split_type, "Allreduce": allreduce, "Allgatherv": allgatherv,
     "Alltoallv": alltoallv, "Gatherv, Scatterv": gatherv_scatterv, "Isend, Irecv": isend_irecv,
-    "Ineighbor_alltoallv": ineighbor_alltoallv, "Allocate_shared": shared_window}
-OPTIONAL = {"Allocate_shared"}                      # nothing of mpidec is broken without it
+    "persistent": persistent, "nonblocking": nonblocking, "Ineighbor_alltoallv": ineighbor_alltoallv,
+    "shared memory": shared_memory}
+OPTIONAL = {"shared memory"}                        # rows travel in messages without it
