@@ -58,7 +58,8 @@ def unchanged(comm, work, warm, times, memory, slack=4):
         before = after
         work(times)
         after = figures(comm)
-        grown = comm.allgather({key: (before[key], after[key]) for key in before if after[key] - before[key] > limit.get(key, slack)})
+        grown = comm.allgather({key: (before[key], after[key]) for key in before
+                                if after[key] - before[key] > limit.get(key, slack)})
         if not any(grown):
             break
     assert not any(grown), f"grown in {times} turns, for the third time, on each rank: {grown}; before {before}, after {after}"
