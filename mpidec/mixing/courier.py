@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .messages import Past
+from .answers import Past
 from .plan import Plan, Route
 from .transport import Flight, Wire
 from .waiting import Exchange, abandon

@@ -28,6 +28,7 @@ except ImportError:                                 # no compiler where the pack
 
 COMPILED = _kernel is not None
 _BLOCK = 256
+_BITS = {"f": 20, "d": 40}                          # s of `difference`
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,17 @@ class Weights:
         return self._casts[dtype]
 
     @cached_property
+    def _scaled(self) -> dict[str, Weights]:
+        return {}
+
+    def scaled(self, dtype: np.dtype) -> Weights:
+        """The same weights in the precision of the rows, times a power of two; see `difference`."""
+        if dtype.char not in self._scaled:
+            weights, factor = self.astype(dtype), dtype.type(2.0 ** _BITS[dtype.char])
+            self._scaled[dtype.char] = Weights(self.indptr, self.indices, weights.w * factor, weights.v * factor)
+        return self._scaled[dtype.char]
+
+    @cached_property
     def slots(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each t, the agents that have a t-th term, and where in the arrays it is."""
         degree = np.diff(self.indptr)
@@ -96,6 +108,11 @@ class Runs:
     @classmethod
     def of(cls, runs: Iterable[tuple[int, int, np.ndarray, np.ndarray]]) -> Runs:
         return cls([(start, stop, shifts[shifts != 0], weights[shifts != 0]) for start, stop, shifts, weights in runs])
+
+    def scaled(self, dtype: np.dtype) -> Runs:
+        """The same runs, their weights in the precision of the rows, times a power of two; see `difference`."""
+        factor = dtype.type(2.0 ** _BITS[dtype.char])
+        return Runs([(start, stop, shifts, weights.astype(dtype) * factor) for start, stop, shifts, weights in self.runs])
 
     def sum(self, X: np.ndarray, out: np.ndarray) -> np.ndarray:
         """`out = W X`, both of shape `(n, d)` and C-contiguous; every row of W sums to one."""
@@ -132,6 +149,26 @@ def weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndar
         _kernel.mix(w.indptr, w.indices, w.w, w.v, first, len(X), X, halo, out)
     else:
         _weighted_sum(weights.astype(out.dtype), X, halo, out, first)
+    return out
+
+
+def difference(weights: Weights | Runs, X: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
+    r"""`out = (W - I) X` in the precision of the difference, which may be much smaller than `X`: `out[i]` is
+    :math:`2^{-s} ((X_i + 2^s \sum_j (W_{ij} X_j - V_{ij} X_i)) - X_i)`.
+
+    Parameters
+    ----------
+    weights : Weights or Runs
+    X, halo, out : array (m, d), (others, d), (m, d)
+        As for `weighted_sum`, of float32 (s = 20) or float64 (s = 40), and of numbers that do not overflow times :math:`2^s`.
+    """
+    scaled = weights.scaled(out.dtype)
+    if isinstance(scaled, Runs):
+        scaled.sum(X, out)
+    else:
+        weighted_sum(scaled, X, halo, out)
+    out -= X
+    out *= out.dtype.type(0.5 ** _BITS[out.dtype.char])
     return out
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from mpi4py import MPI
 
+from .answers import Past
 from .buffers import Buffers
 from .kernel import Weights, weighted_sum
-from .messages import Past
 from .transport import PointToPoint, arriving, leaving
 from .waiting import CROWDED, abandon, wait_until
 

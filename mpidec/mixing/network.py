@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
+from .answers import Past
 from .arrays import empty_like
 from .blocks import Blocks
 from .buffers import POOL, Buffers, RowTypes
@@ -20,7 +21,6 @@ from .kernel import ordered_sum
 from .launch import abort_when_uncaught, check_launcher
 from .letters import tree
 from .local import LocalView
-from .messages import Past
 from .stack import Stack
 from .transport import Wire, wire
 from .waiting import wait_until

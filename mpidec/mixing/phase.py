@@ -15,7 +15,7 @@ from .courier import Courier
 from .devices import Device, device_of
 from .fused import start_half, start_many, start_resident
 from .gpu_mpi import gpu_mpi
-from .kernel import Runs, weighted_sum
+from .kernel import Runs, difference, weighted_sum
 from .lane import Lane
 from .letters import Disagreement
 from .links import Links, Setting
@@ -250,6 +250,10 @@ class Phase:
         """`out = W X`, from the rows of the local agents and those that `fetch` brought: `(m, d)`, `(len(halo), d)`, `(m, d)`."""
         weights = self.plan.weights
         return weights.sum(own, out) if isinstance(weights, Runs) else weighted_sum(weights, own, halo, out)
+
+    def difference(self, own: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """`out = (W - I) X` of float32 or float64, with rounding errors of the size of `out`, not of `X`; see `average`."""
+        return difference(self.plan.weights, own, halo, out)
 
     def spread(self, X: np.ndarray) -> np.ndarray:
         """The sender's row for each edge out of the local agents, sorted by sender, then receiver: `(m, ...) -> (edges, ...)`."""
