@@ -84,6 +84,17 @@ def test_the_average_is_kept_whatever_is_lost(name, feedback):
         np.testing.assert_allclose(net.mean(Y), X.mean(axis=0), rtol=1e-13)
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("name", CODECS)
+def test_the_average_does_not_drift(name):
+    X = stack()
+    with mpidec.Network(N) as net:
+        W = net.mixer(T.ring(N)).compress(name, feedback=False, **SMALL.get(name, {}))
+        for _ in range(2000):
+            X = W(X)
+    np.testing.assert_allclose(X.mean(axis=0), stack().mean(axis=0), rtol=1e-14)
+
+
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "blockwise8", "top_k", "rand_k"])
 def test_rows_that_agree_stay_as_they_are(name):
     x = np.tile(stack(1), (N, 1))
