@@ -185,7 +185,7 @@ class Cell:
 
     def _local(self, phase: Any) -> Callable[[], Any]:
         """One private copy and one fused weighted sum, of rows that are here already."""
-        entries = phase.rows(self.lo, self.hi)
+        entries = phase.source.rows(self.lo, self.hi)
         others = np.setdiff1d(entries.indices, np.arange(self.lo, self.hi))
         own = (entries.indices >= self.lo) & (entries.indices < self.hi)
         places = np.where(own, entries.indices - self.lo, self.hi - self.lo + np.searchsorted(others, entries.indices))

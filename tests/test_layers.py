@@ -176,3 +176,13 @@ def test_import_cost():
     rounds = [(seconds(base), seconds(ours)) for _ in range(9)]
     ratio = min(mine for _, mine in rounds) / min(theirs for theirs, _ in rounds)     # of the least disturbed ones
     assert ratio <= 1.3, f"import mpidec costs {ratio:.2f} x import mpi4py.MPI, numpy, scipy.sparse, h5py"
+
+
+@pytest.mark.launch
+def test_a_first_mixing_loads_neither_scipy_nor_h5py(mpirun):
+    """Many ranks start at once, on few file servers and cores: what a mixing does not need waits until it is needed."""
+    program = ("import sys, mpidec, numpy as np\n"
+               "with mpidec.Network(4) as net:\n"
+               "    net.mixer(mpidec.topology.exponential(4))(np.ones((4, 3)))\n"
+               "print(sorted({'scipy', 'h5py', 'networkx', 'matplotlib', 'sklearn', 'torch', 'cupy'} & set(sys.modules)))\n")
+    assert mpirun(0, ["-c", program], check=True).stdout.strip() == "[]"

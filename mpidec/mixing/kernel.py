@@ -16,10 +16,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import _sparsetools, csr_array
+
+if TYPE_CHECKING:
+    from ..topology.source import Block
 
 try:
     _kernel: Any = import_module("._kernel", __package__)
@@ -49,7 +51,7 @@ class Weights:
     v: np.ndarray
 
     @classmethod
-    def of(cls, lo: int, rows: csr_array, places: np.ndarray, columns: csr_array | None) -> Weights:
+    def of(cls, lo: int, rows: Block, places: np.ndarray, columns: Block | None) -> Weights:
         """From the rows of `W` of the agents from `lo` on, the places of their entries, and their columns (if only those
         sum to one)."""
         m, n = rows.shape
@@ -186,7 +188,7 @@ def _weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.nda
     np.add(own, total, out=out)
 
 
-def _pairs(rows: csr_array) -> np.ndarray:
+def _pairs(rows: Block) -> np.ndarray:
     """The entries as numbers `row * n + column`, ascending."""
     return np.repeat(np.arange(rows.shape[0]) * np.int64(rows.shape[1]), np.diff(rows.indptr)) + rows.indices
 
@@ -200,6 +202,7 @@ def _values(pairs: np.ndarray, some: np.ndarray, values: np.ndarray) -> np.ndarr
 
 def ordered_sum(Z: np.ndarray) -> np.ndarray:
     """Sum over the rows of `Z`, in blocks of 256 and then over the blocks: the same bits for any number of columns."""
+    from scipy.sparse import _sparsetools
     Z = np.ascontiguousarray(Z)
     while True:
         indptr = np.append(np.arange(0, len(Z), _BLOCK, dtype=np.int32), np.int32(len(Z)))

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from .blocks import Blocks
 from .kernel import Runs, Weights
 
 if TYPE_CHECKING:
     from ..topology import Topology
+    from ..topology.source import Block
 
 _NOBODY = np.empty(0, np.int64)
 _MANY, _SPARSE = 1024, 64                           # agents from which on, and degree up to which, runs of rows pay
@@ -77,7 +77,7 @@ class Plan:
         places = self._rows.indices
         if blocks.size > 1:
             places = self._places(places.astype(np.int64))
-        columns = topology.columns(self.lo, self.hi) if topology.kind == "column" else None
+        columns = topology.source.columns(self.lo, self.hi) if topology.kind == "column" else None
         self.weights = Weights.of(self.lo, self._rows, places, columns)
 
     def _places(self, agents: np.ndarray) -> np.ndarray:
@@ -116,13 +116,13 @@ class Plan:
         return source, indices - starts[source]
 
     @cached_property
-    def _rows(self) -> csr_array:
-        return self.topology.rows(self.lo, self.hi)
+    def _rows(self) -> Block:
+        return self.topology.source.rows(self.lo, self.hi)
 
     @cached_property
     def _out(self) -> tuple[np.ndarray, np.ndarray]:
         """Edges out of the local agents, `(agent, receiver)`, sorted by agent, then receiver; no self-loops."""
-        return _edges(self.topology.columns(self.lo, self.hi), self.lo)
+        return _edges(self.topology.source.columns(self.lo, self.hi), self.lo)
 
     @cached_property
     def _in(self) -> tuple[np.ndarray, np.ndarray]:
@@ -160,7 +160,7 @@ class Plan:
         source, row = np.where(owner == self.rank, 0, 1 + np.searchsorted(ranks, owner)), np.zeros(len(home), np.int64)
         for number, rank in enumerate([self.rank, *ranks.tolist()]):
             lo, hi = self.blocks.bounds(rank)
-            out = np.array(_edges(self.topology.columns(lo, hi), lo))
+            out = np.array(_edges(self.topology.source.columns(lo, hi), lo))
             mine = source == number
             row[mine] = np.searchsorted(out[0] * self.blocks.n + out[1], sender[mine] * self.blocks.n + home[mine])
         return source, row
@@ -176,7 +176,7 @@ class Plan:
         return self._in[0] - self.lo
 
 
-def _edges(rows: csr_array, lo: int) -> tuple[np.ndarray, np.ndarray]:
+def _edges(rows: Block, lo: int) -> tuple[np.ndarray, np.ndarray]:
     agent = lo + np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
     other = rows.indices.astype(np.int64)
     proper = agent != other

@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import h5py
-
 GRACE = 0.02  # seconds between a reader's open and its lock, at most
 SMALL = 4 << 20  # bytes that are copied sooner than GRACE is waited for
 
@@ -76,6 +74,7 @@ class AtomicFile(io.RawIOBase):
 
         If the block, or any write, fails then nothing is published, and the next update starts from the front again.
         """
+        import h5py
         self._prepare()
         try:
             with h5py.File(self, "w" if self._front < 0 else "r+") as file:

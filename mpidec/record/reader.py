@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 SCHEMA = 1
 RUNNING = "running"  # the outcome of a run that is going on, or was killed
@@ -121,6 +122,7 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
 @contextmanager
 def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open the file of a run for reading; a ``ValueError`` says what else it is."""
+    import h5py  # by ranks that have a file alone: it takes long to load
     path = os.fspath(path)
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path} is a folder, expected the file of a run")
@@ -143,6 +145,7 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 
 def _phases(file: Any, n: int) -> Iterator[csr_array]:
+    from scipy.sparse import csr_array
     group = file.get("topology", {})
     phases = [group] if "data" in group else [group[key] for key in sorted(group, key=int)]
     for phase in phases:

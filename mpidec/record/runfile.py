@@ -9,14 +9,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
-from scipy.sparse import csr_array
 
 from .atomic import AtomicFile
 from .reader import RUNNING, SCHEMA, last_checkpoint, open_run
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 COUNTERS = frozenset({"step", "rounds", "messages", "bytes"})  # stored as int64, everything else as float64
 BUFFER_BYTES, BUFFER_ROWS = 16 << 20, 8192

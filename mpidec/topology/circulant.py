@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from . import _check
-from .source import Run, Source, assemble, index_type
+from .source import Block, Run, Source, assemble, index_type
 from .spectra import laplacian_of_group
 from .topology import Topology
 from .weights import WeightsLike, resolve
@@ -216,10 +215,10 @@ class Circulant(Source):
     def arcs(self) -> int:
         return self.n * (len(self.hops) - 1)
 
-    def rows(self, lo: int, hi: int) -> csr_array:
+    def rows(self, lo: int, hi: int) -> Block:
         return _rows(self.n, self.hops, self.weights, lo, hi)
 
-    def columns(self, lo: int, hi: int) -> csr_array:
+    def columns(self, lo: int, hi: int) -> Block:
         return _rows(self.n, *self._transpose(), lo, hi)
 
     def runs(self) -> Iterator[Run]:
@@ -250,7 +249,7 @@ def _runs(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int
         start, k = stop, k + 1
 
 
-def _rows(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int, hi: int) -> csr_array:
+def _rows(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int, hi: int) -> Block:
     """Return the rows lo, ..., hi - 1."""
     m, width = hi - lo, len(hops)
     kind = index_type(n, m * width)

@@ -5,9 +5,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array
 
 from .source import TOLERANCE, Stored
 from .topology import Topology
@@ -15,6 +13,7 @@ from .weights import WeightsLike, stored
 
 if TYPE_CHECKING:
     import networkx
+    from scipy.sparse import csr_array
 
 
 def from_weights(W: ArrayLike | csr_array, *, signed: bool = False, connected: bool = True) -> Topology:
@@ -95,13 +94,14 @@ def from_networkx(G: networkx.Graph, weights: WeightsLike = "metropolis", *, con
             if u != v and (isinstance(weight, bool) or not isinstance(weight, (int, float, np.number))):
                 raise ValueError(f"{where}: edge ({u!r}, {v!r}) has weight {weight!r}, expected a number "
                                  "(weights='metropolis' needs none)")
+    from scipy.sparse import csr_array, diags_array
     A = csr_array(networkx.to_scipy_sparse_array(G, nodes, np.float64, "weight" if by_attribute else None)).T.tocoo()
     off = A.row != A.col
     A = csr_array((A.data[off], (A.row[off], A.col[off])), shape=A.shape)
     A.sum_duplicates()
     if not by_attribute:
         return _connected(where, stored(where, A, weights), connected)
-    matrix = csr_array(A + sp.diags_array(1 - A.sum(axis=1)))
+    matrix = csr_array(A + diags_array(1 - A.sum(axis=1)))
     _check_entries(matrix, signed=False, where=where)
     return _connected(where, Stored(matrix), connected)
 
@@ -111,7 +111,8 @@ def _matrix(W: Any) -> csr_array:
     if hasattr(W, "adj") or isinstance(W, Topology):
         remedy = "pass it as it is" if isinstance(W, Topology) else "from_networkx takes a graph"
         raise TypeError(f"{where}: expected a matrix, got {type(W).__name__} ({remedy})")
-    if not sp.issparse(W):
+    from scipy.sparse import csr_array, issparse
+    if not issparse(W):
         try:
             W = np.asarray(W)
         except ValueError:

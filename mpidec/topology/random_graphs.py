@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from . import _check
 from .topology import Topology
@@ -195,6 +194,7 @@ def _draw(where: str, n: int, seed: int, weights: WeightsLike, draw: Callable[[n
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed), counter=[0, 0, 0, attempt]))
         i, j = draw(rng)
         entries = np.ones(2 * len(i)), (np.r_[i, j], np.r_[j, i])
+        from scipy.sparse import csr_array
         source = stored(where, csr_array(entries, shape=(n, n)), weights)
         if source.connected:
             return Topology(where, source)

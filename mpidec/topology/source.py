@@ -4,16 +4,35 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Run = tuple[int, int, NDArray[np.int64], NDArray[np.float64]]
 
 TOLERANCE = 1e-10      # on the sums of rows and columns that a user's matrix has
+
+
+class Block(NamedTuple):
+    """Some rows of a matrix in CSR, the columns of each sorted and distinct: plain arrays, for SciPy takes long to load."""
+
+    data: NDArray[np.float64]
+    indices: NDArray[Any]
+    indptr: NDArray[Any]
+    shape: tuple[int, int]
+
+    @property
+    def csr(self) -> csr_array:
+        """The same as a SciPy array, without a copy."""
+        from scipy.sparse import csr_array
+        W = csr_array((self.data, self.indices, self.indptr), shape=self.shape, copy=False)
+        W.has_sorted_indices = True
+        W.has_canonical_format = True
+        return W
 
 
 class Source(ABC):
@@ -37,11 +56,11 @@ class Source(ABC):
         """Number of ordered pairs i != j with W[i, j] != 0."""
 
     @abstractmethod
-    def rows(self, lo: int, hi: int) -> csr_array:
+    def rows(self, lo: int, hi: int) -> Block:
         """Return W[lo:hi], shape (hi - lo, n)."""
 
     @abstractmethod
-    def columns(self, lo: int, hi: int) -> csr_array:
+    def columns(self, lo: int, hi: int) -> Block:
         """Return W[:, lo:hi].T, shape (hi - lo, n)."""
 
     def runs(self) -> Iterator[Run] | None:
@@ -51,7 +70,7 @@ class Source(ABC):
 
     def matrix(self) -> csr_array:
         """Return W, read-only."""
-        return frozen(self.rows(0, self.n))
+        return frozen(self.rows(0, self.n).csr)
 
     @abstractmethod
     def token(self) -> bytes:
@@ -67,11 +86,12 @@ class Stored(Source):
         rows, columns = (bool(np.all(np.abs(self.W.sum(axis=a) - 1) <= TOLERANCE)) for a in (1, 0))
         self.kind = "doubly" if rows and columns else "row" if rows else "column"
         self.WT = canonical(self.W.T.tocsr())
-        pattern, transposed = (sp.csr_array((np.ones(M.nnz, np.int8), M.indices, M.indptr), M.shape)
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+        pattern, transposed = (csr_array((np.ones(M.nnz, np.int8), M.indices, M.indptr), M.shape)
                                for M in (self.W, self.WT))
         self.directed = (pattern != transposed).nnz > 0
         self.symmetric = not self.directed and bool(np.allclose(self.W.data, self.WT.data, rtol=0, atol=1e-12))
-        from scipy.sparse.csgraph import connected_components
         self.parts = connected_components(self.W, self.directed, "strong")
         self.connected = bool(self.parts[0] == 1)
 
@@ -79,11 +99,11 @@ class Stored(Source):
     def arcs(self) -> int:
         return int(self.W.nnz - np.count_nonzero(self.W.diagonal()))
 
-    def rows(self, lo: int, hi: int) -> csr_array:
-        return self.W[lo:hi]
+    def rows(self, lo: int, hi: int) -> Block:
+        return _cut(self.W, lo, hi)
 
-    def columns(self, lo: int, hi: int) -> csr_array:
-        return self.WT[lo:hi]
+    def columns(self, lo: int, hi: int) -> Block:
+        return _cut(self.WT, lo, hi)
 
     def matrix(self) -> csr_array:
         return self.W
@@ -99,21 +119,24 @@ class Stored(Source):
         return Stored, (self.W,)
 
 
-def assemble(data: NDArray[np.float64], indices: NDArray[Any], indptr: NDArray[Any], n: int) -> csr_array:
-    """Return the CSR matrix of these arrays without a copy; the columns of each row must be sorted and distinct."""
-    W = csr_array((data, indices, indptr), shape=(len(indptr) - 1, n), copy=False)
-    W.has_sorted_indices = True
-    W.has_canonical_format = True
-    return W
+def assemble(data: NDArray[np.float64], indices: NDArray[Any], indptr: NDArray[Any], n: int) -> Block:
+    """Return the rows of these arrays without a copy; the columns of each row must be sorted and distinct."""
+    return Block(data, indices, indptr, (len(indptr) - 1, n))
+
+
+def _cut(W: csr_array, lo: int, hi: int) -> Block:
+    part = slice(W.indptr[lo], W.indptr[hi])
+    return Block(W.data[part].copy(), W.indices[part].copy(), W.indptr[lo:hi + 1] - W.indptr[lo], (hi - lo, W.shape[1]))
 
 
 def canonical(W: csr_array) -> csr_array:
     """Return W with sorted columns, duplicates summed, no stored zeros, the smallest index type, and read-only."""
+    from scipy.sparse import csr_array
     W = csr_array(W, dtype=np.float64, copy=True)
     W.sum_duplicates()
     W.eliminate_zeros()
     kind = index_type(W.shape[1], W.nnz)
-    return frozen(assemble(W.data, W.indices.astype(kind, copy=False), W.indptr.astype(kind, copy=False), W.shape[1]))
+    return frozen(assemble(W.data, W.indices.astype(kind, copy=False), W.indptr.astype(kind, copy=False), W.shape[1]).csr)
 
 
 def frozen(W: csr_array) -> csr_array:

@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
-from .source import Source
+from .source import Block, Source
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 DENSE = 600            # up to this many agents the spectrum comes from a dense matrix
 EXACT = 1e-13          # a contraction below this is an average that is exact up to rounding
@@ -27,10 +30,10 @@ def gap(factors: Sequence[Source], kind: str) -> float:
     if group is not None and all(W.group == group for W in factors):
         product = np.ones(group, complex)
         for W in factors:
-            product *= np.fft.fftn(W.columns(0, 1).toarray().reshape(group))
+            product *= np.fft.fftn(W.columns(0, 1).csr.toarray().reshape(group))
         rho = float(np.max(np.abs(product).ravel()[1:]))
     else:
-        matrices = [W.rows(0, n) for W in factors]
+        matrices = [W.rows(0, n).csr for W in factors]
         rho = _singular(matrices) if kind == "doubly" else _eigen(matrices)
     if rho < EXACT:
         return 1.0
@@ -38,10 +41,11 @@ def gap(factors: Sequence[Source], kind: str) -> float:
     return 0.0 if abs(value) < EXACT else value
 
 
-def laplacian(adjacency: csr_array) -> tuple[float, float]:
+def laplacian(adjacency: csr_array | Block) -> tuple[float, float]:
     """Return the largest and the second smallest eigenvalue of an undirected graph's Laplacian, n >= 2."""
+    from scipy.sparse import csr_array
     n = adjacency.shape[0]
-    A = csr_array((np.ones(adjacency.nnz), adjacency.indices, adjacency.indptr), adjacency.shape)
+    A = csr_array((np.ones(len(adjacency.data)), adjacency.indices, adjacency.indptr), adjacency.shape)
     degree = A.sum(axis=1)
     if n <= DENSE:
         values = np.linalg.eigvalsh(np.diag(degree) - A.toarray())

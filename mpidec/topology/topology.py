@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from . import _check
-from .source import Source
+from .source import Block, Source
 from .spectra import gap
 
 if TYPE_CHECKING:
     import networkx
+    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,11 +85,11 @@ class Topology:
 
     def rows(self, lo: int, hi: int) -> csr_array:
         """Return the rows lo, ..., hi - 1 of W, shape (hi - lo, n); of a graph given by a rule, only they are made."""
-        return self.source.rows(*_check.block(f"{self.name}.rows", lo, hi, self.n))
+        return self.source.rows(*_check.block(f"{self.name}.rows", lo, hi, self.n)).csr
 
     def columns(self, lo: int, hi: int) -> csr_array:
         """Return the columns lo, ..., hi - 1 of W as rows: W[:, lo:hi].T, shape (hi - lo, n)."""
-        return self.source.columns(*_check.block(f"{self.name}.columns", lo, hi, self.n))
+        return self.source.columns(*_check.block(f"{self.name}.columns", lo, hi, self.n)).csr
 
     def in_neighbors(self, i: int) -> NDArray[np.int64]:
         """Return the agents that agent i receives from, ascending, without i."""
@@ -177,5 +177,5 @@ def fingerprint(*parts: Any) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def _others(row: csr_array, i: int) -> NDArray[np.int64]:
+def _others(row: Block, i: int) -> NDArray[np.int64]:
     return row.indices[row.indices != i].astype(np.int64)

@@ -20,15 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from . import _check
 from .rules import Rule
-from .source import Source, Stored, assemble, index_type
+from .source import Block, Source, Stored, assemble, index_type
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 PIECE = 1 << 14        # agents whose rows are computed at a time: what is needed meanwhile stays in the cache
 NAMES = ("metropolis", "uniform", "push", "best_constant")
@@ -123,26 +125,26 @@ class Weighted(Source):
     def arcs(self) -> int:
         return self.graph.arcs
 
-    def rows(self, lo: int, hi: int) -> csr_array:
+    def rows(self, lo: int, hi: int) -> Block:
         return self._block(lo, hi, transpose=False)
 
-    def columns(self, lo: int, hi: int) -> csr_array:
+    def columns(self, lo: int, hi: int) -> Block:
         return self._block(lo, hi, transpose=not self.symmetric)
 
     def token(self) -> bytes:
         return f"{self.graph} {self.weights.rule} {self.weights.value.hex()}".encode()
 
-    def _block(self, lo: int, hi: int, transpose: bool) -> csr_array:
+    def _block(self, lo: int, hi: int, transpose: bool) -> Block:
         parts = [self._piece(a, min(a + PIECE, hi), transpose) for a in range(lo, hi, PIECE)]
         if len(parts) == 1:
             return parts[0]
-        kind = index_type(self.n, sum(part.nnz for part in parts))
+        kind = index_type(self.n, sum(len(part.data) for part in parts))
         counts = np.concatenate([[0], *(np.diff(part.indptr) for part in parts)])
         return assemble(np.concatenate([np.empty(0), *(part.data for part in parts)]),
                         np.concatenate([np.empty(0, kind), *(part.indices for part in parts)], dtype=kind),
                         np.cumsum(counts, dtype=kind), self.n)
 
-    def _piece(self, lo: int, hi: int, transpose: bool) -> csr_array:
+    def _piece(self, lo: int, hi: int, transpose: bool) -> Block:
         indptr, indices = self.graph.neighbors(lo, hi)
         own = np.diff(indptr)
         mine = np.repeat(own, own)
@@ -159,7 +161,7 @@ def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored:
     rule = resolve(where, weights, _StoredDegrees(adjacency, incoming, outgoing))
     data = rule.edges(np.repeat(incoming, incoming), outgoing[indices])
     own = rule.own(incoming, outgoing, lambda: sums(data, indptr))
-    return Stored(with_diagonal(0, adjacency.shape[0], indptr, indices, data, own))
+    return Stored(with_diagonal(0, adjacency.shape[0], indptr, indices, data, own).csr)
 
 
 class _StoredDegrees:
@@ -183,7 +185,7 @@ def sums(data: Floats, indptr: Indices) -> Floats:
     return total
 
 
-def with_diagonal(lo: int, n: int, indptr: Indices, indices: Indices, data: Floats, own: Floats) -> csr_array:
+def with_diagonal(lo: int, n: int, indptr: Indices, indices: Indices, data: Floats, own: Floats) -> Block:
     """Return the rows lo, lo + 1, ... of a matrix from its off-diagonal entries (columns sorted) and its diagonal."""
     m = len(own)
     kind = index_type(n, len(data) + m)
