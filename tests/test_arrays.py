@@ -22,6 +22,11 @@ FORMATS = ["<f4", "<f8", "<c8", "<c16", "<f2", BFLOAT16]
 N = 7
 
 
+def some(formats, quick=("<f4", "<c16", BFLOAT16)):
+    """The formats as parameters, most of them slow under several ranks."""
+    return [pytest.param(one, marks=pytest.mark.slow if MPI.COMM_WORLD.size > 1 and one not in quick else ()) for one in formats]
+
+
 @pytest.fixture
 def device(monkeypatch):
     """A stand-in device, copied in pieces of 40 bytes."""
@@ -84,7 +89,7 @@ def test_the_stand_in_is_strict(device):
 
 
 @pytest.mark.parametrize("transport", ["auto", "neighbor", "p2p"])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", some(FORMATS))
 def test_device_rows_give_the_bits_of_the_host(device, aware, format, transport):
     X = stack(shape=(5, 3), format=format)
     with network(transport=transport) as (W, mine):
@@ -231,7 +236,7 @@ def test_a_bad_choice_is_an_error(device, monkeypatch):
         W(device.array(stack()[mine]))
 
 
-@pytest.mark.parametrize("format", ["<f4", "<c16", "<f2", BFLOAT16])
+@pytest.mark.parametrize("format", some(["<f4", "<c16", "<f2", BFLOAT16], ["<c16", BFLOAT16]))
 def test_every_local_call_takes_device_arrays(device, format):
     net = mpidec.Network()
     r, n, X = net.rank, net.size, stack(net.size, (4, 2), format)
@@ -293,7 +298,7 @@ def test_other_byte_orders():
 # -- PyTorch on the CPU -----------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("transport", ["auto", "p2p"])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", some(FORMATS))
 def test_tensors(format, transport):
     torch = pytorch()
     X, dtype = stack(shape=(3, 2), format=format), devices.torch_dtype(format)
@@ -362,7 +367,7 @@ def test_arrays_of_unknown_devices():
         arrays.to_host(Foreign())
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", some(FORMATS, [BFLOAT16]))
 def test_torch_on_a_device_by_its_operations(format, monkeypatch):
     """All of `devices.Torch` but for the calls that need a device."""
     torch = pytorch()
@@ -398,7 +403,7 @@ def test_torch_on_a_device_by_its_operations(format, monkeypatch):
         np.testing.assert_array_equal(plain(W(torch.from_numpy(Z[mine].copy()).to(dtype))), expected(W, Z[mine], format))
 
 
-@pytest.mark.parametrize("format", [format for format in FORMATS if format != BFLOAT16])
+@pytest.mark.parametrize("format", some([format for format in FORMATS if format != BFLOAT16], ["<f4"]))
 def test_cupy_by_what_is_called(format, aware, monkeypatch):
     """All of `devices.CuPy`, with a module that looks like CuPy."""
     cupy = fake_cupy.module()

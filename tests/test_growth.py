@@ -90,7 +90,8 @@ def mixings(comm, monkeypatch, transport, per, ways, d, warm, times, memory):
 
 @pytest.mark.parametrize("transport, per", TRANSPORTS)
 def test_a_thousand_mixings(comm, monkeypatch, transport, per):
-    mixings(comm, monkeypatch, transport, per, list(WAYS), 1000, 210, 700, memory=4096)
+    times = 700 if comm.size <= 4 else 210
+    mixings(comm, monkeypatch, transport, per, list(WAYS), 1000, min(times, 210), times, memory=4096)
 
 
 @pytest.mark.slow
@@ -127,13 +128,15 @@ def networks(count):
 
 
 def test_a_hundred_networks(comm):
-    unchanged(comm, networks, 24, 96 if comm.size == 1 else 36 if comm.size <= 4 else 12, memory=4096, slack=8)
+    unchanged(comm, networks, 24 if comm.size <= 4 else 12, 96 if comm.size == 1 else 36 if comm.size <= 4 else 12, memory=4096,
+              slack=8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_thousand_networks(comm):
-    unchanged(comm, networks, 500, 9_500, memory=4096, slack=8)
+    """UCX, below some MPI libraries, keeps 150 bytes for each mmap (none with UCX_MEM_MMAP_HOOK_MODE=none): 1 kB a network."""
+    unchanged(comm, networks, 500, 9_500, memory=4096 + 9_500, slack=40)
 
 
 @pytest.mark.parametrize("transport", ["auto", "neighbor"])
