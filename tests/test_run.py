@@ -174,6 +174,7 @@ def test_progress_in_lines(monkeypatch, capsys):
 
 @pytest.mark.parametrize("rich", [True, False])
 def test_progress_in_a_bar(monkeypatch, rich, tmp_path):
+    monkeypatch.setenv("TERM", "xterm")
     if not rich:
         monkeypatch.setitem(sys.modules, "rich.console", None)
     with open("bar.txt", "w+", encoding="utf-8") as file:
@@ -213,8 +214,9 @@ def test_bad_input_is_said_once_with_status_2():
 
 
 @pytest.mark.launch
-def test_a_terminal_gets_a_bar_through_mpirun_and_then_the_table():
+def test_a_terminal_gets_a_bar_through_mpirun_and_then_the_table(monkeypatch):
     import pty
+    monkeypatch.setenv("TERM", "xterm")
     ours, theirs = pty.openpty()
     command = [*launch.mpirun_command(2), sys.executable, "-m", "mpidec.run", *SMALL, "--steps=20"]
     process = launch.start(command, stdout=theirs, stderr=subprocess.PIPE)

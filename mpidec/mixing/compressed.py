@@ -142,7 +142,7 @@ class Compressed(Derived):
     starts anew goes on to converge, after as long as the first :math:`\hat X` took to form.
 
     The less of a row a codec sends, the smaller the step size of a solver has to be: with rows of 8 entries, EXTRA and exact
-    diffusion at 0.3 / L go with `fraction=0.5` and not with `k=1`, and D2 not even with rand_k at 0.5.
+    diffusion at 0.2 to 0.3 / L go with `fraction=0.5` and not with `k=1`, and D2 not even with rand_k at 0.5.
 
     :math:`(W - I) C(X)` is summed times 2^40 (float64; 2^20 for float32), so that its rounding errors are small next to itself
     and the average does not drift: rows of more than 1e296 (1e32) overflow.
