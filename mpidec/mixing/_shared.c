@@ -26,7 +26,7 @@
 #include "_rows.h"
 
 #define PATIENCE 0.1
-enum { SLOTS = 64, BLOCKS = 1024, SMALL = 1 << 17 };     /* SMALL: bytes up to which a copy costs less than its readers do */
+enum { SLOTS = 64, BLOCKS = 1024, SMALL = 1 << 15 };     /* SMALL: bytes up to which a copy costs less than its readers do */
 enum { READY, LATE_POST, LATE_DONE, OTHER_TAG, REFUSED };       /* an answer is one of these * 2**32 + the rank in question */
 #define GAVE_UP ((uint64_t)1 << 40)                      /* more than any rows weigh in a tag */
 #define ANSWER(what, rank) ((int64_t)(what) << 32 | (rank))
