@@ -126,12 +126,15 @@ class Phase:
             return lane.mix(X, out)
         exchange, halo = self.halo_of(plan, X, X.shape[1:])
         exchange.wait()
+        self.average(X, halo, out)
         wire = self.courier.wires[plan]
         if lane is None and isinstance(wire, PointToPoint) and self.mixer.topology.period is not None:
             if len(self._lanes) >= _LANES:
                 self._lanes.pop(next(iter(self._lanes))).free()
+            del exchange, halo
+            self.net.buffers.clear()                # the lane has a halo of its own
             self._lanes[X.shape[1]] = Lane(self, wire, X.shape[1])
-        return self.average(X, halo, out)
+        return out
 
     def start(self, X: Any, out: Any = None) -> Pending:
         """Begin to mix `X`, and return at once; `wait()` on what comes back returns the mixed rows.
