@@ -6,16 +6,14 @@ import contextlib
 import numpy as np
 import pytest
 from mpi4py import MPI
+from test_arrays import FORMATS, N, stack
 
 import mpidec
 from mpidec import topology as T
-from mpidec.mixing import arrays, devices, gpu_mpi, mixer
+from mpidec.mixing import arrays, devices, gpu_mpi, phase
 from mpidec.mixing.formats import BFLOAT16, narrow, widen
 
 pytestmark = pytest.mark.gpu
-
-FORMATS = ["<f4", "<f8", "<c8", "<c16", "<f2", BFLOAT16]
-N = 7
 
 
 class CuPy:
@@ -80,15 +78,7 @@ def kind(request):
 def aware(request, monkeypatch):
     if request.param == "aware" and MPI.COMM_WORLD.size > 1 and not gpu_mpi.gpu_mpi()[0]:
         pytest.skip(f"MPI takes no device arrays: {gpu_mpi.gpu_mpi()[1]}")
-    monkeypatch.setattr(mixer, "gpu_mpi", lambda: (request.param == "aware", "the test says so"))
-
-
-def stack(n=N, shape=(3,), format="<f8", seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, *shape))
-    if format == BFLOAT16:
-        return widen(narrow(X.astype(np.float32), BFLOAT16), BFLOAT16)
-    return (X + 1j * rng.standard_normal(X.shape) if np.dtype(format).kind == "c" else X).astype(format)
+    monkeypatch.setattr(phase, "gpu_mpi", lambda: (request.param == "aware", "the test says so"))
 
 
 @pytest.mark.parametrize("transport", ["auto", "neighbor", "p2p"])

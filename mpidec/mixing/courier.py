@@ -46,10 +46,14 @@ class Courier:
             sent = rows if route.send is None else rows[route.send]
             return Exchange(Flight([], sent, arrived), kind[0], sent)
         ask = self.announce(plan, route, kind)
+        flight = self.wire(plan).start(route, rows, arrived)
+        return Exchange(flight, kind[0] + self._over, flight.sent, ask, route.sources.tolist())
+
+    def wire(self, plan: Plan) -> Wire:
+        """The wire of a plan, made when it is first used."""
         if plan not in self.wires:
             self.wires[plan] = self._net.wire(plan, self._periodic)
-        flight = self.wires[plan].start(route, rows, arrived)
-        return Exchange(flight, kind[0] + self._over, flight.sent, ask, route.sources.tolist())
+        return self.wires[plan]
 
     def announce(self, plan: Plan, route: Route, kind: Kind) -> Callable[[], None]:
         """Number an exchange; unless it is of the same kind as the last one, find out first whether the neighbours agree.

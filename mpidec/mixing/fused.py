@@ -87,8 +87,7 @@ def start_resident(phase: Phase, device: Device, arrays: Sequence[Any], out: Any
     if not phase.alone:
         kind = "W(X) from device to device", tuple(columns.flat.shape[1:]), flat_dtype(columns.format)
         ask = phase.courier.announce(phase.plan, phase.plan.halo_route, kind)
-        if phase.plan not in phase.courier.wires:
-            phase.courier.wires[phase.plan] = phase.net.wire(phase.plan, phase.mixer.topology.period is not None)
+        phase.courier.wire(phase.plan)
     exchange, halo = part.start(phase.net.comm, phase.net.row_type(columns.row_bytes), columns.flat, phase.where, ask)
 
     def finish() -> Any:

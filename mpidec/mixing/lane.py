@@ -12,9 +12,8 @@ from mpi4py import MPI
 
 from .answers import Past
 from .buffers import Buffers
-from .kernel import Weights, weighted_sum
 from .transport import PointToPoint, arriving, leaving
-from .waiting import CROWDED, abandon, wait_until
+from .waiting import CROWDED, abandon, ranks, wait_until
 
 if TYPE_CHECKING:
     from .phase import Phase
@@ -40,7 +39,7 @@ class Lane:
         plan, dtype = phase.plan, np.dtype(np.float64)
         route = plan.halo_route
         self._phase, self._comm, self._tag, self._row = phase, wire.comm, wire.tag, phase.net.row_type(8 * d)
-        self._route, self._weights, self._edges, self._bytes = route, plan.weights, plan.edges, plan.edges * 8 * d
+        self._route = route
         self.kind = ("W(X)", (d,), dtype)
         op, mark, dests, self._sources = phase.courier.words(self.kind, route)
         self._past = Past(op, "", mark, dests, "")
@@ -54,11 +53,8 @@ class Lane:
     def mix(self, X: np.ndarray, out: np.ndarray) -> np.ndarray:
         """`out = W X`, after the neighbours have been found to do the same."""
         phase = self._phase
-        messenger, counts = phase.net.messenger, phase.mixer.counts
-        number = messenger.note(self._past)
-        counts.rounds += 1
-        counts.messages += self._edges
-        counts.bytes += self._bytes
+        number = phase.net.messenger.note(self._past)
+        phase.count(8 * X.shape[1])
         sent = X if self._sent is None else X.take(cast(np.ndarray, self._route.send), 0, out=self._sent, mode="clip")
         requests = self._requests.get(MPI.Get_address(sent)) or self._bind(sent)
         MPI.Prequest.Startall(requests)
@@ -70,15 +66,12 @@ class Lane:
                 break
             if CROWDED or turns < _TURNS - _SPINS:
                 os.sched_yield()
-        weights = self._weights
-        if type(weights) is Weights:
-            return weighted_sum(weights, X, self._halo, out)
         return phase.average(X, self._halo, out)
 
     def _wait(self, requests: list[Any], number: int) -> None:
         op, _, mark, _, _ = self._past
         messenger = self._phase.net.messenger
-        who = f"messages of rank{'s' * (len(self._sources) != 1)} {', '.join(map(str, self._sources))} in {op}"
+        who = f"messages of {ranks(self._sources)} in {op}"
         try:
             wait_until(lambda: MPI.Request.Testall(requests), who, lambda: messenger.ask(self._sources, number, op, mark, 0))
         except BaseException:

@@ -24,7 +24,7 @@ from .answers import REMEMBERED, Answers, Past
 from .buffers import POOL
 from .calls import Call
 from .letters import ACROSS, ASKS, DATA, FAILED, LAST, MIXES, REFUSED, Disagreement, Letter, Script
-from .waiting import Patience, timeout
+from .waiting import Patience, ranks, timeout
 
 LETTER, PAYLOAD, PAYLOADS = 16384, 16385, 8000      # tags; mixers use small ones
 INLINE, CHUNK = 8192, 1 << 30                       # bytes that travel within a letter, and at most in one message
@@ -262,17 +262,13 @@ class Messenger(Answers):
 
     def _expire(self, call: Call, waited: float) -> None:
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
-        lines = [f"[rank {self.rank}] waits for {_ranks(call.missing())} since {since} ({waited:.0f} s) in {call}"]
-        lines += [f"[rank {self.rank}]   under way: {other}, waits for {_ranks(other.missing())}"
+        lines = [f"[rank {self.rank}] waits for {ranks(call.missing())} since {since} ({waited:.0f} s) in {call}"]
+        lines += [f"[rank {self.rank}]   under way: {other}, waits for {ranks(other.missing())}"
                   for other in self._active.values() if other is not call]
         lines += [f"[rank {self.rank}] aborts the job; MPIDEC_TIMEOUT is {self.timeout:g} s"]
         print(*lines, sep="\n", file=sys.stderr, flush=True)
         time.sleep(0.5)                             # let the others say what they wait for
         self.comm.Abort(1)
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
 
 
 def _key(call: Call) -> tuple[int, int]:

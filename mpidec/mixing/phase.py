@@ -101,9 +101,12 @@ class Phase:
         """All rows of other ranks come in messages."""
         return Plan(self.topology, self.net.blocks, self.net.rank)
 
+    def _is_common(self, X: Any) -> bool:
+        return type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) == self.m and X.flags.c_contiguous
+
     def _mix_alone(self, X: Any, out: Any) -> np.ndarray | None:
         """The common case in one process."""
-        if type(X) is not np.ndarray or X.dtype != np.float64 or X.ndim != 2 or len(X) != self.m or not X.flags.c_contiguous:
+        if not self._is_common(X):
             return None
         if out is None:
             out = np.empty_like(X)
@@ -113,7 +116,7 @@ class Phase:
 
     def _mix_messages(self, X: Any, out: Any) -> np.ndarray | None:
         """The common case where all rows come in messages."""
-        if type(X) is not np.ndarray or X.dtype != np.float64 or X.ndim != 2 or len(X) != self.m or not X.flags.c_contiguous:
+        if not self._is_common(X):
             return None
         if out is None:
             out = self.net.buffers.empty(X.shape, X.dtype)
