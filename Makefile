@@ -26,7 +26,7 @@ VENV := $(if $(filter openmpi,$(MPI)),.venv-openmpi,.venv)
 
 # A stamp says "set up, here, with these files": it is renewed when they change or the checkout has moved.
 HERE := $(shell pwd | cksum | cut -d' ' -f1)
-SOURCES := pyproject.toml constraints.txt .ci/venv $(wildcard mpidec/mixing/*.[ch])
+SOURCES := pyproject.toml constraints.txt .ci/venv $(wildcard mpidec/*/*.[ch])
 
 .PHONY: run test test-one test-mpich test-openmpi test-all lint clean distclean
 run: $(VENV)/.run-$(HERE)

@@ -25,8 +25,8 @@ from ._bench_report import ALLREDUCE, LOCAL, Timing, picture, ratios, size_name,
 from .assemble import InputError, on_root
 from .config import unknown
 from .mixing import Network
-from .mixing.kernel import COMPILED, Weights, weighted_sum
-from .mixing.launch import abort_when_uncaught, check_launcher, library
+from .kernels.weighted import COMPILED, Weights, weighted_sum
+from .runtime.launch import abort_when_uncaught, check_launcher, library
 from .mixing.network import TRANSPORTS
 
 BLOCKS, MOST_BLOCKS, BLOCK_SECONDS = 9, 51, 0.01

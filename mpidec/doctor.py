@@ -18,9 +18,11 @@ import numpy as np
 from mpi4py import MPI
 
 from . import __version__, _machine, topology
-from .mixing import Network, gpu_mpi, selftest
-from .mixing.kernel import COMPILED
-from .mixing.launch import check_launcher, library
+from .runtime import cuda_aware as gpu_mpi
+from . import _selftest as selftest
+from .mixing import Network
+from .kernels.weighted import COMPILED
+from .runtime.launch import check_launcher, library
 from .mixing.network import TRANSPORTS
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from . import __version__, assemble, catalogue, config, report
 from .assemble import InputError, on_root
 from .config import ConfigError, Experiment, Setting
-from .mixing.launch import abort_when_uncaught, check_launcher
+from .runtime.launch import abort_when_uncaught, check_launcher
 from .mixing.network import Network
 from .record import Record
 from .record import read as read_run

@@ -19,8 +19,8 @@ import numpy as np
 
 from .metrics import Metrics
 from .mixing import Mixer, Network
-from .mixing.control import Control
-from .mixing.launch import library
+from .runtime.decisions import Control
+from .runtime.launch import library
 from .record.recorder import Record, Recorder
 
 Stop = Mapping[str, float] | Callable[[Mapping[str, float]], bool]

@@ -104,7 +104,7 @@ class Mixing:
             "topology": lambda: V(x),
             "step": lambda: W.at(k + 1)(x),
             "list": lambda: W.at(k)([x, x]),
-            "exchange": lambda: W.at(k).exchange(W.at(k).spread(x)),
+            "exchange": lambda: W.at(k).exchange(W.at(k).to_edges(x)),
             "order": lambda: in_order(V, W.at(k), x),
             "mean": lambda: net.mean(x), "gather": lambda: net.gather(x), "agree": lambda: net.agree(None),
             "barrier": net.barrier, "allreduce": lambda: net.allreduce(x),

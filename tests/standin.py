@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from mpidec.mixing.devices import extent
-from mpidec.mixing.formats import BFLOAT16, flat_dtype, narrow, widen, working
+from mpidec.arrays.devices import extent
+from mpidec.arrays.formats import BFLOAT16, flat_dtype, narrow, widen, working
 
 
 class Stream:

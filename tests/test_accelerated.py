@@ -110,7 +110,7 @@ def test_the_interface_is_that_of_a_mixer():
         assert W.at(0).next.n == W.n == N and W.at(3).topology is W.topology
         np.testing.assert_allclose(W(X[own] * 1j), Y * 1j, rtol=1e-14)
         with pytest.raises(ValueError, match="takes averages"):
-            W.at(0).exchange(W.at(0).spread(X[own]))
+            W.at(0).exchange(W.at(0).to_edges(X[own]))
 
 
 @pytest.mark.parametrize("name", ["identity", "float16", "blockwise8", "qsgd"])

@@ -150,7 +150,7 @@ def test_float16_does_not_overflow():
 
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_packing_is_lossless(bits):
-    from mpidec.mixing.quantizers import _pack, _unpack
+    from mpidec.mixing.codecs.quantizers import _pack, _unpack
     values = np.random.default_rng(bits).integers(0, 2**bits, (3, 40)).astype(np.uint8)
     packed = _pack(values, bits)
     assert packed.shape == (3, 5 * bits)

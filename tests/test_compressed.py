@@ -212,12 +212,12 @@ def test_exchanges_are_encoded_edge_by_edge(name):
         for of in (net, alone):
             W = of.mixer(T.binary_tree(N)).compress(name, **SMALL.get(name, {}))
             phase = W.at(3)
-            M = phase.exchange(phase.spread(X[of.lo:of.hi]))
+            M = phase.exchange(phase.to_edges(X[of.lo:of.hi]))
             assert M.shape == (phase.in_edges, 2, 5)
-            got.append(phase.collect(M))
+            got.append(phase.sum_edges(M))
         np.testing.assert_array_equal(got[0], got[1][net.lo:net.hi])
         plain = alone.mixer(T.binary_tree(N)).at(0)
-        np.testing.assert_allclose(got[1], plain.collect(plain.exchange(plain.spread(X))), rtol=0 if name == "identity" else 2,
+        np.testing.assert_allclose(got[1], plain.sum_edges(plain.exchange(plain.to_edges(X))), rtol=0 if name == "identity" else 2,
                                    atol=0 if name == "identity" else 1e-9)
         assert W.bytes == W.messages * W.codec.wire(10, float)
         with pytest.raises(ValueError, match="goes without error feedback"):

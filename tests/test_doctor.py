@@ -8,13 +8,13 @@ import pytest
 from mpi4py import MPI
 
 from mpidec import _machine, doctor
-from mpidec.mixing import selftest
+from mpidec import _selftest as selftest
 
 pytestmark = pytest.mark.launch
 BROKEN = """
 import sys, time
 from mpidec import doctor
-from mpidec.mixing import selftest
+from mpidec import _selftest as selftest
 
 def wrong(comm):
     selftest.same(comm.rank, min(comm.rank, 1))

@@ -170,7 +170,7 @@ class Program:
         got = W.at(k).exchange(table[mine[:, 0], mine[:, 1]])
         self.check(got.tobytes() == table[arrive[:, 1], arrive[:, 0]].tobytes(), line)
         X = rng.integers(-9, 9, (n, *shape)).astype(dtype)
-        total = W.at(k).collect(W.at(k).exchange(W.at(k).spread(X[lo:hi])))
+        total = W.at(k).sum_edges(W.at(k).exchange(W.at(k).to_edges(X[lo:hi])))
         expected = np.tensordot(there.astype(dtype), X, 1)[lo:hi].astype(dtype)
         self.check(np.array_equal(total, expected), f"{line}, spread and collect")
         self.alien[W] += 2

@@ -10,8 +10,11 @@ from test_arrays import FORMATS, N, stack
 
 import mpidec
 from mpidec import topology as T
-from mpidec.mixing import arrays, devices, gpu_mpi, phase
-from mpidec.mixing.formats import BFLOAT16, narrow, widen
+from mpidec.arrays import host as arrays
+from mpidec.arrays import devices
+from mpidec.runtime import cuda_aware as gpu_mpi
+from mpidec.mixing import phase
+from mpidec.arrays.formats import BFLOAT16, narrow, widen
 
 pytestmark = pytest.mark.gpu
 

@@ -69,7 +69,7 @@ WAYS = {"blocking": lambda W, V, X, out: W(X), "out": lambda W, V, X, out: W(X, 
         "nonblocking": lambda W, V, X, out: [one.wait() for one in [W.start(X), W.start(X, out), V.start(X)]],
         "dynamic": lambda W, V, X, out: V(X), "many": lambda W, V, X, out: W([X, X, X]),
         "half": lambda W, V, X, out: V(X.astype(np.float16)),
-        "exchange": lambda W, V, X, out: V.at(1).exchange(V.at(1).spread(X))}
+        "exchange": lambda W, V, X, out: V.at(1).exchange(V.at(1).to_edges(X))}
 TRANSPORTS = [("auto", 0), ("auto", 1), ("neighbor", 0), ("p2p", 0)]
 
 
@@ -114,7 +114,7 @@ def one_network(k):
         V(W(X))
         pending.wait()
         phase = V.at(1)
-        phase.exchange(phase.spread(X))
+        phase.exchange(phase.to_edges(X))
         net.mean(X)
         if k % 2:
             W.close()

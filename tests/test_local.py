@@ -8,7 +8,7 @@ import pytest
 
 import mpidec
 from mpidec import topology as T
-from mpidec.mixing import wire
+from mpidec.mixing.local import flat as wire
 
 DTYPES = [np.float16, np.float32, np.float64, np.complex64, np.complex128]
 RTOL = {"e": 2e-3, "f": 1e-6, "d": 1e-13, "F": 1e-6, "D": 1e-13}

@@ -8,7 +8,8 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.mixing import kernel, plan
+from mpidec.kernels import weighted as kernel
+from mpidec.transport import plan
 
 TRANSPORTS = ["auto", "neighbor", "p2p"]
 
@@ -125,7 +126,7 @@ def test_exchange_sends_a_different_row_over_each_edge(n, transport):
         got = W.exchange(np.reshape(mine, (-1, 2)))
         np.testing.assert_array_equal(got, np.reshape(expected, (-1, 2)))
         X = stack(n)
-        total = W.collect(W.exchange(W.spread(X[net.lo:net.hi])))
+        total = W.sum_edges(W.exchange(W.to_edges(X[net.lo:net.hi])))
         np.testing.assert_allclose(total, (((W_dense != 0) & ~np.eye(n, dtype=bool)) @ X)[net.lo:net.hi], atol=1e-14)
         assert W.in_edges == len(got)
 

@@ -9,9 +9,9 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.mixing import transport as wires
-from mpidec.mixing.plan import Plan
-from mpidec.mixing.transport import SMALL, Buffers, Neighbor, PointToPoint, RowTypes
+from mpidec.transport import messages as wires
+from mpidec.transport.plan import Plan
+from mpidec.transport.messages import SMALL, Buffers, Neighbor, PointToPoint, RowTypes
 
 WORLD = MPI.COMM_WORLD
 TRANSPORTS = ["neighbor", "p2p"]

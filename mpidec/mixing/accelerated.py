@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .compressed import Compressed
-from .derived import Derived, DerivedPhase, Then
+from .wrapped import Derived, DerivedPhase, Then
 from .mixer import Mixer
 from .pending import Pending
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .codecs import CODECS, Codec
 from .codecs import codec as codec_of
-from .derived import Derived, DerivedPhase, Then, flat
+from .wrapped import Derived, DerivedPhase, Then, flat
 from .mixer import Mixer
 from .pending import Pending
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from .pending import Pending
 from .phase import Phase
-from .stack import Counts
+from ..runtime.node import Counts
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
     from .accelerated import Accelerated
-    from .codec import Codec
+    from .codecs.base import Codec
     from .compressed import Compressed
     from .network import Network
 

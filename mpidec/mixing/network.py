@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from .answers import Past
-from .arrays import empty_like
-from .blocks import Blocks
-from .buffers import POOL, Buffers, RowTypes
-from .kernel import ordered_sum
-from .launch import abort_when_uncaught, check_launcher
-from .letters import tree
-from .local import LocalView
-from .stack import Stack
-from .transport import Wire, wire
-from .waiting import wait_until
+from ..checks.history import Past
+from ..arrays.host import empty_like
+from ..runtime.partition import Partition
+from ..runtime.buffers import POOL, Buffers, RowTypes
+from ..kernels.weighted import ordered_sum
+from ..runtime.launch import abort_when_uncaught, check_launcher
+from ..checks.header import tree
+from .local.view import LocalView
+from ..runtime.node import Stack
+from ..transport.messages import Wire, wire
+from ..runtime.waiting import wait_until
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
     from .mixer import Mixer
-    from .plan import Plan
+    from ..transport.plan import Plan
 
 TRANSPORTS = ("auto", "shared", "neighbor", "p2p")
 
@@ -87,8 +87,8 @@ class Network(LocalView):
         self.comm = comm.Dup()
         self.rank, self.size = comm.rank, comm.size
         self.serial = self.comm.bcast(secrets.randbits(48)) if self.size > 1 else 0
-        self.blocks = Blocks(self.n, self.size)
-        self.lo, self.hi = self.blocks.bounds(self.rank)
+        self.partition = Partition(self.n, self.size)
+        self.lo, self.hi = self.partition.bounds(self.rank)
         self.m = self.hi - self.lo
         self.row_type = RowTypes()
         self._mixers: list[Mixer] = []
@@ -187,8 +187,8 @@ class Network(LocalView):
         Z = X.reshape(self.m, int(np.prod(X.shape[1:])))
         if self.size == 1:
             return ordered_sum(Z).reshape(X.shape[1:])
-        columns = Blocks(Z.shape[1], self.size)
-        width, held = columns.counts(), self.blocks.counts()
+        columns = Partition(Z.shape[1], self.size)
+        width, held = columns.counts(), self.partition.counts()
         cuts = np.cumsum(width)[:-1]
         out = np.concatenate([part.ravel() for part in np.split(Z, cuts, axis=1)])
         mine = np.empty((self.n, width[self.rank]), Z.dtype)
@@ -216,7 +216,7 @@ class Network(LocalView):
 
     def gather(self, X: np.ndarray) -> np.ndarray | None:
         """The rows of all agents in their order, shape `(n, ...)`, on rank 0; None on the others."""
-        return self.gather_rows(X, self.blocks.counts())
+        return self.gather_rows(X, self.partition.counts())
 
     def gather_rows(self, X: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray | None:
         """The local rows of all ranks, one rank after the other, on rank 0; None on the others."""
@@ -238,7 +238,7 @@ class Network(LocalView):
             return np.ascontiguousarray(stack)
         head = None if stack is None else (stack.shape, stack.dtype.str)
         shape, dtype = self.comm.bcast(head)
-        counts = self.blocks.counts() if counts is None else counts
+        counts = self.partition.counts() if counts is None else counts
         if shape[0] != counts.sum():
             raise ValueError(f"the stack has {shape[0]} rows, expected {counts.sum()}")
         rows = np.empty((int(counts[self.rank]), *shape[1:]), dtype)

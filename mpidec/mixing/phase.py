@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from .arrays import as_rows, as_target, row_bytes
-from .courier import Courier
-from .devices import Device, device_of
-from .fused import start_half, start_many, start_resident
-from .gpu_mpi import gpu_mpi
-from .kernel import Runs, difference, weighted_sum
-from .lane import Lane
-from .letters import Disagreement
-from .links import Links, Setting
+from ..arrays.host import as_rows, as_target, row_bytes
+from ..transport.halo import Courier
+from ..arrays.devices import Device, device_of
+from .packing import start_half, start_many, start_resident
+from ..runtime.cuda_aware import gpu_mpi
+from ..kernels.weighted import Runs, difference, weighted_sum
+from ..transport.persistent import Lane
+from ..checks.header import Disagreement
+from ..transport.node_reader import Links, Setting
 from .pending import Pending
-from .plan import Plan
-from .resident import Resident
-from .transport import PointToPoint
-from .waiting import Exchange
+from ..transport.plan import Plan
+from ..transport.device import Resident
+from ..transport.messages import PointToPoint
+from ..runtime.waiting import Exchange
 
 if TYPE_CHECKING:
     from ..topology import Topology
@@ -58,7 +58,7 @@ class Phase:
         self._lanes: dict[int, Lane] = {}           # by the number of columns
         self.residents: dict[tuple[Device, Any], Resident] = {}
         self.alone = self.net.size == 1
-        stack, blocks, rank = self.net.stack, self.net.blocks, self.net.rank
+        stack, blocks, rank = self.net.stack, self.net.partition, self.net.rank
         self.links: Links | None = None
         if stack is not None:
             near = Plan(topology, blocks, rank, stack.near[stack.near != rank])
@@ -99,7 +99,7 @@ class Phase:
     @cached_property
     def plan(self) -> Plan:
         """All rows of other ranks come in messages."""
-        return Plan(self.topology, self.net.blocks, self.net.rank)
+        return Plan(self.topology, self.net.partition, self.net.rank)
 
     def _is_common(self, X: Any) -> bool:
         return type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) == self.m and X.flags.c_contiguous
@@ -261,7 +261,7 @@ class Phase:
         """`out = (W - I) X` of float32 or float64, with rounding errors of the size of `out`, not of `X`; see `average`."""
         return difference(self.plan.weights, own, halo, out)
 
-    def spread(self, X: np.ndarray) -> np.ndarray:
+    def to_edges(self, X: np.ndarray) -> np.ndarray:
         """The sender's row for each edge out of the local agents, sorted by sender, then receiver: `(m, ...) -> (edges, ...)`."""
         return X[self.plan.senders]
 
@@ -271,7 +271,7 @@ class Phase:
         Parameters
         ----------
         M : array (out-edges, ...)
-            A row for each edge out of the local agents, sorted by sender, then receiver (the order of `spread`).
+            A row for each edge out of the local agents, sorted by sender, then receiver (the order of `to_edges`).
 
         Returns
         -------
@@ -306,7 +306,7 @@ class Phase:
         result[arrival] = arrived
         return result
 
-    def collect(self, M: np.ndarray) -> np.ndarray:
+    def sum_edges(self, M: np.ndarray) -> np.ndarray:
         """Sum over the edges into each local agent, in ascending order of the senders: `(edges, ...) -> (m, ...)`."""
         total = np.zeros((self.m, *M.shape[1:]), M.dtype)
         np.add.at(total, self.plan.receivers, M)

@@ -138,7 +138,7 @@ class Recorder(Generic[State]):
         return (int(self._counts[name].sum()) if name in self._counts else self._net.n, *value.shape[1:]), value.dtype
 
     def _gather(self, name: str, value: Any) -> Any:
-        return value if np.ndim(value) == 0 else self._net.gather_rows(value, self._counts.get(name, self._net.blocks.counts()))
+        return value if np.ndim(value) == 0 else self._net.gather_rows(value, self._counts.get(name, self._net.partition.counts()))
 
 
 def _phases(topology: Any) -> list[Any] | None:

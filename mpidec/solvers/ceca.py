@@ -85,4 +85,4 @@ class DSGDCECA(Solver):
 
 
 def _sender(Z: np.ndarray, W: Any) -> np.ndarray:
-    return W.collect(W.exchange(W.spread(Z))) if W.n > 1 else Z
+    return W.sum_edges(W.exchange(W.to_edges(Z))) if W.n > 1 else Z

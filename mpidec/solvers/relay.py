@@ -81,9 +81,9 @@ class RelaySGD(Solver):
     def step(self, s: State, G: np.ndarray, W: Any) -> State:
         U = -self.step_size * G
         V = s.X + U if self.relay == "model" else U
-        M = W.exchange(W.spread(V + W.collect(s.M)) - s.M)
-        C = W.exchange(W.spread(1 + W.collect(s.C)) - s.C)
-        S, c = V + W.collect(M), 1 + W.collect(C)
+        M = W.exchange(W.to_edges(V + W.sum_edges(s.M)) - s.M)
+        C = W.exchange(W.to_edges(1 + W.sum_edges(s.C)) - s.C)
+        S, c = V + W.sum_edges(M), 1 + W.sum_edges(C)
         if self.relay == "gradient":
             X = s.X + S / W.n
         elif self.missing == "count":

@@ -8,12 +8,12 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Blocks:
+class Partition:
     """`n` agents in `size` blocks, cut as `numpy.array_split` cuts: the first `n % size` ranks host one more.
 
     Examples
     --------
-    >>> blocks = Blocks(n=10, size=4)
+    >>> blocks = Partition(n=10, size=4)
     >>> [blocks.bounds(rank) for rank in range(4)]
     [(0, 3), (3, 6), (6, 8), (8, 10)]
     >>> blocks.owner(np.array([0, 5, 9])).tolist()

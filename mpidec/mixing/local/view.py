@@ -16,13 +16,13 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI as MPI
 
-from . import scripts
-from .calls import Call
+from . import operations as scripts
+from ...checks.operation import Call
 from .edges import Edges, index, number, valid_nodes
-from .letters import ACROSS, BACK, IN, Script
-from .local_base import Graph, LocalBase
-from .pending import Pending
-from .wire import Wire
+from ...checks.header import ACROSS, BACK, IN, Script
+from .graph import Graph, LocalBase
+from ..pending import Pending
+from .flat import Wire
 
 NUMBERS = "biufc"
 

@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from .arrays import to_host
-from .calls import Call
+from ...arrays.host import to_host
+from ...checks.operation import Call
 from .edges import Edges
-from .kernel import Weights, weighted_sum
-from .letters import ACROSS, BACK, DOWN, IN, OK, UP, Disagreement, Script
-from .wire import Wire, combine, flat_dtype, narrow, widen, working
+from ...kernels.weighted import Weights, weighted_sum
+from ...checks.header import ACROSS, BACK, DOWN, IN, OK, UP, Disagreement, Script
+from .flat import Wire, combine, flat_dtype, narrow, widen, working
 
 
 def _meet(call: Call, outgoing: dict[int, tuple[np.ndarray, float, Wire | None]], edges: Edges, confirm: bool,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blocks import Blocks
-from .kernel import Runs, Weights
+from ..runtime.partition import Partition
+from ..kernels.weighted import Runs, Weights
 
 if TYPE_CHECKING:
     from ..topology import Topology
@@ -57,37 +57,37 @@ class Plan:
     Parameters
     ----------
     topology : Topology
-    blocks : Blocks
+    partition : Partition
     rank : int
     near : array of int
         Other ranks whose rows need no messages.
     """
 
-    def __init__(self, topology: Topology, blocks: Blocks, rank: int, near: np.ndarray = _NOBODY):
-        self.topology, self.blocks, self.rank = topology, blocks, rank
-        self.lo, self.hi = blocks.bounds(rank)
+    def __init__(self, topology: Topology, partition: Partition, rank: int, near: np.ndarray = _NOBODY):
+        self.topology, self.partition, self.rank = topology, partition, rank
+        self.lo, self.hi = partition.bounds(rank)
         self.m = self.hi - self.lo
         self.near, self.ins, self.halo = near, _NOBODY, _NOBODY
         self.weights: Weights | Runs
-        worthwhile = blocks.size == 1 and self.m >= _MANY and topology.source.arcs <= _SPARSE * self.m
+        worthwhile = partition.size == 1 and self.m >= _MANY and topology.source.arcs <= _SPARSE * self.m
         runs = topology.source.runs() if worthwhile else None
         if runs is not None:
             self.weights = Runs.of(runs)
             return
         places = self._rows.indices
-        if blocks.size > 1:
+        if partition.size > 1:
             places = self._places(places.astype(np.int64))
         columns = topology.source.columns(self.lo, self.hi) if topology.kind == "column" else None
         self.weights = Weights.of(self.lo, self._rows, places, columns)
 
     def _places(self, agents: np.ndarray) -> np.ndarray:
-        owner = self.blocks.owner(agents)
+        owner = self.partition.owner(agents)
         near = np.isin(owner, self.near)
         self.ins = np.unique(owner[near])
         self.halo = np.unique(agents[(owner != self.rank) & ~near])
-        held = self.blocks.counts()[self.ins]
+        held = self.partition.counts()[self.ins]
         starts = self.m + np.cumsum(held) - held
-        first = np.array([self.blocks.bounds(rank)[0] for rank in self.ins.tolist()], np.int64)
+        first = np.array([self.partition.bounds(rank)[0] for rank in self.ins.tolist()], np.int64)
         places = np.where(owner == self.rank, agents - self.lo, self.m + held.sum() + np.searchsorted(self.halo, agents))
         at = np.searchsorted(self.ins, owner[near])
         places[near] = starts[at] + agents[near] - first[at]
@@ -96,7 +96,7 @@ class Plan:
     @cached_property
     def outs(self) -> np.ndarray:
         """The near ranks that read rows of this one."""
-        to = self.blocks.owner(self._out[1])
+        to = self.partition.owner(self._out[1])
         return np.unique(to[np.isin(to, self.near)])
 
     @property
@@ -109,7 +109,7 @@ class Plan:
     def sources(self) -> tuple[np.ndarray, np.ndarray]:
         """For each term, where its row is: 0 for the own rows, 1... for the ranks `ins`, then the halo; and which row there."""
         indices = self.terms.indices
-        held = self.blocks.counts()[self.ins]
+        held = self.partition.counts()[self.ins]
         starts = np.concatenate([[0], self.m + np.cumsum(held) - held, [self.m + held.sum()]])
         source = np.searchsorted(starts, indices, "right") - 1
         source = np.where(indices < self.m, 0, source)
@@ -132,37 +132,37 @@ class Plan:
     @cached_property
     def edges(self) -> int:
         """Messages that the local agents send in one mixing."""
-        return self.topology.source.arcs if self.blocks.size == 1 else len(self._out[0])
+        return self.topology.source.arcs if self.partition.size == 1 else len(self._out[0])
 
     @cached_property
     def halo_route(self) -> Route:
         """Each neighbouring rank gets every row that it reads once, however many of its agents read it."""
         agent, receiver = self._out
-        to = self.blocks.owner(receiver)
+        to = self.partition.owner(receiver)
         remote = (to != self.rank) & ~np.isin(to, self.near)
-        pairs = np.unique(to[remote] * self.blocks.n + agent[remote])
-        return Route.of(pairs % self.blocks.n - self.lo, pairs // self.blocks.n, self.blocks.owner(self.halo), self.rank)
+        pairs = np.unique(to[remote] * self.partition.n + agent[remote])
+        return Route.of(pairs % self.partition.n - self.lo, pairs // self.partition.n, self.partition.owner(self.halo), self.rank)
 
     @cached_property
     def edge_route(self) -> tuple[Route, np.ndarray]:
         """A row per edge: the route (this rank's own edges included), and the in-edge that each arriving row belongs to."""
-        to = self.blocks.owner(self._out[1])
+        to = self.partition.owner(self._out[1])
         wire = np.argsort(to, kind="stable")
         home, sender = self._in
-        source = self.blocks.owner(sender)
+        source = self.partition.owner(sender)
         arrival = np.lexsort((home, sender, source))
         return Route.of(wire, to[wire], source[arrival], self.rank), arrival
 
     def edge_places(self, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For each in-edge, where its row is: 0 for this rank, 1... for `ranks`; and its place among the out-edges there."""
         home, sender = self._in
-        owner = self.blocks.owner(sender)
+        owner = self.partition.owner(sender)
         source, row = np.where(owner == self.rank, 0, 1 + np.searchsorted(ranks, owner)), np.zeros(len(home), np.int64)
         for number, rank in enumerate([self.rank, *ranks.tolist()]):
-            lo, hi = self.blocks.bounds(rank)
+            lo, hi = self.partition.bounds(rank)
             out = np.array(_edges(self.topology.source.columns(lo, hi), lo))
             mine = source == number
-            row[mine] = np.searchsorted(out[0] * self.blocks.n + out[1], sender[mine] * self.blocks.n + home[mine])
+            row[mine] = np.searchsorted(out[0] * self.partition.n + out[1], sender[mine] * self.partition.n + home[mine])
         return source, row
 
     @property

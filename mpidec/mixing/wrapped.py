@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arrays import as_rows, as_target
+from ..arrays.host import as_rows, as_target
 from .mixer import Mixer
 from .pending import Pending
 
@@ -79,17 +79,17 @@ class DerivedPhase:
         """Begin to mix `rows` (m, d) into `target`, which the pending returns."""
         raise NotImplementedError
 
-    def spread(self, X: np.ndarray) -> np.ndarray:
-        """The sender's row for each edge out of the local agents; see `Phase.spread`."""
-        return self._phase.spread(X)
+    def to_edges(self, X: np.ndarray) -> np.ndarray:
+        """The sender's row for each edge out of the local agents; see `Phase.to_edges`."""
+        return self._phase.to_edges(X)
 
     def exchange(self, M: np.ndarray) -> np.ndarray:
         """Send a different row to each neighbour; see `Phase.exchange`."""
         raise NotImplementedError
 
-    def collect(self, M: np.ndarray) -> np.ndarray:
-        """Sum over the edges into each local agent; see `Phase.collect`."""
-        return self._phase.collect(M)
+    def sum_edges(self, M: np.ndarray) -> np.ndarray:
+        """Sum over the edges into each local agent; see `Phase.sum_edges`."""
+        return self._phase.sum_edges(M)
 
     @property
     def in_edges(self) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mpi4py import MPI
 
 if TYPE_CHECKING:
-    from .transport import Flight
+    from ..transport.messages import Flight
 
 
 _TURNS = 100                                        # looks before a clock is read

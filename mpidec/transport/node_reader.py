@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .letters import Disagreement
+from ..checks.header import Disagreement
 from .plan import Plan
-from .stack import Stack, shared
-from .waiting import Exchange, Patience
+from ..runtime.node import Stack, shared
+from ..runtime.waiting import Exchange, Patience
 
 _NOTHING = np.empty((0, 0))
 _ALL = 0xFFFFFFFFFFFFFFFF
@@ -76,8 +76,8 @@ class Links:
     @classmethod
     def halo(cls, setting: Setting, near: Plan, whole: Plan) -> Links:
         """The rows of the agents `whole.halo`, all of which live on the node."""
-        owner = near.blocks.owner(whole.halo)
-        first = np.array([near.blocks.bounds(rank)[0] for rank in near.ins.tolist()], np.int64)
+        owner = near.partition.owner(whole.halo)
+        first = np.array([near.partition.bounds(rank)[0] for rank in near.ins.tolist()], np.int64)
         source = np.searchsorted(near.ins, owner)
         return cls(setting, near, near.topology.fingerprint() ^ 1 << 62, source + 1, whole.halo - first[source])
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .buffers import Buffers, RowTypes
-from .launch import library
+from ..runtime.buffers import Buffers, RowTypes
+from ..runtime.launch import library
 from .plan import Plan, Route
-from .waiting import wait_until
+from ..runtime.waiting import wait_until
 
 SMALL = 1 << 14                                     # bytes of a rank's rows up to which they travel through a slot
 _SLOTS = 2                                          # small mixings of one shape under way, each with buffers of its own
@@ -233,7 +233,7 @@ def wire(comm: MPI.Intracomm, plan: Plan, transport: str, row_type: RowTypes, bu
     """
     if not periodic:                                # a communicator, or requests, would be made for one use
         return PointToPoint(comm, plan, row_type, buffers, -1)
-    route, small = plan.halo_route, SMALL // -(-plan.blocks.n // plan.blocks.size)
+    route, small = plan.halo_route, SMALL // -(-plan.partition.n // plan.partition.size)
     edge = not (len(route.sources) and len(route.dests))
     if transport == "neighbor" and not (_breaks_at_the_edge() and comm.allreduce(edge, MPI.LOR)):
         return Neighbor(comm, route, row_type, buffers, small)

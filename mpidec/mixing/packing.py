@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arrays import as_rows, row_bytes
-from .devices import Device, device_of
-from .formats import BFLOAT16, flat_dtype, narrow, widen
+from ..arrays.host import as_rows, row_bytes
+from ..arrays.devices import Device, device_of
+from ..arrays.formats import BFLOAT16, flat_dtype, narrow, widen
 from .pending import Pending
-from .resident import Columns, Resident
+from ..transport.device import Columns, Resident
 
 if TYPE_CHECKING:
     from .phase import Phase

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .arrays import check_out, check_rows
-from .devices import Device
-from .gpu_mpi import DeviceRows
-from .kernel import Runs, Weights
+from ..arrays.host import check_out, check_rows
+from ..arrays.devices import Device
+from ..runtime.cuda_aware import DeviceRows
+from ..kernels.weighted import Runs, Weights
 from .plan import Plan
-from .transport import Flight
-from .waiting import Exchange
+from .messages import Flight
+from ..runtime.waiting import Exchange
 
 _TAG = 3                                            # of rows from device to device
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .. import topology
-from .network import Network
+from . import topology
+from .mixing.network import Network
 
 
 def same(given: Any, expected: Any) -> None:
@@ -44,7 +44,7 @@ def allreduce(comm: MPI.Intracomm) -> None:
 
 
 def allgatherv(comm: MPI.Intracomm) -> None:
-    """Blocks of different lengths, one of them empty."""
+    """Partition of different lengths, one of them empty."""
     counts = np.arange(comm.size)                   # rank 0 has nothing
     ours = np.empty(counts.sum())
     comm.Allgatherv(np.full(comm.rank, float(comm.rank)), [ours, counts])
@@ -52,7 +52,7 @@ def allgatherv(comm: MPI.Intracomm) -> None:
 
 
 def alltoallv(comm: MPI.Intracomm) -> None:
-    """Blocks of different lengths from everybody to everybody."""
+    """Partition of different lengths from everybody to everybody."""
     ranks = np.arange(comm.size)
     sent = np.repeat(100.0 * comm.rank + ranks, ranks)
     ours = np.empty(comm.rank * comm.size)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .codec import SHARED, Agents, Codec, Streams, bytes_of, numbers_of, whole
+from .base import SHARED, Agents, Codec, Streams, bytes_of, numbers_of, whole
 
 _PART = 1 << 16                                     # indices count from the start of their part of the row, in 16 bits
 _SHORT = 1 << 10

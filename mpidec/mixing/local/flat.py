@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Home, to_host
-from .buffers import POOL
-from .formats import BFLOAT16, narrow, widen
-from .formats import flat_dtype as flat_dtype
-from .formats import working as working
+from ...arrays.host import Home, to_host
+from ...runtime.buffers import POOL
+from ...arrays.formats import BFLOAT16, narrow, widen
+from ...arrays.formats import flat_dtype as flat_dtype
+from ...arrays.formats import working as working
 
 _PIECE = 1 << 14                                    # numbers
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from .letters import ACROSS, ASKS, DATA, DOWN, FAILED, OK, UP, Disagreement, Letter, Script, describe, name, tree
-from .wire import Wire, flat_dtype
+from .header import ACROSS, ASKS, DATA, DOWN, FAILED, OK, UP, Disagreement, Letter, Script, describe, name, tree
+from ..mixing.local.flat import Wire, flat_dtype
 
 if TYPE_CHECKING:
-    from .messages import Messenger
+    from .matching import Messenger
 
 
 class Call:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .answers import Past
+from ..checks.history import Past
 from .plan import Plan, Route
-from .transport import Flight, Wire
-from .waiting import Exchange, abandon
+from .messages import Flight, Wire
+from ..runtime.waiting import Exchange, abandon
 
 if TYPE_CHECKING:
-    from .network import Network
+    from ..mixing.network import Network
 
 Kind = tuple[str, tuple[Any, ...], np.dtype]        # what is done, the shape of a row, its dtype
 

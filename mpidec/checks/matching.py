@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .answers import REMEMBERED, Answers, Past
-from .buffers import POOL
-from .calls import Call
-from .letters import ACROSS, ASKS, DATA, FAILED, LAST, MIXES, REFUSED, Disagreement, Letter, Script
-from .waiting import Patience, ranks, timeout
+from .history import REMEMBERED, Answers, Past
+from ..runtime.buffers import POOL
+from .operation import Call
+from .header import ACROSS, ASKS, DATA, FAILED, LAST, MIXES, REFUSED, Disagreement, Letter, Script
+from ..runtime.waiting import Patience, ranks, timeout
 
 LETTER, PAYLOAD, PAYLOADS = 16384, 16385, 8000      # tags; mixers use small ones
 INLINE, CHUNK = 8192, 1 << 30                       # bytes that travel within a letter, and at most in one message

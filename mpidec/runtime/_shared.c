@@ -23,7 +23,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include "_rows.h"
+#include "../kernels/_rows.h"
 
 #define PATIENCE 0.1
 enum { SLOTS = 64, BLOCKS = 1024, SMALL = 1 << 15 };     /* SMALL: bytes up to which a copy costs less than its readers do */
@@ -495,7 +495,7 @@ static PyMemberDef node_members[] = {
     {0},
 };
 static PyTypeObject NodeType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.mixing._shared.Node",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.runtime._shared.Node",
     .tp_basicsize = sizeof(Node),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "The memory of a node, seen from one rank; see stack.py.",
@@ -514,7 +514,7 @@ static PyMemberDef counts_members[] = {
     {0},
 };
 static PyTypeObject CountsType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.mixing._shared.Counts",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.runtime._shared.Counts",
     .tp_basicsize = sizeof(Counts),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "What was sent.",
@@ -760,7 +760,7 @@ static PyMethodDef reader_methods[] = {
     {0},
 };
 static PyTypeObject ReaderType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.mixing._shared.Reader",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.runtime._shared.Reader",
     .tp_basicsize = sizeof(Reader),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_doc = "What one rank reads on its node in one phase; see stack.py.",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .codec import AGENTS, Agents, Codec, Streams, bytes_of, numbers_of, whole
+from .base import AGENTS, Agents, Codec, Streams, bytes_of, numbers_of, whole
 
 _TINY = float(np.finfo(np.float32).tiny)
 _SLAB = 1 << 15                                     # entries of a row that are worked on at a time, in the cache

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .blocks import Blocks
-from .calls import Call
+from ...runtime.partition import Partition
+from ...checks.operation import Call
 from .edges import Edges, valid_nodes
-from .letters import ACROSS, OK, Script
-from .messages import Messenger
-from .plan import Plan
+from ...checks.header import ACROSS, OK, Script
+from ...checks.matching import Messenger
+from ...transport.plan import Plan
 
 if TYPE_CHECKING:
-    from ..topology import Schedule, Topology
-    from .mixer import Mixer
+    from ...topology import Schedule, Topology
+    from ..mixer import Mixer
 
 
 class Graph:
@@ -41,7 +41,7 @@ class Graph:
             if len(self._plans) >= 64 and self.topology.period is None:
                 self._plans.popitem(last=False)
             n = self.topology.n
-            self._plans[key] = Plan(self.topology.at(key), Blocks(n, n), self.node)
+            self._plans[key] = Plan(self.topology.at(key), Partition(n, n), self.node)
         return self._plans[key]
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from .answers import Past
-from .buffers import Buffers
-from .transport import PointToPoint, arriving, leaving
-from .waiting import CROWDED, abandon, ranks, wait_until
+from ..checks.history import Past
+from ..runtime.buffers import Buffers
+from .messages import PointToPoint, arriving, leaving
+from ..runtime.waiting import CROWDED, abandon, ranks, wait_until
 
 if TYPE_CHECKING:
-    from .phase import Phase
+    from ..mixing.phase import Phase
 
 _PLACES = 4                                         # places of rows whose requests are kept
 _TURNS, _SPINS = 1000, 100                          # looks at messages before a clock is read, and before others may run

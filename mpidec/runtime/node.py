@@ -1,7 +1,7 @@
 """The stack on a node: rows in memory that the ranks of a node share, each block of it owned by one rank.
 
 A rank allocates blocks when it needs them, without a word to the others; a neighbour maps a block when it first reads from it.
-Blocks are anonymous memory (`memfd`) that the neighbours open through /proc: nothing is left behind by a killed job, and no
+Partition are anonymous memory (`memfd`) that the neighbours open through /proc: nothing is left behind by a killed job, and no
 file system limits them.  A block is free again when no array refers to it any more.  Who reads what and when is settled by the
 hand-shake in `_shared.c`.
 """

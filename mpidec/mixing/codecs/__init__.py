@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from inspect import signature
 from typing import Any
 
-from .codec import Codec as Codec
+from .base import Codec as Codec
 from .quantizers import QSGD as QSGD
 from .quantizers import BFloat16 as BFloat16
 from .quantizers import Blockwise8 as Blockwise8

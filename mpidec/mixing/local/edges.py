@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .plan import Plan
+from ...transport.plan import Plan
 
 
 @dataclass(frozen=True)

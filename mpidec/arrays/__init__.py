@@ -1,0 +1,1 @@
+"""NumPy, PyTorch and CuPy arrays behind one small protocol."""

@@ -1,0 +1,1 @@
+"""Weighted sums of rows, in C and in NumPy, with the same bits."""

@@ -1,0 +1,1 @@
+"""Calls for programs that are written for one agent per rank."""

@@ -1,0 +1,1 @@
+"""Geometry of a halo, and the ways to fetch it."""
