@@ -48,6 +48,26 @@ def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Home]:
     return X, X.dtype.str, _numpy
 
 
+def native(X: Any, kinds: str) -> np.ndarray:
+    """`X` as a NumPy array in the byte order of this machine, if its dtype is of one of the `kinds` of NumPy.
+
+    Raises
+    ------
+    TypeError
+        If the entries are of another kind (objects, say), or masked.
+    """
+    _unmasked(X)
+    X = np.asarray(X)
+    if X.dtype.kind not in kinds or X.dtype.hasobject:
+        raise TypeError(f"the array is of dtype {X.dtype}, expected numbers")
+    return X.astype(X.dtype.newbyteorder("="), copy=False)
+
+
+def _unmasked(X: Any) -> None:
+    if isinstance(X, np.ma.MaskedArray):
+        raise TypeError("the array is masked, and masks are not mixed: fill it, X.filled(0.0), or mix values and mask as two arrays")
+
+
 def as_rows(X: Any, m: int, empty: Empty = np.empty, half: bool = False) -> tuple[np.ndarray, Callable[[np.ndarray], Any]]:
     """`X` as a C-contiguous 2-D array of `m` rows, and the function that gives a result the kind and shape of `X`.
 
@@ -60,19 +80,20 @@ def as_rows(X: Any, m: int, empty: Empty = np.empty, half: bool = False) -> tupl
     TypeError
         If the entries cannot be averaged (whole numbers, objects), or cannot be read.
     """
+    _unmasked(X)
     if isinstance(X, np.ndarray):
         format, home = X.dtype.str, cast(Home, _numpy)
     else:
         check_rows(np.shape(X), m)
         X, format, home = to_host(X, empty)
     check_rows(X.shape, m, format)
-    native = X.dtype.newbyteorder("=")
+    order = X.dtype.newbyteorder("=")
     if X.ndim == 2 and home is _numpy:
-        return np.ascontiguousarray(X, native), _same
+        return _aligned(np.ascontiguousarray(X, order)), _same
     shape = X.shape
     if format == BFLOAT16 and not half:
         return widen(X, format).reshape(m, math.prod(shape[1:])), lambda Y: home(narrow(Y.reshape(shape), format), format)
-    rows = np.ascontiguousarray(X.reshape(m, math.prod(shape[1:])), native)
+    rows = _aligned(np.ascontiguousarray(X.reshape(m, math.prod(shape[1:])), order))
     return rows, lambda Y: home(Y.reshape(shape), format)
 
 
@@ -89,6 +110,8 @@ def as_target(out: Any, X: Any, rows: np.ndarray, empty: Empty = np.empty) -> tu
         format = device.format(out)
         return empty(rows.shape, rows.dtype), lambda Y: staging.upload(device, _bits(Y, format), out)
     host, format, _ = to_host(out)
+    if not host.flags.writeable:
+        raise ValueError("out is read-only, expected an array that can be written to")
     if np.may_share_memory(host, rows):
         raise ValueError("out overlaps the rows to be mixed: give an array of its own")
     if host.dtype == rows.dtype:
@@ -152,6 +175,10 @@ def _contiguous(X: Any) -> bool:
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
+
+
+def _aligned(X: np.ndarray) -> np.ndarray:
+    return X if X.flags.aligned else X.copy()
 
 
 def _same(Y: np.ndarray) -> np.ndarray:

@@ -21,10 +21,10 @@ import numpy as np
 from mpi4py import MPI
 
 from .history import REMEMBERED, Answers, Past
-from ..runtime.buffers import POOL
+from ..runtime.memory import empty
 from .operation import Call
 from .header import ACROSS, ASKS, DATA, FAILED, LAST, MIXES, REFUSED, Disagreement, Letter, Script
-from ..runtime.waiting import Patience, ranks, timeout
+from ..runtime.progress import Patience, ranks, timeout
 
 LETTER, PAYLOAD, PAYLOADS = 16384, 16385, 8000      # tags; mixers use small ones
 INLINE, CHUNK = 8192, 1 << 30                       # bytes that travel within a letter, and at most in one message
@@ -58,7 +58,8 @@ class Messenger(Answers):
         self._late: list[Disagreement] = []
         self._status = MPI.Status()
         self._correspondents: set[int] = set()
-        self._closing = self._quarreled = False
+        self._closing = self._quarreled = self._polling = False
+        self.check = True
         self.broken = ""                            # why messages without letters are out of step
         self._waiting: int | None = None            # the call without letters that this rank waits in
 
@@ -146,6 +147,14 @@ class Messenger(Answers):
             call.advance()
         if self._orphans:
             self._orphans = [orphan for orphan in self._orphans if not MPI.Request.Testall(orphan[0])]
+
+    def poll(self) -> None:
+        if not self._polling and (self._active or self._orphans):
+            self._polling = True
+            try:
+                self.progress()
+            finally:
+                self._polling = False
 
     def wait(self, call: Call) -> None:
         """Until a call is done; after `MPIDEC_TIMEOUT` seconds the job is aborted with a report."""
@@ -243,7 +252,7 @@ class Messenger(Answers):
         key = (letter.number, source if letter.pair else -1)
         call, past = self._active.get(key), self._ended(key)
         if letter.kind == DATA:
-            data = inline if letter.nbytes <= INLINE else POOL.empty((letter.nbytes,), np.dtype(np.uint8))
+            data = inline if letter.nbytes <= INLINE else empty((letter.nbytes,), np.dtype(np.uint8))
             problem = call.objection(source, letter) if call is not None else None
             if call is not None and problem is None:
                 call.accept(source, letter, data)

@@ -49,7 +49,7 @@ class CompressedPhase(DerivedPhase):
 
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
         mixer, phase, codec = self._mixer, self._phase, self._mixer.codec
-        agents, halo = mixer.net.agents, phase.halo
+        agents, halo = mixer.agents, phase.halo
         d, dtype = rows.shape[1], rows.dtype
         _check(rows)
         call, step = self._call()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .pending import Pending
 from .phase import Phase
+from ..runtime.context import Context
 from ..runtime.node import Counts
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from .accelerated import Accelerated
     from .codecs.base import Codec
     from .compressed import Compressed
-    from .network import Network
 
 _PHASES = 64                                        # phases of a random schedule that are kept at a time
 
@@ -44,9 +44,10 @@ class Mixer:
     ([1.0, 1.0, 1.0, 1.0], 2, 8, 64)
     """
 
-    def __init__(self, net: Network, topology: Topology | Schedule):
-        self.net, self.topology = net, topology
-        self.n, self.m = net.n, net.m
+    def __init__(self, context: Context, topology: Topology | Schedule):
+        self._context, self.topology = context, topology
+        lo, hi = context.partition.bounds(context.rank)
+        self.n, self.m, self.agents = context.partition.n, hi - lo, range(lo, hi)
         self.counts = Counts()
         self.kinds: dict[Any, Any] = {}             # what a random schedule exchanged last
         self._static: Phase | None = None
@@ -66,7 +67,7 @@ class Mixer:
         if key not in self._phases:
             if len(self._phases) >= _PHASES and period is None:
                 self._phases.popitem(last=False)[1].free()
-            self._phases[key] = Phase(self, self.topology.at(key), key)
+            self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at, period is not None, self.kinds)
         return self._phases[key]
 
     def __call__(self, X: Any, out: Any = None) -> Any:
@@ -74,7 +75,7 @@ class Mixer:
         phase = self._static
         if phase is None:
             phase = self._now()
-        Y = phase.fast(X, out)
+        Y = phase.mix(X, out)
         return phase.start(X, out).wait() if Y is None else Y
 
     def start(self, X: Any, out: Any = None) -> Pending:
@@ -148,11 +149,9 @@ class Mixer:
         from .accelerated import Accelerated
         return Accelerated(self, K, method)
 
-    def close(self) -> None:
+    def close(self, out_of_step: bool = False) -> None:
         """Free the communicators; collective, and safe to repeat."""
         for phase in self._phases.values():
-            phase.free()
+            phase.free(out_of_step)
         self._phases.clear()
-        if self in self.net._mixers:
-            self.net._mixers.remove(self)
         self._closed = True

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import operator
 import os
-import pickle
 import secrets
 from collections.abc import Callable
-from functools import cached_property, partial
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ..checks.history import Past
-from ..arrays.host import empty_like
-from ..runtime.partition import Partition
-from ..runtime.buffers import POOL, Buffers, RowTypes
-from ..kernels.weighted import ordered_sum
-from ..runtime.launch import abort_when_uncaught, check_launcher
+from ..arrays.host import empty_like, native
 from ..checks.header import tree
+from ..checks.history import Past
+from ..checks.matching import Messenger
+from ..kernels.weighted import ordered_sum
+from ..runtime.collectives import Collectives
+from ..runtime.context import Context
+from ..runtime.launch import abort_when_uncaught, check_launcher
+from ..runtime.memory import empty, memory
+from ..runtime.node import NodeMemory
+from ..runtime.partition import Partition
+from ..runtime.progress import ProgressEngine
+from ..runtime.row_types import RowTypes
 from .local.view import LocalView
-from ..runtime.node import Stack
-from ..transport.messages import Wire, wire
-from ..runtime.waiting import wait_until
+from .mixer import Mixer
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
-    from .mixer import Mixer
-    from ..transport.plan import Plan
 
 TRANSPORTS = ("auto", "shared", "neighbor", "p2p")
+_LEFT: list[Network] = []                           # networks that an exception has left, not closed yet
+_LEFT_AT_ONCE = 8
 
 
 class Network(LocalView):
@@ -54,17 +58,21 @@ class Network(LocalView):
         All agents; this rank hosts the `m` agents `lo:hi`.
     rank, size : int
     comm : mpi4py.MPI.Intracomm
+    partition : Partition
+        Agents over ranks.
 
     Raises
     ------
     ValueError
-        If `n` is not a whole number >= 1.
+        On every rank, if `n` is not a whole number >= 1, or `n` or `transport` differ between ranks.
     RuntimeError
-        If the launcher started several processes and each believes to be alone.
+        If the launcher started several processes and each believes it is alone.
 
     Notes
     -----
-    Collective over `comm`.  A context manager; `close()` frees all that the network and its mixers hold.
+    Collective over `comm`.  A context manager; `close()` frees all that the network and its mixers hold.  A network that an
+    exception leaves on all ranks is freed when they make the next one.  One thread at a time may be in a call of a network;
+    several threads need a network each, and an MPI library with `MPI_THREAD_MULTIPLE`.
 
     Examples
     --------
@@ -78,29 +86,43 @@ class Network(LocalView):
     def __init__(self, n: int | None = None, comm: MPI.Intracomm | None = None, *, transport: str | None = None):
         comm = MPI.COMM_WORLD if comm is None else comm
         check_launcher(comm)
-        self.n = _agents(comm.size if n is None else n)
-        self.transport = transport or os.environ.get("MPIDEC_TRANSPORT") or "auto"
-        if self.transport not in TRANSPORTS:
-            raise ValueError(f"transport is {self.transport!r}, expected one of {', '.join(TRANSPORTS)}")
         if comm.size > 1:
             abort_when_uncaught()
-        self.comm = comm.Dup()
         self.rank, self.size = comm.rank, comm.size
-        self.serial = self.comm.bcast(secrets.randbits(48)) if self.size > 1 else 0
+        self.n, self.transport, per_node = _agreed(comm, n, transport)
+        self.comm = comm.Dup()
+        self._serial = self.comm.bcast(secrets.randbits(48)) if self.size > 1 else 0
         self.partition = Partition(self.n, self.size)
         self.lo, self.hi = self.partition.bounds(self.rank)
         self.m = self.hi - self.lo
-        self.row_type = RowTypes()
+        self._engine = ProgressEngine()
+        self._together = Collectives(self.comm)
+        node = NodeMemory(self.comm, self._engine, per_node) if self.size > 1 and self.transport in ("auto", "shared") else None
+        if node is not None and not node.useful:
+            node.close()
+            node = None
+        self._memory = node
+        self._matching = Messenger(self.comm, self._serial, self._begun)
+        self._engine.add(self._matching.poll)
+        self._context = Context(self.comm, self.partition, self._engine, node, self._matching, RowTypes(), self.transport)
         self._mixers: list[Mixer] = []
-        self.out_of_step = False                    # messages that nobody waits for may still be under way
         self._agreed: set[tuple[str, str]] = set()
+        self._known = set()
         self._others = frozenset(range(self.size))
-        self.stack = self._stack()
 
     @property
     def agents(self) -> range:
         """The agents that this rank hosts."""
         return range(self.lo, self.hi)
+
+    @property
+    def check(self) -> bool:
+        """Whether ranks compare what they are going to send, when it is of another kind than before; True by default."""
+        return self._matching.check
+
+    @check.setter
+    def check(self, value: bool) -> None:
+        self._matching.check = value
 
     def mixer(self, topology: Topology | Schedule) -> Mixer:
         """The operator `W` of a topology or a schedule on this network.
@@ -114,49 +136,26 @@ class Network(LocalView):
         -----
         Collective: two small reductions; a graph communicator for each phase, when it is first used.
         """
-        from .mixer import Mixer
         self.agree(None if topology.n == self.n else ValueError(
             f"{topology.name} topology has {topology.n} agents, the network has {self.n}"))
         if self.size > 1:
             self._same_everywhere(topology)
-        self._mixers.append(Mixer(self, topology))
+        self._mixers.append(Mixer(self._context, topology))
         return self._mixers[-1]
 
     def _same_everywhere(self, topology: Topology | Schedule) -> None:
-        mark = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
-        low, high = np.array([mark, -mark], np.int64), np.empty(2, np.int64)
+        fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
+        low, high = np.array([fingerprint, -fingerprint], np.int64), np.empty(2, np.int64)
         self._enter("net.mixer")(self.comm.Iallreduce(low, high, MPI.MIN))
         if high[0] != -high[1]:
             raise ValueError(f"the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
                              "must build the same one: give random topologies the same seed everywhere")
 
-    def _stack(self) -> Stack | None:
-        """The memory of the node, if rows are to be read there: the same decision on all ranks of a node."""
-        if self.size == 1 or self.transport not in ("auto", "shared"):
-            return None
-        pretended = os.environ.get("MPIDEC_RANKS_PER_NODE") or "0"
-        if not pretended.isdigit():
-            raise ValueError(f"MPIDEC_RANKS_PER_NODE is {pretended!r}, expected a whole number")
-        stack = Stack(self.comm, int(pretended) or None)
-        if stack.useful:
-            return stack
-        stack.close()
-        return None
-
     def _begun(self) -> int:
-        return 0 if self.stack is None else self.stack.node.seq
-
-    def wire(self, plan: Plan, periodic: bool) -> Wire:
-        """What carries the messages of one plan; collective if `transport` is "neighbor" and the plan will come again."""
-        return wire(self.comm, plan, self.transport, self.row_type, self.buffers, periodic)
-
-    @cached_property
-    def buffers(self) -> Buffers:
-        """Memory for rows that are not in the stack."""
-        return Buffers()
+        return 0 if self._memory is None or self._memory.node is None else self._memory.node.seq
 
     def empty(self, shape: int | tuple[int, ...] = (), dtype: Any = None, like: Any = None) -> Any:
-        """Rows for the local agents, uninitialized: shape `(m, *shape)`, where mixing them costs least.
+        """Rows for the local agents, uninitialized: shape `(m, *shape)`, in memory where mixing is cheapest.
 
         Parameters
         ----------
@@ -168,31 +167,55 @@ class Network(LocalView):
             The rows are of its kind (NumPy, PyTorch, CuPy), where it lives.
         """
         shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        empty = self.stack.rows if self.stack is not None else np.empty
         if like is not None:
             return empty_like(like, (self.m, *shape), dtype, empty)
         return empty((self.m, *shape), np.float64 if dtype is None else dtype)
 
+    def memory(self) -> AbstractContextManager[None]:
+        """A context in which NumPy allocates large arrays (16 KB and more) in memory where mixing is cheapest.
+
+        Temporaries then lie where neighbours read them in place, and in memory that has been used before, so that they cost no
+        page faults.  `solve` runs in this context.  Arrays may outlive the context and the network.
+
+        Notes
+        -----
+        The context belongs to the current thread (or task); leave it in the function that has entered it.  Where the package was
+        installed without a compiler it does nothing.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net, net.memory():
+        ...     float((np.ones((4, 3000)) - 0.5 * np.ones((4, 3000))).sum())
+        6000.0
+        """
+        return memory()
+
     def sum(self, X: np.ndarray) -> np.ndarray:
         """Sum of the rows of all agents, on every rank: the same bits for any number of ranks.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: rows of different kinds, a wrong number of rows, entries that are no numbers.
 
         Notes
         -----
         Each rank sums a slice of the columns over all agents in their order: an `Alltoallv` and an `Allgatherv` of
         about one row per agent.
         """
-        X = np.asarray(X)
+        X = self._rows("net.sum", X)
         if X.dtype == np.float16:
             return self.sum(X.astype(np.float32)).astype(np.float16)
         Z = X.reshape(self.m, int(np.prod(X.shape[1:])))
         if self.size == 1:
             return ordered_sum(Z).reshape(X.shape[1:])
-        columns = Partition(Z.shape[1], self.size)
+        columns, row_type = Partition(Z.shape[1], self.size), self._context.row_type
         width, held = columns.counts(), self.partition.counts()
         cuts = np.cumsum(width)[:-1]
         out = np.concatenate([part.ravel() for part in np.split(Z, cuts, axis=1)])
         mine = np.empty((self.n, width[self.rank]), Z.dtype)
-        item = self.row_type(Z.itemsize)
+        item = row_type(Z.itemsize)
         sent, received = width * self.m, held * width[self.rank]
         wait = self._enter("net.sum", f"rows of {Z.shape[1]} {Z.dtype}")
         wait(self.comm.Ialltoallv([out, (sent, np.cumsum(sent) - sent), item],
@@ -211,40 +234,70 @@ class Network(LocalView):
         ...     net.mean(np.array([[1., 0.], [2., 0.], [6., 3.]])).tolist()
         [3.0, 1.0]
         """
-        X = np.asarray(X)
+        X = self._rows("net.mean", X)
         return self.mean(X.astype(np.float32)).astype(X.dtype) if X.dtype == np.float16 else self.sum(X) / self.n
 
     def gather(self, X: np.ndarray) -> np.ndarray | None:
-        """The rows of all agents in their order, shape `(n, ...)`, on rank 0; None on the others."""
+        """The rows of all agents in their order, shape `(n, ...)`, on rank 0; None on the others.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: rows of different kinds, a wrong number of rows, entries that are no numbers.
+        """
         return self.gather_rows(X, self.partition.counts())
 
     def gather_rows(self, X: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray | None:
-        """The local rows of all ranks, one rank after the other, on rank 0; None on the others."""
-        X = np.ascontiguousarray(X)
+        """The local rows of all ranks, one rank after the other, on rank 0; None on the others.
+
+        `counts` are the numbers of rows on each rank, if they are known.
+        """
+        rows, error = np.empty(0), None
+        try:
+            rows = np.ascontiguousarray(native(X, "biufcSUV"))
+            if rows.ndim == 0 or (counts is not None and len(rows) != counts[self.rank]):
+                raise ValueError(f"rank {self.rank}: rows have shape {rows.shape}, expected "
+                                 f"({'m' if counts is None else counts[self.rank]}, ...): one row for each agent that the rank hosts")
+        except (TypeError, ValueError) as caught:
+            error = caught
+        self.agree(error)
         if self.size == 1:
-            return X.copy()
-        wait = self._enter("net.gather", f"rows of {' x '.join(map(str, X.shape[1:]))} {X.dtype}")
+            return rows.copy()
+        wait = self._enter("net.gather", f"rows of {' x '.join(map(str, rows.shape[1:]))} {rows.dtype}")
         if counts is None:
-            counts = np.array(self.comm.allgather(len(X)))
-        row = self.row_type(X.itemsize * int(np.prod(X.shape[1:])))
-        stack = np.empty((int(counts.sum()), *X.shape[1:]), X.dtype) if self.rank == 0 else None
+            counts = self._together.gather_all(np.array(len(rows)), "net.gather")
+        row = self._context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
+        stack = np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype) if self.rank == 0 else None
         into = None if stack is None else [stack, (counts, np.cumsum(counts) - counts), row]
-        wait(self.comm.Igatherv([X, len(X), row], into))
+        wait(self.comm.Igatherv([rows, len(rows), row], into))
         return stack
 
     def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
-        """The local agents' rows of a stack `(n, ...)` that rank 0 holds; the inverse of `gather`."""
-        if self.size == 1:
-            return np.ascontiguousarray(stack)
-        head = None if stack is None else (stack.shape, stack.dtype.str)
-        shape, dtype = self.comm.bcast(head)
+        """The local agents' rows of a stack `(n, ...)` that rank 0 holds; the inverse of `gather`.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: a wrong number of rows, entries that are no numbers.
+        """
         counts = self.partition.counts() if counts is None else counts
-        if shape[0] != counts.sum():
-            raise ValueError(f"the stack has {shape[0]} rows, expected {counts.sum()}")
+        whole, error = np.empty(0), None
+        if self.rank == 0:
+            try:
+                whole = np.ascontiguousarray(native(stack, "biufcSUV"))
+                if whole.ndim == 0 or len(whole) != counts.sum():
+                    raise ValueError(f"the stack has shape {whole.shape}, expected ({counts.sum()}, ...): one row for each agent")
+            except (TypeError, ValueError) as caught:
+                error = caught
+        self.agree(error)
+        if self.size == 1:
+            return whole
+        wait = self._enter("net.scatter")
+        shape, dtype = self._together.broadcast((whole.shape, whole.dtype), 0, "net.scatter")
         rows = np.empty((int(counts[self.rank]), *shape[1:]), dtype)
-        row = self.row_type(rows.itemsize * int(np.prod(shape[1:])))
-        source = None if stack is None else [np.ascontiguousarray(stack), (counts, np.cumsum(counts) - counts), row]
-        self.comm.Scatterv(source, [rows, len(rows), row])
+        row = self._context.row_type(rows.itemsize * int(np.prod(shape[1:])))
+        source = [whole, (counts, np.cumsum(counts) - counts), row] if self.rank == 0 else None
+        wait(self.comm.Iscatterv(source, [rows, len(rows), row]))
         return rows
 
     def agree(self, error: Exception | None = None) -> None:
@@ -252,47 +305,65 @@ class Network(LocalView):
 
         Notes
         -----
-        Collective: one small reduction when nobody has an error.
+        Collective: one small reduction when no rank has an error.
         """
         if self.size == 1:
             if error is not None:
                 raise error
             return
-        mine, lowest = np.array([self.size if error is None else self.rank]), np.empty(1, int)
-        self._enter("net.agree")(self.comm.Iallreduce(mine, lowest, MPI.MIN))
-        first = int(lowest[0])
-        if first < self.size:
-            raise self.comm.bcast(_portable(error) if self.rank == first else None, root=first)
+        self._together.agree(error, "net.agree", self._asking("net.agree"))
 
-    def _enter(self, op: str, mark: str = "") -> Callable[[MPI.Request], None]:
-        """Begin a call of all ranks, after they have agreed on `mark` once; what waits for its requests."""
-        messenger, before = self.messenger, self._begun()
-        if mark and self.check and (op, mark) not in self._agreed:
-            number = messenger.agree(op, mark)
-            self._agreed.add((op, mark))
-        else:
-            number = messenger.note(Past(op, "", mark, self._others, ""))
+    def _rows(self, op: str, X: Any) -> np.ndarray:
+        """The rows `X`, checked; the other ranks are told when they are wrong."""
+        try:
+            rows = native(X, "biufc")
+            if rows.ndim == 0 or len(rows) != self.m:
+                raise ValueError(f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): one row for each agent that "
+                                 "the rank hosts")
+        except (TypeError, ValueError) as error:
+            if self.size > 1:
+                self._matching.leave(op, error, self._others - {self.rank})
+            raise
+        return rows
+
+    def _enter(self, op: str, signature: str = "") -> Callable[[MPI.Request], None]:
+        """Begin a call of all ranks, after they have agreed on its signature once; the function that waits for its requests."""
+        ask = self._asking(op, signature)
+        return lambda request: self._together.wait(request, op, ask)
+
+    def _asking(self, op: str, signature: str = "") -> Callable[[], None]:
+        with self._engine:
+            self._open()
+            matching, before = self._matching, self._begun()
+            if signature and self.check and (op, signature) not in self._agreed:
+                number = matching.agree(op, signature)
+                self._agreed.add((op, signature))
+            else:
+                number = matching.note(Past(op, "", signature, self._others, ""))
         parent, children = tree(self.rank, self.size)
         near = children if parent is None else [parent, *children]
+        return partial(matching.ask, near, number, op, signature, before)
 
-        def wait(request: MPI.Request) -> None:
-            wait_until(request.Test, f"all ranks to come to {op}", partial(messenger.ask, near, number, op, mark, before))
-        return wait
+    def _open(self) -> None:
+        if self.comm == MPI.COMM_NULL:
+            raise RuntimeError("the network is closed: make a new one")
 
     def close(self) -> None:
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
-        self.out_of_step = self._post is not None and bool(self._post.broken)
-        error = self._close_local()
-        for mixer in list(self._mixers):
-            mixer.close()
-        self.comm.Barrier()                         # by then everybody has read this rank's rows
-        if self.stack is not None:
-            self.stack.close()
-        self.row_type.free()
-        POOL.clear()
-        self.comm.Free()
+        with self._engine:
+            error = self._close_local()
+            out_of_step = bool(self._matching.broken) or self in _LEFT
+            for mixer in list(self._mixers):
+                mixer.close(out_of_step)
+            self._mixers.clear()
+            self._together.wait(self.comm.Ibarrier(), "net.close")  # by then every rank has read this one's rows
+            if self._memory is not None:
+                self._memory.close()
+            self._context.row_type.free()
+            self.comm.Free()
+            self._engine.close()
         if error is not None:
             raise error
 
@@ -300,14 +371,59 @@ class Network(LocalView):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or self.size == 1:          # after an error the other ranks may be anywhere: nothing collective
+        if kind is None or self.size == 1:
             self.close()
+        elif self.comm != MPI.COMM_NULL:            # the other ranks may be anywhere: nothing collective now
+            _LEFT.append(self)
 
     def __repr__(self) -> str:
-        return f"Network(n={self.n}, rank {self.rank} of {self.size}, agents {self.lo}:{self.hi})"
+        closed = ", closed" * (self.comm == MPI.COMM_NULL)
+        return f"Network(n={self.n}, rank {self.rank} of {self.size}, agents {self.lo}:{self.hi}{closed})"
 
 
-def _agents(n: object) -> int:
+def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int, str, int | None]:
+    """Agents, transport and pretended ranks per node, the same on all ranks; networks that all of them have left are freed.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if an argument is wrong on any rank, or differs between ranks.
+    """
+    together, error, agents, chosen, per_node = Collectives(comm), None, 0, "auto", "0"
+    try:
+        agents = _whole(comm.size if n is None else n)
+        chosen = transport or os.environ.get("MPIDEC_TRANSPORT") or "auto"
+        if chosen not in TRANSPORTS:
+            raise ValueError(f"transport is {chosen!r}, expected one of {', '.join(TRANSPORTS)}")
+        per_node = os.environ.get("MPIDEC_RANKS_PER_NODE") or "0"
+        if not per_node.isdigit():
+            raise ValueError(f"MPIDEC_RANKS_PER_NODE is {per_node!r}, expected a whole number")
+    except ValueError as caught:
+        error = caught
+    if comm.size == 1:
+        if error is not None:
+            raise error
+        return agents, chosen, int(per_node) or None
+    together.agree(error, "Network()")
+    mine = np.zeros(3 + _LEFT_AT_ONCE, np.int64)
+    mine[:3] = agents, TRANSPORTS.index(chosen), int(per_node)
+    left = [net for net in _LEFT if net.size == comm.size]
+    mine[3:3 + len(left[:_LEFT_AT_ONCE])] = [net._serial for net in left[:_LEFT_AT_ONCE]]
+    all_ = together.gather_all(mine, "Network()")
+    for column, what in enumerate(("n", "transport", "MPIDEC_RANKS_PER_NODE")):
+        values = all_[:, column].tolist()
+        if len(set(values)) > 1:
+            other = next(rank for rank, value in enumerate(values) if value != values[0])
+            said = [TRANSPORTS[value] if column == 1 else value for value in (values[0], values[other])]
+            raise ValueError(f"Network: {what} is {said[0]} on rank 0 and {said[1]} on rank {other}, expected the same on every rank")
+    common = set.intersection(*(set(row.tolist()) for row in all_[:, 3:])) - {0}
+    for net in sorted((net for net in left if net._serial in common), key=lambda net: net._serial):
+        net.close()
+        _LEFT.remove(net)
+    return agents, chosen, int(per_node) or None
+
+
+def _whole(n: object) -> int:
     try:
         count = operator.index(n)  # type: ignore[arg-type]
     except TypeError:
@@ -315,10 +431,3 @@ def _agents(n: object) -> int:
     if count < 1 or isinstance(n, bool):
         raise ValueError(f"number of agents is {n!r}, expected a whole number >= 1")
     return count
-
-
-def _portable(error: Exception | None) -> Exception | None:
-    try:
-        return pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arrays.host import as_rows, as_target, row_bytes
-from ..transport.halo import Courier
 from ..arrays.devices import Device, device_of
-from .packing import start_half, start_many, start_resident
-from ..runtime.cuda_aware import gpu_mpi
-from ..kernels.weighted import Runs, difference, weighted_sum
-from ..transport.persistent import Lane
+from ..arrays.formats import BFLOAT16, flat_dtype, narrow, widen
+from ..arrays.host import as_rows, as_target, row_bytes
 from ..checks.header import Disagreement
-from ..transport.node_reader import Links, Setting
-from .pending import Pending
+from ..kernels.weighted import difference
+from ..runtime.context import Context
+from ..runtime.cuda_aware import gpu_mpi
+from ..runtime.memory import empty
+from ..transport.base import Shape, Transport
+from ..transport.device import Columns, DeviceSum
+from ..transport.halo import HaloExchange
+from ..transport.node_reader import NodeReader
 from ..transport.plan import Plan
-from ..transport.device import Resident
-from ..transport.messages import PointToPoint
-from ..runtime.waiting import Exchange
+from ..transport.sums import LocalSum, MessageSum, MixedSum, average
+from .packing import Restore, by_name, pack
+from .pending import Pending
 
 if TYPE_CHECKING:
     from ..topology import Topology
-    from .mixer import Mixer
-
-_NOTHING = np.empty((0, 0), np.uint8)
-Form = tuple[Any, ...]
-_LANES = 8
 
 
 class Phase:
@@ -41,6 +37,21 @@ class Phase:
 
     Each sum is taken in ascending order of the agents, so that it has the same bits on any number of ranks.
 
+    Parameters
+    ----------
+    context : Context
+    topology : Topology
+    k : int
+        The step.
+    counts : Counts
+        Counters of what is sent.
+    at : callable
+        `at(k)`: the operator of another step.
+    periodic : bool
+        Whether the phase comes again.
+    kinds : dict
+        The kinds of the last exchanges over phases that do not come again.
+
     Attributes
     ----------
     topology : Topology
@@ -48,43 +59,56 @@ class Phase:
         All agents, and those on this rank.
     """
 
-    def __init__(self, mixer: Mixer, topology: Topology, k: int):
-        self.mixer, self.net, self._k = mixer, mixer.net, k
-        self.topology = topology
-        self.n, self.m = topology.n, mixer.net.m
-        self.over = f" over {topology.name}" + f", step {k}" * (k > 0)
-        self.where, mark = "W(X)" + self.over, topology.fingerprint()
-        self.courier = Courier(self.net, self.over, mark, mixer.topology.period is not None, mixer.kinds)
-        self._lanes: dict[int, Lane] = {}           # by the number of columns
-        self.residents: dict[tuple[Device, Any], Resident] = {}
-        self.alone = self.net.size == 1
-        stack, blocks, rank = self.net.stack, self.net.partition, self.net.rank
-        self.links: Links | None = None
-        if stack is not None:
-            near = Plan(topology, blocks, rank, stack.near[stack.near != rank])
-            self._near, self._setting = near, Setting(stack, self.where, mixer.counts, self._ask)
-            self.links = Links.sums(self._setting, near)
-        self.whole = stack is not None and stack.whole
-        self.fast = self._mix_alone if self.alone else _cannot if self.links and not self.whole else \
-            self.links.mix if self.links else self._mix_messages
+    def __init__(self, context: Context, topology: Topology, k: int, counts: Any, at: Callable[[int], Any], periodic: bool,
+                 kinds: dict[Any, Any]):
+        self._context, self._k, self._counts, self.at = context, k, counts, at
+        lo, hi = context.partition.bounds(context.rank)
+        self.topology, self.n, self.m = topology, topology.n, hi - lo
+        self._over = f" over {topology.name}" + f", step {k}" * (k > 0)
+        self._exchange = HaloExchange(context, self._over, topology.fingerprint(), periodic, kinds)
+        self._on_devices: dict[tuple[Device, Any], DeviceSum] = {}
+        self._transport = self._make_transport()
+        self.mix = self._transport.mix
+
+    def _make_transport(self) -> Transport:
+        context, memory = self._context, self._context.memory
+        if context.size == 1:
+            return LocalSum(self.plan, self._count)
+        if memory is None:
+            return MessageSum(context, self._exchange, self.plan, self._count)
+        reader = NodeReader.sums(context, "W(X)" + self._over, self._counts, self._node_plan)
+        return reader if memory.single_node else MixedSum(context, self._exchange, self._node_plan, reader)
 
     @property
-    def next(self) -> Phase:
+    def next(self) -> Any:
         """The operator of the following step; itself when the topology is static."""
-        return self.mixer.at(self._k + 1)
+        return self.at(self._k + 1)
 
-    def at(self, k: int) -> Phase:
-        """The operator of step `k` of the same schedule."""
-        return self.mixer.at(k)
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan in which all rows of other ranks belong to the halo."""
+        return Plan(self.topology, self._context.partition, self._context.rank)
+
+    @cached_property
+    def _node_plan(self) -> Plan:
+        """The plan in which the rows of other ranks of the node are read in place."""
+        context = self._context
+        near = context.memory.near if context.memory is not None else np.empty(0, np.int64)
+        return Plan(self.topology, context.partition, context.rank, near[near != context.rank])
+
+    @property
+    def _single_node(self) -> bool:
+        return self._context.memory is not None and self._context.memory.single_node
 
     def __call__(self, X: Any, out: Any = None) -> Any:
-        """Mix the rows `X`, shape `(m, ...)`; a list or tuple of arrays is mixed in one message.
+        """Mix the rows `X`, shape `(m, ...)`; several arrays are mixed in one message.
 
         Parameters
         ----------
         X : array (m, ...), or a sequence or dict of such
-            Rows of the local agents: NumPy, PyTorch or CuPy, also bfloat16.  Never modified.  Rows on a device are copied
-            through the host, unless there is but one rank, or MPI takes them (`MPIDEC_GPU_MPI`) and no node has two ranks.
+            Rows of the local agents: NumPy, PyTorch or CuPy, also bfloat16.  Never modified.  Arrays of a dict are matched by
+            their names.  Rows on a device are copied through the host, unless there is only one rank, or MPI takes device arrays
+            (`MPIDEC_GPU_MPI`) and no node has two ranks.
         out : array, optional
             Where the rows go: C-contiguous, kind, shape and dtype of `X`, not overlapping it.
 
@@ -93,132 +117,140 @@ class Phase:
         array (m, ...), or a list or dict of them
             Of the kind of `X`, where `X` lives.
         """
-        Y = self.fast(X, out)
+        Y = self.mix(X, out)
         return self.start(X, out).wait() if Y is None else Y
 
-    @cached_property
-    def plan(self) -> Plan:
-        """All rows of other ranks come in messages."""
-        return Plan(self.topology, self.net.partition, self.net.rank)
-
-    def _is_common(self, X: Any) -> bool:
-        return type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) == self.m and X.flags.c_contiguous
-
-    def _mix_alone(self, X: Any, out: Any) -> np.ndarray | None:
-        """The common case in one process."""
-        if not self._is_common(X):
-            return None
-        if out is None:
-            out = np.empty_like(X)
-        else:
-            as_target(out, X, X)
-        return self._sum(X, out)
-
-    def _mix_messages(self, X: Any, out: Any) -> np.ndarray | None:
-        """The common case where all rows come in messages."""
-        if not self._is_common(X):
-            return None
-        if out is None:
-            out = self.net.buffers.empty(X.shape, X.dtype)
-        elif type(out) is not np.ndarray or out.dtype != X.dtype or out.shape != X.shape or not out.flags.c_contiguous \
-                or np.may_share_memory(out, X):
-            return None                             # `start` says what is wrong
-        plan = self.plan
-        lane = self._lanes.get(X.shape[1])
-        if lane is not None and self.courier.last(plan) == lane.kind:
-            return lane.mix(X, out)
-        exchange, halo = self.halo_of(plan, X, X.shape[1:])
-        exchange.wait()
-        self.average(X, halo, out)
-        wire = self.courier.wires[plan]
-        if lane is None and isinstance(wire, PointToPoint) and self.mixer.topology.period is not None:
-            if len(self._lanes) >= _LANES:
-                self._lanes.pop(next(iter(self._lanes))).free()
-            del exchange, halo
-            self.net.buffers.clear()                # the lane has a halo of its own
-            self._lanes[X.shape[1]] = Lane(self, wire, X.shape[1])
-        return out
-
     def start(self, X: Any, out: Any = None) -> Pending:
-        """Begin to mix `X`, and return at once; `wait()` on what comes back returns the mixed rows.
+        """Begin to mix `X`, and return at once; `wait()` on the result returns the mixed rows.
 
-        Any number of mixings may be under way, and be waited for in any order; all ranks start them in the same order.
+        Any number of mixings may be under way and be waited for in any order; all ranks start them in the same order.  In
+        shared memory, a mixing is completed at the latest when the 64th one after it is started.
         """
-        try:
-            return self._start(X, out)
-        except (TypeError, ValueError) as error:
-            if not isinstance(error, Disagreement):
-                self._give_up(error)
-            raise
+        with self._context.engine:
+            try:
+                return self._start(X, out)
+            except (TypeError, ValueError) as error:
+                if not isinstance(error, Disagreement):
+                    self._give_up(error)
+                raise
 
     def _give_up(self, error: Exception) -> None:
-        """The neighbours are not to wait for this rank, whose arguments are wrong."""
-        if self.links is not None:
-            self.links.give_up()
-        if not self.alone and not self.whole:
+        """Tell the neighbours that they need not wait for this rank, whose arguments are wrong."""
+        self._transport.give_up(error)
+        if self._context.size > 1 and not self._single_node:
             route = self.plan.halo_route
-            self.net.messenger.leave(self.where, error, {*route.dests.tolist(), *route.sources.tolist()})
+            self._context.matching.leave("W(X)" + self._over, error, {*route.dests.tolist(), *route.sources.tolist()})
 
     def _start(self, X: Any, out: Any) -> Pending:
-        if isinstance(X, (Mapping, list, tuple)):
-            return start_many(self, X, out)
+        if isinstance(X, Mapping):
+            names = by_name(X)
+            values = self._start_many([X[name] for name in names], out, tuple(map(repr, names)))
+
+            def by_their_names() -> dict[Any, Any]:
+                mixed = dict(zip(names, values.wait()))
+                return {name: mixed[name] for name in X}
+            return Pending(None, by_their_names)
+        if isinstance(X, (list, tuple)):
+            return self._start_many(X, out)
         device = device_of(X)
-        if device is not None and self.resident:
-            return start_resident(self, device, [X], out, many=False)
-        rows, home = as_rows(X, self.m, self.empty, half=True)
-        form = tuple(X.shape[1:]) if hasattr(X, "shape") else np.shape(X)[1:]
+        if device is not None and self._stays_on_device:
+            return self._start_on_device(device, [X], out, many=False)
+        rows, restore = as_rows(X, self.m, empty, half=True)
+        shape = tuple(np.shape(X)[1:])
         if out is None:
-            return self.start_rows(rows, None, home, form)
-        return self.start_rows(rows, *as_target(out, X, rows, self.empty), form)
+            return self._start_rows(rows, None, restore, shape)
+        return self._start_rows(rows, *as_target(out, X, rows, empty), shape)
 
-    @property
-    def empty(self) -> Callable[[tuple[int, ...], np.dtype], np.ndarray]:
-        """Makes arrays where they cost least."""
-        return self.net.buffers.empty if self.net.stack is None else self.net.stack.rows
+    def _start_many(self, arrays: Sequence[Any], out: Any, names: tuple[str, ...] = ()) -> Pending:
+        """One mixing for all arrays of one dtype."""
+        if out is not None:
+            raise TypeError("out is given, expected none when several arrays are mixed")
+        on_device: dict[Any, list[int]] = {}
+        pairs: list[tuple[np.ndarray, Restore] | None] = []
+        for place, X in enumerate(arrays):
+            device = device_of(X)
+            if device is not None and self._stays_on_device:
+                on_device.setdefault((device, device.place(X), device.format(X)), []).append(place)
+                pairs.append(None)
+            else:
+                pairs.append(as_rows(X, self.m, half=True))
+        started: list[tuple[Sequence[int], Pending]] = [
+            (places, self._start_on_device(key[0], [arrays[place] for place in places])) for key, places in on_device.items()]
+        started += [(some.places, self._start_rows(some.rows, None, some.unpack, (names, *some.ends))) for some in pack(pairs)]
 
-    def start_rows(self, rows: np.ndarray, target: np.ndarray | None, home: Callable[[np.ndarray], Any], form: Form) -> Pending:
-        """Begin to mix rows (m, d) into `target`, or into a new array; `wait` returns what `home` makes of it.
+        def collect() -> list[Any]:
+            results = [None] * len(arrays)
+            for places, pending in started:
+                for place, result in zip(places, pending.wait()):
+                    results[place] = result
+            return results
+        return Pending(None, collect)
 
-        `form` is the shape of a row before it was flattened, which must be the same on all ranks.
+    def _start_rows(self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: Shape) -> Pending:
+        """Begin to mix rows (m, d) into `target`, or into a new array; `wait` returns what `restore` makes of it.
+
+        `shape` is that of a row before it was flattened, which must be the same on all ranks.
         """
         if rows.itemsize == 2:
-            return start_half(self, rows, target, home, form)
-        if target is None:
-            target = self.empty(rows.shape, rows.dtype)
-        if self.alone:
-            return Pending(None, lambda: home(self._sum(rows, target)))
-        if self.links is not None and rows.dtype.char in "fdFD":
-            return self.start_shared(rows, target, home, form)
-        exchange, halo = self.halo_of(self.plan, rows, form)
-        return Pending(exchange, lambda: home(self._sum(rows, target, halo)))
-
-    def start_shared(self, rows: np.ndarray, target: np.ndarray, home: Callable[[np.ndarray], Any], form: Form) -> Pending:
-        """The same, where the rows of near ranks are read in the stack."""
-        parts = rows.view(rows.real.dtype)
-        exchange, halo = (None, parts[:0]) if self.whole else self.halo_of(self._near, parts, form)
-        plain = form == rows.shape[1:] and rows.dtype.kind == "f"
-        number = 0 if plain else zlib.crc32(repr((form, rows.dtype.kind)).encode()) << 16 | 1 << 60
-        links = cast(Links, self.links)
-        return Pending(links.start(parts, halo, target.view(parts.dtype), exchange, number), lambda: home(target))
-
-    def _ask(self, rank: int, seq: int, where: str) -> None:
-        self.net.messenger.ask_about_mixing(rank, seq, where)
-
-    def halo_of(self, plan: Plan, rows: np.ndarray, form: Form, op: str = "W(X)") -> tuple[Exchange, np.ndarray]:
-        """Begin to fetch the halo of a plan: the messages, and where it will be."""
-        halo = self.net.buffers.empty((len(plan.halo), rows.shape[1]), rows.dtype)
-        if self.links is None or plan is not self._near:
-            self.count(row_bytes(rows))
-        return self.courier.exchange(plan, plan.halo_route, rows, halo, (op, form, rows.dtype)), halo
+            return self._start_half(rows, target, restore, shape)
+        out = empty(rows.shape, rows.dtype) if target is None else target
+        X, Y = rows, out
+        if rows.dtype.kind == "c" and not isinstance(self._transport, (LocalSum, MessageSum)):
+            X, Y, shape = rows.view(rows.real.dtype), out.view(out.real.dtype), (shape, "complex")
+        elif rows.dtype.char not in "fdFD" and not isinstance(self._transport, (LocalSum, MessageSum)):
+            return Pending(self._messages.start(rows, out, shape), lambda: restore(out))
+        return Pending(self._transport.start(X, Y, shape), lambda: restore(out))
 
     @cached_property
-    def resident(self) -> bool:
+    def _messages(self) -> MessageSum:
+        """The sums of rows that all come in messages."""
+        return MessageSum(self._context, self._exchange, self.plan, self._count)
+
+    def _start_half(self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: Shape) -> Pending:
+        """Rows of 16-bit floats travel between nodes as they are; they are summed in float32, and rounded once."""
+        format, single = BFLOAT16 if rows.dtype == np.uint16 else rows.dtype.str, np.dtype(np.float32)
+        X, Y = empty(rows.shape, single), empty(rows.shape, single)
+        X[...] = widen(rows, format)
+
+        def finish(halo: np.ndarray | None = None) -> Any:
+            if halo is not None:
+                average(self.plan, X, widen(halo, format), Y)
+            if target is None:
+                return restore(narrow(Y, format))
+            target[...] = narrow(Y, format)
+            return restore(target)
+        if self._context.size == 1 or self._single_node:
+            pending = Pending(self._transport.start(X, Y, (shape, format)), finish)
+            self._counts.bytes -= self.plan.edges * row_bytes(rows)    # half of what was counted
+            return pending
+        arriving, halo = self._messages.fetch(rows, (shape, format))
+        return Pending(arriving, lambda: finish(halo))
+
+    @cached_property
+    def _stays_on_device(self) -> bool:
         """Whether rows on a device stay there: there is no other rank, or MPI takes them and this rank is alone on its node."""
         aware = gpu_mpi()[0]
-        return self.alone or (aware and self.links is None)
+        return self._context.size == 1 or (aware and self._context.memory is None)
+
+    def _start_on_device(self, device: Device, arrays: Sequence[Any], out: Any = None, many: bool = True) -> Pending:
+        """Mix arrays of one format on one device; `wait` returns their list, or the only one."""
+        columns, place, context = Columns(device, arrays, self.m, out), device.place(arrays[0]), self._context
+        part = self._on_devices.setdefault((device, place), DeviceSum(device, place, self.plan))
+        self._count(columns.row_bytes)
+        ask = None
+        if context.size > 1:
+            kind = "W(X) from device to device", tuple(columns.flat.shape[1:]), flat_dtype(columns.format)
+            ask = self._exchange.announce(self.plan, self.plan.halo_route, kind)
+            self._exchange.messages(self.plan)
+        arriving, halo = part.start(context.comm, context.row_type(columns.row_bytes), columns.flat, "W(X)" + self._over, ask)
+
+        def finish() -> Any:
+            results = columns.split(part.sum(columns.flat, halo))
+            return results if many else results[0]
+        return Pending(arriving, finish)
 
     def fetch(self, rows: np.ndarray) -> Pending:
-        """Begin to fetch the rows of the neighbours that live elsewhere, as they are; `wait()` returns them.
+        """Begin to fetch the rows of the neighbours that live on other ranks, as they are; `wait()` returns them.
 
         Parameters
         ----------
@@ -231,21 +263,22 @@ class Phase:
             Of an array (len(halo), ...): the rows of the agents `halo`.
         """
         rows = np.ascontiguousarray(rows)
-        flat = rows.reshape(self.m, math.prod(rows.shape[1:]))
-        if not self.whole:
-            exchange, halo = self.halo_of(self.plan, flat, rows.shape[1:], "fetch")
-            return Pending(exchange, lambda: halo.reshape(len(halo), *rows.shape[1:]))
-        halo = self.empty((len(self.halo), flat.shape[1]), flat.dtype)
-        reading = self._halo_links.start(_bytes(flat), _NOTHING, _bytes(halo))
-        return Pending(reading, lambda: halo.reshape(len(halo), *rows.shape[1:]))
+        flat, shape = rows.reshape(self.m, math.prod(rows.shape[1:])), rows.shape[1:]
+        halo = empty((len(self.halo), flat.shape[1]), flat.dtype)
+        with self._context.engine:
+            if self._single_node:
+                return Pending(self._halo_reader.start(_bytes(flat), _bytes(halo)), lambda: halo.reshape(len(halo), *shape))
+            self._count(row_bytes(flat))
+            arriving = self._exchange.start(self.plan, self.plan.halo_route, flat, halo, ("fetch", shape, flat.dtype))
+        return Pending(arriving, lambda: halo.reshape(len(halo), *shape))
 
     @cached_property
-    def _halo_links(self) -> Links:
-        return Links.halo(self._setting._replace(where="fetch" + self.over), self._near, self.plan)
+    def _halo_reader(self) -> NodeReader:
+        return NodeReader.halo(self._context, "fetch" + self._over, self._counts, self._node_plan, self.plan)
 
     @cached_property
-    def _edge_links(self) -> Links:
-        return Links.edges(self._setting._replace(where="W.exchange(M)" + self.over), self._near, self.plan)
+    def _edge_reader(self) -> NodeReader:
+        return NodeReader.edges(self._context, "W.exchange(M)" + self._over, self._counts, self._node_plan, self.plan)
 
     @property
     def halo(self) -> np.ndarray:
@@ -254,8 +287,7 @@ class Phase:
 
     def average(self, own: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
         """`out = W X`, from the rows of the local agents and those that `fetch` brought: `(m, d)`, `(len(halo), d)`, `(m, d)`."""
-        weights = self.plan.weights
-        return weights.sum(own, out) if isinstance(weights, Runs) else weighted_sum(weights, own, halo, out)
+        return average(self.plan, own, halo, out)
 
     def difference(self, own: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
         """`out = (W - I) X` of float32 or float64, with rounding errors of the size of `out`, not of `X`; see `average`."""
@@ -278,6 +310,11 @@ class Phase:
         array (in-edges, ...)
             The row that arrived over each edge into the local agents, sorted by receiver, then sender.
 
+        Raises
+        ------
+        TypeError
+            If the entries are objects.
+
         Examples
         --------
         >>> import mpidec, numpy as np
@@ -288,20 +325,23 @@ class Phase:
         [10.0, 1.0, 21.0, 12.0]
         """
         plan = self.plan
+        if M.dtype.hasobject:
+            raise TypeError(f"messages are of dtype {M.dtype}, expected numbers: objects cannot be sent")
         if len(M) != len(plan.senders):
             raise ValueError(f"messages have shape {M.shape}, expected ({len(plan.senders)}, ...): one row for each out-edge")
         M = np.ascontiguousarray(M)
-        if self.whole:
-            result = np.empty((self.in_edges, *M.shape[1:]), M.dtype)
-            self._edge_links.start(_bytes(M), _NOTHING, _bytes(result)).wait()
-            return result
-        route, arrival = plan.edge_route
-        arrived = np.empty((len(arrival), *M.shape[1:]), M.dtype)
-        self.count(row_bytes(M))
-        exchange = self.courier.exchange(plan, route, M, arrived, ("W.exchange(M)", M.shape[1:], M.dtype))
-        if route.own is not None:
-            arrived[route.own[1]] = exchange.sent[route.own[0]]
-        exchange.wait()
+        with self._context.engine:
+            if self._single_node:
+                result = np.empty((self.in_edges, *M.shape[1:]), M.dtype)
+                self._edge_reader.start(_bytes(M), _bytes(result)).wait()
+                return result
+            route, arrival = plan.edge_route
+            arrived = np.empty((len(arrival), *M.shape[1:]), M.dtype)
+            self._count(row_bytes(M))
+            request = self._exchange.start(plan, route, M, arrived, ("W.exchange(M)", M.shape[1:], M.dtype))
+            if route.own is not None:
+                arrived[route.own[1]] = request.sent[route.own[0]]
+            request.wait()
         result = np.empty_like(arrived)
         result[arrival] = arrived
         return result
@@ -317,30 +357,20 @@ class Phase:
         """Edges into the local agents: the rows that `exchange` returns."""
         return len(self.plan.receivers)
 
-    def _sum(self, rows: np.ndarray, target: np.ndarray, halo: np.ndarray | None = None) -> np.ndarray:
-        if halo is None:
-            self.count(row_bytes(rows))
-            halo = rows[:0]
-        return self.average(rows, halo, target)
-
-    def count(self, row_bytes: int) -> None:
+    def _count(self, row_bytes: int) -> None:
         """Rows of so many bytes have been sent over all edges."""
-        counts, edges = self.mixer.counts, self.plan.edges
+        counts, edges = self._counts, self.plan.edges
         counts.rounds += 1
         counts.messages += edges
         counts.bytes += edges * row_bytes
 
-    def free(self) -> None:
-        """Free the communicator; collective."""
-        while self._lanes:
-            self._lanes.popitem()[1].free()
-        self.courier.free()
+    def free(self, out_of_step: bool = False) -> None:
+        """Free requests and communicators; collective.  `out_of_step`: messages that nobody waits for may be under way."""
+        if not out_of_step:
+            self._transport.free()
+        self._exchange.free(out_of_step)
 
 
 def _bytes(rows: np.ndarray) -> np.ndarray:
     width = rows.itemsize * math.prod(rows.shape[1:])
     return np.ndarray((len(rows), width), np.uint8, rows) if rows.size else np.empty((len(rows), width), np.uint8)
-
-
-def _cannot(X: Any, out: np.ndarray | None) -> None:
-    """There is no faster way."""

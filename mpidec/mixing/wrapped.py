@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arrays.host import as_rows, as_target
+from ..runtime.memory import empty
 from .mixer import Mixer
 from .pending import Pending
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from ..topology import Schedule, Topology
     from .accelerated import Accelerated
     from .compressed import Compressed
-    from .network import Network
 
 
 class Then(Pending):
@@ -55,7 +55,7 @@ class DerivedPhase:
             return Then(many, lambda: dict(zip(X, many.wait()))) if isinstance(X, Mapping) else many
         rows, home = as_rows(X, self.m)
         if out is None:
-            target = self._mixer.net.empty(rows.shape[1:], rows.dtype)
+            target = empty(rows.shape, rows.dtype)
         else:
             target, home = as_target(out, X, rows)
         pending = self._begin(rows, target)
@@ -109,7 +109,7 @@ class Derived:
 
     def __init__(self, W: Mixer | Derived):
         self.W = W
-        self.net: Network = W.net
+        self.agents = W.agents
         self.topology: Topology | Schedule = W.topology
         self.n: int = W.n
         self.m: int = W.m

@@ -1,57 +1,87 @@
-/* Rows in the memory that the ranks of a node share: publish where one's rows lie, read the neighbours' where they lie.
+/* Rows in the memory that the ranks of a node share: each rank publishes where its rows lie and reads its neighbours' there.
  *
- * Each rank has a header of SLOTS slots, written by it alone and read by its neighbours.  Mixing number `seq` uses the slot
- * seq % SLOTS:
+ * Each rank has a header of SLOTS slots in its arena, written by it alone and read by the others.  Mixing number `seq` uses the
+ * slot seq % SLOTS:
  *
- *     post     block, offset and tag of the own rows (or of a copy of them), then posted = seq
- *     finish   wait until posted = seq at all in-neighbours; sum (or copy) their rows; done = seq
- *     drained  whether done >= seq at all out-neighbours: rows that were not copied may then be changed, and a copy may be
- *              overwritten
+ *     publish  the offset of the rows (or of a copy of them) in the arena, and their tag; then posted = seq
+ *     read     wait until posted = seq at all in-neighbours and compare tags; pin = seq; a full fence; form the weighted sum, from
+ *              the copy where there is one (moved); done = seq
+ *     leave    the rows may change when done >= seq at all out-neighbours.  Where some are late, copy the rows, moved = the copy,
+ *              a full fence: then only those with pin >= seq are still reading the rows themselves, and there is no wait between
+ *              pin and done.  So no rank waits for one that has not come.
  *
- * The tag says what is mixed.  Who finds another one than its own says so in `refused`, so that both sides know.
+ * Either a reader sees `moved` or the owner sees its `pin`, because of the two fences.  A slot is used again when its own reading
+ * has ended and all out-neighbours have read it, so that `done` and `pin` never speak of a later mixing.
  *
- * A Node is the memory seen from one rank; a Reader is what this rank reads there in one phase, and calling it is a whole
- * mixing.  Every wait ends after PATIENCE seconds, so that Python can look after signals, time-outs and the other ranks.
+ * The tag is a fingerprint of the operation.  A reader that finds another tag than its own sets refused = seq, so that both sides
+ * know.  Rows that are published are kept alive until they have been read, also after an exception.
+ *
+ * A Node is the memory of the node seen from one rank; a Reader is what this rank reads in one phase, and calling it is a whole
+ * mixing.  Every wait calls report(answer, seq) after `patience` seconds, which makes progress elsewhere and raises what is wrong.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#define _GNU_SOURCE
+#include "_arena.h"
+#include "../kernels/_rows.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <structmember.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include "../kernels/_rows.h"
 
-#define PATIENCE 0.1
-enum { SLOTS = 64, BLOCKS = 1024, SMALL = 1 << 15 };     /* SMALL: bytes up to which a copy costs less than its readers do */
-enum { READY, LATE_POST, LATE_DONE, OTHER_TAG, REFUSED };       /* an answer is one of these * 2**32 + the rank in question */
-#define GAVE_UP ((uint64_t)1 << 40)                      /* more than any rows weigh in a tag */
+enum { SLOTS = 64, SPARES = 8, KEPT = 4, COPIED = 1 << 18 };
+/* KEPT: mixings whose rows a solver's step leaves published; COPIED: bytes up to which a copy costs less than to yield once */
+enum { READY, LATE_POST, LATE_DONE, OTHER_TAG, REFUSED };    /* an answer is one of these * 2**32 + the index of a rank */
+#define GAVE_UP ((uint64_t)1 << 40)                      /* in a tag: more than any rows are long */
+#define COPY_RATE 4e9                                    /* bytes a second: how long readers are waited for before the rows are copied */
 #define ANSWER(what, rank) ((int64_t)(what) << 32 | (rank))
 
-typedef struct {
-    _Atomic uint64_t posted, done;
-    uint64_t block, offset, tag, file, refused, unused;
-} Slot;                                                  /* a cache line */
+static double patience = 0.1;
 
-typedef struct { uint64_t block; char *address; size_t size; } Map;
-typedef struct { const char *start, *end; uint64_t block, file; } Own;
-typedef struct { PyObject *block, *reader; char *start; size_t size; uint64_t seq; } Copy;
+typedef struct {
+    _Atomic uint64_t posted;
+    uint64_t offset, tag, table;
+    _Atomic uint64_t moved;                              /* offset of a copy + 1; 0: there is none */
+    uint64_t unused[3];
+    _Atomic uint64_t done, pin, refused;
+    uint64_t unused_too[5];
+} Slot;                                                  /* a cache line as a sender, and one as a receiver */
+_Static_assert(sizeof(Slot) == 128 && ATOMIC_LLONG_LOCK_FREE == 2, "slots are shared between processes");
+
+typedef struct Mapped {
+    struct Mapped *next;
+    dev_t device;
+    ino_t inode;
+    size_t size;
+    char *base;
+    int64_t references;
+} Mapped;
+static Mapped *mapped;                                   /* arenas of other processes, each mapped once */
+
+typedef struct Reader Reader;
+typedef struct {
+    Reader *reader;                                      /* whose out-neighbours may not have read yet; NULL: all have */
+    PyObject *rows;                                      /* the array that is read where it lies */
+    char *copy, *table;
+    size_t bytes;                                        /* of the copy */
+    int unread;                                          /* this rank's own reading has not ended */
+} Published;
 
 typedef struct {
     PyObject_HEAD
-    int64_t size, me, blocks, flying, spins;
-    uint64_t seq;
-    int copies;
+    int64_t size, me, spins, under_way, copies;
+    uint64_t seq, released;                              /* mixings so far; those up to which all slots are free */
+    int late, kept, closed, spares;
     Slot **heads;
-    int64_t *pids;
-    Map **maps;                                          /* BLOCKS of each rank that has been read from */
-    Own own[BLOCKS];
-    Copy copy[SLOTS];
-    PyObject *posted[SLOTS];                             /* the Reader of the mixing that each slot is used for */
-    PyObject *array, *empty_like, *rows, *grow;          /* numpy.ndarray, numpy.empty_like, rows(X), grow(bytes) */
+    const char **bases;
+    Mapped **maps;
+    char *spare[SPARES];                                 /* free blocks of one grain for copies */
+    Published published[SLOTS];
+    PyObject *array, *empty_like, *acquire, *release, *broken;
 } Node;
 
 typedef struct {
@@ -60,19 +90,21 @@ typedef struct {
 } Counts;
 
 enum { INDPTR, SOURCE, ROW, W, V, W32, V32, INS, OUTS, ARRAYS };
-typedef struct {
+struct Reader {
     PyObject_HEAD
     vectorcallfunc call;
     Node *node;
     Counts *counts;
-    PyObject *resume;                                    /* resume(answer, seq, whether X itself is read, X, out) */
-    uint64_t mark;
+    PyObject *report;                                    /* report(answer, seq) */
+    uint64_t signature;
     int64_t edges;
     ptrdiff_t m, nin, nout;
     Py_buffer array[ARRAYS];                             /* without weights rows are copied as they are */
-} Reader;
+};
 
 static PyTypeObject NodeType, CountsType, ReaderType;
+
+/* ---------------------------------------------------------------------------------------------------------------- waiting */
 
 static double seconds(void)
 {
@@ -85,29 +117,31 @@ static void relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory");
 #endif
 }
 
-/* Look at a flag a few times. */
-static int spin(_Atomic uint64_t *flag, uint64_t seq, int64_t spins)
-{
-    for (int64_t look = 0; look <= spins; look++) {
-        if (atomic_load_explicit(flag, memory_order_acquire) >= seq)
-            return 1;
-        relax();
-    }
-    return 0;
-}
+static int reached(_Atomic uint64_t *flag, uint64_t seq) { return atomic_load_explicit(flag, memory_order_acquire) >= seq; }
 
-/* Wait until *flag >= seq, yielding; whether that came before PATIENCE was over. */
-static int await(_Atomic uint64_t *flag, uint64_t seq)
+/* Wait until *flag >= seq; whether that came within `patience` seconds.  Python's lock is given back while yielding. */
+static int wait_for(_Atomic uint64_t *flag, uint64_t seq, int64_t spins, PyThreadState **unlocked)
 {
+    if (reached(flag, seq))
+        return 1;
+    for (int64_t look = 0; !*unlocked && look < spins; look++) {
+        relax();
+        if (reached(flag, seq))
+            return 1;
+    }
+    if (!*unlocked)
+        *unlocked = PyEval_SaveThread();
     double until = 0;
-    for (long look = 1; atomic_load_explicit(flag, memory_order_acquire) < seq; look++) {
+    for (long look = 1; !reached(flag, seq); look++) {
         if (look % 64 == 0) {
             double now = seconds();
             if (until == 0)
-                until = now + PATIENCE;
+                until = now + patience;
             else if (now > until)
                 return 0;
         }
@@ -116,41 +150,244 @@ static int await(_Atomic uint64_t *flag, uint64_t seq)
     return 1;
 }
 
-/* The same; Python's lock is held while looking, and given back while yielding. */
-static int wait_for(_Atomic uint64_t *flag, uint64_t seq, int64_t spins, PyThreadState **released)
+static void relock(PyThreadState **unlocked)
 {
-    if (spin(flag, seq, *released ? 0 : spins))
-        return 1;
-    if (!*released)
-        *released = PyEval_SaveThread();
-    return await(flag, seq);
+    if (*unlocked)
+        PyEval_RestoreThread(*unlocked);
+    *unlocked = NULL;
 }
 
 static Slot *slot(const Node *node, int64_t rank, uint64_t seq) { return node->heads[rank] + seq % SLOTS; }
+static Published *published(Node *node, uint64_t seq) { return &node->published[seq % SLOTS]; }
 
-/* The address of the block that a slot speaks of; NULL with errno set. */
-static char *mapped(Node *node, int64_t rank, const Slot *s)
+/* Make progress elsewhere, and raise what is wrong: 0, or -1 with an exception, after which the network is out of step. */
+static int report(Reader *r, int64_t answer, uint64_t seq)
 {
-    if (!node->maps[rank] && !(node->maps[rank] = calloc(BLOCKS, sizeof(Map))))
-        return NULL;
-    Map *map = node->maps[rank] + s->block % BLOCKS;
-    if (map->block == s->block)
-        return map->address;
-    char path[64];
-    struct stat about;
-    snprintf(path, sizeof path, "/proc/%lld/fd/%llu", (long long)node->pids[rank], (unsigned long long)s->file);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0)
-        return NULL;
-    char *address = fstat(file, &about) ? MAP_FAILED : mmap(NULL, about.st_size, PROT_READ, MAP_SHARED, file, 0);
-    close(file);
-    if (address == MAP_FAILED)
-        return NULL;
-    if (map->address)
-        munmap(map->address, map->size);
-    *map = (Map){s->block, address, about.st_size};
-    return address;
+    PyObject *reply = PyObject_CallFunction(r->report, "LK", (long long)answer, (unsigned long long)seq);
+    if (reply) {
+        Py_DECREF(reply);
+        return 0;
+    }
+    if (answer >> 32 == LATE_POST || answer >> 32 == LATE_DONE) {
+        PyObject *kind, *error, *trace;
+        PyErr_Fetch(&kind, &error, &trace);
+        if (!r->node->broken)
+            r->node->broken = PyUnicode_FromFormat("%s in mixing %llu", ((PyTypeObject *)kind)->tp_name, (unsigned long long)seq);
+        PyErr_Restore(kind, error, trace);
+    }
+    return -1;
 }
+
+/* -------------------------------------------------------------------------------------------------------------- publishing */
+
+static char *take_block(Node *node, size_t bytes)
+{
+    return bytes <= GRAIN && node->spares ? node->spare[--node->spares] : arena_take(bytes);
+}
+
+static void give_block(Node *node, char *block, size_t bytes)
+{
+    if (bytes <= GRAIN && node->spares < SPARES)
+        node->spare[node->spares++] = block;
+    else
+        arena_give(block);
+}
+
+/* The out-neighbours have read what a slot published. */
+static void let_go(Node *node, Published *p)
+{
+    if (p->copy)
+        give_block(node, p->copy, p->bytes);
+    if (p->table)
+        give_block(node, p->table, GRAIN);
+    p->copy = p->table = NULL;
+    if (p->rows)
+        node->kept--;
+    Py_CLEAR(p->rows);
+    Py_CLEAR(p->reader);
+}
+
+/* Whether the out-neighbours have read mixing `seq`: READY, LATE_DONE or REFUSED. */
+static int64_t readers_of(const Reader *r, uint64_t seq)
+{
+    const int64_t *outs = r->array[OUTS].buf;
+    int64_t answer = READY;
+    uint64_t tag = slot(r->node, r->node->me, seq)->tag;
+    for (ptrdiff_t i = 0; i < r->nout; i++) {
+        Slot *s = slot(r->node, outs[i], seq);
+        if (!reached(&s->done, seq))
+            return ANSWER(LATE_DONE, outs[i]);
+        if (atomic_load_explicit(&s->refused, memory_order_relaxed) == seq && s->tag != tag && tag != (r->signature ^ GAVE_UP)
+            && atomic_load_explicit(&s->posted, memory_order_relaxed) == seq)
+            answer = ANSWER(REFUSED, outs[i]);
+    }
+    return answer;
+}
+
+/* Let go of everything that has been read by now: 0, or -1 with an exception when a neighbour has refused an earlier mixing. */
+static int release(Node *node)
+{
+    for (uint64_t seq = node->released + 1; seq <= node->seq; seq++) {
+        Published *p = published(node, seq);
+        if (p->reader) {
+            int64_t answer = readers_of(p->reader, seq);
+            if (answer >> 32 == REFUSED) {
+                Reader *r = (Reader *)Py_NewRef((PyObject *)p->reader);
+                let_go(node, p);
+                int told = report(r, answer, seq);
+                Py_DECREF(r);
+                if (told < 0)
+                    return -1;
+            } else if (answer == READY)
+                let_go(node, p);
+        }
+        if (!p->reader && !p->unread && seq == node->released + 1)
+            node->released = seq;
+    }
+    return 0;
+}
+
+/* Wait until the out-neighbours have read mixing `seq`. */
+static int wait_for_readers(Node *node, uint64_t seq)
+{
+    while (published(node, seq)->reader) {
+        Reader *r = (Reader *)Py_NewRef((PyObject *)published(node, seq)->reader);
+        const int64_t *outs = r->array[OUTS].buf;
+        PyThreadState *unlocked = NULL;
+        int64_t answer = READY;
+        for (ptrdiff_t i = 0; i < r->nout && answer == READY; i++)
+            if (!wait_for(&slot(node, outs[i], seq)->done, seq, node->spins, &unlocked))
+                answer = ANSWER(LATE_DONE, outs[i]);
+        relock(&unlocked);
+        int told = answer == READY ? release(node) : report(r, answer, seq);
+        Py_DECREF(r);
+        if (told < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int usable(const Node *node)
+{
+    if (arena_forked)
+        PyErr_SetString(PyExc_RuntimeError, "this process is a forked child, and the network belongs to its parent: mix in the parent "
+                                            "only, or start workers with the method \"spawn\"");
+    else if (node->closed)
+        PyErr_SetString(PyExc_RuntimeError, "the network is closed: make a new one");
+    else if (node->broken)
+        PyErr_Format(PyExc_RuntimeError, "the network is out of step (%U): close it and make a new one", node->broken);
+    else
+        return 1;
+    return 0;
+}
+
+/* Publish `len` bytes of rows at x, of the array X: 1 if they are read where they lie, 0 if they were copied, -1 with an exception. */
+static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, uint64_t tag, uint64_t *seq)
+{
+    Node *node = r->node;
+    if (!usable(node) || release(node) < 0)
+        return -1;
+    Published *p = published(node, node->seq + 1);
+    if (p->reader && wait_for_readers(node, node->seq + 1 - SLOTS) < 0)
+        return -1;
+    if (p->unread) {
+        PyErr_SetString(PyExc_RuntimeError, "a mixing is under way that began 64 mixings ago: wait for it");
+        return -1;
+    }
+    int in_place = r->nout && len > 0 && arena_holds(x) && arena_holds(x + len - 1);
+    char *copy = NULL;
+    if (r->nout && len > 0 && !in_place) {
+        if (!(copy = take_block(node, len))) {
+            PyErr_Format(PyExc_MemoryError, "no shared memory for %zd bytes of rows: keep fewer results, raise the limits (ulimit -v, "
+                                            "ulimit -f, the memory of the job), or set MPIDEC_TRANSPORT=p2p", len);
+            return -1;
+        }
+        if (len > COPIED) {
+            PyThreadState *unlocked = PyEval_SaveThread();
+            memcpy(copy, x, len);
+            PyEval_RestoreThread(unlocked);
+        } else
+            memcpy(copy, x, len);
+        x = copy;
+        node->copies++;
+    }
+    *seq = ++node->seq;
+    if (r->nout)
+        p->reader = (Reader *)Py_NewRef((PyObject *)r);
+    if (in_place) {
+        p->rows = Py_NewRef(X);
+        node->kept++;
+    }
+    p->copy = copy, p->bytes = len, p->unread = 1;
+    Slot *s = slot(node, node->me, *seq);
+    s->offset = in_place || copy ? arena_offset(x) : 0;
+    s->tag = tag;
+    s->table = p->table ? arena_offset(p->table) : 0;
+    atomic_store_explicit(&s->moved, 0, memory_order_relaxed);
+    atomic_store_explicit(&s->posted, *seq, memory_order_release);
+    return in_place;
+}
+
+/* This rank's own reading of mixing `seq` has ended. */
+static void has_read(Node *node, uint64_t seq)
+{
+    atomic_store_explicit(&slot(node, node->me, seq)->done, seq, memory_order_release);
+    published(node, seq)->unread = 0;
+}
+
+/* Return when the rows at x, which mixing `seq` has published where they lie, may be changed. */
+static int leave(Reader *r, uint64_t seq, const char *x, size_t len)
+{
+    Node *node = r->node;
+    Published *p = published(node, seq);
+    const int64_t *outs = r->array[OUTS].buf;
+    if (!p->rows || p->reader != r)
+        return 0;
+    PyThreadState *unlocked = NULL;
+    int64_t answer = readers_of(r, seq);
+    if (answer >> 32 == LATE_DONE && (node->spins || len > COPIED)) {
+        double until = seconds() + len / COPY_RATE;
+        for (int64_t look = 0; (answer = readers_of(r, seq)) >> 32 == LATE_DONE; look++) {
+            if (look < node->spins) {
+                relax();
+                continue;
+            }
+            if (seconds() > until)
+                break;
+            if (!unlocked)
+                unlocked = PyEval_SaveThread();
+            sched_yield();
+        }
+        relock(&unlocked);
+    }
+    char *copy = answer >> 32 == LATE_DONE ? take_block(node, len) : NULL;
+    if (!copy)
+        return wait_for_readers(node, seq);
+    if (len > COPIED)
+        unlocked = PyEval_SaveThread();
+    memcpy(copy, x, len);
+    p->copy = copy, p->bytes = len;
+    node->copies++;
+    atomic_store_explicit(&slot(node, node->me, seq)->moved, arena_offset(copy) + 1, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+    for (ptrdiff_t i = 0; i < r->nout; i++) {
+        Slot *s = slot(node, outs[i], seq);
+        if (reached(&s->done, seq) || !reached(&s->pin, seq))
+            continue;
+        while (!wait_for(&s->done, seq, node->spins, &unlocked)) {      /* it is reading the rows, and waits for nobody */
+            relock(&unlocked);
+            if (report(r, ANSWER(LATE_DONE, outs[i]), seq) < 0)
+                return -1;
+        }
+    }
+    relock(&unlocked);
+    if (p->rows)
+        node->kept--;
+    Py_CLEAR(p->rows);
+    return 0;
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- reading */
 
 #define DEFINE_GATHER(TYPE, T)                                                                                           \
     static void gather_##T(ptrdiff_t m, ptrdiff_t d, const int64_t *indptr, const int32_t *source, const int32_t *row,   \
@@ -172,7 +409,7 @@ static char *mapped(Node *node, int64_t rank, const Slot *s)
 DEFINE_GATHER(double, d)
 DEFINE_GATHER(float, f)
 
-/* Everything that is to be read: x, the in-neighbours' rows, the halo. */
+/* All that is to be read: x, the in-neighbours' rows, the halo. */
 static void gather(const Reader *r, const char **base, char *out, Py_ssize_t d, Py_ssize_t itemsize)
 {
     const Py_buffer *a = r->array;
@@ -186,17 +423,44 @@ static void gather(const Reader *r, const char **base, char *out, Py_ssize_t d, 
         gather_f(r->m, d, a[INDPTR].buf, source, row, a[W32].buf, a[V32].buf, base, (float *)out);
 }
 
-/* `form` is 0 for plain rows of d numbers, and says how others are shaped. */
-static uint64_t tag_of(const Reader *r, Py_ssize_t d, Py_ssize_t itemsize, uint64_t form)
+/* `shape` is 0 for plain rows of d numbers, and a fingerprint of other shapes. */
+static uint64_t tag_of(const Reader *r, Py_ssize_t d, Py_ssize_t itemsize, uint64_t shape)
 {
-    return r->mark ^ form ^ ((uint64_t)d * 2 + (itemsize == 8));
+    return r->signature ^ shape ^ ((uint64_t)d * 2 + (itemsize == 8));
 }
 
-/* Wait for the in-neighbours, and read their rows of d numbers. */
-static int64_t read_rows(Reader *r, uint64_t seq, uint64_t tag, const char *x, const char *halo, char *out, Py_ssize_t d,
-                         Py_ssize_t itemsize)
+/* Wait until all in-neighbours have published mixing `seq`, and compare tags: READY, OTHER_TAG, or -1 with an exception. */
+static int64_t meet(Reader *r, uint64_t seq, uint64_t tag, PyThreadState **unlocked)
 {
+    Node *node = r->node;
+    const int64_t *ins = r->array[INS].buf;
+    for (ptrdiff_t i = 0; i < r->nin; i++) {
+        Slot *s = slot(node, ins[i], seq);
+        while (!wait_for(&s->posted, seq, node->spins, unlocked)) {
+            relock(unlocked);
+            if (report(r, ANSWER(LATE_POST, ins[i]), seq) < 0)
+                return -1;
+        }
+        if (atomic_load_explicit(&s->posted, memory_order_relaxed) != seq || s->tag != tag)
+            return ANSWER(OTHER_TAG, ins[i]);
+    }
+    atomic_store_explicit(&slot(node, node->me, seq)->pin, seq, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    return READY;
+}
 
+/* Where the rows lie that another rank has published. */
+static const char *rows_at(const Node *node, int64_t rank, uint64_t seq)
+{
+    Slot *s = slot(node, rank, seq);
+    uint64_t moved = atomic_load_explicit(&s->moved, memory_order_acquire);
+    return node->bases[rank] + (moved ? moved - 1 : s->offset);
+}
+
+/* Wait for the in-neighbours, and read their rows of d numbers: 0, or -1 with an exception. */
+static int read_rows(Reader *r, uint64_t seq, uint64_t tag, const char *x, const char *halo, char *out, Py_ssize_t d,
+                     Py_ssize_t itemsize)
+{
     Node *node = r->node;
     const char *few[NEAR + 2], **base = r->nin <= NEAR ? few : malloc((r->nin + 2) * sizeof *base);
     const int64_t *ins = r->array[INS].buf;
@@ -204,161 +468,59 @@ static int64_t read_rows(Reader *r, uint64_t seq, uint64_t tag, const char *x, c
         PyErr_NoMemory();
         return -1;
     }
-    PyThreadState *released = NULL;
-    int64_t answer = READY;
-    base[0] = x;
-    base[r->nin + 1] = halo;
-    for (ptrdiff_t i = 0; i < r->nin && answer == READY; i++) {
-        Slot *s = slot(node, ins[i], seq);
-        if (!wait_for(&s->posted, seq, node->spins, &released))
-            answer = ANSWER(LATE_POST, ins[i]);
-        else if (s->tag != tag)
-            answer = ANSWER(OTHER_TAG, ins[i]);
-        else if (!(base[i + 1] = mapped(node, ins[i], s)))
-            answer = -1;
-        else
-            base[i + 1] += s->offset;
-    }
-    int error = errno;
-    Slot *mine = slot(node, node->me, seq);
+    PyThreadState *unlocked = NULL;
+    int64_t answer = meet(r, seq, tag, &unlocked);
     if (answer == READY) {
-        if (!released && r->m * d > SMALL / 16)
-            released = PyEval_SaveThread();
+        base[0] = x;
+        base[r->nin + 1] = halo;
+        for (ptrdiff_t i = 0; i < r->nin; i++)
+            base[i + 1] = rows_at(node, ins[i], seq);
+        if (!unlocked && r->m * d > 2048)
+            unlocked = PyEval_SaveThread();
         gather(r, base, out, d, itemsize);
-    } else if (answer >> 32 == OTHER_TAG)
-        mine->refused = (answer & 0xFFFFFFFF) + 1;
-    if (answer >> 32 != LATE_POST)
-        atomic_store_explicit(&mine->done, seq, memory_order_release);
-    if (released)
-        PyEval_RestoreThread(released);
+    } else if (answer > 0)
+        atomic_store_explicit(&slot(node, node->me, seq)->refused, seq, memory_order_relaxed);
+    if (answer >= 0)
+        atomic_store_explicit(&slot(node, node->me, seq)->done, seq, memory_order_release);
+    relock(&unlocked);
+    if (answer >= 0)
+        published(node, seq)->unread = 0;
     if (base != few)
         free(base);
-    if (answer == -1) {
-        errno = error;
-        PyErr_SetFromErrno(PyExc_OSError);
-    }
-    return answer;
+    return answer > 0 ? report(r, answer, seq) < 0 ? -1 : 0 : (int)answer;
 }
 
-/* Wait until the out-neighbours have read mixing `seq`: READY, or who has not. */
-static int64_t drain(const Reader *r, uint64_t seq, int patient)
-{
-    PyThreadState *released = NULL;
-    const int64_t *outs = r->array[OUTS].buf;
-    int64_t answer = READY;
-    for (ptrdiff_t i = 0; i < r->nout && answer == READY; i++) {
-        Slot *s = slot(r->node, outs[i], seq);
-        if (!(patient ? wait_for(&s->done, seq, r->node->spins, &released) : spin(&s->done, seq, 0)))
-            answer = ANSWER(LATE_DONE, outs[i]);
-        else if (s->refused == (uint64_t)r->node->me + 1)
-            answer = ANSWER(REFUSED, outs[i]);
-    }
-    if (released)
-        PyEval_RestoreThread(released);
-    return answer;
-}
+/* ------------------------------------------------------------------------------------------------------------------- Node */
 
-/* What is to be done about an answer is said in Python. */
-static PyObject *resume(Reader *r, int64_t answer, uint64_t seq, int in_place, PyObject *X, PyObject *out)
-{
-    return PyObject_CallFunction(r->resume, "LKiOO", (long long)answer, (unsigned long long)seq, in_place, X, out);
-}
-
-/* Publish rows: 1 if they are read where they lie, 0 if they were copied, -1 with an exception. */
-static int publish(Reader *r, const char *x, Py_ssize_t len, uint64_t tag, uint64_t *seq)
-{
-    Node *node = r->node;
-    PyObject **posted = &node->posted[(node->seq + 1) % SLOTS];
-    if (*posted) {                                       /* nobody may still need what the slot says */
-        uint64_t last = node->seq + 1 - SLOTS;
-        Reader *before = (Reader *)Py_NewRef(*posted);
-        int64_t answer = drain(before, last, 0);
-        if (answer >> 32 == REFUSED && slot(node, node->me, last)->tag == (before->mark ^ GAVE_UP))
-            answer = READY;
-        PyObject *drained = answer == READY ? Py_NewRef(Py_None) : resume(before, answer, last, 0, Py_None, Py_None);
-        Py_DECREF(before);
-        if (!drained)
-            return -1;
-        Py_DECREF(drained);
-        Py_CLEAR(*posted);
-    }
-    static const Own nobody;                              /* reads these rows */
-    const Own *own = r->nout ? NULL : &nobody;
-    for (int64_t i = 0; len > SMALL && i < node->blocks && !own; i++)
-        if (node->own[i].start <= x && x + len <= node->own[i].end)
-            own = &node->own[i];
-    int in_place = r->nout && own;
-    for (int turn = 0; !own; turn++) {
-        for (int i = 0; i < node->copies && !own; i++) {
-            Copy *c = &node->copy[i];
-            int64_t answer = c->reader ? drain((Reader *)c->reader, c->seq, 0) : READY;
-            if (answer >> 32 == REFUSED) {
-                resume((Reader *)c->reader, answer, c->seq, 0, Py_None, Py_None);
-                return -1;
-            }
-            if (answer != READY || c->size < (size_t)len)
-                continue;
-            memcpy(c->start, x, len);
-            c->seq = node->seq + 1;
-            Py_INCREF(r);
-            Py_XSETREF(c->reader, (PyObject *)r);
-            for (int64_t j = 0; j < node->blocks && !own; j++)
-                if (node->own[j].start == c->start)
-                    own = &node->own[j];
-            x = c->start;
-        }
-        if (!own) {
-            PyObject *grown = turn < 2 ? PyObject_CallFunction(node->grow, "n", len) : NULL;
-            if (!grown) {
-                if (!PyErr_Occurred())
-                    PyErr_SetString(PyExc_MemoryError, "no block to copy rows to");
-                return -1;
-            }
-            Py_DECREF(grown);
-        }
-    }
-    *seq = ++node->seq;
-    if (r->nout)
-        *posted = Py_NewRef((PyObject *)r);
-    Slot *s = slot(node, node->me, *seq);
-    s->block = own->block;
-    s->file = own->file;
-    s->offset = own == &nobody ? 0 : x - own->start;
-    s->tag = tag;
-    s->refused = 0;
-    atomic_store_explicit(&s->posted, *seq, memory_order_release);
-    return in_place;
-}
-
-/* ---------------------------------------------------------------------------------------------------------------------- */
-
-/* Node(heads, pids, me, spins, ndarray, empty_like, rows, grow) */
+/* Node(me, size, spins, ndarray, empty_like, acquire, release) */
 static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    Py_buffer heads, pids;
-    long long me, spins;
-    PyObject *array, *empty_like, *rows, *grow;
-    if (!PyArg_ParseTuple(args, "y*y*LLOOOO", &heads, &pids, &me, &spins, &array, &empty_like, &rows, &grow))
+    long long me, size, spins;
+    PyObject *array, *empty_like, *acquire, *release_;
+    if (!PyArg_ParseTuple(args, "LLLOOOO", &me, &size, &spins, &array, &empty_like, &acquire, &release_))
         return NULL;
-    Node *node = (Node *)type->tp_alloc(type, 0);
-    int64_t size = heads.len / 8;
-    if (node) {
-        node->size = size, node->me = me, node->spins = spins;
-        node->heads = calloc(size + 1, sizeof *node->heads);
-        node->pids = calloc(size + 1, sizeof *node->pids);
-        node->maps = calloc(size + 1, sizeof *node->maps);
-        node->array = Py_NewRef(array), node->empty_like = Py_NewRef(empty_like);
-        node->rows = Py_NewRef(rows), node->grow = Py_NewRef(grow);
-        if (!node->heads || !node->pids || !node->maps || pids.len != heads.len || me < 0 || me >= size) {
-            PyErr_SetString(PyExc_ValueError, "the arguments of Node do not fit together");
-            Py_CLEAR(node);
-        } else {
-            memcpy(node->heads, heads.buf, heads.len);
-            memcpy(node->pids, pids.buf, pids.len);
-        }
+    if (me < 0 || me >= size) {
+        PyErr_SetString(PyExc_ValueError, "the arguments of Node do not fit together");
+        return NULL;
     }
-    PyBuffer_Release(&heads);
-    PyBuffer_Release(&pids);
+    Node *node = (Node *)type->tp_alloc(type, 0);
+    if (!node)
+        return NULL;
+    node->size = size, node->me = me, node->spins = spins;
+    node->array = Py_NewRef(array), node->empty_like = Py_NewRef(empty_like);
+    node->acquire = Py_NewRef(acquire), node->release = Py_NewRef(release_);
+    node->heads = calloc(size, sizeof *node->heads);
+    node->bases = calloc(size, sizeof *node->bases);
+    node->maps = calloc(size, sizeof *node->maps);
+    char *header = arena_take(SLOTS * sizeof(Slot));
+    if (!header || !node->heads || !node->bases || !node->maps) {
+        if (header)
+            arena_give(header);
+        Py_DECREF(node);
+        return PyErr_NoMemory();
+    }
+    node->heads[me] = memset(header, 0, SLOTS * sizeof(Slot));
+    node->bases[me] = arena_base;
     return (PyObject *)node;
 }
 
@@ -367,14 +529,12 @@ static int node_traverse(PyObject *self, visitproc visit, void *arg)
     Node *node = (Node *)self;
     Py_VISIT(node->array);
     Py_VISIT(node->empty_like);
-    Py_VISIT(node->rows);
-    Py_VISIT(node->grow);
-    for (int i = 0; i < node->copies; i++) {
-        Py_VISIT(node->copy[i].block);
-        Py_VISIT(node->copy[i].reader);
+    Py_VISIT(node->acquire);
+    Py_VISIT(node->release);
+    for (int i = 0; i < SLOTS; i++) {
+        Py_VISIT(node->published[i].reader);
+        Py_VISIT(node->published[i].rows);
     }
-    for (int i = 0; i < SLOTS; i++)
-        Py_VISIT(node->posted[i]);
     return 0;
 }
 
@@ -383,16 +543,37 @@ static int node_clear(PyObject *self)
     Node *node = (Node *)self;
     Py_CLEAR(node->array);
     Py_CLEAR(node->empty_like);
-    Py_CLEAR(node->rows);
-    Py_CLEAR(node->grow);
-    while (node->copies) {
-        Copy last = node->copy[--node->copies];
-        Py_XDECREF(last.block);
-        Py_XDECREF(last.reader);
+    Py_CLEAR(node->acquire);
+    Py_CLEAR(node->release);
+    for (int i = 0; i < SLOTS; i++) {
+        Py_CLEAR(node->published[i].reader);
+        if (node->closed)
+            Py_CLEAR(node->published[i].rows);           /* else somebody may still read it: it is never freed */
     }
-    for (int i = 0; i < SLOTS; i++)
-        Py_CLEAR(node->posted[i]);
     return 0;
+}
+
+static void unmap(Mapped *map)
+{
+    if (!map || --map->references)
+        return;
+    for (Mapped **at = &mapped; *at; at = &(*at)->next)
+        if (*at == map) {
+            *at = map->next;
+            break;
+        }
+    munmap(map->base, map->size);
+    free(map);
+}
+
+static void disconnect(Node *node)
+{
+    for (int64_t rank = 0; node->maps && rank < node->size; rank++) {
+        unmap(node->maps[rank]);
+        node->maps[rank] = NULL;
+        if (rank != node->me)
+            node->heads[rank] = NULL, node->bases[rank] = NULL;
+    }
 }
 
 static void node_dealloc(PyObject *self)
@@ -400,111 +581,130 @@ static void node_dealloc(PyObject *self)
     Node *node = (Node *)self;
     PyObject_GC_UnTrack(self);
     node_clear(self);
-    for (int64_t rank = 0; node->maps && rank < node->size; rank++) {
-        for (int i = 0; node->maps[rank] && i < BLOCKS; i++)
-            if (node->maps[rank][i].address)
-                munmap(node->maps[rank][i].address, node->maps[rank][i].size);
-        free(node->maps[rank]);
-    }
-    free(node->heads);
-    free(node->pids);
+    disconnect(node);
+    free(node->heads);                                   /* the header itself stays where it is unless close() has given it back */
+    free(node->bases);
     free(node->maps);
+    Py_XDECREF(node->broken);
     Py_TYPE(self)->tp_free(self);
 }
 
-/* own(place, block, file, bytes): a block of this rank, or none there if `bytes` is None. */
-static PyObject *node_own(PyObject *self, PyObject *args)
+/* connect(index, path, inode, size, offset): read the arena of another rank, whose header lies at `offset`. */
+static PyObject *node_connect(PyObject *self, PyObject *args)
 {
     Node *node = (Node *)self;
-    long long place;
-    unsigned long long block, file;
-    Py_buffer bytes;
-    if (!PyArg_ParseTuple(args, "LKKz*", &place, &block, &file, &bytes))
+    long long index;
+    const char *path;
+    unsigned long long inode, size, offset;
+    if (!PyArg_ParseTuple(args, "LsKKK", &index, &path, &inode, &size, &offset))
         return NULL;
-    if (place < 0 || place >= BLOCKS) {
-        PyBuffer_Release(&bytes);
-        return PyErr_Format(PyExc_ValueError, "there is no place %lld for a block", place);
-    }
-    node->own[place] = bytes.buf ? (Own){bytes.buf, (char *)bytes.buf + bytes.len, block, file} : (Own){0};
-    if (place >= node->blocks)
-        node->blocks = place + 1;
-    PyBuffer_Release(&bytes);
-    Py_RETURN_NONE;
-}
-
-/* copy_to(block): rows may be copied to this block of bytes. */
-static PyObject *node_copy_to(PyObject *self, PyObject *block)
-{
-    Node *node = (Node *)self;
-    Py_buffer bytes;
-    if (PyObject_GetBuffer(block, &bytes, PyBUF_WRITABLE))
+    if (index < 0 || index >= node->size || index == node->me || node->maps[index] || offset + SLOTS * sizeof(Slot) > size)
+        return PyErr_Format(PyExc_ValueError, "rank %lld cannot be connected", index);
+    int opened = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat about;
+    if (opened < 0 || fstat(opened, &about)) {
+        PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+        if (opened >= 0)
+            close(opened);
         return NULL;
-    if (node->copies < SLOTS) {
-        memmove(node->copy + 1, node->copy, node->copies++ * sizeof *node->copy);
-        node->copy[0] = (Copy){Py_NewRef(block), NULL, bytes.buf, bytes.len, 0};
     }
-    PyBuffer_Release(&bytes);
-    Py_RETURN_NONE;
-}
-
-/* room(bytes) -> -1 if there is room for one more copy, -2 if the oldest one may be overwritten, else the answer of the wait for
- * its readers. */
-static PyObject *node_room(PyObject *self, PyObject *bytes)
-{
-    Node *node = (Node *)self;
-    size_t len = PyLong_AsSize_t(bytes);
+    Mapped *map = mapped;
+    while (map && (map->device != about.st_dev || map->inode != about.st_ino))
+        map = map->next;
+    if ((uint64_t)about.st_ino != inode || (uint64_t)about.st_size != size)
+        PyErr_Format(PyExc_OSError, "%s is another file: the ranks have process numbers of their own (pid namespaces)", path);
+    else if (!map && (map = calloc(1, sizeof *map))) {
+        map->base = mmap(NULL, size, PROT_READ, MAP_SHARED | MAP_NORESERVE, opened, 0);
+        if (map->base == MAP_FAILED) {
+            PyErr_SetFromErrno(PyExc_OSError);
+            free(map);
+        } else {
+            madvise(map->base, size, MADV_DONTDUMP);
+            map->device = about.st_dev, map->inode = about.st_ino, map->size = size, map->next = mapped;
+            mapped = map;
+        }
+    } else if (!map)
+        PyErr_NoMemory();
+    close(opened);
     if (PyErr_Occurred())
         return NULL;
-    if (node->copies <= node->flying + 3)
-        return PyLong_FromLong(-1);
-    int oldest = 0;
-    for (int i = 1; i < node->copies; i++)
-        if (node->copy[i].seq < node->copy[oldest].seq)
-            oldest = i;
-    Copy c = node->copy[oldest];
-    int64_t answer = c.reader ? drain((Reader *)c.reader, c.seq, 1) : READY;
-    if (answer != READY)
-        return PyLong_FromLongLong(answer);
-    if (c.size >= len)
-        return PyLong_FromLong(-2);
-    memmove(node->copy + oldest, node->copy + oldest + 1, (--node->copies - oldest) * sizeof *node->copy);
-    Py_XDECREF(c.reader);
-    Py_DECREF(c.block);
-    return PyLong_FromLong(-1);
+    map->references++;
+    node->maps[index] = map;
+    node->bases[index] = map->base;
+    node->heads[index] = (Slot *)(map->base + offset);
+    Py_RETURN_NONE;
 }
 
-/* forget(): drop all copies. */
-static PyObject *node_forget(PyObject *self, PyObject *unused)
+/* close(): give everything back; all ranks have come here. */
+static PyObject *node_close(PyObject *self, PyObject *unused)
 {
-    node_clear(self);
-    ((Node *)self)->blocks = 0;
+    Node *node = (Node *)self;
+    if (node->closed)
+        Py_RETURN_NONE;
+    node->closed = 1;
+    for (int i = 0; i < SLOTS; i++)
+        let_go(node, &node->published[i]);
+    while (node->spares)
+        arena_give(node->spare[--node->spares]);
+    arena_give(node->heads[node->me]);
+    node->heads[node->me] = NULL;
+    disconnect(node);
     Py_RETURN_NONE;
+}
+
+/* release(): let go of everything that has been read by now; mixings whose rows are still kept. */
+static PyObject *node_release(PyObject *self, PyObject *unused)
+{
+    Node *node = (Node *)self;
+    return !node->closed && release(node) < 0 ? NULL : PyLong_FromLong(node->kept);
+}
+
+/* tag(index, seq): what a rank has published as mixing `seq`. */
+static PyObject *node_tag(PyObject *self, PyObject *args)
+{
+    Node *node = (Node *)self;
+    long long index;
+    unsigned long long seq;
+    if (!PyArg_ParseTuple(args, "LK", &index, &seq))
+        return NULL;
+    if (index < 0 || index >= node->size || !node->heads[index])
+        return PyErr_Format(PyExc_ValueError, "there is no rank %lld", index);
+    return PyLong_FromUnsignedLongLong(slot(node, index, seq)->tag);
+}
+
+static PyObject *node_offset(PyObject *self, void *unused)
+{
+    Node *node = (Node *)self;
+    return PyLong_FromUnsignedLongLong(node->heads[node->me] ? arena_offset(node->heads[node->me]) : 0);
 }
 
 static PyMethodDef node_methods[] = {
-    {"own", node_own, METH_VARARGS, "A block of this rank."},
-    {"copy_to", node_copy_to, METH_O, "A block that rows may be copied to."},
-    {"room", node_room, METH_O, "Make room for one more copy."},
-    {"forget", node_forget, METH_NOARGS, "Drop all copies."},
+    {"connect", node_connect, METH_VARARGS, "Read the arena of another rank."},
+    {"close", node_close, METH_NOARGS, "Give everything back."},
+    {"release", node_release, METH_NOARGS, "Let go of what has been read; how many rows are still kept."},
+    {"tag", node_tag, METH_VARARGS, "What a rank has published."},
     {0},
 };
+static PyGetSetDef node_properties[] = {{"offset", node_offset, NULL, "Of the header in the arena.", NULL}, {0}};
 static PyMemberDef node_members[] = {
     {"seq", T_ULONGLONG, offsetof(Node, seq), READONLY, "Mixings so far."},
-    {"flying", T_LONGLONG, offsetof(Node, flying), 0, "Mixings that have begun and not ended."},
-    {"copies", T_INT, offsetof(Node, copies), READONLY, "Blocks that rows are copied to."},
+    {"copies", T_LONGLONG, offsetof(Node, copies), READONLY, "Mixings whose rows were copied."},
+    {"late", T_INT, offsetof(Node, late), 0, "Whether rows that are mixed are never changed afterwards."},
+    {"broken", T_OBJECT, offsetof(Node, broken), 0, "Why the network is out of step, or None."},
     {0},
 };
 static PyTypeObject NodeType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.runtime._shared.Node",
     .tp_basicsize = sizeof(Node),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "The memory of a node, seen from one rank; see stack.py.",
+    .tp_doc = "The memory of a node seen from one rank; see node.py.",
     .tp_new = node_new,
     .tp_dealloc = node_dealloc,
     .tp_traverse = node_traverse,
     .tp_clear = node_clear,
     .tp_methods = node_methods,
     .tp_members = node_members,
+    .tp_getset = node_properties,
 };
 
 static PyMemberDef counts_members[] = {
@@ -522,15 +722,18 @@ static PyTypeObject CountsType = {
     .tp_members = counts_members,
 };
 
-/* Reader(node, counts, resume, mark, edges, (indptr, source, row, w, v, w32, v32, ins, outs)) */
+/* ----------------------------------------------------------------------------------------------------------------- Reader */
+
 static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count, PyObject *names);
 
+/* Reader(node, counts, report, signature, edges, (indptr, source, row, w, v, w32, v32, ins, outs)) */
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *node, *counts, *resume, *arrays;
-    unsigned long long mark;
+    PyObject *node, *counts, *told, *arrays;
+    unsigned long long signature;
     long long edges;
-    if (!PyArg_ParseTuple(args, "O!O!OKLO!", &NodeType, &node, &CountsType, &counts, &resume, &mark, &edges, &PyTuple_Type, &arrays))
+    if (!PyArg_ParseTuple(args, "O!O!OKLO!", &NodeType, &node, &CountsType, &counts, &told, &signature, &edges, &PyTuple_Type,
+                          &arrays))
         return NULL;
     Reader *r = (Reader *)type->tp_alloc(type, 0);
     if (!r)
@@ -538,8 +741,8 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     r->call = reader_call;
     r->node = (Node *)Py_NewRef(node);
     r->counts = (Counts *)Py_NewRef(counts);
-    r->resume = Py_NewRef(resume);
-    r->mark = mark, r->edges = edges;
+    r->report = Py_NewRef(told);
+    r->signature = signature, r->edges = edges;
     Py_buffer *a = r->array;
     int fits = PyTuple_GET_SIZE(arrays) == ARRAYS;
     for (int i = 0; fits && i < ARRAYS; i++) {
@@ -560,6 +763,14 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     r->m = a[INDPTR].len / 8 - 1;
     r->nin = a[INS].len / 8;
     r->nout = a[OUTS].len / 8;
+    for (int which = INS; which <= OUTS; which++)
+        for (Py_ssize_t i = 0; i < a[which].len / 8; i++) {
+            int64_t rank = ((int64_t *)a[which].buf)[i];
+            if (rank < 0 || rank >= r->node->size || !r->node->heads[rank]) {
+                PyErr_Format(PyExc_ValueError, "a Reader names rank %lld, which is not connected", (long long)rank);
+                goto failed;
+            }
+        }
     return (PyObject *)r;
 failed:
     Py_DECREF(r);
@@ -570,13 +781,13 @@ static int reader_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Reader *r = (Reader *)self;
     Py_VISIT(r->node);
-    Py_VISIT(r->resume);
+    Py_VISIT(r->report);
     return 0;
 }
 
 static int reader_clear(PyObject *self)
 {
-    Py_CLEAR(((Reader *)self)->resume);
+    Py_CLEAR(((Reader *)self)->report);
     return 0;
 }
 
@@ -610,32 +821,65 @@ static int rows_of(Reader *r, PyObject *array, int flags, Py_buffer *view)
         return 0;
     }
     const char *format = view->format;
-    if (view->ndim == 2 && view->shape[0] == r->m && (format[0] == 'd' || format[0] == 'f') && !format[1])
+    if (view->ndim == 2 && view->shape[0] == r->m && (format[0] == 'd' || format[0] == 'f') && !format[1]
+        && (uintptr_t)view->buf % view->itemsize == 0)
         return 1;
     PyBuffer_Release(view);
     return 0;
+}
+
+/* An array like another one; in the arena if it is large. */
+static PyObject *like(Node *node, PyObject *array, Py_ssize_t bytes)
+{
+    if (bytes < GRAIN)
+        return PyObject_CallOneArg(node->empty_like, array);
+    PyObject *before = arena_enter();
+    if (!before)
+        return NULL;
+    PyObject *made = PyObject_CallOneArg(node->empty_like, array);
+    if (arena_leave(before))
+        Py_CLEAR(made);
+    return made;
+}
+
+/* Keep other threads out: 1, or 0 with an exception. */
+static int enter(Node *node)
+{
+    PyObject *entered = PyObject_CallOneArg(node->acquire, Py_False);
+    int mine = entered ? PyObject_IsTrue(entered) : 0;
+    Py_XDECREF(entered);
+    if (mine < 1 && !PyErr_Occurred())
+        PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this network: one thread at a time may use a network, give "
+                                            "each thread a network of its own");
+    return mine == 1;
+}
+
+static void exit_(Node *node)
+{
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    Py_XDECREF(PyObject_CallNoArgs(node->release));
+    PyErr_Restore(kind, error, trace);
 }
 
 /* reader(X, out): a whole mixing; None, and nothing has happened, if the arrays are not of the common kind. */
 static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
 {
     Reader *r = (Reader *)self;
+    Node *node = r->node;
     Py_buffer x, y;
     if (PyVectorcall_NARGS(count) != 2 || names || !r->array[W].buf) {
         PyErr_SetString(PyExc_TypeError, "a Reader that sums takes two arguments");
         return NULL;
     }
-    if (!r->node->array || r->node->flying || !rows_of(r, args[0], 0, &x))
+    if (node->closed || arena_forked || node->broken || published(node, node->seq + 1)->unread || !rows_of(r, args[0], 0, &x))
         Py_RETURN_NONE;
     PyObject *out = args[1], *result = NULL;
-    if (out == Py_None) {
-        out = PyObject_CallOneArg(x.len <= SMALL ? r->node->empty_like : r->node->rows, args[0]);
-        if (!out) {
-            PyBuffer_Release(&x);
-            return NULL;
-        }
-    } else
-        Py_INCREF(out);
+    out = out == Py_None ? like(node, args[0], x.len) : Py_NewRef(out);
+    if (!out) {
+        PyBuffer_Release(&x);
+        return NULL;
+    }
     if (!rows_of(r, out, PyBUF_WRITABLE, &y)) {
         result = Py_NewRef(Py_None);
         goto release_x;
@@ -643,22 +887,28 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
     const char *from = x.buf, *to = y.buf;
     if (y.shape[1] != x.shape[1] || y.itemsize != x.itemsize || (from < to + y.len && to < from + x.len)) {
         result = Py_NewRef(Py_None);
-        goto release;
+        goto release_y;
     }
-    uint64_t seq = 0;
-    uint64_t tag = tag_of(r, x.shape[1], x.itemsize, 0);
-    int in_place = publish(r, x.buf, x.len, tag, &seq);
-    if (in_place < 0)
-        goto release;
-    count_rows(r, x.shape[1] * x.itemsize);
-    int64_t answer = read_rows(r, seq, tag, x.buf, NULL, y.buf, x.shape[1], x.itemsize);
-    if (answer == READY && in_place)
-        answer = drain(r, seq, 1);
-    if (answer == READY)
-        result = Py_NewRef(out);
-    else if (answer > 0)
-        result = resume(r, answer, seq, in_place, args[0], out);
-release:
+    if (!enter(node))
+        goto release_y;
+    uint64_t seq = 0, tag = tag_of(r, x.shape[1], x.itemsize, 0);
+    int in_place = publish(r, args[0], x.buf, x.len, tag, &seq);
+    if (in_place >= 0) {
+        count_rows(r, x.shape[1] * x.itemsize);
+        if (!read_rows(r, seq, tag, x.buf, NULL, y.buf, x.shape[1], x.itemsize)) {
+            int left = 0;
+            if (in_place && !node->late)
+                left = leave(r, seq, x.buf, x.len);
+            else
+                for (uint64_t before = node->released + 1; node->kept > KEPT && before < seq && !left; before++)
+                    if (published(node, before)->rows)
+                        left = wait_for_readers(node, before);
+            if (!left)
+                result = Py_NewRef(out);
+        }
+    }
+    exit_(node);
+release_y:
     PyBuffer_Release(&y);
 release_x:
     PyBuffer_Release(&x);
@@ -666,26 +916,24 @@ release_x:
     return result;
 }
 
-/* post(X, d, form) -> (seq, whether X itself will be read): rows of d numbers */
+/* post(X, d, shape) -> seq: publish rows of d numbers */
 static PyObject *reader_post(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Reader *r = (Reader *)self;
     Py_buffer x;
     Py_ssize_t d = count == 3 ? PyLong_AsSsize_t(args[1]) : -1;
-    uint64_t form = count == 3 ? PyLong_AsUnsignedLongLong(args[2]) : 0;
+    uint64_t shape = count == 3 ? PyLong_AsUnsignedLongLong(args[2]) : 0;
     if (d < 0 || PyErr_Occurred() || PyObject_GetBuffer(args[0], &x, PyBUF_C_CONTIGUOUS)) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "post takes rows, their length and their form");
+            PyErr_SetString(PyExc_TypeError, "post takes rows, their length and a fingerprint of their shape");
         return NULL;
     }
     uint64_t seq = 0;
-    int in_place = publish(r, x.buf, x.len, tag_of(r, d, x.itemsize, form), &seq);
-    if (in_place >= 0) {
+    int in_place = publish(r, args[0], x.buf, x.len, tag_of(r, d, x.itemsize, shape), &seq);
+    if (in_place >= 0)
         count_rows(r, d * x.itemsize);
-        r->node->flying++;
-    }
     PyBuffer_Release(&x);
-    return in_place < 0 ? NULL : Py_BuildValue("KN", (unsigned long long)seq, PyBool_FromLong(in_place));
+    return in_place < 0 ? NULL : PyLong_FromUnsignedLongLong(seq);
 }
 
 /* give_up(): begin a mixing, and end it with nothing to read: the neighbours find another tag than theirs. */
@@ -693,51 +941,58 @@ static PyObject *reader_give_up(PyObject *self, PyObject *unused)
 {
     Reader *r = (Reader *)self;
     uint64_t seq = 0;
-    if (publish(r, "", 0, r->mark ^ GAVE_UP, &seq) < 0)
+    if (publish(r, Py_None, "", 0, r->signature ^ GAVE_UP, &seq) < 0)
         return NULL;
-    for (int i = 0; i < r->node->copies; i++)
-        if (r->node->copy[i].seq == seq)
-            Py_CLEAR(r->node->copy[i].reader);
-    atomic_store_explicit(&slot(r->node, r->node->me, seq)->done, seq, memory_order_release);
+    has_read(r->node, seq);
     Py_RETURN_NONE;
 }
 
-/* read(seq, X, halo, out, d, form) -> 0 when the rows have been read, or an answer */
+/* read(seq, X, halo, out, d, shape): wait for the neighbours, and sum up (or copy) their rows. */
 static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Reader *r = (Reader *)self;
     Py_buffer b[3];
-    int held = 0;
-    int64_t answer = -1;
-    uint64_t seq = count == 6 ? PyLong_AsUnsignedLongLong(args[0]) : 0, form = count == 6 ? PyLong_AsUnsignedLongLong(args[5]) : 0;
+    int held = 0, failed = 1;
+    uint64_t seq = count == 6 ? PyLong_AsUnsignedLongLong(args[0]) : 0;
+    uint64_t shape = count == 6 ? PyLong_AsUnsignedLongLong(args[5]) : 0;
     Py_ssize_t d = count == 6 ? PyLong_AsSsize_t(args[4]) : 0;
     if (count != 6)
         PyErr_SetString(PyExc_TypeError, "read takes six arguments");
     while (!PyErr_Occurred() && held < 3)
         held += !PyObject_GetBuffer(args[held + 1], &b[held], held == 2 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS);
-    if (!PyErr_Occurred()) {
+    if (!PyErr_Occurred() && usable(r->node)) {
         Py_ssize_t itemsize = b[2].itemsize;
         if (d < 0 || b[2].len != r->m * d * itemsize || b[0].itemsize != itemsize
             || (r->array[W].buf && (b[0].len != b[2].len || (itemsize != 8 && itemsize != 4))))
             PyErr_SetString(PyExc_ValueError, "the buffers of read do not fit together");
         else
-            answer = read_rows(r, seq, tag_of(r, d, itemsize, form), b[0].buf, b[1].buf, b[2].buf, d, itemsize);
+            failed = read_rows(r, seq, tag_of(r, d, itemsize, shape), b[0].buf, b[1].buf, b[2].buf, d, itemsize);
     }
     while (held)
         PyBuffer_Release(&b[--held]);
-    return answer < 0 ? NULL : PyLong_FromLongLong(answer);
+    if (failed)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
-/* drained(seq, patient) -> 0 when the out-neighbours have read mixing seq, or an answer */
-static PyObject *reader_drained(PyObject *self, PyObject *const *args, Py_ssize_t count)
+/* leave(seq, X): return when the rows X of mixing `seq` may be changed. */
+static PyObject *reader_leave(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     uint64_t seq = count == 2 ? PyLong_AsUnsignedLongLong(args[0]) : 0;
-    if (count != 2)
-        PyErr_SetString(PyExc_TypeError, "drained takes two arguments");
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(drain((Reader *)self, seq, args[1] == Py_True));
+    Py_buffer x;
+    if (count != 2 || PyErr_Occurred() || PyObject_GetBuffer(args[1], &x, PyBUF_C_CONTIGUOUS)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "leave takes two arguments");
+        return NULL;
+    }
+    int failed = leave((Reader *)self, seq, x.buf, x.len);
+    PyBuffer_Release(&x);
+    if (failed)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
-/* ready(seq): whether the in-neighbours have published their rows of mixing seq */
+/* ready(seq): whether the in-neighbours have published their rows of mixing seq. */
 static PyObject *reader_ready(PyObject *self, PyObject *number)
 {
     Reader *r = (Reader *)self;
@@ -746,7 +1001,7 @@ static PyObject *reader_ready(PyObject *self, PyObject *number)
         return NULL;
     const int64_t *ins = r->array[INS].buf;
     for (ptrdiff_t i = 0; i < r->nin; i++)
-        if (!spin(&slot(r->node, ins[i], seq)->posted, seq, 0))
+        if (!reached(&slot(r->node, ins[i], seq)->posted, seq))
             Py_RETURN_FALSE;
     Py_RETURN_TRUE;
 }
@@ -755,7 +1010,7 @@ static PyMethodDef reader_methods[] = {
     {"post", (PyCFunction)(void (*)(void))reader_post, METH_FASTCALL, "Publish rows."},
     {"give_up", reader_give_up, METH_NOARGS, "Take part in a mixing without rows."},
     {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL, "Sum up (or copy) what the neighbours have published."},
-    {"drained", (PyCFunction)(void (*)(void))reader_drained, METH_FASTCALL, "Wait until the neighbours have read this rank's rows."},
+    {"leave", (PyCFunction)(void (*)(void))reader_leave, METH_FASTCALL, "Return when this rank's rows may be changed."},
     {"ready", reader_ready, METH_O, "Whether the neighbours' rows are there."},
     {0},
 };
@@ -763,7 +1018,7 @@ static PyTypeObject ReaderType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.runtime._shared.Reader",
     .tp_basicsize = sizeof(Reader),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_doc = "What one rank reads on its node in one phase; see stack.py.",
+    .tp_doc = "What one rank reads on its node in one phase; see transport/node_reader.py.",
     .tp_new = reader_new,
     .tp_dealloc = reader_dealloc,
     .tp_traverse = reader_traverse,
@@ -773,12 +1028,27 @@ static PyTypeObject ReaderType = {
     .tp_methods = reader_methods,
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_shared", "Rows in the shared memory of a node.", 0, NULL};
+/* set_patience(seconds): after which a wait looks after other things. */
+static PyObject *set_patience(PyObject *self, PyObject *number)
+{
+    double value = PyFloat_AsDouble(number);
+    if (PyErr_Occurred())
+        return NULL;
+    patience = value;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {{"set_patience", set_patience, METH_O, "Seconds after which a wait reports."}, {0}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_shared", "Rows in the shared memory of a node.", -1, functions};
 
 PyMODINIT_FUNC PyInit__shared(void)
 {
+    if (arena_init())
+        return NULL;
     PyObject *made = PyModule_Create(&module);
-    if (made && (PyModule_AddObject(made, "GAVE_UP", PyLong_FromUnsignedLongLong(GAVE_UP)) || PyModule_AddIntMacro(made, SLOTS) || PyModule_AddIntMacro(made, BLOCKS) || PyModule_AddIntMacro(made, SMALL) || PyModule_AddIntMacro(made, LATE_POST)
+    if (made && (PyModule_AddFunctions(made, arena_methods)
+                 || PyModule_AddObject(made, "GAVE_UP", PyLong_FromUnsignedLongLong(GAVE_UP)) || PyModule_AddIntMacro(made, GRAIN)
+                 || PyModule_AddIntMacro(made, SLOTS) || PyModule_AddIntMacro(made, LATE_POST)
                  || PyModule_AddIntMacro(made, LATE_DONE) || PyModule_AddIntMacro(made, OTHER_TAG) || PyModule_AddIntMacro(made, REFUSED)
                  || PyModule_AddType(made, &NodeType) || PyModule_AddType(made, &CountsType)
                  || PyModule_AddType(made, &ReaderType)))

@@ -6,7 +6,6 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
 _NEVER = np.iinfo(np.int64).max
 _MOST_STEPS, _SECONDS = 128, 0.5
@@ -52,8 +51,7 @@ class Control:
                          self._interval(k, now) if root else _NEVER], np.int64)
         ours = mine
         if self._net.size > 1:
-            ours = np.empty_like(mine)
-            self._net.comm.Allreduce(mine, ours, MPI.MIN)
+            ours = self._net._together.minimum(mine, "the end of a step")
         self._due = k + int(ours[4])
         if ours[2]:
             self._saved = now

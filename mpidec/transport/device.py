@@ -16,14 +16,13 @@ from ..arrays.host import check_out, check_rows
 from ..arrays.devices import Device
 from ..runtime.cuda_aware import DeviceRows
 from ..kernels.weighted import Runs, Weights
+from .messages import MessageRequest, waiting_for
 from .plan import Plan
-from .messages import Flight
-from ..runtime.waiting import Exchange
 
 _TAG = 3                                            # of rows from device to device
 
 
-class Resident:
+class DeviceSum:
     """What one rank does in one phase to rows that stay on one device.
 
     Parameters
@@ -40,7 +39,7 @@ class Resident:
         self._slots: dict[np.dtype, list[tuple[Any, Any, Any, Any]]] = {}
 
     def start(self, comm: MPI.Intracomm, row: MPI.Datatype, flat: Any, where: str,
-              ask: Callable[[], None] | None = None) -> tuple[Exchange | None, Any]:
+              ask: Callable[[], None] | None = None) -> tuple[MessageRequest | None, Any]:
         """Begin to fetch the halo: the messages under way, and where it will be.
 
         Parameters
@@ -72,7 +71,7 @@ class Resident:
         out = zip(route.dests.tolist(), route.send_starts.tolist(), route.send_counts.tolist())
         requests = [comm.Irecv([arriving[start:start + count], count, row], rank, _TAG) for rank, start, count in into]
         requests += [comm.Isend([leaving[start:start + count], count, row], rank, _TAG) for rank, start, count in out]
-        return Exchange(Flight(requests, sent, halo), where, sent, ask, route.sources.tolist()), halo
+        return MessageRequest(requests, sent, halo, waiting_for(route.sources.tolist(), where), ask), halo
 
     def sum(self, flat: Any, halo: Any) -> Any:
         """`W X`, in the precision of the arithmetic: the rows that `unreal` turns into those of the result."""

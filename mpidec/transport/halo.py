@@ -1,94 +1,109 @@
-"""The messages of one phase: sent when it is clear that the neighbours do the same, and numbered, so that others may ask."""
+"""The halo exchange: rows between ranks in messages, after the ranks have been found to make the same exchange."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..checks.history import Past
+from ..runtime.context import Context
+from ..runtime.memory import empty
+from ..runtime.progress import abandon
+from .messages import MessageRequest, Messages, messages, waiting_for
 from .plan import Plan, Route
-from .messages import Flight, Wire
-from ..runtime.waiting import Exchange, abandon
 
-if TYPE_CHECKING:
-    from ..mixing.network import Network
-
-Kind = tuple[str, tuple[Any, ...], np.dtype]        # what is done, the shape of a row, its dtype
+Kind = tuple[str, tuple[Any, ...], np.dtype]        # the operation, the shape of a row, its dtype
+_UNDER_WAY = 16                                     # requests from which on those are looked for that have ended
 
 
-class Courier:
-    """Carries rows between ranks in one phase.
+class HaloExchange:
+    """The messages of one phase, numbered, so that other ranks may ask for them.
 
     Parameters
     ----------
-    net : Network
+    context : Context
     over : str
         The phase in words.
-    mark : int
+    signature : int
         Its fingerprint.
     periodic : bool
-        Whether the phase comes again; the kinds of what goes over others are remembered in `kinds`.
+        Whether the phase comes again.
     kinds : dict
+        The kinds of the last exchanges over phases that do not come again.
     """
 
-    def __init__(self, net: Network, over: str, mark: int, periodic: bool, kinds: dict[Any, Kind]):
-        self._net, self._over, self._mark, self._periodic = net, over, mark, periodic
+    def __init__(self, context: Context, over: str, signature: int, periodic: bool, kinds: dict[Any, Kind]):
+        self._context, self._over, self._signature, self.periodic = context, over, signature, periodic
         self._kinds: dict[Any, Kind] = {} if periodic else kinds
-        self._marks: dict[Kind, tuple[str, str, frozenset[int], list[int]]] = {}
-        self.wires: dict[Plan, Wire] = {}
+        self._words: dict[Kind, tuple[str, str, frozenset[int], list[int]]] = {}
+        self._messages: dict[Plan, Messages] = {}
+        self._under_way: set[MessageRequest] = set()
 
-    def exchange(self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray, kind: Kind) -> Exchange:
-        """Begin to move rows along a route, once it is clear that the neighbours do the same."""
-        if self._net.size == 1:
-            sent = rows if route.send is None else rows[route.send]
-            return Exchange(Flight([], sent, arrived), kind[0], sent)
+    def start(self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray, kind: Kind) -> MessageRequest:
+        """Begin to send `rows` (m, ...) along a route and to receive `arrived` (places, ...); both C-contiguous."""
+        sent = rows
+        if route.send is not None:
+            sent = empty((len(route.send), *rows.shape[1:]), rows.dtype)
+            rows.take(route.send, 0, sent, "clip")
+        if self._context.size == 1:
+            return MessageRequest([], sent, arrived)
         ask = self.announce(plan, route, kind)
-        flight = self.wire(plan).start(route, rows, arrived)
-        return Exchange(flight, kind[0] + self._over, flight.sent, ask, route.sources.tolist())
+        nbytes = rows.itemsize * int(np.prod(rows.shape[1:]))
+        requests = self.messages(plan).post(route, sent, arrived, nbytes)
+        what = partial(waiting_for, route.sources.tolist(), kind[0] + self._over)
+        request = MessageRequest(requests, sent, arrived, what, ask)
+        if len(self._under_way) >= _UNDER_WAY:
+            self._under_way = {some for some in self._under_way if not some.test()}
+        if not request.done:
+            self._under_way.add(request)            # a request that is dropped still reads and writes
+        return request
 
-    def wire(self, plan: Plan) -> Wire:
-        """The wire of a plan, made when it is first used."""
-        if plan not in self.wires:
-            self.wires[plan] = self._net.wire(plan, self._periodic)
-        return self.wires[plan]
+    def messages(self, plan: Plan) -> Messages:
+        """The messages of a plan, made when they are first used."""
+        if plan not in self._messages:
+            context = self._context
+            self._messages[plan] = messages(context.comm, context.row_type, plan, context.transport, self.periodic)
+        return self._messages[plan]
 
     def announce(self, plan: Plan, route: Route, kind: Kind) -> Callable[[], None]:
         """Number an exchange; unless it is of the same kind as the last one, find out first whether the neighbours agree.
 
-        Returns what is to be asked when they do not come.
+        Returns the function that asks them where they are.
         """
-        net, periodic = self._net, self._periodic
-        messenger, before = net.messenger, net._begun()
-        op, mark, dests, sources = self.words(kind, route)
-        kinds, key = self._kinds, plan if periodic else None
-        if net.transport == "neighbor" and periodic and plan not in self.wires:
-            number = messenger.agree(op, mark, dests)      # what follows is collective
-        elif net.check and kinds.get(key) != kind:
-            number = messenger.verify(op, mark, dests, sources)
+        context, matching, before = self._context, self._context.matching, self._context.mixings
+        op, signature, dests, sources = self.describe(kind, route)
+        key = plan if self.periodic else None
+        if context.transport == "neighbor" and self.periodic and plan not in self._messages:
+            number = matching.agree(op, signature, dests)       # what follows is collective
+        elif matching.check and self._kinds.get(key) != kind:
+            number = matching.verify(op, signature, dests, sources)
         else:
-            number = messenger.note(Past(op, "", mark, dests, ""))
-        kinds[key] = kind
-        return partial(messenger.ask, sources, number, op, mark, before)
+            number = matching.note(Past(op, "", signature, dests, ""))
+        self._kinds[key] = kind
+        return partial(matching.ask, sources, number, op, signature, before)
 
-    def words(self, kind: Kind, route: Route) -> tuple[str, str, frozenset[int], list[int]]:
-        """What an exchange is called, what must be the same on both sides, and who sends to whom."""
-        if kind not in self._marks:
-            mark = f"rows of {' x '.join(map(str, kind[1]))} {kind[2]}, topology #{self._mark & 0xFFFFFFFF:08x}"
-            self._marks[kind] = kind[0] + self._over, mark, frozenset(route.dests.tolist()), route.sources.tolist()
-        return self._marks[kind]
+    def describe(self, kind: Kind, route: Route) -> tuple[str, str, frozenset[int], list[int]]:
+        """What an exchange is called, what must be the same on both sides, and who receives and sends."""
+        if kind not in self._words:
+            signature = f"rows of {' x '.join(map(str, kind[1]))} {kind[2]}, topology #{self._signature & 0xFFFFFFFF:08x}"
+            self._words[kind] = kind[0] + self._over, signature, frozenset(route.dests.tolist()), route.sources.tolist()
+        return self._words[kind]
 
     def last(self, plan: Plan) -> Kind | None:
-        """What was exchanged last over the wire of a plan that comes again."""
-        return self._kinds.get(plan) if self._periodic else None
+        """The kind of the last exchange of a plan that comes again."""
+        return self._kinds.get(plan) if self.periodic else None
 
-    def free(self) -> None:
-        """Free the communicator; collective."""
-        while self.wires:
-            wire = self.wires.popitem()[1]
-            if self._net.out_of_step:
-                abandon(wire)
+    def free(self, out_of_step: bool = False) -> None:
+        """Free the communicators; collective.  `out_of_step`: messages that will never be waited for may be under way."""
+        while self._messages:
+            some = self._messages.popitem()[1]
+            if out_of_step:
+                abandon((some, self._under_way))
             else:
-                wire.free()
+                for request in self._under_way:
+                    request.wait()
+                some.free()
+        self._under_way = set()

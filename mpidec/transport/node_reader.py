@@ -1,187 +1,200 @@
-"""What one rank reads in the memory of its node in one phase, and how it waits for it."""
+"""The node reader: rows are read where they lie in the memory of the node."""
 
 from __future__ import annotations
 
-import os
-import time
+import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..checks.header import Disagreement
+from ..runtime.context import Context
+from ..runtime.memory import shared
+from ..runtime.node import NodeMemory, describe_tag
+from ..runtime.progress import Patience, Request, progress
+from .base import Shape, Transport
 from .plan import Plan
-from ..runtime.node import Stack, shared
-from ..runtime.waiting import Exchange, Patience
 
-_NOTHING = np.empty((0, 0))
+_NO_ROWS = np.empty((0, 0))
 _ALL = 0xFFFFFFFFFFFFFFFF
-_BRIEFLY = 0.1                                      # seconds
-IN_FLIGHT = 56                                      # mixings under way at a time, less than the slots of a header
 
 
-class Setting(NamedTuple):
-    """What a phase tells its links.
-
-    `ask(rank, seq, where)` asks another rank whether it will come to mixing `seq`; `where` is what is done, in words.
-    """
-
-    stack: Stack
-    where: str
-    counts: Any
-    ask: Callable[[int, int, str], None]
-
-
-class Links:
-    """The rows that one rank reads on its node: summed up, or copied as they are.
+class NodeReader(Transport):
+    """What one rank reads on its node in one phase: weighted sums of rows, or rows as they are.
 
     Parameters
     ----------
-    setting : Setting
-    near : Plan
-        The phase, with the places of the near ranks' rows.
-    mark : int
-        What is mixed; the same on all ranks that do the same.
+    context : Context
+    where : str
+        The operation in words.
+    counts : Counts
+    plan : Plan
+        With the places of the rows of the other ranks on the node.
+    signature : int
+        Fingerprint of the operation, the same on all ranks that make the same one.
     source, row : array of int
-        Of each term (or row that is copied): 0 for an own row, 1... for one of the ranks `near.ins`, the next number for a row
+        Of each term (or row that is copied): 0 for an own row, 1... for one of the ranks `plan.ins`, the next number for a row
         of the halo; and which row there.
     terms : Weights, optional
         The weights of the terms.
-
-    Attributes
-    ----------
-    mix : callable
-        `mix(X, out)` is a whole mixing of an array (m, d) of float64 or float32 in C order; None (and nothing has happened) for
-        any other arrays.
     """
 
-    def __init__(self, setting: Setting, near: Plan, mark: int, source: np.ndarray, row: np.ndarray, terms: Any = None):
-        self._setting, self._node, self._mark, self._floats = setting, setting.stack.node, mark & _ALL, terms is not None
+    def __init__(self, context: Context, where: str, counts: Any, plan: Plan, signature: int, source: np.ndarray, row: np.ndarray,
+                 terms: Any = None):
+        if context.memory is None:
+            raise ValueError("a node reader needs the memory of the node")
+        self._memory: NodeMemory = context.memory
+        self._context, self._where, self._signature, self._floats = context, where, signature & _ALL, terms is not None
         indptr, weights = np.arange(len(row) + 1, dtype=np.int64), (None,) * 4
         if terms is not None:
             narrow = terms.astype(np.dtype(np.float32))
             indptr, weights = terms.indptr, (terms.w, terms.v, narrow.w, narrow.v)
-        ranks = setting.stack.near
-        self.mix = self.reader = shared.Reader(
-            self._node, setting.counts, self.settle, self._mark, near.edges,
-            (indptr, source.astype(np.int32), row.astype(np.int32), *weights, np.searchsorted(ranks, near.ins),
-             np.searchsorted(ranks, near.outs)))
+        self._patience: tuple[int, int, Patience] | None = None
+        self._reader = shared.Reader(
+            self._memory.node, counts, self._report, self._signature, plan.edges,
+            (indptr, source.astype(np.int32), row.astype(np.int32), *weights, np.searchsorted(self._memory.near, plan.ins),
+             np.searchsorted(self._memory.near, plan.outs)))
+        if terms is not None:
+            self.mix = self._reader                 # type: ignore[method-assign]  # a whole mixing in one compiled call
 
     @classmethod
-    def sums(cls, setting: Setting, near: Plan) -> Links:
-        """The sums of a mixing."""
-        return cls(setting, near, near.topology.fingerprint(), *near.sources(), near.terms)
+    def sums(cls, context: Context, where: str, counts: Any, plan: Plan) -> NodeReader:
+        """The weighted sums of a mixing."""
+        return cls(context, where, counts, plan, plan.topology.fingerprint(), *plan.sources(), plan.terms)
 
     @classmethod
-    def halo(cls, setting: Setting, near: Plan, whole: Plan) -> Links:
+    def halo(cls, context: Context, where: str, counts: Any, plan: Plan, whole: Plan) -> NodeReader:
         """The rows of the agents `whole.halo`, all of which live on the node."""
-        owner = near.partition.owner(whole.halo)
-        first = np.array([near.partition.bounds(rank)[0] for rank in near.ins.tolist()], np.int64)
-        source = np.searchsorted(near.ins, owner)
-        return cls(setting, near, near.topology.fingerprint() ^ 1 << 62, source + 1, whole.halo - first[source])
+        owner = plan.partition.owner(whole.halo)
+        first = np.array([plan.partition.bounds(rank)[0] for rank in plan.ins.tolist()], np.int64)
+        source = np.searchsorted(plan.ins, owner)
+        return cls(context, where, counts, plan, plan.topology.fingerprint() ^ 1 << 62, source + 1, whole.halo - first[source])
 
     @classmethod
-    def edges(cls, setting: Setting, near: Plan, whole: Plan) -> Links:
+    def edges(cls, context: Context, where: str, counts: Any, plan: Plan, whole: Plan) -> NodeReader:
         """A row for each edge into the local agents, from the rows for the edges out of other agents."""
-        source, row = whole.edge_places(near.ins)
-        return cls(setting, near, near.topology.fingerprint() ^ 1 << 61, source, row)
+        source, row = whole.edge_places(plan.ins)
+        return cls(context, where, counts, plan, plan.topology.fingerprint() ^ 1 << 61, source, row)
 
-    def start(self, X: np.ndarray, halo: np.ndarray, out: np.ndarray, exchange: Exchange | None = None, form: int = 0) -> Reading:
-        """Publish the rows `X` (m, d), or a copy of them, and begin to mix them.
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None, halo: np.ndarray | None = None,
+              arriving: Request | None = None) -> NodeRequest:
+        """Publish `rows`, or a copy of them, and begin to fill `target`.
 
         Parameters
         ----------
-        X, halo, out : array (m, d), (others, d), (m, d)
-            C-contiguous, of one dtype: float64 or float32 if they are summed, uint8 if they are copied.
-        exchange : Exchange, optional
-            What brings the halo from other nodes.
-        form : int
-            How rows are shaped that are not plain ones of d numbers; the same on all ranks.
+        rows, target, shape
+            See `Transport.start`; float64 or float32 if they are summed (pairs of them for complex rows), else bytes.
+        halo : array (others, d), optional
+            The rows of agents on other nodes.
+        arriving : Request, optional
+            Fills the halo.
         """
-        if self._node.flying >= IN_FLIGHT:
-            raise RuntimeError(f"{IN_FLIGHT} mixings are under way on this network: wait for some before starting more")
-        seq, in_place = self.reader.post(X, X.shape[1], form)
-        return Reading(self, self._setting.stack, seq, in_place, X, halo, out, exchange, form)
+        number = 0 if shape is None or shape == rows.shape[1:] else zlib.crc32(repr(shape).encode()) << 16 | 1 << 60
+        for request in self._overdue():
+            request.complete()
+        seq = self._reader.post(rows, rows.shape[1], number)
+        request = NodeRequest(self._reader, self._memory, seq, rows, rows[:0] if halo is None else halo, target, arriving, number)
+        self._memory.under_way.append(request)
+        return request
 
-    def give_up(self) -> None:
+    def read_with(self, rows: np.ndarray, target: np.ndarray, halo: np.ndarray, arrive: Callable[[], Any]) -> None:
+        """A whole mixing of plain rows, whose halo is there when `arrive()` returns."""
+        for request in self._overdue():
+            request.complete()
+        seq = self._reader.post(rows, rows.shape[1], 0)
+        arrive()
+        self._reader.read(seq, rows, halo, target, rows.shape[1], 0)
+        self._reader.leave(seq, rows)
+
+    def _overdue(self) -> list[NodeRequest]:
+        """The mixings under way whose slots are to be used again."""
+        oldest = self._memory.node.seq + 1 - shared.SLOTS
+        return [request for request in self._memory.under_way if request.seq <= oldest]
+
+    def give_up(self, error: Exception) -> None:
         """Take part in a mixing without rows, so that the neighbours do not wait for them."""
-        self.reader.give_up()
+        self._reader.give_up()
 
-    def settle(self, answer: int, seq: int, in_place: bool, X: np.ndarray, out: np.ndarray, halo: np.ndarray = _NOTHING,
-               form: int = 0) -> np.ndarray:
-        """Go on waiting, or say what is wrong."""
-        stack, where, _, ask = self._setting
-        patience: tuple[int, Patience] | None = None
-        while answer:
-            what, rank = answer >> 32, answer & 0xFFFFFFFF
-            if what in (shared.OTHER_TAG, shared.REFUSED):
-                raise Disagreement(stack.quarrel(rank, seq, self._mark, where, self._floats))
-            late = what == shared.LATE_POST
+    def _report(self, answer: int, seq: int) -> None:
+        """Make progress elsewhere, ask a rank that is late where it is, and raise what is wrong."""
+        what, index = answer >> 32, answer & 0xFFFFFFFF
+        other = int(self._memory.near[index])
+        if what in (shared.OTHER_TAG, shared.REFUSED):
+            raise Disagreement(self._mismatch(index, other, seq))
+        late = what == shared.LATE_POST
+        if self._patience is None or self._patience[:2] != (answer, seq):
             doing = "to begin" if late else "to read the rows of this rank in"
-            if patience is None or patience[0] != answer:
-                other = int(stack.near[rank])
-                patience = answer, Patience(f"rank {other} {doing} mixing {seq} ({where})",
-                                            partial(ask, other, seq, where) if late else None)
-            patience[1].look()
-            for reading in stack.readings:          # whoever waits for those goes on
-                reading.test()
-            answer = self.reader.read(seq, X, halo, out, X.shape[1], form) if late else self.reader.drained(seq, True)
-            if answer == 0 and late and in_place:
-                answer = self.reader.drained(seq, True)
-        return out
+            ask = partial(self._context.matching.ask_about_mixing, other, seq, self._where) if late else None
+            self._patience = answer, seq, Patience(f"rank {other} {doing} mixing {seq} ({self._where})", ask)
+        progress()
+        self._patience[2].look()
+
+    def _mismatch(self, index: int, other: int, seq: int) -> str:
+        """This rank and another one mix different things."""
+        me, here = self._context.rank, self._memory.node
+        mine, theirs = here.tag(self._memory.me, seq), here.tag(index, seq)
+        if theirs ^ self._signature == shared.GAVE_UP:
+            return (f"rank {other} gave up mixing {seq}, {self._where} on rank {me}: its arguments were wrong, or it is in another "
+                    "step")
+        ours, others = (describe_tag(tag, self._signature, self._floats) for tag in (mine, theirs))
+        return (f"rank {me} and rank {other} mix different things in mixing {seq}: {ours} in {self._where} on rank {me}, {others} on "
+                f"rank {other}; every rank must call the same operation with rows of one shape and dtype")
 
 
-class Reading:
+class NodeRequest(Request):
     """A mixing under way in shared memory."""
 
-    def __init__(self, links: Links, stack: Stack, seq: int, in_place: bool, X: np.ndarray, halo: np.ndarray, out: np.ndarray,
-                 exchange: Exchange | None, form: int):
-        self._links, self._stack, self._seq, self._in_place, self._exchange = links, stack, seq, in_place, exchange
-        self._X, self._halo, self._out, self._form = X, halo, out, form
-        self._read = self._ended = False
-        stack.readings.append(self)
+    def __init__(self, reader: Any, memory: NodeMemory, seq: int, rows: np.ndarray, halo: np.ndarray, target: np.ndarray,
+                 arriving: Request | None, shape: int):
+        self.seq = seq
+        self._reader, self._memory, self._rows, self._halo, self._target = reader, memory, rows, halo, target
+        self._arriving, self._shape = arriving, shape
+        self._read = self._reading = self._left = False
+        self._error: Exception | None = None
 
     def test(self) -> bool:
-        """Sum up the rows if all are there; whether the mixing has ended."""
-        reader = self._links.reader
-        if not self._read and (self._exchange is None or self._exchange.test()) and reader.ready(self._seq):
-            self._sum()
-        if self._read and not self._ended and (not self._in_place or reader.drained(self._seq, False) == 0):
-            self._end()
-        return self._ended
+        """Sum up the rows if all are there; whether `wait` would return, or raise, at once."""
+        if self._read or self._reading:
+            return self._read
+        self._reading = True
+        try:
+            if (self._arriving is None or self._arriving.test()) and self._reader.ready(self.seq):
+                self._sum()
+        except Exception as error:                  # for whom waits for this mixing
+            self._end(error)
+        finally:
+            self._reading = False
+        return self._read
+
+    def complete(self) -> None:
+        """Sum up the rows when all are there."""
+        if not self._read:
+            self._reading = True
+            try:
+                if self._arriving is not None:
+                    self._arriving.wait()
+                self._sum()
+            except Exception as error:
+                self._end(error)
+            finally:
+                self._reading = False
 
     def wait(self) -> None:
-        """Sum up the rows when all are there, and wait until those of this rank may be changed."""
-        if len(self._stack.readings) > 1:           # ranks may wait for several mixings in different orders
-            until = time.monotonic() + _BRIEFLY
-            while not self.test() and time.monotonic() < until:
-                for other in list(self._stack.readings):
-                    other.test()
-                os.sched_yield()
-        if not self._read:
-            if self._exchange is not None:
-                self._exchange.wait()
-            self._sum()
-        if not self._ended:
-            if self._in_place:
-                self._settle(self._links.reader.drained(self._seq, True))
-            self._end()
+        """Sum up the rows when all are there, and return when the rows of this rank may be changed."""
+        self.complete()
+        if self._error is not None:
+            raise self._error
+        if not self._left:
+            self._left = True
+            self._reader.leave(self.seq, self._rows)
 
     def _sum(self) -> None:
-        self._settle(self._links.reader.read(self._seq, self._X, self._halo, self._out, self._X.shape[1], self._form))
-        self._read = True
+        self._reader.read(self.seq, self._rows, self._halo, self._target, self._rows.shape[1], self._shape)
+        self._end(None)
 
-    def _settle(self, answer: int) -> None:
-        if answer:
-            try:
-                self._links.settle(answer, self._seq, False, self._X, self._out, self._halo, self._form)
-            except Disagreement:
-                self._end()
-                raise
-
-    def _end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._stack.node.flying -= 1
-            self._stack.readings.remove(self)
+    def _end(self, error: Exception | None) -> None:
+        self._read, self._error = True, error
+        if self in self._memory.under_way:
+            self._memory.under_way.remove(self)

@@ -1,107 +1,102 @@
-"""The common mixing by messages, prepared: requests that are bound to where the rows lie, and a sum that knows its arguments."""
+"""The persistent exchange: requests that are made once for rows of one kind, and started at every mixing."""
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ..checks.history import Past
-from ..runtime.buffers import Buffers
-from .messages import PointToPoint, arriving, leaving
-from ..runtime.waiting import CROWDED, abandon, ranks, wait_until
-
-if TYPE_CHECKING:
-    from ..mixing.phase import Phase
+from ..runtime.memory import empty
+from .messages import Messages, PointToPoint, free_requests
+from .plan import Route
 
 _PLACES = 4                                         # places of rows whose requests are kept
-_TURNS, _SPINS = 1000, 100                          # looks at messages before a clock is read, and before others may run
 
 
-class Lane:
-    """Mixings of rows (m, d) of float64 by point-to-point messages, one at a time.
+class PersistentExchange:
+    """The halo of rows (m, d) of one dtype, in one exchange at a time.
 
-    Persistent requests send the rows from where they lie; those of the last few places are kept, since a program mixes the same
-    few arrays over and over.  They match the messages of `PointToPoint` in any mixture.
+    Point-to-point requests send rows from where they lie; those of the last few places are kept, since a program mixes the same few
+    arrays over and over.  A collective, which all ranks must make in the same order, sends from a buffer.  Both match messages
+    that are sent without persistent requests.
 
     Parameters
     ----------
-    phase : Phase
-    wire : PointToPoint
-    d : int
+    messages : Messages
+    route : Route
+    m, d : int
+    places : int
+        Rows of the halo.
+    dtype : dtype
     """
 
-    def __init__(self, phase: Phase, wire: PointToPoint, d: int):
-        plan, dtype = phase.plan, np.dtype(np.float64)
-        route = plan.halo_route
-        self._phase, self._comm, self._tag, self._row = phase, wire.comm, wire.tag, phase.net.row_type(8 * d)
-        self._route = route
-        self.kind = ("W(X)", (d,), dtype)
-        op, mark, dests, self._sources = phase.courier.words(self.kind, route)
-        self._past = Past(op, "", mark, dests, "")
-        self._halo = Buffers.aligned((len(plan.halo), d), dtype)
-        self._sent = None if route.send is None else Buffers.aligned((len(route.send), d), dtype)
-        self._arriving = [self._comm.Recv_init([rows, len(rows), self._row], rank, self._tag)
-                          for rows, rank in arriving(route, self._halo)]
-        self._requests: OrderedDict[int, list[Any]] = OrderedDict()
-        self._free = weakref.finalize(self, _free, self._arriving, self._requests)
+    def __init__(self, messages: Messages, route: Route, m: int, d: int, places: int, dtype: np.dtype):
+        self._messages, self._route, self._nbytes = messages, route, d * dtype.itemsize
+        self.halo = empty((places, d), dtype)
+        self._in_place = isinstance(messages, PointToPoint) and route.send is None
+        count = m if route.send is None else len(route.send)
+        self._sent = None if self._in_place else empty((count, d), dtype)
+        self._receives: list[Any] = []
+        self._sends: OrderedDict[int, list[Any]] = OrderedDict()
+        self._requests: list[Any] = []
+        if isinstance(messages, PointToPoint):
+            self._receives = messages.bind_receives(route, self.halo, self._nbytes)
+        if not self._in_place:
+            self._requests = messages.bind(route, self._sent, self.halo, self._nbytes) if not isinstance(messages, PointToPoint) else \
+                self._receives + messages.bind_sends(route, self._sent, self._nbytes)
+            if isinstance(messages, PointToPoint):
+                self._sends[0] = self._requests[len(self._receives):]
+            else:
+                self._receives = self._requests
+        self._free = weakref.finalize(self, _free, self._receives, self._sends)
 
-    def mix(self, X: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """`out = W X`, after the neighbours have been found to do the same."""
-        phase = self._phase
-        number = phase.net.messenger.note(self._past)
-        phase.count(8 * X.shape[1])
-        sent = X if self._sent is None else X.take(cast(np.ndarray, self._route.send), 0, out=self._sent, mode="clip")
-        requests = self._requests.get(MPI.Get_address(sent)) or self._bind(sent)
+    def start(self, X: np.ndarray) -> list[Any]:
+        """Begin to send the rows `X` and to receive `halo`: the requests, which have been started."""
+        requests = self._requests
+        if self._in_place:
+            address = MPI.Get_address(X)
+            sends = self._sends.get(address)
+            if sends is None:
+                sends = self._bind(X, address)
+            requests = self._receives + sends
+        elif self._route.send is None:
+            np.copyto(self._sent, X)                # type: ignore[arg-type]
+        else:
+            X.take(self._route.send, 0, self._sent, "clip")
         MPI.Prequest.Startall(requests)
-        complete, turns = MPI.Request.Testall, _TURNS
-        while not (complete(requests) or complete(requests)):
-            turns -= 1
-            if not turns:
-                self._wait(requests, number)
-                break
-            if CROWDED or turns < _TURNS - _SPINS:
-                os.sched_yield()
-        return phase.average(X, self._halo, out)
-
-    def _wait(self, requests: list[Any], number: int) -> None:
-        op, _, mark, _, _ = self._past
-        messenger = self._phase.net.messenger
-        who = f"messages of {ranks(self._sources)} in {op}"
-        try:
-            wait_until(lambda: MPI.Request.Testall(requests), who, lambda: messenger.ask(self._sources, number, op, mark, 0))
-        except BaseException:
-            self._free.detach()
-            abandon(self)                           # its requests are under way
-            raise
-
-    def _bind(self, sent: np.ndarray) -> list[Any]:
-        """Requests for rows at a place; they do not keep the array alive, and are started for an array at that place alone."""
-        address = MPI.Get_address(sent)
-        if len(self._requests) >= _PLACES:
-            for request in self._requests.popitem(last=False)[1][len(self._arriving):]:
-                request.Free()
-        size = self._row.Get_size()
-        requests = list(self._arriving)
-        for rows, rank in leaving(self._route, sent):
-            place = MPI.buffer.fromaddress(MPI.Get_address(rows), len(rows) * size)
-            requests.append(self._comm.Send_init([place, len(rows), self._row], rank, self._tag))
-        self._requests[address] = requests
         return requests
 
+    def _bind(self, X: np.ndarray, address: int) -> list[Any]:
+        """Requests for rows at a place; they do not keep the array alive, and are only started for an array at that place."""
+        if len(self._sends) >= _PLACES:
+            free_requests(self._sends.popitem(last=False)[1])
+        rows = _Place(address, self._nbytes)
+        self._sends[address] = self._messages.bind_sends(self._route, rows, self._nbytes)  # type: ignore[attr-defined]
+        return self._sends[address]
+
+    def abandon(self) -> None:
+        """Leave requests alone that are under way and will not be waited for."""
+        self._free.detach()
+
     def free(self) -> None:
-        """Free the requests."""
+        """Free the requests, all of which have ended."""
         self._free()
 
 
-def _free(some: list[Any], sending: OrderedDict[int, list[Any]]) -> None:
-    if not MPI.Is_finalized():
-        for requests in [some, *(requests[len(some):] for requests in sending.values())]:
-            for request in requests:
-                request.Free()
-    some.clear()
-    sending.clear()
+class _Place:
+    """Rows of so many bytes from an address on."""
+
+    def __init__(self, address: int, nbytes: int):
+        self._address, self._nbytes = address, nbytes
+
+    def __getitem__(self, rows: slice) -> Any:
+        return MPI.buffer.fromaddress(self._address + rows.start * self._nbytes, (rows.stop - rows.start) * self._nbytes)
+
+
+def _free(receives: list[Any], sends: OrderedDict[int, list[Any]]) -> None:
+    while sends:
+        free_requests(sends.popitem()[1])
+    free_requests(receives)

@@ -50,7 +50,7 @@ class Route:
 class Plan:
     """Rows `lo:hi` of one mixing matrix, cut for the rank that hosts those agents.
 
-    The rows that a sum reads have places: first the own rows, then those of the near ranks that are read where they lie,
+    The rows that a sum reads have places: first the own rows, then those of other ranks of the node, which are read where they lie,
     then the halo, which comes in messages.  The terms of a sum keep the ascending order of the agents whatever their places,
     so that each sum is taken in the same order on any number of ranks.
 
@@ -59,15 +59,15 @@ class Plan:
     topology : Topology
     partition : Partition
     rank : int
-    near : array of int
+    on_node : array of int
         Other ranks whose rows need no messages.
     """
 
-    def __init__(self, topology: Topology, partition: Partition, rank: int, near: np.ndarray = _NOBODY):
+    def __init__(self, topology: Topology, partition: Partition, rank: int, on_node: np.ndarray = _NOBODY):
         self.topology, self.partition, self.rank = topology, partition, rank
         self.lo, self.hi = partition.bounds(rank)
         self.m = self.hi - self.lo
-        self.near, self.ins, self.halo = near, _NOBODY, _NOBODY
+        self._on_node, self.ins, self.halo = on_node, _NOBODY, _NOBODY
         self.weights: Weights | Runs
         worthwhile = partition.size == 1 and self.m >= _MANY and topology.source.arcs <= _SPARSE * self.m
         runs = topology.source.runs() if worthwhile else None
@@ -82,7 +82,7 @@ class Plan:
 
     def _places(self, agents: np.ndarray) -> np.ndarray:
         owner = self.partition.owner(agents)
-        near = np.isin(owner, self.near)
+        near = np.isin(owner, self._on_node)
         self.ins = np.unique(owner[near])
         self.halo = np.unique(agents[(owner != self.rank) & ~near])
         held = self.partition.counts()[self.ins]
@@ -95,9 +95,9 @@ class Plan:
 
     @cached_property
     def outs(self) -> np.ndarray:
-        """The near ranks that read rows of this one."""
+        """The ranks of the node that read rows of this one."""
         to = self.partition.owner(self._out[1])
-        return np.unique(to[np.isin(to, self.near)])
+        return np.unique(to[np.isin(to, self._on_node)])
 
     @property
     def terms(self) -> Weights:
@@ -139,7 +139,7 @@ class Plan:
         """Each neighbouring rank gets every row that it reads once, however many of its agents read it."""
         agent, receiver = self._out
         to = self.partition.owner(receiver)
-        remote = (to != self.rank) & ~np.isin(to, self.near)
+        remote = (to != self.rank) & ~np.isin(to, self._on_node)
         pairs = np.unique(to[remote] * self.partition.n + agent[remote])
         return Route.of(pairs % self.partition.n - self.lo, pairs // self.partition.n, self.partition.owner(self.halo), self.rank)
 

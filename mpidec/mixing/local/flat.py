@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays.host import Home, to_host
-from ...runtime.buffers import POOL
+from ...runtime.memory import empty
 from ...arrays.formats import BFLOAT16, narrow, widen
 from ...arrays.formats import flat_dtype as flat_dtype
 from ...arrays.formats import working as working
@@ -71,7 +71,7 @@ class Wire:
 def combine(terms: Iterable[tuple[float, np.ndarray]], like: np.ndarray) -> np.ndarray:
     """`sum_t weight_t * flat_t`, term by term in the order given, in the dtype of `like`; always a new array."""
     given, real = list(terms), like.real.dtype.type
-    total = POOL.empty(like.shape, like.dtype)
+    total = empty(like.shape, like.dtype)
     if not given:
         total.fill(0)
     product = np.empty(min(_PIECE, len(total)), like.dtype)

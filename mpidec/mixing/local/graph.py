@@ -52,9 +52,8 @@ class LocalBase:
     rank: int
     size: int
     comm: MPI.Intracomm
-    serial: int
-    check: bool = True
-    _post: Messenger | None = None
+    check: Any
+    _matching: Messenger
     _graph: Graph | None = None
     _machine_graph: Graph | None = None
     _machine_list: list[list[int]] | None = None
@@ -122,14 +121,7 @@ class LocalBase:
         if self.n != self.size:
             raise ValueError(f"the network has {self.n} agents on {self.size} ranks, expected one on each: these calls are for "
                              "Network(); for any number of agents there is net.mixer(topology)")
-        return self.messenger
-
-    @property
-    def messenger(self) -> Messenger:
-        """Calls of this rank that other ranks may ask for."""
-        if self._post is None:
-            self._post, self._known = Messenger(self.comm, self.serial, self._begun), set()
-        return self._post
+        return self._matching
 
     def mixer(self, topology: Topology | Schedule) -> Mixer:
         """The operator `W` of a topology."""
@@ -198,5 +190,4 @@ class LocalBase:
         """Let no message outlive the network; what was found out about calls that had ended."""
         if self.size == 1:
             return None
-        post, self._post = self._post or Messenger(self.comm, self.serial), None
-        return post.close()
+        return self._matching.close()

@@ -89,7 +89,7 @@ class LocalView(LocalBase):
         graph = self._graph
         if graph is not None and self_weight is None and src_weights is None and dst_weights is None and type(x) is np.ndarray:
             phase = cast(Any, graph.mixer).at(graph.step)
-            y = phase.fast(x.reshape(1, -1), None)      # None, and nothing has happened, if the array is not of the common kind
+            y = phase.mix(x.reshape(1, -1), None)      # None, and nothing has happened, if the array is not of the common kind
             if y is not None:
                 graph.step += 1
                 return y.reshape(x.shape)

@@ -1,0 +1,76 @@
+"""Small collective operations that make progress while they wait, and end the job when a rank does not come."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .progress import wait_until
+
+
+class Collectives:
+    """Decisions of all ranks of a communicator, by nonblocking collectives.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    """
+
+    def __init__(self, comm: MPI.Intracomm):
+        self._comm = comm
+
+    def wait(self, request: MPI.Request, what: str, ask: Callable[[], None] | None = None) -> None:
+        """Complete a request of all ranks."""
+        wait_until(request.Test, f"all ranks to come to {what}", ask)
+
+    def minimum(self, mine: np.ndarray, what: str, ask: Callable[[], None] | None = None) -> np.ndarray:
+        """The least of the arrays of all ranks, entry by entry."""
+        if self._comm.size == 1:
+            return mine
+        least = np.empty_like(mine)
+        self.wait(self._comm.Iallreduce(mine, least, MPI.MIN), what, ask)
+        return least
+
+    def gather_all(self, mine: np.ndarray, what: str) -> np.ndarray:
+        """The arrays of all ranks, shape `(size, ...)`."""
+        all_ = np.empty((self._comm.size, *mine.shape), mine.dtype)
+        self.wait(self._comm.Iallgather(np.ascontiguousarray(mine), all_), what)
+        return all_
+
+    def broadcast(self, thing: Any, root: int, what: str) -> Any:
+        """An object of rank `root`, on all ranks."""
+        if self._comm.size == 1:
+            return thing
+        data = np.frombuffer(pickle.dumps(thing), np.uint8) if self._comm.rank == root else np.empty(0, np.uint8)
+        length = np.array([len(data)])
+        self.wait(self._comm.Ibcast(length, root), what)
+        if self._comm.rank != root:
+            data = np.empty(int(length[0]), np.uint8)
+        self.wait(self._comm.Ibcast(data, root), what)
+        return pickle.loads(data.tobytes())
+
+    def agree(self, error: Exception | None, what: str, ask: Callable[[], None] | None = None) -> None:
+        """Raise on every rank if any rank has an error: that of the lowest such rank.
+
+        Notes
+        -----
+        One small reduction when no rank has an error.
+        """
+        size, rank = self._comm.size, self._comm.rank
+        first = int(self.minimum(np.array([size if error is None else rank]), what, ask)[0])
+        if size == 1 and error is not None:
+            raise error
+        if first < size:
+            theirs = self.broadcast(_portable(error) if rank == first else None, first, what)
+            raise error if rank == first and error is not None else theirs
+
+
+def _portable(error: Exception | None) -> Exception | None:
+    try:
+        return pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")

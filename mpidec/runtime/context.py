@@ -1,0 +1,79 @@
+"""The context of a network: what lower objects need of it, instead of the network itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mpi4py import MPI
+
+from .node import NodeMemory
+from .partition import Partition
+from .progress import ProgressEngine
+from .row_types import RowTypes
+
+
+class Matching(Protocol):
+    """Matching of the calls of all ranks; see `checks.matching`."""
+
+    check: bool
+
+    def note(self, past: Any) -> int:
+        """Number an operation that exchanges no headers."""
+
+    def verify(self, op: str, signature: str, dests: Iterable[int], sources: Iterable[int]) -> int:
+        """Number an operation after the neighbours have been found to begin the same one."""
+
+    def agree(self, op: str, signature: str, dests: Iterable[int] = ()) -> int:
+        """The same for all ranks."""
+
+    def ask(self, ranks: Iterable[int], number: int, op: str, signature: str, before: int) -> None:
+        """Ask the ranks that an operation waits for where they are."""
+
+    def ask_about_mixing(self, rank: int, number: int, op: str, before: int | None = None) -> None:
+        """Ask a rank that a mixing in shared memory waits for where it is."""
+
+    def leave(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
+        """Tell the ranks concerned that this one takes no part in an operation."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a network hands to the objects below it.
+
+    Attributes
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    partition : Partition
+        Agents over ranks.
+    engine : ProgressEngine
+    memory : NodeMemory or None
+        None if rows only travel in messages.
+    matching : Matching
+    row_type : RowTypes
+    transport : {"auto", "shared", "neighbor", "p2p"}
+    """
+
+    comm: MPI.Intracomm
+    partition: Partition
+    engine: ProgressEngine
+    memory: NodeMemory | None
+    matching: Matching
+    row_type: RowTypes
+    transport: str
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.partition.size
+
+    @property
+    def mixings(self) -> int:
+        """Mixings in shared memory that this rank has begun."""
+        return 0 if self.memory is None else self.memory.node.seq

@@ -1,0 +1,56 @@
+"""The arena: memory of this process for large arrays, which the other ranks of its node can read; see `_arena.c`.
+
+Arrays that are allocated there are mixed without being copied, in memory that has been used before, so that it costs no page
+faults.  Without the compiled extension arrays are ordinary ones.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+try:
+    shared: Any = import_module("._shared", __package__)
+except ImportError:                                 # no compiler where the package was installed
+    shared = None
+
+_MOST, _LEAST = 1 << 38, 1 << 26                    # bytes of addresses; memory is taken as it is used
+
+
+@cache
+def arena() -> tuple[int, int] | None:
+    """The arena's file descriptor and size in bytes, made at the first call; None where it cannot be made."""
+    if shared is None or not hasattr(os, "memfd_create"):
+        return None
+    size = max(_LEAST, min(_MOST, 4 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
+    while size >= _LEAST:
+        try:
+            file = shared.open_arena(size)
+            return file, os.fstat(file).st_size
+        except OSError:                             # ulimit -v, -f or -n
+            size //= 4
+    return None
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An uninitialized array; in the arena if it is large and there is one."""
+    with memory():
+        return np.empty(shape, dtype)
+
+
+class memory:
+    """A context in which NumPy allocates large arrays in the arena."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = shared.use_arena() if arena() is not None else None
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            shared.restore_handler(self._before)
+            self._before = None

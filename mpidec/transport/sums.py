@@ -1,0 +1,225 @@
+"""Weighted sums of rows in one process, over messages, and over messages and the memory of the node together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ..checks.history import Past
+from ..kernels.weighted import Runs, weighted_sum
+from ..runtime.context import Context
+from ..runtime.memory import empty
+from ..runtime.progress import CROWDED, Request, abandon, wait_until
+from .base import Shape, Transport
+from .halo import HaloExchange
+from .messages import MessageRequest, complete, waiting_for
+from .node_reader import NodeReader
+from .persistent import PersistentExchange
+from .plan import Plan
+
+_FLOAT64 = np.dtype(np.float64)
+_KINDS = 8                                          # shapes of rows whose persistent requests are kept
+_TURNS, _SPINS = 1000, 100                          # tests before a clock is read, and before the processor is yielded
+
+
+def average(plan: Plan, rows: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """`out = W X`, from the rows of the local agents and those of the halo."""
+    weights = plan.weights
+    return weights.sum(rows, out) if isinstance(weights, Runs) else weighted_sum(weights, rows, halo, out)
+
+
+def common(X: Any, m: int) -> bool:
+    """Whether `X` is a NumPy array (m, d) of float64 in C order."""
+    return type(X) is np.ndarray and X.dtype == _FLOAT64 and X.ndim == 2 and len(X) == m and X.flags.c_contiguous and X.flags.aligned
+
+
+def fits(out: Any, X: np.ndarray) -> bool:
+    """Whether `out` can take what becomes of `X`, which is of the common kind."""
+    return type(out) is np.ndarray and out.dtype == X.dtype and out.shape == X.shape and out.flags.carray \
+        and not np.may_share_memory(out, X)
+
+
+class _Sum(Request):
+    """A sum that is formed when its halo is there, or at once."""
+
+    def __init__(self, form: Callable[[], Any], arriving: Request | None = None):
+        self._form, self._arriving = form, arriving
+        self._done = False
+
+    def test(self) -> bool:
+        return self._done or self._arriving is None or self._arriving.test()
+
+    def wait(self) -> None:
+        if not self._done:
+            if self._arriving is not None:
+                self._arriving.wait()
+            self._form()
+            self._done = True
+
+
+class LocalSum(Transport):
+    """The sums of one process, which has all rows."""
+
+    def __init__(self, plan: Plan, count: Callable[[int], None]):
+        self._plan, self._count = plan, count
+
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None) -> Request:
+        """Form the sums when they are waited for."""
+        self._count(rows.itemsize * rows.shape[1])
+        return _Sum(lambda: average(self._plan, rows, rows[:0], target))
+
+    def mix(self, X: Any, out: Any) -> np.ndarray | None:
+        """`W X` of arrays of the common kind."""
+        if not common(X, self._plan.m) or (out is not None and not fits(out, X)):
+            return None
+        self._count(8 * X.shape[1])
+        return average(self._plan, X, X[:0], empty(X.shape, X.dtype) if out is None else out)
+
+
+class _Persistent:
+    """Persistent exchanges of one plan, by the length of the rows, and the waiting for them.
+
+    `before()` returns the mixings in shared memory that this rank has begun, for status queries.
+    """
+
+    def __init__(self, context: Context, exchange: HaloExchange, plan: Plan):
+        self._context, self._exchange, self._plan = context, exchange, plan
+        self._kept: dict[int, tuple[PersistentExchange, Any, Any]] = {}
+
+    def start(self, X: np.ndarray) -> tuple[PersistentExchange, list[Any], int, Past] | None:
+        """Begin an exchange; None if it has to be announced, or there are no persistent requests."""
+        kept = self._kept.get(X.shape[1])
+        if kept is None or self._exchange.last(self._plan) != kept[1]:
+            return None
+        number = self._context.matching.note(kept[2])
+        return kept[0], kept[0].start(X), number, kept[2]
+
+    def wait(self, started: tuple[PersistentExchange, list[Any], int, Past], before: int) -> np.ndarray:
+        """The halo, when it is there."""
+        persistent, requests, number, past = started
+        test, turns = (requests[0].Test if len(requests) == 1 else lambda: MPI.Request.Testall(requests)), _TURNS
+        while not (test() or test()):
+            turns -= 1
+            if not turns:
+                sources = self._plan.halo_route.sources.tolist()
+                ask = self._context.matching.ask
+                try:
+                    wait_until(lambda: complete(requests), lambda: waiting_for(sources, past.op),
+                               lambda: ask(sources, number, past.op, past.mark, before))
+                except BaseException:
+                    persistent.abandon()
+                    abandon(persistent)
+                    raise
+                break
+            if CROWDED or turns < _TURNS - _SPINS:
+                os.sched_yield()
+        return persistent.halo
+
+    def make(self, X: np.ndarray) -> None:
+        """Make the requests for rows like `X`, which have just been exchanged without them."""
+        plan, messages = self._plan, self._exchange.messages(self._plan)
+        if not messages.persistent or X.shape[1] in self._kept:
+            return
+        if len(self._kept) >= _KINDS:
+            self._kept.pop(next(iter(self._kept)))[0].free()
+        kind = "W(X)", X.shape[1:], X.dtype
+        op, signature, dests, _ = self._exchange.describe(kind, plan.halo_route)
+        self._kept[X.shape[1]] = (PersistentExchange(messages, plan.halo_route, plan.m, X.shape[1], len(plan.halo), X.dtype), kind,
+                                  Past(op, "", signature, dests, ""))
+
+    def free(self) -> None:
+        """Free all requests."""
+        while self._kept:
+            self._kept.popitem()[1][0].free()
+
+
+class MessageSum(Transport):
+    """The sums of rows that come in messages."""
+
+    def __init__(self, context: Context, exchange: HaloExchange, plan: Plan, count: Callable[[int], None]):
+        self._exchange, self._plan, self._count, self._engine = exchange, plan, count, context.engine
+        self._persistent = _Persistent(context, exchange, plan)
+
+    def fetch(self, rows: np.ndarray, shape: Shape, op: str = "W(X)") -> tuple[MessageRequest, np.ndarray]:
+        """Begin to fetch the halo: the messages, and where it will be."""
+        halo = empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
+        self._count(rows.itemsize * rows.shape[1])
+        return self._exchange.start(self._plan, self._plan.halo_route, rows, halo, (op, shape, rows.dtype)), halo
+
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None) -> Request:
+        """Begin to fetch the halo; the sums are formed when they are waited for."""
+        arriving, halo = self.fetch(rows, rows.shape[1:] if shape is None else shape)
+        return _Sum(lambda: average(self._plan, rows, halo, target), arriving)
+
+    def mix(self, X: Any, out: Any) -> np.ndarray | None:
+        """`W X` of arrays of the common kind."""
+        if not common(X, self._plan.m) or (out is not None and not fits(out, X)):
+            return None
+        with self._engine:
+            if out is None:
+                out = empty(X.shape, X.dtype)
+            started = self._persistent.start(X)
+            if started is not None:
+                self._count(8 * X.shape[1])
+                return average(self._plan, X, self._persistent.wait(started, 0), out)
+            arriving, halo = self.fetch(X, X.shape[1:])
+            arriving.wait()
+            average(self._plan, X, halo, out)
+            if self._exchange.periodic:
+                self._persistent.make(X)
+            return out
+
+    def free(self) -> None:
+        self._persistent.free()
+
+
+class MixedSum(Transport):
+    """The sums where several ranks share a node, and there are several nodes: rows of the node are read in place, others come in
+    messages.
+
+    Parameters
+    ----------
+    context : Context
+    exchange : HaloExchange
+    plan : Plan
+        With the places of the rows of the other ranks on the node.
+    reader : NodeReader
+    """
+
+    def __init__(self, context: Context, exchange: HaloExchange, plan: Plan, reader: NodeReader):
+        self._context, self._exchange, self._plan, self._reader = context, exchange, plan, reader
+        self._persistent = _Persistent(context, exchange, plan)
+
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None) -> Request:
+        """Begin to fetch the halo, and publish the rows."""
+        halo = empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
+        kind = "W(X)", rows.shape[1:] if shape is None else shape, rows.dtype
+        arriving = self._exchange.start(self._plan, self._plan.halo_route, rows, halo, kind)
+        return self._reader.start(rows, target, shape, halo, arriving)
+
+    def mix(self, X: Any, out: Any) -> np.ndarray | None:
+        """`W X` of arrays of the common kind."""
+        if not common(X, self._plan.m) or (out is not None and not fits(out, X)):
+            return None
+        with self._context.engine:
+            if out is None:
+                out = empty(X.shape, X.dtype)
+            before = self._context.mixings
+            started = self._persistent.start(X)
+            if started is None:
+                self.start(X, out).wait()
+                if self._exchange.periodic:
+                    self._persistent.make(X)
+            else:
+                self._reader.read_with(X, out, started[0].halo, lambda: self._persistent.wait(started, before))
+            return out
+
+    def give_up(self, error: Exception) -> None:
+        self._reader.give_up(error)
+
+    def free(self) -> None:
+        self._persistent.free()
