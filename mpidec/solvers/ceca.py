@@ -82,7 +82,7 @@ class DSGDCECA(Solver):
 
     def check(self, topology: Any) -> None:
         if topology.name != "ceca":
-            raise ValueError(f"{name_of(self)} runs over topology.ceca(n, ports=1 | 2) alone, not over the {topology.name} one")
+            raise ValueError(f"{name_of(self)} needs topology.ceca(n, ports=1 | 2), got the {topology.name} topology")
 
 
 def _sender(Z: np.ndarray, W: Any) -> np.ndarray:
