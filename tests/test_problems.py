@@ -342,6 +342,23 @@ def test_streams_are_philox_with_the_step_in_the_second_word():
         assert np.array_equal(draw.standard_normal(9), other.standard_normal(9))
 
 
+def generator(agent, k, purpose):
+    """The random numbers of seed 7, drawn without `Streams`."""
+    return np.random.Generator(np.random.Philox(key=[7, agent], counter=[0, k, purpose, 0]))
+
+
+def test_samples_and_noise_have_a_stream_each():
+    problem, B, sigma, k = make("least_squares", m=1, p=7, d=4), 3, 0.5, 11
+    X, agents = points(problem), [2]
+    batch = generator(2, k, 1).permutation(7)[:B]
+    noise = generator(2, k, 2).standard_normal((1, 4)) * sigma / 2
+    picked = LeastSquares(problem.A[:, batch], problem.y[:, batch])
+    samples = MiniBatch(problem, B)
+    np.testing.assert_allclose(samples.start(agents, 7)(X, k), picked.grad(X) * 7 / B, rtol=1e-12)
+    np.testing.assert_allclose(Noisy(problem, sigma).start(agents, 7)(X, k), problem.grad(X) + noise, rtol=1e-12)
+    np.testing.assert_allclose(Noisy(samples, sigma).start(agents, 7)(X, k), picked.grad(X) * 7 / B + noise, rtol=1e-12)
+
+
 def test_oracles_refuse():
     problem = make("least_squares", masked=True)
     with pytest.raises(ValueError, match=r"batch_size = 7, but local agent \d has \d samples, expected at most \d"):

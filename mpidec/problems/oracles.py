@@ -1,4 +1,4 @@
-"""Oracles: how the gradients that a solver is handed are made from a problem."""
+"""Oracles: exact, mini-batch and noisy gradients of a problem, for solvers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from mpidec.problems.base import LinearModel, Problem
 from mpidec.problems.checks import Array
 
 Gradient = Callable[[Array, int], Array]
-SAMPLES, NOISE = 1, 2                                    # one stream of random numbers each
+SAMPLES, NOISE = 1, 2                                    # purposes, with one stream of random numbers each
 
 
 class Oracle(Protocol):
-    """Makes gradients: ``start(agents, seed)`` returns ``gradient(X, k)``, the rows wanted at step k."""
+    """The protocol of an oracle: ``start(agents, seed)`` returns ``gradient(X, k)``, the gradients for step k."""
 
     @property
     def problem(self) -> Any:
-        """The problem whose gradients these are."""
+        """The problem that the gradients belong to."""
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k) -> G`` for the local `agents` (numbers among all agents)."""
 
 
 class Streams:
-    """Random numbers that belong to (seed, agent, step, purpose), whoever draws them and in whatever order.
+    """Random numbers determined by (seed, agent, step, purpose), on any number of ranks and in any order of the draws.
 
     Agent i at step k draws from Philox with the key (seed, i) and the counter (0, k, purpose, 0): 2**64 blocks each,
     so steps never overlap (with the counter k alone, step k + 1 would repeat step k from its second block on).
@@ -43,7 +43,7 @@ class Streams:
         self._agents = [checks.integer(agent, "agent", least=0) for agent in agents]
 
     def at(self, k: int) -> Iterator[np.random.Generator]:
-        """Yield a generator per agent for step k; each is valid until the next is asked for."""
+        """Yield a generator per agent for step k; each is valid until the next one is yielded."""
         words = self._state["state"]
         for agent in self._agents:
             words["key"][1], words["counter"][1] = agent, k
@@ -84,7 +84,7 @@ class Full:
 
 
 class MiniBatch:
-    r"""The gradient on samples drawn anew at each step, without replacement, from the agent's own.
+    r"""The gradient on a random batch of the agent's own samples, drawn at each step without replacement.
 
     .. math:: g_i = \frac{p_i}{B} \sum_{s \in S_i^k} \nabla \ell_{is}(x_i) + \lambda x_i, \qquad
               |S_i^k| = B, \qquad \mathbb{E}\, g_i = \nabla f_i(x_i)
@@ -103,7 +103,7 @@ class MiniBatch:
 
     Notes
     -----
-    Nothing is communicated. Draws belong to (seed, agent, step): they depend neither on ranks nor on the past.
+    No communication. Draws are determined by (seed, agent, step), not by the number of ranks or by earlier steps.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class MiniBatch:
         rows = np.empty((problem.m, B), dtype=np.intp)
 
         def gradient(X: Array, k: int) -> Array:
-            for i, draw in enumerate(streams.at(k)):     # a permutation is the faster of the two for few samples
+            for i, draw in enumerate(streams.at(k)):     # permutation is faster than choice for few samples
                 rows[i] = (draw.permutation(counts[i])[:B] if counts[i] < 1000 else
                            draw.choice(counts[i], B, replace=False, shuffle=False))
             chosen = rows if order is None else np.take_along_axis(order, rows, axis=1)
@@ -153,13 +153,13 @@ class Noisy:
     Parameters
     ----------
     source : Problem or oracle
-        What the noise is added to.
+        The gradient to which noise is added.
     sigma : float
         Standard deviation of the whole vector, >= 0.
 
     Notes
     -----
-    Nothing is communicated. Draws belong to (seed, agent, step): they depend neither on ranks nor on the past.
+    No communication. Draws are determined by (seed, agent, step), not by the number of ranks or by earlier steps.
 
     Examples
     --------

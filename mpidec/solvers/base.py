@@ -1,4 +1,4 @@
-"""What all solvers share: the protocol, and what they ask of `W`."""
+"""Base class of the solvers, and what several of them use."""
 
 from __future__ import annotations
 
@@ -7,44 +7,50 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-_LARGE = 1500                                       # agents up to which the spectrum is worth computing for a warning
+_LARGE = 1500                                       # agents up to which the spectrum is computed for a warning
 
 
 class Solver:
     """The protocol of a solver; each one is a frozen dataclass of its hyper-parameters.
 
-    A solver is the paper's equations on a stack of rows, one row per agent.  It is handed the gradients `G` and the
+    A solver is the paper's equations on a stack of rows, one row per agent.  It is given the gradients `G` and the
     operator `W`, and knows nothing of MPI, files or clocks::
 
-        s = solver.init(X, W)
+        s = solver.init(X, W.at(0))
         for k in range(steps):
             G = gradient(solver.point(s), k)
             s = solver.step(s, G, W.at(k))
 
     A state is a NamedTuple with the field `X`, the iterate.  Its other fields are arrays with a row per local agent, arrays
-    with a row per edge into the local agents (named in `per_edge`), or plain numbers: all that a restart needs.
+    with a row per edge into the local agents (named in `per_edge`), or plain numbers: all that a restart needs.  All arrays
+    have the kind, the dtype and the device of `X`: NumPy, PyTorch or CuPy.
 
     Attributes
     ----------
     kinds : tuple of str
         The kinds of `W` that the solver converges with: "doubly", "row" or "column" stochastic.
     uses : {"gradient", "prox", "nothing"}
-        What `step` wants of the problem at `point(s)`, as its argument `G`: the gradients; the proximal points
+        What `step` needs of the problem at `point(s)`, as its argument `G`: the gradients; the proximal points
         :math:`\\arg\\min_x f_i(x) + \\|x - v_i\\|^2 / (2 \\alpha)`; or nothing (None).
     per_edge : tuple of str
         Fields of the state with a row per edge.
+    keeps_rows : bool
+        Whether rows handed to `W` are never changed afterwards, neither by `step` nor by the gradient at `point(s)`.  Where
+        a solver declares this, `solve` need not wait until the neighbours have read the rows.  All solvers of this package
+        declare it; the default is False.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("doubly",)
     uses: ClassVar[str] = "gradient"
     per_edge: ClassVar[tuple[str, ...]] = ()
+    keeps_rows: ClassVar[bool] = False
     step_size: Any
 
     def __post_init__(self) -> None:
         positive_step(self)
 
     def init(self, X: np.ndarray, W: Any = None) -> Any:
-        """The state at the iterate `X`, shape `(m, d)`; only solvers that say so look at `W`."""
+        """The state at the iterate `X`, shape `(m, d)`; `W`, the operator of step 0, is used only by solvers that say so."""
         raise NotImplementedError
 
     def step(self, s: Any, G: np.ndarray, W: Any) -> Any:
@@ -52,16 +58,16 @@ class Solver:
         raise NotImplementedError
 
     def point(self, s: Any) -> np.ndarray:
-        """The rows at which the next step wants its gradients, shape `(m, d)`."""
+        """The rows at which the next step needs its gradients, shape `(m, d)`."""
         return s.X
 
     def check(self, topology: Any) -> None:
-        """Refuse a `W` that the solver cannot work with.
+        """Refuse a topology that the solver cannot work with.
 
         Raises
         ------
         ValueError
-            Naming what is wrong with the topology, and one that would do.
+            With the reason, and with a topology that works.
         """
         if topology.kind not in self.kinds:
             raise ValueError(f"{name_of(self)} needs a {' or '.join(self.kinds)} stochastic W, the {topology.name} topology is "
@@ -73,13 +79,40 @@ REMEDIES = {"doubly": 'use weights="metropolis" on an undirected graph, or topol
             "row": 'use weights="uniform" on the same graph, or any doubly stochastic one, such as topology.ring(n)'}
 
 
+def descend(X: Any, step_size: float, G: Any) -> Any:
+    r"""The rows :math:`X - \alpha G`, of the kind and dtype of `X`.
+
+    Computed as :math:`-\alpha G + X`: the same bits, and NumPy reuses the memory of the product.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> descend(np.array([[1., 2.]]), 0.5, np.array([[2., 2.]]))
+    array([[0., 1.]])
+    """
+    return -float(step_size) * G + X
+
+
+def zeros(X: Any, *shape: int) -> Any:
+    """Zeros of the kind, dtype and device of `X`: a NumPy or CuPy array, or a PyTorch tensor.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> zeros(np.ones((2, 3), np.float32), 2, 1)
+    array([[0.],
+           [0.]], dtype=float32)
+    """
+    return X.new_zeros(shape) if hasattr(X, "new_zeros") else np.zeros_like(X, shape=shape)     # CuPy answers np.zeros_like
+
+
 def name_of(solver: Any) -> str:
     """The class name of a solver: `ExactDiffusion`."""
     return type(solver).__name__
 
 
 def positive_step(solver: Any, zero: bool = True) -> None:
-    """Check `solver.step_size`: a finite number, not negative, perhaps zero.
+    """Check that `solver.step_size` is a finite number >= 0, or > 0 unless `zero`.
 
     Raises
     ------
@@ -92,7 +125,7 @@ def positive_step(solver: Any, zero: bool = True) -> None:
 
 
 def one_of(solver: Any, field: str, choices: tuple[str, ...]) -> None:
-    """Check that a field of a solver is one of the words it may be.
+    """Check that a field of a solver is one of its choices.
 
     Raises
     ------
@@ -104,7 +137,7 @@ def one_of(solver: Any, field: str, choices: tuple[str, ...]) -> None:
 
 
 def warn_unless_stable(solver: Any, topology: Any, roots: Any, remedy: str) -> None:
-    """Warn when the recursion of the disagreement grows for an eigenvalue of `W`: sometimes that is studied on purpose.
+    """Warn if the disagreement between agents grows for some eigenvalue of `W`; no error, since instability is studied, too.
 
     Parameters
     ----------

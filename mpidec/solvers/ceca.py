@@ -1,23 +1,23 @@
-"""DSGD-CECA: descent over averages that become exact in ceil(log2 n) rounds."""
+"""DSGD-CECA: gradient descent with averages that are exact after ceil(log2 n) rounds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .base import Solver, name_of
+from .base import Solver, descend, name_of
 
 
 @dataclass(frozen=True)
 class DSGDCECA(Solver):
-    r"""DSGD-CECA: two variables per agent, one of them sent, to one agent a round; any number of agents.
+    r"""DSGD-CECA: two variables per agent, one of which is sent to one agent in each round; for any number of agents.
 
-    `X` averages an agent with the :math:`n_r` agents before it, `Y` those :math:`n_r` without itself.  Round r of the
-    schedule has the binary digit :math:`\delta_r` of n - 1, and :math:`n_{r+1} = 2 n_r + \delta_r`.  With the gradient at
-    `X` if :math:`\delta_r = 1` and at `Y` otherwise, :math:`X' = X - \alpha G`, :math:`Y' = Y - \alpha G`, and s(i) the agent
-    that sends to i,
+    A row of `X` averages over an agent and the :math:`n_r` agents before it, a row of `Y` over those :math:`n_r` agents
+    alone.  Round r of the schedule has the binary digit :math:`\delta_r` of n - 1, and :math:`n_{r+1} = 2 n_r + \delta_r`.
+    With the gradient `G` at `X` if :math:`\delta_r = 1` and at `Y` otherwise, :math:`X' = X - \alpha G`,
+    :math:`Y' = Y - \alpha G`, and s(i) the agent that sends to i,
 
     .. math::
         \delta_r = 1:\; X_i^+ &= \tfrac{1}{2} (X'_i + X'_{s(i)}), &
@@ -34,8 +34,8 @@ class DSGDCECA(Solver):
 
     Notes
     -----
-    Sent per step: one row to one agent.  `W`: `topology.ceca(n, ports=1 | 2)`, with two ports for any n, and with one
-    port (the partner sends back) for even n.
+    Sent per step: one row to one agent: of :math:`X'` if :math:`\delta_r = 1`, of :math:`Y'` otherwise.  `W`:
+    `topology.ceca(n, ports=1 | 2)`, with two ports for any n, and with one port (the partner sends back) for even n.
 
     Examples
     --------
@@ -55,12 +55,13 @@ class DSGDCECA(Solver):
     algorithm", ICML 2023, Algorithms 1 and 3.
     """
 
+    keeps_rows: ClassVar = True
     step_size: float
 
     class State(NamedTuple):
         X: np.ndarray
         Y: np.ndarray
-        digit: int                                   # of the round to come
+        digit: int                                   # of the next round
 
     def init(self, X: np.ndarray, W: Any = None) -> State:
         return self.State(X, X, 1)
@@ -69,7 +70,7 @@ class DSGDCECA(Solver):
         return s.X if s.digit else s.Y
 
     def step(self, s: State, G: np.ndarray, W: Any) -> State:
-        X, Y = s.X - self.step_size * G, s.Y - self.step_size * G
+        X, Y = descend(s.X, self.step_size, G), descend(s.Y, self.step_size, G)
         n_r = W.topology.count
         if s.digit:
             X_s = _sender(X, W)
@@ -81,8 +82,9 @@ class DSGDCECA(Solver):
 
     def check(self, topology: Any) -> None:
         if topology.name != "ceca":
-            raise ValueError(f"{name_of(self)} runs over topology.ceca(n, ports=1 | 2) alone, not over the {topology.name} one")
+            raise ValueError(f"{name_of(self)} needs topology.ceca(n, ports=1 | 2), got the {topology.name} topology")
 
 
 def _sender(Z: np.ndarray, W: Any) -> np.ndarray:
+    """Row i is row s(i) of `Z`."""
     return W.sum_edges(W.exchange(W.to_edges(Z))) if W.n > 1 else Z

@@ -7,18 +7,19 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .base import Solver, one_of
+from .base import Solver, descend, one_of
 
 
 @dataclass(frozen=True)
 class Consensus(Solver):
-    r"""Average consensus: every agent ends with the average of where they began.
+    r"""Average consensus: every agent ends with the average of all starting points.
 
-    .. math:: X^{k+1} = W X^k
+    .. math:: X^{k+1} = W^k X^k
 
     Notes
     -----
-    Sent per step: one row to each neighbour.  `W`: doubly stochastic for the average; row stochastic gives a weighted one.
+    Sent per step: one row, of :math:`X^k`, to each neighbour.  `W`: doubly stochastic for the average, row stochastic for a
+    weighted average; constant or varying in time.
 
     Examples
     --------
@@ -35,6 +36,7 @@ class Consensus(Solver):
 
     kinds: ClassVar = ("doubly", "row")
     uses: ClassVar = "nothing"
+    keeps_rows: ClassVar = True
     step_size = 0.0
 
     class State(NamedTuple):
@@ -52,12 +54,12 @@ class DGD(Solver):
     r"""Decentralized gradient descent, in its three orders.
 
     .. math::
-        \text{atc}:\; X^{k+1} &= W (X^k - \alpha \nabla F(X^k)) \\
-        \text{cta}:\; X^{k+1} &= \Phi^k - \alpha \nabla F(\Phi^k), \quad \Phi^k = W X^k \\
-        \text{awc}:\; X^{k+1} &= W X^k - \alpha \nabla F(X^k)
+        \text{atc}:\; X^{k+1} &= W^k (X^k - \alpha \nabla F(X^k)) \\
+        \text{cta}:\; X^{k+1} &= \Phi^k - \alpha \nabla F(\Phi^k), \quad \Phi^k = W^k X^k \\
+        \text{awc}:\; X^{k+1} &= W^k X^k - \alpha \nabla F(X^k)
 
     Adapt-then-combine, combine-then-adapt, and adapt-while-combine (the original DGD, whose mixing can overlap with the
-    gradient).  With a constant step size the agents end near the optimum, at a distance of the order of `step_size` times
+    gradient).  With a constant step size the agents end near the optimum, at a distance proportional to `step_size` and to
     the heterogeneity of their data.
 
     Parameters
@@ -68,7 +70,9 @@ class DGD(Solver):
 
     Notes
     -----
-    Sent per step: one row to each neighbour (cta: one more at the start).  `W`: doubly stochastic.
+    Sent per step: one row to each neighbour: of :math:`X^k - \alpha \nabla F(X^k)` (atc), of :math:`X^k` (awc), or of
+    :math:`X^{k+1}` (cta: step k ends with :math:`\Phi^{k+1} = W^{k+1} X^{k+1}`, `init` with :math:`\Phi^0`).  `W`: doubly
+    stochastic, constant or varying in time.
 
     Examples
     --------
@@ -83,6 +87,7 @@ class DGD(Solver):
     atc, cta: F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE TSP 58 (2010), eqs. (15), (18).
     """
 
+    keeps_rows: ClassVar = True
     step_size: float
     order: str = "atc"
 
@@ -102,9 +107,9 @@ class DGD(Solver):
 
     def step(self, s: State, G: np.ndarray, W: Any) -> State:
         if self.order == "cta":
-            X = s.Phi - self.step_size * G
+            X = descend(s.Phi, self.step_size, G)
             return self.State(X, W.next(X))
-        X = W(s.X - self.step_size * G) if self.order == "atc" else W(s.X) - self.step_size * G
+        X = W(descend(s.X, self.step_size, G)) if self.order == "atc" else descend(W(s.X), self.step_size, G)
         return self.State(X, X)
 
 
@@ -112,7 +117,9 @@ class DGD(Solver):
 class Diffusion(DGD):
     r"""Diffusion, the signal-processing name of DGD: adapt-then-combine (default) or combine-then-adapt.
 
-    .. math:: \Psi^{k} = X^k - \alpha \nabla F(X^k), \qquad X^{k+1} = W \Psi^{k}
+    .. math::
+        \text{atc}:\; \Psi^k &= X^k - \alpha \nabla F(X^k), & X^{k+1} &= W^k \Psi^k \\
+        \text{cta}:\; \Phi^k &= W^k X^k, & X^{k+1} &= \Phi^k - \alpha \nabla F(\Phi^k)
 
     Parameters
     ----------
@@ -121,7 +128,8 @@ class Diffusion(DGD):
 
     Notes
     -----
-    Sent per step: one row to each neighbour.  `W`: doubly stochastic.
+    Sent per step: one row to each neighbour: of :math:`\Psi^k` (atc), or of :math:`X^{k+1}` (cta; `init` sends :math:`X^0`).
+    `W`: doubly stochastic, constant or varying in time.
 
     Examples
     --------

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .base import Solver, one_of
+from .base import Solver, descend, one_of, zeros
 
 
 @dataclass(frozen=True)
 class GradientTracking(Solver):
-    r"""Gradient tracking in its three orders: each agent follows a running estimate `Y` of the average gradient.
+    r"""Gradient tracking in its three orders: each agent descends along its estimate `Y` of the average gradient.
 
     .. math::
-        \text{atc}:\;      X^{k+1} &= W (X^k - \alpha Y^k), & Y^{k+1} &= W (Y^k + \nabla F(X^{k+1}) - \nabla F(X^k)) \\
-        \text{semi-atc}:\; X^{k+1} &= W (X^k - \alpha Y^k), & Y^{k+1} &= W Y^k + \nabla F(X^{k+1}) - \nabla F(X^k) \\
-        \text{diging}:\;   X^{k+1} &= W X^k - \alpha Y^k,   & Y^{k+1} &= W Y^k + \nabla F(X^{k+1}) - \nabla F(X^k)
+        \text{atc}:\;      X^{k+1} &= W^k (X^k - \alpha Y^k), &
+                            Y^{k+1} &= W^{k+1} (Y^k + \nabla F(X^{k+1}) - \nabla F(X^k)) \\
+        \text{semi-atc}:\; X^{k+1} &= W^k (X^k - \alpha Y^k), & Y^{k+1} &= W^k Y^k + \nabla F(X^{k+1}) - \nabla F(X^k) \\
+        \text{diging}:\;   X^{k+1} &= W^k X^k - \alpha Y^k,   & Y^{k+1} &= W^k Y^k + \nabla F(X^{k+1}) - \nabla F(X^k)
 
     with :math:`Y^0 = \nabla F(X^0)`.  The average of the rows of `Y` is the average of the gradients at every step.
+
+    Step k computes :math:`X^{k+1}` from the gradient at :math:`X^k` and communicates with :math:`W^k` alone.  In atc,
+    :math:`Y^{k+1}` needs the gradient at :math:`X^{k+1}`, so it is mixed in step k + 1, with the operator of that step: hence
+    :math:`W^{k+1}` above.  The paper of atc has a constant `W`.
 
     Parameters
     ----------
@@ -29,8 +34,10 @@ class GradientTracking(Solver):
 
     Notes
     -----
-    Sent per step: two rows to each neighbour (in one message for semi-atc and diging).  `W`: doubly stochastic, directed or
-    not, constant or varying in time.
+    Sent per step: two rows to each neighbour: of :math:`Y^{k-1} + \nabla F(X^k) - \nabla F(X^{k-1})` and then of
+    :math:`X^k - \alpha Y^k` (atc; only the latter in step 0); of :math:`X^k - \alpha Y^k` and :math:`Y^k` in one message
+    (semi-atc); of :math:`X^k` and :math:`Y^k` in one message (diging).  `W`: doubly stochastic, directed or not, constant or
+    varying in time.
 
     Examples
     --------
@@ -48,30 +55,39 @@ class GradientTracking(Solver):
     semi-atc: G. Qu, N. Li, "Harnessing smoothness to accelerate distributed optimization", IEEE TCNS 5 (2018), Section III.
     """
 
+    keeps_rows: ClassVar = True
     step_size: float
     variant: str = "atc"
 
-    class State(NamedTuple):
+    class State(NamedTuple):                         # atc: X^k, Y^{k-1}, the gradient at X^{k-1}, k
         X: np.ndarray
-        V: np.ndarray                                # what Y was before the change of gradient: Y for atc, else W Y
+        Y: np.ndarray
         G: np.ndarray
         k: int
+
+    class MixedState(NamedTuple):                    # semi-atc, diging: X^k, W^{k-1} Y^{k-1}, the gradient at X^{k-1}
+        X: np.ndarray
+        WY: np.ndarray
+        G: np.ndarray
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of(self, "variant", ("atc", "semi-atc", "diging"))
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
-        return self.State(X, np.zeros_like(X), np.zeros_like(X), 0)
+    def init(self, X: np.ndarray, W: Any = None) -> State | MixedState:
+        zero = zeros(X, *X.shape)
+        return self.State(X, zero, zero, 0) if self.variant == "atc" else self.MixedState(X, zero, zero)
 
-    def step(self, s: State, G: np.ndarray, W: Any) -> State:
-        Y = s.V + G - s.G
+    def step(self, s: Any, G: np.ndarray, W: Any) -> State | MixedState:
         if self.variant == "atc":
-            Y = W(Y) if s.k else Y
-            return self.State(W(s.X - self.step_size * Y), Y, G, s.k + 1)
+            Y = s.Y + G - s.G
+            if s.k > 0:
+                Y = W(Y)
+            return self.State(W(descend(s.X, self.step_size, Y)), Y, G, s.k + 1)
+        Y = s.WY + G - s.G
         if self.variant == "semi-atc":
-            X, V = W([s.X - self.step_size * Y, Y])
+            X, WY = W([descend(s.X, self.step_size, Y), Y])
         else:
-            X, V = W([s.X, Y])
-            X -= self.step_size * Y
-        return self.State(X, V, G, s.k + 1)
+            WX, WY = W([s.X, Y])
+            X = descend(WX, self.step_size, Y)
+        return self.MixedState(X, WY, G)

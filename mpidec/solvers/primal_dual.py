@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .base import Solver, warn_unless_stable
+from .base import Solver, descend, warn_unless_stable, zeros
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class EXTRA(Solver):
 
     Notes
     -----
-    Sent per step: one row to each neighbour.  `W`: symmetric, doubly stochastic; constant in time.
+    Sent per step: one row, of :math:`X^k`, to each neighbour; both equations use the same :math:`W X^k`.  `W`: symmetric,
+    doubly stochastic; constant in time.
 
     Examples
     --------
@@ -43,6 +44,7 @@ class EXTRA(Solver):
     SIAM J. Optim. 25 (2015), eqs. (2.13), (2.14).
     """
 
+    keeps_rows: ClassVar = True
     step_size: float
 
     class State(NamedTuple):
@@ -50,11 +52,11 @@ class EXTRA(Solver):
         D: np.ndarray
 
     def init(self, X: np.ndarray, W: Any = None) -> State:
-        return self.State(X, np.zeros_like(X))
+        return self.State(X, zeros(X, *X.shape))
 
     def step(self, s: State, G: np.ndarray, W: Any) -> State:
         WX = W(s.X)
-        return self.State(WX - self.step_size * G - s.D, s.D + (s.X - WX) / 2)
+        return self.State(descend(WX, self.step_size, G) - s.D, s.D + (s.X - WX) / 2)
 
     def check(self, topology: Any) -> None:
         super().check(topology)
@@ -78,7 +80,7 @@ class ExactDiffusion(Solver):
 
     Notes
     -----
-    Sent per step: one row to each neighbour.  `W`: symmetric, doubly stochastic; constant in time.
+    Sent per step: one row, of :math:`\Phi^{k+1}`, to each neighbour.  `W`: symmetric, doubly stochastic; constant in time.
 
     Examples
     --------
@@ -93,6 +95,7 @@ class ExactDiffusion(Solver):
     (2019), Algorithm 1.
     """
 
+    keeps_rows: ClassVar = True
     step_size: float
 
     class State(NamedTuple):
@@ -103,7 +106,7 @@ class ExactDiffusion(Solver):
         return self.State(X, X)
 
     def step(self, s: State, G: np.ndarray, W: Any) -> State:
-        Psi = s.X - self.step_size * G
+        Psi = descend(s.X, self.step_size, G)
         Phi = Psi + s.X - s.Psi
         return self.State((Phi + W(Phi)) / 2, Psi)
 
@@ -115,7 +118,7 @@ class ExactDiffusion(Solver):
 
 @dataclass(frozen=True)
 class D2(Solver):
-    r"""D2, decentralized training over decentralized data: exact diffusion with `W` in the place of (I + W)/2.
+    r"""D2, decentralized training over decentralized data: exact diffusion with `W` in place of (I + W)/2.
 
     .. math::
         \Psi^{k+1} &= X^k - \alpha \nabla F(X^k), \qquad \Psi^0 = X^0 \\
@@ -124,11 +127,12 @@ class D2(Solver):
     Parameters
     ----------
     step_size : float
+        :math:`\alpha`
 
     Notes
     -----
-    Sent per step: one row to each neighbour.  `W`: symmetric, doubly stochastic, constant in time, with
-    :math:`\lambda_{\min}(W) > -1/3`; a warning says so when it is not.
+    Sent per step: one row, of :math:`\Psi^{k+1} + X^k - \Psi^k`, to each neighbour.  `W`: symmetric, doubly stochastic,
+    constant in time, with :math:`\lambda_{\min}(W) > -1/3`; a `W` that fails this condition causes a warning.
 
     Examples
     --------
@@ -142,6 +146,7 @@ class D2(Solver):
     H. Tang, X. Lian, M. Yan, C. Zhang, J. Liu, "D2: decentralized training over decentralized data", ICML 2018, Algorithm 1.
     """
 
+    keeps_rows: ClassVar = True
     step_size: float
 
     class State(NamedTuple):
@@ -152,7 +157,7 @@ class D2(Solver):
         return self.State(X, X)
 
     def step(self, s: State, G: np.ndarray, W: Any) -> State:
-        Psi = s.X - self.step_size * G
+        Psi = descend(s.X, self.step_size, G)
         return self.State(W(Psi + s.X - s.Psi), Psi)
 
     def check(self, topology: Any) -> None:

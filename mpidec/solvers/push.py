@@ -1,4 +1,4 @@
-"""Push methods: column-stochastic `W`, so that an agent need only know how many it sends to."""
+"""Push methods: column-stochastic `W`, for which an agent only needs to know its number of out-neighbours."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .base import Solver
+from .base import Solver, descend, zeros
 
 
 @dataclass(frozen=True)
 class PushSum(Solver):
-    r"""Gradient push: descend at the ratio of two quantities that are pushed alike.  With `step_size=0`, push-sum consensus.
+    r"""Gradient push: gradients at the ratio of two quantities that are mixed alike.  With `step_size=0`, push-sum consensus.
 
     .. math::
-        U^{k+1} = W (U^k - \alpha \nabla F(X^k)), \qquad
-        w^{k+1} = W w^k, \qquad X^{k+1} = U^{k+1} / w^{k+1}, \qquad w^0 = 1
+        U^{k+1} &= W^k (U^k - \alpha \nabla F(X^k)), & U^0 &= X^0 \\
+        w^{k+1} &= W^k w^k, & w^0 &= 1 \\
+        X^{k+1} &= U^{k+1} / w^{k+1}
 
-    The sums of `U` (without gradients) and of `w` over all agents never change; the ratio takes out the bias of a `W` that
-    is not doubly stochastic.
+    Mixing preserves the sums of `U` and of `w` over all agents; the ratio removes the bias of a `W` that is not doubly
+    stochastic.
 
     Parameters
     ----------
@@ -28,8 +29,8 @@ class PushSum(Solver):
 
     Notes
     -----
-    Sent per step: one row and its weight to each out-neighbour, in one message.  `W`: column (or doubly) stochastic,
-    directed or not, constant or varying in time.  The gradient is taken at the ratio `X`.
+    Sent per step: one row, of :math:`U^k - \alpha \nabla F(X^k)`, and its weight :math:`w^k` to each out-neighbour, in one
+    message.  `W`: column (or doubly) stochastic, directed or not, constant or varying in time.
 
     Examples
     --------
@@ -50,6 +51,7 @@ class PushSum(Solver):
     """
 
     kinds: ClassVar = ("doubly", "column")
+    keeps_rows: ClassVar = True
     step_size: float = 0.0
 
     class State(NamedTuple):
@@ -58,10 +60,10 @@ class PushSum(Solver):
         w: np.ndarray
 
     def init(self, X: np.ndarray, W: Any = None) -> State:
-        return self.State(X, X, np.ones((len(X), 1), X.dtype))
+        return self.State(X, X, zeros(X, len(X), 1) + 1)
 
     def step(self, s: State, G: np.ndarray, W: Any) -> State:
-        U, w = W([s.U - self.step_size * G, s.w])
+        U, w = W([descend(s.U, self.step_size, G), s.w])
         return self.State(U / w, U, w)
 
 
@@ -70,8 +72,10 @@ class PushDIGing(Solver):
     r"""Push-DIGing: gradient tracking over directed, time-varying graphs.
 
     .. math::
-        U^{k+1} &= W (U^k - \alpha Y^k), \qquad w^{k+1} = W w^k, \qquad X^{k+1} = U^{k+1} / w^{k+1} \\
-        Y^{k+1} &= W Y^k + \nabla F(X^{k+1}) - \nabla F(X^k), \qquad Y^0 = \nabla F(X^0)
+        U^{k+1} &= W^k (U^k - \alpha Y^k), & U^0 &= X^0 \\
+        w^{k+1} &= W^k w^k, & w^0 &= 1 \\
+        X^{k+1} &= U^{k+1} / w^{k+1} \\
+        Y^{k+1} &= W^k Y^k + \nabla F(X^{k+1}) - \nabla F(X^k), & Y^0 &= \nabla F(X^0)
 
     Parameters
     ----------
@@ -80,8 +84,8 @@ class PushDIGing(Solver):
 
     Notes
     -----
-    Sent per step: two rows and a weight to each out-neighbour, in one message.  `W`: column (or doubly) stochastic,
-    directed or not, constant or varying in time.
+    Sent per step: two rows, of :math:`U^k - \alpha Y^k` and :math:`Y^k`, and the weight :math:`w^k` to each out-neighbour, in
+    one message.  `W`: column (or doubly) stochastic, directed or not, constant or varying in time.
 
     Examples
     --------
@@ -98,19 +102,21 @@ class PushDIGing(Solver):
     """
 
     kinds: ClassVar = ("doubly", "column")
+    keeps_rows: ClassVar = True
     step_size: float
 
     class State(NamedTuple):
         X: np.ndarray
         U: np.ndarray
         w: np.ndarray
-        V: np.ndarray                                # W Y of the step before
+        WY: np.ndarray                               # of the step before
         G: np.ndarray
 
     def init(self, X: np.ndarray, W: Any = None) -> State:
-        return self.State(X, X, np.ones((len(X), 1), X.dtype), np.zeros_like(X), np.zeros_like(X))
+        zero = zeros(X, *X.shape)
+        return self.State(X, X, zeros(X, len(X), 1) + 1, zero, zero)
 
     def step(self, s: State, G: np.ndarray, W: Any) -> State:
-        Y = s.V + G - s.G
-        U, w, V = W([s.U - self.step_size * Y, s.w, Y])
-        return self.State(U / w, U, w, V, G)
+        Y = s.WY + G - s.G
+        U, w, WY = W([descend(s.U, self.step_size, Y), s.w, Y])
+        return self.State(U / w, U, w, WY, G)

@@ -7,41 +7,43 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .base import Solver, name_of, one_of
+from .base import Solver, descend, name_of, one_of, zeros
 
 
 @dataclass(frozen=True)
 class RelaySGD(Solver):
-    r"""RelaySGD: on a tree, each agent relays to each neighbour the sum of all it knows from the others.
+    r"""RelaySGD: on a tree, each agent sends each neighbour the sum of its own half step and of all messages from the others.
 
-    With the local half step :math:`V = X - \alpha \nabla F(X)`, over each edge travel a row and a count
-
-    .. math::
-        M_{i \to j} = V_i + \sum_{k \in N_i \setminus j} M_{k \to i}, \qquad
-        C_{i \to j} = 1 + \sum_{k \in N_i \setminus j} C_{k \to i}
-
-    (on the right, what arrived in the step before; nothing at first), and then
+    With the local half step :math:`V^k = X^k - \alpha \nabla F(X^k)`, a row and a count are sent over each edge:
 
     .. math::
-        S_i = V_i + \sum_{j \in N_i} M_{j \to i}, \qquad c_i = 1 + \sum_{j \in N_i} C_{j \to i}, \qquad
-        X_i^{k+1} = \bigl(S_i + (n - c_i) R_i\bigr) / n
+        M_{i \to j}^k &= V_i^k + \sum_{l \in N_i \setminus j} M_{l \to i}^{k-1}, & M^{-1} &= 0 \\
+        C_{i \to j}^k &= 1 + \sum_{l \in N_i \setminus j} C_{l \to i}^{k-1}, & C^{-1} &= 0
 
-    so that the half step of an agent h hops away arrives h - 1 steps late, and every one exactly once.
+    and then
+
+    .. math::
+        S_i^k = V_i^k + \sum_{j \in N_i} M_{j \to i}^k, \qquad c_i^k = 1 + \sum_{j \in N_i} C_{j \to i}^k, \qquad
+        X_i^{k+1} = \bigl(S_i^k + (n - c_i^k) R_i^k\bigr) / n
+
+    so that the half step of an agent h hops away arrives h - 1 steps late, and each half step arrives exactly once.
 
     Parameters
     ----------
     step_size : float
         :math:`\alpha`
     relay : {"model", "gradient"}
-        What is relayed: the half step, as above; or the update, with :math:`V = -\alpha \nabla F(X)` and
-        :math:`X^{k+1} = X^k + S / n` (RelaySGD/Grad, for which what is missing counts as zero).
+        Relayed quantity: the half step, as above; or the update, with :math:`V^k = -\alpha \nabla F(X^k)` and
+        :math:`X^{k+1} = X^k + S^k / n` (RelaySGD/Grad, where missing updates count as zero).
     missing : {"initial", "current", "count", "own"}
-        What stands for the :math:`n - c_i` agents not heard from yet: the initial iterate, :math:`R = X^0`; the current
-        one, :math:`R = X^k`; one's own half step, :math:`R = V`; or nothing, :math:`X^{k+1} = S / c`.
+        Replacement for the half steps of the :math:`n - c_i` agents that have not arrived yet: the initial iterate,
+        :math:`R^k = X^0`; the current one, :math:`R^k = X^k`; the agent's own half step, :math:`R^k = V^k`; or none,
+        :math:`X^{k+1} = S^k / c^k`.
 
     Notes
     -----
-    Sent per step: a different row and count to each neighbour.  `W`: any tree; its weights are not used.
+    Sent per step: a different row and count to each neighbour, in one message.  `W`: any tree; its weights are not used.
+    The count is one more column of the row, in the dtype of `X`: float32 counts exactly up to :math:`2^{24}` agents.
 
     Examples
     --------
@@ -57,7 +59,8 @@ class RelaySGD(Solver):
     """
 
     kinds: ClassVar = ("doubly", "row", "column")
-    per_edge: ClassVar = ("M", "C")
+    per_edge: ClassVar = ("M",)
+    keeps_rows: ClassVar = True
     step_size: float
     relay: str = "model"
     missing: str = "initial"
@@ -65,8 +68,12 @@ class RelaySGD(Solver):
     class State(NamedTuple):
         X: np.ndarray
         X0: np.ndarray
-        M: np.ndarray                                # what arrived over each edge
-        C: np.ndarray
+        M: np.ndarray                                # what arrived over each edge: a row, and its count as the last column
+
+        @property
+        def C(self) -> np.ndarray:
+            """The count that arrived over each edge."""
+            return self.M[:, -1:]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,14 +83,14 @@ class RelaySGD(Solver):
     def init(self, X: np.ndarray, W: Any = None) -> State:
         if W is None:
             raise ValueError(f"{name_of(self)} keeps a message for each edge: init(X, W) needs the operator W")
-        return self.State(X, X, np.zeros((W.in_edges, *X.shape[1:])), np.zeros((W.in_edges, 1)))
+        return self.State(X, X, zeros(X, W.in_edges, X.shape[1] + 1))
 
     def step(self, s: State, G: np.ndarray, W: Any) -> State:
-        U = -self.step_size * G
-        V = s.X + U if self.relay == "model" else U
-        M = W.exchange(W.to_edges(V + W.sum_edges(s.M)) - s.M)
-        C = W.exchange(W.to_edges(1 + W.sum_edges(s.C)) - s.C)
-        S, c = V + W.sum_edges(M), 1 + W.sum_edges(C)
+        V = descend(s.X, self.step_size, G) if self.relay == "model" else -float(self.step_size) * G
+        V1 = _with_count(V)
+        M = W.exchange(W.to_edges(V1 + W.sum_edges(s.M)) - s.M)
+        sums = V1 + W.sum_edges(M)
+        S, c = sums[:, :-1], sums[:, -1:]
         if self.relay == "gradient":
             X = s.X + S / W.n
         elif self.missing == "count":
@@ -91,9 +98,16 @@ class RelaySGD(Solver):
         else:
             R = {"initial": s.X0, "current": s.X, "own": V}[self.missing]
             X = (S + (W.n - c) * R) / W.n
-        return self.State(X, s.X0, M, C)
+        return self.State(X, s.X0, M)
 
     def check(self, topology: Any) -> None:
         if topology.period != 1 or not topology.is_tree:
             raise ValueError(f"{name_of(self)} needs a tree (undirected, connected, n - 1 edges), the {topology.name} topology is "
                              "not one: use topology.chain(n), star(n) or binary_tree(n), or a spanning tree of your graph")
+
+
+def _with_count(V: np.ndarray) -> np.ndarray:
+    """The rows of `V` with one more column of ones: sums of such rows count their terms."""
+    rows = zeros(V, len(V), V.shape[1] + 1)
+    rows[:, :-1], rows[:, -1] = V, 1
+    return rows
