@@ -145,6 +145,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         if mixing is not None:
             mixer = _made(mixing, mixer, net)
         stack.enter_context(_one_blas_thread())
+        stack.enter_context(net.memory())
+        if solver.keeps_rows:
+            stack.enter_context(net._keeping_rows())
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
         run = _Run(net, problem, solver, mixer, answer, steps, every, reached, _progress(progress))
         return run(X, Record(record) if isinstance(record, (str, os.PathLike)) else record, seed)

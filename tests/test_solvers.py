@@ -224,9 +224,7 @@ def test_the_dtype_is_kept(solver, graph, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("solver, graph", [case if not isinstance(case[0], (S.RelaySGD, S.DSGDCECA)) else pytest.param(
-    *case, marks=pytest.mark.xfail(reason="W.exchange and W.sum_edges return NumPy arrays", strict=False))
-    for case in ALL], ids=label)
+@pytest.mark.parametrize("solver, graph", ALL, ids=label)
 def test_tensors_of_torch_take_the_same_steps(solver, graph, dtype):
     torch = pytest.importorskip("torch")
     with mpidec.Network(6) as net:

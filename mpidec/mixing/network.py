@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 import os
 import secrets
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +190,22 @@ class Network(LocalView):
         6000.0
         """
         return memory()
+
+    @contextmanager
+    def _keeping_rows(self) -> Iterator[None]:
+        """A context in which rows that are handed to `W(X)` are never changed afterwards, so that no mixing waits until the neighbours
+        have read them."""
+        node = None if self._memory is None else self._memory.node
+        if node is None:
+            yield
+            return
+        before, node.late = node.late, 1
+        try:
+            yield
+            with self._engine:
+                node.drain()
+        finally:
+            node.late = before
 
     def sum(self, X: np.ndarray) -> np.ndarray:
         """Sum of the rows of all agents, on every rank: the same bits for any number of ranks.

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arrays.devices import Device, device_of
 from ..arrays.formats import BFLOAT16, flat_dtype, narrow, widen
-from ..arrays.host import as_rows, as_target, row_bytes
+from ..arrays.host import as_rows, as_target, row_bytes, to_host
 from ..checks.header import Disagreement
 from ..kernels.weighted import difference
 from ..runtime.context import Context
@@ -325,16 +325,17 @@ class Phase:
         [10.0, 1.0, 21.0, 12.0]
         """
         plan = self.plan
-        if M.dtype.hasobject:
+        if getattr(M.dtype, "hasobject", False):
             raise TypeError(f"messages are of dtype {M.dtype}, expected numbers: objects cannot be sent")
         if len(M) != len(plan.senders):
             raise ValueError(f"messages have shape {M.shape}, expected ({len(plan.senders)}, ...): one row for each out-edge")
+        M, format, restore = to_host(M)
         M = np.ascontiguousarray(M)
         with self._context.engine:
             if self._single_node:
                 result = np.empty((self.in_edges, *M.shape[1:]), M.dtype)
                 self._edge_reader.start(_bytes(M), _bytes(result)).wait()
-                return result
+                return restore(result, format)
             route, arrival = plan.edge_route
             arrived = np.empty((len(arrival), *M.shape[1:]), M.dtype)
             self._count(row_bytes(M))
@@ -344,13 +345,15 @@ class Phase:
             request.wait()
         result = np.empty_like(arrived)
         result[arrival] = arrived
-        return result
+        return restore(result, format)
 
     def sum_edges(self, M: np.ndarray) -> np.ndarray:
         """Sum over the edges into each local agent, in ascending order of the senders: `(edges, ...) -> (m, ...)`."""
-        total = np.zeros((self.m, *M.shape[1:]), M.dtype)
-        np.add.at(total, self.plan.receivers, M)
-        return total
+        rows, format, restore = to_host(M)
+        rows = widen(rows, format) if format == BFLOAT16 else rows
+        total = np.zeros((self.m, *rows.shape[1:]), rows.dtype)
+        np.add.at(total, self.plan.receivers, rows)
+        return restore(narrow(total, format) if format == BFLOAT16 else total, format)
 
     @property
     def in_edges(self) -> int:

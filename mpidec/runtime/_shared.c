@@ -659,6 +659,16 @@ static PyObject *node_release(PyObject *self, PyObject *unused)
     return !node->closed && release(node) < 0 ? NULL : PyLong_FromLong(node->kept);
 }
 
+/* drain(): return when no rows that were mixed are kept any more. */
+static PyObject *node_drain(PyObject *self, PyObject *unused)
+{
+    Node *node = (Node *)self;
+    for (uint64_t seq = node->released + 1; !node->closed && node->kept && seq <= node->seq; seq++)
+        if (published(node, seq)->rows && !published(node, seq)->unread && wait_for_readers(node, seq) < 0)
+            return NULL;
+    Py_RETURN_NONE;
+}
+
 /* tag(index, seq): what a rank has published as mixing `seq`. */
 static PyObject *node_tag(PyObject *self, PyObject *args)
 {
@@ -682,6 +692,7 @@ static PyMethodDef node_methods[] = {
     {"connect", node_connect, METH_VARARGS, "Read the arena of another rank."},
     {"close", node_close, METH_NOARGS, "Give everything back."},
     {"release", node_release, METH_NOARGS, "Let go of what has been read; how many rows are still kept."},
+    {"drain", node_drain, METH_NOARGS, "Return when no rows are kept."},
     {"tag", node_tag, METH_VARARGS, "What a rank has published."},
     {0},
 };

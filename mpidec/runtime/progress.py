@@ -46,7 +46,7 @@ class ProgressEngine:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._polls: list[Callable[[], None]] = []
-        self._polling = False
+        self._polling = self._closed = False
         _ENGINES.add(self)
 
     def add(self, poll: Callable[[], None]) -> None:
@@ -65,7 +65,8 @@ class ProgressEngine:
                 self.lock.release()
 
     def close(self) -> None:
-        """Forget all polls."""
+        """Forget all polls, and refuse further calls."""
+        self._closed = True
         self._polls.clear()
         _ENGINES.discard(self)
 
@@ -73,6 +74,8 @@ class ProgressEngine:
         if _FORKED:
             raise RuntimeError("this process is a forked child, and the network belongs to its parent: mix in the parent only, or start "
                                'workers with the method "spawn"')
+        if self._closed:
+            raise RuntimeError("the network is closed: make a new one")
         if not self.lock.acquire(False):
             raise RuntimeError("another thread is in a call of this network: one thread at a time may use a network, give each thread a "
                                "network of its own")
