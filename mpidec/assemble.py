@@ -54,7 +54,7 @@ def on_root(comm: Any, act: Callable[..., T], *args: Any) -> T:
 
 
 def agreed(net: Any, act: Callable[..., T], *args: Any) -> T:
-    """Return `act(*args)` of each rank; if it is refused on one rank, all ranks raise that rank's `InputError`."""
+    """Return the result of `act(*args)` on each rank; if one rank refuses its input, all ranks raise its `InputError`."""
     result, error = None, None
     try:
         result = act(*args)
@@ -87,7 +87,7 @@ class Assembly:
     note: str = ""
 
     def mixing(self, W: Any) -> Any:
-        """Return the mixer of the experiment: `W`, compressed and accelerated as its table ``[mixing]`` says.
+        """Return the mixer of the experiment: `W`, compressed and accelerated according to the table ``[mixing]``.
 
         Raises
         ------

@@ -17,8 +17,7 @@ class Metrics:
         \text{objective} = f(\bar x), \quad \text{gradient\_norm} = \|\nabla f(\bar x)\|, \quad
         \text{error} = \|\bar x - x^\star\| / \|x^\star\|
 
-    with :math:`f = \tfrac{1}{n} \sum_i f_i`; the error only if the problem knows :math:`x^\star` (absolute if that is
-    zero).
+    with :math:`f = \tfrac{1}{n} \sum_i f_i`; the error only if :math:`x^\star` is known (absolute if it is zero).
 
     Notes
     -----

@@ -99,7 +99,7 @@ def plot(
     columns = [x] if isinstance(x, str) else list(x)
     for name in columns:
         if name not in X:
-            raise ValueError(f"x axis {name!r}: expected some of {', '.join(X)}")
+            raise ValueError(f"x axis {name!r} is unknown, expected one of {', '.join(X)}")
     runs = [read(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     names = _labels(runs) if labels is None else list(labels)
     if not runs or not columns or len(names) != len(runs):

@@ -58,8 +58,8 @@ def settable(hint: Any) -> bool:
 
 def shown(value: Any) -> str:
     """Return the representation of a value for a message, at most 60 characters long."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    result = repr(value)
+    return result if len(result) <= 60 else result[:57] + "..."
 
 
 def text(value: Any) -> str:

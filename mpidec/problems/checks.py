@@ -64,7 +64,7 @@ def data(A: ArrayLike) -> Array:
     array = real(A, "A")
     if array.ndim != 3:
         raise ValueError(f"A has shape {array.shape}, expected (m, p, d): m local agents, p samples each, d features "
-                         "(problems.stack(A, y, parts, lo, hi) makes it from (N, d))")
+                         "(problems.stack(A, y, parts, lo, hi) builds it from (N, d))")
     if 0 in array.shape[1:]:
         raise ValueError(f"A has shape {array.shape}, expected at least one sample and one feature per agent "
                          "(use no more agents than there are samples)")

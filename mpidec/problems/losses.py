@@ -162,7 +162,7 @@ class LogisticRegression(LinearModel):
             i, s = np.argwhere(wrong)[0]
             raise ValueError(f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected -1 and +1 (the labels "
                              f"are {checks.some(np.unique(y))}; problems.signs(y) converts any two values, Softmax "
-                             "takes more)")
+                             "accepts more)")
         return -y[:, :, None]
 
     def _loss(self, T: Array, Y: Array) -> Array:

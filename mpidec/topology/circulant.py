@@ -1,4 +1,4 @@
-"""Circulant graphs: all agents have the same hops to their neighbours; each row of W takes O(degree) memory."""
+"""Circulant graphs: all agents have the same hops to their neighbours; a row of W needs O(degree) memory."""
 from __future__ import annotations
 
 import hashlib
