@@ -80,7 +80,7 @@ class Custom:
     def smoothness(self) -> Array:
         """Smoothness constants as given, (m,); a ValueError if they were not."""
         if self._smoothness is None:
-            raise ValueError("the smoothness of this Custom problem is unknown: set Custom(..., smoothness=L), or pass "
+            raise ValueError("the smoothness of a Custom problem is unknown: set Custom(..., smoothness=L), or pass "
                              "a step_size to the solver")
         return self._smoothness
 
