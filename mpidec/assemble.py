@@ -1,4 +1,4 @@
-"""From an experiment to what `solve` takes: rank 0 reads the data and every rank receives its own agents' rows."""
+"""Assembly of the arguments of `solve` from an experiment: rank 0 reads the data, every rank receives its agents' rows."""
 from __future__ import annotations
 
 import inspect
@@ -15,11 +15,11 @@ from .stepsize import safe
 
 T = TypeVar("T")
 EDGE_BY_EDGE = ("relaysgd", "dsgd_ceca")
-REFUSALS = (ValueError, TypeError, OSError, MemoryError, ImportError, OverflowError)
+REFUSALS = (ValueError, TypeError, OSError, MemoryError, ImportError, OverflowError)   # raised for invalid input
 
 
 class InputError(Exception):
-    """What is wrong with the input: the same on every rank, to be said once; `status` is the exit status."""
+    """Invalid input, raised with the same message on every rank and printed once; `status` is the exit status."""
 
     def __init__(self, message: str, status: int = 2):
         super().__init__(message, status)
@@ -30,19 +30,19 @@ class InputError(Exception):
 
 
 def on_root(comm: Any, act: Callable[..., T], *args: Any) -> T:
-    """What `act(*args)` returns on rank 0, on every rank; the others sleep meanwhile, so that rank 0 has the cores.
+    """Return on every rank the result of `act(*args)` on rank 0; the others sleep meanwhile to leave the cores to rank 0.
 
     Raises
     ------
     InputError
-        On every rank, if `act` refuses its input.
+        On every rank, if `act` raises one of REFUSALS.
     """
     outcome: tuple[Any, str | None] = (None, None)
     if comm.rank == 0:
         try:
             outcome = (act(*args), None)
         except REFUSALS as error:
-            outcome = (None, _said(error))
+            outcome = (None, _message(error))
     done, pause = comm.Ibarrier(), 0.001
     while not done.Test():
         time.sleep(pause)
@@ -54,17 +54,17 @@ def on_root(comm: Any, act: Callable[..., T], *args: Any) -> T:
 
 
 def agreed(net: Any, act: Callable[..., T], *args: Any) -> T:
-    """What `act(*args)` returns on each rank; if it is refused on one, every rank raises that rank's `InputError`."""
+    """Return the result of `act(*args)` on each rank; if one rank refuses its input, all ranks raise its `InputError`."""
     result, error = None, None
     try:
         result = act(*args)
     except REFUSALS as caught:
-        error = InputError(_said(caught))
+        error = InputError(_message(caught))
     net.agree(error)
     return result                                                                                   # type: ignore[return-value]
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}"
     if isinstance(error, OSError) and error.strerror and error.filename:
@@ -74,7 +74,7 @@ def _said(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Assembly:
-    """All that `solve` takes, and what the summary says of it."""
+    """Arguments of `solve`, and further facts for the summary."""
 
     experiment: Experiment
     oracle: Any
@@ -87,12 +87,12 @@ class Assembly:
     note: str = ""
 
     def mixing(self, W: Any) -> Any:
-        """The mixer that the experiment asks for, made of that of its topology.
+        """Return the mixer of the experiment: `W`, compressed and accelerated according to the table ``[mixing]``.
 
         Raises
         ------
         InputError
-            If it is refused.
+            If the codec, the acceleration or their combination with the solver is refused.
         """
         wanted = self.experiment.mixing
         try:
@@ -101,40 +101,40 @@ class Assembly:
             if wanted.accelerate is not None:
                 W = W.accelerate(wanted.accelerate, wanted.method or "chebyshev")
             if self.experiment.solver.name in EDGE_BY_EDGE and (wanted.accelerate or getattr(W, "feedback", False)):
-                raise ValueError(f"{self.experiment.solver.name} sends a row of its own to each neighbour, which goes without "
-                                 "acceleration and without feedback: take mixing.codec=blockwise8, or another solver")
+                raise ValueError(f"{self.experiment.solver.name} sends a row of its own to each neighbour, which excludes "
+                                 "acceleration and error feedback: use mixing.codec=blockwise8, or another solver")
         except REFUSALS as error:
-            raise InputError(_said(error)) from error
+            raise InputError(_message(error)) from error
         return W
 
     def spectral_gap(self) -> float | None:
-        """The spectral gap of the topology, or None where it would take long."""
+        """Return the spectral gap of the topology, or None if it is slow to compute or the schedule has no period."""
         if self.topology.n > 2000 or self.topology.period is None:
             return None
         return float(self.topology.spectral_gap())
 
 
 def build(experiment: Experiment, net: Any) -> Assembly:
-    """Load, partition and scatter the data, and make the problem, the topology and the solver; collective.
+    """Load, partition and scatter the data, and build the problem, the topology and the solver; collective.
 
     Raises
     ------
     InputError
-        On every rank, if anything is refused on any.
+        On every rank, if the input is refused on any rank.
     """
     topology = agreed(net, _topology, experiment)
-    whole: list[Any] = []                                     # rank 0: the problem of all agents
+    whole: list[Any] = []                                     # on rank 0: the problem of all agents
 
     def load() -> tuple[Any, ...]:
         made, partition, samples = _load(experiment, net.n)
-        _oracle(made, experiment)                             # refuses here, where all agents are known
+        _oracle(made, experiment)                             # checked here, so that errors name global agents
         whole.append(made)
         x_star, note = made.x_star, ""
         if x_star is None:
             try:
                 x_star = made.solution()
             except ValueError as error:
-                note = f"the error is not known: {error}"
+                note = f"the error metric is not available: {error}"
         return type(made), made.options, made.mask is not None, x_star, note, partition, samples
 
     make, options, padded, x_star, note, partition, samples = on_root(net.comm, load)
@@ -167,21 +167,21 @@ def _topology(experiment: Experiment) -> Any:
 
 
 def _load(experiment: Experiment, n: int) -> tuple[Any, str, int]:
-    """The problem of all agents, the partition that was taken, and the number of samples."""
+    """Return the problem of all agents, the kind of partition, and the number of samples."""
     wanted = experiment.problem
-    takes = parameters(catalogue.problems()[wanted.name])
-    of_data = {name: value for name, value in wanted.options.items() if name not in takes}
+    known = parameters(catalogue.problems()[wanted.name])
+    of_data = {name: value for name, value in wanted.options.items() if name not in known}
     if wanted.data in catalogue.data_sets() and "n" in inspect.signature(catalogue.data_sets()[wanted.data]).parameters:
         of_data["n"] = n
     data = problems.load(wanted.data, standardize=wanted.standardize, **of_data)
     how = wanted.partition or data.partition
     parts = problems.partition(data.y, n, how, alpha=wanted.alpha or 1.0, seed=experiment.run.seed)
-    of_problem = {name: value for name, value in wanted.options.items() if name in takes}
+    of_problem = {name: value for name, value in wanted.options.items() if name in known}
     return problems.build(wanted.name, data, parts, 0, n, **of_problem), how, len(data.y)
 
 
 def _oracle(problem: Any, experiment: Experiment) -> Any:
-    """The problem itself, or what makes noisy gradients of it."""
+    """Return the problem itself, or an oracle of its noisy gradients."""
     wanted, oracle = experiment.problem, problem
     if wanted.batch_size is not None:
         oracle = problems.MiniBatch(problem, wanted.batch_size)

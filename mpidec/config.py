@@ -1,8 +1,8 @@
-"""Experiments: what to run, from a TOML file, from flags and from ``--set``, checked and written back as TOML.
+"""Experiment configuration from a TOML file, flags and ``--set``; checked, and written back as TOML.
 
-Every source is a list of settings ``table.key = value``; later sources win: defaults < file < flags < ``--set``.  A
-value is checked against the signature of the component that takes it, so that a new problem, data set, solver or topology
-needs nothing here.  The same experiment has the same `Experiment` and the same text whichever way it was said.
+Every source is a list of settings ``table.key = value``; later sources take precedence: defaults < file < flags <
+``--set``.  Values are checked against the signatures of the components that receive them, so a new problem, data set,
+solver or topology needs no change here.  Equal settings give an equal `Experiment` and TOML text, whatever their source.
 """
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ AGENTS_ALONE = 16
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used: the message says which, from where, and what was expected."""
+    """Invalid setting; the message names the setting, its origin, and what was expected."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Table ``[problem]``: the loss, the data, and how they are split over the agents."""
+    """Table ``[problem]``: the loss, the data set, and its partition over the agents."""
 
     name: str = "logistic"
     data: str = "breast_cancer"
@@ -57,7 +57,7 @@ class Solver:
 
 @dataclass(frozen=True)
 class Topology:
-    """Table ``[topology]``: the graph or the schedule of graphs, and its parameters."""
+    """Table ``[topology]``: the graph or schedule of graphs, and its parameters."""
 
     name: str = "exponential"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class Mixing:
-    """Table ``[mixing]``: how rows are encoded (by default not at all), and how often a solver's mixing is repeated."""
+    """Table ``[mixing]``: the codec of the rows (by default none), and the acceleration of the solver's mixings."""
 
     codec: str | None = None
     feedback: bool | None = None
@@ -77,7 +77,7 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Run:
-    """Table ``[run]``: how many agents, how long, and what is written where."""
+    """Table ``[run]``: the number of agents and steps, and the output."""
 
     agents: int = AGENTS_ALONE
     steps: int = STEPS
@@ -92,7 +92,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Experiment:
-    """All that is needed to run an experiment, and to run it again.
+    """Complete description of an experiment, sufficient to run it again.
 
     Examples
     --------
@@ -110,21 +110,21 @@ class Experiment:
     run: Run = Run()
 
     def to_toml(self) -> str:
-        """The TOML text that says this experiment, whole."""
+        """Return the complete experiment as TOML text."""
         lines = []
         for table in fields(self):
             part = getattr(self, table.name)
             own = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "options"}
             settings = {**own, **dict(sorted(getattr(part, "options", {}).items()))}
-            said = {key: value for key, value in settings.items() if value is not None}
-            if not said:
+            given = {key: value for key, value in settings.items() if value is not None}
+            if not given:
                 continue
-            lines += [f"[{table.name}]", *(f"{key} = {values.text(value)}" for key, value in said.items()), ""]
+            lines += [f"[{table.name}]", *(f"{key} = {values.text(value)}" for key, value in given.items()), ""]
         return "\n".join(lines)
 
 
 class Setting(NamedTuple):
-    """``table.key = value`` and where it was said; a `str` from the command line is converted to what is expected."""
+    """Setting ``table.key = value`` with its origin; if `text`, the value is converted from a command line string."""
 
     key: str
     value: Any
@@ -134,11 +134,11 @@ class Setting(NamedTuple):
 
 
 TABLES: dict[str, type] = {"problem": Problem, "solver": Solver, "topology": Topology, "mixing": Mixing, "run": Run}
-NEEDS = {"feedback": "codec", "gamma": "codec", "method": "accelerate"}
-RIDGE = {"logistic": 16.0, "softmax": 16.0}         # l2 of all agents together: the solution is the same for any number
-GRAPH = {"extra": "symmetric_exponential", "exact_diffusion": "symmetric_exponential", "d2": "ring",
-         "relaysgd": "binary_tree", "dsgd_ceca": "ceca"}
-TUNED = 1 / 400                                     # step size per agent of the default experiment, in 370 steps to 1e-8
+REQUIRES = {"feedback": "codec", "gamma": "codec", "method": "accelerate"}
+TOTAL_L2 = {"logistic": 16.0, "softmax": 16.0}      # l2 summed over all agents, so the solution does not depend on their number
+DEFAULT_GRAPH = {"extra": "symmetric_exponential", "exact_diffusion": "symmetric_exponential", "d2": "ring",
+                 "relaysgd": "binary_tree", "dsgd_ceca": "ceca"}
+TUNED = 1 / 400                                     # step size per agent of the default experiment: error 1e-8 in 370 steps
 POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "run.checkpoint", "problem.alpha", "problem.batch_size",
             "mixing.accelerate", "mixing.gamma"}
 NOT_NEGATIVE = {"run.seed", "problem.noise", "solver.step_size"}
@@ -146,12 +146,12 @@ LARGEST, LARGEST_SEED = 2**63 - 1, 2**32 - 1
 
 
 def read_toml(path: str = "", *, text: str | None = None) -> list[Setting]:
-    """The settings of an experiment file, or of its text.
+    """Return the settings of an experiment file, or of its text.
 
     Raises
     ------
     ConfigError
-        The file cannot be read, is not TOML, or is not made of tables.
+        The file cannot be read, is not TOML, or holds anything other than known tables.
     """
     name = path or "config"
     try:
@@ -177,7 +177,7 @@ def read_toml(path: str = "", *, text: str | None = None) -> list[Setting]:
 
 
 def parse_set(argument: str) -> Setting:
-    """One ``--set table.key=value``; the value is read as TOML, or else taken as a string."""
+    """Return the setting of an option ``--set table.key=value``; a value that is not TOML is a string."""
     key, equals, value = (part.strip() for part in argument.partition("="))
     table, dot, name = key.partition(".")
     if not (equals and dot and table and name):
@@ -188,48 +188,48 @@ def parse_set(argument: str) -> Setting:
 
 
 def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
-    """The experiment that `settings`, in order of precedence, make of the default one on a number of ranks.
+    """Return the experiment given by `settings`, in increasing order of precedence, and the defaults for `ranks` ranks.
 
-    Naming another component drops the parameters of a less important source which it does not know:
-    ``file.toml --solver dgd`` leaves a ``solver.variant`` of the file behind.
+    Selecting another component drops parameters from sources of lower precedence that it does not have:
+    ``file.toml --solver dgd`` ignores a ``solver.variant`` in the file.
 
     Raises
     ------
     ConfigError
-        An unknown table, key or name, or a value that is not of the expected type.
+        A table, key or name is unknown, or a value is not of the expected type.
     """
-    said: dict[str, dict[str, Setting]] = {table: {} for table in TABLES}
+    given: dict[str, dict[str, Setting]] = {table: {} for table in TABLES}
     for setting in settings:
         table, _, key = setting.key.partition(".")
-        said[table][key] = setting
-    tables = {table: _own(table, said[table]) for table in TABLES}
+        given[table][key] = setting
+    tables = {table: _table_values(table, given[table]) for table in TABLES}
     problem, run = tables["problem"], tables["run"]
     catalogue_of = {"problem": catalogue.problems(), "solver": catalogue.solvers(), "topology": catalogue.topologies()}
     for table, names in catalogue_of.items():
-        default = _graph(tables) if table == "topology" else None
+        default = _default_graph(tables) if table == "topology" else None
         name = tables[table].setdefault("name", default or TABLES[table]().name)
         if name not in names:
-            raise ConfigError(unknown(table, name, names, _origin(said[table].get("name"))))
+            raise ConfigError(unknown(table, name, names, _origin(given[table].get("name"))))
     name = problem["name"]
     data = catalogue.data(problem.setdefault("data", catalogue.default_data(name)))
     if data is None:
-        origin = _origin(said["problem"].get("data"))
+        origin = _origin(given["problem"].get("data"))
         raise ConfigError(unknown("data set", problem["data"], catalogue.data_sets(), origin) + ", or a file")
-    takes = {"problem": {**parameters(data), **parameters(catalogue_of["problem"][name])}}
-    takes |= {table: parameters(catalogue_of[table][tables[table]["name"]]) for table in ("solver", "topology")}
-    for table, taken in takes.items():
-        tables[table]["options"] = _options(table, tables[table]["name"], said[table], taken)
-    takes["mixing"] = _mixing(tables["mixing"], said["mixing"])
+    accepted = {"problem": {**parameters(data), **parameters(catalogue_of["problem"][name])}}
+    accepted |= {table: parameters(catalogue_of[table][tables[table]["name"]]) for table in ("solver", "topology")}
+    for table, known in accepted.items():
+        tables[table]["options"] = _options(table, tables[table]["name"], given[table], known)
+    accepted["mixing"] = _mixing(tables["mixing"], given["mixing"])
     agents = run.setdefault("agents", ranks if ranks > 1 else AGENTS_ALONE)
-    if name in RIDGE:
-        problem["options"].setdefault("l2", RIDGE[name] / agents)
+    if name in TOTAL_L2:
+        problem["options"].setdefault("l2", TOTAL_L2[name] / agents)
     if problem.get("partition") == "dirichlet":
         problem.setdefault("alpha", 1.0)
     if "steps" not in run and "stop_error" not in run:
         run["stop_error"] = STOP_ERROR
     run.setdefault("steps", STEPS)
     for table in ("problem", "topology", "mixing"):
-        if "seed" in takes[table]:
+        if "seed" in accepted[table]:
             tables[table]["options"].setdefault("seed", run.get("seed", 0))
     experiment = Experiment(**{table: TABLES[table](**content) for table, content in tables.items()})
     if _is_default(experiment, agents):
@@ -237,35 +237,35 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     return experiment
 
 
-def _graph(tables: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The default topology, if the solver or the mixing needs another one than the usual."""
-    return GRAPH.get(tables["solver"]["name"]) or ("symmetric_exponential" if "accelerate" in tables["mixing"] else None)
+def _default_graph(tables: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return the default topology of the solver or the mixing, or None if the general default suits them."""
+    return DEFAULT_GRAPH.get(tables["solver"]["name"]) or ("symmetric_exponential" if "accelerate" in tables["mixing"] else None)
 
 
-def _mixing(table: dict[str, Any], said: Mapping[str, Setting]) -> dict[str, inspect.Parameter]:
-    """Check the table ``[mixing]``, put the codec's parameters into it, and return those that there are."""
+def _mixing(table: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, inspect.Parameter]:
+    """Check the table ``[mixing]``, add the codec's options to it, and return the parameters of the codec."""
     codecs = catalogue.codecs()
     codec = table.get("codec")
     if codec is not None and codec not in codecs:
-        raise ConfigError(unknown("codec", codec, codecs, _origin(said["codec"])))
-    for key, other in NEEDS.items():
+        raise ConfigError(unknown("codec", codec, codecs, _origin(given["codec"])))
+    for key, other in REQUIRES.items():
         if key in table and other not in table:
-            raise ConfigError(f"{said[key].origin}: of no use without mixing.{other}: give --set mixing.{other}=..., too")
-    taken = parameters(codecs[codec]) if codec is not None else {}
-    table["options"] = _options("mixing", codec or "mixing without a codec", said, taken)
-    return taken
+            raise ConfigError(f"{given[key].origin}: of no use without mixing.{other}: add --set mixing.{other}=...")
+    known = parameters(codecs[codec]) if codec is not None else {}
+    table["options"] = _options("mixing", codec or "mixing without a codec", given, known)
+    return known
 
 
 def _is_default(experiment: Experiment, agents: int) -> bool:
-    """Whether it is the default experiment, but for the table ``[run]``."""
+    """Return whether `experiment` is the default one, apart from the table ``[run]``."""
     partition = experiment.problem.partition or "sorted"
-    default = Problem(data="breast_cancer", partition=partition, options={"l2": RIDGE["logistic"] / agents})
+    default = Problem(data="breast_cancer", partition=partition, options={"l2": TOTAL_L2["logistic"] / agents})
     return (replace(experiment.problem, partition=partition) == default and partition == "sorted"
             and experiment.solver == Solver() and experiment.topology == Topology() and experiment.mixing == Mixing())
 
 
 def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters that an experiment can set: those of the signature which have a type that TOML can say."""
+    """Return the parameters of a component that an experiment can set: those whose type can be written in TOML."""
     try:
         hints = typing.get_type_hints(component.__init__ if inspect.isclass(component) else component)
     except NameError:
@@ -278,37 +278,37 @@ def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return result
 
 
-def _own(table: str, said: Mapping[str, Setting]) -> dict[str, Any]:
-    """The values of the keys that belong to the table itself, not to the component it names."""
+def _table_values(table: str, given: Mapping[str, Setting]) -> dict[str, Any]:
+    """Return the values of the keys of the table itself, without those of the component that it names."""
     hints = typing.get_type_hints(TABLES[table])
     if table == "run":
-        for key in said.keys() - hints.keys():
-            raise ConfigError(unknown("key of [run]", key, hints, said[key].origin))
-    return {key: _value(said[key], hints[key]) for key in said if key in hints and key != "options"}
+        for key in given.keys() - hints.keys():
+            raise ConfigError(unknown("key of [run]", key, hints, given[key].origin))
+    return {key: _value(given[key], hints[key]) for key in given if key in hints and key != "options"}
 
 
-def _options(table: str, name: str, said: Mapping[str, Setting],
-             taken: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """The values of the component's parameters, every one known to it."""
+def _options(table: str, name: str, given: Mapping[str, Setting],
+             known: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """Return the values of the component's parameters; unknown and missing ones are errors."""
     own = [f.name for f in fields(TABLES[table]) if f.name != "options"]
-    level = max((said[key].level for key in ("name", "data", "codec") if key in said), default=-1)
+    level = max((given[key].level for key in ("name", "data", "codec") if key in given), default=-1)
     options = {}
-    for key, setting in said.items():
+    for key, setting in given.items():
         if key in own:
             continue
-        if key in taken:
-            options[key] = _value(setting, taken[key].annotation)
+        if key in known:
+            options[key] = _value(setting, known[key].annotation)
         elif setting.level >= level:
-            raise ConfigError(unknown(f"parameter of {name}", key, [*taken, *own], setting.origin))
-    for key, parameter in taken.items():
+            raise ConfigError(unknown(f"parameter of {name}", key, [*known, *own], setting.origin))
+    for key, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and key not in options and key != "step_size":
-            raise ConfigError(f"{table} {name} needs {key}, {_expected(parameter.annotation)}: "
-                              f"give --set {table}.{key}=...")
+            raise ConfigError(f"{table} {name} requires {key}, {_expected(parameter.annotation)}: "
+                              f"add --set {table}.{key}=...")
     return {key: options[key] for key in sorted(options)}
 
 
 def _value(setting: Setting, hint: Any) -> Any:
-    """The setting's value as the type that is expected; a text is read as TOML, or else taken as the string it is."""
+    """Return the setting's value converted to the type `hint`; text is parsed as TOML, or else taken as a string."""
     for candidate in (_parsed(setting.value), setting.value) if setting.text else (setting.value,):
         try:
             value = values.converted(candidate, hint)
@@ -334,7 +334,7 @@ def _parsed(text: str) -> Any:
 
 
 def _expected(hint: Any, key: str = "") -> str:
-    """What a value of type `hint` is called in a message."""
+    """Return the description of values of type `hint` for a message."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in values.UNIONS:
         return " or ".join(_expected(choice, key) for choice in arguments if values.settable(choice))
@@ -353,6 +353,7 @@ def _origin(setting: Setting | None) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str], origin: str) -> str:
+    """Return the message for an unknown name, with the closest known ones."""
     known = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=3, cutoff=0.5)
     remedy = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"

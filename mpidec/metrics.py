@@ -1,4 +1,4 @@
-"""What is measured of an iterate: consensus, objective, gradient, error.  Collective; the same bits on any number of ranks."""
+"""Metrics of an iterate: consensus, objective, gradient norm and error; bit-identical on any number of ranks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ COUNTERS = ("step", "time", "rounds", "bytes")
 
 
 class Metrics:
-    r"""Measures the rows `X` of all agents.
+    r"""Metrics of the rows `X` of all agents; collective.
 
     .. math::
         \text{consensus} = \sqrt{\tfrac{1}{n} \textstyle\sum_i \|x_i - \bar x\|^2}, \quad
         \text{objective} = f(\bar x), \quad \text{gradient\_norm} = \|\nabla f(\bar x)\|, \quad
         \text{error} = \|\bar x - x^\star\| / \|x^\star\|
 
-    with :math:`f = \tfrac{1}{n} \sum_i f_i`; the error only if the problem knows :math:`x^\star` (absolute if that is zero).
+    with :math:`f = \tfrac{1}{n} \sum_i f_i`; the error only if :math:`x^\star` is known (absolute if it is zero).
 
     Notes
     -----
-    Two sums over all agents, of one row each; one gradient and one value of each local agent.
+    A call takes two sums of one row over all agents, and one gradient and one value of each local agent.
     """
 
     def __init__(self, net: Any, problem: Any):
@@ -32,7 +32,7 @@ class Metrics:
         self.names = (*COUNTERS, *names, *(["error"] if self._x_star is not None else []))
 
     def __call__(self, X: np.ndarray, sent: int) -> dict[str, float]:
-        """The metrics of the rows `X`, shape `(m, d)`, and `bytes`: the sum of `sent` over all ranks."""
+        """Return the metrics of the rows `X`, shape `(m, d)`, and `bytes`, the sum of `sent` over all ranks."""
         net, m = self._net, len(X)
         mean = net.mean(X)
         rows = np.zeros((m, 3 if self._problem is None else 3 + X.shape[1]))

@@ -1,4 +1,4 @@
-"""Figures of runs: objective, consensus and error against steps, bytes and seconds.
+"""Plots of runs: objective, consensus and error against steps, bytes and seconds.
 
     python -m mpidec.plot run.h5 [more.h5 ...] -o figure.png [--x steps bytes seconds]
 """
@@ -35,7 +35,7 @@ Y = {
     "error": r"error  $\Vert\bar{x} - x^{\ast}\Vert\,/\,\Vert x^{\ast}\Vert$",
     "gradient_norm": r"gradient  $\Vert\nabla f(\bar{x})\Vert$",
 }
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito: colour-blind safe
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito: safe for colour blindness
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 STYLE = {
     "font.size": 9,
@@ -52,8 +52,8 @@ STYLE = {
     "xtick.major.size": 2.5,
     "ytick.major.size": 2.5,
 }
-MOST_POINTS = 4000  # of a line; more do not show
-MARKED_POINTS = 15  # lines with fewer have markers
+MOST_POINTS = 4000  # per line; more are not visible
+MARKED_POINTS = 15  # lines with fewer points have markers
 
 
 def plot(
@@ -61,27 +61,27 @@ def plot(
     x: Sequence[str] = ("steps", "bytes", "seconds"),
     labels: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw runs, one panel per quantity and axis; the runs lie over each other.
+    """Plot runs in one figure, with a panel per quantity and x axis.
 
     Parameters
     ----------
-    paths : one file of a run or several, finished or not
-    x : what to draw against: ``"steps"``, ``"bytes"`` (sent by all agents), ``"seconds"``
-    labels : names of the runs; by default solver, topology and agents, or the file's name
+    paths : one or several run files, finished or not
+    x : x axes: ``"steps"``, ``"bytes"`` (sent by all agents), ``"seconds"``
+    labels : names of the runs; by default solver, topology and number of agents, or the name of the file
 
     Returns
     -------
     matplotlib.figure.Figure
-        It belongs to no window: ``figure.savefig("run.png")`` writes it, a notebook shows it.
+        A figure without a window: ``figure.savefig("run.png")`` writes it, and a notebook displays it.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If a file is missing or not a run, or an axis is unknown.
+        If a file is missing or not a run file, or an axis is unknown.
 
     Notes
     -----
-    The third quantity is the error, or the gradient norm if the solution of some run is not known.
+    The third quantity is the error, or the gradient norm if the error of some run was not recorded.
 
     Examples
     --------
@@ -99,15 +99,16 @@ def plot(
     columns = [x] if isinstance(x, str) else list(x)
     for name in columns:
         if name not in X:
-            raise ValueError(f"x axis {name!r}: expected some of {', '.join(X)}")
+            raise ValueError(f"x axis {name!r} is unknown, expected one of {', '.join(X)}")
     runs = [read(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     names = _labels(runs) if labels is None else list(labels)
     if not runs or not columns or len(names) != len(runs):
-        raise ValueError(f"{len(runs)} runs, {len(columns)} axes, {len(names)} labels: expected a run, an axis, a label each")
+        raise ValueError(f"{len(runs)} runs, {len(columns)} axes, {len(names)} labels: expected at least one run, at least one "
+                         "axis, and one label per run")
     rows = ["objective", "consensus", "error" if all("error" in run.metrics for run in runs) else "gradient_norm"]
 
     with rc_context(STYLE):
-        flat = len(columns) == 1  # the quantities beside each other instead of below
+        flat = len(columns) == 1  # the quantities are then side by side
         height, width = (1, len(rows)) if flat else (len(rows), len(columns))
         figure = _figure(figsize=(3.1 * width + 0.4, 2.2 * height + 0.4 + 0.2 * len(runs)), layout="constrained")
         panels = figure.subplots(height, width, squeeze=False, sharex="col", sharey="none" if flat else "row")
@@ -126,7 +127,7 @@ def plot(
 
 
 def _figure(**options: Any) -> Figure:
-    """Make a figure that a notebook shows without any set-up."""
+    """Return a figure that a notebook displays without set-up."""
     from matplotlib.figure import Figure
 
     class Shown(Figure):
@@ -147,7 +148,7 @@ def _draw(panel: Any, run: Run, x: str, y: str, number: int) -> None:
 
 
 def _scale(panels: Any, columns: Sequence[np.ndarray]) -> None:
-    """Make a row of panels logarithmic if its values span more than a decade."""
+    """Make a row of panels logarithmic if its values are positive and span more than two decades."""
     values = np.concatenate(columns)
     values = values[np.isfinite(values) & (values != 0)]
     if values.size and values.min() > 0 and values.max() > 100 * values.min():
@@ -166,7 +167,7 @@ def _label_x(panel: Any, column: str) -> None:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """Name runs by solver, topology and agents; by their files, too, where that is not enough."""
+    """Return labels made of solver, topology and agents, and of file names if these are ambiguous."""
     names = [_describe(run) for run in runs]
     stems = [Path(run.path).stem for run in runs]
     files = stems if len(set(stems)) == len(stems) else [run.path for run in runs]
@@ -196,10 +197,10 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``python -m mpidec.plot``; return its exit status."""
-    parser = _Parser(prog="python -m mpidec.plot", description="Draw runs: objective, consensus and error.")
-    parser.add_argument("runs", nargs="+", metavar="run.h5", help="files of runs, finished or not")
-    parser.add_argument("-o", "--out", metavar="FIGURE", help=".png, .pdf, .svg, ... (default: the first run's name, .png)")
-    parser.add_argument("--x", nargs="+", choices=list(X), default=list(X), help="what to draw against (default: all three)")
+    parser = _Parser(prog="python -m mpidec.plot", description="Plot objective, consensus and error of runs.")
+    parser.add_argument("runs", nargs="+", metavar="run.h5", help="run files, finished or not")
+    parser.add_argument("-o", "--out", metavar="FIGURE", help="output file, .png, .pdf, .svg, ... (default: FIRST_RUN.png)")
+    parser.add_argument("--x", nargs="+", choices=list(X), default=list(X), help="x axes (default: all three)")
     options = parser.parse_args(arguments)
     out = options.out or str(Path(options.runs[0]).with_suffix(".png"))
     try:

@@ -1,4 +1,4 @@
-"""What rank 0 says of a run: its progress, a bar on a terminal or lines in a log, and a table at the end."""
+"""Progress of a run as a bar on a terminal or as lines in a log, and the summary table; printed by rank 0."""
 from __future__ import annotations
 
 import os
@@ -15,37 +15,37 @@ LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "srun")
 
 
 class Silent:
-    """No progress at all."""
+    """No progress output."""
 
     def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        """Take note that `step` of `steps` steps are done, with these metrics."""
+        """Report that `step` of `steps` steps are done, with these metrics."""
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """End the progress output and restore the terminal."""
 
 
 class Lines(Silent):
-    """A line of metrics now and then: ten in all, or one in half a minute, and never two within two seconds."""
+    """Progress in lines of metrics: one per tenth of the steps or per half minute, and at most one in two seconds."""
 
-    SOON, LATE = 2.0, 30.0
+    SHORTEST, LONGEST = 2.0, 30.0                           # seconds between two lines
 
     def __init__(self, file: TextIO | None = None):
         self.file = file or sys.stdout
         self.began = self.last = time.monotonic()
-        self.start = self.said = -1
+        self.start = self.printed = -1
 
     def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         if self.start < 0:
-            self.start = self.said = step
+            self.start = self.printed = step
         now = time.monotonic()
-        tenth = 10 * (step - self.said) >= steps - self.start
-        if now - self.last >= self.LATE or (tenth and now - self.last >= self.SOON):
-            self.last, self.said = now, step
+        tenth = 10 * (step - self.printed) >= steps - self.start
+        if now - self.last >= self.LONGEST or (tenth and now - self.last >= self.SHORTEST):
+            self.last, self.printed = now, step
             print(f"step {step}/{steps}  {brief(metrics)}  {now - self.began:.0f} s", file=self.file, flush=True)
 
 
 class Bar(Silent):
-    """A bar that is drawn anew at most ten times a second: rich's if it is installed, else a plain one."""
+    """Progress bar, redrawn at most ten times a second; drawn by rich if it is installed, else in plain text."""
 
     PERIOD = 0.1
 
@@ -87,7 +87,7 @@ class Bar(Silent):
 
 
 def progress(kind: str) -> Silent:
-    """The progress of a kind: "bar", "lines", "none", or "auto", a bar where there is a terminal."""
+    """Return a progress display: "bar", "lines", "none", or "auto", a bar on a terminal and lines elsewhere."""
     width = terminal() if kind in ("auto", "bar") else None
     if kind == "auto":
         kind = "lines" if width is None else "bar"
@@ -97,9 +97,9 @@ def progress(kind: str) -> Silent:
 
 
 def terminal() -> int | None:
-    """The width of the terminal that shows stdout, through the mpirun that passes it on if there is one; None without.
+    """Return the width of the terminal that shows stdout, directly or through mpirun; None if there is no terminal.
 
-    What the launcher writes to decides: Open MPI gives its ranks a terminal also in a batch job.
+    Under a launcher, its own stdout decides: Open MPI gives its ranks a terminal even in a batch job.
     """
     try:
         process = os.getppid()
@@ -124,25 +124,25 @@ def terminal() -> int | None:
 
 
 def brief(metrics: Mapping[str, Any], names: Sequence[str] = COLUMNS) -> str:
-    """The metrics of one step in a line."""
+    """Return the metrics of one step as one line."""
     return "  ".join(f"{name.replace('_norm', '')} {float(metrics[name]):.2e}" for name in names if name in metrics)
 
 
 def table(rows: Mapping[str, str]) -> str:
-    """Rows of a name and a value, between two rules."""
+    """Return rows of names and values as a table between two rules."""
     left = max(map(len, rows))
     rule = "-" * (left + 2 + max(map(len, rows.values())))
     return "\n".join([rule, *(f"{name:<{left}}  {value}" for name, value in rows.items()), rule])
 
 
 def options(values: Mapping[str, Any]) -> str:
-    """Parameters after a name: ``, l2 1, step size 0.03``."""
+    """Return parameters as text to follow a name: ``, l2 1, step size 0.03``."""
     return "".join(f", {name.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else
                    f", {name.replace('_', ' ')} {value}" for name, value in values.items())
 
 
 def quantity(value: float, unit: str) -> str:
-    """A quantity for people: ``12.3 kB``, ``4.5 GB``."""
+    """Return a quantity with a unit prefix: ``12.3 kB``, ``4.5 GB``."""
     power = 0
     while abs(value) >= 1000 and power < 5:
         value, power = value / 1000, power + 1

@@ -1,8 +1,9 @@
-"""Safe step sizes: what a method bears on a graph, for functions that are L-smooth.
+"""Safe step sizes of the solvers on a graph, for L-smooth functions.
 
-On quadratics of one curvature h the modes of `W` decouple, and a step of a method with two variables is, for the eigenvalue
-lam of `W` and a = step_size * h, a matrix of size 2.  A step size is safe here if no mode grows at any curvature up to L,
-with a factor 2 to spare, since the agents' curvatures differ.
+On quadratics of equal curvature h the modes of `W` decouple, and a step of a method with two variables is a 2 x 2 matrix
+for each eigenvalue lam of `W`, with a = step_size * h.  A step size is considered safe if, at twice its value, no mode
+grows for curvatures from L / 1000 to L; the factor 2 allows for different curvatures of the agents.  Methods without such
+a matrix have a fixed multiple of 1 / L.
 """
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-DENSE = 600                                         # agents up to which all eigenvalues are computed
+DENSE = 600                                         # largest number of agents for which all eigenvalues are computed
 CURVATURES = np.geomspace(1e-3, 1, 8)
 LARGEST, SMALLEST = 1.0, 2.0**-16
 SPARE = 0.5
-UNKNOWN = 0.25                                      # in units of 1 / L, where the eigenvalues are not known
+UNKNOWN = 0.25                                      # in units of 1 / L, if the eigenvalues are not known
 PLAIN = {"dgd": 1.0, "diffusion": 1.0, "push_sum": 1.0, "exact_diffusion": 1.0, "d2": 1.0, "relaysgd": 0.5, "dsgd_ceca": 0.5}
 
 Modes = NDArray[np.complex128]
@@ -29,21 +30,22 @@ RECURSIONS: dict[tuple[str, str], Recursion] = {
     ("extra", ""): lambda lam, a: (lam - a, -1, (1 - lam) / 2, 1),
     ("dgd", "awc"): lambda lam, a: (lam - a, 0, 0, 0),
 }
-"""The entries of the matrix of a step, row by row: the iterate first, and in its units the second variable."""
+"""Matrix of a step by solver and variant, row by row: first the iterate, then the second variable in the same units."""
 
 
 def safe(name: str, options: Mapping[str, Any], topology: Any, smoothness: float) -> float:
-    """A safe step size for the solver `name` over a topology, from the largest smoothness constant L of any agent.
+    """Return a safe step size of the solver `name` on a topology.
 
     Parameters
     ----------
     name : str
-        As in `mpidec.solvers.CATALOGUE`.
+        Name of the solver in `mpidec.solvers.CATALOGUE`.
     options : mapping
-        The solver's parameters: of `variant` and `order` it depends.
+        Parameters of the solver, of which `variant` and `order` are used.
     topology : Topology or Schedule
+        Topology or schedule of the mixing matrices.
     smoothness : float
-        L; where it is 0, any step size does.
+        Largest smoothness constant L of any agent; if it is 0, the step size is 1.
 
     Examples
     --------
@@ -63,7 +65,7 @@ def safe(name: str, options: Mapping[str, Any], topology: Any, smoothness: float
 
 
 def eigenvalues(topology: Any) -> Modes | None:
-    """The eigenvalues of `W` without the first, 1; of a large symmetric one the smallest alone; None if not known."""
+    """Return the eigenvalues of `W` except 1; only the smallest of a large symmetric `W`; None if they are not known."""
     if topology.period != 1:
         return None
     if topology.n <= DENSE:
@@ -83,7 +85,7 @@ def _largest_stable(recursion: Recursion, lams: Modes) -> float:
     a = LARGEST
     while a > SMALLEST and not _stable(recursion, lams, a):
         a *= 0.5**0.5
-    return a if a > SMALLEST else UNKNOWN            # unstable at any step size: the solver warns of it itself
+    return a if a > SMALLEST else UNKNOWN            # unstable at any step size; the solver itself warns of it
 
 
 def _stable(recursion: Recursion, lams: Modes, a: float) -> bool:

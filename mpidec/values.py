@@ -1,4 +1,4 @@
-"""Values of settings: converted to the type that is expected without loss, and written as TOML."""
+"""Values of settings: lossless conversion to the expected type, and output as TOML."""
 from __future__ import annotations
 
 import json
@@ -12,7 +12,7 @@ UNIONS, LISTS = (Union, types.UnionType), (tuple, list, Sequence)
 
 
 def converted(value: Any, hint: Any) -> Any:
-    """`value` as a `hint`, without loss; TypeError or ValueError where it is not one."""
+    """Return `value` converted without loss to the type `hint`; TypeError or ValueError if that is impossible."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in UNIONS:
         if value == "none" and type(None) in arguments and str not in arguments:
@@ -47,7 +47,7 @@ def _checked(value: Any, good: bool) -> Any:
 
 
 def settable(hint: Any) -> bool:
-    """Whether TOML can say a value of this type."""
+    """Return whether values of the type `hint` can be written in TOML."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in UNIONS:
         return all(settable(choice) for choice in arguments if choice is not type(None))
@@ -57,13 +57,13 @@ def settable(hint: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """The value in a message, not too long."""
-    said = repr(value)
-    return said if len(said) <= 60 else said[:57] + "..."
+    """Return the representation of a value for a message, at most 60 characters long."""
+    result = repr(value)
+    return result if len(result) <= 60 else result[:57] + "..."
 
 
 def text(value: Any) -> str:
-    """The value as TOML."""
+    """Return the value as TOML text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):

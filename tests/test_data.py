@@ -142,7 +142,7 @@ def test_good_archives(tmp_path, label, dtype):
 BAD_TEXT = {
     "empty.csv": ("", r"empty.csv is empty"),
     "blank.csv": ("\n\n  \n", "no lines with data"),
-    "only_header.csv": ("u,v,y\n", "a header and no samples.*after line 1"),
+    "only_header.csv": ("u,v,y\n", "a header but no samples.*after line 1"),
     "one_column.csv": ("1\n2\n", "line 1: one column, expected features and a label"),
     "ragged.csv": ("1,2,0\n1,2,0\n1,2\n", "line 3: 2 values, expected 3 as in line 1"),
     "long.csv": ("u,v,y\n1,2,0\n1,2,0,4\n", "line 3: 4 values, expected 3 as in line 1"),
@@ -164,7 +164,7 @@ BAD_TEXT = {
     "empty.svm": ("", "is empty"),
     "comments.svm": ("# nothing\n\n", "no lines with data"),
     "csv.txt": ("1,2,0\n", "line 1, label: '1,2,0' is not a number"),
-    "labels.svm": ("1\n-1\n", "2 labels and no features"),
+    "labels.svm": ("1\n-1\n", "2 labels but no features"),
     "no_label.svm": ("1:2 2:3\n", "line 1: starts with '1:2', expected 'label index:value"),
     "no_colon.svm": ("1 1:2\n1 5\n", "line 2: '5', expected index:value"),
     "no_value.svm": ("1 1:\n", "line 1, index 1: is empty"),
@@ -176,9 +176,9 @@ BAD_TEXT = {
     "nan_label.svm": ("nan 1:2\n", "line 1, label is nan"),
     "word.svm": ("1 1:x\n", "line 1, index 1: 'x' is not a number"),
     "wide.svm": ("1 99999999999:1\n", "need 800 GB as a dense matrix, expected at most 8 GB"),
-    "data.json": ("{}", r"unknown ending '.json', expected one of .npz .csv"),
-    "data": ("1,2\n", r"unknown ending '\(none\)'"),
-    "text.npz": ("hello", "no .npz archive, or cut short"),
+    "data.json": ("{}", r"unknown file extension '.json', expected one of .npz .csv"),
+    "data": ("1,2\n", r"unknown file extension '\(none\)'"),
+    "text.npz": ("hello", "not an .npz archive, or truncated"),
     "empty.npz": ("", "is empty"),
 }
 
@@ -236,7 +236,7 @@ class Bomb:
 def test_pickles_are_never_loaded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bomb.npz").write_bytes(pickle.dumps(Bomb()))
-    refused(tmp_path / "bomb.npz", "no .npz archive")
+    refused(tmp_path / "bomb.npz", "not an .npz archive")
     np.savez(tmp_path / "bomb.npz", A=np.array([Bomb()], dtype=object), y=Y4)
     refused(tmp_path / "bomb.npz", "never loaded")
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w") as archive:
@@ -251,7 +251,7 @@ def test_damaged_archives(tmp_path):
     np.savez_compressed(path, A=np.random.default_rng(0).standard_normal((50, 3)), y=np.ones(50))
     good = path.read_bytes()
     path.write_bytes(good[:len(good) // 2])
-    refused(path, "cut short")
+    refused(path, "truncated")
     said = str(path)
     for place in range(40, len(good), 97):               # a flipped byte is refused, or harmless, never a traceback
         path.write_bytes(good[:place] + bytes([good[place] ^ 0xFF]) + good[place + 1:])
@@ -266,7 +266,7 @@ def test_paths(tmp_path):
     refused(tmp_path / "missing.csv", "no such file")
     refused(tmp_path / "none" / "missing.csv", "no such file")
     (tmp_path / "heart.csv").write_text("1,2\n")
-    refused(tmp_path / "haert.csv", r"no such file \(there are heart.csv in")
+    refused(tmp_path / "haert.csv", r"no such file \(similar names in .*: heart.csv\)")
     (tmp_path / "folder.csv").mkdir()
     refused(tmp_path / "folder.csv", "is a directory, expected a file")
     with pytest.raises(ValueError, match=r"unknown data set 'brest_cancer': did you mean breast_cancer?.*or a file"):
@@ -365,7 +365,7 @@ def test_stack_is_the_same_on_every_rank():
             assert np.array_equal(part, all_[lo:hi])
     assert stack(A, y, parts[:2], 0, 2)[2] is None
     assert stack(A, y, parts, 0, 4, width=5)[0].shape == (4, 5, 3)
-    with pytest.raises(ValueError, match=r"width = 2, expected at least 3, the samples of agent 0"):
+    with pytest.raises(ValueError, match=r"width = 2, expected at least 3, the number of samples of agent 0"):
         stack(A, y, parts, 0, 4, width=2)
     with pytest.raises(ValueError, match=r"agents 0..5 of 4, expected 0 <= lo <= hi <= 4"):
         stack(A, y, parts, 0, 5)
@@ -409,7 +409,7 @@ FOUR = Dataset(A4, np.array([1.0, 2.0, 1.0, 2.0]), "four", "classification")
     (lambda: build("logistic", FOUR, [[0]], 0, 1, l1=3), "unknown parameter of problem logistic 'l1': did you mean l2?"),
     (lambda: build("logistic", FOUR, [[0]], 0, 1, delta=3), "unknown parameter of problem logistic 'delta'.*one of l2"),
     (lambda: build("logistic", LINE, [[0]], 0, 1), "data line: .*two different labels, got 4.*least_squares"),
-    (lambda: build("softmax", LINE, [[0]], 0, 1), "data line: 4 distinct labels in 4 samples.*least_squares"),
+    (lambda: build("softmax", LINE, [[0]], 0, 1), "data line: .* 4 distinct values in 4 samples: .*regression.*least_squares"),
     (lambda: build("softmax", load("digits"), [[0]], 0, 1, classes=5), "classes = 5, expected at least 10"),
     (lambda: default_dataset("lasso"), "unknown problem 'lasso'"),
 ])

@@ -144,7 +144,7 @@ def test_malformed_commands_answer_in_one_line(tmp_path, capsys):
 
 def test_malformed_calls(tmp_path):
     run = make(tmp_path / "a.h5")
-    with pytest.raises(ValueError, match="x axis 'hours': expected some of steps, bytes, seconds"):
+    with pytest.raises(ValueError, match="x axis 'hours' is unknown, expected one of steps, bytes, seconds"):
         plot(run, x=["hours"])
     with pytest.raises(ValueError, match="1 runs, 3 axes, 2 labels"):
         plot(run, labels=["a", "b"])

@@ -1,4 +1,4 @@
-"""Losses with values, gradients and proximal operators for stacked rows; oracles; data sets and partitions."""
+"""Losses with values, gradients and proximal operators on stacked rows; gradient oracles; data sets and partitions."""
 
 from mpidec.problems.base import LinearModel, Problem
 from mpidec.problems.custom import Custom

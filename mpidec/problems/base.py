@@ -1,4 +1,4 @@
-"""What a problem is, and losses of linear models on the local agents' samples."""
+"""Problem protocol, and base class of the losses of linear models on the local agents' samples."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from mpidec.problems.checks import Array
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
-DENSE = 2000                                             # unknowns up to which the Hessian is formed
+DENSE = 2000                                             # largest number of unknowns for which the Hessian is formed
 Model = TypeVar("Model", bound="LinearModel")
 
 
 class Problem(Protocol):
-    """The local agents' functions f_i; row i of `X` is the point of local agent i.
+    """Functions f_i of the local agents; row i of `X` is the point of local agent i.
 
-    Optional, and absent where there is no such thing: ``smoothness`` (m,), ``strong_convexity`` (m,),
-    ``prox(V, t)``, ``solution()``, ``concatenate(parts)``.
+    Optional members: ``smoothness`` (m,), ``strong_convexity`` (m,), ``prox(V, t)``, ``solution()``,
+    ``concatenate(parts)``.
     """
 
     @property
@@ -34,7 +34,7 @@ class Problem(Protocol):
         """Length of a row of X."""
     @property
     def x_star(self) -> Array | None:
-        """The minimizer of the average of all agents' functions where it is known, shape (d,)."""
+        """Minimizer of the average of all agents' functions, shape (d,), or None if it is not known."""
     def value(self, X: Array) -> Array:
         """Return f_i at row i, (m, d) -> (m,)."""
     def grad(self, X: Array) -> Array:
@@ -42,17 +42,17 @@ class Problem(Protocol):
 
 
 class LinearModel:
-    r"""Sum of a loss over each agent's samples, with ridge: the base of all losses here.
+    r"""Base class of all losses: a loss of a linear model, summed over each agent's samples, with a ridge.
 
     .. math:: f_i(x) = \sum_s \ell(a_{is}^T x;\, y_{is}) + \frac{\lambda}{2} \|x\|^2
 
-    A loss states `_loss`, `_slope` and `_curvature` of the scores :math:`T = A x`, shape (m, p, c) with c = 1 except
-    for Softmax (c classes), and `bound`, the largest curvature it can have.
+    A subclass defines `_loss`, `_slope` and `_curvature` as functions of the scores :math:`T = A x`, shape (m, p, c)
+    with c = 1 except for Softmax (c classes), and `bound`, an upper bound of the curvature.
 
     Notes
     -----
-    All arithmetic is batched over the leading axis, one agent after the other, so an agent's results have the same
-    bits whatever other agents the process holds. Nothing is communicated.
+    All arithmetic is batched over the leading axis, one agent after the other, so an agent's results are
+    bit-identical whichever other agents the process holds. Nothing is communicated.
     """
 
     bound: ClassVar[float]
@@ -63,7 +63,7 @@ class LinearModel:
         self.A = checks.data(A)
         self.y = checks.targets(y, self.targets_name, self.A)
         self.mask = checks.valid(mask, self.A)
-        if self.mask is not None:                        # padding: zero rows, so that it is nothing in every product
+        if self.mask is not None:                        # zero rows, so that padding adds nothing to any product
             self.A = np.where(self.mask[:, :, None], self.A, 0.0)
             self.y = np.where(self.mask, self.y, 0.0)
         checks.finite(self.A, "A")
@@ -82,7 +82,7 @@ class LinearModel:
         return array
 
     def _encode(self, y: Array) -> Array:
-        """Return the targets as an array that goes with the scores, (m, p) -> (m, p, c)."""
+        """Return the targets as an array that matches the scores, (m, p) -> (m, p, c)."""
         return y[:, :, None]
 
     def _loss(self, T: Array, Y: Array) -> Array:
@@ -90,11 +90,11 @@ class LinearModel:
         raise NotImplementedError
 
     def _slope(self, T: Array, Y: Array) -> Array:
-        """Return the derivative of the loss by the scores, (..., c) -> (..., c); may overwrite `T`."""
+        """Return the derivative of the loss with respect to the scores, (..., c) -> (..., c); may overwrite `T`."""
         raise NotImplementedError
 
     def _curvature(self, T: Array, Y: Array) -> Array:
-        """Return the second derivative of the loss by the scores, (N, c) -> (N, c, c)."""
+        """Return the second derivative of the loss with respect to the scores, (N, c) -> (N, c, c)."""
         raise NotImplementedError
 
     # -- values and gradients ------------------------------------------------------------------------------------
@@ -117,16 +117,17 @@ class LinearModel:
         return self._grad(X, self.A, self._Y, None)
 
     def sample_grad(self, X: Array, rows: NDArray[np.intp], weight: Array) -> Array:
-        r"""Return a weighted gradient on some samples, :math:`w_i \sum_{s \in S_i} \nabla \ell_s(x_i) + \lambda x_i`.
+        r"""Return a weighted gradient over selected samples, :math:`w_i \sum_{s \in S_i} \nabla \ell_s(x_i) + \lambda x_i`.
 
         Parameters
         ----------
         X : (m, d) array
             One point per local agent.
         rows : (m, B) array of int
-            The samples of each agent, in 0..p-1.
+            Sample numbers of each agent, in 0..p-1.
         weight : (m,) array
-            The factor :math:`w_i`: samples held over B makes the expectation over uniform draws the full gradient.
+            Factor :math:`w_i`. With the number of samples of the agent divided by B, the expectation over uniform
+            draws is the full gradient.
         """
         agents = np.arange(self.m)[:, None]
         return self._grad(X, self.A[agents, rows], self._Y[agents, rows], weight)
@@ -149,7 +150,7 @@ class LinearModel:
 
     @cached_property
     def _spectrum(self) -> Array:
-        """Extreme eigenvalues of each A_i^T A_i, ascending, (m, min(p, features))."""
+        """Largest min(p, features) eigenvalues of each A_i^T A_i, ascending (all others are 0)."""
         At = self.A.transpose(0, 2, 1)
         return np.linalg.eigvalsh(At @ self.A if self.features <= self.p else self.A @ At)
 
@@ -160,21 +161,21 @@ class LinearModel:
 
     @property
     def strong_convexity(self) -> Array:
-        r"""Lower bounds :math:`\mu_i` on the curvature of f_i, (m,): :math:`\lambda`, the ridge."""
+        r"""Lower bounds :math:`\mu_i` of the curvature of f_i, (m,): the ridge :math:`\lambda`."""
         return np.full(self.m, self.l2)
 
     # -- minimizers ----------------------------------------------------------------------------------------------
 
     def solution(self) -> Array:
-        """Return the minimizer of the average of the f_i held, (d,), by scipy, to rounding.
+        """Return the minimizer of the average of the local f_i, (d,), computed by scipy to rounding accuracy.
 
         Raises
         ------
         ValueError
-            If no agent is held, or there is no finite minimizer.
+            If there are no local agents, or there is no finite minimizer.
         """
         if not self.m:
-            raise ValueError("no local agents, hence no solution: concatenate the ranks' problems first")
+            raise ValueError("no local agents, so there is no solution: concatenate the problems of all ranks first")
         return self._minimize(*self._pooled(), self.m * self.l2, np.zeros(self.d), np.zeros(self.d))
 
     def _pooled(self) -> tuple[Array, Array]:
@@ -233,7 +234,7 @@ class LinearModel:
 
     @classmethod
     def concatenate(cls: type[Model], parts: Sequence[Model]) -> Model:
-        """Return the one problem of all agents of `parts`, in order (parts from several ranks, say).
+        """Return a single problem with the agents of all `parts`, in order (for example, parts from several ranks).
 
         Raises
         ------

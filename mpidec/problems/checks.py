@@ -1,4 +1,4 @@
-"""Checks of what a user hands in: each refusal says what, where, what was expected, and a remedy."""
+"""Input checks: each error states what is wrong, where, what was expected, and a remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 def number(value: Any, name: str, *, positive: bool = False) -> float:
-    """Return `value` as a float >= 0 (> 0 if `positive`), or say why it is not one."""
+    """Return `value` as a finite float >= 0 (> 0 if `positive`)."""
     bound = "> 0" if positive else ">= 0"
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} = {value!r} is a {type(value).__name__}, expected a number {bound}")
@@ -25,7 +25,7 @@ def number(value: Any, name: str, *, positive: bool = False) -> float:
 
 
 def integer(value: Any, name: str, *, least: int = 1) -> int:
-    """Return `value` as an int >= `least`, or say why it is not one."""
+    """Return `value` as an int >= `least`."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
@@ -38,7 +38,7 @@ def integer(value: Any, name: str, *, least: int = 1) -> int:
 
 
 def choice(name: Any, names: Iterable[str], what: str) -> str:
-    """Return `name` if it is one of `names`, or answer with the nearest ones."""
+    """Return `name` if it is one of `names`; otherwise the error suggests the closest matches."""
     names = list(names)
     if name in names:
         return str(name)
@@ -64,7 +64,7 @@ def data(A: ArrayLike) -> Array:
     array = real(A, "A")
     if array.ndim != 3:
         raise ValueError(f"A has shape {array.shape}, expected (m, p, d): m local agents, p samples each, d features "
-                         "(problems.stack(A, y, parts, lo, hi) makes it from (N, d))")
+                         "(problems.stack(A, y, parts, lo, hi) builds it from (N, d))")
     if 0 in array.shape[1:]:
         raise ValueError(f"A has shape {array.shape}, expected at least one sample and one feature per agent "
                          "(use no more agents than there are samples)")
@@ -80,7 +80,7 @@ def targets(y: ArrayLike, name: str, A: Array) -> Array:
 
 
 def valid(mask: ArrayLike | None, A: Array) -> NDArray[np.bool_] | None:
-    """Return the mask (m, p) of true samples, or None when there is no padding."""
+    """Return the mask (m, p), True for samples, or None if there is no padding."""
     if mask is None:
         return None
     array = np.asarray(mask)
@@ -96,7 +96,7 @@ def valid(mask: ArrayLike | None, A: Array) -> NDArray[np.bool_] | None:
 
 
 def finite(array: Array, name: str) -> None:
-    """Refuse NaN and infinity, naming agent, row and column."""
+    """Raise an error that names agent, row and column if `array` holds a NaN or an infinity."""
     if np.isfinite(array).all():
         return
     place = np.argwhere(~np.isfinite(array))[0]
@@ -106,6 +106,6 @@ def finite(array: Array, name: str) -> None:
 
 
 def some(values: NDArray[Any], most: int = 5) -> str:
-    """Name a few of `values` for a message."""
+    """Return the first few of `values` as text for a message."""
     words = [f"{value:g}" for value in values[:most]]
     return ", ".join(words) + (f", ... ({len(values)} in all)" if len(values) > most else "")

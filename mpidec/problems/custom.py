@@ -1,4 +1,4 @@
-"""Your own functions as a problem."""
+"""User-defined problems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpidec.problems.checks import Array
 
 
 class Custom:
-    r"""Your own functions, given by their values and gradients on stacked rows.
+    r"""User-defined functions, given by their values and gradients on stacked rows.
 
     .. math:: f_i : \mathbb{R}^d \to \mathbb{R}, \qquad i = 1, \dots, m \text{ (the local agents)}
 
@@ -29,16 +29,16 @@ class Custom:
     smoothness : float or (m,) array, optional
         Smoothness constants :math:`L_i > 0`, from which solvers can choose a step size.
     x_star : (d,) array, optional
-        The minimizer of the average over all agents, for the error metric.
+        Minimizer of the average over all agents, for the error metric.
 
     Raises
     ------
     ValueError, TypeError
-        If a size is not an integer, or what the functions return has the wrong shape.
+        If an argument is invalid, or, when it is called, a function returns an array of the wrong shape.
 
     Notes
     -----
-    Nothing is communicated. For the same bits on every number of ranks, row i must depend on row i alone.
+    Nothing is communicated. For bit-identical results on any number of ranks, row i must depend only on row i of X.
 
     Examples
     --------
@@ -78,10 +78,10 @@ class Custom:
 
     @property
     def smoothness(self) -> Array:
-        """Smoothness constants as given, (m,)."""
+        """Smoothness constants as given, (m,); a ValueError if they were not."""
         if self._smoothness is None:
-            raise ValueError("the smoothness of a Custom problem is unknown: give Custom(..., smoothness=L) or the "
-                             "solver a step_size")
+            raise ValueError("the smoothness of a Custom problem is unknown: set Custom(..., smoothness=L), or pass "
+                             "a step_size to the solver")
         return self._smoothness
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Data sets: real ones through scikit-learn, a synthetic one, and the user's own files."""
+"""Data sets: real ones from scikit-learn, a synthetic one, and user files."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ class Dataset:
     A : (N, d) array
         One sample per row.
     y : (N,) array
-        Targets, or class labels as they came.
+        Targets, or class labels as given.
     name : str
-        A data set's name, or a file's path.
+        Name of the data set, or path of the file.
     kind : {"classification", "regression"}
-        What the targets look like; a hint only (files with integer targets of at most 20 values are "classification").
+        Type of the targets, as a hint. For files it is a guess: "classification" if the targets are integers with at
+        most 20 distinct values and are not named ``b``.
     partition : str
-        The partition that suits the data where the user states none.
+        Default partition of the data set.
     x_star : (d,) array, optional
-        The minimizer of the least squares problem, where it is known by construction.
+        Minimizer of the least squares problem, if it is known by construction.
 
     Examples
     --------
@@ -54,27 +55,28 @@ class Dataset:
 
 
 def load(source: str | os.PathLike[str], *, standardize: bool = False, **options: Any) -> Dataset:
-    """Return a data set by name, or from a file by path.
+    """Return a data set, given by its name or by the path of a file.
 
     Parameters
     ----------
     source : str or path
         ``breast_cancer``, ``digits``, ``diabetes``, ``synthetic_least_squares``; or a file: ``.npz`` with arrays ``A``
-        (N, d) and ``y`` or ``b`` (N,), ``.csv`` (with or without a header; the label is the column called y, b, label
-        or target, else the last), or LIBSVM (``.svm``, ``.libsvm``, ``.txt``).
+        (N, d) and ``y`` or ``b`` (N,), ``.csv`` (with or without a header; the label is the column named y, b, label or
+        target, otherwise the last one), or LIBSVM (``.svm``, ``.libsvm``, ``.txt``).
     standardize : bool
-        Shift and scale every feature to mean 0 and variance 1 over all samples (targets stay).
+        Whether every feature is shifted and scaled to mean 0 and variance 1 over all samples (targets are unchanged).
     **options
-        Parameters of a synthetic set: ``n, p, d, heterogeneity, seed``.
+        Parameters of the synthetic data set: ``n, p, d, heterogeneity, seed``.
 
     Raises
     ------
     ValueError
-        If the name is unknown, or the file is missing, empty or malformed, naming the file and the line or row.
+        If the name is unknown, or the file is missing, empty or malformed; the message names the file and the line or
+        row.
 
     Notes
     -----
-    Nothing is communicated: every rank reads the whole set. Pickles are never loaded.
+    Nothing is communicated: the calling process reads the whole data set. Pickles are never loaded.
 
     Examples
     --------
@@ -104,7 +106,8 @@ def load(source: str | os.PathLike[str], *, standardize: bool = False, **options
             except ValueError as error:
                 raise ValueError(f"{error}, or a file .npz .csv .svm .libsvm .txt") from None
         if options:
-            raise ValueError(f"{name} takes no parameters, but {', '.join(options)} was given (only synthetic sets do)")
+            raise ValueError(f"{name} takes no parameters, but {', '.join(options)} was given "
+                             "(only synthetic data sets have parameters)")
         A, y, named_b = files.read(path)
         result = Dataset(A, y, name, "regression" if named_b else _kind(y))
     return replace(result, A=standardized(result.A)) if standardize else result
@@ -132,7 +135,7 @@ def standardized(A: Array) -> Array:
     return result
 
 
-def _two_or_more(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
+def _distinct_labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
     y = np.asarray(y)
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         s = int(np.isfinite(y).ravel().argmin())
@@ -147,7 +150,7 @@ def signs(y: ArrayLike) -> Array:
     Raises
     ------
     ValueError
-        If there are not exactly two different values.
+        If the labels do not take exactly two values (a single value of -1 or +1 is accepted), or are not finite.
 
     Examples
     --------
@@ -155,7 +158,7 @@ def signs(y: ArrayLike) -> Array:
     >>> signs([1, 2, 2])
     array([-1.,  1.,  1.])
     """
-    values, numbers = _two_or_more(y)
+    values, numbers = _distinct_labels(y)
     if len(values) == 1 and values[0] in (-1, 1):
         return np.asarray(y, dtype=np.float64)
     if len(values) != 2:
@@ -174,7 +177,7 @@ def class_numbers(y: ArrayLike) -> NDArray[np.intp]:
     >>> class_numbers([3, 7, 3, 9])
     array([0, 1, 0, 2])
     """
-    return _two_or_more(y)[1]
+    return _distinct_labels(y)[1]
 
 
 def _sklearn(name: str, **options: Any) -> tuple[Array, Array]:
@@ -182,13 +185,13 @@ def _sklearn(name: str, **options: Any) -> tuple[Array, Array]:
         from sklearn import datasets
     except ImportError:
         raise ValueError(f"data set {name} comes with scikit-learn, which is not installed: pip install scikit-learn, "
-                         "or give a file (data/breast_cancer.csv, say)") from None
+                         "or give a file such as data/breast_cancer.csv") from None
     A, y = getattr(datasets, f"load_{name}")(return_X_y=True, **options)
     return np.ascontiguousarray(A, dtype=np.float64), np.asarray(y, dtype=np.float64)
 
 
 def breast_cancer() -> Dataset:
-    """Breast cancer, 569 samples, 30 features standardized, no intercept; labels -1 malignant, +1 benign.
+    """Breast cancer: 569 samples, 30 standardized features, no intercept; labels -1 (malignant) and +1 (benign).
 
     Examples
     --------
@@ -201,7 +204,7 @@ def breast_cancer() -> Dataset:
 
 
 def digits() -> Dataset:
-    """Handwritten digits, 1797 images of 8 x 8 pixels scaled to [0, 1], no intercept; classes 0..9.
+    """Handwritten digits: 1797 images of 8 x 8 pixels scaled to [0, 1], no intercept; classes 0..9.
 
     Examples
     --------
@@ -214,7 +217,7 @@ def digits() -> Dataset:
 
 
 def diabetes() -> Dataset:
-    """Diabetes progression, 442 patients, 10 features; features and target standardized, no intercept.
+    """Diabetes progression: 442 patients, 10 features; features and target standardized, no intercept.
 
     Examples
     --------
@@ -228,19 +231,19 @@ def diabetes() -> Dataset:
 
 def synthetic_least_squares(n: int = 16, p: int = 20, d: int = 10, heterogeneity: float = 1.0,
                             seed: int = 0) -> Dataset:
-    r"""Gaussian least squares, p samples of d features for each of n agents, with a heterogeneity knob.
+    r"""Gaussian least squares with adjustable heterogeneity: p samples of d features for each of n agents.
 
     The rows of :math:`A_i` are :math:`N(0, I/p)`, :math:`x^\star` is a random unit vector, and
 
     .. math:: b_i = A_i (x^\star + s\, \delta_i), \qquad \delta_i \sim N(0, I), \qquad
               \text{shifted so that } \sum_i A_i^T A_i \delta_i = 0,
 
-    so that :math:`x^\star` minimizes :math:`\sum_i \frac12 \|A_i x - b_i\|^2` exactly, each agent alone is minimized by
-    :math:`x^\star + s \delta_i`, and s is chosen so that
+    so that :math:`x^\star` minimizes :math:`\sum_i \frac12 \|A_i x - b_i\|^2` exactly and :math:`x^\star + s \delta_i`
+    minimizes the function of agent i. The scale s is chosen so that
 
     .. math:: \zeta^2 = \frac1n \sum_i \|\nabla f_i(x^\star)\|^2 = \texttt{heterogeneity}.
 
-    With 0 all agents share the minimizer. One agent alone is never heterogeneous.
+    With 0, all agents share the minimizer. A single agent is never heterogeneous.
 
     Parameters
     ----------
@@ -254,7 +257,7 @@ def synthetic_least_squares(n: int = 16, p: int = 20, d: int = 10, heterogeneity
     Returns
     -------
     Dataset
-        n p samples, agent after agent (partition "blocks"), with `x_star`.
+        n p samples, agent by agent (partition "blocks"), with `x_star`.
 
     Examples
     --------
@@ -266,7 +269,7 @@ def synthetic_least_squares(n: int = 16, p: int = 20, d: int = 10, heterogeneity
     References
     ----------
     The construction follows T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data",
-    NeurIPS 2021, app. B.4 (random quadratics), with :math:`\zeta^2` met in closed form.
+    NeurIPS 2021, app. B.4 (random quadratics), with :math:`\zeta^2` in closed form.
     """
     n, p, d = checks.integer(n, "n"), checks.integer(p, "p"), checks.integer(d, "d")
     zeta2 = checks.number(heterogeneity, "heterogeneity")

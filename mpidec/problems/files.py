@@ -1,4 +1,4 @@
-"""The user's own data files: .npz, .csv and LIBSVM, read whole and checked, never unpickled."""
+"""User data files: .npz, .csv and LIBSVM, read completely and checked, never unpickled."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from numpy.typing import NDArray
 from mpidec.problems.checks import Array
 
 LABELS = ("y", "b", "label", "target")
-MEMORY = 2**33                                           # bytes of a dense matrix beyond which a LIBSVM file is refused
+MEMORY = 2**33                                           # largest dense matrix, in bytes, that a LIBSVM file may need
 
 
 def read(path: Path) -> tuple[Array, Array, bool]:
-    """Read a data file by its ending.
+    """Read a data file in the format given by its extension.
 
     Returns
     -------
     A : (N, d) array
     y : (N,) array
     named_b : bool
-        Whether the targets are called ``b``, so that they are regression targets.
+        Whether the targets are named ``b``, which marks regression targets.
 
     Raises
     ------
     ValueError
-        If the file is missing, empty or malformed, naming the file and the line or row.
+        If the file is missing, empty or malformed; the message names the file and the line or row.
     """
     readers = {".npz": _npz, ".csv": _csv, ".svm": _libsvm, ".libsvm": _libsvm, ".txt": _libsvm}
     if path.suffix.lower() not in readers:
-        raise ValueError(f"{path}: unknown ending {path.suffix or '(none)'!r}, expected one of {' '.join(readers)}")
+        raise ValueError(f"{path}: unknown file extension {path.suffix or '(none)'!r}, expected one of {' '.join(readers)}")
     try:
         if path.is_dir():
             raise ValueError(f"{path} is a directory, expected a file")
@@ -55,7 +55,7 @@ def read(path: Path) -> tuple[Array, Array, bool]:
 def _near(path: Path) -> str:
     names = sorted(other.name for other in path.parent.iterdir()) if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, names, n=3)
-    return f" (there are {', '.join(near)} in {path.parent})" if near else f" (looked in {path.parent.resolve()})"
+    return f" (similar names in {path.parent}: {', '.join(near)})" if near else f" (looked in {path.parent.resolve()})"
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _number(word: str, where: str) -> float:
     try:
-        if "_" in word:                                  # 1_000 is a Python number, and a typing error in a data file
+        if "_" in word:                                  # Python accepts 1_000; in a data file it is a typing error
             raise ValueError
         value = float(word)
     except ValueError:
@@ -83,7 +83,7 @@ def _number(word: str, where: str) -> float:
 
 def _npz(path: Path) -> tuple[Array, Array, bool]:
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path}: no .npz archive, or cut short; expected one made by numpy.savez(file, A=A, y=y)")
+        raise ValueError(f"{path}: not an .npz archive, or truncated; expected one made by numpy.savez(file, A=A, y=y)")
     try:
         with np.load(path, allow_pickle=False) as archive:
             names = archive.files
@@ -116,7 +116,7 @@ def _member(archive: Any, name: str, path: Path) -> Array:
     except ValueError as error:
         why = "Python objects (a pickle), which are never loaded" if "bject" in str(error) else f"no array ({error})"
         raise ValueError(f"{path}: {name} holds {why}, expected an array of numbers") from None
-    if not isinstance(array, np.ndarray):                # a member of the archive that is not in .npy format
+    if not isinstance(array, np.ndarray):                # a member that is not in .npy format
         raise ValueError(f"{path}: {name} holds raw bytes, expected an array of numbers")
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{path}: {name} has dtype {array.dtype}, expected real numbers")
@@ -136,8 +136,8 @@ def _csv(path: Path) -> tuple[Array, Array, bool]:
     if header:
         names = [word.strip().lower() for word in first]
         if "" in names:
-            raise ValueError(f"{path}, line {first_line}: column {names.index('') + 1} has no name (an index? "
-                             "pandas: write with index=False)")
+            raise ValueError(f"{path}, line {first_line}: column {names.index('') + 1} has no name (if it is a "
+                             "pandas index, write the file with index=False)")
         labels = [i for i, name in enumerate(names) if name in LABELS]
         if len(labels) > 1:
             raise ValueError(f"{path}, line {first_line}: {len(labels)} label columns "
@@ -156,7 +156,7 @@ def _csv(path: Path) -> tuple[Array, Array, bool]:
             sample = [_number(word, f"{path}, line {line}, column {c}") for c, word in enumerate(words, start=1)]
         samples.append(sample)
     if not samples:
-        raise ValueError(f"{path}: a header and no samples, expected lines of numbers after line {first_line}")
+        raise ValueError(f"{path}: a header but no samples, expected lines of numbers after line {first_line}")
     table = np.array(samples)
     return np.delete(table, column, axis=1), table[:, column].copy(), named_b
 
@@ -173,7 +173,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     for line, text in enumerate(_lines(path), start=1):
         if not text.strip() or text.lstrip().startswith("#"):
             continue
-        if not seen:                                     # ; and tabs, as spreadsheets write them
+        if not seen:                                     # spreadsheets write ; and tabs, too
             seen, delimiter = True, max(",;\t", key=text.count)
         try:
             yield line, next(csv.reader([text], delimiter=delimiter, strict=True))
@@ -225,8 +225,8 @@ def _libsvm(path: Path) -> tuple[Array, Array, bool]:
     if not y:
         raise ValueError(f"{path}: no lines with data, expected samples")
     if not index:
-        raise ValueError(f"{path}: {len(y)} labels and no features, expected 'label index:value ...' (a .csv file has "
-                         "commas)")
+        raise ValueError(f"{path}: {len(y)} labels but no features, expected 'label index:value ...' (for values "
+                         "separated by commas, name the file .csv)")
     width = max(index) + 1
     if (size := 8 * len(y) * width) > MEMORY:
         raise ValueError(f"{path}: {len(y)} samples of {width} features need {size / 1e9:.3g} GB as a dense matrix, "

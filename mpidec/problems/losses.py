@@ -1,4 +1,4 @@
-"""The losses: least squares, logistic, softmax (cross entropy), Huber."""
+"""Losses: least squares, logistic, softmax (cross entropy) and Huber."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class LeastSquares(LinearModel):
     Parameters
     ----------
     A : (m, p, d) array
-        The local agents' samples; kept, not copied, when it is contiguous float64.
+        Samples of the local agents; not copied if contiguous float64 and without a mask.
     b : (m, p) array
-        The targets.
+        Targets.
     l2 : float
-        The ridge :math:`\lambda \ge 0` of every agent.
+        Ridge :math:`\lambda \ge 0` of every agent.
     mask : (m, p) array, optional
-        True at samples, False at padding (agents with fewer samples than `p`).
+        True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
-        The minimizer of the average over all agents, where it is known.
+        Minimizer of the average over all agents, if it is known.
 
     Raises
     ------
@@ -60,7 +60,7 @@ class LeastSquares(LinearModel):
 
     @property
     def b(self) -> Array:
-        """The targets, (m, p)."""
+        """Targets, (m, p)."""
         return self.y
 
     def _loss(self, T: Array, Y: Array) -> Array:
@@ -78,17 +78,17 @@ class LeastSquares(LinearModel):
         return least + self.l2
 
     def solution(self) -> Array:
-        """Return the minimizer (of least norm) of the average of the f_i held, (d,), by scipy.linalg.lstsq."""
+        """Return the minimizer (of least norm) of the average of the local f_i, (d,), by scipy.linalg.lstsq."""
         from scipy.linalg import lstsq
 
         if not self.m:
-            raise ValueError("no local agents, hence no solution: concatenate the ranks' problems first")
+            raise ValueError("no local agents, so there is no solution: concatenate the problems of all ranks first")
         A, b = self._pooled()
         if self.l2:
             A = np.vstack([A, np.sqrt(self.m * self.l2) * np.eye(self.d)])
             b = np.vstack([b, np.zeros((self.d, 1))])
         x = lstsq(A, b)[0]
-        x += lstsq(A, b - A @ x)[0]         # one step of refinement
+        x += lstsq(A, b - A @ x)[0]                      # one step of iterative refinement
         return np.asarray(x[:, 0])
 
     @cached_property
@@ -106,7 +106,7 @@ class LeastSquares(LinearModel):
         ridge, pull = self.l2 + 1 / t, V / t
         inside = (Vt @ pull[:, :, None])[..., 0]
         coordinates = (Sb + inside) / (S * S + ridge)
-        if self.features > self.p:                       # the part of v_i that the samples do not see
+        if self.features > self.p:                       # component of v_i outside the row space of A_i
             coordinates -= inside / ridge
         X: Array = (Vt.transpose(0, 2, 1) @ coordinates[:, :, None])[..., 0]
         return X + pull / ridge if self.features > self.p else X
@@ -117,20 +117,20 @@ class LogisticRegression(LinearModel):
 
     .. math:: f_i(x) = \sum_s \log(1 + e^{-y_{is} a_{is}^T x}) + \tfrac{\lambda}{2} \|x\|^2
 
-    There is no intercept: append a column of ones to `A` for one (it is then regularized as the others).
+    There is no intercept. To include one, append a column of ones to `A` (it is regularized like the other features).
 
     Parameters
     ----------
     A : (m, p, d) array
-        The local agents' samples; kept, not copied, when it is contiguous float64.
+        Samples of the local agents; not copied if contiguous float64 and without a mask.
     y : (m, p) array
-        The labels, -1 or +1; :func:`mpidec.problems.signs` makes them from any two values.
+        Labels, -1 or +1; :func:`mpidec.problems.signs` converts any two values.
     l2 : float
-        The ridge :math:`\lambda \ge 0` of every agent.
+        Ridge :math:`\lambda \ge 0` of every agent.
     mask : (m, p) array, optional
-        True at samples, False at padding (agents with fewer samples than `p`).
+        True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
-        The minimizer of the average over all agents, where it is known.
+        Minimizer of the average over all agents, if it is known.
 
     Raises
     ------
@@ -162,14 +162,14 @@ class LogisticRegression(LinearModel):
             i, s = np.argwhere(wrong)[0]
             raise ValueError(f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected -1 and +1 (the labels "
                              f"are {checks.some(np.unique(y))}; problems.signs(y) converts any two values, Softmax "
-                             "takes more)")
+                             "accepts more)")
         return -y[:, :, None]
 
     def _loss(self, T: Array, Y: Array) -> Array:
         return np.logaddexp(0.0, (T * Y)[..., 0])
 
     def _slope(self, T: Array, Y: Array) -> Array:
-        from scipy.special import expit  # 0.1 s, spent where it is needed
+        from scipy.special import expit  # imported on use: it takes 0.1 s
 
         T *= Y
         expit(T, out=T)
@@ -193,20 +193,20 @@ class Softmax(LinearModel):
     Parameters
     ----------
     A : (m, p, features) array
-        The local agents' samples; kept, not copied, when it is contiguous float64.
+        Samples of the local agents; not copied if contiguous float64 and without a mask.
     y : (m, p) array of int
-        The classes, 0 .. `classes` - 1; :func:`mpidec.problems.class_numbers` makes them from any values.
+        Class numbers, 0 .. `classes` - 1; :func:`mpidec.problems.class_numbers` converts any values.
     classes : int, optional
-        Number of classes. By default the largest label present plus one: state it when a process holds only some of
-        the agents.
+        Number of classes. By default the largest label present plus one, at least 2; pass it if a process holds only
+        some of the agents.
     l2 : float
-        The ridge :math:`\lambda \ge 0` of every agent. Without it the minimizer is unique only up to adding one
-        vector to all :math:`x_c`; :meth:`solution` is the one with :math:`\sum_c x_c = 0`, where iterates that start
-        at zero stay.
+        Ridge :math:`\lambda \ge 0` of every agent. Without a ridge, the minimizer is unique only up to adding the same
+        vector to all :math:`x_c`; :meth:`solution` returns the one with :math:`\sum_c x_c = 0`, a property that
+        gradient iterations from zero preserve.
     mask : (m, p) array, optional
-        True at samples, False at padding (agents with fewer samples than `p`).
+        True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
-        The minimizer of the average over all agents, where it is known.
+        Minimizer of the average over all agents, if it is known.
 
     Raises
     ------
@@ -237,7 +237,7 @@ class Softmax(LinearModel):
     def _encode(self, y: Array) -> Array:
         if self.classes is None:
             if not y.size:
-                raise ValueError("the number of classes is unknown without samples, expected classes=C")
+                raise ValueError("the number of classes is unknown without samples, expected the argument classes=C")
             self.classes = max(int(y.max()) + 1, 2)
         wrong = (y != np.floor(y)) | (y < 0) | (y >= self.classes)
         if wrong.any():
@@ -273,17 +273,17 @@ class Huber(LinearModel):
     Parameters
     ----------
     A : (m, p, d) array
-        The local agents' samples; kept, not copied, when it is contiguous float64.
+        Samples of the local agents; not copied if contiguous float64 and without a mask.
     b : (m, p) array
-        The targets.
+        Targets.
     delta : float
-        Where the loss turns linear, > 0, in the units of `b`.
+        Residual, > 0, beyond which the loss is linear, in the units of `b`.
     l2 : float
-        The ridge :math:`\lambda \ge 0` of every agent.
+        Ridge :math:`\lambda \ge 0` of every agent.
     mask : (m, p) array, optional
-        True at samples, False at padding (agents with fewer samples than `p`).
+        True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
-        The minimizer of the average over all agents, where it is known.
+        Minimizer of the average over all agents, if it is known.
 
     Raises
     ------
@@ -312,7 +312,7 @@ class Huber(LinearModel):
 
     @property
     def b(self) -> Array:
-        """The targets, (m, p)."""
+        """Targets, (m, p)."""
         return self.y
 
     def _loss(self, T: Array, Y: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Minimize a smooth convex function down to rounding: scipy's trust-region Newton, then Newton steps."""
+"""Minimization of a smooth convex function to rounding accuracy: scipy's trust-region Newton, then Newton steps."""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ def minimize(
     Parameters
     ----------
     value, grad, hess : callable
-        The function of `x`, shape (d,); its gradient (d,); its Hessian, dense (d, d) or a LinearOperator.
+        Function of `x`, shape (d,); its gradient, (d,); its Hessian, a dense (d, d) array or a LinearOperator.
     scale : callable
-        :math:`s(x)`, the size of the terms that cancel in the gradient at the solution.
+        Size :math:`s(x)` of the terms that cancel in the gradient at the solution.
     x0 : (d,) array
-        Where to start.
+        Starting point.
 
     Raises
     ------
     ValueError
         If there is no finite minimizer (separable labels without regularization).
     """
-    import scipy.optimize  # 0.3 s, spent where it is needed
+    import scipy.optimize  # imported on use: it takes 0.3 s
 
-    def small(x: Array) -> float:
+    def relative_gradient(x: Array) -> float:
         size = scale(x)
         return float(np.linalg.norm(grad(x))) / size if size > 0 else 0.0
 
     x = x0
     with np.errstate(all="ignore"):
-        if small(x) > 1e-10:
+        if relative_gradient(x) > 1e-10:
             dense = isinstance(hess(x), np.ndarray)
             how = {"method": "trust-exact", "hess": hess} if dense else {
                 "method": "trust-krylov", "hessp": lambda x, v: hess(x) @ v}
             options = {"gtol": 1e-10 * scale(x), "maxiter": 500, "max_trust_radius": 1e6}
             x = scipy.optimize.minimize(value, x, jac=grad, options=options, **how).x
-        best = small(x)
-        for _ in range(30):                              # where function values no longer tell steps apart
+        best = relative_gradient(x)
+        for _ in range(30):                              # function values are too coarse for further progress
             if best <= GOAL or not np.isfinite(best):
                 break
             trial = x - _solve(hess(x), grad(x))
-            if not (size := small(trial)) < best:
+            if not (size := relative_gradient(trial)) < best:
                 break
             x, best = trial, size
     if not best <= ACCEPTED:
         raise ValueError(f"no finite minimizer found (relative gradient norm {best:.1e}): the data may be separable, "
-                         "or the minimum not attained; give l2 > 0")
+                         "or the minimum is not attained; set l2 > 0")
     return x
 
 

@@ -1,4 +1,4 @@
-"""Who holds which samples: partitions of a data set over agents, and the arrays of the local ones."""
+"""Partitions of a data set over agents, and the padded arrays of the local agents."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from mpidec.problems import checks
 from mpidec.problems.checks import Array
 
 HOW = ("iid", "sorted", "dirichlet", "blocks")
-DRAWS = 1000                                             # of a Dirichlet split, before the best one is taken
+DRAWS = 1000                                             # of a Dirichlet split, after which the best one is taken
 Index = NDArray[np.intp]
 
 
 def partition(y: ArrayLike, n: int, how: str = "iid", *, alpha: float = 1.0, seed: int = 0) -> list[Index]:
-    r"""Split N samples over n agents, as evenly as can be (sizes differ by at most one).
+    r"""Split N samples over n agents as evenly as possible (sizes differ by at most one).
 
-    ``iid`` shuffles. ``sorted`` sorts by target, so that agents hold different classes (or ranges). ``blocks`` keeps
-    the order of the data. ``dirichlet`` draws for each class c how it spreads over the agents,
+    ``iid`` shuffles the samples. ``sorted`` sorts them by target, so that agents hold different classes (or ranges).
+    ``blocks`` keeps the order of the data. ``dirichlet`` draws, for each class c, its distribution over the agents,
 
     .. math:: q_c \sim \mathrm{Dir}(\alpha 1_n),
 
-    in groups of 10 agents, and re-splits evenly, by RelaySGD's recipe [1]_: small :math:`\alpha` gives each agent few
-    classes, large :math:`\alpha` all of them.
+    in groups of 10 agents, and then re-splits evenly, as RelaySGD does [1]_. With a small :math:`\alpha` each agent has
+    few classes, with a large :math:`\alpha` all of them.
 
     Parameters
     ----------
@@ -36,14 +36,14 @@ def partition(y: ArrayLike, n: int, how: str = "iid", *, alpha: float = 1.0, see
     how : {"iid", "sorted", "dirichlet", "blocks"}
         The kind of partition.
     alpha : float
-        Concentration, > 0, of ``dirichlet``.
+        Concentration of ``dirichlet``, > 0.
     seed : int
-        Seed, in 0 .. 2**32 - 1, of ``iid`` and ``dirichlet``.
+        Seed of ``iid`` and ``dirichlet``, in 0 .. 2**32 - 1.
 
     Returns
     -------
     list of n int arrays
-        The samples of each agent; together every sample once.
+        Sample numbers of each agent; every sample occurs exactly once.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def partition(y: ArrayLike, n: int, how: str = "iid", *, alpha: float = 1.0, see
     References
     ----------
     .. [1] T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021, app. B;
-       code epfml/relaysgd. The same seed (their seed + 100) gives the same split.
+       code epfml/relaysgd. The split equals theirs if `seed` is their seed + 100.
     """
     y = checks.real(y, "y")
     checks.choice(how, HOW, "partition")
@@ -90,8 +90,8 @@ def dirichlet(y: NDArray[Any], n: int, alpha: float, seed: int) -> list[Index]:
     """Return RelaySGD's Dirichlet split before the even re-split: n index arrays of uneven sizes."""
     if len(np.unique(y)) > max(len(y) // 2, 1):
         raise ValueError(f"y has {len(np.unique(y))} distinct values in {len(y)} samples, expected class labels for a "
-                         "dirichlet partition (sorted makes agents heterogeneous for regression)")
-    random = np.random.RandomState(seed)                 # the legacy generator, for the same split as the original
+                         "dirichlet partition (for regression, sorted gives heterogeneous agents)")
+    random = np.random.RandomState(seed)                 # legacy generator, to reproduce the original split
     order = np.arange(len(y))
     random.shuffle(order)
     parts: list[Index] = []
@@ -104,7 +104,7 @@ def dirichlet(y: NDArray[Any], n: int, alpha: float, seed: int) -> list[Index]:
 
 
 def _split_group(y: NDArray[Any], group: Index, k: int, alpha: float, random: np.random.RandomState) -> list[Index]:
-    """Split a group's samples over its k agents, class by class; redraw until no agent has less than half its share."""
+    """Split a group's samples over its k agents, class by class; redraw, up to DRAWS times, until each has half its share."""
     share = len(group) / k
     classes = [group[y[group] == c] for c in np.unique(y[group])]
     best, most = [group[:0]] * k, -1
@@ -126,30 +126,31 @@ def _split_group(y: NDArray[Any], group: Index, k: int, alpha: float, random: np
             best, most = [np.concatenate(pieces) for pieces in held], int(sizes.min())
         if most >= 0.5 * share:
             break
-    return best                                          # with few classes half a share may be out of reach
+    return best                                          # with few classes, half a share may be impossible
 
 
 def stack(A: ArrayLike, y: ArrayLike, parts: Sequence[Index], lo: int, hi: int,
           width: int | None = None) -> tuple[Array, Array, NDArray[np.bool_] | None]:
-    """Return the arrays of agents lo..hi-1, padded with zero rows to one width.
+    """Return the arrays of agents lo..hi-1, padded with zero rows to a common width.
 
     Parameters
     ----------
     A, y : (N, d) and (N,) arrays
         The whole data set.
     parts : list of n int arrays
-        The samples of every agent (not of the local ones alone), as :func:`partition` gives them.
+        Sample numbers of all agents (not only the local ones), as returned by :func:`partition`.
     lo, hi : int
         The local agents, 0 <= lo <= hi <= n.
     width : int, optional
-        Samples per agent after padding; by default the most that any of the n agents has, the same on every rank.
+        Samples per agent after padding; by default the largest number of samples of any of the n agents, which is the
+        same on every rank.
 
     Returns
     -------
     A : (hi-lo, width, d) array
     y : (hi-lo, width) array
     mask : (hi-lo, width) array of bool, or None
-        True at samples; None when all n agents have exactly `width` samples.
+        True for samples; None if all n agents have exactly `width` samples.
 
     Raises
     ------
@@ -173,7 +174,7 @@ def stack(A: ArrayLike, y: ArrayLike, parts: Sequence[Index], lo: int, hi: int,
     most = max(sizes, default=0)
     width = most if width is None else checks.integer(width, "width")
     if width < most:
-        raise ValueError(f"width = {width}, expected at least {most}, the samples of agent {sizes.index(most)}")
+        raise ValueError(f"width = {width}, expected at least {most}, the number of samples of agent {sizes.index(most)}")
     local_A = np.zeros((hi - lo, width, A.shape[1]))
     local_y = np.zeros((hi - lo, width))
     for i, part in enumerate(parts[lo:hi]):

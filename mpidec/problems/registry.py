@@ -1,4 +1,4 @@
-"""Problems and data sets by name, for the command line and experiment files."""
+"""Registry of problems and data sets by name, for the command line and experiment files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mpidec.problems.partition import stack
 
 
 class Entry(NamedTuple):
-    """A problem: its class, the data set it takes by default, and a line for lists."""
+    """Registry entry of a problem: its class, its default data set, and a one-line description."""
 
     make: type[LinearModel]
     data: str
@@ -33,7 +33,7 @@ PROBLEMS = {
 
 
 def problem_names() -> dict[str, str]:
-    """Return name -> one line, of every problem.
+    """Return the one-line description of every problem, by name.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def problem_names() -> dict[str, str]:
 
 
 def dataset_names() -> dict[str, str]:
-    """Return name -> one line, of every built-in data set.
+    """Return the one-line description of every built-in data set, by name.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def dataset_names() -> dict[str, str]:
 
 
 def default_dataset(problem: str) -> str:
-    """Return the name of the data set that a problem takes where none is given.
+    """Return the name of the data set that a problem uses if none is given.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def default_dataset(problem: str) -> str:
 
 
 def problem_parameters(problem: str) -> dict[str, Any]:
-    """Return name -> default of the parameters that a problem takes from an experiment (l2, delta, ...).
+    """Return the default values of the parameters of a problem (l2, delta, ...), by name.
 
     Examples
     --------
@@ -92,18 +92,18 @@ def build(problem: str, dataset: Dataset, parts: Sequence[NDArray[np.intp]], lo:
         ``least_squares``, ``logistic`` (any two label values become -1 and +1), ``softmax`` (any labels become class
         numbers) or ``huber``.
     dataset : Dataset
-        The whole set, from :func:`load`.
+        Whole data set, from :func:`load`.
     parts : list of n int arrays
-        The samples of every agent, from :func:`partition`.
+        Sample numbers of all agents, from :func:`partition`.
     lo, hi : int
-        The local agents.
+        Range of the local agents.
     **params
         Parameters of the problem: ``l2``, ``delta``, ``classes``.
 
     Raises
     ------
     ValueError, TypeError
-        If a name is unknown, a parameter out of range, or the labels do not suit the problem.
+        If a name is unknown, a parameter out of range, or the labels do not match the problem.
 
     Examples
     --------
@@ -134,9 +134,11 @@ def build(problem: str, dataset: Dataset, parts: Sequence[NDArray[np.intp]], lo:
 def _classes(y: NDArray[Any], options: dict[str, Any]) -> NDArray[Any]:
     numbers = class_numbers(y)
     found = int(numbers.max()) + 1
-    if found < 2 or found > max(len(y) // 2, 2):
-        raise ValueError(f"{found} distinct labels in {len(y)} samples, expected at least 2 classes (use "
-                         "least_squares or huber for regression)")
+    if found > max(len(y) // 2, 2):
+        raise ValueError(f"the labels take {found} distinct values in {len(y)} samples: is this a regression problem? "
+                         "(use the problem least_squares or huber)")
+    if found < 2:
+        raise ValueError(f"all {len(y)} labels are equal, expected at least 2 classes")
     classes = options.get("classes")
     options["classes"] = found if classes is None else checks.integer(classes, "classes", least=2)
     if options["classes"] < found:

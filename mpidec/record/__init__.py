@@ -1,4 +1,4 @@
-"""Trajectories, checkpoints and results in HDF5: files that are readable at every moment, also after a kill."""
+"""Recording of trajectories, checkpoints and results in HDF5 files that are readable at any time, even after a kill."""
 
 from .reader import Run as Run
 from .reader import last_checkpoint as last_checkpoint

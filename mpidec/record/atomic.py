@@ -1,4 +1,4 @@
-"""A file that changes in one step: a reader finds the old content or the new, whenever the writer dies."""
+"""Atomic updates of an HDF5 file: readers find the old content or the new, even if the writer dies."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-GRACE = 0.02  # seconds between a reader's open and its lock, at most
-SMALL = 4 << 20  # bytes that are copied sooner than GRACE is waited for
+GRACE = 0.02  # longest time, in seconds, between a reader's open and its lock
+SMALL = 4 << 20  # bytes up to which a copy takes less time than GRACE
 
 
 class AtomicFile(io.RawIOBase):
-    """An HDF5 file of which every update is published as a whole or not at all.
+    """HDF5 file whose updates are published completely or not at all.
 
-    Two images of the file are kept, both on disk in one folder: the *front*, which has the name ``path`` and is never
-    written to, and the *spare* (``.<name>.<random>.spare``).  ``update()`` first repeats on the spare the writes that
-    it lacks, then opens it with h5py through this object (which notes what is written where), and at the end swaps the
-    two names with ``os.replace``.  So ``path`` is at every instant a complete, closed HDF5 file.
+    Two images of the file are kept on disk in the same folder: the *front*, which has the name ``path`` and is not
+    written to while it has it, and the *spare* (``.<name>.<random>.spare``).  ``update()`` first brings the spare up to
+    date with the front, then opens it with h5py through this object (which records the ranges that are written), and
+    finally swaps the two names with ``os.replace``.  Thus ``path`` is a complete, closed HDF5 file at every instant.
 
     Parameters
     ----------
-    path : the file's name; symbolic links are followed
-    existing : continue the file at ``path`` (True) or begin an empty one that replaces it at the first update (False)
+    path : name of the file; symbolic links are followed
+    existing : continue the file at ``path`` (True), or start an empty one that replaces it at the first update (False)
 
     Raises
     ------
@@ -37,11 +37,10 @@ class AtomicFile(io.RawIOBase):
 
     Notes
     -----
-    While it is open the file takes its space on disk twice.  A failed write is remembered and told at the end of the
-    update, not to HDF5 in the middle of it: the library is closed cleanly and the front stays as it was.
-    A reader that keeps the front open beyond the next update keeps that image (HDF5 holds a shared lock on it, so the
-    writer takes a fresh copy for its spare).  After a kill the spare and ``.<name>.lock`` are left over; the next writer
-    of ``path`` removes them.
+    While open, the file takes twice its size on disk.  A failed write is not reported to HDF5 but raised at the end of
+    the update, so that the library closes cleanly and the front is unchanged.  A reader that keeps the front open beyond
+    the next update keeps reading that image: HDF5 holds a shared lock on it, so the writer makes a fresh copy for its
+    spare.  After a kill, the spare and ``.<name>.lock`` remain; the next writer of ``path`` removes them.
     """
 
     def __init__(self, path: str | os.PathLike[str], existing: bool = False) -> None:
@@ -51,7 +50,7 @@ class AtomicFile(io.RawIOBase):
         self._guard_path = os.path.join(folder, f".{name}.lock")
         self._spare_path = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.spare")
         self._front = self._spare = self._guard = -1
-        self._writer = os.getpid()  # a forked child must not tidy up
+        self._writer = os.getpid()  # a forked child must not remove the files
         self._position = 0
         self._swapped = 0.0
         self._differs: list[tuple[int, int]] = []  # (offset, length) where the spare may differ from the front
@@ -70,9 +69,9 @@ class AtomicFile(io.RawIOBase):
 
     @contextlib.contextmanager
     def update(self) -> Iterator[Any]:
-        """Open the file with h5py (``"r+"``, or ``"w"`` before the first update); publish what was written.
+        """Open the file with h5py (``"r+"``, or ``"w"`` at the first update of a new file) and publish the changes.
 
-        If the block, or any write, fails then nothing is published, and the next update starts from the front again.
+        If the block or any write fails, nothing is published, and the next update starts from the front again.
         """
         import h5py
         self._prepare()
@@ -87,7 +86,7 @@ class AtomicFile(io.RawIOBase):
         self._publish()
 
     def close(self) -> None:
-        """Remove the spare; the front remains.  May be called again."""
+        """Remove the spare and the lock file; the front remains.  May be called again."""
         if self.closed:
             return
         super().close()
@@ -99,7 +98,7 @@ class AtomicFile(io.RawIOBase):
                 os.close(descriptor)
         self._front = self._spare = self._guard = -1
 
-    # What h5py calls during an update.
+    # File interface that h5py calls during an update.
 
     def readable(self) -> bool:
         return True
@@ -119,7 +118,7 @@ class AtomicFile(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         data = os.pread(self._spare, len(view), self._position)
         if self._failure is not None:
-            data = data.ljust(len(view), b"\0")  # lost writes: this update will not be published
+            data = data.ljust(len(view), b"\0")  # some writes failed: this update will not be published
         view[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -130,7 +129,7 @@ class AtomicFile(io.RawIOBase):
             try:
                 self._differs.append((self._position, len(view)))
                 _write(self._spare, view, self._position)
-            except BaseException as error:  # also an interrupt: HDF5 must not see it
+            except BaseException as error:  # including KeyboardInterrupt, which HDF5 must not see
                 self._failure = error
         self._position += len(view)
         return len(view)
@@ -144,10 +143,10 @@ class AtomicFile(io.RawIOBase):
                 self._failure = error
         return size
 
-    # The two images.
+    # Front and spare.
 
     def _new_spare(self) -> None:
-        """Make the spare a fresh copy of the front."""
+        """Create an empty spare, to be filled with a copy of the front."""
         if self._spare >= 0:
             os.close(self._spare)
             self._spare = -1
@@ -157,13 +156,13 @@ class AtomicFile(io.RawIOBase):
         self._differs = [] if self._front < 0 else [(0, os.fstat(self._front).st_size)]
 
     def _prepare(self) -> None:
-        """Make the spare equal to the front, and ours alone."""
+        """Make the spare equal to the front, and lock it."""
         self._failure, self._position = None, 0
-        young = self._swapped + GRACE - time.monotonic()  # a reader may just have opened what is the spare now
-        if young > 0 and os.fstat(self._front).st_size > SMALL:
-            time.sleep(young)
-            young = 0
-        if young > 0 or not (os.path.exists(self._spare_path) and _lock(self._spare, fcntl.LOCK_EX)):
+        grace = self._swapped + GRACE - time.monotonic()  # a reader may have just opened the file that is now the spare
+        if grace > 0 and os.fstat(self._front).st_size > SMALL:
+            time.sleep(grace)
+            grace = 0
+        if grace > 0 or not (os.path.exists(self._spare_path) and _lock(self._spare, fcntl.LOCK_EX)):
             self._new_spare()
             _lock(self._spare, fcntl.LOCK_EX)
         if self._front < 0:
@@ -177,7 +176,7 @@ class AtomicFile(io.RawIOBase):
         self._differs = []
 
     def _publish(self) -> None:
-        """Swap the names of the two images; ``path`` names one of them at every instant."""
+        """Swap the names of front and spare; ``path`` names one of them at every instant."""
         old = self._spare_path + ".old"
         linked = False
         if self._front >= 0:
@@ -188,7 +187,7 @@ class AtomicFile(io.RawIOBase):
                 linked = True
             except FileExistsError:
                 raise
-            except OSError:  # removed by the user, or a file system without hard links: the next update copies
+            except OSError:  # path was removed, or there are no hard links: the next update copies
                 pass
         _lock(self._spare, fcntl.LOCK_UN)
         try:
@@ -203,11 +202,11 @@ class AtomicFile(io.RawIOBase):
             with contextlib.suppress(OSError):
                 os.replace(old, self._spare_path)
                 return
-        with contextlib.suppress(OSError):  # published all the same: the next update tries again
+        with contextlib.suppress(OSError):  # the update is published; the next one tries again
             self._new_spare()
 
     def _become_writer(self) -> None:
-        """Be the only writer of ``path``, and remove what a killed one left."""
+        """Take the lock of the only writer of ``path``, and remove spares that a killed writer left."""
         self._guard = os.open(self._guard_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         if not _lock(self._guard, fcntl.LOCK_EX):
             os.close(self._guard)
@@ -221,7 +220,7 @@ class AtomicFile(io.RawIOBase):
 def _check_writable(given: str, path: str, existing: bool) -> None:
     folder = os.path.dirname(path)
     if os.path.isdir(path):
-        raise IsADirectoryError(f"cannot write {given}: it is a folder: name a file in it, such as {given}/run.h5")
+        raise IsADirectoryError(f"cannot write {given}: it is a folder: give the name of a file, such as {given}/run.h5")
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"cannot write {given}: there is no folder {folder}: create it, or choose another")
     if existing and not os.path.exists(path):
@@ -239,7 +238,7 @@ def _write(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Take (or give back) an advisory lock, of the sort that HDF5 takes; False if another process has one."""
+    """Take or release an advisory lock like those of HDF5; return False if another process holds a conflicting one."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Reading the file of a run, finished or not."""
+"""Reader of run files, finished or not."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SCHEMA = 1
-RUNNING = "running"  # the outcome of a run that is going on, or was killed
+RUNNING = "running"  # outcome of a run that is in progress or was killed
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a file holds: a snapshot taken when it was read.
+    """Contents of a run file at the time it was read.
 
     Parameters
     ----------
     path : name of the file
-    config : TOML text that reruns it ("" if it has none)
+    config : TOML text that reruns the experiment ("" if the file has none)
     attributes : root attributes: ``schema mpidec config seed agents ranks mpi created``
-    metrics : arrays of one common length, by name: ``step time rounds bytes consensus ...``
-    outcome : ``"completed"``, ``"stopped"``, ``"diverged"``, ``"interrupted"``, or ``"running"``: no end was written,
-        so the run is going on or was killed
-    steps : steps made, as far as the file knows
-    x : (n, d) final rows of all agents, None while there are none
+    metrics : arrays of equal length, by name: ``step time rounds bytes consensus ...``
+    outcome : ``"completed"``, ``"stopped"``, ``"diverged"``, ``"interrupted"``, or ``"running"`` if no end was written:
+        the run is in progress or was killed
+    steps : number of steps made, as far as recorded
+    x : (n, d) final rows of all agents, None for an unfinished run
     topology : mixing matrices (n, n), one per phase; empty if they were not recorded
     """
 
@@ -49,8 +49,8 @@ class Run:
 
         Parameters
         ----------
-        records : which, as in NumPy: ``slice(-10, None)``, ``[0, 5]``.  Read from the file when called, so a run that
-            goes on may have more of them than ``metrics``.
+        records : selection as in NumPy: ``slice(-10, None)``, ``[0, 5]``.  The file is read at the time of the call, so
+            a run in progress may have more records than ``metrics``.
         """
         with open_run(self.path) as file:
             group = file["trajectory"]
@@ -58,14 +58,14 @@ class Run:
 
 
 def read(path: str | os.PathLike[str]) -> Run:
-    """Read a run: configuration, metrics, result and topology; the trajectory on demand.
+    """Read a run file: configuration, metrics, result and topology; the trajectory is read on demand.
 
-    Works while the run is going on and after it was killed: a file holds all records up to its last flush.
+    This works while the run is in progress and after it was killed: the file holds all records up to the last flush.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        If there is no such file, or it is not a run that this version can read.
+        If there is no such file, or it is not a run file that this version can read.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def read(path: str | os.PathLike[str]) -> Run:
 
 
 def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
-    """Read the last checkpoint: its step and the solver's state, by name (arrays; 0-d ones as Python numbers).
+    """Read the last checkpoint: its step, and the solver's state by name (arrays; 0-d arrays as Python numbers).
 
     Raises
     ------
@@ -114,23 +114,23 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
     with open_run(path) as file:
         group = file.get("checkpoint")
         if group is None:
-            raise ValueError(f"{os.fspath(path)}: holds no checkpoint, so it cannot be resumed: run it again")
+            raise ValueError(f"{os.fspath(path)}: holds no checkpoint, so the run cannot be resumed: start it again")
         state = {name: dataset[()] for name, dataset in group.items()}
         return int(group.attrs["step"]), {k: v if np.ndim(v) else v.item() for k, v in state.items()}
 
 
 @contextmanager
 def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open the file of a run for reading; a ``ValueError`` says what else it is."""
-    import h5py  # by ranks that have a file alone: it takes long to load
+    """Open a run file for reading; raise ``ValueError`` if it is not one."""
+    import h5py  # imported on use: it is slow to load, and most ranks have no file
     path = os.fspath(path)
     if os.path.isdir(path):
-        raise IsADirectoryError(f"{path} is a folder, expected the file of a run")
+        raise IsADirectoryError(f"{path} is a folder, expected a run file")
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} does not exist")
     if not h5py.is_hdf5(path):
-        os.close(os.open(path, os.O_RDONLY))  # a PermissionError says so itself
-        raise ValueError(f"{path}: not an HDF5 file, expected the file of a run (python -m mpidec.run --out run.h5)")
+        os.close(os.open(path, os.O_RDONLY))  # raises PermissionError if the file is not readable
+        raise ValueError(f"{path}: not an HDF5 file, expected a run file (python -m mpidec.run --out run.h5)")
     try:
         with h5py.File(path, "r") as file:
             schema = file.attrs.get("schema")

@@ -1,4 +1,4 @@
-"""The collective side of recording: every rank hands in its rows, rank 0 writes the file."""
+"""Collective recording: every rank contributes its rows, and rank 0 writes the file."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import numpy as np
 from .runfile import RunFile, last_checkpoint
 
 State = TypeVar("State", bound=tuple)
-_COUNTERS = "counters"                              # time, rounds, bytes: beside the fields of the state
-_LARGEST_TOPOLOGY = 5_000_000                       # entries of W up to which it is worth storing
+_COUNTERS = "counters"                              # dataset of time, rounds, bytes, next to the fields of the state
+_LARGEST_TOPOLOGY = 5_000_000                       # largest number of entries of W that is stored
 
 
 @dataclass(frozen=True)
 class Record:
-    """Where and what to record; `solve(record="run.h5")` is short for `solve(record=Record("run.h5"))`.
+    """Recording options; `solve(record="run.h5")` is short for `solve(record=Record("run.h5"))`.
 
     Parameters
     ----------
     path : str or path
-        The HDF5 file; an existing one is replaced.
+        HDF5 file; an existing one is replaced.
     trajectory : bool
-        Whether the iterates of all agents are stored at every record, `n * d` numbers each.
+        Whether every record includes the iterates of all agents, `n * d` numbers.
     flush_seconds, checkpoint_seconds : float
-        How often the file is brought up to date, and how often a state to resume from is stored.
+        Intervals at which the file is brought up to date, and at which a state to resume from is stored.
     resume : bool
-        Continue the run in `path` from its last checkpoint; what was recorded after it is recorded again.
+        Whether to continue the run in `path` from its last checkpoint; later records are replaced.
     config : str
         TOML text that reruns the experiment.
 
@@ -48,9 +48,9 @@ class Record:
 
 
 class Recorder(Generic[State]):
-    """Writes one run: gathers rows on rank 0, which owns the file.
+    """Collective writer of one run; rank 0 gathers the rows and owns the file.
 
-    An error of the file (a full disk, say) is kept in `error` on rank 0, for the caller to raise on all ranks together.
+    A file error (such as a full disk) is kept in `error` on rank 0, for the caller to raise on all ranks.
     """
 
     def __init__(self, net: Any, spec: Record, state: State, per_edge: tuple[str, ...]):
@@ -65,14 +65,14 @@ class Recorder(Generic[State]):
 
     def create(self, row_shape: tuple[int, ...], names: tuple[str, ...], state: State, topology: Any,
                meta: Mapping[str, Any]) -> None:
-        """Begin a new file; collective, an error is raised on all ranks."""
+        """Create a new file; collective; an error is raised on all ranks."""
         shapes = {name: self._stacked(name, value) for name, value in zip(state._fields, state)}    # type: ignore[attr-defined]
         self._on_root(lambda: RunFile(
             self._spec.path, n=self._net.n, row_shape=row_shape, metrics=names, meta=meta, topology=_phases(topology),
             trajectory=self._spec.trajectory, state=shapes, flush_seconds=self._spec.flush_seconds))
 
     def resume(self, meta: Mapping[str, Any]) -> tuple[int, State, np.ndarray]:
-        """Reopen the file, and return the step, the state and the counters of its last checkpoint; collective."""
+        """Reopen the file and return the step, the state and the counters of its last checkpoint; collective."""
         def load() -> tuple[int, dict[str, Any]]:
             step, state = last_checkpoint(self._spec.path)
             self._file = RunFile.resume(self._spec.path, step, meta=meta, flush_seconds=self._spec.flush_seconds)
@@ -83,7 +83,7 @@ class Recorder(Generic[State]):
         step, counters = self._net.comm.bcast((step, stored.pop(_COUNTERS, np.zeros(3))))
         kinds = self._net.comm.bcast({name: np.ndim(value) > 0 for name, value in stored.items()})
         if set(kinds) != set(self._state._fields):                                                  # type: ignore[attr-defined]
-            raise ValueError(f"{self._spec.path}: its checkpoint has the fields {', '.join(sorted(kinds))}, expected "
+            raise ValueError(f"{self._spec.path}: the checkpoint has the fields {', '.join(sorted(kinds))}, expected "
                              f"{', '.join(self._state._fields)}: resume with the solver that wrote it")     # type: ignore[attr-defined]
         fields = {}
         for name in self._state._fields:                                                            # type: ignore[attr-defined]
@@ -92,18 +92,18 @@ class Recorder(Generic[State]):
         return step, self._state(**fields), counters
 
     def append(self, step: int, metrics: Mapping[str, float], X: np.ndarray) -> None:
-        """Add a record; collective when the trajectory is stored."""
+        """Add a record; collective if the trajectory is stored."""
         stack = self._net.gather(X) if self._spec.trajectory else None
         self._try(lambda: self._file.append(step, metrics, stack))                                  # type: ignore[union-attr]
 
     def checkpoint(self, step: int, s: State, counters: np.ndarray) -> None:
-        """Store the state after `step` steps, so that the run can resume there; collective."""
+        """Store the state after `step` steps, from which the run can be resumed; collective."""
         stored = {name: self._gather(name, value) for name, value in zip(s._fields, s)}             # type: ignore[attr-defined]
         stored[_COUNTERS] = counters
         self._try(lambda: self._file.checkpoint(step, stored))                                      # type: ignore[union-attr]
 
     def finish(self, X: np.ndarray, outcome: str, steps: int) -> None:
-        """Write the result and close the file; collective, an error is raised on all ranks."""
+        """Write the result and close the file; collective; an error is raised on all ranks."""
         stack = self._net.gather(X)
 
         def write() -> None:
@@ -113,7 +113,7 @@ class Recorder(Generic[State]):
         self._net.agree(self.error)
 
     def abandon(self) -> None:
-        """Close the file as it is, without a word: the run has failed already."""
+        """Close the file of a failed run and ignore errors, because the failure itself is raised elsewhere."""
         if self._file is not None:
             self.error = None
             self._try(self._file.close)
@@ -142,7 +142,7 @@ class Recorder(Generic[State]):
 
 
 def _phases(topology: Any) -> list[Any] | None:
-    """The matrices to store: of one period, if they are not too many or too large."""
+    """Return the mixing matrices of one period, or None if there is no period or they are too large."""
     if topology.period is None:
         return None
     phases = [topology.at(k).W for k in range(topology.period)]

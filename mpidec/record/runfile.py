@@ -1,4 +1,4 @@
-"""Writing the file of a run: metrics, trajectory, checkpoints and result, complete at every moment."""
+"""Writer of run files: metrics, trajectory, checkpoints and result, readable at any time."""
 
 from __future__ import annotations
 
@@ -20,49 +20,50 @@ from .reader import RUNNING, SCHEMA, last_checkpoint, open_run
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-COUNTERS = frozenset({"step", "rounds", "messages", "bytes"})  # stored as int64, everything else as float64
+COUNTERS = frozenset({"step", "rounds", "messages", "bytes"})  # stored as int64; all other metrics as float64
 BUFFER_BYTES, BUFFER_ROWS = 16 << 20, 8192
 CHUNK_BYTES, CHUNK_ROWS = 256 << 10, 1024
 REMEDY = {
     errno.ENOSPC: "free some space or record less often (every=...)",
     errno.EDQUOT: "free some of the quota or record less often (every=...)",
-    errno.EFBIG: "raise the limit on the size of a file (ulimit -f) or record less often (every=...)",
+    errno.EFBIG: "raise the file size limit (ulimit -f) or record less often (every=...)",
 }
 
 
 class RunFile:
-    """The file of a run, written by one process.
+    """Run file, written by one process.
 
-    Records are buffered and flushed when ``flush_seconds`` have passed or 16 MB are waiting.  At every moment after the
-    first flush the file opens with plain ``h5py.File(path, "r")`` and holds every flushed record, the writer being
+    Records are buffered and flushed when ``flush_seconds`` have passed or 16 MB are waiting.  At any time after the
+    first flush, the file opens with plain ``h5py.File(path, "r")`` and holds every flushed record, whether the writer is
     alive, finished or killed.
 
     Parameters
     ----------
-    path : name of the file; an older one of that name is replaced when the first record is flushed, not before
+    path : name of the file; an existing file is replaced when the first record is flushed, not before
     n : number of agents
     row_shape : shape of one agent's iterate, ``(d,)``
-    metrics : names of the metrics of a record; ``step`` is always the first of them
+    metrics : names of the metrics of a record; ``step`` is always added in front
     meta : root attributes: ``mpidec`` (version), ``config`` (TOML text), ``seed``, ``ranks``, ``mpi``
     topology : mixing matrices (n, n), one per phase
-    trajectory : record all iterates; otherwise ``/trajectory/x`` and ``/trajectory/step`` are there with no rows
-    state : shape and type of each array that checkpoints will hold; one that cannot be stored is refused at once
-    dtype : type of the iterates
-    flush_seconds : the most that a kill can lose, in seconds of recording
+    trajectory : whether all iterates are recorded; if not, ``/trajectory/x`` and ``/trajectory/step`` have no rows
+    state : shape and dtype of each array of the checkpoints; a dtype that cannot be stored is refused at once
+    dtype : dtype of the iterates
+    flush_seconds : longest time between flushes, whose records are lost if the process is killed
 
     Raises
     ------
     ValueError, TypeError
-        If what is to be recorded is malformed.
+        If an argument is malformed.
     OSError
-        If the file cannot be written; later by any method, if the disk is full.  It says what is safe.
+        If the file cannot be written; raised later by any method if the disk is full.  The message states which records
+        are safe.
 
     Notes
     -----
-    MPI-free: gather on one rank and write there.  An unfinished run has the outcome ``"running"``, NaN in
-    ``/result/x``, and in its attribute ``steps`` the last step flushed.  ``/checkpoint/<name>``
-    holds the solver's state at the group's attribute ``step``.  While it is written the file takes its space on disk
-    twice: `AtomicFile` says why.
+    This class does not use MPI: gather on one rank and write there.  An unfinished run has the outcome ``"running"``,
+    NaN in ``/result/x``, and the last flushed step in the attribute ``steps``.  ``/checkpoint/<name>`` holds the solver's
+    state at the step in the group's attribute ``step``.  While it is being written, the file takes twice its size on
+    disk (see `AtomicFile`).
 
     Examples
     --------
@@ -95,7 +96,7 @@ class RunFile:
     ) -> None:
         names = [name for name in metrics if name != "step"]
         if len(set(names)) < len(names) or not all(name and "/" not in name for name in names):
-            raise ValueError(f"metrics {names}: expected different names without '/'")
+            raise ValueError(f"metrics {names}: expected different names, non-empty and without '/'")
         for name, (_, kind) in (state or {}).items():
             _check_storable(name, np.dtype(kind))
         created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -111,19 +112,19 @@ class RunFile:
         meta: Mapping[str, str | int] | None = None,
         flush_seconds: float = 2.0,
     ) -> RunFile:
-        """Open the file of an earlier run to go on after ``step``; later records are dropped.
+        """Open the file of an earlier run to continue after ``step``; later records are dropped.
 
         Parameters
         ----------
         path : name of the file
         step : last step to keep (default: that of the last checkpoint)
-        meta : root attributes to change (``ranks``, say)
-        flush_seconds : as above
+        meta : root attributes to change, such as ``ranks``
+        flush_seconds : as in the constructor
 
         Raises
         ------
         ValueError
-            If it is not the file of a run, or has no checkpoint.
+            If it is not a run file, or ``step`` is not given and there is no checkpoint.
         """
         step = last_checkpoint(path)[0] if step is None else step
         with open_run(path) as file:
@@ -149,9 +150,9 @@ class RunFile:
         return self
 
     def append(self, step: int, metrics: Mapping[str, float], X: NDArray[Any] | None = None) -> None:
-        """Record a step: its metrics and, if the trajectory is recorded, the rows X (n, d) of all agents (copied).
+        """Record a step: its metrics and, if the trajectory is recorded, a copy of the rows X (n, d) of all agents.
 
-        The first record is flushed at once.  That of the step at which a run is resumed is there already: it is kept.
+        The first record is flushed at once.  The record of the step at which a run is resumed exists already and is kept.
         """
         if len(self._rows) >= self._capacity:  # an earlier flush failed
             self.flush()
@@ -174,19 +175,19 @@ class RunFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write the buffered records; when this returns they outlive the process."""
+        """Write the buffered records, which then outlive the process."""
         if self._rows:
             with self._update():
                 pass
 
     def checkpoint(self, step: int, state: Mapping[str, ArrayLike]) -> None:
-        """Replace the checkpoint by the solver's state after ``step``, together with all records so far.
+        """Replace the checkpoint by the solver's state after ``step`` steps, and flush all records.
 
-        A kill meanwhile leaves the former checkpoint.
+        If the process is killed during the call, the previous checkpoint remains.
 
         Parameters
         ----------
-        step : steps made
+        step : number of steps made
         state : arrays and numbers by name
         """
         arrays = {name: np.asarray(value) for name, value in state.items()}
@@ -207,7 +208,7 @@ class RunFile:
             group.attrs["step"] = step
 
     def finish(self, x: ArrayLike, outcome: str, steps: int) -> None:
-        """Write the result, all agents' rows x (n, d), and how the run ended, together with the last records."""
+        """Write the result (the rows x (n, d) of all agents), the outcome of the run, and the remaining records."""
         x = np.asarray(x)
         if x.shape != self._shape:
             raise ValueError(f"result x has shape {x.shape}, expected {self._shape}: all agents' rows")
@@ -215,7 +216,7 @@ class RunFile:
             _set_result(file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps)
 
     def close(self) -> None:
-        """Flush what is buffered and close.  May be called again."""
+        """Flush the buffered records and close the file.  May be called again."""
         try:
             if not (self._file.closed or self._failed):
                 self.flush()
@@ -226,7 +227,7 @@ class RunFile:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with suppress(OSError) if error else nullcontext():  # the first error is the one to tell
+        with suppress(OSError) if error else nullcontext():  # the first error takes precedence
             self.close()
 
     def _begin(
@@ -246,13 +247,13 @@ class RunFile:
         self._seconds, self._due = seconds, 0.0
         self._exists = self._failed = False
         self._flushed = 0
-        self._last = self._resumed = -1  # steps of the last record, and of the last one that an earlier run wrote
+        self._last = self._resumed = -1  # steps of the last record, and of the last record before a resume
 
     @contextmanager
     def _update(self) -> Iterator[Any]:
-        """One update of the file, which carries the buffered records, too."""
+        """Update of the file that also writes the buffered records."""
         if self._file.closed:
-            raise ValueError(f"{self._file.path} is closed: nothing can be recorded any more")
+            raise ValueError(f"{self._file.path} is closed: nothing more can be recorded")
         try:
             with self._file.update() as file:
                 if not self._exists:
@@ -261,7 +262,7 @@ class RunFile:
                 yield file
         except OSError as error:
             self._failed = True
-            if isinstance(error, FileExistsError):  # another run took the name
+            if isinstance(error, FileExistsError):  # another program replaced the file
                 raise
             raise self._explain(error) from error
         self._exists, self._failed = True, False
@@ -290,7 +291,7 @@ class RunFile:
                 group[name] = getattr(W, name)
 
     def _chunks(self) -> tuple[int, ...]:
-        """Chunks of about 256 KB, of whole records or of whole rows of one."""
+        """Return the shape of chunks of about 256 KB: whole records, or whole rows of one record."""
         n, *row = self._shape
         size = max(self._dtype.itemsize * int(np.prod(row)), 1)
         agents = min(max(CHUNK_BYTES // size, 1), n)
@@ -312,7 +313,7 @@ class RunFile:
     def _explain(self, error: OSError) -> OSError:
         saved = f"its first {self._flushed} records are safe" if self._exists else "nothing was written"
         what = os.strerror(error.errno) if error.errno else str(error)
-        remedy = REMEDY.get(error.errno or 0, "see that the disk and the folder are there and writable")
+        remedy = REMEDY.get(error.errno or 0, "check that the disk and the folder exist and are writable")
         text = f"cannot write {self._file.path}: {what}; {saved}; {remedy}"
         return OSError(error.errno, text) if error.errno else OSError(text)
 

@@ -1,12 +1,12 @@
-"""Graphs and mixing matrices, frozen; schedules of them for time-varying networks.
+"""Topologies: immutable graphs with mixing matrices, and schedules of them for time-varying networks.
 
-Every function of `CATALOGUE` makes a `Topology` or a `Schedule` from the number of agents n; `from_weights`,
-`from_networkx` and `cycle` make them from what the user has.  The weights of the edges are described in
-`mpidec.topology.weights`.
+Each function in `CATALOGUE` builds a `Topology` or a `Schedule` from the number of agents n; `from_weights`,
+`from_networkx` and `cycle` build one from a matrix, a networkx graph and a list of topologies.  Edge weights are
+described in `mpidec.topology.weights`.
 
-A further graph: its rule goes into `rules` and its function into `static` (a circulant's into `circulant`, a random
-graph's into `random_graphs`).  A further schedule: a module like `one_peer`, which lists the phases.  Imported here, it
-is in the catalogue.
+To add a graph, put its rule into `rules` and its function into `static` (a circulant graph into `circulant`, a random
+graph into `random_graphs`).  To add a schedule, write a module like `one_peer` that lists the phases.  A function that
+is imported here and takes n as its first parameter is in the catalogue.
 """
 from collections.abc import Callable
 from inspect import isfunction, signature
@@ -34,7 +34,7 @@ from .static import star as star
 from .static import torus as torus
 from .topology import Topology as Topology
 
-# What can be made from a number of agents: all functions above whose first parameter is n.
+# Catalogue: every function imported above whose first parameter is n.
 CATALOGUE: dict[str, Callable[..., Topology | Schedule]] = {
     name: make for name, make in sorted(globals().items())
     if isfunction(make) and next(iter(signature(make).parameters)) == "n"

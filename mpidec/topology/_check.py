@@ -1,4 +1,4 @@
-"""Checks of arguments, worded alike throughout the catalogue."""
+"""Argument checks with uniform error messages."""
 from __future__ import annotations
 
 import difflib
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def integer(where: str, name: str, value: Any, least: int = 1) -> int:
-    """Return `value` as an int that is at least `least`; `where` is who asks, `name` the argument."""
+    """Return `value` as an int >= `least`; errors name the caller `where` and the argument `name`."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
@@ -38,15 +38,15 @@ def real(where: str, name: str, value: Any, low: float = -math.inf, high: float 
 
 
 def block(where: str, lo: Any, hi: Any, n: int) -> tuple[int, int]:
-    """Return the agents lo, ..., hi - 1 as two ints with 0 <= lo <= hi <= n."""
+    """Return the bounds of the block of agents lo, ..., hi - 1 as two ints with 0 <= lo <= hi <= n."""
     lo, hi = integer(where, "lo", lo, 0), integer(where, "hi", hi, 0)
     if not lo <= hi <= n:
-        raise ValueError(f"{where}: agents {lo}:{hi} asked for, expected 0 <= lo <= hi <= n = {n}")
+        raise ValueError(f"{where}: agents {lo}:{hi} are out of range, expected 0 <= lo <= hi <= n = {n}")
     return lo, hi
 
 
 def agent(where: str, value: Any, n: int, name: str = "agent") -> int:
-    """Return `value` as an agent's number in 0, ..., n - 1."""
+    """Return `value` as an agent number in 0, ..., n - 1."""
     number = integer(where, name, value, 0)
     if number >= n:
         raise ValueError(f"{where}: {name} {number} does not exist, expected 0 <= {name} < n = {n}")
@@ -54,7 +54,7 @@ def agent(where: str, value: Any, n: int, name: str = "agent") -> int:
 
 
 def choice(where: str, name: str, value: Any, known: Iterable[Any], more: str = "") -> Any:
-    """Return `value` if it is one of `known`; otherwise the error names them, the nearest one first."""
+    """Return `value` if it is one of `known`; otherwise the error lists them and suggests the closest match."""
     known = tuple(known)
     if not isinstance(value, (bool, np.bool_)) and any(type(value) is type(k) and value == k for k in known):
         return value

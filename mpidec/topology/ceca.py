@@ -1,4 +1,4 @@
-"""The communication-optimal exact consensus algorithm (CECA): who talks to whom, round by round."""
+"""Communication schedule of CECA, the communication-optimal exact consensus algorithm."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from .weights import EdgeWeights, Weighted
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CecaRound(Topology):
-    r"""A round of CECA: a permutation P of the agents, and W = (I + P) / 2.
+    r"""One round of CECA: W = (I + P) / 2 with a permutation P of the agents.
 
     Parameters
     ----------
     name, source
         As of `Topology`.
     digit : int
-        The round's binary digit of n - 1, most significant first: which of x and y is sent (1: x, 0: y).
+        Binary digit of n - 1 that belongs to the round, most significant first: 1 if x is sent, 0 if y is.
     count : int
-        How many other agents' values an agent's x holds before the round.
+        Number of other agents' values that an agent's x contains before the round.
     next_digit : int
-        The digit of the round after; the first round's, 1, after the last.
+        Digit of the next round; after the last round, that of the first, which is 1.
     """
 
     digit: int
@@ -34,40 +34,41 @@ class CecaRound(Topology):
 
 
 def ceca(n: int, ports: int = 2, parity: str = "paper") -> Schedule:
-    r"""Communication patterns of CECA: an exact average of any number of agents in ceil(log2 n) rounds.
+    r"""CECA: exact averaging over any number of agents in ceil(log2 n) rounds.
 
     With :math:`\delta_0 \delta_1 \dots \delta_{\tau-1}` the binary digits of n - 1, :math:`n_0 = 0` and
     :math:`n_{r+1} = 2 n_r + \delta_r`, in round :math:`r = k \bmod \tau` agent i receives from s(i),
 
     .. math:: W^{(k)} = \tfrac12 (I + P), \quad P_{i,s(i)} = 1, \qquad s(i) = i - n_r - \delta_r \pmod n
 
-    with two ports, and with one port i and s(i) are a pair, :math:`2 n_r + 1` apart.
+    with two ports; with one port, i and s(i) are a pair of agents :math:`2 n_r + 1` apart.
 
     Parameters
     ----------
     n : int
         Number of agents, at least 1; even (or 1) with one port.
     ports : int
-        2: an agent sends to one agent and receives from another.  1: it sends to and receives from the same one.
+        2: an agent sends to one agent and receives from another.  1: it sends to and receives from the same agent.
     parity : str
-        Which agents of `ports=1` pair with the agent after them, counted from 0: "paper", the even ones; "repository",
-        the odd ones.  The two differ by a relabelling of the agents.
+        With one port, the agents i that pair with agent :math:`i + 2 n_r + 1`: those with even i ("paper") or with odd
+        i ("repository").  The two choices differ only by a relabelling of the agents.
 
     Returns
     -------
     Schedule
-        Doubly stochastic, of period ceil(log2 n).  Each round is a `Topology` that also has `digit`, `count` (n_r) and
-        `next_digit`, from which the solver makes its weights.
+        Doubly stochastic, with period ceil(log2 n) (1 for n = 1).  Each round is a `CecaRound`: a `Topology` with
+        `digit`, `count` (n_r) and `next_digit`, from which the solver computes its weights.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range, or n is odd with one port.
+        An argument has the wrong type or is out of range, or n > 1 is odd with one port.
 
     Notes
     -----
-    The average becomes exact with CECA's two vectors x and y per agent; the product of the W above is that of x alone
-    whenever n is a power of two.  One vector is sent and one received per agent and round.
+    The average is exact with CECA's two vectors x and y per agent.  If n is a power of two, x alone suffices: the
+    product of the matrices W over a period is then the exact average.  Each agent sends one vector and receives one in
+    each round.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Circulants: every agent does what agent 0 does, shifted round the ring; O(degree) memory for the rows asked for."""
+"""Circulant graphs: all agents have the same hops to their neighbours; a row of W needs O(degree) memory."""
 from __future__ import annotations
 
 import hashlib
@@ -15,16 +15,16 @@ from .weights import WeightsLike, resolve
 
 
 def ring(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
-    r"""Ring: every agent averages with the one before and the one after it.
+    r"""Ring: every agent averages with its predecessor and its successor.
 
     .. math:: W_{i,i-1} = W_{i,i} = W_{i,i+1} = 1/3 \quad (\mathrm{mod}\ n)
 
     Parameters
     ----------
     n : int
-        Number of agents, at least 1; the two of `ring(2)` share one edge, with weights 1/2.
+        Number of agents, at least 1; `ring(2)` has one edge, with weights 1/2.
     weights : str or float
-        See `mpidec.topology.weights`.
+        Edge weights, see `mpidec.topology.weights`.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def ring(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range.
+        An argument has the wrong type or is out of range.
 
     Examples
     --------
@@ -49,14 +49,14 @@ def ring(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
 
 
 def complete(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
-    """Complete graph: everybody averages with everybody, exactly and in one step.
+    """Complete graph: every agent averages with all others, which is exact in one step.
 
     Parameters
     ----------
     n : int
         Number of agents, at least 1.
     weights : str or float
-        See `mpidec.topology.weights`; by default all entries of W are 1/n.
+        Edge weights, see `mpidec.topology.weights`; by default all entries of W are 1/n.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def complete(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range.
+        An argument has the wrong type or is out of range.
 
     Examples
     --------
@@ -88,9 +88,9 @@ def exponential(n: int, base: int = 2, *, weights: WeightsLike = "metropolis") -
     n : int
         Number of agents, at least 1.
     base : int
-        The distances are the powers of `base` below n.
+        The hops are the powers of `base` below n.
     weights : str or float
-        See `mpidec.topology.weights`.
+        Edge weights, see `mpidec.topology.weights`.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def exponential(n: int, base: int = 2, *, weights: WeightsLike = "metropolis") -
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range.
+        An argument has the wrong type or is out of range.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def exponential(n: int, base: int = 2, *, weights: WeightsLike = "metropolis") -
 
 
 def symmetric_exponential(n: int, base: int = 4, *, weights: WeightsLike = "metropolis") -> Topology:
-    """Symmetric exponential graph: agents at a distance 1, base, base^2, ... on the ring are neighbours.
+    """Symmetric exponential graph: agents at distance 1, base, base^2, ... on the ring are neighbours.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def symmetric_exponential(n: int, base: int = 4, *, weights: WeightsLike = "metr
     base : int
         The distances along the ring are the powers of `base` up to n // 2, in both directions.
     weights : str or float
-        See `mpidec.topology.weights`.
+        Edge weights, see `mpidec.topology.weights`.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def symmetric_exponential(n: int, base: int = 4, *, weights: WeightsLike = "metr
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range.
+        An argument has the wrong type or is out of range.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def _powers(base: int, most: int) -> list[int]:
 
 
 def circulant(name: str, n: int, hops: Sequence[int] | NDArray[np.int64], weights: WeightsLike) -> Topology:
-    """Return the topology in which agent i sends to i + h (mod n) for each hop h; 0 and repetitions are dropped."""
+    """Return the topology in which agent i sends to i + h (mod n) for each hop h; zero hops and duplicates are dropped."""
     distances = np.unique(np.asarray(hops, np.int64) % n)
     distances = distances[distances > 0]
     graph = _CirculantDegrees(n, distances)
@@ -174,10 +174,12 @@ def circulant(name: str, n: int, hops: Sequence[int] | NDArray[np.int64], weight
 
 
 class _CirculantDegrees:
+    """Degrees of a circulant graph, for `weights.resolve`."""
+
     def __init__(self, n: int, hops: NDArray[np.int64]) -> None:
         self.n, self.hops = n, hops
         self.regular: int | None = len(hops)
-        self.most = len(hops)
+        self.max_degree = len(hops)
         self.directed = not np.array_equal(hops, np.sort(n - hops))
 
     def laplacian(self) -> tuple[float, float]:
@@ -187,18 +189,18 @@ class _CirculantDegrees:
 
 
 class Circulant(Source):
-    """W[i, (i - h) mod n] = weight of the hop h, for each of a few hops; hop 0 is the agent itself.
+    """Circulant mixing matrix: W[i, (i - h) mod n] is the weight of hop h; hop 0 is the agent itself.
 
-    Doubly stochastic whatever the hops, and normal: a Fourier transform of the weights gives the eigenvalues.
+    Doubly stochastic for any hops, and normal: its eigenvalues are the Fourier transform of the weights.
 
     Parameters
     ----------
     n : int
         Number of agents.
     hops : (D + 1,) int array
-        0 and the D distances, ascending and distinct, below n.
+        0 and the D hops to neighbours, ascending and distinct, below n.
     weights : (D + 1,) float array
-        A weight for each hop; their sum is 1.
+        One weight per hop; they sum to 1.
     """
 
     kind = "doubly"
@@ -238,8 +240,8 @@ class Circulant(Source):
 def _runs(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int, hi: int) -> Iterator[Run]:
     """Yield the runs of the rows lo, ..., hi - 1.
 
-    Between two consecutive hops, h_k <= i < h_{k+1}, the sorted columns of row i are those of one pattern plus i:
-    i - h_k < ... < i - h_0 = i, and then, wrapped around, i + n - h_D < ... < i + n - h_{k+1}.
+    Between two consecutive hops, h_k <= i < h_{k+1}, the sorted columns of row i are i plus a fixed pattern:
+    i - h_k < ... < i - h_0 = i, followed by those that wrap around, i + n - h_D < ... < i + n - h_{k+1}.
     """
     k = int(np.searchsorted(hops, lo, "right")) - 1
     start = lo

@@ -1,4 +1,4 @@
-"""Topologies of the user's own: from a matrix, and from a networkx graph."""
+"""Topologies from a given matrix or networkx graph."""
 from __future__ import annotations
 
 from collections.abc import Hashable
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 
 def from_weights(W: ArrayLike | csr_array, *, signed: bool = False, connected: bool = True) -> Topology:
-    """Topology of any mixing matrix: W[i, j] multiplies what agent i receives from agent j.
+    """Topology with a given mixing matrix: W[i, j] multiplies what agent i receives from agent j.
 
     Parameters
     ----------
     W : (n, n) array_like or scipy.sparse matrix
-        Real and finite; each row, or each column, sums to 1 within 1e-10.  Taken as it is, in float64.
+        Real and finite; each row, or each column, sums to 1 within 1e-10.  Copied to float64 without normalization.
     signed : bool
-        Accept negative weights.
+        Whether negative weights are accepted.
     connected : bool
-        Refuse a graph that is not connected (strongly, if it is directed).
+        Whether a graph that is not connected (strongly, if it is directed) is refused.
 
     Returns
     -------
     Topology
-        `kind` and `directed` are found out from W.
+        `kind` and `directed` are determined from W.
 
     Raises
     ------
     TypeError
-        W is not made of real numbers.
+        W is not a matrix of real numbers.
     ValueError
-        W has another shape, an entry or a sum that is not allowed, or a graph that is not connected.
+        W has the wrong shape, an invalid entry or sum, or a graph that is not connected.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def from_weights(W: ArrayLike | csr_array, *, signed: bool = False, connected: b
     matrix = _matrix(W)
     _check_entries(matrix, signed)
     _check_sums(matrix)
-    return _connected("from_weights", Stored(matrix), connected)
+    return _topology("from_weights", Stored(matrix), connected)
 
 
 def from_networkx(G: networkx.Graph, weights: WeightsLike = "metropolis", *, connected: bool = True) -> Topology:
@@ -57,25 +57,25 @@ def from_networkx(G: networkx.Graph, weights: WeightsLike = "metropolis", *, con
     Parameters
     ----------
     G : networkx.Graph or networkx.DiGraph
-        Agents are the nodes; if these are not 0, ..., n - 1, they are numbered in sorted order.  Self-loops are
-        dropped, the parallel edges of a multigraph are one edge.
+        The nodes are the agents; if they are not 0, ..., n - 1, they are numbered in sorted order.  Self-loops are
+        dropped, and parallel edges of a multigraph count as one edge.
     weights : str or float
-        See `mpidec.topology.weights`, and "weight": W[v, u] is the attribute "weight" of the edge u -> v (the sum over
-        parallel edges) and W[v, v] what is left of 1.  The attribute is ignored otherwise.
+        Edge weights, see `mpidec.topology.weights`; or "weight": W[v, u] is the attribute "weight" of the edge u -> v
+        (the sum over parallel edges) and W[v, v] is the remainder to 1.  Otherwise the attribute is ignored.
     connected : bool
-        Refuse a graph that is not connected (strongly, if it is directed).
+        Whether a graph that is not connected (strongly, if it is directed) is refused.
 
     Returns
     -------
     Topology
-        Doubly stochastic with metropolis weights; a directed graph has these only if it is regular.
+        Doubly stochastic with metropolis weights; these require a directed graph to be regular.
 
     Raises
     ------
     TypeError
-        G is no networkx graph, or its nodes cannot be sorted.
+        G is not a networkx graph, or its nodes cannot be sorted.
     ValueError
-        G is empty or not connected, or the weights do not exist on it.
+        G is empty or not connected, or the weights are not defined on it.
 
     Examples
     --------
@@ -100,16 +100,16 @@ def from_networkx(G: networkx.Graph, weights: WeightsLike = "metropolis", *, con
     A = csr_array((A.data[off], (A.row[off], A.col[off])), shape=A.shape)
     A.sum_duplicates()
     if not by_attribute:
-        return _connected(where, stored(where, A, weights), connected)
+        return _topology(where, stored(where, A, weights), connected)
     matrix = csr_array(A + diags_array(1 - A.sum(axis=1)))
     _check_entries(matrix, signed=False, where=where)
-    return _connected(where, Stored(matrix), connected)
+    return _topology(where, Stored(matrix), connected)
 
 
 def _matrix(W: Any) -> csr_array:
     where = "from_weights"
     if hasattr(W, "adj") or isinstance(W, Topology):
-        remedy = "pass it as it is" if isinstance(W, Topology) else "from_networkx takes a graph"
+        remedy = "it is a topology already" if isinstance(W, Topology) else "from_networkx takes a graph"
         raise TypeError(f"{where}: expected a matrix, got {type(W).__name__} ({remedy})")
     from scipy.sparse import csr_array, issparse
     if not issparse(W):
@@ -146,8 +146,8 @@ def _check_sums(matrix: csr_array) -> None:
                          "(metropolis weights of the same graph: topology.from_networkx(G))")
 
 
-def _connected(name: str, source: Stored, demanded: bool) -> Topology:
-    if demanded and not source.connected:
+def _topology(name: str, source: Stored, connected: bool) -> Topology:
+    if connected and not source.connected:
         parts, label = source.parts
         other = int(np.argmax(label != label[0]))
         how = "strongly connected" if source.directed else "connected"

@@ -1,4 +1,4 @@
-"""Schedules in which every agent talks to one peer at a time."""
+"""One-peer schedules: in each step an agent sends to a single peer."""
 from __future__ import annotations
 
 from . import _check
@@ -20,17 +20,17 @@ def one_peer_exponential(n: int) -> Schedule:
     Returns
     -------
     Schedule
-        Doubly stochastic, of period tau (1 for n <= 2); its product over a period is the exact average if and only if
+        Doubly stochastic, with period tau (1 for n <= 2); its product over a period is the exact average if and only if
         n is a power of two.
 
     Raises
     ------
     TypeError, ValueError
-        n is no integer >= 1.
+        n is not an integer >= 1.
 
     Notes
     -----
-    One vector is sent and one received per agent and step.
+    Each agent sends one vector and receives one in each step.
 
     Examples
     --------

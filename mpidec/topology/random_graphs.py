@@ -1,4 +1,4 @@
-"""Random connected graphs: drawn from a seed, the same on every rank."""
+"""Random connected graphs, drawn from a seed and identical on every rank."""
 from __future__ import annotations
 
 import math
@@ -12,34 +12,35 @@ from . import _check
 from .topology import Topology
 from .weights import WeightsLike, stored
 
-ATTEMPTS = 100         # draws from one seed before giving up
+ATTEMPTS = 100         # graphs drawn from one seed before giving up
 
 Edges = tuple[NDArray[Any], NDArray[Any]]
 
 
 def erdos_renyi(n: int, p: float | None = None, seed: int = 0, *, weights: WeightsLike = "metropolis") -> Topology:
-    r"""Erdos-Renyi graph: each pair of agents is joined with probability p, independently; connected.
+    r"""Connected Erdos-Renyi graph: each pair of agents is joined independently with probability p.
 
     Parameters
     ----------
     n : int
         Number of agents, at least 1.
     p : float, optional
-        Probability of an edge, by default :math:`2 \ln n / n` (twice the threshold of connectivity), at most 1.
+        Probability of an edge, in (0, 1]; by default :math:`2 \ln n / n`, twice the threshold of connectivity, or 1
+        if that is smaller.
     seed : int
-        Non-negative; graphs are drawn from it until one is connected, at most 100 times.
+        Non-negative; at most 100 graphs are drawn from it until one is connected.
     weights : str or float
-        See `mpidec.topology.weights`.
+        Edge weights, see `mpidec.topology.weights`.
 
     Returns
     -------
     Topology
-        Undirected, connected, doubly stochastic with its metropolis weights.
+        Undirected, connected, doubly stochastic with metropolis weights.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range, or no graph drawn was connected.
+        An argument has the wrong type or is out of range, or none of the graphs drawn was connected.
 
     Examples
     --------
@@ -52,49 +53,49 @@ def erdos_renyi(n: int, p: float | None = None, seed: int = 0, *, weights: Weigh
     """
     where = "erdos_renyi"
     n = _check.integer(where, "n", n)
-    p = min(1.0, _threshold(n)) if p is None else _check.real(where, "p", p, 0.0, 1.0)
+    p = min(1.0, _default_p(n)) if p is None else _check.real(where, "p", p, 0.0, 1.0)
 
     def draw(rng: np.random.Generator) -> Edges:
         pairs = n * (n - 1) // 2
         gaps: list[NDArray[np.int64]] = []
         last = -1
-        while last < pairs:                             # the distances of successive edges are geometric
+        while last < pairs:                             # gaps between edge numbers are geometric
             block = np.minimum(rng.geometric(p, int(min(pairs * p, 1e6)) + 10), pairs + 1)
             gaps.append(last + np.cumsum(block))
             last = int(gaps[-1][-1])
         edge = np.concatenate(gaps)
-        edge = edge[edge < pairs]                       # the pair (i, j < i) is number i (i - 1) / 2 + j
+        edge = edge[edge < pairs]                       # edge i (i - 1) / 2 + j is the pair (i, j), j < i
         i = ((1 + np.sqrt(1 + 8 * edge.astype(float))) / 2).astype(np.int64)
         i += (i * (i + 1) // 2 <= edge).astype(np.int64) - (i * (i - 1) // 2 > edge)
         return i, edge - i * (i - 1) // 2
 
     return _draw(where, n, seed, weights, draw, f"p = {p:.4g}",
-                 f"raise p: {min(1.0, _threshold(n)):.4g} is the default")
+                 f"raise p; the default is {min(1.0, _default_p(n)):.4g}")
 
 
 def geometric(n: int, radius: float | None = None, seed: int = 0, *, weights: WeightsLike = "metropolis") -> Topology:
-    r"""Random geometric graph: agents at random places of the unit square, joined within a radius; connected.
+    r"""Connected random geometric graph: agents at random points of the unit square, joined within a radius.
 
     Parameters
     ----------
     n : int
         Number of agents, at least 1.
     radius : float, optional
-        Largest distance of neighbours, by default :math:`\sqrt{2 \ln n / n}`.
+        Largest distance between neighbours, by default :math:`\sqrt{2 \ln n / n}`.
     seed : int
-        Non-negative; graphs are drawn from it until one is connected, at most 100 times.
+        Non-negative; at most 100 graphs are drawn from it until one is connected.
     weights : str or float
-        See `mpidec.topology.weights`.
+        Edge weights, see `mpidec.topology.weights`.
 
     Returns
     -------
     Topology
-        Undirected, connected, doubly stochastic with its metropolis weights.
+        Undirected, connected, doubly stochastic with metropolis weights.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range, or no graph drawn was connected.
+        An argument has the wrong type or is out of range, or none of the graphs drawn was connected.
 
     Examples
     --------
@@ -107,7 +108,7 @@ def geometric(n: int, radius: float | None = None, seed: int = 0, *, weights: We
     """
     where = "geometric"
     n = _check.integer(where, "n", n)
-    reach = math.sqrt(_threshold(n)) if radius is None else _check.real(where, "radius", radius, 0.0)
+    reach = math.sqrt(_default_p(n)) if radius is None else _check.real(where, "radius", radius, 0.0)
 
     def draw(rng: np.random.Generator) -> Edges:
         from scipy.spatial import cKDTree
@@ -115,34 +116,34 @@ def geometric(n: int, radius: float | None = None, seed: int = 0, *, weights: We
         return pairs[:, 0], pairs[:, 1]
 
     return _draw(where, n, seed, weights, draw, f"radius = {reach:.4g}",
-                 f"raise radius: {math.sqrt(_threshold(n)):.4g} is the default")
+                 f"raise radius; the default is {math.sqrt(_default_p(n)):.4g}")
 
 
 def small_world(n: int, k: int = 4, p: float = 0.1, seed: int = 0, *, weights: WeightsLike = "metropolis") -> Topology:
-    """Watts-Strogatz small world: a ring joined to k nearest neighbours, some edges rewired at random; connected.
+    """Connected Watts-Strogatz graph: a ring with k nearest neighbours per agent, some edges rewired at random.
 
     Parameters
     ----------
     n : int
         Number of agents, at least 1.
     k : int
-        Even number of nearest neighbours on the ring, at least 2; all others where there are fewer than k.
+        Even number of nearest neighbours on the ring, at least 2; all other agents if there are fewer than k.
     p : float
-        Probability that an edge (u, u + j) becomes (u, w), w drawn from those that are no neighbours of u.
+        Probability that an edge (u, u + j) is rewired to (u, w), with w drawn from the agents not joined to u.
     seed : int
-        Non-negative; graphs are drawn from it until one is connected, at most 100 times.
+        Non-negative; at most 100 graphs are drawn from it until one is connected.
     weights : str or float
-        See `mpidec.topology.weights`.
+        Edge weights, see `mpidec.topology.weights`.
 
     Returns
     -------
     Topology
-        Undirected, connected, doubly stochastic with its metropolis weights.
+        Undirected, connected, doubly stochastic with metropolis weights.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range, or no graph drawn was connected.
+        An argument has the wrong type or is out of range, or none of the graphs drawn was connected.
 
     Examples
     --------
@@ -182,7 +183,7 @@ def small_world(n: int, k: int = 4, p: float = 0.1, seed: int = 0, *, weights: W
     return _draw(where, n, seed, weights, draw, f"k = {k}, p = {p:.4g}", "raise k or lower p")
 
 
-def _threshold(n: int) -> float:
+def _default_p(n: int) -> float:
     return 2 * math.log(n) / n if n > 1 else 1.0
 
 
@@ -190,7 +191,7 @@ def _draw(where: str, n: int, seed: int, weights: WeightsLike, draw: Callable[[n
           what: str, remedy: str) -> Topology:
     seed = _check.integer(where, "seed", seed, 0)
     for attempt in range(ATTEMPTS):
-        # The attempt is the counter's highest word: draws count up from the lowest, so that no two streams overlap.
+        # Philox counter: the attempt is the highest word; draws increment the lowest, so streams never overlap.
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed), counter=[0, 0, 0, attempt]))
         i, j = draw(rng)
         entries = np.ones(2 * len(i)), (np.r_[i, j], np.r_[j, i])

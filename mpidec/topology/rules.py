@@ -1,4 +1,4 @@
-"""Undirected graphs given by a rule: the neighbours of any agent in O(degree), nothing stored."""
+"""Undirected graphs defined by a rule: neighbours are computed on request in O(degree); nothing is stored."""
 from __future__ import annotations
 
 import math
@@ -15,37 +15,36 @@ Indices = NDArray[Any]
 
 
 class Rule(ABC):
-    """A simple undirected graph on the agents 0, ..., n - 1 without self-loops.
+    """Simple undirected graph on the agents 0, ..., n - 1 without self-loops.
 
-    A graph is one class with its `candidates`; a further one goes here, and a function that makes a topology of it
-    into `static`.
+    To add a graph, define a subclass here and a function that returns its topology in `static`.
     """
 
     n: int
     connected: bool = True
-    group: tuple[int, ...] | None = None        # see `source.Source`; only for a graph that every shift maps to itself
+    group: tuple[int, ...] | None = None        # see `source.Source`; the graph is then invariant under shifts
 
     @property
     @abstractmethod
     def degrees(self) -> tuple[int, int]:
-        """The smallest and the largest degree."""
+        """Smallest and largest degree."""
 
     @property
     @abstractmethod
     def arcs(self) -> int:
-        """Twice the number of edges."""
+        """Number of arcs, twice the number of edges."""
 
     @abstractmethod
     def candidates(self, agents: Indices) -> tuple[Indices, NDArray[np.bool_]]:
-        """Return for each agent a row of possible neighbours, and which of them are; those ascend in each row."""
+        """Return a table of possible neighbours, one row per agent, and the mask of the actual ones, ascending in each row."""
 
     def neighbors(self, lo: int, hi: int) -> tuple[Indices, Indices]:
-        """Return (indptr, indices): the sorted neighbours of the agents lo, ..., hi - 1."""
+        """Return (indptr, indices): the sorted neighbours of the agents lo, ..., hi - 1, in CSR form."""
         found, valid = self.candidates(np.arange(lo, hi, dtype=index_type(self.n, 4 * self.n)))
         return np.r_[0, np.cumsum(valid.sum(axis=1))], found[valid]
 
     def degree(self, agents: Indices) -> Indices:
-        """Return the number of neighbours of each of these agents."""
+        """Return the number of neighbours of each given agent."""
         if agents.size > self.n:
             return self.degree(np.arange(self.n))[agents]
         return self.candidates(agents)[1].sum(axis=1)
@@ -53,7 +52,7 @@ class Rule(ABC):
 
 @dataclass(frozen=True)
 class Lattice(Rule):
-    """Agents in a row-major array of the given shape, joined along every axis; `wrap` closes each axis to a ring."""
+    """Agents in a row-major array of the given shape, joined along every axis; `wrap` closes each axis into a ring."""
 
     shape: tuple[int, ...]
     wrap: bool = False
@@ -78,7 +77,7 @@ class Lattice(Rule):
     def candidates(self, agents: Indices) -> tuple[Indices, NDArray[np.bool_]]:
         axes = [(size, math.prod(self.shape[k + 1:])) for k, size in enumerate(self.shape) if size > 1]
         below, above = [], []
-        for size, stride in axes:                       # strides fall: the lower neighbours come out ascending
+        for size, stride in axes:                       # strides decrease, so lower neighbours ascend
             place = agents // stride % size
             ring = self.wrap and size > 2
             down, up = agents - stride, agents + stride
@@ -92,7 +91,7 @@ class Lattice(Rule):
             return np.empty((len(agents), 0), agents.dtype), np.empty((len(agents), 0), bool)
         found, valid = (np.stack(part, axis=1) for part in zip(*columns))
         if self.wrap:
-            found[~valid] = self.n                      # last in the order, and away
+            found[~valid] = self.n                      # sorted last, then masked out
             found = np.sort(found, axis=1)
             valid = found < self.n
         return found, valid
@@ -100,7 +99,7 @@ class Lattice(Rule):
 
 @dataclass(frozen=True)
 class BinaryTree(Rule):
-    """Agent 0 hangs on agent 1, the root of a heap: w has the parent w // 2 and the children 2 w and 2 w + 1."""
+    """Heap with root 1 and agent 0 as the root's parent: w >= 1 has the parent w // 2 and the children 2 w and 2 w + 1."""
 
     n: int
 
@@ -121,7 +120,7 @@ class BinaryTree(Rule):
 
 @dataclass(frozen=True)
 class Star(Rule):
-    """One agent in the centre, joined to all others."""
+    """Star: the agent `center` is joined to all others."""
 
     n: int
     center: int
@@ -135,7 +134,7 @@ class Star(Rule):
         return 2 * (self.n - 1)
 
     def candidates(self, agents: Indices) -> tuple[Indices, NDArray[np.bool_]]:
-        raise NotImplementedError("a star's centre has too many neighbours for a table of candidates")
+        raise NotImplementedError("Star.candidates: the centre has too many neighbours for a table (use neighbors)")
 
     def neighbors(self, lo: int, hi: int) -> tuple[Indices, Indices]:
         c = self.center
@@ -151,7 +150,7 @@ class Star(Rule):
 
 @dataclass(frozen=True)
 class Pairs(Rule):
-    """A perfect matching of an even number of agents: those of one parity pair with the agent an odd `hop` further."""
+    """Perfect matching of an even number of agents: agent i of the given parity pairs with i + hop (mod n), hop odd."""
 
     n: int
     hop: int

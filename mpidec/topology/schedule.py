@@ -1,4 +1,4 @@
-"""Time-varying topologies: a topology for every step."""
+"""Time-varying topologies: schedules of one topology per step."""
 from __future__ import annotations
 
 import operator
@@ -11,11 +11,11 @@ from .topology import Topology, fingerprint
 
 
 class Schedule(ABC):
-    """A topology for every step k = 0, 1, 2, ...
+    """Sequence of topologies, one for each step k = 0, 1, 2, ...
 
-    A schedule that repeats itself is a `Periodic`, and usually one function that lists its phases (see `one_peer` and
-    `ceca`); one that does not (random draws) derives from this class, with `period` None and an `at` that depends on
-    its seed and k alone.
+    A periodic schedule is a `Periodic`, usually built by one function that lists the phases (see `one_peer` and
+    `ceca`).  A schedule without a period (such as random draws) derives from this class, with `period` None and an
+    `at` that depends only on its seed and k.
     """
 
     name: str
@@ -30,11 +30,11 @@ class Schedule(ABC):
 
     @abstractmethod
     def spectral_gap(self) -> float:
-        """Return by what fraction a step shrinks the largest disagreement, in the (geometric) mean."""
+        """Return the spectral gap: the fraction by which a step reduces the largest disagreement, in the geometric mean."""
 
     @abstractmethod
     def fingerprint(self) -> int:
-        """Return 63 bits that the whole schedule determines: the same on every rank, in every process."""
+        """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
 
     def __eq__(self, other: object) -> bool:
         return self.fingerprint() == other.fingerprint() if isinstance(other, Schedule) else NotImplemented
@@ -45,15 +45,15 @@ class Schedule(ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Periodic(Schedule):
-    """A schedule that goes through the same phases again and again.
+    """Schedule that repeats a fixed list of phases.
 
     Parameters
     ----------
     name : str
-        What made it, e.g. "one_peer_exponential".
+        Name of the function that built it, e.g. "one_peer_exponential".
     phases : tuple of Topology
-        The topologies of the steps 0, ..., period - 1, all of one n and of one kind (doubly stochastic ones go with
-        any other).
+        The topologies of the steps 0, ..., period - 1, all with the same n and kind (doubly stochastic ones combine
+        with either of the other kinds).
 
     Examples
     --------
@@ -71,12 +71,12 @@ class Periodic(Schedule):
         for k, phase in enumerate(self.phases):
             if phase.n != first.n:
                 raise ValueError(f"{self.name}: topology {k} ({phase.name}) has {phase.n} agents and topology 0 "
-                                 f"({first.name}) {first.n}, expected the same number everywhere")
+                                 f"({first.name}) {first.n}, expected the same number in all")
         if {"row", "column"} <= {phase.kind for phase in self.phases}:
             k, j = ([phase.kind for phase in self.phases].index(kind) for kind in ("row", "column"))
             raise ValueError(f"{self.name}: topology {k} ({self.phases[k].name}) is row stochastic and topology {j} "
                              f"({self.phases[j].name}) column stochastic, expected one kind (doubly stochastic ones "
-                             "go with both)")
+                             "combine with either)")
 
     @property
     def n(self) -> int:  # type: ignore[override]
@@ -85,12 +85,12 @@ class Periodic(Schedule):
 
     @property
     def kind(self) -> str:  # type: ignore[override]
-        """What every phase is: "doubly", "row" or "column" stochastic."""
+        """Stochasticity of all phases: "doubly", "row" or "column"."""
         return next((phase.kind for phase in self.phases if phase.kind != "doubly"), "doubly")
 
     @property
     def directed(self) -> bool:  # type: ignore[override]
-        """Whether any phase is."""
+        """Whether any phase is directed."""
         return any(phase.directed for phase in self.phases)
 
     @property
@@ -109,12 +109,12 @@ class Periodic(Schedule):
         return self.phases[step % len(self.phases)]
 
     def spectral_gap(self) -> float:
-        r"""Return by what fraction a step shrinks the largest disagreement, in the geometric mean over a period.
+        r"""Return the spectral gap: the fraction by which a step reduces the largest disagreement, averaged over a period.
 
         .. math:: 1 - \sigma_2(W^{(T-1)} \cdots W^{(1)} W^{(0)})^{1/T}
 
-        with :math:`|\lambda_2|` in place of :math:`\sigma_2` where a phase is not doubly stochastic.  1 means that a
-        period averages exactly.
+        with :math:`|\lambda_2|` in place of :math:`\sigma_2` if a phase is not doubly stochastic.  The average is
+        geometric; 1 means that one period averages exactly.
 
         Examples
         --------
@@ -125,7 +125,7 @@ class Periodic(Schedule):
         return gap([phase.source for phase in self.phases], self.kind)
 
     def fingerprint(self) -> int:
-        """Return 63 bits that the name and the phases determine: the same on every rank, in every process."""
+        """Return a 63-bit hash of the name and the phases, the same on every rank and in every process."""
         return fingerprint(self.name, self.n, [phase.fingerprint() for phase in self.phases])
 
     def __repr__(self) -> str:
@@ -134,24 +134,26 @@ class Periodic(Schedule):
 
 
 def cycle(topologies: Iterable[Topology | Schedule]) -> Schedule:
-    """Given topologies one after the other, and again from the first.
+    """Periodic schedule that cycles through the given topologies.
 
     Parameters
     ----------
     topologies : iterable of Topology or Schedule
-        At least one, all of the same n.  Of a schedule with a period, one period is taken.
+        At least one, all with the same n.  A periodic schedule contributes one period.
 
     Returns
     -------
     Schedule
-        Doubly stochastic if all topologies are; row or column stochastic if some are that and the others doubly.
+        Doubly stochastic if all topologies are; row or column stochastic if some are and the others are doubly
+        stochastic.
 
     Raises
     ------
     TypeError
-        Something else than topologies was given.
+        The argument is not a list of topologies and schedules.
     ValueError
-        There are none, their n differ, or row and column stochastic ones are mixed.
+        The list is empty, the numbers of agents differ, a schedule has no period, or row and column stochastic
+        topologies are mixed.
 
     Examples
     --------

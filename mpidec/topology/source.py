@@ -1,4 +1,4 @@
-"""Where the entries of a mixing matrix come from."""
+"""Sources of mixing matrices, read by blocks of rows or columns."""
 from __future__ import annotations
 
 import hashlib
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 Run = tuple[int, int, NDArray[np.int64], NDArray[np.float64]]
 
-TOLERANCE = 1e-10      # on the sums of rows and columns that a user's matrix has
+TOLERANCE = 1e-10      # on the row and column sums of a user's matrix
 
 
 class Block(NamedTuple):
-    """Some rows of a matrix in CSR, the columns of each sorted and distinct: plain arrays, for SciPy takes long to load."""
+    """Block of rows in CSR form, with sorted and distinct columns; plain arrays, because SciPy is slow to import."""
 
     data: NDArray[np.float64]
     indices: NDArray[Any]
@@ -27,7 +27,7 @@ class Block(NamedTuple):
 
     @property
     def csr(self) -> csr_array:
-        """The same as a SciPy array, without a copy."""
+        """The block as a SciPy array, without a copy."""
         from scipy.sparse import csr_array
         W = csr_array((self.data, self.indices, self.indptr), shape=self.shape, copy=False)
         W.has_sorted_indices = True
@@ -36,11 +36,11 @@ class Block(NamedTuple):
 
 
 class Source(ABC):
-    """A mixing matrix W that can be read by blocks of rows and of columns.
+    """Mixing matrix W that can be read by blocks of rows and of columns.
 
-    What it says of W (`kind`, `directed`, `symmetric`, `connected`) is true of the numbers in W.  `group` is a shape of
-    n agents, row-major, such that W is a convolution over that product of cyclic groups, else None: a Fourier transform
-    then gives the spectrum of W (see `spectra`).
+    The attributes `kind`, `directed`, `symmetric` and `connected` describe the numerical entries of W.  `group` is the
+    row-major shape of the n agents as a product of cyclic groups over which W is a convolution, or None if there is no
+    such shape; with it, a Fourier transform gives the spectrum of W (see `spectra`).
     """
 
     n: int
@@ -64,21 +64,24 @@ class Source(ABC):
         """Return W[:, lo:hi].T, shape (hi - lo, n)."""
 
     def runs(self) -> Iterator[Run] | None:
-        """Yield runs of rows with one pattern, `(start, stop, shifts, weights)`: W[i, i + shifts[t]] = weights[t] for
-        start <= i < stop, the shifts ascending; None where W has no such structure."""
+        """Return an iterator over runs of rows with the same pattern, or None if W has no such structure.
+
+        A run `(start, stop, shifts, weights)` means W[i, i + shifts[t]] = weights[t] for start <= i < stop; the shifts
+        ascend.
+        """
         return None
 
     def matrix(self) -> csr_array:
-        """Return W, read-only."""
+        """Return W as a read-only sparse array."""
         return frozen(self.rows(0, self.n).csr)
 
     @abstractmethod
     def token(self) -> bytes:
-        """Return bytes that determine W."""
+        """Return bytes that identify W, for fingerprints."""
 
 
 class Stored(Source):
-    """A matrix given by its entries: checked by `explicit.from_weights`, or computed from a stored graph."""
+    """Mixing matrix stored entry by entry, checked by the caller or computed from a stored graph."""
 
     def __init__(self, W: csr_array) -> None:
         self.W = canonical(W)
@@ -120,7 +123,7 @@ class Stored(Source):
 
 
 def assemble(data: NDArray[np.float64], indices: NDArray[Any], indptr: NDArray[Any], n: int) -> Block:
-    """Return the rows of these arrays without a copy; the columns of each row must be sorted and distinct."""
+    """Return the block with these CSR arrays, without a copy; the columns of each row must be sorted and distinct."""
     return Block(data, indices, indptr, (len(indptr) - 1, n))
 
 

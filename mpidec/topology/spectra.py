@@ -1,4 +1,4 @@
-"""Spectra: Fourier transforms where W is a convolution, dense matrices where it is small, else Lanczos and Arnoldi."""
+"""Spectra of W and of graph Laplacians: Fourier transforms of convolutions, dense for small n, else Lanczos or Arnoldi."""
 from __future__ import annotations
 
 import math
@@ -13,15 +13,14 @@ from .source import Block, Source
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-DENSE = 600            # up to this many agents the spectrum comes from a dense matrix
-EXACT = 1e-13          # a contraction below this is an average that is exact up to rounding
+DENSE = 600            # largest number of agents for dense matrices
+EXACT = 1e-13          # contraction factor below which averaging counts as exact
 
 
 def gap(factors: Sequence[Source], kind: str) -> float:
-    """Return 1 - rho^(1/T), rho what the product of T mixing matrices, applied in this order, leaves of a disagreement.
+    """Return 1 - rho^(1/T) with the contraction factor rho of a product of T mixing matrices, applied in the given order.
 
-    rho is the second largest singular value of a doubly stochastic product, else the second largest modulus of its
-    eigenvalues.
+    rho is the second largest singular value if `kind` is "doubly", else the second largest modulus of an eigenvalue.
     """
     n = factors[0].n
     if n == 1:
@@ -42,7 +41,7 @@ def gap(factors: Sequence[Source], kind: str) -> float:
 
 
 def laplacian(adjacency: csr_array | Block) -> tuple[float, float]:
-    """Return the largest and the second smallest eigenvalue of an undirected graph's Laplacian, n >= 2."""
+    """Return the largest and the second smallest eigenvalue of an undirected graph's Laplacian, for n >= 2."""
     from scipy.sparse import csr_array
     n = adjacency.shape[0]
     A = csr_array((np.ones(len(adjacency.data)), adjacency.indices, adjacency.indptr), adjacency.shape)
@@ -56,7 +55,7 @@ def laplacian(adjacency: csr_array | Block) -> tuple[float, float]:
 
 
 def laplacian_of_group(adjacent: NDArray[np.float64]) -> tuple[float, float]:
-    """The same from the row of agent 0 of the adjacency matrix, in the shape of the group (see `source.Source`)."""
+    """Return the same from agent 0's row of the adjacency matrix, in the shape of the group (see `source.Source`)."""
     values = np.sort((adjacent.sum() - np.fft.fftn(adjacent).real).ravel())
     return float(values[-1]), float(values[1])
 

@@ -1,4 +1,4 @@
-"""Lattices and trees: graphs given by a rule, in O(degree) memory for the rows of W that are asked for."""
+"""Lattices and trees: graphs defined by a rule; rows of W are computed on request, in O(degree) memory each."""
 from __future__ import annotations
 
 import math
@@ -15,24 +15,24 @@ from .weights import Weighted, WeightsLike, resolve
 
 
 def chain(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
-    """Chain: a ring that is cut between the last agent and the first.
+    """Chain: a ring without the edge between the last agent and the first.
 
     Parameters
     ----------
     n : int
         Number of agents, at least 1.
     weights : str or float
-        See `mpidec.topology.weights`.
+        Edge weights, see `mpidec.topology.weights`.
 
     Returns
     -------
     Topology
-        Undirected tree, doubly stochastic with its metropolis weights, degree 2, spectral gap O(1/n^2).
+        Undirected tree, doubly stochastic with metropolis weights, degree at most 2, spectral gap O(1/n^2).
 
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range.
+        An argument has the wrong type or is out of range.
 
     Examples
     --------
@@ -54,17 +54,17 @@ def star(n: int, *, center: int = 0, weights: WeightsLike = "metropolis") -> Top
     center : int
         The agent in the centre.
     weights : str or float
-        See `mpidec.topology.weights`; metropolis weights are 1/n on every edge.
+        Edge weights, see `mpidec.topology.weights`; metropolis weights are 1/n on every edge.
 
     Returns
     -------
     Topology
-        Undirected tree, doubly stochastic with its metropolis weights, spectral gap 1/n.
+        Undirected tree, doubly stochastic with metropolis weights, spectral gap 1/n for n >= 3.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range.
+        An argument has the wrong type or is out of range.
 
     Examples
     --------
@@ -76,27 +76,27 @@ def star(n: int, *, center: int = 0, weights: WeightsLike = "metropolis") -> Top
 
 
 def grid(n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "metropolis") -> Topology:
-    """Grid: agents in an array, row by row, joined to the next ones along each axis.
+    """Grid: agents in a row-major array, joined to the adjacent ones along each axis.
 
     Parameters
     ----------
     n : int
         Number of agents, at least 1.
     shape : sequence of int, optional
-        Lengths of the axes, of product n; usually (rows, columns), by default with as many rows as the largest divisor
-        of n that is at most sqrt(n) (one row if n is prime).
+        Lengths of the axes, with product n; usually (rows, columns).  By default, the number of rows is the largest
+        divisor of n that is at most sqrt(n) (one row if n is prime).
     weights : str or float
-        See `mpidec.topology.weights`.
+        Edge weights, see `mpidec.topology.weights`.
 
     Returns
     -------
     Topology
-        Undirected, doubly stochastic with its metropolis weights, spectral gap O(1/n) on a square.
+        Undirected, doubly stochastic with metropolis weights, spectral gap O(1/n) on a square.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range.
+        An argument has the wrong type or is out of range.
 
     Examples
     --------
@@ -107,16 +107,16 @@ def grid(n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "
 
 
 def torus(n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "metropolis") -> Topology:
-    """Torus: a grid whose axes are closed to rings.
+    """Torus: a grid whose axes are closed into rings.
 
     Parameters
     ----------
     n : int
         Number of agents, at least 1.
     shape : sequence of int, optional
-        Lengths of the axes, of product n, as of `grid`.  An axis of length 2 has one edge, not two.
+        Lengths of the axes, with product n, as for `grid`.  An axis of length 2 has one edge, not two.
     weights : str or float
-        See `mpidec.topology.weights`.
+        Edge weights, see `mpidec.topology.weights`.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def torus(n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = 
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range.
+        An argument has the wrong type or is out of range.
 
     Examples
     --------
@@ -144,17 +144,18 @@ def hypercube(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     n : int
         Number of agents, a power of two.
     weights : str or float
-        See `mpidec.topology.weights`.
+        Edge weights, see `mpidec.topology.weights`.
 
     Returns
     -------
     Topology
-        Undirected, regular of degree log2 n, doubly stochastic, spectral gap 2 / (1 + log2 n).
+        Undirected, regular of degree log2 n, doubly stochastic, spectral gap 2 / (1 + log2 n) for
+        n >= 2.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range, or n is no power of two.
+        An argument has the wrong type or is out of range, or n is not a power of two.
 
     Examples
     --------
@@ -165,31 +166,31 @@ def hypercube(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     if n & (n - 1):
         low = 1 << (n.bit_length() - 1)
         raise ValueError(f"hypercube: n = {n} is not a power of two, the nearest are {low} and {2 * low} "
-                         f"(exponential({n}) has as many neighbours and takes any n)")
+                         f"(exponential({n}) has a similar degree and takes any n)")
     return _weighted("hypercube", Lattice((2,) * (n.bit_length() - 1) or (1,)), weights)
 
 
 def binary_tree(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
-    """Binary tree of RelaySGD: agent 0 hangs on agent 1, the root of a heap.
+    """Binary tree of RelaySGD: a heap with root 1, and agent 0 attached to the root.
 
-    Agent w >= 1 has the parent w // 2 and the children 2 w and 2 w + 1, as far as they exist.
+    Agent w >= 1 has the parent w // 2 and the children 2 w and 2 w + 1, if these are less than n.
 
     Parameters
     ----------
     n : int
         Number of agents, at least 1.
     weights : str or float
-        See `mpidec.topology.weights`.
+        Edge weights, see `mpidec.topology.weights`.
 
     Returns
     -------
     Topology
-        Undirected tree of degree at most 3, doubly stochastic with its metropolis weights.
+        Undirected tree of degree at most 3, doubly stochastic with metropolis weights.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is out of range.
+        An argument has the wrong type or is out of range.
 
     Examples
     --------
@@ -205,12 +206,14 @@ def binary_tree(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
 
 
 class _RuleDegrees:
+    """Degrees of a graph defined by a rule, for `weights.resolve`."""
+
     directed = False
 
     def __init__(self, graph: Rule) -> None:
         self.graph = graph
-        low, self.most = graph.degrees
-        self.regular = low if low == self.most else None
+        low, self.max_degree = graph.degrees
+        self.regular = low if low == self.max_degree else None
 
     def laplacian(self) -> tuple[float, float]:
         graph = self.graph
@@ -236,6 +239,6 @@ def _shape(where: str, n: int, shape: Sequence[int] | None) -> tuple[int, ...]:
                         f"{_shape(where, n, None)}, got {shape!r} ({type(shape).__name__})")
     sizes = tuple(_check.integer(where, "shape", size) for size in shape)
     if not sizes or math.prod(sizes) != n:
-        raise ValueError(f"{where}: shape {sizes} has {math.prod(sizes)} places for n = {n} agents, expected as many "
+        raise ValueError(f"{where}: shape {sizes} has product {math.prod(sizes)}, expected n = {n} "
                          f"(e.g. {_shape(where, n, None)})")
     return sizes

@@ -1,4 +1,4 @@
-"""A static topology: a graph with its mixing matrix."""
+"""Static topologies: a graph with its mixing matrix."""
 from __future__ import annotations
 
 import hashlib
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology:
-    r"""A graph of n agents and the weights with which they average.
+    r"""Graph of n agents with a mixing matrix W.
 
     .. math:: x_i^+ = \sum_j W_{ij} x_j, \qquad Y = W X
 
-    :math:`W_{ij}` multiplies what agent i receives from agent j; rows are receivers.  Frozen; two topologies are equal
-    if their fingerprints are.  Made by the functions of `mpidec.topology`.
+    :math:`W_{ij}` multiplies what agent i receives from agent j; rows are receivers.  Topologies are immutable, equal
+    if their fingerprints are equal, and built by the functions of `mpidec.topology`.
 
     Parameters
     ----------
     name : str
-        What made it, e.g. "ring".
+        Name of the function that built it, e.g. "ring".
     source : Source
-        Where the entries of W come from.
+        Source of the entries of W.
 
     Examples
     --------
@@ -55,12 +55,12 @@ class Topology:
 
     @property
     def kind(self) -> str:
-        """Which sums of W are 1: "doubly" (rows and columns), "row" or "column"."""
+        """Stochasticity of W, by the sums that are 1: "doubly" (rows and columns), "row" or "column"."""
         return self.source.kind
 
     @property
     def directed(self) -> bool:
-        """Whether some agent sends to another one without receiving from it."""
+        """Whether some agent sends to another without receiving from it."""
         return self.source.directed
 
     @property
@@ -70,7 +70,7 @@ class Topology:
 
     @property
     def connected(self) -> bool:
-        """Whether a path leads from every agent to every other one."""
+        """Whether there is a path from every agent to every other."""
         return self.source.connected
 
     @property
@@ -80,11 +80,11 @@ class Topology:
 
     @cached_property
     def W(self) -> csr_array:
-        """The mixing matrix, shape (n, n), float64, columns of each row sorted, read-only."""
+        """Mixing matrix, shape (n, n), float64, read-only, with sorted columns in each row."""
         return self.source.matrix()
 
     def rows(self, lo: int, hi: int) -> csr_array:
-        """Return the rows lo, ..., hi - 1 of W, shape (hi - lo, n); of a graph given by a rule, only they are made."""
+        """Return the rows lo, ..., hi - 1 of W, shape (hi - lo, n); graphs defined by a rule compute only these."""
         return self.source.rows(*_check.block(f"{self.name}.rows", lo, hi, self.n)).csr
 
     def columns(self, lo: int, hi: int) -> csr_array:
@@ -106,22 +106,22 @@ class Topology:
         return np.union1d(self.in_neighbors(i), self.out_neighbors(i))
 
     def at(self, k: int) -> Topology:
-        """Return the topology of step k, as a schedule does: this one."""
+        """Return this topology for any step k, as a schedule would."""
         return self
 
     def spectral_gap(self) -> float:
-        r"""Return by what fraction one mixing shrinks the largest disagreement.
+        r"""Return the spectral gap: the fraction by which one mixing reduces the largest disagreement.
 
         .. math:: 1 - \sigma_2(W)
 
-        with the second largest singular value of a doubly stochastic W; of a row or column stochastic one
+        with the second largest singular value of a doubly stochastic W.  For a row or column stochastic W it is
         :math:`1 - |\lambda_2(W)|` with the second largest modulus of an eigenvalue.  1 means an exact average in one
-        step, 0 that the agents never agree.
+        step, 0 that a step need not reduce the disagreement.
 
         Notes
         -----
-        A Fourier transform of the weights for circulants, tori and hypercubes of any size; a dense matrix up to 600
-        agents; ARPACK beyond, which takes long where the gap is tiny (a chain of thousands).
+        Computed by a Fourier transform of the weights for circulants, tori and hypercubes of any size, from a dense
+        matrix for up to 600 agents, and by ARPACK beyond, which is slow if the gap is tiny (a chain of thousands).
 
         Examples
         --------
@@ -134,8 +134,8 @@ class Topology:
     def to_networkx(self) -> networkx.Graph:
         """Return a networkx Graph, or a DiGraph with an edge j -> i for each weight W[i, j] if the graph is directed.
 
-        Every agent is a node and has its own weight as attribute "self_weight"; W[i, j] is attribute "weight" of the
-        edge if W is symmetric or the graph directed.  Self-loops are left out.
+        Every agent is a node with its own weight as the attribute "self_weight".  W[i, j] is the attribute "weight" of
+        the edge if W is symmetric or the graph is directed.  Self-loops are omitted.
         """
         import networkx
         W = self.W.tocoo()
@@ -150,7 +150,7 @@ class Topology:
         return G
 
     def fingerprint(self) -> int:
-        """Return 63 bits that name, n and W determine: the same on every rank, in every process."""
+        """Return a 63-bit hash of name, n and W, the same on every rank and in every process."""
         return self._fingerprint
 
     @cached_property
@@ -165,14 +165,14 @@ class Topology:
         return self.fingerprint()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}        # without what is cached
+        return {field.name: getattr(self, field.name) for field in fields(self)}        # without cached values
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, n={self.n}, kind={self.kind!r}, directed={self.directed})"
 
 
 def fingerprint(*parts: Any) -> int:
-    """Return 63 bits of a hash of the parts' representations."""
+    """Return a 63-bit hash of the representations of the parts."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

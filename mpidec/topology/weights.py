@@ -1,6 +1,6 @@
-r"""Weights for the edges of a graph, and the mixing matrices they make.
+r"""Edge weights of a graph, and the mixing matrices that they define.
 
-With d_i the degree of agent i (its in-degree and out-degree where the graph is directed), the weight of j at i is
+Let d_i be the degree of agent i (in a directed graph, its in-degree or out-degree).  The available weights are
 
 =================  ==============================================  ============================================
 name               W[i, j], j a neighbour of i                     W is
@@ -8,13 +8,13 @@ name               W[i, j], j a neighbour of i                     W is
 "metropolis"       1 / (1 + max(d_i, d_j))                         symmetric, doubly stochastic; graph undirected
 "uniform"          1 / (1 + d_i), d_i the in-degree                row stochastic; doubly on regular graphs
 "push"             1 / (1 + d_j), d_j the out-degree               column stochastic; doubly on regular graphs
-"best_constant"    2 / (lambda_1 + lambda_{n-1}) of the Laplacian  symmetric; the fastest of all constant weights
+"best_constant"    2 / (lambda_1 + lambda_{n-1}) of the Laplacian  symmetric; fastest of all constant weights
 a number w         w                                               row stochastic; doubly on balanced graphs
 =================  ==============================================  ============================================
 
-and W[i, i] is what is left of 1: of the row, or for "push" of the column.  On a regular graph (all in-degrees and
-out-degrees equal d) the first three are one and the same: 1 / (1 + d) everywhere, and "metropolis" is legal there also
-if the graph is directed.
+and W[i, i] is the remainder to 1 of the row sum, or for "push" of the column sum.  On a regular graph (all in-degrees
+and out-degrees equal d) the first three coincide: 1 / (1 + d) everywhere, and "metropolis" is then allowed for directed
+graphs too.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .source import Block, Source, Stored, assemble, index_type
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-PIECE = 1 << 14        # agents whose rows are computed at a time: what is needed meanwhile stays in the cache
+PIECE = 1 << 14        # agents whose rows are computed at a time, so that temporaries stay in the cache
 NAMES = ("metropolis", "uniform", "push", "best_constant")
 WeightsLike = str | float
 Floats = NDArray[np.float64]
@@ -40,10 +40,10 @@ Indices = NDArray[Any]
 
 
 class Degrees(Protocol):
-    """What the choice of weights asks of a graph."""
+    """Degrees of a graph, as needed to choose its weights."""
 
-    regular: int | None                                 # the degree of every agent, if they have but one
-    most: int                                           # the largest in-degree
+    regular: int | None                                 # common in- and out-degree of all agents, or None
+    max_degree: int                                     # largest in-degree
     directed: bool
 
     def laplacian(self) -> tuple[float, float]:
@@ -52,7 +52,7 @@ class Degrees(Protocol):
 
 @dataclass(frozen=True)
 class EdgeWeights:
-    """A rule of the table above, or "constant" (every edge has `value`), or "regular" (W[i, i] has it, too)."""
+    """Rule of the table above, or "constant" (every edge has `value`), or "regular" (W[i, i] equals `value` too)."""
 
     rule: str
     value: float = 0.0
@@ -65,10 +65,10 @@ class EdgeWeights:
             return 1.0 / (1 + (receiver if self.rule == "uniform" else sender))
         return np.full(len(receiver), self.value)
 
-    def own(self, incoming: Indices, outgoing: Indices, spent: Callable[[], Floats]) -> Floats:
-        """Return W[i, i] for agents given by their degrees; `spent` sums the weights of a row's other entries."""
+    def own(self, incoming: Indices, outgoing: Indices, off_diagonal: Callable[[], Floats]) -> Floats:
+        """Return W[i, i] for agents given by their degrees; `off_diagonal()` is the sum of each row's other entries."""
         if self.rule == "metropolis":
-            return 1.0 - spent()
+            return 1.0 - off_diagonal()
         if self.rule in ("uniform", "push"):
             return 1.0 / (1 + (incoming if self.rule == "uniform" else outgoing))
         if self.rule == "regular":
@@ -78,38 +78,38 @@ class EdgeWeights:
 
 
 def resolve(where: str, weights: WeightsLike, graph: Degrees) -> EdgeWeights:
-    """Return the rule that the argument `weights` stands for on this graph.
+    """Return the rule that the argument `weights` selects on this graph.
 
     Raises
     ------
     TypeError, ValueError
-        The argument is no name and no number, or its weights do not exist on this graph.
+        The argument is neither a known name nor a number, or its weights are not defined on this graph.
     """
     if isinstance(weights, str):
         name = _check.choice(where, "weights", weights, NAMES, " or a number")
         if graph.directed and graph.regular is None and name == "metropolis":
-            raise ValueError(f"{where}: metropolis weights need an undirected or a regular graph, and this one is "
+            raise ValueError(f"{where}: metropolis weights need an undirected or a regular graph, but this one is "
                              "directed with unequal degrees (weights='uniform' makes W row stochastic, "
                              "weights='push' column stochastic)")
         if name != "best_constant":
             return EdgeWeights(name) if graph.regular is None else EdgeWeights("regular", 1 / (1 + graph.regular))
         if graph.directed:
-            raise ValueError(f"{where}: best_constant weights need an undirected graph, and this one is directed "
+            raise ValueError(f"{where}: best_constant weights need an undirected graph, but this one is directed "
                              "(weights='uniform' makes W row stochastic, weights='push' column stochastic)")
-        if graph.most == 0:
+        if graph.max_degree == 0:
             return EdgeWeights("regular", 1.0)
         largest, smallest = graph.laplacian()
         return EdgeWeights("constant", 2 / (largest + smallest))
     value = _check.real(where, "weights (an edge's weight)", weights, 0.0)
-    if value * graph.most > 1 + 1e-12:
-        raise ValueError(f"{where}: an edge weight of {value:g} leaves an agent with {graph.most} in-neighbours the "
-                         f"weight {1 - value * graph.most:.3g} for itself, expected >= 0 "
-                         f"(at most {1 / graph.most:.6g} on this graph)")
+    if value * graph.max_degree > 1 + 1e-12:
+        raise ValueError(f"{where}: the edge weight {value:g} leaves {1 - value * graph.max_degree:.3g} for the own weight of an "
+                         f"agent with {graph.max_degree} in-neighbours, expected >= 0 "
+                         f"(at most {1 / graph.max_degree:.6g} on this graph)")
     return EdgeWeights("constant", value)
 
 
 class Weighted(Source):
-    """Weights on an undirected graph given by a rule; blocks of W are computed when they are asked for."""
+    """Mixing matrix of an undirected graph defined by a rule; blocks of W are computed on request."""
 
     directed = False
 
@@ -155,7 +155,7 @@ class Weighted(Source):
 
 
 def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored:
-    """Return the mixing matrix of a graph given by its entries: row i of `adjacency` holds the in-neighbours of i."""
+    """Return the mixing matrix of a stored graph; row i of `adjacency` holds the in-neighbours of agent i."""
     indptr, indices = adjacency.indptr, adjacency.indices
     incoming, outgoing = np.diff(indptr), np.bincount(indices, minlength=adjacency.shape[0])
     rule = resolve(where, weights, _StoredDegrees(adjacency, incoming, outgoing))
@@ -165,10 +165,12 @@ def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored:
 
 
 class _StoredDegrees:
+    """Degrees of a stored graph, for `resolve`."""
+
     def __init__(self, adjacency: csr_array, incoming: Indices, outgoing: Indices) -> None:
-        self.adjacency, self.most = adjacency, int(incoming.max())
-        one = np.all(incoming == self.most) and np.all(outgoing == self.most)
-        self.regular = self.most if one else None
+        self.adjacency, self.max_degree = adjacency, int(incoming.max())
+        equal = np.all(incoming == self.max_degree) and np.all(outgoing == self.max_degree)
+        self.regular = self.max_degree if equal else None
         self.directed = (adjacency != adjacency.T).nnz > 0
 
     def laplacian(self) -> tuple[float, float]:
@@ -177,7 +179,7 @@ class _StoredDegrees:
 
 
 def sums(data: Floats, indptr: Indices) -> Floats:
-    """Return the sum of each row's entries; an empty row's is 0."""
+    """Return the sum of each row's entries, 0 for an empty row."""
     total = np.zeros(len(indptr) - 1)
     filled = np.diff(indptr) > 0
     if np.any(filled):
