@@ -65,7 +65,7 @@ def test_bits_do_not_depend_on_the_ranks(name, feedback, transport):
         for k in range(4):
             Y, Y_alone = W.at(k)(Y), W_alone.at(k)(Y_alone)
             np.testing.assert_array_equal(Y, Y_alone[net.lo:net.hi])
-        assert net.comm.allreduce(W.bytes) == W_alone.bytes == W_alone.messages * W.codec.wire(D, X.dtype)
+        assert net.comm.allreduce(W.bytes) == W_alone.bytes == W_alone.messages * W.codec.nbytes(D, X.dtype)
         assert net.comm.allreduce(W.messages) == W_alone.messages
         assert W.rounds == 4
 
@@ -219,7 +219,7 @@ def test_exchanges_are_encoded_edge_by_edge(name):
         plain = alone.mixer(T.binary_tree(N)).at(0)
         np.testing.assert_allclose(got[1], plain.sum_edges(plain.exchange(plain.to_edges(X))), rtol=0 if name == "identity" else 2,
                                    atol=0 if name == "identity" else 1e-9)
-        assert W.bytes == W.messages * W.codec.wire(10, float)
+        assert W.bytes == W.messages * W.codec.nbytes(10, float)
         with pytest.raises(ValueError, match="goes without error feedback"):
             net.mixer(T.binary_tree(N)).compress("top_k").at(0).exchange(np.zeros((0, 3)))
 
@@ -254,7 +254,7 @@ def test_wrong_use_is_named(call, error, message):
 
 def test_a_codec_of_ones_own():
     class Halves(Codec):
-        def wire(self, d, dtype):
+        def nbytes(self, d, dtype):
             return d * np.dtype(dtype).itemsize
 
         def encode(self, X, step, agents):

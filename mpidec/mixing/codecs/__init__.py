@@ -1,4 +1,4 @@
-"""Codecs by name: how rows are written on the wire."""
+"""Codecs by name: how rows are encoded for sending."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .sparsifiers import TopK as TopK
 CODECS: dict[str, type[Codec]] = {
     "identity": Identity, "float16": Float16, "bfloat16": BFloat16, "blockwise8": Blockwise8, "qsgd": QSGD, "top_k": TopK,
     "rand_k": RandK}
-"""The codecs by the names by which they are asked for."""
+"""Codecs by name."""
 
 
 def codec(name: str | Codec, **options: Any) -> Codec:
-    """The codec of this name with the given parameters; a codec as it is.
+    """The codec of this name with the given parameters; a `Codec` is returned unchanged.
 
     Raises
     ------
     ValueError
-        Naming the nearest ones, if there is no such codec, or it has no such parameter.
+        If no codec or no parameter has this name; the message gives the nearest names.
 
     Examples
     --------
