@@ -134,7 +134,7 @@ def test_random_numbers_belong_to_seed_agent_and_step(c):
 def test_random_numbers_are_philox_with_the_seed_in_the_key(seed):
     """The draws themselves are pinned: a codec that drops its seed, or shares a stream with an oracle, fails."""
     def draws(purpose, agent, step):
-        return np.random.Generator(np.random.Philox(key=[seed, agent], counter=[0, step, purpose, 0]))
+        return np.random.Generator(np.random.Philox(key=np.array([seed, agent], np.uint64), counter=[0, step, purpose, 0]))
 
     X, step = rows(2, 8), 6
     agents, norm = (3, 11), np.nextafter(np.linalg.norm(X, axis=1).astype(np.float32), np.float32(np.inf))
