@@ -19,6 +19,7 @@ from ..kernels.weighted import Runs, difference, weighted_sum
 from ..transport.persistent import Lane
 from ..checks.header import Disagreement
 from ..transport.node_reader import Links, Setting
+from .operator import StepOperator
 from .pending import Pending
 from ..transport.plan import Plan
 from ..transport.device import Resident
@@ -34,7 +35,7 @@ Form = tuple[Any, ...]
 _LANES = 8
 
 
-class Phase:
+class Phase(StepOperator):
     r"""The operator of one step: one topology on one network.
 
     .. math:: Y_i = W_{ii} X_i + \sum_{j \in N_i} W_{ij} X_j

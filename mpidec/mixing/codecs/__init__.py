@@ -52,6 +52,23 @@ def codec(name: str | Codec, **options: Any) -> Codec:
     return CODECS[name](**options)
 
 
+def codec_of(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
+    """The codec of this name, drawing from `seed` (by default 0) if it draws random numbers.
+
+    Raises
+    ------
+    ValueError
+        As of `codec`.
+
+    Examples
+    --------
+    >>> codec_of("rand_k", 3, k=2), codec_of("float16", 3)
+    (RandK(fraction=0.01, k=2, seed=3), Float16())
+    """
+    takes = isinstance(name, Codec) or (name in CODECS and "seed" in signature(CODECS[name]).parameters)
+    return codec(name, **options, **({"seed": seed} if takes and seed is not None else {}))
+
+
 def _remedy(name: Any, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(str(name).lower().replace("-", "_"), known, n=3, cutoff=0.5)
