@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-SAMPLES, NOISE, ROUNDING, COORDINATES = 1, 2, 3, 4  # what the numbers are for: streams of one seed that never overlap
+SAMPLES, NOISE, ROUNDING, COORDINATES = 1, 2, 3, 4  # purposes: the streams of one seed never overlap
 
 
 class Streams:

@@ -42,7 +42,7 @@ class Outcome(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Result:
-    """What `solve` returns.
+    """Result of `solve`.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
             with warnings.catch_warnings():
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
-                solver.check(topology)
+                solver.check(topology.at(0) if topology.period == 1 else topology)
             reached = _stop(stop, problem)
         except (ValueError, TypeError) as caught:
             error = caught
@@ -154,10 +154,11 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
 
 
 class _Run:
-    """One run of the loop, with what it needs at hand."""
+    """One run of the loop."""
 
     def __init__(self, net: Network, problem: Any, solver: Any, mixer: Operator[StepOperator],
-                 answer: Callable[[np.ndarray, int], Any], steps: int, every: int, reached: Callable[[Mapping[str, float]], bool], progress: Progress | None):
+                 answer: Callable[[np.ndarray, int], Any], steps: int, every: int,
+                 reached: Callable[[Mapping[str, float]], bool], progress: Progress | None):
         self.net, self.solver, self.mixer, self.answer = net, solver, mixer, answer
         self.steps, self.every, self.reached, self.progress = steps, every, reached, progress
         self.measure = Metrics(net, problem)
@@ -194,9 +195,9 @@ class _Run:
         """The step and the state of the last checkpoint; the memory and the counters of the mixer continue from there."""
         first, s, (self._elapsed, rounds, sent), memory = recorder.load()
         if first > 0 and self.mixer.feedback and not memory and self.net.rank == 0:
-            warnings.warn(f"{record.path}: the checkpoint of step {first} holds no memory of the error feedback (it was written by an "
-                          "earlier version): the memory starts at zero, and the results differ from those of an uninterrupted "
-                          "run", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"{record.path}: the checkpoint of step {first} holds no memory of the error feedback (an earlier version "
+                          "wrote it): the memory starts at zero, and the results differ from an uninterrupted run",
+                          RuntimeWarning, stacklevel=4)
         self.mixer.recall(memory)
         self.mixer.counts.rounds, self.mixer.counts.bytes = int(rounds), int(sent) if self.net.rank == 0 else 0
         changed = {key: value for key, value in self._meta(record, seed).items() if key in ("ranks", "mpi", "config")}
@@ -275,7 +276,7 @@ def _made(mixing: Callable[[Mixer], Operator[StepOperator]], mixer: Mixer, net: 
 
 
 def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callable[[np.ndarray, int], Any], Any]:
-    """What the solver is handed in step k at the rows it asks about, and the problem behind an oracle."""
+    """The function that gives the solver its gradients (or proximal points) in step k, and the problem of an oracle."""
     oracle, problem = problem, getattr(problem, "problem", problem)
     if solver.uses == "nothing":
         return lambda V, k: None, problem

@@ -141,6 +141,10 @@ def compressed(name, feedback=None):
     return lambda W: W.compress(name, feedback=feedback, **SPARSE.get(name, {}))
 
 
+def accelerated(make, K, method="chebyshev"):
+    return lambda W: make(W).accelerate(K, method)
+
+
 def mixings():
     """Every codec with and without feedback, accelerated, and both."""
     for name in CODECS:
@@ -149,10 +153,10 @@ def mixings():
             words = name + feedback * "-feedback"
             yield pytest.param(compressed(name, feedback), S.GradientTracking(0.02), T.ring, id=words, marks=marks)
             if not CODECS[name].feedback:
-                yield pytest.param(lambda W, make=compressed(name, feedback): make(W).accelerate(2), S.ExactDiffusion(0.02), T.ring,
+                yield pytest.param(accelerated(compressed(name, feedback), 2), S.ExactDiffusion(0.02), T.ring,
                                    id=f"{words}-accelerated", marks=marks)
     for method in ("chebyshev", "fastmix"):
-        yield pytest.param(lambda W, method=method: W.accelerate(3, method), S.GradientTracking(0.02), T.ring, id=method)
+        yield pytest.param(accelerated(lambda W: W, 3, method), S.GradientTracking(0.02), T.ring, id=method)
     yield pytest.param(compressed("top_k"), S.DGD(0.02, order="cta"), T.ring, id="mixes-in-init")
     yield pytest.param(compressed("qsgd"), S.RelaySGD(0.02), T.chain, id="edge-by-edge")
     for name in ("qsgd", "rand_k"):
@@ -232,7 +236,8 @@ def test_a_failed_run_continues_from_its_last_checkpoint(comm, shared_tmp):
     path, whole, mixing, solver = shared_tmp / "run.h5", shared_tmp / "whole.h5", compressed("top_k"), S.GradientTracking(0.02)
     solved(comm, solver, T.ring, 25, whole, mixing)
     with pytest.raises(ArithmeticError):
-        solved(comm, solver, T.ring, 25, mpidec.Record(path, checkpoint_seconds=0), mixing, wrapped=lambda oracle: Fails(oracle, 17))
+        solved(comm, solver, T.ring, 25, mpidec.Record(path, checkpoint_seconds=0), mixing,
+               wrapped=lambda oracle: Fails(oracle, 17))
     comm.Barrier()
     assert 0 < comm.bcast(last_checkpoint(path)[0] if comm.rank == 0 else None) <= 17
     solved(comm, solver, T.ring, 25, mpidec.Record(path, resume=True), mixing)
@@ -313,6 +318,17 @@ def test_progress_is_told_on_rank_0(net):
     mpidec.solve(problem, S.DGD(0.02), T.ring(N), steps=4, net=net, every=2, progress=lambda *what: told.append(what))
     assert [step for step, *_ in told] == ([0, 2, 4] if net.rank == 0 else [])
     assert all(steps == 4 and "objective" in metrics for _, steps, metrics in told)
+
+
+@pytest.mark.parametrize("solver, schedule", [(S.RelaySGD(0.1), T.cycle([T.chain(N)])), (S.EXTRA(0.05), T.cycle([T.ring(N)])),
+                                              (S.DSGDCECA(0.05), None)], ids=str)
+def test_a_schedule_of_period_1_is_static_for_every_solver(comm, solver, schedule):
+    """The checks of the solvers read properties that only a static topology has."""
+    schedule = schedule or T.ceca(2)
+    with mpidec.Network(schedule.n) as net:
+        problem = mpidec.problems.LeastSquares(np.ones((net.m, 2, D)), np.ones((net.m, 2)))
+        result = mpidec.solve(problem, solver, schedule, steps=5, net=net)
+        np.testing.assert_array_equal(result.X, mpidec.solve(problem, solver, schedule.at(0), steps=5, net=net).X)
 
 
 WRONG = [

@@ -71,7 +71,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Compression:
-    """What the phases of a compressed mixer share.
+    """Settings and memory shared by the phases of a compressed mixer.
 
     Parameters
     ----------

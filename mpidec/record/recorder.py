@@ -1,4 +1,4 @@
-"""The collective side of recording: every rank hands in its rows, rank 0 writes the file."""
+"""Collective part of recording: all ranks contribute their rows, rank 0 writes the file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Record:
     flush_seconds, checkpoint_seconds : float
         How often the file is brought up to date, and how often a state to resume from is stored.
     resume : bool
-        Continue the run in `path` from its last checkpoint; what was recorded after it is recorded again.
+        Continue the run in `path` from its last checkpoint; later records are dropped and recorded again.
     config : str
         TOML text that reruns the experiment.
 
@@ -118,7 +118,7 @@ class Recorder(Generic[State]):
         self._net.agree(self.error)
 
     def abandon(self) -> None:
-        """Close the file as it is, without a word: the run has failed already."""
+        """Close the file as it is, ignoring errors: the run has failed already."""
         if self._file is not None:
             self.error = None
             self._try(self._file.close)
