@@ -195,8 +195,8 @@ class _Run:
         """The step and the state of the last checkpoint; the memory and the counters of the mixer continue from there."""
         first, s, (self._elapsed, rounds, sent), memory = recorder.load()
         if first > 0 and self.mixer.feedback and not memory and self.net.rank == 0:
-            warnings.warn(f"{record.path}: the checkpoint of step {first} holds no memory of the error feedback (an earlier version "
-                          "wrote it): the memory starts at zero, and the results differ from an uninterrupted run",
+            warnings.warn(f"{record.path}: the checkpoint of step {first} holds no memory of the error feedback (an earlier "
+                          "version wrote it): the memory starts at zero, and the results differ from an uninterrupted run",
                           RuntimeWarning, stacklevel=4)
         self.mixer.recall(memory)
         self.mixer.counts.rounds, self.mixer.counts.bytes = int(rounds), int(sent) if self.net.rank == 0 else 0
