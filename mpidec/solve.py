@@ -19,9 +19,10 @@ import numpy as np
 
 from .metrics import Metrics
 from .mixing import Mixer, Network
+from .mixing.operator import Operator, StepOperator
+from .record.recorder import Record, Recorder
 from .runtime.decisions import Control
 from .runtime.launch import library
-from .record.recorder import Record, Recorder
 
 Stop = Mapping[str, float] | Callable[[Mapping[str, float]], bool]
 Progress = Callable[[int, int, Mapping[str, float]], None]
@@ -41,7 +42,7 @@ class Outcome(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Result:
-    """What `solve` returns.
+    """Result of `solve`.
 
     Attributes
     ----------
@@ -66,7 +67,8 @@ class Result:
 
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
           record: str | os.PathLike | Record | None = None, every: int = 1, stop: Stop | None = None,
-          progress: Progress | bool | None = None, mixing: Callable[[Mixer], Any] | None = None) -> Result:
+          progress: Progress | bool | None = None,
+          mixing: Callable[[Mixer], Operator[StepOperator]] | None = None) -> Result:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
     Parameters
@@ -114,7 +116,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     Collective.  A step costs what the solver sends; a record two sums over all agents, and a gather if the trajectory is
     stored.  At records, and every few steps in between, one small reduction settles for all ranks whether to go on.
     The iterates have the same bits on any number of ranks; for that, BLAS runs with one thread meanwhile.
-    What a compressed mixer with feedback remembers is no part of a checkpoint: a resumed run begins with an empty memory.
+    A checkpoint holds the state of the solver, the counters, and the memory of a mixer with error feedback: a resumed run has
+    the bits of an uninterrupted one, on any number of ranks.  A checkpoint without that memory (of an earlier version) is
+    resumed with zero memory and a `RuntimeWarning`; the run then converges, but along another path.
 
     Examples
     --------
@@ -136,14 +140,13 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
             with warnings.catch_warnings():
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
-                solver.check(topology)
+                solver.check(topology.at(0) if topology.period == 1 else topology)
             reached = _stop(stop, problem)
         except (ValueError, TypeError) as caught:
             error = caught
         net.agree(error)
-        mixer: Any = stack.enter_context(_closing(net.mixer(topology)))
-        if mixing is not None:
-            mixer = _made(mixing, mixer, net)
+        plain = stack.enter_context(_closing(net.mixer(topology)))
+        mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
         stack.enter_context(_one_blas_thread())
         stack.enter_context(net.memory())
         if solver.keeps_rows:
@@ -154,10 +157,11 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
 
 
 class _Run:
-    """One run of the loop, with what it needs at hand."""
+    """One run of the loop."""
 
-    def __init__(self, net: Network, problem: Any, solver: Any, mixer: Any, answer: Callable[[np.ndarray, int], Any],
-                 steps: int, every: int, reached: Callable[[Mapping[str, float]], bool], progress: Progress | None):
+    def __init__(self, net: Network, problem: Any, solver: Any, mixer: Operator[StepOperator],
+                 answer: Callable[[np.ndarray, int], Any], steps: int, every: int,
+                 reached: Callable[[Mapping[str, float]], bool], progress: Progress | None):
         self.net, self.solver, self.mixer, self.answer = net, solver, mixer, answer
         self.steps, self.every, self.reached, self.progress = steps, every, reached, progress
         self.measure = Metrics(net, problem)
@@ -169,14 +173,11 @@ class _Run:
         first, s = 0, self.solver.init(X, self.mixer.at(0))
         if record is not None:
             self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
-            if record.resume:
-                meta = {key: value for key, value in self._meta(record, seed).items() if key in ("ranks", "mpi", "config")}
-                first, s, (self._elapsed, rounds, sent) = self.recorder.resume(meta)
-                counts = self.mixer.counts
-                counts.rounds, counts.bytes = int(rounds), int(sent) if self.net.rank == 0 else 0
-            else:
-                self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed))
         try:
+            if record is not None and self.recorder is not None and record.resume:
+                first, s = self._resume(self.recorder, record, seed)
+            elif record is not None and self.recorder is not None:
+                self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed))
             with _interrupts() as interrupted:
                 control = Control(self.net, record.checkpoint_seconds if record else None)
                 s, k, outcome = self._loop(s, first, control, interrupted)
@@ -192,6 +193,19 @@ class _Run:
         metrics = {name: column.astype(np.int64) if name in ("step", "rounds", "bytes") else column
                    for name, column in zip(self.measure.names, columns)}
         return Result(s.X, self.net.mean(s.X), outcome, k, metrics)
+
+    def _resume(self, recorder: Recorder[Any], record: Record, seed: int) -> tuple[int, Any]:
+        """The step and the state of the last checkpoint; the memory and the counters of the mixer continue from there."""
+        first, s, (self._elapsed, rounds, sent), memory = recorder.load()
+        if first > 0 and self.mixer.feedback and not memory and self.net.rank == 0:
+            warnings.warn(f"{record.path}: the checkpoint of step {first} holds no memory of the error feedback (an earlier "
+                          "version wrote it): the memory starts at zero, and the results differ from an uninterrupted run",
+                          RuntimeWarning, stacklevel=4)
+        self.mixer.recall(memory)
+        self.mixer.counts.rounds, self.mixer.counts.bytes = int(rounds), int(sent) if self.net.rank == 0 else 0
+        changed = {key: value for key, value in self._meta(record, seed).items() if key in ("ranks", "mpi", "config")}
+        recorder.resume(first, changed)
+        return first, s
 
     def _loop(self, s: Any, first: int, control: Control, interrupted: Callable[[], bool]) -> tuple[Any, int, Outcome]:
         solver, mixer, answer, steps, every = self.solver, self.mixer, self.answer, self.steps, self.every
@@ -238,7 +252,8 @@ class _Run:
         if self.recorder is not None:
             begun = time.perf_counter()
             sent = self.net.comm.allreduce(self.mixer.bytes)
-            self.recorder.checkpoint(k, s, np.array([begun - self._clock, self.mixer.rounds, sent], float))
+            counters = np.array([begun - self._clock, self.mixer.rounds, sent], float)
+            self.recorder.checkpoint(k, s, counters, self.mixer.memory())
             self._clock += time.perf_counter() - begun
 
     def _meta(self, record: Record, seed: int) -> dict[str, Any]:
@@ -249,10 +264,14 @@ class _Run:
                 "created": datetime.now(timezone.utc).isoformat(timespec="seconds")}
 
 
-def _made(mixing: Callable[[Mixer], Any], mixer: Mixer, net: Network) -> Any:
-    made, error = None, None
+def _made(mixing: Callable[[Mixer], Operator[StepOperator]], mixer: Mixer, net: Network) -> Operator[StepOperator]:
+    """The mixer that `mixing` makes; its errors are raised on every rank."""
+    made: Operator[StepOperator] = mixer
+    error: Exception | None = None
     try:
         made = mixing(mixer)
+        if not isinstance(made, Operator):
+            raise TypeError(f"mixing returned {made!r:.60}, expected a mixer made of its argument: lambda W: W.accelerate(3)")
     except (ValueError, TypeError) as caught:
         error = caught
     net.agree(error)
@@ -260,7 +279,7 @@ def _made(mixing: Callable[[Mixer], Any], mixer: Mixer, net: Network) -> Any:
 
 
 def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callable[[np.ndarray, int], Any], Any]:
-    """What the solver is handed in step k at the rows it asks about, and the problem behind an oracle."""
+    """The function that gives the solver its gradients (or proximal points) in step k, and the problem of an oracle."""
     oracle, problem = problem, getattr(problem, "problem", problem)
     if solver.uses == "nothing":
         return lambda V, k: None, problem

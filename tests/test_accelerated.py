@@ -109,7 +109,7 @@ def test_the_interface_is_that_of_a_mixer():
         np.testing.assert_array_equal(out, Y)
         assert W.at(0).next.n == W.n == N and W.at(3).topology is W.topology
         np.testing.assert_allclose(W(X[own] * 1j), Y * 1j, rtol=1e-14)
-        with pytest.raises(ValueError, match="takes averages"):
+        with pytest.raises(ValueError, match="computes averages only"):
             W.at(0).exchange(W.at(0).to_edges(X[own]))
 
 
@@ -142,6 +142,21 @@ def test_over_a_compressed_mixer(name):
 def test_wrong_use_is_named(call, message):
     with mpidec.Network(N) as net, pytest.raises(ValueError, match=message):
         call(net)
+
+
+@pytest.mark.parametrize("make", [lambda: T.cycle([T.ring(4)]), lambda: T.one_peer_exponential(2)], ids=["cycle", "one_peer"])
+def test_a_schedule_of_period_1_is_static(make):
+    """Acceleration and error feedback need a static topology: a schedule of period 1 is one."""
+    schedule = make()
+    n = schedule.n
+    with mpidec.Network(n) as net:
+        X = stack(n)[net.lo:net.hi]
+        W, V = net.mixer(schedule), net.mixer(schedule.at(0))
+        assert W.topology is schedule.at(0) and W.at(5) is W.at(0)
+        np.testing.assert_array_equal(W.accelerate(3)(X), V.accelerate(3)(X))
+        both = W.compress("top_k", fraction=0.4), V.compress("top_k", fraction=0.4)
+        for _ in range(3):
+            np.testing.assert_array_equal(both[0](X), both[1](X))
 
 
 def test_fastmix_warns_where_it_amplifies():

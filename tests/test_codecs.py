@@ -1,4 +1,4 @@
-"""Codecs: what they lose, what they put on the wire, and that nobody's numbers depend on who else is there."""
+"""Codecs: errors, encoded sizes, and independence of the rows beside a row."""
 
 from itertools import pairwise
 
@@ -22,9 +22,9 @@ def rows(m, d, dtype=float, seed=0):
 
 def through(c, X, step=0, agents=None):
     agents = range(len(X)) if agents is None else agents
-    wire = c.encode(X, step, agents)
-    assert wire.dtype == np.uint8 and wire.shape == (len(X), c.wire(X.shape[1], X.dtype))
-    Y = c.decode(wire, X.shape[1], X.dtype, step, agents)
+    encoded = c.encode(X, step, agents)
+    assert encoded.dtype == np.uint8 and encoded.shape == (len(X), c.nbytes(X.shape[1], X.dtype))
+    Y = c.decode(encoded, X.shape[1], X.dtype, step, agents)
     assert Y.dtype == X.dtype and Y.shape == X.shape
     return Y
 
@@ -99,12 +99,12 @@ def test_all_entries_are_the_row(c):
         np.testing.assert_array_equal(through(c, X), X)
 
 
-def test_the_wire():
+def test_bytes_of_an_encoded_row():
     d = 1 << 21                                                             # 16 MB of float64
-    assert TopK().wire(d, "f8") / (8 * d) < 0.0126
-    assert TopK().wire(d, "f4") / (4 * d) < 0.0151
-    assert RandK().wire(d, "f8") / (8 * d) < 0.01001
-    assert [codec(name).wire(1000, "f8") for name in ("identity", "float16", "bfloat16", "blockwise8", "qsgd")] == \
+    assert TopK().nbytes(d, "f8") / (8 * d) < 0.0126
+    assert TopK().nbytes(d, "f4") / (4 * d) < 0.0151
+    assert RandK().nbytes(d, "f8") / (8 * d) < 0.01001
+    assert [codec(name).nbytes(1000, "f8") for name in ("identity", "float16", "bfloat16", "blockwise8", "qsgd")] == \
         [8000, 2002, 2000, 1004, 4 * 8 + 125 * 5]
 
 
@@ -112,11 +112,11 @@ def test_the_wire():
 @pytest.mark.parametrize("c", ALL, ids=repr)
 def test_a_row_does_not_depend_on_the_rows_beside_it(c, d):
     X, agents = rows(3, d), range(10, 13)
-    wire = c.encode(X, 3, agents)
-    Y = c.decode(wire, d, X.dtype, 3, agents)
+    encoded = c.encode(X, 3, agents)
+    Y = c.decode(encoded, d, X.dtype, 3, agents)
     for i in range(3):
         alone = c.encode(X[i:i + 1], 3, agents[i:i + 1])
-        np.testing.assert_array_equal(wire[i:i + 1], alone)
+        np.testing.assert_array_equal(encoded[i:i + 1], alone)
         np.testing.assert_array_equal(Y[i:i + 1], c.decode(alone, d, X.dtype, 3, agents[i:i + 1]))
 
 
@@ -128,6 +128,21 @@ def test_random_numbers_belong_to_seed_agent_and_step(c):
     assert (through(c, X, 6, [1, 2]) != first).any()
     assert (through(codec("qsgd", seed=1) if isinstance(c, QSGD) else RandK(k=3, seed=1), X, 5, [1, 2]) != first).any()
     assert (first[0] == first[1]).all() == isinstance(c, RandK)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
+def test_random_numbers_are_philox_with_the_seed_in_the_key(seed):
+    """The draws themselves are pinned: a codec that drops its seed, or shares a stream with an oracle, fails."""
+    def draws(purpose, agent, step):
+        return np.random.Generator(np.random.Philox(key=np.array([seed, agent], np.uint64), counter=[0, step, purpose, 0]))
+
+    X, step = rows(2, 8), 6
+    agents, norm = (3, 11), np.nextafter(np.linalg.norm(X, axis=1).astype(np.float32), np.float32(np.inf))
+    U = np.array([draws(3, agent, step).random(8, np.float32) for agent in agents])
+    levels = np.floor(X * (15 / norm.astype(float))[:, None] + U)
+    np.testing.assert_allclose(through(codec("qsgd", seed=seed), X, step, agents), levels * norm[:, None] / 15, rtol=1e-6)
+    kept = np.sort(draws(4, 0, step).choice(8, 3, replace=False, shuffle=False))
+    np.testing.assert_array_equal(np.flatnonzero(through(RandK(k=3, seed=seed), X, step, agents)[0]), kept)
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])

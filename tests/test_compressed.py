@@ -7,6 +7,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import topology as T
 from mpidec.mixing.codecs import CODECS, Codec, codec
+from mpidec.mixing.operator import Operator, StepOperator
 
 N, D = 9, 20
 SMALL = {"top_k": {"fraction": 0.2}, "rand_k": {"fraction": 0.2}, "blockwise8": {"block": 8}}
@@ -65,7 +66,7 @@ def test_bits_do_not_depend_on_the_ranks(name, feedback, transport):
         for k in range(4):
             Y, Y_alone = W.at(k)(Y), W_alone.at(k)(Y_alone)
             np.testing.assert_array_equal(Y, Y_alone[net.lo:net.hi])
-        assert net.comm.allreduce(W.bytes) == W_alone.bytes == W_alone.messages * W.codec.wire(D, X.dtype)
+        assert net.comm.allreduce(W.bytes) == W_alone.bytes == W_alone.messages * W.codec.nbytes(D, X.dtype)
         assert net.comm.allreduce(W.messages) == W_alone.messages
         assert W.rounds == 4
 
@@ -146,6 +147,46 @@ def test_bytes_of_the_top_percent_of_16_megabytes():
         assert net.comm.allreduce(W.bytes) / (2 * 8 * d) <= 0.016
 
 
+@pytest.mark.parametrize("name", ["qsgd", "rand_k"])
+def test_the_seed_reaches_the_codec(name):
+    X, graph, options = stack(), T.ring(N), SMALL.get(name, {})
+    with mpidec.Network(N) as net:
+        own = slice(net.lo, net.hi)
+        for given, seed in (({}, 0), ({"seed": 0}, 0), ({"seed": 3}, 3)):
+            made = codec(name, seed=seed, **options)
+            want = dense(graph.W.toarray(), made, X, False, 0.3, 1)[own]
+            for W in (net.mixer(graph).compress(name, feedback=False, gamma=0.3, **given, **options),
+                      net.mixer(graph).compress(made, feedback=False, gamma=0.3)):
+                np.testing.assert_allclose(W(X[own]), want, rtol=1e-12, atol=1e-12)
+        with pytest.raises(ValueError, match="has its parameters already, seed given"):
+            net.mixer(graph).compress(codec(name), seed=3)
+        net.mixer(graph).compress("float16", seed=3)        # draws nothing: the seed has no effect
+
+
+def test_the_interface_is_that_of_a_mixer():
+    with mpidec.Network(N) as net:
+        plain = net.mixer(T.ring(N))
+        for W in (plain, plain.compress("float16"), plain.compress("qsgd", feedback=True), plain.accelerate(2),
+                  plain.compress("qsgd", feedback=True).accelerate(2)):
+            assert isinstance(W, Operator) and isinstance(W.at(3), StepOperator) and isinstance(W.at(3).next, StepOperator)
+            assert W.topology is plain.topology and (W.n, W.m) == (N, net.m) and W.agents == net.agents
+            assert W.counts is plain.counts
+            before = W.rounds, W.messages, W.bytes
+            W(np.ones((net.m, 3)))
+            assert before[0] < W.rounds == plain.rounds and W.messages == plain.messages and W.bytes == plain.bytes
+            assert W.feedback == bool(W.memory())
+        W.close()
+        with pytest.raises(RuntimeError, match="is closed"):
+            W(np.ones((net.m, 3)))
+
+
+@pytest.mark.parametrize("memory, message", [({"0_3_d": np.zeros((N + 1, 3))}, "expected .*the rows of the local agents"),
+                                             ({"0_3_d": np.zeros((N, 4))}, "memory 0_3_d has shape")])
+def test_a_memory_of_another_shape_is_refused(memory, message):
+    with mpidec.Network(N) as net, pytest.raises(ValueError, match=message):
+        net.mixer(T.ring(N)).compress("top_k").recall(memory)
+
+
 def test_each_call_of_a_step_has_its_own_memory():
     X, Z = stack(), stack(seed=1)
     with mpidec.Network(N) as net:
@@ -219,8 +260,8 @@ def test_exchanges_are_encoded_edge_by_edge(name):
         plain = alone.mixer(T.binary_tree(N)).at(0)
         np.testing.assert_allclose(got[1], plain.sum_edges(plain.exchange(plain.to_edges(X))), rtol=0 if name == "identity" else 2,
                                    atol=0 if name == "identity" else 1e-9)
-        assert W.bytes == W.messages * W.codec.wire(10, float)
-        with pytest.raises(ValueError, match="goes without error feedback"):
+        assert W.bytes == W.messages * W.codec.nbytes(10, float)
+        with pytest.raises(ValueError, match="is sent without error feedback"):
             net.mixer(T.binary_tree(N)).compress("top_k").at(0).exchange(np.zeros((0, 3)))
 
 
@@ -239,13 +280,13 @@ def test_fewer_agents_than_ranks_and_no_columns():
     (lambda W: W.compress("top_l"), ValueError, "did you mean top_k"),
     (lambda W: W.compress("top_k", frac=1), ValueError, "did you mean fraction"),
     (lambda W: W.compress("top_k", gamma=0), ValueError, "gamma is 0, expected a number > 0"),
-    (lambda W: W.compress("top_k").compress("float16"), ValueError, "compress first, and once"),
+    (lambda W: W.compress("top_k").compress("float16"), ValueError, "compressed already: compress once"),
     (lambda W: W.accelerate(2).compress("float16"), ValueError, r"W.compress\(...\).accelerate\(K\)"),
     (lambda W: W.compress("float16")(np.ones((W.m, 2), complex)), TypeError, r"mix X.view\(np.float64\), twice the columns"),
     (lambda W: W.compress("float16")(np.ones((W.m, 2), np.longdouble)), TypeError, "codecs know float32 and float64"),
     (lambda W: W.compress("float16")(np.ones((W.m + 1, 2))), ValueError, "one row for each agent"),
     (lambda W: W.compress("float16")([np.ones((W.m, 2))], out=1), TypeError, "expected none"),
-    (lambda W: W.compress("float16").recall({"a": 1}), ValueError, "without feedback has no memory"),
+    (lambda W: W.compress("float16").recall({"a": 1}), ValueError, "without error feedback has no memory"),
     (lambda W: [Wk(np.ones((W.m, 1))) for Wk in [W.compress("top_k").at(0)] * 65], RuntimeError, "the operator of each step")])
 def test_wrong_use_is_named(call, error, message):
     with mpidec.Network(N) as net, pytest.raises(error, match=message):
@@ -254,7 +295,7 @@ def test_wrong_use_is_named(call, error, message):
 
 def test_a_codec_of_ones_own():
     class Halves(Codec):
-        def wire(self, d, dtype):
+        def nbytes(self, d, dtype):
             return d * np.dtype(dtype).itemsize
 
         def encode(self, X, step, agents):

@@ -118,6 +118,30 @@ def test_resume_is_as_if_never_interrupted(capsys):
         assert np.array_equal(a["metrics/objective"][...], b["metrics/objective"][...]) and "mark" in b.attrs
 
 
+MIXINGS = {
+    "qsgd": ["codec=qsgd"],
+    "qsgd-feedback": ["codec=qsgd", "feedback=true", "seed=3"],
+    "top_k": ["codec=top_k", "k=1"],
+    "accelerated": ["accelerate=3"],
+    "both": ["codec=blockwise8", "feedback=true", "accelerate=2"],
+}
+
+
+def mixed(name: str) -> list[str]:
+    """The command line of a run over a compressed or accelerated mixer."""
+    return [*SMALL, "--agents=5", "--topology=ring", "--step-size=0.01", "--every=7", "--set=problem.noise=0.1",
+            *(f"--set=mixing.{setting}" for setting in MIXINGS[name])]
+
+
+@pytest.mark.parametrize("name", MIXINGS)
+def test_resume_over_a_compressed_or_accelerated_mixer(name, capsys):
+    assert run.main([*mixed(name), "--steps=63", "--out=whole.h5"]) == 0
+    assert run.main([*mixed(name), "--steps=28", "--out=parts.h5"]) == 0
+    assert run.main(["--resume", "parts.h5", "--steps=63"]) == 0
+    assert same("whole.h5", "parts.h5")
+    assert capsys.readouterr().err == ""
+
+
 def test_what_resume_refuses(capsys):
     assert run.main([*SMALL, "--steps=10"]) == 0
     for argv, word in ((["--resume", "run.h5"], "10 steps already"), (["--resume", "run.h5", "--seed=1"], "--seed"),
@@ -274,6 +298,18 @@ def test_interrupted_runs_are_complete_and_go_on():
     assert run.main(["--resume", "run.h5", f"--steps={goal}", "--quiet"]) == 0
     assert run.main([*LONG, f"--steps={goal}", "--out=whole.h5", "--quiet"]) == 0
     assert np.array_equal(record.read("run.h5").x, record.read("whole.h5").x)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("first, second", [(2, 3), (3, 2)])
+def test_the_memory_of_a_mixer_moves_to_another_number_of_ranks(first, second):
+    for name in ("top_k", "both"):
+        assert run.main([*mixed(name), "--steps=63", f"--out={name}.h5", "--quiet"]) == 0
+        path = f"{name}-parts.h5"
+        launch.mpirun(first, ["-m", "mpidec.run", *mixed(name), "--steps=28", f"--out={path}"], check=True)
+        done = launch.mpirun(second, ["-m", "mpidec.run", "--resume", path, "--steps=63"], check=True)
+        assert rows(done.stdout)["outcome"] == "completed" and "warning" not in done.stderr
+        assert same(f"{name}.h5", path)
 
 
 LIMITED = """

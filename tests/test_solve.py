@@ -3,14 +3,20 @@
 import os
 import signal
 import sys
+import warnings
+from contextlib import nullcontext
+from itertools import product
 
 import h5py
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import mpidec
 from mpidec import solvers as S
 from mpidec import topology as T
+from mpidec.mixing.codecs import CODECS
+from mpidec.record import last_checkpoint
 
 N, D = 6, 3
 
@@ -125,6 +131,180 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(net, shared_tmp, sol
         np.testing.assert_array_equal(file["result/x"][net.lo:net.hi], whole.X)
 
 
+# -- resuming with the memory of the mixer ----------------------------------------------------------------------------
+
+SPARSE = {"top_k": {"k": 1}, "rand_k": {"k": 2}, "qsgd": {"seed": 3}}
+QUICK = ("qsgd", "top_k") if MPI.COMM_WORLD.size > 1 else tuple(CODECS)     # the others with --slow
+
+
+def compressed(name, feedback=None):
+    return lambda W: W.compress(name, feedback=feedback, **SPARSE.get(name, {}))
+
+
+def accelerated(make, K, method="chebyshev"):
+    return lambda W: make(W).accelerate(K, method)
+
+
+def mixings():
+    """Every codec with and without feedback, accelerated, and both."""
+    for name in CODECS:
+        marks = () if name in QUICK else pytest.mark.slow
+        for feedback in (False, True):
+            words = name + feedback * "-feedback"
+            yield pytest.param(compressed(name, feedback), S.GradientTracking(0.02), T.ring, id=words, marks=marks)
+            if not CODECS[name].feedback:
+                yield pytest.param(accelerated(compressed(name, feedback), 2), S.ExactDiffusion(0.02), T.ring,
+                                   id=f"{words}-accelerated", marks=marks)
+    for method in ("chebyshev", "fastmix"):
+        yield pytest.param(accelerated(lambda W: W, 3, method), S.GradientTracking(0.02), T.ring, id=method)
+    yield pytest.param(compressed("top_k"), S.DGD(0.02, order="cta"), T.ring, id="mixes-in-init")
+    yield pytest.param(compressed("qsgd"), S.RelaySGD(0.02), T.chain, id="edge-by-edge")
+    for name in ("qsgd", "rand_k"):
+        yield pytest.param(compressed(name, False), S.ExactDiffusion(0.02), T.one_peer_exponential, id=f"schedule-{name}")
+    yield pytest.param(compressed("qsgd"), S.DSGDCECA(0.02), T.ceca, id="ceca")
+
+
+def solved(comm, solver, graph, steps, record=None, mixing=None, **options):
+    """A run on the ranks of `comm`; nothing on the others."""
+    if comm == MPI.COMM_NULL:
+        return None
+    with mpidec.Network(N, comm=comm) as net:
+        oracle = mpidec.problems.Noisy(problem_of(net)[0], 0.1)
+        oracle = options.pop("wrapped", lambda oracle: oracle)(oracle)
+        return mpidec.solve(oracle, solver, graph(N), steps=steps, net=net, seed=3, record=record, mixing=mixing,
+                            **{"every": 5, **options})
+
+
+def same_run(resumed, whole):
+    """Whether two files hold the same run, bit for bit, at the steps that both record (an interruption records one more)."""
+    with h5py.File(resumed) as a, h5py.File(whole) as b:
+        kept = np.isin(a["metrics/step"][...], b["metrics/step"][...])
+        for name in ("trajectory/x", "trajectory/step", *(f"metrics/{name}" for name in b["metrics"] if name != "time")):
+            np.testing.assert_array_equal(a[name][...][kept], b[name][...], err_msg=name)
+        np.testing.assert_array_equal(a["result/x"], b["result/x"])
+        memory = sorted(name for name in b["checkpoint"] if name.startswith("memory."))
+        assert memory == sorted(name for name in a["checkpoint"] if name.startswith("memory."))
+        for name in memory:
+            np.testing.assert_array_equal(a["checkpoint"][name], b["checkpoint"][name], err_msg=name)
+        return bool(memory)
+
+
+@pytest.fixture
+def parts(comm):
+    """Communicators over 1, size - 1 and size ranks; COMM_NULL on the other ranks."""
+    sizes = sorted({1, max(1, comm.size - 1), comm.size})
+    made = {size: comm.Split(0 if comm.rank < size else MPI.UNDEFINED, comm.rank) for size in sizes}
+    yield made
+    for part in made.values():
+        if part != MPI.COMM_NULL:
+            part.Free()
+
+
+@pytest.mark.parametrize("mixing, solver, graph", list(mixings()))
+def test_a_resumed_run_continues_with_the_memory_of_its_mixer(comm, parts, shared_tmp, mixing, solver, graph):
+    """Written on some ranks and resumed on as many or on another number of them, against one run on a single rank."""
+    whole = shared_tmp / "whole.h5"
+    solved(parts[1], solver, graph, 25, whole, mixing)
+    for first, second in product(parts, parts):
+        path = shared_tmp / f"{first}-{second}.h5"
+        solved(parts[first], solver, graph, 10, path, mixing)
+        comm.Barrier()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            solved(parts[second], solver, graph, 25, mpidec.Record(path, resume=True), mixing)
+        comm.Barrier()
+        same_run(path, whole)
+
+
+class Fails:
+    """An oracle that raises on every rank at one step."""
+
+    def __init__(self, oracle, step):
+        self.oracle, self.problem, self.step = oracle, oracle.problem, step
+
+    def start(self, agents, seed):
+        gradient = self.oracle.start(agents, seed)
+
+        def failing(X, k):
+            if k == self.step:
+                raise ArithmeticError("no gradient")
+            return gradient(X, k)
+        return failing
+
+
+def test_a_failed_run_continues_from_its_last_checkpoint(comm, shared_tmp):
+    path, whole, mixing, solver = shared_tmp / "run.h5", shared_tmp / "whole.h5", compressed("top_k"), S.GradientTracking(0.02)
+    solved(comm, solver, T.ring, 25, whole, mixing)
+    with pytest.raises(ArithmeticError):
+        solved(comm, solver, T.ring, 25, mpidec.Record(path, checkpoint_seconds=0), mixing,
+               wrapped=lambda oracle: Fails(oracle, 17))
+    comm.Barrier()
+    assert 0 < comm.bcast(last_checkpoint(path)[0] if comm.rank == 0 else None) <= 17
+    solved(comm, solver, T.ring, 25, mpidec.Record(path, resume=True), mixing)
+    comm.Barrier()
+    assert same_run(path, whole)
+
+
+def test_an_interrupted_run_continues(comm, shared_tmp):
+    path, whole, mixing, solver = shared_tmp / "run.h5", shared_tmp / "whole.h5", compressed("qsgd", True), S.ExactDiffusion(0.02)
+    solved(comm, solver, T.ring, 40, whole, mixing)
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = solved(comm, solver, T.ring, 40, path, mixing,
+                        progress=lambda step, *_: step == 15 and os.kill(os.getpid(), signal.SIGINT))
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert result.outcome == "interrupted" and 15 < result.steps < 40
+    comm.Barrier()
+    assert solved(comm, solver, T.ring, 40, mpidec.Record(path, resume=True), mixing).outcome == "completed"
+    comm.Barrier()
+    assert same_run(path, whole)
+
+
+def test_a_diverged_run_diverges_again_at_the_same_step(comm, shared_tmp):
+    path, mixing, solver = shared_tmp / "run.h5", compressed("blockwise8", True), S.DGD(50.0)
+    record = mpidec.Record(path, checkpoint_seconds=0)
+    first = solved(comm, solver, T.ring, 10_000, record, mixing, every=20)
+    comm.Barrier()
+    assert first.outcome == "diverged"
+    assert 0 < comm.bcast(last_checkpoint(path)[0] if comm.rank == 0 else None) < first.steps
+    again = solved(comm, solver, T.ring, 10_000, mpidec.Record(path, resume=True), mixing, every=20)
+    assert (again.outcome, again.steps) == ("diverged", first.steps)
+
+
+def test_a_checkpoint_without_the_memory_resumes_with_a_warning(comm, shared_tmp):
+    path, mixing, solver = shared_tmp / "run.h5", compressed("top_k"), S.ExactDiffusion(0.02)
+    solved(comm, solver, T.ring, 10, path, mixing)
+    if comm.rank == 0:
+        with h5py.File(path, "r+") as file:
+            assert "memory.0_3_d" in file["checkpoint"]
+            del file["checkpoint/memory.0_3_d"]
+    comm.Barrier()
+    with pytest.warns(RuntimeWarning, match="step 10 holds no memory of the error feedback") if comm.rank == 0 else nullcontext():
+        assert solved(comm, solver, T.ring, 25, mpidec.Record(path, resume=True), mixing).steps == 25
+
+
+@pytest.mark.parametrize("solver, mixing, words", [
+    (S.ExactDiffusion(0.02), None, "a mixer without error feedback has no memory, got 0_3_d"),
+    (S.DGD(0.02, "cta"), compressed("top_k"), "resume with the solver that wrote it")])
+def test_a_resume_that_does_not_fit_leaves_the_file_as_it_was(comm, shared_tmp, solver, mixing, words):
+    path = shared_tmp / "run.h5"
+    solved(comm, S.ExactDiffusion(0.02), T.ring, 10, path, compressed("top_k"))
+    comm.Barrier()
+    before = path.read_bytes()
+    comm.Barrier()
+    with pytest.raises(ValueError, match=words):
+        solved(comm, solver, T.ring, 25, mpidec.Record(path, resume=True), mixing)
+    comm.Barrier()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("mixing", [lambda W: None, lambda W: W.at(0), lambda W: W.topology])
+def test_a_mixing_that_returns_no_mixer_is_refused(net, mixing):
+    with pytest.raises(TypeError, match="expected a mixer made of its argument"):
+        mpidec.solve(problem_of(net)[0], S.DGD(0.02), T.ring(N), steps=1, net=net, mixing=mixing)
+
+
 def test_consensus_needs_no_problem(net):
     X = np.random.default_rng(2).standard_normal((N, 4))
     result = mpidec.solve(None, S.Consensus(), T.ring(N), steps=200, x0=X, net=net, every=100)
@@ -138,6 +318,17 @@ def test_progress_is_told_on_rank_0(net):
     mpidec.solve(problem, S.DGD(0.02), T.ring(N), steps=4, net=net, every=2, progress=lambda *what: told.append(what))
     assert [step for step, *_ in told] == ([0, 2, 4] if net.rank == 0 else [])
     assert all(steps == 4 and "objective" in metrics for _, steps, metrics in told)
+
+
+@pytest.mark.parametrize("solver, schedule", [(S.RelaySGD(0.1), T.cycle([T.chain(N)])), (S.EXTRA(0.05), T.cycle([T.ring(N)])),
+                                              (S.DSGDCECA(0.05), None)], ids=str)
+def test_a_schedule_of_period_1_is_static_for_every_solver(comm, solver, schedule):
+    """The checks of the solvers read properties that only a static topology has."""
+    schedule = schedule or T.ceca(2)
+    with mpidec.Network(schedule.n) as net:
+        problem = mpidec.problems.LeastSquares(np.ones((net.m, 2, D)), np.ones((net.m, 2)))
+        result = mpidec.solve(problem, solver, schedule, steps=5, net=net)
+        np.testing.assert_array_equal(result.X, mpidec.solve(problem, solver, schedule.at(0), steps=5, net=net).X)
 
 
 WRONG = [

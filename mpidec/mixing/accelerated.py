@@ -4,44 +4,55 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from .compressed import Compressed
-from .wrapped import Derived, DerivedPhase, Then
-from .mixer import Mixer
+from .operator import Operator, StepOperator
 from .pending import Pending
+from .wrapped import Wrapped, WrappedPhase
 
 METHODS = ("chebyshev", "fastmix")
 
 
-class AcceleratedPhase(DerivedPhase):
-    """The operator of one step of an `Accelerated` mixer."""
+class AcceleratedPhase(WrappedPhase):
+    """The operator of one step of an `Accelerated` mixer.
 
-    _mixer: Accelerated
+    Parameters
+    ----------
+    phase, k, at, empty
+        See `WrappedPhase`.
+    omegas : callable
+        `omegas(d)`: the coefficients for rows of `d` entries.
+    """
+
+    def __init__(self, phase: StepOperator, k: int, at: Callable[[int], StepOperator],
+                 empty: Callable[[tuple[int, ...], Any], np.ndarray], omegas: Callable[[int], tuple[float, ...]]):
+        super().__init__(phase, k, at, empty)
+        self._omegas = omegas
 
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        omegas = self._mixer.omegas(rows.shape[1])
+        omegas = self._omegas(rows.shape[1])
         before, now = rows, rows
         for omega in omegas[:-1]:
             before, now = now, _combined(omega, self._phase(now), before)
         last = self._phase.start(now, target)
-        return Then(last, lambda: _combined(omegas[-1], last.wait(), before))
+        return Pending(last, lambda: _combined(omegas[-1], last.wait(), before))
 
     def exchange(self, M: np.ndarray) -> np.ndarray:
-        """Refused: acceleration is for averages.
+        """Refused: only averages can be accelerated.
 
         Raises
         ------
         ValueError
         """
-        raise ValueError("an accelerated mixer takes averages, and a solver that sends each neighbour a row of its own does not "
-                         "use them: give it the mixer as it is")
+        raise ValueError("an accelerated mixer computes averages only, and this solver sends a different row to each neighbour: "
+                         "give it the mixer without acceleration")
 
 
-class Accelerated(Derived):
+class Accelerated(Wrapped[AcceleratedPhase]):
     r"""K mixings in one call, :math:`Y = P_K(W) X`; made by `Mixer.accelerate`.
 
     With s the second largest modulus of an eigenvalue of W,
@@ -55,20 +66,21 @@ class Accelerated(Derived):
 
     Parameters
     ----------
-    W : Mixer
-        Of a static topology with a symmetric, connected W; compressed or not.
+    W : Operator
+        A mixer of a static topology with a symmetric, connected W; compressed or not.
     K : int
+        Number of mixings.
     method : {"chebyshev", "fastmix"}
 
     Attributes
     ----------
     s : float
-        Of the W of the topology.
+        The second largest modulus of an eigenvalue of the topology's W.
 
     Raises
     ------
     ValueError
-        If the topology is a schedule, not symmetric or not connected; or over a mixer that is compressed by top_k or rand_k.
+        If the topology is a schedule, not symmetric or not connected.
 
     Warns
     -----
@@ -77,10 +89,10 @@ class Accelerated(Derived):
 
     Notes
     -----
-    Sent per call: K rows to each neighbour, one after the other; `start` returns when the last of them is under way.  The
-    average is kept.  The eigenvalues of :math:`P_K(W)` reach down to -`contraction()`, often below those of W, and a solver that
-    needs them well above -1 then needs smaller steps, or more mixings.  Over a compressed mixer, W is
-    :math:`I + \gamma (W - I)`, and each of the K mixings has a memory of its own.
+    Sent per call: K rows to each neighbour, one after the other; `start` returns once the last of them is under way.  The
+    average is preserved.  The eigenvalues of :math:`P_K(W)` reach down to -`contraction()`, often below those of W; a solver
+    that needs them well above -1 then needs a smaller step size, or more mixings.  Over a compressed mixer, W is
+    :math:`I + \gamma (W - I)`, and with error feedback each of the K mixings has its own memory.
 
     References
     ----------
@@ -99,11 +111,7 @@ class Accelerated(Derived):
     (0.00297..., 0.00297...)
     """
 
-    K: int
-
-    def __init__(self, W: Mixer | Derived, K: int, method: str = "chebyshev"):
-        if isinstance(W, Accelerated):
-            raise ValueError("accelerate of an accelerated mixer: ask for all mixings at once, W.accelerate(K)")
+    def __init__(self, W: Operator[StepOperator], K: int, method: str = "chebyshev"):
         super().__init__(W)
         if method not in METHODS:
             raise ValueError(f"method is {method!r}, expected one of {', '.join(METHODS)}")
@@ -116,9 +124,6 @@ class Accelerated(Derived):
             raise ValueError(f"acceleration needs the same W at every step, {topology.name} is a schedule: {remedy}")
         if not topology.symmetric:
             raise ValueError(f"acceleration needs a symmetric W, that of the {topology.name} topology is not: {remedy}")
-        if isinstance(W, Compressed) and W.codec.feedback:
-            raise ValueError(f"{W.codec!r} sends too little of a row for acceleration, which would amplify what is missing: take "
-                             'compress("blockwise8"), "qsgd" or "float16", or mix more often without acceleration')
         self.s = 1 - topology.spectral_gap()
         if self.s >= 1:
             raise ValueError(f"the {topology.name} topology never agrees (spectral gap 0): take a connected one")
@@ -129,14 +134,14 @@ class Accelerated(Derived):
 
     def at(self, k: int) -> AcceleratedPhase:
         """The operator of step `k`."""
-        return AcceleratedPhase(self, self.W.at(k), k)
+        return AcceleratedPhase(self.W.at(k), k, self.at, self.empty, self.omegas)
 
     def omegas(self, d: int) -> tuple[float, ...]:
-        r""":math:`\omega_1, ..., \omega_K` for rows of `d` entries (the same for all d, but over a compressed mixer)."""
+        r""":math:`\omega_1, ..., \omega_K` for rows of `d` entries; d matters only over a compressed mixer."""
         return _omegas(self._s(d), self.K, self.method)
 
     def contraction(self, d: int = 1) -> float:
-        r""":math:`\max |P_K(\lambda)|` over :math:`|\lambda| \le s`: what is left of a disagreement at most."""
+        r""":math:`\max |P_K(\lambda)|` over :math:`|\lambda| \le s`: upper bound of what one call leaves of a disagreement."""
         s = self._s(d)
         before, now = np.ones(513), np.ones(513)
         lam = s * np.cos(np.linspace(0, np.pi, 513))
@@ -145,23 +150,28 @@ class Accelerated(Derived):
         return float(np.abs(now).max())
 
     def _s(self, d: int) -> float:
-        gamma = _gamma(self.W, d)
+        gamma = self.W.gamma(d)
         return max(1 - gamma * (1 - self.s), gamma * (1 + self.s) - 1)
 
-    def memory(self) -> dict[str, np.ndarray]:
-        """The memory of the mixer below, if it is compressed."""
-        return self.W.memory() if isinstance(self.W, Derived) else {}
+    def compress(self, codec: Any, *, feedback: bool | None = None, gamma: float | None = None, seed: int | None = None,
+                 **options: Any) -> NoReturn:
+        """Refused: compress first.
 
-    def recall(self, memory: Any) -> None:
-        """Take up a memory; see `Compressed.recall`."""
-        if isinstance(self.W, Derived):
-            self.W.recall(memory)
-        else:
-            super().recall(memory)
+        Raises
+        ------
+        ValueError
+        """
+        raise ValueError("compress of a mixer that is accelerated already: compress first, then accelerate: "
+                         "W.compress(...).accelerate(K)")
 
+    def accelerate(self, K: int, method: str = "chebyshev") -> NoReturn:
+        """Refused: give the number of all mixings at once.
 
-def _gamma(W: Mixer | Derived, d: int) -> float:
-    return W.gamma(d) if isinstance(W, Derived) else 1.0
+        Raises
+        ------
+        ValueError
+        """
+        raise ValueError("accelerate of an accelerated mixer: ask for all mixings at once, W.accelerate(K)")
 
 
 @lru_cache(maxsize=256)
@@ -177,7 +187,7 @@ def _omegas(s: float, K: int, method: str) -> tuple[float, ...]:
 
 
 def _combined(omega: float, now: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """`omega now + (1 - omega) before`, in place of `now`; equal rows stay as they are."""
+    """`omega now + (1 - omega) before`, in place of `now`; equal rows stay unchanged."""
     if omega != 1:
         now -= before
         now *= omega

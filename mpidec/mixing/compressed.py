@@ -1,79 +1,164 @@
-"""Compressed mixers: rows travel encoded, and what a codec loses is lost for nobody."""
+"""Compressed mixers: encoded rows, with or without error feedback."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from inspect import signature
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from .codecs import CODECS, Codec
-from .codecs import codec as codec_of
-from .wrapped import Derived, DerivedPhase, Then, flat
-from .mixer import Mixer
+from .accelerated import Accelerated
+from .codecs import Codec
+from .operator import Operator, StepOperator
 from .pending import Pending
+from .phase import Phase
+from .wrapped import Wrapped, WrappedPhase, flat
 
-_CALLS = 1 << 6                                     # memories, and calls in a step
+if TYPE_CHECKING:
+    from ..topology import Topology
+
+_MAX_CALLS = 1 << 6                                 # per step: each call has its own memory and its own random numbers
 
 
-class Memory:
-    r""":math:`\hat X` of the local agents and of their neighbours on other ranks, for one of the rows mixed in a step."""
+class Estimate:
+    r""":math:`\hat X` of the rows of one call of a step: of the local agents, and of their neighbours on other ranks."""
 
     def __init__(self, own: np.ndarray, halo: np.ndarray):
         self.own, self.halo = own, halo
         self.pending: Pending | None = None
 
-    def settle(self) -> None:
-        """Complete the mixing that is under way."""
+    def complete(self) -> None:
+        """Complete the mixing under way, which updates `halo`."""
         if self.pending is not None:
             self.pending.wait()
             self.pending = None
 
 
-class CompressedPhase(DerivedPhase):
-    """The operator of one step of a `Compressed` mixer; it counts its calls."""
+class Memory:
+    r"""Memory of the error feedback: :math:`\hat X` for each call of a step, by (call, length of a row, dtype)."""
 
-    _mixer: Compressed
+    def __init__(self) -> None:
+        self._estimates: dict[tuple[int, int, str], Estimate] = {}
 
-    def __init__(self, mixer: Compressed, phase: Any, k: int):
-        super().__init__(mixer, phase, k)
-        self._calls = 0
+    def estimate(self, call: int, rows: np.ndarray, halo: int) -> Estimate:
+        r"""The :math:`\hat X` of the given call for such rows, with nothing under way; zero at first."""
+        d, dtype = rows.shape[1], rows.dtype
+        key = call, d, dtype.char
+        if key not in self._estimates:
+            self._estimates[key] = Estimate(np.zeros(rows.shape, dtype), np.zeros((halo, d), dtype))
+        self._estimates[key].complete()
+        return self._estimates[key]
+
+    def save(self) -> dict[str, np.ndarray]:
+        """The rows of the local agents, by "call_d_dtype"."""
+        for estimate in self._estimates.values():
+            estimate.complete()
+        return {"_".join(map(str, key)): estimate.own.copy() for key, estimate in self._estimates.items()}
+
+    def restore(self, saved: Mapping[str, np.ndarray], phase: Phase) -> None:
+        """Continue with the rows that `save` returned, and fetch those of the neighbours."""
+        estimates = {}
+        for name in sorted(saved):
+            call, d, char = name.split("_")
+            own = np.array(saved[name], np.dtype(char))
+            if own.shape != (phase.m, int(d)):
+                raise ValueError(f"memory {name} has shape {own.shape}, expected ({phase.m}, {d}): the rows of the local agents")
+            estimates[int(call), int(d), char] = Estimate(own, np.array(phase.fetch(own).wait()))
+        self._estimates = estimates
+
+
+@dataclass(frozen=True)
+class Compression:
+    """Settings and memory shared by the phases of a compressed mixer.
+
+    Parameters
+    ----------
+    codec : Codec
+    agents : range
+        The agents on this rank.
+    gamma : float, optional
+        Step towards the neighbours; None for the default of the codec.
+    memory : Memory, optional
+        None without feedback.
+    """
+
+    codec: Codec
+    agents: range
+    gamma: float | None
+    memory: Memory | None
+
+    def step_size(self, d: int) -> float:
+        r""":math:`\gamma` for rows of `d` entries."""
+        if self.gamma is not None:
+            return self.gamma
+        delta = self.codec.delta(d)
+        if self.memory is not None:
+            return delta / (2 - delta)
+        return delta if self.codec.unbiased else 1.0
+
+
+class CompressedPhase(WrappedPhase):
+    """The operator of one step of a `Compressed` mixer; it counts its calls.
+
+    Parameters
+    ----------
+    phase, k, at, empty
+        See `WrappedPhase`.
+    compression : Compression
+    """
+
+    _phase: Phase
+
+    def __init__(self, phase: Phase, k: int, at: Callable[[int], StepOperator],
+                 empty: Callable[[tuple[int, ...], Any], np.ndarray], compression: Compression):
+        super().__init__(phase, k, at, empty)
+        self._compression, self._calls = compression, 0
 
     def _call(self) -> tuple[int, int]:
-        """Which call of the step this is, and the number for which its random numbers are drawn."""
-        if self._calls == _CALLS:
-            raise RuntimeError(f"{_CALLS} calls of one step of a compressed mixer: ask for the operator of each step, W.at(k)")
+        """The number of this call within the step, and the step of its random numbers."""
+        if self._calls == _MAX_CALLS:
+            raise RuntimeError(f"more than {_MAX_CALLS} calls in one step of a compressed mixer: use the operator of each step, "
+                               "W.at(k)")
         self._calls += 1
-        return self._calls - 1, self._k * _CALLS + self._calls - 1
+        return self._calls - 1, self._k * _MAX_CALLS + self._calls - 1
 
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        mixer, phase, codec = self._mixer, self._phase, self._mixer.codec
-        agents, halo = mixer.agents, phase.halo
-        d, dtype = rows.shape[1], rows.dtype
         _check(rows)
         call, step = self._call()
-        if not mixer.feedback:
-            sent = codec.encode(rows, step, agents)
-            Q = codec.decode(sent, d, dtype, step, agents)
-            arrives = phase.fetch(sent)
-            return Then(arrives, lambda: self._move(rows, Q, codec.decode(arrives.wait(), d, dtype, step, halo), target))
-        memory = mixer.memory_of(call, d, dtype, len(halo))
-        memory.settle()
-        scale = codec.delta(d) if codec.unbiased else 1.0
-        sent = codec.encode(rows - memory.own, step, agents)
-        codec.add(sent, memory.own, step, agents, scale)
-        arrives = phase.fetch(sent)
+        memory = self._compression.memory
+        if memory is None:
+            return self._begin_direct(rows, target, step)
+        return self._begin_feedback(rows, target, step, memory.estimate(call, rows, len(self._phase.halo)))
+
+    def _begin_direct(self, X: np.ndarray, target: np.ndarray, step: int) -> Pending:
+        """`X + gamma (W - I) C(X)`"""
+        phase, codec, agents, halo = self._phase, self._compression.codec, self._compression.agents, self._phase.halo
+        d, dtype = X.shape[1], X.dtype
+        encoded = codec.encode(X, step, agents)
+        Q = codec.decode(encoded, d, dtype, step, agents)
+        arrival = phase.fetch(encoded)
+        return Pending(arrival, lambda: self._move(X, Q, codec.decode(arrival.wait(), d, dtype, step, halo), target))
+
+    def _begin_feedback(self, X: np.ndarray, target: np.ndarray, step: int, X_hat: Estimate) -> Pending:
+        """`X_hat += C(X - X_hat)`, then `X + gamma (W - I) X_hat`"""
+        phase, codec, agents, halo = self._phase, self._compression.codec, self._compression.agents, self._phase.halo
+        scale = codec.delta(X.shape[1]) if codec.unbiased else 1.0
+        encoded = codec.encode(X - X_hat.own, step, agents)
+        codec.add(encoded, X_hat.own, step, agents, scale)
+        arrival = phase.fetch(encoded)
 
         def finish() -> np.ndarray:
-            codec.add(arrives.wait(), memory.halo, step, halo, scale)
-            return self._move(rows, memory.own, memory.halo, target)
-        memory.pending = Then(arrives, finish)
-        return memory.pending
+            X_hat.pending = None
+            codec.add(arrival.wait(), X_hat.halo, step, halo, scale)
+            return self._move(X, X_hat.own, X_hat.halo, target)
+        X_hat.pending = Pending(arrival, finish)
+        return X_hat.pending
 
     def _move(self, X: np.ndarray, Q: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
         """`X + gamma (W - I) Q`"""
-        gamma = self._mixer.gamma(X.shape[1])
+        gamma = self._compression.step_size(X.shape[1])
         self._phase.difference(Q, halo, out)
         if gamma != 1:
             out *= gamma
@@ -81,73 +166,74 @@ class CompressedPhase(DerivedPhase):
         return out
 
     def exchange(self, M: np.ndarray) -> np.ndarray:
-        """Send a different row to each neighbour, encoded; see `Phase.exchange`.
+        """Send a different encoded row over each edge; see `Phase.exchange`.
 
         Raises
         ------
         ValueError
-            If the codec takes feedback to be of use: there is none here.
+            If the mixer or its codec works with error feedback: `exchange` has none.
         """
-        mixer, phase, codec = self._mixer, self._phase, self._mixer.codec
-        if mixer.feedback or codec.feedback:
-            raise ValueError(f"a row of its own for each neighbour goes without error feedback, {codec!r} mixes with it: take "
-                             'compress("blockwise8") or "float16", without feedback')
-        rows, (senders, sources) = flat(M), _edge_numbers(phase)
+        codec, agents = self._compression.codec, self._compression.agents
+        if self._compression.memory is not None or codec.feedback:
+            raise ValueError(f"a different row for each neighbour is sent without error feedback, and {codec!r} mixes with it: "
+                             'take compress("blockwise8") or "float16", without feedback')
+        rows, (out_edges, in_edges) = flat(M), _edge_numbers(self.topology, agents.start, agents.stop)
+        if len(rows) != len(out_edges):
+            raise ValueError(f"messages have shape {M.shape}, expected ({len(out_edges)}, ...): one row for each out-edge")
         _check(rows)
         _, step = self._call()
-        arrived = phase.exchange(codec.encode(rows, step, senders))
-        return codec.decode(arrived, rows.shape[1], rows.dtype, step, sources).reshape(len(arrived), *M.shape[1:])
+        arrived = self._phase.exchange(codec.encode(rows, step, out_edges))
+        return codec.decode(arrived, rows.shape[1], rows.dtype, step, in_edges).reshape(len(arrived), *M.shape[1:])
 
 
-class Compressed(Derived):
-    r"""A mixer whose rows travel encoded by a codec C; made by `Mixer.compress`.
+class Compressed(Wrapped[CompressedPhase]):
+    r"""A mixer whose rows are sent encoded by a codec C; made by `Mixer.compress`.
 
     Without feedback,
 
     .. math:: Y = X + \gamma (W - I)\, C(X)
 
-    and with feedback (CHOCO-gossip), where :math:`\hat X` is what all neighbours know of X,
+    and with feedback (CHOCO-gossip), where :math:`\hat X` is the estimate of X that all neighbours share,
 
     .. math:: \hat X \leftarrow \hat X + C(X - \hat X), \qquad Y = X + \gamma (W - I) \hat X
 
-    with :math:`C / (1 + \omega)` for C if C is unbiased.  An agent's own row is decoded like those of the others: what one
-    agent gives away is what another one gets, and a doubly (column) stochastic W keeps the average (sum), whatever C loses.
+    with :math:`C / (1 + \omega)` for C if C is unbiased.  An agent's own row is decoded like those of the others, so a doubly
+    (column) stochastic W preserves the average (sum) however large the errors of C are.
 
     Parameters
     ----------
     W : Mixer
-        One that is neither compressed nor accelerated.
     codec : Codec
     feedback : bool
         Only with the same neighbours at every step.
     gamma : float, optional
-        By default :math:`\delta / (2 - \delta)` with feedback, the largest for which random coordinates are stable whatever the
-        spectrum of W; without, 1, or :math:`\delta` if C is unbiased.
+        By default :math:`\delta / (2 - \delta)` with feedback, the largest for which random coordinates are stable for any
+        spectrum of W; without feedback 1, or :math:`\delta` if C is unbiased.
 
     Raises
     ------
     ValueError
-        If W is compressed or accelerated already, feedback is asked for over a schedule, or gamma is not in (0, 1].
+        If feedback is requested over a schedule, or gamma is not in (0, 1].
     TypeError
-        When it is called with rows of other numbers than float32 and float64.
+        When called with rows that are neither float32 nor float64.
 
     Notes
     -----
-    Sent per call: an encoded row to each neighbour; `bytes` counts it.  Agents on one rank hand each other decoded rows, too.
+    Sent per call: an encoded row to each neighbour; `bytes` counts it.  Agents on one rank exchange decoded rows, too.
 
-    With feedback a mixer remembers :math:`\hat X`, zero at first, of its own agents and of their neighbours on other ranks:
-    so many rows for each call that a solver makes within a step, since these are different quantities.  The calls of a step
-    are told apart by their order since `W.at(k)`, by the length and by the dtype of the rows; the calls of the mixer itself,
-    `W(X)`, are steps with one call each.  `memory()` returns what is remembered and `recall` takes it up; a mixer that
-    starts anew goes on to converge, after as long as the first :math:`\hat X` took to form.
+    With feedback a mixer remembers :math:`\hat X`, zero at first, of its own agents and of their neighbours on other ranks.
+    Each call that a solver makes within a step mixes a different quantity and has its own :math:`\hat X`: calls are told apart
+    by their order since `W.at(k)`, and by the length and the dtype of the rows.  The calls of the mixer itself, `W(X)`, are
+    steps with one call each.  `memory()` returns :math:`\hat X` of the local agents and `recall` continues with it; `solve`
+    stores it in its checkpoints, so that a resumed run has the bits of an uninterrupted one.
 
     The less of a row a codec sends, the smaller the step size of a solver has to be: with rows of 8 entries, EXTRA and exact
-    diffusion at 0.2 to 0.3 / L go with `fraction=0.5` and not with `k=1`, and D2 not even with rand_k at 0.5.
+    diffusion at 0.2 to 0.3 / L converge with `fraction=0.5` and not with `k=1`, and D2 not even with rand_k at 0.5.
 
-    :math:`(W - I) C(X)` is summed times 2^40 (float64; 2^20 for float32), so that its rounding errors are small next to itself
+    :math:`(W - I) C(X)` is summed times 2^40 (float64; 2^20 for float32), so that its rounding errors are small relative to it
     and the average does not drift: rows of more than 1e296 (1e32) overflow.
 
-    Random numbers belong to the codec's seed, the agent, the step and the call: results do not depend on the ranks.
+    Random numbers belong to the codec's seed, the agent, the step and the call: results do not depend on the number of ranks.
 
     References
     ----------
@@ -167,10 +253,7 @@ class Compressed(Derived):
     [12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0] 24.0
     """
 
-    def __init__(self, W: Mixer | Derived, codec: Codec, feedback: bool, gamma: float | None = None):
-        if not isinstance(W, Mixer):
-            raise ValueError(f"compress of a mixer that is {type(W).__name__.lower()} already: compress first, and once, then "
-                             "accelerate: W.compress(...).accelerate(K)")
+    def __init__(self, W: Operator[Phase], codec: Codec, feedback: bool, gamma: float | None = None):
         super().__init__(W)
         if feedback and W.topology.period != 1:
             raise ValueError(f"error feedback needs the same neighbours at every step, those of {W.topology.name} change: take "
@@ -178,63 +261,67 @@ class Compressed(Derived):
         number = isinstance(gamma, (int, float, np.number)) and not isinstance(gamma, bool)
         if gamma is not None and not (number and 0 < gamma <= 1):
             raise ValueError(f"compress: gamma is {gamma!r}, expected a number > 0 and <= 1")
-        self.codec, self.feedback, self._gamma = codec, feedback, gamma
-        self._memories: dict[tuple[int, int, str], Memory] = {}
+        self.codec, self.feedback = codec, feedback
+        self._memory, self._phase_at = Memory() if feedback else None, W.at
+        self._compression = Compression(codec, W.agents, gamma, self._memory)
 
     def at(self, k: int) -> CompressedPhase:
         """The operator of step `k`; its calls are counted from zero."""
-        return CompressedPhase(self, self.W.at(k), k)
+        return CompressedPhase(self._phase_at(k), k, self.at, self.empty, self._compression)
 
     def gamma(self, d: int) -> float:
         r""":math:`\gamma` for rows of `d` entries."""
-        if self._gamma is not None:
-            return self._gamma
-        delta = self.codec.delta(d)
-        if self.feedback:
-            return delta / (2 - delta)
-        return delta if self.codec.unbiased else 1.0
+        return self._compression.step_size(d)
 
-    def memory_of(self, call: int, d: int, dtype: np.dtype, others: int) -> Memory:
-        """What is remembered of the rows mixed by the call number `call` of a step."""
-        key = call, d, dtype.char
-        if key not in self._memories:
-            self._memories[key] = Memory(np.zeros((self.m, d), dtype), np.zeros((others, d), dtype))
-        return self._memories[key]
-
-    def memory(self) -> dict[str, np.ndarray]:
-        r""":math:`\hat X` of the local agents, by "call_d_dtype": arrays (m, d)."""
-        for memory in self._memories.values():
-            memory.settle()
-        return {"_".join(map(str, key)): memory.own.copy() for key, memory in self._memories.items()}
-
-    def recall(self, memory: Mapping[str, np.ndarray]) -> None:
-        r"""Take up the :math:`\hat X` of the local agents that `memory` returned, on any number of ranks.
+    def compress(self, codec: Any, *, feedback: bool | None = None, gamma: float | None = None, seed: int | None = None,
+                 **options: Any) -> NoReturn:
+        """Refused: compress once.
 
         Raises
         ------
         ValueError
-            If the mixer works without feedback and there is something to recall.
+        """
+        raise ValueError("compress of a mixer that is compressed already: compress once, then accelerate: "
+                         "W.compress(...).accelerate(K)")
+
+    def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
+        """K mixings in one call; see `Mixer.accelerate`.
+
+        Raises
+        ------
+        ValueError
+            If the codec sends only a few entries of a row (top_k, rand_k).
+        """
+        if self.codec.feedback:
+            raise ValueError(f"{self.codec!r} sends too little of a row for acceleration, which would amplify its errors: take "
+                             'compress("blockwise8"), "qsgd" or "float16", or mix more often without acceleration')
+        return Accelerated(self, K, method)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        r""":math:`\hat X` of the local agents, by "call_d_dtype": arrays (m, d); empty without feedback.
+
+        Notes
+        -----
+        Collective: mixings under way are completed.
+        """
+        return {} if self._memory is None else self._memory.save()
+
+    def recall(self, memory: Mapping[str, np.ndarray]) -> None:
+        r"""Continue with the :math:`\hat X` that `memory` returned, perhaps on another number of ranks.
+
+        Raises
+        ------
+        ValueError
+            If the mixer works without feedback and `memory` is not empty, or an array does not have the local agents' rows.
 
         Notes
         -----
         Collective: the rows of neighbours on other ranks are fetched in full.
         """
-        if memory and not self.feedback:
-            raise ValueError(f"a mixer without feedback has no memory to recall, got {', '.join(memory)}")
-        phase = self.W.at(0)
-        self._memories.clear()
-        for key in sorted(memory):
-            call, d, char = key.split("_")
-            own = np.array(memory[key], np.dtype(char)).reshape(self.m, int(d))
-            self._memories[int(call), int(d), char] = Memory(own, np.array(phase.fetch(own).wait()))
-
-
-def compressed(W: Mixer | Derived, name: str | Codec, feedback: bool | None, gamma: float | None, seed: int,
-               options: Mapping[str, Any]) -> Compressed:
-    """The compressed mixer, with the defaults of its codec."""
-    seeded = isinstance(name, str) and name in CODECS and "seed" in signature(CODECS[name]).parameters
-    codec = codec_of(name, **({"seed": seed} if seeded else {}), **options)
-    return Compressed(W, codec, codec.feedback if feedback is None else bool(feedback), gamma)
+        if self._memory is None:
+            super().recall(memory)
+        else:
+            self._memory.restore(memory, self._phase_at(0))
 
 
 def _check(rows: np.ndarray) -> None:
@@ -244,7 +331,16 @@ def _check(rows: np.ndarray) -> None:
         raise TypeError(f"rows are {rows.dtype}, codecs know float32 and float64: mix X.astype(np.float32)")
 
 
-def _edge_numbers(phase: Any) -> tuple[np.ndarray, np.ndarray]:
-    """A number for each edge, `sender * n + receiver`: of those out of and into the local agents, as `exchange` orders them."""
-    (sender, receiver), (home, source) = phase.plan._out, phase.plan._in
-    return sender * phase.n + receiver, source * phase.n + home
+@lru_cache(maxsize=16)
+def _edge_numbers(topology: Topology, lo: int, hi: int) -> tuple[np.ndarray, np.ndarray]:
+    """The number `sender * n + receiver` of each edge out of and into the agents `lo:hi`, in the order of `exchange`."""
+    sender, to = _edges(topology.source.columns(lo, hi), lo)
+    receiver, source = _edges(topology.source.rows(lo, hi), lo)
+    return sender * topology.n + to, source * topology.n + receiver
+
+
+def _edges(block: Any, lo: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the entries of a block of a matrix that are not on its diagonal."""
+    row = lo + np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
+    column = block.indices.astype(np.int64)
+    return row[row != column], column[row != column]

@@ -1,37 +1,38 @@
-"""Mixers: `Y = W(X)` moves rows between agents and takes weighted averages of them."""
+"""Mixers: `Y = W(X)` replaces each agent's row by a weighted average of its neighbours' rows."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from .pending import Pending
-from .phase import Phase
 from ..runtime.context import Context
+from ..runtime.memory import empty
 from ..runtime.node import Counts
+from .accelerated import Accelerated
+from .codecs import Codec, codec_of
+from .compressed import Compressed
+from .operator import Operator
+from .phase import Phase
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
-    from .accelerated import Accelerated
-    from .codecs.base import Codec
-    from .compressed import Compressed
 
-_PHASES = 64                                        # phases of a random schedule that are kept at a time
+_PHASES = 64                                        # phases of a random schedule kept at a time
 
 
-class Mixer:
+class Mixer(Operator[Phase]):
     """The operator `W` of a topology, or of a schedule of them, on a network; made by `Network.mixer`.
 
-    `W(X)` mixes with the operator of the current step: a static topology has but one, and a schedule moves on by one at
-    each call.  `W.at(k)` is the operator of step k; it does not move the schedule.
+    `W(X)` mixes with the operator of the current step: a static topology (or a schedule of period 1) has only one, and any
+    other schedule moves on by one step at each call.  `W.at(k)` is the operator of step k; it does not move the schedule.
 
     Attributes
     ----------
     rounds : int
-        Mixings and exchanges so far.
+        Number of mixings and exchanges so far.
     messages, bytes : int
-        Rows that the agents of this rank sent to other agents, and their size; an edge between two agents of one rank
-        counts as any other, so that the totals over all ranks do not depend on the number of ranks.
+        Rows that the agents of this rank sent to other agents, and their size; edges between two agents of one rank
+        count like all others, so that the totals over all ranks do not depend on the number of ranks.
 
     Examples
     --------
@@ -45,75 +46,44 @@ class Mixer:
     """
 
     def __init__(self, context: Context, topology: Topology | Schedule):
-        self._context, self.topology = context, topology
         lo, hi = context.partition.bounds(context.rank)
-        self.n, self.m, self.agents = context.partition.n, hi - lo, range(lo, hi)
-        self.counts = Counts()
-        self.kinds: dict[Any, Any] = {}             # what a random schedule exchanged last
-        self._static: Phase | None = None
-        self._step, self._closed = 0, False
+        super().__init__(topology.at(0) if topology.period == 1 else topology, range(lo, hi),
+                         lambda shape, dtype: empty((hi - lo, *shape), dtype), Counts())
+        self._context = context
+        self._kinds: dict[Any, Any] = {}            # rows last exchanged by a random schedule: their shapes and dtypes
+        self._closed = False
         self._phases: OrderedDict[int, Phase] = OrderedDict()
+        self._static: Phase | None = None
         if topology.period == 1:
             self._static = self.at(0)
 
     def at(self, k: int) -> Phase:
         """The operator of step `k`; collective when a phase is used for the first time."""
-        if self._closed:
-            raise RuntimeError(f"the mixer of the {self.topology.name} topology is closed: ask its network for a new one")
         if self._static is not None:
             return self._static
+        if self._closed:
+            raise RuntimeError(f"the mixer of the {self.topology.name} topology is closed: ask its network for a new one")
         period = self.topology.period
         key = k if period is None else k % period
         if key not in self._phases:
             if len(self._phases) >= _PHASES and period is None:
                 self._phases.popitem(last=False)[1].free()
-            self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at, period is not None, self.kinds)
+            self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at, period is not None, self._kinds)
         return self._phases[key]
 
-    def __call__(self, X: Any, out: Any = None) -> Any:
-        """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see `Phase.__call__`."""
-        phase = self._static
-        if phase is None:
-            phase = self._now()
-        Y = phase.mix(X, out)
-        return phase.start(X, out).wait() if Y is None else Y
-
-    def start(self, X: Any, out: Any = None) -> Pending:
-        """Begin to mix `X`; see `Phase.start`."""
-        return self._now().start(X, out)
-
-    @property
-    def rounds(self) -> int:
-        """Mixings and exchanges so far."""
-        return self.counts.rounds
-
-    @property
-    def messages(self) -> int:
-        """Rows that the agents of this rank sent to other agents."""
-        return self.counts.messages
-
-    @property
-    def bytes(self) -> int:
-        """Their size."""
-        return self.counts.bytes
-
-    def _now(self) -> Phase:
-        self._step += 1
-        return self.at(self._step - 1)
-
-    def compress(self, codec: str | Codec, *, feedback: bool | None = None, gamma: float | None = None, seed: int = 0,
-                 **options: Any) -> Compressed:
-        """This mixer with rows that travel encoded; see `Compressed`.
+    def compress(self, codec: str | Codec, *, feedback: bool | None = None, gamma: float | None = None,
+                 seed: int | None = None, **options: Any) -> Compressed:
+        """This mixer with encoded rows; see `Compressed`.
 
         Parameters
         ----------
         codec : {"identity", "float16", "bfloat16", "blockwise8", "qsgd", "top_k", "rand_k"} or Codec
         feedback : bool, optional
-            Whether neighbours remember what they know of a row, and get what is new; by default for top_k and rand_k.
+            Whether neighbours remember an estimate of each row and receive only its changes; by default for top_k and rand_k.
         gamma : float, optional
             Step towards the neighbours, in (0, 1].
-        seed : int
-            Of the codec's random numbers.
+        seed : int, optional
+            Seed of the codec's random numbers, by default 0; a `Codec` has its own.
         **options
             Parameters of the codec, such as `fraction=0.01` or `k=100`, `levels` and `bucket`, `block`.
 
@@ -126,15 +96,16 @@ class Mixer:
         ...     W(np.array([[3.14159], [0.], [0.], [0.]])).ravel().tolist(), W.bytes
         ([1.047..., 1.046875, 0.0, 1.046875], 16)
         """
-        from .compressed import compressed
-        return compressed(self, codec, feedback, gamma, seed, options)
+        made = codec_of(codec, seed, **options)
+        return Compressed(self, made, made.feedback if feedback is None else bool(feedback), gamma)
 
     def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
-        """K mixings in one call, which together average better than K by themselves; see `Accelerated`.
+        """K mixings in one call, combined so that they average better than K separate ones; see `Accelerated`.
 
         Parameters
         ----------
         K : int
+            Number of mixings.
         method : {"chebyshev", "fastmix"}
 
         Examples
@@ -146,7 +117,6 @@ class Mixer:
         ...     W(np.array([[4.], [0.], [0.], [0.]])).round(3).ravel().tolist(), W.rounds
         ([1.176, 0.941, 0.941, 0.941], 2)
         """
-        from .accelerated import Accelerated
         return Accelerated(self, K, method)
 
     def close(self, out_of_step: bool = False) -> None:
@@ -154,4 +124,5 @@ class Mixer:
         for phase in self._phases.values():
             phase.free(out_of_step)
         self._phases.clear()
+        self._static = None
         self._closed = True

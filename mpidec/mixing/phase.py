@@ -23,6 +23,7 @@ from ..transport.halo import HaloExchange
 from ..transport.node_reader import NodeReader
 from ..transport.plan import Plan
 from ..transport.sums import LocalSum, MessageSum, MixedSum, average
+from .operator import StepOperator
 from .packing import Restore, by_name, pack
 from .pending import Pending
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ..topology import Topology
 
 
-class Phase:
+class Phase(StepOperator):
     r"""The operator of one step: one topology on one network.
 
     .. math:: Y_i = W_{ii} X_i + \sum_{j \in N_i} W_{ij} X_j
@@ -59,9 +60,9 @@ class Phase:
         All agents, and those on this rank.
     """
 
-    def __init__(self, context: Context, topology: Topology, k: int, counts: Any, at: Callable[[int], Any], periodic: bool,
+    def __init__(self, context: Context, topology: Topology, k: int, counts: Any, at: Callable[[int], StepOperator], periodic: bool,
                  kinds: dict[Any, Any]):
-        self._context, self._k, self._counts, self.at = context, k, counts, at
+        self._context, self._k, self._counts, self._at = context, k, counts, at
         lo, hi = context.partition.bounds(context.rank)
         self.topology, self.n, self.m = topology, topology.n, hi - lo
         self._over = f" over {topology.name}" + f", step {k}" * (k > 0)
@@ -80,9 +81,13 @@ class Phase:
         return reader if memory.single_node else MixedSum(context, self._exchange, self._node_plan, reader)
 
     @property
-    def next(self) -> Any:
+    def next(self) -> StepOperator:
         """The operator of the following step; itself when the topology is static."""
-        return self.at(self._k + 1)
+        return self._at(self._k + 1)
+
+    def at(self, k: int) -> StepOperator:
+        """The operator of step `k` of the same schedule."""
+        return self._at(k)
 
     @cached_property
     def plan(self) -> Plan:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from mpidec._streams import NOISE, SAMPLES
+from mpidec._streams import Streams as Streams
 from mpidec.problems import checks
 from mpidec.problems.base import LinearModel, Problem
 from mpidec.problems.checks import Array
 
 Gradient = Callable[[Array, int], Array]
-SAMPLES, NOISE = 1, 2                                    # purposes, with one stream of random numbers each
 
 
 class Oracle(Protocol):
@@ -25,35 +26,11 @@ class Oracle(Protocol):
         """Return ``gradient(X, k) -> G`` for the local `agents` (numbers among all agents)."""
 
 
-class Streams:
-    """Random numbers determined by (seed, agent, step, purpose), on any number of ranks and in any order of the draws.
-
-    Agent i at step k draws from Philox with the key (seed, i) and the counter (0, k, purpose, 0): 2**64 blocks each,
-    so steps never overlap (with the counter k alone, step k + 1 would repeat step k from its second block on).
-    """
-
-    def __init__(self, agents: Sequence[int], seed: int, purpose: int) -> None:
-        self._bits = np.random.Philox(key=0)
-        self._generator = np.random.Generator(self._bits)
-        self._state: Any = self._bits.state
-        self._state["state"]["counter"][:] = 0, 0, purpose, 0
-        if checks.integer(seed, "seed", least=0) >= 2**64:
-            raise ValueError(f"seed = {seed}, expected an integer in 0 .. 2**64 - 1")
-        self._state["state"]["key"][0] = seed
-        self._agents = [checks.integer(agent, "agent", least=0) for agent in agents]
-
-    def at(self, k: int) -> Iterator[np.random.Generator]:
-        """Yield a generator per agent for step k; each is valid until the next one is yielded."""
-        words = self._state["state"]
-        for agent in self._agents:
-            words["key"][1], words["counter"][1] = agent, k
-            self._bits.state = self._state               # 1 microsecond; a new Philox costs 10
-            yield self._generator
-
-
 def _check_agents(problem: Problem, agents: Sequence[int]) -> None:
     if len(agents) != problem.m:
         raise ValueError(f"{len(agents)} agents, expected {problem.m}: one per row of the problem")
+    for agent in agents:
+        checks.integer(agent, "agent", least=0)
 
 
 class Full:
@@ -129,13 +106,14 @@ class MiniBatch:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
         problem, B = self.problem, self.batch_size
         _check_agents(problem, agents)
-        streams, counts = Streams(agents, seed, SAMPLES), problem.counts.tolist()
+        streams, counts = Streams(checks.integer(seed, "seed", least=0), SAMPLES), problem.counts.tolist()
         weight = problem.counts / B
         order = None if problem.mask is None else np.argsort(~problem.mask, axis=1, kind="stable")
         rows = np.empty((problem.m, B), dtype=np.intp)
 
         def gradient(X: Array, k: int) -> Array:
-            for i, draw in enumerate(streams.at(k)):     # permutation is faster than choice for few samples
+            for i, agent in enumerate(agents):
+                draw = streams.at(agent, k)              # a permutation is the faster of the two for few samples
                 rows[i] = (draw.permutation(counts[i])[:B] if counts[i] < 1000 else
                            draw.choice(counts[i], B, replace=False, shuffle=False))
             chosen = rows if order is None else np.take_along_axis(order, rows, axis=1)
@@ -179,12 +157,12 @@ class Noisy:
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
         exact = self.source.start(agents, seed)
-        streams, noise = Streams(agents, seed, NOISE), np.empty((self.problem.m, self.problem.d))
+        streams, noise = Streams(checks.integer(seed, "seed", least=0), NOISE), np.empty((self.problem.m, self.problem.d))
         deviation = self.sigma / np.sqrt(self.problem.d)
 
         def gradient(X: Array, k: int) -> Array:
-            for row, draw in zip(noise, streams.at(k)):
-                draw.standard_normal(out=row)
+            for row, agent in zip(noise, agents):
+                streams.at(agent, k).standard_normal(out=row)
             return exact(X, k) + deviation * noise
 
         return gradient

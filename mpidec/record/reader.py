@@ -94,7 +94,10 @@ def read(path: str | os.PathLike[str]) -> Run:
 
 
 def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
-    """Read the last checkpoint: its step, and the solver's state by name (arrays; 0-d arrays as Python numbers).
+    """Read the last checkpoint: its step and all that was stored, by name (arrays; 0-d ones as Python numbers).
+
+    A run of `solve` stores the fields of the solver's state, `counters` (time, rounds, bytes), and, with error feedback, a row
+    per agent for each `memory.<call>_<length>_<dtype>`.
 
     Raises
     ------

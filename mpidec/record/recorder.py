@@ -1,4 +1,4 @@
-"""Collective recording: every rank contributes its rows, and rank 0 writes the file."""
+"""Collective part of recording: all ranks contribute their rows, rank 0 writes the file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import numpy as np
 from .runfile import RunFile, last_checkpoint
 
 State = TypeVar("State", bound=tuple)
-_COUNTERS = "counters"                              # dataset of time, rounds, bytes, next to the fields of the state
-_LARGEST_TOPOLOGY = 5_000_000                       # largest number of entries of W that is stored
+_COUNTERS = "counters"                              # time, rounds, bytes: beside the fields of the state
+_MEMORY = "memory."                                 # prefix of the mixer's memory; no field has a dot in its name
+_LARGEST_TOPOLOGY = 5_000_000                       # entries of W up to which it is worth storing
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Record:
     flush_seconds, checkpoint_seconds : float
         Intervals at which the file is brought up to date, and at which a state to resume from is stored.
     resume : bool
-        Whether to continue the run in `path` from its last checkpoint; later records are replaced.
+        Continue the run in `path` from its last checkpoint; later records are dropped and recorded again.
     config : str
         TOML text that reruns the experiment.
 
@@ -71,34 +72,38 @@ class Recorder(Generic[State]):
             self._spec.path, n=self._net.n, row_shape=row_shape, metrics=names, meta=meta, topology=_phases(topology),
             trajectory=self._spec.trajectory, state=shapes, flush_seconds=self._spec.flush_seconds))
 
-    def resume(self, meta: Mapping[str, Any]) -> tuple[int, State, np.ndarray]:
-        """Reopen the file and return the step, the state and the counters of its last checkpoint; collective."""
-        def load() -> tuple[int, dict[str, Any]]:
-            step, state = last_checkpoint(self._spec.path)
-            self._file = RunFile.resume(self._spec.path, step, meta=meta, flush_seconds=self._spec.flush_seconds)
-            return step, state
-        nothing: dict[str, Any] = {}
-        step, stored = self._try(load) or (0, nothing)
+    def load(self) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
+        """The step, the state, the counters and the mixer's memory of the last checkpoint; collective, the file is not changed."""
+        nothing: tuple[int, dict[str, Any]] = (0, {})
+        step, stored = self._try(lambda: last_checkpoint(self._spec.path)) or nothing
         self._net.agree(self.error)
         step, counters = self._net.comm.bcast((step, stored.pop(_COUNTERS, np.zeros(3))))
         kinds = self._net.comm.bcast({name: np.ndim(value) > 0 for name, value in stored.items()})
-        if set(kinds) != set(self._state._fields):                                                  # type: ignore[attr-defined]
-            raise ValueError(f"{self._spec.path}: the checkpoint has the fields {', '.join(sorted(kinds))}, expected "
-                             f"{', '.join(self._state._fields)}: resume with the solver that wrote it")     # type: ignore[attr-defined]
-        fields = {}
-        for name in self._state._fields:                                                            # type: ignore[attr-defined]
+        fields: tuple[str, ...] = self._state._fields                                               # type: ignore[attr-defined]
+        remembered = sorted(name for name in kinds if name.startswith(_MEMORY))
+        if set(kinds) - set(remembered) != set(fields):
+            raise ValueError(f"{self._spec.path}: its checkpoint has the fields {', '.join(sorted(set(kinds) - set(remembered)))}, "
+                             f"expected {', '.join(fields)}: resume with the solver that wrote it")
+        state = {}
+        for name in fields:
             value = stored.get(name)
-            fields[name] = self._net.scatter(value, self._counts.get(name)) if kinds[name] else self._net.comm.bcast(value)
-        return step, self._state(**fields), counters
+            state[name] = self._net.scatter(value, self._counts.get(name)) if kinds[name] else self._net.comm.bcast(value)
+        memory = {name.removeprefix(_MEMORY): self._net.scatter(stored.get(name)) for name in remembered}
+        return step, self._state(**state), counters, memory
+
+    def resume(self, step: int, meta: Mapping[str, Any]) -> None:
+        """Reopen the file to continue after `step`; collective, an error is raised on all ranks."""
+        self._on_root(lambda: RunFile.resume(self._spec.path, step, meta=meta, flush_seconds=self._spec.flush_seconds))
 
     def append(self, step: int, metrics: Mapping[str, float], X: np.ndarray) -> None:
         """Add a record; collective if the trajectory is stored."""
         stack = self._net.gather(X) if self._spec.trajectory else None
         self._try(lambda: self._file.append(step, metrics, stack))                                  # type: ignore[union-attr]
 
-    def checkpoint(self, step: int, s: State, counters: np.ndarray) -> None:
-        """Store the state after `step` steps, from which the run can be resumed; collective."""
+    def checkpoint(self, step: int, s: State, counters: np.ndarray, memory: Mapping[str, np.ndarray]) -> None:
+        """Store the state after `step` steps and the mixer's memory, so that the run can resume there; collective."""
         stored = {name: self._gather(name, value) for name, value in zip(s._fields, s)}             # type: ignore[attr-defined]
+        stored |= {_MEMORY + name: self._net.gather(memory[name]) for name in sorted(memory)}
         stored[_COUNTERS] = counters
         self._try(lambda: self._file.checkpoint(step, stored))                                      # type: ignore[union-attr]
 
@@ -113,7 +118,7 @@ class Recorder(Generic[State]):
         self._net.agree(self.error)
 
     def abandon(self) -> None:
-        """Close the file of a failed run and ignore errors, because the failure itself is raised elsewhere."""
+        """Close the file as it is, ignoring errors: the run has failed already."""
         if self._file is not None:
             self.error = None
             self._try(self._file.close)

@@ -1,4 +1,4 @@
-"""Codecs by name: how rows are written on the wire."""
+"""Codecs by name: how rows are encoded for sending."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .sparsifiers import TopK as TopK
 CODECS: dict[str, type[Codec]] = {
     "identity": Identity, "float16": Float16, "bfloat16": BFloat16, "blockwise8": Blockwise8, "qsgd": QSGD, "top_k": TopK,
     "rand_k": RandK}
-"""The codecs by the names by which they are asked for."""
+"""Codecs by name."""
 
 
 def codec(name: str | Codec, **options: Any) -> Codec:
-    """The codec of this name with the given parameters; a codec as it is.
+    """The codec of this name with the given parameters; a `Codec` is returned unchanged.
 
     Raises
     ------
     ValueError
-        Naming the nearest ones, if there is no such codec, or it has no such parameter.
+        If no codec or no parameter has this name; the message gives the nearest names.
 
     Examples
     --------
@@ -50,6 +50,23 @@ def codec(name: str | Codec, **options: Any) -> Codec:
         if option not in known:
             raise ValueError(f"codec {name} has no parameter {option!r}: {_remedy(option, known)}")
     return CODECS[name](**options)
+
+
+def codec_of(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
+    """The codec of this name, drawing from `seed` (by default 0) if it draws random numbers.
+
+    Raises
+    ------
+    ValueError
+        As of `codec`.
+
+    Examples
+    --------
+    >>> codec_of("rand_k", 3, k=2), codec_of("float16", 3)
+    (RandK(fraction=0.01, k=2, seed=3), Float16())
+    """
+    takes = isinstance(name, Codec) or (name in CODECS and "seed" in signature(CODECS[name]).parameters)
+    return codec(name, **options, **({"seed": seed} if takes and seed is not None else {}))
 
 
 def _remedy(name: Any, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""What all codecs share: the protocol, their random numbers, and the checks of their parameters."""
+"""Base class of the codecs, checks of their parameters, and views of rows as bytes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 Agents = Sequence[int] | np.ndarray
-AGENTS, SHARED = 3, 4                               # streams of random numbers; the oracles of a problem have 1 and 2
 
 
 class Codec:
-    r"""The protocol of a codec: rows to bytes, a fixed number of them for each row, and back.
+    r"""Base class of codecs: rows to bytes, the same number for each row of one length, and back.
 
-    A codec is a frozen dataclass of its parameters and knows nothing of MPI.  With :math:`C(x)` the row that is decoded,
+    A codec is a frozen dataclass of its parameters and knows nothing of MPI.  With :math:`C(x)` the decoded row,
 
     .. math::
         E \|x - C(x)\|^2 \le (1 - \delta) \|x\|^2 \quad \text{(contractive)}, \qquad \text{or} \qquad
@@ -29,27 +28,27 @@ class Codec:
     unbiased : bool
         Whether :math:`E\, C(x) = x`.
     feedback : bool
-        Whether it takes error feedback to be of use: most of a row is missing in what is decoded.
+        Whether mixing needs error feedback by default: most of a row is missing from the decoded row.
 
     Notes
     -----
-    Rows are float32 or float64.  What is infinite or not a number in a row does not disappear: it, or the block around it, is
-    infinite or not a number in the decoded row, too, so that diverging iterates are seen to diverge.
+    Rows are float32 or float64.  Entries that are infinite or not a number stay so in the decoded row (they, or the block
+    around them), so that divergence is detected.
     """
 
     unbiased: ClassVar[bool] = False
     feedback: ClassVar[bool] = False
 
-    def wire(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: Any) -> int:
         """Bytes of an encoded row of `d` entries."""
         raise NotImplementedError
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
-        """The rows `X` (m, d) of the given agents as bytes, uint8 (m, wire); random numbers belong to seed, agent and step."""
+        """The rows `X` (m, d) of the given agents as bytes, uint8 (m, nbytes); random numbers belong to seed, agent and step."""
         raise NotImplementedError
 
     def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
-        """The rows (m, d) that these bytes, uint8 (m, wire), stand for."""
+        """The decoded rows (m, d) of these bytes, uint8 (m, nbytes)."""
         raise NotImplementedError
 
     def add(self, rows: np.ndarray, X: np.ndarray, step: int, agents: Agents, scale: float = 1.0) -> None:
@@ -60,28 +59,6 @@ class Codec:
     def delta(self, d: int) -> float:
         r""":math:`\delta`, in (0, 1], for rows of `d` entries; :math:`1 / (1 + \omega)` if unbiased."""
         raise NotImplementedError
-
-
-class Streams:
-    """Random numbers that belong to (seed, agent, step), on whatever rank and in whatever order they are drawn.
-
-    Philox with the key (seed, agent) and the counter (0, step, purpose, 0): 2**64 blocks for each step, so that steps never
-    overlap.
-    """
-
-    def __init__(self, seed: int, purpose: int):
-        self._bits = np.random.Philox(key=0)
-        self._generator = np.random.Generator(self._bits)
-        self._state: Any = self._bits.state
-        self._state["state"]["counter"][:] = 0, 0, purpose, 0
-        self._state["state"]["key"][0] = seed
-
-    def at(self, agent: int, step: int) -> np.random.Generator:
-        """The generator of an agent at a step; valid until the next one is asked for."""
-        words = self._state["state"]
-        words["key"][1], words["counter"][1] = agent, step
-        self._bits.state = self._state              # 1 microsecond; a new Philox costs 10
-        return self._generator
 
 
 def whole(where: str, name: str, value: Any, least: int, most: int) -> int:
@@ -107,7 +84,7 @@ def bytes_of(Z: np.ndarray) -> np.ndarray:
 
 
 def numbers_of(rows: np.ndarray, start: int, count: int, dtype: Any) -> np.ndarray:
-    """`count` numbers of each row of bytes from place `start` on, shape (m, count)."""
+    """`count` numbers of each row of bytes, from byte `start` on: shape (m, count)."""
     dtype = np.dtype(dtype)
     part = np.ascontiguousarray(rows[:, start:start + count * dtype.itemsize])
     return part.reshape(part.size).view(dtype).reshape(len(rows), count)

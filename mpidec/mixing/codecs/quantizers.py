@@ -1,4 +1,4 @@
-"""Codecs that send every entry of a row in fewer bits."""
+"""Quantizers: every entry of a row in fewer bits."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .base import AGENTS, Agents, Codec, Streams, bytes_of, numbers_of, whole
+from ..._streams import ROUNDING, Streams
+from ...arrays.formats import BFLOAT16, narrow, widen
+from .base import Agents, Codec, bytes_of, numbers_of, whole
 
 _TINY = float(np.finfo(np.float32).tiny)
-_SLAB = 1 << 15                                     # entries of a row that are worked on at a time, in the cache
+_SLAB = 1 << 15                                     # entries of a row processed at a time, in the cache
 
 
 @dataclass(frozen=True)
 class Identity(Codec):
-    """The rows as they are.
+    """The rows unchanged.
 
     Examples
     --------
-    >>> Identity().wire(100, "f8")
+    >>> Identity().nbytes(100, "f8")
     800
     """
 
     unbiased: ClassVar[bool] = True
 
-    def wire(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: Any) -> int:
         return d * np.dtype(dtype).itemsize
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
@@ -54,13 +56,13 @@ class Float16(Codec):
     [[1.0, 3.0, -0.7]]
     """
 
-    def wire(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: Any) -> int:
         return 2 * d + 2
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         exponent = np.frexp(_largest(X))[1]
         exponent = np.maximum(exponent, -1000 if X.itemsize == 8 else -100).astype(np.int16)
-        rows, scale = np.empty((len(X), self.wire(X.shape[1], X.dtype)), np.uint8), _power(15 - exponent, X.dtype)
+        rows, scale = np.empty((len(X), self.nbytes(X.shape[1], X.dtype)), np.uint8), _power(15 - exponent, X.dtype)
         rows[:, :2] = bytes_of(exponent[:, None])
         with np.errstate(over="ignore"):
             for a, b in _slabs(X.shape[1]):
@@ -90,27 +92,18 @@ class BFloat16(Codec):
     [1.0, 3.140625]
     """
 
-    def wire(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: Any) -> int:
         return 2 * d
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
-        rows = np.empty((len(X), self.wire(X.shape[1], X.dtype)), np.uint8)
+        rows = np.empty((len(X), self.nbytes(X.shape[1], X.dtype)), np.uint8)
         for a, b in _slabs(X.shape[1]):
             with np.errstate(over="ignore"):
-                single = X[:, a:b].astype(np.float32)
-            bits = single.view(np.uint32)
-            rounded = bits + np.uint32(0x7FFF)
-            rounded += (bits >> np.uint32(16)) & np.uint32(1)
-            rounded >>= np.uint32(16)
-            halves = rounded.astype(np.uint16)
-            halves[np.isnan(single)] = 0x7FC0
-            rows[:, 2 * a:2 * b] = bytes_of(halves)
+                rows[:, 2 * a:2 * b] = bytes_of(narrow(X[:, a:b], BFLOAT16))
         return rows
 
     def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
-        bits = numbers_of(rows, 0, d, np.uint16).astype(np.uint32)
-        bits <<= np.uint32(16)
-        return bits.view(np.float32).astype(dtype, copy=False)
+        return widen(numbers_of(rows, 0, d, np.uint16), BFLOAT16).astype(dtype, copy=False)
 
     def delta(self, d: int) -> float:
         return 1 - 2.0**-15
@@ -118,7 +111,7 @@ class BFloat16(Codec):
 
 @dataclass(frozen=True)
 class Blockwise8(Codec):
-    r"""8-bit whole numbers, one scale for each block of a row: d + 4 bytes a block.
+    r"""8-bit integers, one scale for each block of a row: d + 4 bytes a block.
 
     With :math:`a = \max_i |x_i| / 127` over a block of B entries, :math:`C(x)_i = a \,\mathrm{round}(x_i / a)`, which is off by
     :math:`a / 2` at most: :math:`\delta = 1 - B / (4 \cdot 127^2)` (0.93 for the default).
@@ -148,13 +141,13 @@ class Blockwise8(Codec):
     def __post_init__(self) -> None:
         whole("blockwise8", "block", self.block, 1, 1 << 15)
 
-    def wire(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: Any) -> int:
         return 4 * -(-d // self.block) + d
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         m, d = X.shape
         count = -(-d // self.block)
-        rows, scales = np.empty((m, self.wire(d, X.dtype)), np.uint8), np.empty((m, count), np.float32)
+        rows, scales = np.empty((m, self.nbytes(d, X.dtype)), np.uint8), np.empty((m, count), np.float32)
         for a, b in _slabs(d, self.block):
             V = _blocks(X[:, a:b], self.block)
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -193,7 +186,7 @@ class QSGD(Codec):
     bucket : int
         B, a multiple of 8.
     seed : int
-        Of the :math:`u_i`, drawn anew for each agent and step.
+        Seed of the :math:`u_i`, which are drawn anew for each agent and step.
 
     Notes
     -----
@@ -206,7 +199,7 @@ class QSGD(Codec):
 
     Examples
     --------
-    >>> QSGD(levels=7).wire(1024, "f8")              # 4 bits an entry, 8 buckets
+    >>> QSGD(levels=7).nbytes(1024, "f8")              # 4 bits an entry, 8 buckets
     544
     """
 
@@ -227,15 +220,15 @@ class QSGD(Codec):
 
     @cached_property
     def _streams(self) -> Streams:
-        return Streams(self.seed, AGENTS)
+        return Streams(self.seed, ROUNDING)
 
-    def wire(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: Any) -> int:
         return 4 * -(-d // self.bucket) + self._bits * -(-d // 8)
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         m, d = X.shape
         count, slabs = -(-d // self.bucket), list(_slabs(d, self.bucket))
-        rows, norms = np.empty((m, self.wire(d, X.dtype)), np.uint8), np.empty((m, count), np.float32)
+        rows, norms = np.empty((m, self.nbytes(d, X.dtype)), np.uint8), np.empty((m, count), np.float32)
         draws = [self._streams.at(agent, step).random(d, np.float32) for agent in agents] if len(slabs) == 1 else []
         for part in [slice(0, m)] if len(slabs) <= 1 else [slice(i, i + 1) for i in range(m)]:
             stream = self._streams.at(agents[part.start], step) if len(slabs) > 1 else None
@@ -274,7 +267,7 @@ class QSGD(Codec):
 
 
 def _largest(V: np.ndarray) -> np.ndarray:
-    """The largest magnitude along the last axis, 0 of nothing."""
+    """Largest magnitude along the last axis; 0 if it is empty."""
     return np.maximum(V.max(axis=-1, initial=0), -V.min(axis=-1, initial=0))
 
 
@@ -284,7 +277,7 @@ def _power(exponent: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _blocks(X: np.ndarray, size: int) -> np.ndarray:
-    """The rows in blocks, the last one filled up with zeros, an only one just to a multiple of 8: (m, d) -> (m, blocks, size)."""
+    """Rows in blocks, the last one padded with zeros, a single one to a multiple of 8: (m, d) -> (m, blocks, size)."""
     m, d = X.shape
     size = min(size, -(-d // 8) * 8) or size
     count = -(-d // size)
@@ -294,7 +287,7 @@ def _blocks(X: np.ndarray, size: int) -> np.ndarray:
 
 
 def _scaled(levels: np.ndarray, scale: np.ndarray, size: int, dtype: Any) -> np.ndarray:
-    """Each block of whole numbers times its scale: (m, d)."""
+    """Integers times the scale of their block: (m, d)."""
     m, d = levels.shape
     X = np.empty((m, d), dtype)
     for a, b in _slabs(d, size):
@@ -305,13 +298,13 @@ def _scaled(levels: np.ndarray, scale: np.ndarray, size: int, dtype: Any) -> np.
 
 
 def _slabs(d: int, unit: int = 1) -> Iterator[tuple[int, int]]:
-    """Begin and end of slabs of a row, each but the last of whole units."""
+    """Begin and end of slabs of a row; all but the last consist of whole units."""
     size = unit * max(1, _SLAB // unit)
     return ((a, min(a + size, d)) for a in range(0, d, size))
 
 
 def _pack(values: np.ndarray, bits: int) -> np.ndarray:
-    """Eight numbers below 2**bits in as many bytes as one has bits: uint8 (m, 8 c) -> (m, bits c)."""
+    """Eight numbers below 2**bits packed into `bits` bytes: uint8 (m, 8 c) -> (m, bits c)."""
     words = np.zeros((len(values), values.shape[1] // 8), "<u8")
     for t in range(8):
         words |= values[:, t::8].astype(np.uint64) << np.uint64(t * bits)

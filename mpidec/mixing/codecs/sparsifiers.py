@@ -1,4 +1,4 @@
-"""Codecs that send few entries of a row."""
+"""Sparsifiers: a few entries of each row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .base import SHARED, Agents, Codec, Streams, bytes_of, numbers_of, whole
+from ..._streams import COORDINATES, Streams
+from .base import Agents, Codec, bytes_of, numbers_of, whole
 
 _PART = 1 << 16                                     # indices count from the start of their part of the row, in 16 bits
 _SHORT = 1 << 10
@@ -16,7 +17,7 @@ _SHORT = 1 << 10
 
 @dataclass(frozen=True)
 class _Sparse(Codec):
-    """`k` entries of each row: a number of them, or else a fraction (one at least)."""
+    """k entries of each row: a given number, or else a fraction (at least one entry)."""
 
     feedback: ClassVar[bool] = True
     fraction: float = 0.01
@@ -31,7 +32,7 @@ class _Sparse(Codec):
             raise ValueError(f"{name}: fraction is {self.fraction!r}, expected a number > 0 and <= 1")
 
     def kept(self, d: int) -> int:
-        """How many of `d` entries are sent."""
+        """Number of entries sent of `d`."""
         return min(d, max(1, round(self.fraction * d)) if self.k is None else self.k)
 
     def delta(self, d: int) -> float:
@@ -48,18 +49,18 @@ class TopK(_Sparse):
     r"""The k entries of largest magnitude, exactly; the others count as zero.
 
     Contractive with :math:`\delta = k / d`, and much better for rows with few large entries.  Of equal magnitudes the first
-    ones are taken; what is not a number counts as the largest.
+    ones are taken; NaN counts as the largest magnitude.
 
     Parameters
     ----------
     fraction : float
         :math:`k / d`, by default 0.01.
     k : int, optional
-        In place of the fraction; all entries of rows that have no more.
+        Number of entries, in place of the fraction; shorter rows are sent whole.
 
     Notes
     -----
-    On the wire: the values in full, the lower 16 bits of their places, and how many of them are in each 65536 entries of
+    Sent: the values in full precision, the lower 16 bits of their indices, and their number in each part of 65536 entries of
     the row: 1.25 % of a float64 row for the default.
 
     References
@@ -73,42 +74,42 @@ class TopK(_Sparse):
     [[0.0, -5.0, 0.0, 3.0]]
     """
 
-    def wire(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: Any) -> int:
         return self.kept(d) * (np.dtype(dtype).itemsize + 2) + 4 * -(-d // _PART)
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         m, d = X.shape
-        places = _largest(X, self.kept(d))
+        indices = _largest(X, self.kept(d))
         parts = -(-d // _PART)
         counts = np.zeros((m, parts), np.uint32)
         for i in range(m):
-            counts[i] = np.bincount(places[i] // _PART, minlength=parts)
-        values = np.take_along_axis(X, places, axis=1)
-        return np.concatenate([bytes_of(values), bytes_of(counts), bytes_of((places % _PART).astype(np.uint16))], axis=1)
+            counts[i] = np.bincount(indices[i] // _PART, minlength=parts)
+        values = np.take_along_axis(X, indices, axis=1)
+        return np.concatenate([bytes_of(values), bytes_of(counts), bytes_of((indices % _PART).astype(np.uint16))], axis=1)
 
     def add(self, rows: np.ndarray, X: np.ndarray, step: int, agents: Agents, scale: float = 1.0) -> None:
         m, d = X.shape
         k, parts, item = self.kept(d), -(-d // _PART), X.itemsize
         counts = numbers_of(rows, k * item, parts, np.uint32)
-        places = np.repeat(np.tile(np.arange(parts) * _PART, m), counts.reshape(-1)).reshape(m, k)
-        places += numbers_of(rows, k * item + 4 * parts, k, np.uint16)
-        X[np.arange(m)[:, None], places] += scale * numbers_of(rows, 0, k, X.dtype)
+        indices = np.repeat(np.tile(np.arange(parts) * _PART, m), counts.reshape(-1)).reshape(m, k)
+        indices += numbers_of(rows, k * item + 4 * parts, k, np.uint16)
+        X[np.arange(m)[:, None], indices] += scale * numbers_of(rows, 0, k, X.dtype)
 
 
 @dataclass(frozen=True)
 class RandK(_Sparse):
-    r"""k entries drawn at random, the same places for all agents of a step; the others count as zero.
+    r"""k entries drawn at random, the same indices for all agents of a step; the others count as zero.
 
-    Every rank draws the places itself, from the seed and the step: only values are sent, :math:`k / d` of the row.
+    Every rank draws the indices itself, from the seed and the step: only values are sent, :math:`k / d` of the row.
     :math:`E \|x - C(x)\|^2 = (1 - k / d) \|x\|^2`, that is :math:`\delta = k / d`; and :math:`\tfrac{d}{k} C` is unbiased.
-    As all agents send the same places, mixing without feedback is a mixing of these entries, which leaves the others alone.
+    As all agents send the same entries, mixing without feedback averages these entries and leaves the others unchanged.
 
     Parameters
     ----------
     fraction : float
         :math:`k / d`, by default 0.01.
     k : int, optional
-        In place of the fraction; all entries of rows that have no more.
+        Number of entries, in place of the fraction; shorter rows are sent whole.
     seed : int
 
     References
@@ -128,7 +129,7 @@ class RandK(_Sparse):
         super().__post_init__()
         whole("RandK", "seed", self.seed, 0, 2**64 - 1)
 
-    def wire(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: Any) -> int:
         return self.kept(d) * np.dtype(dtype).itemsize
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
@@ -141,13 +142,13 @@ class RandK(_Sparse):
 
 @lru_cache(maxsize=4)
 def _drawn(seed: int, d: int, k: int, step: int) -> np.ndarray:
-    places = Streams(seed, SHARED).at(0, step).choice(d, k, replace=False, shuffle=False) if d else np.empty(0, np.int64)
-    places.sort()
-    return places
+    indices = Streams(seed, COORDINATES).at(0, step).choice(d, k, replace=False, shuffle=False) if d else np.empty(0, np.int64)
+    indices.sort()
+    return indices
 
 
 def _largest(X: np.ndarray, k: int) -> np.ndarray:
-    """The places of the `k` largest magnitudes of each row, ascending; of equal ones the first."""
+    """Indices of the `k` largest magnitudes of each row, ascending; of equal ones the first."""
     m, d = X.shape
     if k == d:
         return np.tile(np.arange(d), (m, 1))
@@ -163,21 +164,21 @@ def _largest_of(x: np.ndarray, k: int) -> np.ndarray:
     size = np.abs(x if candidates is None else x[candidates])
     size[np.isnan(size)] = np.inf
     least = np.partition(size, len(size) - k)[len(size) - k]
-    places = np.flatnonzero(size >= least)
-    if len(places) > k:
-        equal = np.flatnonzero(size[places] == least)
-        places = np.delete(places, equal[k - len(places):])
-    return places if candidates is None else candidates[places]
+    indices = np.flatnonzero(size >= least)
+    if len(indices) > k:
+        equal = np.flatnonzero(size[indices] == least)
+        indices = np.delete(indices, equal[k - len(indices):])
+    return indices if candidates is None else candidates[indices]
 
 
 def _candidates(x: np.ndarray, k: int) -> np.ndarray | None:
-    """Ascending places among which the k largest are for sure, more than k by a third or so; None if a sample tells nothing."""
+    """Ascending indices that include those of the k largest, about a third more than k; None if a sample gives no bound."""
     stride = k // 256 | 1
     sample = np.abs(x[::stride])
     rank = int(k / stride + 4 * np.sqrt(k / stride)) + 8
     if stride == 1 or rank >= len(sample):
         return None
     bound = np.partition(sample, len(sample) - rank)[len(sample) - rank]
-    places = [start + np.flatnonzero(~(np.abs(x[start:start + _PART]) < bound)) for start in range(0, len(x), _PART)]
-    found = np.concatenate(places)
+    indices = [start + np.flatnonzero(~(np.abs(x[start:start + _PART]) < bound)) for start in range(0, len(x), _PART)]
+    found = np.concatenate(indices)
     return found if len(found) >= k else None
