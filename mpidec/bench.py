@@ -24,10 +24,10 @@ from . import __version__, _machine, catalogue
 from ._bench_report import ALLREDUCE, LOCAL, Timing, picture, ratios, size_name, size_of, table, write_json
 from .assemble import InputError, on_root
 from .config import unknown
-from .mixing import Network
 from .kernels.weighted import COMPILED, Weights, weighted_sum
-from .runtime.launch import abort_when_uncaught, check_launcher, library
+from .mixing import Network
 from .mixing.network import TRANSPORTS
+from .runtime.launch import abort_when_uncaught, check_launcher, library
 
 BLOCKS, MOST_BLOCKS, BLOCK_SECONDS = 9, 51, 0.01
 AGENTS_ALONE = 4

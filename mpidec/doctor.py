@@ -18,12 +18,12 @@ import numpy as np
 from mpi4py import MPI
 
 from . import __version__, _machine, topology
-from .runtime import cuda_aware as gpu_mpi
 from . import _selftest as selftest
-from .mixing import Network
 from .kernels.weighted import COMPILED
-from .runtime.launch import check_launcher, library
+from .mixing import Network
 from .mixing.network import TRANSPORTS
+from .runtime import cuda_aware as gpu_mpi
+from .runtime.launch import check_launcher, library
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
 SEVERITY = (OK, WARN, FAIL)

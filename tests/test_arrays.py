@@ -15,12 +15,11 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
+from mpidec.arrays import devices, staging
 from mpidec.arrays import host as arrays
-from mpidec.arrays import devices
-from mpidec.runtime import cuda_aware as gpu_mpi
-from mpidec.mixing import phase
-from mpidec.arrays import staging
 from mpidec.arrays.formats import BFLOAT16, narrow, widen
+from mpidec.mixing import phase
+from mpidec.runtime import cuda_aware as gpu_mpi
 
 FORMATS = ["<f4", "<f8", "<c8", "<c16", "<f2", BFLOAT16]
 N = 7

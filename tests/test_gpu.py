@@ -10,11 +10,11 @@ from test_arrays import FORMATS, N, stack
 
 import mpidec
 from mpidec import topology as T
-from mpidec.arrays import host as arrays
 from mpidec.arrays import devices
-from mpidec.runtime import cuda_aware as gpu_mpi
-from mpidec.mixing import phase
+from mpidec.arrays import host as arrays
 from mpidec.arrays.formats import BFLOAT16, narrow, widen
+from mpidec.mixing import phase
+from mpidec.runtime import cuda_aware as gpu_mpi
 
 pytestmark = pytest.mark.gpu
 

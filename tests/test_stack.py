@@ -9,8 +9,8 @@ import pytest
 
 import mpidec
 from mpidec import topology as T
-from mpidec.transport import node_reader as links
 from mpidec.runtime import node as stack
+from mpidec.transport import node_reader as links
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.skipif(stack.shared is None, reason="the kernel is not compiled")]
 SMALL, LARGE = 5, (getattr(stack.shared, 'SMALL', 0) // 8) * 3 + 7      # columns that are copied, and that are read in place

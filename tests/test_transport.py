@@ -10,8 +10,8 @@ from mpi4py import MPI
 import mpidec
 from mpidec import topology as T
 from mpidec.transport import messages as wires
-from mpidec.transport.plan import Plan
 from mpidec.transport.messages import SMALL, Buffers, Neighbor, PointToPoint, RowTypes
+from mpidec.transport.plan import Plan
 
 WORLD = MPI.COMM_WORLD
 TRANSPORTS = ["neighbor", "p2p"]

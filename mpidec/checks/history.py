@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from .operation import Call
 from .header import ASKS, FAILED, MIXES, OK, REFUSED, Disagreement, Letter, describe
+from .operation import Call
 
 REMEMBERED = 4096                                   # calls
 

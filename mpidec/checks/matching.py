@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .history import REMEMBERED, Answers, Past
 from ..runtime.memory import empty
-from .operation import Call
-from .header import ACROSS, ASKS, DATA, FAILED, LAST, MIXES, REFUSED, Disagreement, Letter, Script
 from ..runtime.progress import Patience, ranks, timeout
+from .header import ACROSS, ASKS, DATA, FAILED, LAST, MIXES, REFUSED, Disagreement, Letter, Script
+from .history import REMEMBERED, Answers, Past
+from .operation import Call
 
 LETTER, PAYLOAD, PAYLOADS = 16384, 16385, 8000      # tags; mixers use small ones
 INLINE, CHUNK = 8192, 1 << 30                       # bytes that travel within a letter, and at most in one message

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from .header import ACROSS, ASKS, DATA, DOWN, FAILED, OK, UP, Disagreement, Letter, Script, describe, name, tree
 from ..mixing.local.flat import Wire, flat_dtype
+from .header import ACROSS, ASKS, DATA, DOWN, FAILED, OK, UP, Disagreement, Letter, Script, describe, name, tree
 
 if TYPE_CHECKING:
     from .matching import Messenger

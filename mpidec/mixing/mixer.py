@@ -51,7 +51,7 @@ class Mixer(Operator[Phase]):
                          lambda shape, dtype: empty((hi - lo, *shape), dtype), Counts())
         self._context = context
         self._kinds: dict[Any, Any] = {}            # rows last exchanged by a random schedule: their shapes and dtypes
-        self._closed = False
+        self.closed = False
         self._phases: OrderedDict[int, Phase] = OrderedDict()
         self._static: Phase | None = None
         if topology.period == 1:
@@ -61,7 +61,7 @@ class Mixer(Operator[Phase]):
         """The operator of step `k`; collective when a phase is used for the first time."""
         if self._static is not None:
             return self._static
-        if self._closed:
+        if self.closed:
             raise RuntimeError(f"the mixer of the {self.topology.name} topology is closed: ask its network for a new one")
         period = self.topology.period
         key = k if period is None else k % period
@@ -70,6 +70,14 @@ class Mixer(Operator[Phase]):
                 self._phases.popitem(last=False)[1].free()
             self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at, period is not None, self._kinds)
         return self._phases[key]
+
+    def __call__(self, X: Any, out: Any = None) -> Any:
+        """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see `Phase.__call__`."""
+        phase = self._static
+        if phase is None:
+            phase = self._advance()
+        Y = phase.mix(X, out)
+        return phase.start(X, out).wait() if Y is None else Y
 
     def compress(self, codec: str | Codec, *, feedback: bool | None = None, gamma: float | None = None,
                  seed: int | None = None, **options: Any) -> Compressed:
@@ -125,4 +133,4 @@ class Mixer(Operator[Phase]):
             phase.free(out_of_step)
         self._phases.clear()
         self._static = None
-        self._closed = True
+        self.closed = True

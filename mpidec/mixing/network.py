@@ -140,6 +140,7 @@ class Network(LocalView):
             f"{topology.name} topology has {topology.n} agents, the network has {self.n}"))
         if self.size > 1:
             self._same_everywhere(topology)
+        self._mixers = [mixer for mixer in self._mixers if not mixer.closed]
         self._mixers.append(Mixer(self._context, topology))
         return self._mixers[-1]
 

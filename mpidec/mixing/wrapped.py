@@ -11,6 +11,7 @@ import numpy as np
 
 from ..arrays.host import as_rows, as_target
 from .operator import Operator, Step, StepOperator
+from .packing import by_name
 from .pending import Pending
 
 
@@ -52,8 +53,11 @@ class WrappedPhase(StepOperator):
         if isinstance(X, (Mapping, list, tuple)):
             if out is not None:
                 raise TypeError("out is given, expected none when several arrays are mixed")
-            many = self._start_many(list(X.values() if isinstance(X, Mapping) else X))
-            return Pending(many, lambda: dict(zip(X, many.wait()))) if isinstance(X, Mapping) else many
+            if not isinstance(X, Mapping):
+                return self._start_many(list(X))
+            names = by_name(X)
+            many = self._start_many([X[name] for name in names])
+            return Pending(many, lambda: dict(zip(names, many.wait())))
         rows, restore = as_rows(X, self.m)
         if out is None:
             target = self._empty(rows.shape[1:], rows.dtype)

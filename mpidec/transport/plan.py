@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..runtime.partition import Partition
 from ..kernels.weighted import Runs, Weights
+from ..runtime.partition import Partition
 
 if TYPE_CHECKING:
     from ..topology import Topology

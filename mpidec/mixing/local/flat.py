@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays.host import Home, to_host
-from ...runtime.memory import empty
 from ...arrays.formats import BFLOAT16, narrow, widen
 from ...arrays.formats import flat_dtype as flat_dtype
 from ...arrays.formats import working as working
+from ...arrays.host import Home, to_host
+from ...runtime.memory import empty
 
 _PIECE = 1 << 14                                    # numbers
 

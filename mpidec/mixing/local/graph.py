@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ...runtime.partition import Partition
-from ...checks.operation import Call
-from .edges import Edges, valid_nodes
 from ...checks.header import ACROSS, OK, Script
 from ...checks.matching import Messenger
+from ...checks.operation import Call
+from ...runtime.partition import Partition
 from ...transport.plan import Plan
+from .edges import Edges, valid_nodes
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology

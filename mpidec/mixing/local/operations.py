@@ -7,10 +7,10 @@ from typing import Any, cast
 import numpy as np
 
 from ...arrays.host import to_host
-from ...checks.operation import Call
-from .edges import Edges
-from ...kernels.weighted import Weights, weighted_sum
 from ...checks.header import ACROSS, BACK, DOWN, IN, OK, UP, Disagreement, Script
+from ...checks.operation import Call
+from ...kernels.weighted import Weights, weighted_sum
+from .edges import Edges
 from .flat import Wire, combine, flat_dtype, narrow, widen, working
 
 

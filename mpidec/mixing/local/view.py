@@ -16,13 +16,13 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI as MPI
 
-from . import operations as scripts
-from ...checks.operation import Call
-from .edges import Edges, index, number, valid_nodes
 from ...checks.header import ACROSS, BACK, IN, Script
-from .graph import Graph, LocalBase
+from ...checks.operation import Call
 from ..pending import Pending
+from . import operations as scripts
+from .edges import Edges, index, number, valid_nodes
 from .flat import Wire
+from .graph import Graph, LocalBase
 
 NUMBERS = "biufc"
 
