@@ -67,7 +67,7 @@ typedef struct {
     Reader *reader;                                      /* whose out-neighbours may not have read yet; NULL: all have */
     PyObject *rows;                                      /* the array that is read where it lies */
     char *copy, *table;
-    size_t bytes;                                        /* of the copy */
+    size_t bytes, table_bytes;                           /* of the copy, and of the table */
     int unread;                                          /* this rank's own reading has not ended */
 } Published;
 
@@ -199,7 +199,7 @@ static void let_go(Node *node, Published *p)
     if (p->copy)
         give_block(node, p->copy, p->bytes);
     if (p->table)
-        give_block(node, p->table, GRAIN);
+        give_block(node, p->table, p->table_bytes);
     p->copy = p->table = NULL;
     if (p->rows)
         node->kept--;
@@ -281,8 +281,10 @@ static int usable(const Node *node)
     return 0;
 }
 
-/* Publish `len` bytes of rows at x, of the array X: 1 if they are read where they lie, 0 if they were copied, -1 with an exception. */
-static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, uint64_t tag, uint64_t *seq)
+/* Publish `len` bytes of rows at x, of the array X, and a table: 1 if they are read where they lie, 0 if they were copied, -1 with an
+ * exception. */
+static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, const void *table, size_t table_bytes, uint64_t tag,
+                   uint64_t *seq)
 {
     Node *node = r->node;
     if (!usable(node) || release(node) < 0)
@@ -310,6 +312,16 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, uint64
             memcpy(copy, x, len);
         x = copy;
         node->copies++;
+    }
+    if (table && table_bytes) {
+        if (!(p->table = take_block(node, table_bytes))) {
+            if (copy)
+                give_block(node, copy, len);
+            PyErr_NoMemory();
+            return -1;
+        }
+        memcpy(p->table, table, table_bytes);
+        p->table_bytes = table_bytes;
     }
     *seq = ++node->seq;
     if (r->nout)
@@ -903,7 +915,7 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
     if (!enter(node))
         goto release_y;
     uint64_t seq = 0, tag = tag_of(r, x.shape[1], x.itemsize, 0);
-    int in_place = publish(r, args[0], x.buf, x.len, tag, &seq);
+    int in_place = publish(r, args[0], x.buf, x.len, NULL, 0, tag, &seq);
     if (in_place >= 0) {
         count_rows(r, x.shape[1] * x.itemsize);
         if (!read_rows(r, seq, tag, x.buf, NULL, y.buf, x.shape[1], x.itemsize)) {
@@ -940,7 +952,7 @@ static PyObject *reader_post(PyObject *self, PyObject *const *args, Py_ssize_t c
         return NULL;
     }
     uint64_t seq = 0;
-    int in_place = publish(r, args[0], x.buf, x.len, tag_of(r, d, x.itemsize, shape), &seq);
+    int in_place = publish(r, args[0], x.buf, x.len, NULL, 0, tag_of(r, d, x.itemsize, shape), &seq);
     if (in_place >= 0)
         count_rows(r, d * x.itemsize);
     PyBuffer_Release(&x);
@@ -952,7 +964,7 @@ static PyObject *reader_give_up(PyObject *self, PyObject *unused)
 {
     Reader *r = (Reader *)self;
     uint64_t seq = 0;
-    if (publish(r, Py_None, "", 0, r->signature ^ GAVE_UP, &seq) < 0)
+    if (publish(r, Py_None, "", 0, NULL, 0, r->signature ^ GAVE_UP, &seq) < 0)
         return NULL;
     has_read(r->node, seq);
     Py_RETURN_NONE;
@@ -1017,7 +1029,185 @@ static PyObject *reader_ready(PyObject *self, PyObject *number)
     Py_RETURN_TRUE;
 }
 
+/* One entry of the table of a call with weights: to whom, times what (NaN: nothing is sent), and whether something is taken. */
+typedef struct { int64_t rank; double weight, takes; } Edge;
+
+static const Edge *edge_to(const Node *node, int64_t from, int64_t to, uint64_t seq)
+{
+    Slot *s = slot(node, from, seq);
+    const int64_t *table = (const int64_t *)(node->bases[from] + s->table);
+    const Edge *edges = (const Edge *)(table + 1);
+    for (int64_t i = 0; s->table && i < table[0]; i++)
+        if (edges[i].rank == to)
+            return &edges[i];
+    return NULL;
+}
+
+#define DEFINE_COMBINE(TYPE, T)                                                                                          \
+    VECTOR static void combine_##T(ptrdiff_t k, const char *const *rows, const double *weights, ptrdiff_t d, TYPE *restrict out) \
+    {                                                                                                                    \
+        for (ptrdiff_t c = 0; c < d; c += COLUMNS) {                                                                     \
+            ptrdiff_t some = d - c < COLUMNS ? d - c : COLUMNS;                                                          \
+            for (ptrdiff_t j = 0; j < k; j++) {                                                                          \
+                const TYPE *restrict x = (const TYPE *)rows[j] + c, w = (TYPE)weights[j];                                \
+                for (ptrdiff_t t = 0; t < some; t++)                                                                     \
+                    out[c + t] = j ? out[c + t] + w * x[t] : w * x[t];                                                   \
+            }                                                                                                            \
+        }                                                                                                                \
+    }
+DEFINE_COMBINE(double, d)
+DEFINE_COMBINE(float, f)
+
+/* Calls with weights of this rank and of `ins`, who are also the `outs`:
+ *
+ *     out = own * x + sum over j of weights[j] * (what j multiplies by on the way here) * x_j,   in ascending order of the ranks
+ *
+ * weights: float64, what each of `ins` is multiplied by, NaN for those that nothing is taken from; None: from all that send, times 1.
+ * sends: float64, what x is multiplied by on the way to each of them, NaN for those that it is not sent to; None: to all, times 1. */
+
+/* post_weighted(x, weights, sends, shape) -> seq */
+static PyObject *reader_post_weighted(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Reader *r = (Reader *)self;
+    Py_buffer b[3] = {{0}};
+    PyObject *result = NULL;
+    int64_t *table = NULL;
+    uint64_t seq = 0, shape = count == 4 ? PyLong_AsUnsignedLongLong(args[3]) : 0;
+    if (count != 4)
+        PyErr_SetString(PyExc_TypeError, "post_weighted takes four arguments");
+    for (int i = 0; i < 3 && !PyErr_Occurred(); i++)
+        if (args[i] != Py_None)
+            PyObject_GetBuffer(args[i], &b[i], PyBUF_C_CONTIGUOUS);
+    Py_ssize_t nin = r->nin;
+    if (!PyErr_Occurred() && (nin != r->nout || (b[1].buf && b[1].len != nin * 8) || (b[2].buf && b[2].len != nin * 8)))
+        PyErr_SetString(PyExc_ValueError, "the buffers of post_weighted do not fit together");
+    size_t table_bytes = 8 + nin * sizeof(Edge);
+    if (!PyErr_Occurred() && !(table = malloc(table_bytes)))
+        PyErr_NoMemory();
+    if (!PyErr_Occurred()) {
+        const int64_t *ins = r->array[INS].buf;
+        Edge *edges = (Edge *)(table + 1);
+        table[0] = nin;
+        for (Py_ssize_t i = 0; i < nin; i++)
+            edges[i] = (Edge){ins[i], b[2].buf ? ((double *)b[2].buf)[i] : 1.0, b[1].buf ? ((double *)b[1].buf)[i] : 1.0};
+        uint64_t tag = tag_of(r, b[0].itemsize ? b[0].len / b[0].itemsize : 0, b[0].itemsize, shape);
+        if (publish(r, args[0], b[0].buf, b[0].len, table, table_bytes, tag, &seq) >= 0)
+            result = PyLong_FromUnsignedLongLong(seq);
+    }
+    free(table);
+    for (int i = 0; i < 3; i++)
+        if (b[i].obj)
+            PyBuffer_Release(&b[i]);
+    return result;
+}
+
+/* read_weighted(seq, x, out, own, weights, sends, checked, shape): out is an array like x of float64 or float32; or of bytes, for
+ * len(ins) times the bytes of x, and gets the arrays as they are.  checked: whether the lists of both sides must agree.
+ *
+ * Returns [(i, what ins[i] multiplied by)] of what was taken; where the lists of this rank and ins[i] do not agree, 4 * i plus
+ * 0: ins[i] does not send what is expected here, 1: it sends what is not, 2: it does not expect what is sent there, 3: it expects
+ * what is not. */
+static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Reader *r = (Reader *)self;
+    Node *node = r->node;
+    Py_buffer b[4] = {{0}};
+    static const int place[4] = {1, 2, 4, 5};
+    PyObject *taken = NULL;
+    const char **rows = NULL;
+    double *factors = NULL;
+    if (count != 8) {
+        PyErr_SetString(PyExc_TypeError, "read_weighted takes eight arguments");
+        return NULL;
+    }
+    uint64_t seq = PyLong_AsUnsignedLongLong(args[0]), shape = PyLong_AsUnsignedLongLong(args[7]);
+    double own = PyFloat_AsDouble(args[3]);
+    int checked = PyObject_IsTrue(args[6]);
+    for (int i = 0; i < 4 && !PyErr_Occurred(); i++)
+        if (args[place[i]] != Py_None)
+            PyObject_GetBuffer(args[place[i]], &b[i], (i == 1 ? PyBUF_WRITABLE : 0) | PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+    if (PyErr_Occurred() || !usable(node))
+        goto done;
+    Py_ssize_t nin = r->nin, len = b[0].len, itemsize = b[0].itemsize, k = 0, mismatch = -1;
+    int sums = b[1].format && (b[1].format[0] == 'd' || b[1].format[0] == 'f');
+    if (nin != r->nout || (b[2].buf && b[2].len != nin * 8) || (b[3].buf && b[3].len != nin * 8)
+        || (sums ? b[1].len != len || b[1].itemsize != itemsize : b[1].len != nin * len)) {
+        PyErr_SetString(PyExc_ValueError, "the buffers of read_weighted do not fit together");
+        goto done;
+    }
+    const int64_t *ins = r->array[INS].buf;
+    const double *weights = b[2].buf, *sends = b[3].buf;
+    rows = malloc((nin + 1) * sizeof *rows);
+    factors = malloc((nin + 1) * sizeof *factors);
+    if (!rows || !factors) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    PyThreadState *unlocked = NULL;
+    int64_t answer = meet(r, seq, tag_of(r, itemsize ? len / itemsize : 0, itemsize, shape), &unlocked);
+    relock(&unlocked);
+    if (answer < 0)
+        goto done;
+    if (answer > 0) {
+        atomic_store_explicit(&slot(node, node->me, seq)->refused, seq, memory_order_relaxed);
+        has_read(node, seq);
+        report(r, answer, seq);
+        goto done;
+    }
+    taken = PyList_New(0);
+    for (Py_ssize_t i = 0, placed = 0; taken && i <= nin && mismatch < 0; i++) {
+        if (!placed && (i == nin || ins[i] > node->me)) {
+            rows[k] = b[0].buf, factors[k++] = own;
+            placed = 1;
+        }
+        if (i == nin)
+            break;
+        const Edge *edge = edge_to(node, ins[i], node->me, seq);
+        int given = edge && edge->weight == edge->weight, asked = edge && edge->takes == edge->takes;
+        int takes = !weights || weights[i] == weights[i], gives = !sends || sends[i] == sends[i];
+        if (checked && given != takes)
+            mismatch = 4 * i + given;
+        else if (checked && asked != gives)
+            mismatch = 4 * i + 2 + asked;
+        else if (given && takes) {
+            PyObject *item = Py_BuildValue("nd", i, edge->weight);
+            if (!item || PyList_Append(taken, item))
+                Py_CLEAR(taken);
+            Py_XDECREF(item);
+            factors[k] = (weights ? weights[i] : 1.0) * edge->weight;
+            rows[k++] = rows_at(node, ins[i], seq);
+        }
+    }
+    if (taken && mismatch < 0) {
+        if (len > COPIED)
+            unlocked = PyEval_SaveThread();
+        if (sums && itemsize == 8)
+            combine_d(k, rows, factors, len / 8, b[1].buf);
+        else if (sums)
+            combine_f(k, rows, factors, len / 4, b[1].buf);
+        else
+            for (Py_ssize_t i = 0, at = 0; i < k; i++)
+                if (rows[i] != b[0].buf)
+                    memcpy((char *)b[1].buf + at++ * len, rows[i], len);
+        relock(&unlocked);
+    }
+    has_read(node, seq);
+    if (taken && leave(r, seq, b[0].buf, len))
+        Py_CLEAR(taken);
+    if (taken && mismatch >= 0)
+        Py_SETREF(taken, PyLong_FromSsize_t(mismatch));
+done:
+    free(rows);
+    free(factors);
+    for (int i = 0; i < 4; i++)
+        if (b[i].obj)
+            PyBuffer_Release(&b[i]);
+    return taken;
+}
+
 static PyMethodDef reader_methods[] = {
+    {"post_weighted", (PyCFunction)(void (*)(void))reader_post_weighted, METH_FASTCALL, "Publish an array and weights."},
+    {"read_weighted", (PyCFunction)(void (*)(void))reader_read_weighted, METH_FASTCALL, "Sum up what the others have published."},
     {"post", (PyCFunction)(void (*)(void))reader_post, METH_FASTCALL, "Publish rows."},
     {"give_up", reader_give_up, METH_NOARGS, "Take part in a mixing without rows."},
     {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL, "Sum up (or copy) what the neighbours have published."},
