@@ -2,13 +2,14 @@
 
 import itertools
 import os
+import re
 
 import numpy as np
 import pytest
 
 import mpidec
 from mpidec import topology as T
-from mpidec.mixing.local import flat as wire
+from mpidec.arrays import formats
 
 DTYPES = [np.float16, np.float32, np.float64, np.complex64, np.complex128]
 RTOL = {"e": 2e-3, "f": 1e-6, "d": 1e-13, "F": 1e-6, "D": 1e-13}
@@ -217,11 +218,11 @@ def test_hierarchical(net, per, monkeypatch):
 
 def test_bfloat16_rounds_to_nearest_even():
     x = np.array([1.0, 1.00390625, 1.01171875, -3.0e38, np.inf, -0.0, np.nan], np.float32)
-    bits = wire.narrow(x, wire.BFLOAT16)
-    back = wire.widen(bits, wire.BFLOAT16)
+    bits = formats.narrow(x, formats.BFLOAT16)
+    back = formats.widen(bits, formats.BFLOAT16)
     np.testing.assert_array_equal(back[:2], [1.0, 1.0])
     assert back[2] == 1.015625 and back[4] == np.inf and np.signbit(back[5]) and np.isnan(back[6])
-    np.testing.assert_array_equal(wire.narrow(back, wire.BFLOAT16)[:6], bits[:6])
+    np.testing.assert_array_equal(formats.narrow(back, formats.BFLOAT16)[:6], bits[:6])
 
 
 def test_torch_tensors_come_back_as_tensors(net):
@@ -377,4 +378,4 @@ def test_a_wait_that_is_too_long_aborts(mpirun):
             "net.neighbor_allreduce(1.0, 1, [1], []) if net.rank == 0 else time.sleep(20)\n")
     result = mpirun(2, ["-c", code], env={"MPIDEC_TIMEOUT": "1"})
     assert result.returncode != 0
-    assert "[rank 0] waits for rank 1 since" in result.stderr and "neighbor_allreduce (dynamic) call 2" in result.stderr
+    assert re.search(r"\[rank 0\].* waited 1 s.* for rank 1 in neighbor_allreduce \(dynamic\) call 2", result.stderr), result.stderr

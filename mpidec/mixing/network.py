@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from ..checks.history import Past
+from ..checks.history import PastOperation
 from ..arrays.host import empty_like
 from ..runtime.partition import Partition
 from ..runtime.buffers import POOL, Buffers, RowTypes
 from ..kernels.weighted import ordered_sum
 from ..runtime.launch import abort_when_uncaught, check_launcher
-from ..checks.header import tree
+from ..checks.operation import tree
 from .local.view import LocalView
 from ..runtime.node import Stack
 from ..transport.messages import Wire, wire
@@ -266,24 +266,24 @@ class Network(LocalView):
 
     def _enter(self, op: str, mark: str = "") -> Callable[[MPI.Request], None]:
         """Begin a call of all ranks, after they have agreed on `mark` once; what waits for its requests."""
-        messenger, before = self.messenger, self._begun()
+        matching, before = self.matching, self._begun()
         if mark and self.check and (op, mark) not in self._agreed:
-            number = messenger.agree(op, mark)
+            number = matching.agree(op, mark)
             self._agreed.add((op, mark))
         else:
-            number = messenger.note(Past(op, "", mark, self._others, ""))
+            number = matching.register(PastOperation(op, "", mark, self._others, ""))
         parent, children = tree(self.rank, self.size)
         near = children if parent is None else [parent, *children]
 
         def wait(request: MPI.Request) -> None:
-            wait_until(request.Test, f"all ranks to come to {op}", partial(messenger.ask, near, number, op, mark, before))
+            wait_until(request.Test, f"all ranks to come to {op}", partial(matching.ask, near, number, op, mark, before))
         return wait
 
     def close(self) -> None:
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
-        self.out_of_step = self._post is not None and bool(self._post.broken)
+        self.out_of_step = self._matching is not None and bool(self._matching.broken)
         error = self._close_local()
         for mixer in list(self._mixers):
             mixer.close()

@@ -17,7 +17,7 @@ from .packing import start_half, start_many, start_resident
 from ..runtime.cuda_aware import gpu_mpi
 from ..kernels.weighted import Runs, difference, weighted_sum
 from ..transport.persistent import Lane
-from ..checks.header import Disagreement
+from ..checks.mismatch import Disagreement
 from ..transport.node_reader import Links, Setting
 from .pending import Pending
 from ..transport.plan import Plan
@@ -157,7 +157,7 @@ class Phase:
             self.links.give_up()
         if not self.alone and not self.whole:
             route = self.plan.halo_route
-            self.net.messenger.leave(self.where, error, {*route.dests.tolist(), *route.sources.tolist()})
+            self.net.matching.withdraw(self.where, error, {*route.dests.tolist(), *route.sources.tolist()})
 
     def _start(self, X: Any, out: Any) -> Pending:
         if isinstance(X, (Mapping, list, tuple)):
@@ -202,7 +202,7 @@ class Phase:
         return Pending(links.start(parts, halo, target.view(parts.dtype), exchange, number), lambda: home(target))
 
     def _ask(self, rank: int, seq: int, where: str) -> None:
-        self.net.messenger.ask_about_mixing(rank, seq, where)
+        self.net.matching.ask_about_mixing(rank, seq, where)
 
     def halo_of(self, plan: Plan, rows: np.ndarray, form: Form, op: str = "W(X)") -> tuple[Exchange, np.ndarray]:
         """Begin to fetch the halo of a plan: the messages, and where it will be."""

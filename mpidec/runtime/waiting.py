@@ -47,13 +47,13 @@ class Patience:
 
     Parameters
     ----------
-    what : str
-        What this rank waits for.
+    what : str or callable
+        What this rank waits for, or what returns the text.
     ask : callable, optional
         Asks the others where they are, and raises what they have to say.
     """
 
-    def __init__(self, what: str, ask: Callable[[], None] | None = None):
+    def __init__(self, what: str | Callable[[], str], ask: Callable[[], None] | None = None):
         self._what, self._ask, self._limit = what, ask, timeout()
         self._began = time.monotonic()
         self._next = _FIRST
@@ -64,13 +64,13 @@ class Patience:
         if waited < self._next:
             return
         if waited > self._limit:
-            expire(self._what, waited)
+            expire(self._what if isinstance(self._what, str) else self._what(), waited)
         self._next = min(1.5 * waited + _FIRST, waited + _RARELY, self._limit)
         if self._ask is not None:
             self._ask()
 
 
-def wait_until(test: Callable[[], bool], what: str, ask: Callable[[], None] | None = None) -> None:
+def wait_until(test: Callable[[], bool], what: str | Callable[[], str], ask: Callable[[], None] | None = None) -> None:
     """Return when `test()` is true; between two looks other processes may run."""
     for _ in range(_TURNS):
         if test():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..checks.history import Past
+from ..checks.history import PastOperation
 from .plan import Plan, Route
 from .messages import Flight, Wire
 from ..runtime.waiting import Exchange, abandon
@@ -61,17 +61,17 @@ class Courier:
         Returns what is to be asked when they do not come.
         """
         net, periodic = self._net, self._periodic
-        messenger, before = net.messenger, net._begun()
+        matching, before = net.matching, net._begun()
         op, mark, dests, sources = self.words(kind, route)
         kinds, key = self._kinds, plan if periodic else None
         if net.transport == "neighbor" and periodic and plan not in self.wires:
-            number = messenger.agree(op, mark, dests)      # what follows is collective
+            number = matching.agree(op, mark, dests)      # what follows is collective
         elif net.check and kinds.get(key) != kind:
-            number = messenger.verify(op, mark, dests, sources)
+            number = matching.verify(op, mark, dests, sources)
         else:
-            number = messenger.note(Past(op, "", mark, dests, ""))
+            number = matching.register(PastOperation(op, "", mark, dests, ""))
         kinds[key] = kind
-        return partial(messenger.ask, sources, number, op, mark, before)
+        return partial(matching.ask, sources, number, op, mark, before)
 
     def words(self, kind: Kind, route: Route) -> tuple[str, str, frozenset[int], list[int]]:
         """What an exchange is called, what must be the same on both sides, and who sends to whom."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..checks.header import Disagreement
+from ..checks.mismatch import Disagreement
 from .plan import Plan
 from ..runtime.node import Stack, shared
 from ..runtime.waiting import Exchange, Patience

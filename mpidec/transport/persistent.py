@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from ..checks.history import Past
+from ..checks.history import PastOperation
 from ..runtime.buffers import Buffers
 from .messages import PointToPoint, arriving, leaving
 from ..runtime.waiting import CROWDED, abandon, ranks, wait_until
@@ -42,7 +42,7 @@ class Lane:
         self._route = route
         self.kind = ("W(X)", (d,), dtype)
         op, mark, dests, self._sources = phase.courier.words(self.kind, route)
-        self._past = Past(op, "", mark, dests, "")
+        self._past = PastOperation(op, "", mark, dests, "")
         self._halo = Buffers.aligned((len(plan.halo), d), dtype)
         self._sent = None if route.send is None else Buffers.aligned((len(route.send), d), dtype)
         self._arriving = [self._comm.Recv_init([rows, len(rows), self._row], rank, self._tag)
@@ -53,7 +53,7 @@ class Lane:
     def mix(self, X: np.ndarray, out: np.ndarray) -> np.ndarray:
         """`out = W X`, after the neighbours have been found to do the same."""
         phase = self._phase
-        number = phase.net.messenger.note(self._past)
+        number = phase.net.matching.register(self._past)
         phase.count(8 * X.shape[1])
         sent = X if self._sent is None else X.take(cast(np.ndarray, self._route.send), 0, out=self._sent, mode="clip")
         requests = self._requests.get(MPI.Get_address(sent)) or self._bind(sent)
@@ -70,10 +70,10 @@ class Lane:
 
     def _wait(self, requests: list[Any], number: int) -> None:
         op, _, mark, _, _ = self._past
-        messenger = self._phase.net.messenger
+        matching = self._phase.net.matching
         who = f"messages of {ranks(self._sources)} in {op}"
         try:
-            wait_until(lambda: MPI.Request.Testall(requests), who, lambda: messenger.ask(self._sources, number, op, mark, 0))
+            wait_until(lambda: MPI.Request.Testall(requests), who, lambda: matching.ask(self._sources, number, op, mark, 0))
         except BaseException:
             self._free.detach()
             abandon(self)                           # its requests are under way
