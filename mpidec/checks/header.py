@@ -88,12 +88,13 @@ def pack(serial: int, header: Header) -> bytes:
     return b"".join((fixed, subject, reason, bytes(-len(reason) % _ALIGNMENT)))
 
 
-def unpack(raw: np.ndarray) -> tuple[int, Header, int]:
+def unpack(message: np.ndarray) -> tuple[int, Header, int]:
     """The number of the network, the header that a message begins with, and where its array begins."""
+    raw = memoryview(message)
     serial, number, before, weight, nbytes, tag, subject_size, reason_size, kind, stage, flags = _FIXED.unpack_from(raw)
     end = _FIXED.size + subject_size
-    reason = raw[end:end + reason_size].tobytes().decode() if reason_size else ""
-    header = Header(kind, bool(flags & _PAIR), number, _unpack_subject(raw[_FIXED.size:end].tobytes()), stage,
+    reason = bytes(raw[end:end + reason_size]).decode() if reason_size else ""
+    header = Header(kind, bool(flags & _PAIR), number, _unpack_subject(bytes(raw[_FIXED.size:end])), stage,
                     bool(flags & _CONFIRM), weight, nbytes, tag, reason, before)
     return serial, header, end + reason_size + -reason_size % _ALIGNMENT
 

@@ -22,6 +22,7 @@ from .operation import ARRIVED, Operation, Steps
 
 _HEADER, _PAYLOAD, _PAYLOADS = 16384, 16385, 16000  # tags; mixers use small ones
 _INLINE, _CHUNK = 1 << 16, 1 << 30                  # bytes that follow a header in its message, and at most in one message
+_BYTES = np.dtype(np.uint8)
 
 
 class Matching:
@@ -292,7 +293,7 @@ class Matching:
 
     def _take(self, message: MPI.Message, source: int, nbytes: int) -> None:
         """Receive one message, and hand it over or keep it until its operation begins."""
-        raw = POOL.empty((nbytes,), np.dtype(np.uint8))
+        raw = POOL.empty((nbytes,), _BYTES)
         message.Recv([raw, MPI.BYTE])
         serial, header, end = unpack(raw)
         if serial != self._serial:                  # of a closed network whose communicator had the same number
@@ -318,7 +319,7 @@ class Matching:
         if header.kind == DATA:
             problem = operation.mismatch(source, header) if operation is not None else ""
             if operation is not None and not problem:
-                operation.accept(source, header, POOL.empty((header.nbytes,), np.dtype(np.uint8)) if header.tag else data)
+                operation.accept(source, header, POOL.empty((header.nbytes,), _BYTES) if header.tag else data)
                 return
             self._discard(source, header)
         past = self._history.find(key)
@@ -341,7 +342,7 @@ class Matching:
     def _discard(self, source: int, header: Header) -> None:
         """Receive an array that nothing needs."""
         if header.kind == DATA and header.tag:
-            self.keep(self.receive(source, header, POOL.empty((header.nbytes,), np.dtype(np.uint8))))
+            self.keep(self.receive(source, header, POOL.empty((header.nbytes,), _BYTES)))
 
     # Replies
 

@@ -202,15 +202,15 @@ class Operation:
     def mismatch(self, source: int, header: Header) -> str:
         """What is wrong with a message; empty if nothing is."""
         me, theirs, mine = self._engine.rank, header.subject, self.subject
-        if theirs[:2] != mine[:2]:
+        place, same = (source, header.stage), theirs == mine
+        if not same and theirs[:2] != mine[:2]:
             return different_calls(source, describe(theirs.op, theirs.mode, header.number), me, str(self))
-        call = describe(theirs.op, theirs.mode, header.number)
-        if theirs.signature != mine.signature:
+        if not same and theirs.signature != mine.signature:
+            call = describe(theirs.op, theirs.mode, header.number)
             return different_signatures(source, theirs.signature, call, me, mine.signature)
-        place = source, header.stage
         if (place not in self.senders and not (self.any_sender and header.stage == EDGE)) or place in self.received:
             return not_expected(source, me, str(self))
-        if self.array is not None and theirs != mine:
+        if not same and self.array is not None:
             dtype, shape = self.array
             if theirs.dtype != dtype or self.comparable(theirs.shape) != self.comparable(shape):
                 return different_arrays(source, theirs, str(self), me, dtype, shape)

@@ -86,25 +86,27 @@ class Edges(NamedTuple):
 
     def terms(self, me: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]) -> list[tuple[float, np.ndarray]]:
         """`(weight, array)` of the sum at this node, in ascending order of the nodes."""
-        terms = {node: ((1.0 if self.weights is None else self.weights[node]) * weight, array)
-                 for node, (weight, array) in arrived.items() if self.weights is None or node in self.weights}
-        terms[me] = (self.own, own)
-        return [terms[node] for node in sorted(terms)]
+        weights = self.weights
+        terms = [(node, (1.0 if weights is None else weights[node]) * weight, array)
+                 for node, (weight, array) in arrived.items() if weights is None or node in weights]
+        terms.append((me, self.own, own))
+        terms.sort(key=operator.itemgetter(0))
+        return [(weight, array) for _, weight, array in terms]
 
 
 def weighted(given: Any, what: str, me: int, size: int, kind: str = "rank") -> dict[int, float]:
     """`{node: weight}`, ascending, from a dict, or from a list of nodes, which then have weight 1."""
-    if isinstance(given, (str, bytes)) or not isinstance(given, (dict, Mapping, Iterable)):
+    if type(given) is not dict and (isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable))):
         raise TypeError(f"{what} is {given!r}, expected a dict {{{kind}: weight}} or a list of {kind}s")
-    pairs = list(given.items()) if isinstance(given, Mapping) else [(node, 1.0) for node in given]
+    pairs = given.items() if isinstance(given, (dict, Mapping)) else [(node, 1.0) for node in given]
     result = {}
     for key, weight in pairs:
-        node = index(key, what, size, kind)
+        node = key if type(key) is int and 0 <= key < size else index(key, what, size, kind)
         if node == me:
             raise ValueError(f"{what} names {kind} {node} itself: its own array is weighted by self_weight")
         if node in result:
             raise ValueError(f"{what} names {kind} {node} twice, expected each {kind} once")
-        result[node] = number(weight, what, node)
+        result[node] = weight if type(weight) is float and math.isfinite(weight) else number(weight, what, node)
     return dict(sorted(result.items()))
 
 

@@ -11,7 +11,7 @@ from ...arrays.formats import BFLOAT16, narrow, widen
 from ...arrays.host import to_host
 from ...runtime.buffers import POOL
 
-_PIECE = 1 << 14                                    # numbers
+_SMALL, _PIECE = 1 << 11, 1 << 14                   # numbers
 
 
 class FlatArray(NamedTuple):
@@ -80,18 +80,20 @@ class FlatArray(NamedTuple):
 
 def combine(terms: Iterable[tuple[float, np.ndarray]], like: np.ndarray) -> np.ndarray:
     """`sum_t weight_t * array_t`, term by term in the order given, in the dtype of `like`; always a new array."""
-    given, scalar = list(terms), like.real.dtype.type
-    total = POOL.empty(like.shape, like.dtype)
+    given, size = list(terms), len(like)
     if not given:
-        total.fill(0)
+        return np.zeros_like(like)
+    (first_weight, first), *others = given
+    if size <= _SMALL:
+        total = first * first_weight
+        for weight, flat in others:
+            total += flat * weight
         return total
-    factors = [scalar(weight) for weight, _ in given]
-    size = len(total)
-    product = np.empty(min(_PIECE, size), like.dtype)
+    total, product = POOL.empty(like.shape, like.dtype), np.empty(min(_PIECE, size), like.dtype)
     for start in range(0, size, _PIECE):            # pieces that stay in the cache
         piece = slice(start, start + _PIECE)
         part = total[piece]
-        np.multiply(given[0][1][piece], factors[0], out=part)
-        for factor, (_, flat) in zip(factors[1:], given[1:]):
-            part += np.multiply(flat[piece], factor, out=product[:size - start])
+        np.multiply(first[piece], first_weight, part)
+        for weight, flat in others:
+            part += np.multiply(flat[piece], weight, product[:size - start])
     return total
