@@ -193,6 +193,61 @@ def test_allreduce_and_broadcast(net, dtype):
         np.testing.assert_array_equal(x, before)
 
 
+def starts(net, x):
+    """All calls of all ranks, and those with a neighbour, on an array."""
+    n, i = net.n, net.rank
+    right, left = ([(i + 1) % n], [(i - 1) % n]) if n > 1 else ([], [])
+    yield from [lambda: net.start_neighbor_allreduce(x, 0.5, left, right),
+                lambda: net.start_neighbor_allreduce(x, 0.5, dst_weights=right),
+                lambda: net.start_neighbor_allreduce(x, 0.5, left),
+                lambda: net.start_neighbor_allgather(x, left, right), lambda: net.start_neighbor_allgather(x),
+                lambda: net.start_exchange(dict.fromkeys(right, x), left),
+                lambda: net.start_hierarchical_neighbor_allreduce(x, 0.5, {}, {}),
+                lambda: net.start_allreduce(x), lambda: net.start_allreduce(x, average=False), lambda: net.start_broadcast(x, n - 1)]
+    if n > 1 and i ^ 1 < n:
+        yield lambda: net.start_pair_gossip(x, i ^ 1)
+
+
+def test_what_every_start_returns_is_a_pending(net):
+    net.set_topology(T.ring(net.n))
+    pending = [net.start_neighbor_allreduce(np.ones(3)), net.start_barrier(), *(start() for start in starts(net, np.ones(3)))]
+    assert {type(one) for one in pending} == {mpidec.Pending}
+    for one in pending[::-1]:
+        one.wait()
+        assert one.test()
+
+
+@pytest.mark.parametrize("size", [3, 50_000])
+@pytest.mark.parametrize("end", ["barrier", "close"])
+def test_a_handle_that_is_dropped_harms_no_other_rank(size, end):
+    """The operation of a dropped handle completes in the next wait, or when the network is closed."""
+    with mpidec.Network() as net:
+        net.set_topology(T.ring(net.n))
+        X = stack(net.n, (size,))
+        for dropping in range(net.n):
+            for start in starts(net, X[net.rank]):
+                pending = start()
+                if net.rank != dropping:
+                    assert pending.wait() is not None
+                del pending
+        pending = net.start_allreduce(X[net.rank])
+        if net.rank == 0:
+            del pending
+            if end == "barrier":
+                net.barrier()
+        else:
+            np.testing.assert_allclose(pending.wait(), X.mean(axis=0), atol=1e-12)
+            if end == "barrier":
+                net.barrier()
+
+
+def test_a_closed_network_says_so():
+    net = mpidec.Network()
+    net.close()
+    with pytest.raises(RuntimeError, match="the network is closed"):
+        net.barrier()
+
+
 @pytest.mark.parametrize("per", [1, 2, 3])
 def test_hierarchical(net, per, monkeypatch):
     monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", str(per))
@@ -280,6 +335,19 @@ def test_more_wrong_arguments(net):
         with pytest.raises(ValueError, match="twice"):
             net.neighbor_allreduce(np.ones(2), 1, [other, other], [])
         net.set_topology(T.ring(net.n))
+    assert net.allreduce(2.0) == 2
+
+
+@pytest.mark.parametrize("x, word", [(np.array([1.0, None]), "object"), (np.array([{}, []], object), "object"),
+                                     (np.array(["a", "b"]), "expected"), (np.zeros(2, "f8,i4"), "expected"),
+                                     (np.ma.masked_array([1.0, 2.0], [True, False]), r"masked.*x\.filled"),
+                                     (np.ma.masked_array([1.0, 2.0]), r"masked.*x\.filled")])
+def test_arrays_that_messages_cannot_carry(net, x, word):
+    net.set_topology(T.ring(net.n))
+    for start in starts(net, x):
+        if net.n > 1 or "exchange" not in str(start.__code__.co_names):
+            with pytest.raises((TypeError, ValueError), match=rf"{word}|rank \d+ gave up"):
+                start().wait()
     assert net.allreduce(2.0) == 2
 
 

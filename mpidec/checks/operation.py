@@ -185,6 +185,8 @@ class Operation:
 
     def advance(self) -> None:
         """Go on with the steps as far as the messages allow; an error ends the operation, and is raised by `wait`."""
+        if self._steps is not None and self._steps.gi_running:
+            return                                  # a poll within the steps
         try:
             while not self.done and not self._awaited and _complete(self._arriving):
                 if (self._flush or self._steps is None) and not _complete(self._leaving):

@@ -12,6 +12,7 @@ from ...arrays.host import to_host
 from ...runtime.buffers import POOL
 
 _SMALL, _PIECE = 1 << 11, 1 << 14                   # numbers
+_PRECISE = "fdFD"                                   # dtypes in which sums are taken as they are
 
 
 class FlatArray(NamedTuple):
@@ -67,11 +68,15 @@ class FlatArray(NamedTuple):
     @property
     def values(self) -> np.ndarray:
         """The numbers in the precision of the arithmetic: float32 for the 16-bit formats, else their own."""
-        return widen(self.flat, self.dtype)
+        return self.widen(self.flat)
+
+    def widen(self, bits: np.ndarray) -> np.ndarray:
+        """Numbers in the same format, in the precision of the arithmetic."""
+        return bits if bits.dtype.char in _PRECISE else widen(bits, self.dtype)
 
     def restore(self, values: np.ndarray) -> Any:
         """A result, in the precision of the arithmetic, as an array of the same shape, format and kind."""
-        return self.restore_bits(narrow(values, self.dtype))
+        return self.restore_bits(values if values.dtype == self.flat.dtype else narrow(values, self.dtype))
 
     def restore_bits(self, bits: np.ndarray, shape: tuple[int, ...] | None = None) -> Any:
         """A result in the same format as an array of the same kind, of the same or another shape."""

@@ -36,12 +36,20 @@ class Graph:
         self.step += 1
         return self.at(self.step - 1)
 
+    @property
+    def signature(self) -> str:
+        """The step that was taken last, in words."""
+        return f"step {self._key(self.step - 1)}"
+
     def at(self, step: int) -> Plan:
         """The plan of a step."""
-        key = step if self.topology.period is None else step % self.topology.period
+        key = self._key(step)
         if key not in self._plans:
             if len(self._plans) >= _PLANS and self.topology.period is None:
                 self._plans.popitem(last=False)
             n = self.topology.n
             self._plans[key] = Plan(self.topology.at(key), Partition(n, n), self.node)
         return self._plans[key]
+
+    def _key(self, step: int) -> int:
+        return step if self.topology.period is None else step % self.topology.period

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ...arrays.formats import flat_dtype, narrow, widen, working
+from ...arrays.formats import flat_dtype, narrow, working
 from ...arrays.host import to_host
 from ...checks.header import CONFIRMATION, DOWN, EDGE, FROM_LEADER, TO_LEADER, UP, Subject
 from ...checks.mismatch import Disagreement
@@ -42,8 +42,7 @@ def neighbor_allreduce(operation: Operation, x: FlatArray, edges: Edges, rank: i
     for dest, weight in edges.dests.items():
         operation.send(dest, EDGE, x.flat, weight, confirm=confirm, synchronous=push)
     yield from _finish_edges(operation, edges.mode, edges.sources, edges.dests, confirm)
-    dtype = flat_dtype(x.dtype)
-    arrived = {source: (operation.received[source, EDGE][0].weight, widen(operation.take(source, EDGE, dtype), x.dtype))
+    arrived = {source: (operation.received[source, EDGE][0].weight, x.widen(operation.take(source, EDGE, x.flat.dtype)))
                for source in operation.sources()}
     return x.restore(_mixed(edges, rank, x.values, arrived))
 
@@ -56,7 +55,7 @@ def neighbor_allgather(operation: Operation, x: FlatArray, edges: Edges, order: 
     yield from _finish_edges(operation, edges.mode, edges.sources, edges.dests, confirm)
     order = operation.sources() if order is None else order
     rows = sum(operation.received[source, EDGE][0].subject.shape[0] for source in order)
-    parts = [operation.take(source, EDGE, flat_dtype(x.dtype)) for source in order]
+    parts = [operation.take(source, EDGE, x.flat.dtype) for source in order]
     return x.restore_bits(np.concatenate([x.flat[:0], *parts]), (rows, *x.shape[1:]))
 
 
@@ -83,7 +82,7 @@ def member(operation: Operation, x: FlatArray, leader: int, push: bool, fingerpr
         yield from operation.barrier()
     operation.expect(FROM_LEADER, [leader])
     yield ARRIVED
-    return x.restore_bits(operation.take(leader, FROM_LEADER, flat_dtype(x.dtype)))
+    return x.restore_bits(operation.take(leader, FROM_LEADER, x.flat.dtype))
 
 
 def leader(operation: Operation, x: FlatArray, edges: Edges, machine: int, members: list[int], leaders: list[int],
@@ -99,8 +98,7 @@ def leader(operation: Operation, x: FlatArray, edges: Edges, machine: int, membe
         if operation.received[rank, TO_LEADER][0].weight != fingerprint:
             raise Disagreement(f"rank {rank} and rank {leaders[machine]} of machine {machine} give different weights in {operation}, "
                                "expected the same on all ranks of a machine")
-    dtype = flat_dtype(x.dtype)
-    shares = [(1.0, widen(operation.take(rank, TO_LEADER, dtype), x.dtype)) for rank in members]
+    shares = [(1.0, x.widen(operation.take(rank, TO_LEADER, x.flat.dtype))) for rank in members]
     average = combine([(1.0, x.values), *shares], x.values)
     average /= average.real.dtype.type(len(members) + 1)
     push = edges.mode == "push"
@@ -133,7 +131,7 @@ def allreduce(operation: Operation, x: FlatArray, divisor: int) -> Steps:
         operation.send(parent, UP, total)
         operation.expect(DOWN, [parent])
         yield ARRIVED
-        bits = operation.take(parent, DOWN, flat_dtype(x.dtype))
+        bits = operation.take(parent, DOWN, x.flat.dtype)
     for child in children:
         operation.send(child, DOWN, bits)
     return x.restore_bits(bits.copy())
@@ -146,7 +144,7 @@ def broadcast(operation: Operation, x: FlatArray) -> Steps:
     if parent is not None:
         operation.expect(DOWN, [parent])
         yield ARRIVED
-        bits = operation.take(parent, DOWN, flat_dtype(x.dtype))
+        bits = operation.take(parent, DOWN, x.flat.dtype)
     for child in children:
         operation.send(child, DOWN, bits)
     return x.restore_bits(bits.copy())

@@ -434,6 +434,8 @@ class LocalView(ABC):
     def matching(self) -> Matching:
         """The matching of this rank's calls with those of other ranks."""
         if self._matching is None:
+            if self.comm == MPI.COMM_NULL:
+                raise RuntimeError("the network is closed: make a new one")
             self._matching, self._known = Matching(self.comm, self.serial, self._begun), set()
         return self._matching
 
@@ -470,7 +472,7 @@ class LocalView(ABC):
         """Tell an operation who takes part; whether the receivers must confirm that they expect its messages."""
         operation.mode = edges.mode
         if edges.mode == "static" and self._graph is not None:
-            operation.signature = f"step {self._graph.step}"
+            operation.signature = self._graph.signature
         if edges.mode == "push":
             operation.join_tree()
             operation.any_sender = True
