@@ -293,7 +293,7 @@ class Matching:
 
     def _take(self, message: MPI.Message, source: int, nbytes: int) -> None:
         """Receive one message, and hand it over or keep it until its operation begins."""
-        raw = POOL.empty((nbytes,), _BYTES)
+        raw = np.empty(nbytes, np.uint8)
         message.Recv([raw, MPI.BYTE])
         serial, header, end = unpack(raw)
         if serial != self._serial:                  # of a closed network whose communicator had the same number
