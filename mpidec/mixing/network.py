@@ -14,9 +14,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.host import empty_like, native
-from ..checks.header import tree
-from ..checks.history import Past
-from ..checks.matching import Messenger
+from ..checks.history import PastOperation
+from ..checks.matching import Matching
+from ..checks.operation import tree
 from ..kernels.weighted import ordered_sum
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
@@ -102,7 +102,7 @@ class Network(LocalView):
             node.close()
             node = None
         self._memory = node
-        self._matching = Messenger(self.comm, self._serial, self._begun)
+        self._matching = Matching(self.comm, self._serial, self._begun)
         self._engine.add(self._matching.poll)
         self._context = Context(self.comm, self.partition, self._engine, node, self._matching, RowTypes(), self.transport)
         self._mixers: list[Mixer] = []
@@ -339,7 +339,7 @@ class Network(LocalView):
                                  "the rank hosts")
         except (TypeError, ValueError) as error:
             if self.size > 1:
-                self._matching.leave(op, error, self._others - {self.rank})
+                self._matching.withdraw(op, error, self._others - {self.rank})
             raise
         return rows
 
@@ -356,7 +356,7 @@ class Network(LocalView):
                 number = matching.agree(op, signature)
                 self._agreed.add((op, signature))
             else:
-                number = matching.note(Past(op, "", signature, self._others, ""))
+                number = matching.register(PastOperation(op, "", signature, self._others, ""))
         parent, children = tree(self.rank, self.size)
         near = children if parent is None else [parent, *children]
         return partial(matching.ask, near, number, op, signature, before)

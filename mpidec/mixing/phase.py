@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays.devices import Device, device_of
 from ..arrays.formats import BFLOAT16, flat_dtype, narrow, widen
 from ..arrays.host import as_rows, as_target, row_bytes, to_host
-from ..checks.header import Disagreement
+from ..checks.mismatch import Disagreement
 from ..kernels.weighted import difference
 from ..runtime.context import Context
 from ..runtime.cuda_aware import gpu_mpi
@@ -144,7 +144,7 @@ class Phase(StepOperator):
         self._transport.give_up(error)
         if self._context.size > 1 and not self._single_node:
             route = self.plan.halo_route
-            self._context.matching.leave("W(X)" + self._over, error, {*route.dests.tolist(), *route.sources.tolist()})
+            self._context.matching.withdraw("W(X)" + self._over, error, {*route.dests.tolist(), *route.sources.tolist()})
 
     def _start(self, X: Any, out: Any) -> Pending:
         if isinstance(X, Mapping):

@@ -19,7 +19,7 @@ class Matching(Protocol):
 
     check: bool
 
-    def note(self, past: Any) -> int:
+    def register(self, past: Any) -> int:
         """Number an operation that exchanges no headers."""
 
     def verify(self, op: str, signature: str, dests: Iterable[int], sources: Iterable[int]) -> int:
@@ -34,7 +34,7 @@ class Matching(Protocol):
     def ask_about_mixing(self, rank: int, number: int, op: str, before: int | None = None) -> None:
         """Ask a rank that a mixing in shared memory waits for where it is."""
 
-    def leave(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
+    def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
         """Tell the ranks concerned that this one takes no part in an operation."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks.history import Past
+from ..checks.history import PastOperation
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.progress import abandon
@@ -81,7 +81,7 @@ class HaloExchange:
         elif matching.check and self._kinds.get(key) != kind:
             number = matching.verify(op, signature, dests, sources)
         else:
-            number = matching.note(Past(op, "", signature, dests, ""))
+            number = matching.register(PastOperation(op, "", signature, dests, ""))
         self._kinds[key] = kind
         return partial(matching.ask, sources, number, op, signature, before)
 

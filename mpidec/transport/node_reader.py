@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks.header import Disagreement
+from ..checks.mismatch import Disagreement
 from ..runtime.context import Context
 from ..runtime.memory import shared
 from ..runtime.node import NodeMemory, describe_tag

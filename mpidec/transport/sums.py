@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..checks.history import Past
+from ..checks.history import PastOperation
 from ..kernels.weighted import Runs, weighted_sum
 from ..runtime.context import Context
 from ..runtime.memory import empty
@@ -90,15 +90,15 @@ class _Persistent:
         self._context, self._exchange, self._plan = context, exchange, plan
         self._kept: dict[int, tuple[PersistentExchange, Any, Any]] = {}
 
-    def start(self, X: np.ndarray) -> tuple[PersistentExchange, list[Any], int, Past] | None:
+    def start(self, X: np.ndarray) -> tuple[PersistentExchange, list[Any], int, PastOperation] | None:
         """Begin an exchange; None if it has to be announced, or there are no persistent requests."""
         kept = self._kept.get(X.shape[1])
         if kept is None or self._exchange.last(self._plan) != kept[1]:
             return None
-        number = self._context.matching.note(kept[2])
+        number = self._context.matching.register(kept[2])
         return kept[0], kept[0].start(X), number, kept[2]
 
-    def wait(self, started: tuple[PersistentExchange, list[Any], int, Past], before: int) -> np.ndarray:
+    def wait(self, started: tuple[PersistentExchange, list[Any], int, PastOperation], before: int) -> np.ndarray:
         """The halo, when it is there."""
         persistent, requests, number, past = started
         test, turns = (requests[0].Test if len(requests) == 1 else lambda: MPI.Request.Testall(requests)), _TURNS
@@ -109,7 +109,7 @@ class _Persistent:
                 ask = self._context.matching.ask
                 try:
                     wait_until(lambda: complete(requests), lambda: waiting_for(sources, past.op),
-                               lambda: ask(sources, number, past.op, past.mark, before))
+                               lambda: ask(sources, number, past.op, past.signature, before))
                 except BaseException:
                     persistent.abandon()
                     abandon(persistent)
@@ -129,7 +129,7 @@ class _Persistent:
         kind = "W(X)", X.shape[1:], X.dtype
         op, signature, dests, _ = self._exchange.describe(kind, plan.halo_route)
         self._kept[X.shape[1]] = (PersistentExchange(messages, plan.halo_route, plan.m, X.shape[1], len(plan.halo), X.dtype), kind,
-                                  Past(op, "", signature, dests, ""))
+                                  PastOperation(op, "", signature, dests, ""))
 
     def free(self) -> None:
         """Free all requests."""
