@@ -236,6 +236,11 @@ class Matching:
         wait_until(self._idle, "the last messages of the network")
         return self._late[0] if self._late and not reported else None
 
+    def report(self, rank: int, text: str) -> None:
+        """Raise a mismatch on another rank, in its next wait; it is raised on this one."""
+        self._reported = True
+        self.send(rank, Header(REFUSED, False, 0, Subject(""), text=text))
+
     def _idle(self) -> bool:
         self.poll()
         return not self._unclaimed

@@ -26,6 +26,7 @@ from ..runtime.node import NodeMemory
 from ..runtime.partition import Partition
 from ..runtime.progress import ProgressEngine
 from ..runtime.row_types import RowTypes
+from ..transport.node_calls import NodeCalls
 from .local.view import LocalView
 from .mixer import Mixer
 
@@ -105,6 +106,7 @@ class Network(LocalView):
         self._matching = Matching(self.comm, self._serial, self._begun)
         self._engine.add(self._matching.poll)
         self._context = Context(self.comm, self.partition, self._engine, node, self._matching, RowTypes(), self.transport)
+        self._node_calls = NodeCalls(self._context) if node is not None and node.single_node else None
         self._mixers: list[Mixer] = []
         self._agreed: set[tuple[str, str]] = set()
         self._known = set()

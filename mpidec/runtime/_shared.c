@@ -340,13 +340,6 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, const 
     return in_place;
 }
 
-/* This rank's own reading of mixing `seq` has ended. */
-static void has_read(Node *node, uint64_t seq)
-{
-    atomic_store_explicit(&slot(node, node->me, seq)->done, seq, memory_order_release);
-    published(node, seq)->unread = 0;
-}
-
 /* Return when the rows at x, which mixing `seq` has published where they lie, may be changed. */
 static int leave(Reader *r, uint64_t seq, const char *x, size_t len)
 {
@@ -461,6 +454,22 @@ static int64_t meet(Reader *r, uint64_t seq, uint64_t tag, PyThreadState **unloc
     return READY;
 }
 
+/* This rank's own reading of mixing `seq` has ended. */
+static void has_read(Node *node, uint64_t seq)
+{
+    atomic_store_explicit(&slot(node, node->me, seq)->done, seq, memory_order_release);
+    published(node, seq)->unread = 0;
+}
+
+/* End mixing `seq`, in which a neighbour mixes something else, with an exception on both sides. */
+static int refuse(Reader *r, int64_t answer, uint64_t seq)
+{
+    atomic_store_explicit(&slot(r->node, r->node->me, seq)->refused, seq, memory_order_relaxed);
+    report(r, answer, seq);
+    has_read(r->node, seq);
+    return -1;
+}
+
 /* Where the rows lie that another rank has published. */
 static const char *rows_at(const Node *node, int64_t rank, uint64_t seq)
 {
@@ -490,16 +499,35 @@ static int read_rows(Reader *r, uint64_t seq, uint64_t tag, const char *x, const
         if (!unlocked && r->m * d > 2048)
             unlocked = PyEval_SaveThread();
         gather(r, base, out, d, itemsize);
-    } else if (answer > 0)
-        atomic_store_explicit(&slot(node, node->me, seq)->refused, seq, memory_order_relaxed);
-    if (answer >= 0)
         atomic_store_explicit(&slot(node, node->me, seq)->done, seq, memory_order_release);
+    }
     relock(&unlocked);
-    if (answer >= 0)
-        published(node, seq)->unread = 0;
     if (base != few)
         free(base);
-    return answer > 0 ? report(r, answer, seq) < 0 ? -1 : 0 : (int)answer;
+    if (answer > 0)
+        return refuse(r, answer, seq);
+    if (answer == READY)
+        published(node, seq)->unread = 0;
+    return (int)answer;
+}
+
+/* One entry of a table: to whom an array is sent, times what (NaN: it is not), and whether something is taken from there (NaN: no).
+ * Entry 0 has the number of the others in place of a rank; a note, in words, comes after the last one. */
+typedef struct { int64_t rank; double weight, takes; } Edge;
+
+static const Edge *table_of(const Node *node, int64_t rank, uint64_t seq)
+{
+    uint64_t table = slot(node, rank, seq)->table;
+    return table ? (const Edge *)(node->bases[rank] + table) : NULL;
+}
+
+static const Edge *edge_to(const Node *node, int64_t from, int64_t to, uint64_t seq)
+{
+    const Edge *table = table_of(node, from, seq);
+    for (int64_t i = 1; table && i <= table[0].rank; i++)
+        if (table[i].rank == to)
+            return &table[i];
+    return NULL;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- Node */
@@ -694,6 +722,25 @@ static PyObject *node_tag(PyObject *self, PyObject *args)
     return PyLong_FromUnsignedLongLong(slot(node, index, seq)->tag);
 }
 
+/* note(index, seq): what a rank has published as mixing `seq`, in words; None if there are none. */
+static PyObject *node_note(PyObject *self, PyObject *args)
+{
+    Node *node = (Node *)self;
+    long long index;
+    unsigned long long seq;
+    if (!PyArg_ParseTuple(args, "LK", &index, &seq))
+        return NULL;
+    if (index < 0 || index >= node->size || !node->heads[index])
+        return PyErr_Format(PyExc_ValueError, "there is no rank %lld", index);
+    const Edge *table = table_of(node, index, seq);
+    size_t size = index == node->me ? arena_size : node->maps[index]->size;
+    int64_t edges = table ? table[0].rank : -1;          /* anything, if the slot is in use again */
+    if (edges < 0 || edges > node->size || slot(node, index, seq)->table + sizeof(Edge) * (1 + edges) + GRAIN > size)
+        Py_RETURN_NONE;
+    const char *text = (const char *)(table + 1 + edges);
+    return PyUnicode_DecodeUTF8(text, strnlen(text, GRAIN / 4), "replace");
+}
+
 static PyObject *node_offset(PyObject *self, void *unused)
 {
     Node *node = (Node *)self;
@@ -706,6 +753,7 @@ static PyMethodDef node_methods[] = {
     {"release", node_release, METH_NOARGS, "Let go of what has been read; how many rows are still kept."},
     {"drain", node_drain, METH_NOARGS, "Return when no rows are kept."},
     {"tag", node_tag, METH_VARARGS, "What a rank has published."},
+    {"note", node_note, METH_VARARGS, "What a rank has published, in words."},
     {0},
 };
 static PyGetSetDef node_properties[] = {{"offset", node_offset, NULL, "Of the header in the arena.", NULL}, {0}};
@@ -939,32 +987,56 @@ release_x:
     return result;
 }
 
-/* post(X, d, shape) -> seq: publish rows of d numbers */
+/* A table of so many edges, which are to be filled in, and a note, in words; NULL with an exception. */
+static Edge *new_table(Py_ssize_t edges, PyObject *note, size_t *bytes)
+{
+    Py_ssize_t length = 0;
+    const char *text = note == Py_None ? "" : PyUnicode_AsUTF8AndSize(note, &length);
+    *bytes = sizeof(Edge) * (1 + edges) + length + 1;
+    Edge *table = text ? malloc(*bytes) : NULL;
+    if (table) {
+        table[0] = (Edge){.rank = edges};
+        memcpy(table + 1 + edges, text, length);
+        ((char *)table)[*bytes - 1] = 0;
+    } else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    return table;
+}
+
+/* post(X, d, shape, note) -> seq: publish rows of d numbers; the note says in words what they are, for a rank with other ones. */
 static PyObject *reader_post(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Reader *r = (Reader *)self;
     Py_buffer x;
-    Py_ssize_t d = count == 3 ? PyLong_AsSsize_t(args[1]) : -1;
-    uint64_t shape = count == 3 ? PyLong_AsUnsignedLongLong(args[2]) : 0;
+    Py_ssize_t d = count == 4 ? PyLong_AsSsize_t(args[1]) : -1;
+    uint64_t shape = count == 4 ? PyLong_AsUnsignedLongLong(args[2]) : 0;
     if (d < 0 || PyErr_Occurred() || PyObject_GetBuffer(args[0], &x, PyBUF_C_CONTIGUOUS)) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "post takes rows, their length and a fingerprint of their shape");
+            PyErr_SetString(PyExc_TypeError, "post takes rows, their length, a fingerprint of their shape, and a note");
         return NULL;
     }
     uint64_t seq = 0;
-    int in_place = publish(r, args[0], x.buf, x.len, NULL, 0, tag_of(r, d, x.itemsize, shape), &seq);
+    size_t bytes = 0;
+    Edge *table = args[3] == Py_None ? NULL : new_table(0, args[3], &bytes);
+    int in_place = args[3] != Py_None && !table ? -1
+        : publish(r, args[0], x.buf, x.len, table, bytes, tag_of(r, d, x.itemsize, shape), &seq);
+    free(table);
     if (in_place >= 0)
         count_rows(r, d * x.itemsize);
     PyBuffer_Release(&x);
     return in_place < 0 ? NULL : PyLong_FromUnsignedLongLong(seq);
 }
 
-/* give_up(): begin a mixing, and end it with nothing to read: the neighbours find another tag than theirs. */
-static PyObject *reader_give_up(PyObject *self, PyObject *unused)
+/* give_up(note): begin a mixing, and end it with nothing to read: the neighbours find another tag than theirs, and the note. */
+static PyObject *reader_give_up(PyObject *self, PyObject *note)
 {
     Reader *r = (Reader *)self;
     uint64_t seq = 0;
-    if (publish(r, Py_None, "", 0, NULL, 0, r->signature ^ GAVE_UP, &seq) < 0)
+    size_t bytes;
+    Edge *table = new_table(0, note, &bytes);
+    int failed = !table || publish(r, Py_None, "", 0, table, bytes, r->signature ^ GAVE_UP, &seq) < 0;
+    free(table);
+    if (failed)
         return NULL;
     has_read(r->node, seq);
     Py_RETURN_NONE;
@@ -1029,20 +1101,6 @@ static PyObject *reader_ready(PyObject *self, PyObject *number)
     Py_RETURN_TRUE;
 }
 
-/* One entry of the table of a call with weights: to whom, times what (NaN: nothing is sent), and whether something is taken. */
-typedef struct { int64_t rank; double weight, takes; } Edge;
-
-static const Edge *edge_to(const Node *node, int64_t from, int64_t to, uint64_t seq)
-{
-    Slot *s = slot(node, from, seq);
-    const int64_t *table = (const int64_t *)(node->bases[from] + s->table);
-    const Edge *edges = (const Edge *)(table + 1);
-    for (int64_t i = 0; s->table && i < table[0]; i++)
-        if (edges[i].rank == to)
-            return &edges[i];
-    return NULL;
-}
-
 #define DEFINE_COMBINE(TYPE, T)                                                                                          \
     VECTOR static void combine_##T(ptrdiff_t k, const char *const *rows, const double *weights, ptrdiff_t d, TYPE *restrict out) \
     {                                                                                                                    \
@@ -1065,36 +1123,32 @@ DEFINE_COMBINE(float, f)
  * weights: float64, what each of `ins` is multiplied by, NaN for those that nothing is taken from; None: from all that send, times 1.
  * sends: float64, what x is multiplied by on the way to each of them, NaN for those that it is not sent to; None: to all, times 1. */
 
-/* post_weighted(x, weights, sends, shape) -> seq */
+/* post_weighted(x, weights, sends, shape, note) -> seq */
 static PyObject *reader_post_weighted(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Reader *r = (Reader *)self;
     Py_buffer b[3] = {{0}};
     PyObject *result = NULL;
-    int64_t *table = NULL;
-    uint64_t seq = 0, shape = count == 4 ? PyLong_AsUnsignedLongLong(args[3]) : 0;
-    if (count != 4)
-        PyErr_SetString(PyExc_TypeError, "post_weighted takes four arguments");
+    uint64_t seq = 0, shape = count == 5 ? PyLong_AsUnsignedLongLong(args[3]) : 0;
+    if (count != 5)
+        PyErr_SetString(PyExc_TypeError, "post_weighted takes five arguments");
     for (int i = 0; i < 3 && !PyErr_Occurred(); i++)
         if (args[i] != Py_None)
             PyObject_GetBuffer(args[i], &b[i], PyBUF_C_CONTIGUOUS);
     Py_ssize_t nin = r->nin;
     if (!PyErr_Occurred() && (nin != r->nout || (b[1].buf && b[1].len != nin * 8) || (b[2].buf && b[2].len != nin * 8)))
         PyErr_SetString(PyExc_ValueError, "the buffers of post_weighted do not fit together");
-    size_t table_bytes = 8 + nin * sizeof(Edge);
-    if (!PyErr_Occurred() && !(table = malloc(table_bytes)))
-        PyErr_NoMemory();
-    if (!PyErr_Occurred()) {
+    size_t bytes = 0;
+    Edge *table = PyErr_Occurred() ? NULL : new_table(nin, args[4], &bytes);
+    if (table) {
         const int64_t *ins = r->array[INS].buf;
-        Edge *edges = (Edge *)(table + 1);
-        table[0] = nin;
         for (Py_ssize_t i = 0; i < nin; i++)
-            edges[i] = (Edge){ins[i], b[2].buf ? ((double *)b[2].buf)[i] : 1.0, b[1].buf ? ((double *)b[1].buf)[i] : 1.0};
+            table[1 + i] = (Edge){ins[i], b[2].buf ? ((double *)b[2].buf)[i] : 1.0, b[1].buf ? ((double *)b[1].buf)[i] : 1.0};
         uint64_t tag = tag_of(r, b[0].itemsize ? b[0].len / b[0].itemsize : 0, b[0].itemsize, shape);
-        if (publish(r, args[0], b[0].buf, b[0].len, table, table_bytes, tag, &seq) >= 0)
+        if (publish(r, args[0], b[0].buf, b[0].len, table, bytes, tag, &seq) >= 0)
             result = PyLong_FromUnsignedLongLong(seq);
+        free(table);
     }
-    free(table);
     for (int i = 0; i < 3; i++)
         if (b[i].obj)
             PyBuffer_Release(&b[i]);
@@ -1149,9 +1203,7 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
     if (answer < 0)
         goto done;
     if (answer > 0) {
-        atomic_store_explicit(&slot(node, node->me, seq)->refused, seq, memory_order_relaxed);
-        has_read(node, seq);
-        report(r, answer, seq);
+        refuse(r, answer, seq);
         goto done;
     }
     taken = PyList_New(0);
@@ -1209,7 +1261,7 @@ static PyMethodDef reader_methods[] = {
     {"post_weighted", (PyCFunction)(void (*)(void))reader_post_weighted, METH_FASTCALL, "Publish an array and weights."},
     {"read_weighted", (PyCFunction)(void (*)(void))reader_read_weighted, METH_FASTCALL, "Sum up what the others have published."},
     {"post", (PyCFunction)(void (*)(void))reader_post, METH_FASTCALL, "Publish rows."},
-    {"give_up", reader_give_up, METH_NOARGS, "Take part in a mixing without rows."},
+    {"give_up", reader_give_up, METH_O, "Take part in a mixing without rows."},
     {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL, "Sum up (or copy) what the neighbours have published."},
     {"leave", (PyCFunction)(void (*)(void))reader_leave, METH_FASTCALL, "Return when this rank's rows may be changed."},
     {"ready", reader_ready, METH_O, "Whether the neighbours' rows are there."},

@@ -34,6 +34,9 @@ class Matching(Protocol):
     def ask_about_mixing(self, rank: int, number: int, op: str, before: int | None = None) -> None:
         """Ask a rank that a mixing in shared memory waits for where it is."""
 
+    def report(self, rank: int, text: str) -> None:
+        """Raise a mismatch on another rank, in its next wait."""
+
     def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
         """Tell the ranks concerned that this one takes no part in an operation."""
 

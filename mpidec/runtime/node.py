@@ -68,7 +68,7 @@ class NodeMemory:
         if self.useful:
             engine.add(self.poll)
 
-    def _meet(self, local: MPI.Intracomm, engine: ProgressEngine) -> Any:
+    def _meet(self, local: MPI.Comm, engine: ProgressEngine) -> Any:
         """The node with the headers of all its ranks; None if this rank cannot read those of another one."""
         mine = arena()
         node, place = None, (0, 0, 0, 0, 0)
@@ -85,6 +85,11 @@ class NodeMemory:
                     node.close()
                     node = None
         return node
+
+    def overdue(self) -> list[Any]:
+        """The mixings under way whose slots are used again by the next one, and that must be completed before."""
+        oldest = self.node.seq + 1 - shared.SLOTS
+        return [request for request in self.under_way if request.seq <= oldest]
 
     def poll(self) -> None:
         """Move on the mixings under way, and let go of rows that have been read."""

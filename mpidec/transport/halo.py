@@ -15,7 +15,7 @@ from ..runtime.progress import abandon
 from .messages import MessageRequest, Messages, messages, waiting_for
 from .plan import Plan, Route
 
-Kind = tuple[str, tuple[Any, ...], np.dtype]        # the operation, the shape of a row, its dtype
+Kind = tuple[str, str, np.dtype]        # the operation, the shape of a row in words, its dtype
 _UNDER_WAY = 16                                     # requests from which on those are looked for that have ended
 
 
@@ -88,7 +88,7 @@ class HaloExchange:
     def describe(self, kind: Kind, route: Route) -> tuple[str, str, frozenset[int], list[int]]:
         """What an exchange is called, what must be the same on both sides, and who receives and sends."""
         if kind not in self._words:
-            signature = f"rows of {' x '.join(map(str, kind[1]))} {kind[2]}, topology #{self._signature & 0xFFFFFFFF:08x}"
+            signature = f"rows of {kind[1]} {kind[2]}, topology #{self._signature & 0xFFFFFFFF:08x}"
             self._words[kind] = kind[0] + self._over, signature, frozenset(route.dests.tolist()), route.sources.tolist()
         return self._words[kind]
 

@@ -14,7 +14,7 @@ from ..kernels.weighted import Runs, weighted_sum
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.progress import CROWDED, Request, abandon, wait_until
-from .base import Shape, Transport
+from .base import Transport
 from .halo import HaloExchange
 from .messages import MessageRequest, complete, waiting_for
 from .node_reader import NodeReader
@@ -67,7 +67,7 @@ class LocalSum(Transport):
     def __init__(self, plan: Plan, count: Callable[[int], None]):
         self._plan, self._count = plan, count
 
-    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None) -> Request:
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Form the sums when they are waited for."""
         self._count(rows.itemsize * rows.shape[1])
         return _Sum(lambda: average(self._plan, rows, rows[:0], target))
@@ -126,7 +126,7 @@ class _Persistent:
             return
         if len(self._kept) >= _KINDS:
             self._kept.pop(next(iter(self._kept)))[0].free()
-        kind = "W(X)", X.shape[1:], X.dtype
+        kind = "W(X)", str(X.shape[1]), X.dtype
         op, signature, dests, _ = self._exchange.describe(kind, plan.halo_route)
         self._kept[X.shape[1]] = (PersistentExchange(messages, plan.halo_route, plan.m, X.shape[1], len(plan.halo), X.dtype), kind,
                                   PastOperation(op, "", signature, dests, ""))
@@ -144,15 +144,15 @@ class MessageSum(Transport):
         self._exchange, self._plan, self._count, self._engine = exchange, plan, count, context.engine
         self._persistent = _Persistent(context, exchange, plan)
 
-    def fetch(self, rows: np.ndarray, shape: Shape, op: str = "W(X)") -> tuple[MessageRequest, np.ndarray]:
+    def fetch(self, rows: np.ndarray, shape: str, op: str = "W(X)") -> tuple[MessageRequest, np.ndarray]:
         """Begin to fetch the halo: the messages, and where it will be."""
         halo = empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
         self._count(rows.itemsize * rows.shape[1])
         return self._exchange.start(self._plan, self._plan.halo_route, rows, halo, (op, shape, rows.dtype)), halo
 
-    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None) -> Request:
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Begin to fetch the halo; the sums are formed when they are waited for."""
-        arriving, halo = self.fetch(rows, rows.shape[1:] if shape is None else shape)
+        arriving, halo = self.fetch(rows, str(rows.shape[1]) if shape is None else shape)
         return _Sum(lambda: average(self._plan, rows, halo, target), arriving)
 
     def mix(self, X: Any, out: Any) -> np.ndarray | None:
@@ -166,7 +166,7 @@ class MessageSum(Transport):
             if started is not None:
                 self._count(8 * X.shape[1])
                 return average(self._plan, X, self._persistent.wait(started, 0), out)
-            arriving, halo = self.fetch(X, X.shape[1:])
+            arriving, halo = self.fetch(X, str(X.shape[1]))
             arriving.wait()
             average(self._plan, X, halo, out)
             if self._exchange.periodic:
@@ -194,10 +194,10 @@ class MixedSum(Transport):
         self._context, self._exchange, self._plan, self._reader = context, exchange, plan, reader
         self._persistent = _Persistent(context, exchange, plan)
 
-    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None) -> Request:
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Begin to fetch the halo, and publish the rows."""
         halo = empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
-        kind = "W(X)", rows.shape[1:] if shape is None else shape, rows.dtype
+        kind = "W(X)", str(rows.shape[1]) if shape is None else shape, rows.dtype
         arriving = self._exchange.start(self._plan, self._plan.halo_route, rows, halo, kind)
         return self._reader.start(rows, target, shape, halo, arriving)
 

@@ -21,11 +21,13 @@ from mpi4py import MPI
 from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
 from ...checks.matching import Matching
 from ...checks.operation import Operation, Steps
+from ...runtime.progress import ProgressEngine
+from ...transport.node_calls import NodeCalls
 from ...transport.plan import Plan
 from ..pending import Pending
 from . import operations
 from .edges import Edges, index, number, valid_nodes
-from .flat import FlatArray
+from .flat import FlatArray, combine
 from .graph import Graph
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class LocalView(ABC):
     comm: MPI.Intracomm
     check: Any
     _matching: Matching
+    _engine: ProgressEngine
+    _node_calls: NodeCalls | None
     _graph: Graph | None = None
     _machine_graph: Graph | None = None
     _machine_list: list[list[int]] | None = None
@@ -192,6 +196,8 @@ class LocalView(ABC):
         """Begin `neighbor_allreduce`."""
         if self_weight is None and src_weights is None and dst_weights is None and self._graph is not None:
             return self._start_mixing(x, self._graph)
+        if self._node_calls is not None:
+            return self._start_on_node(self._node_calls, x, self_weight, src_weights, dst_weights)
 
         def prepare(operation: Operation) -> Steps:
             plan = self._step(dst_weights)
@@ -200,6 +206,29 @@ class LocalView(ABC):
             operation.array = array.dtype, array.shape
             return operations.neighbor_allreduce(operation, array, edges, self.rank, self._connect(operation, edges))
         return self._begin("neighbor_allreduce", prepare, src_weights, dst_weights)
+
+    def _start_on_node(self, calls: NodeCalls, x: Any, self_weight: Any, src_weights: Any, dst_weights: Any) -> Pending:
+        """With weights of this call, through the memory of the node."""
+        self._one_agent_each()
+        with self._engine:
+            try:
+                plan, array = self._step(dst_weights), FlatArray.of(x)
+                edges = Edges.of(plan, self.rank, self.size, self_weight, src_weights, dst_weights, ("src_weights", "dst_weights"))
+            except Exception as error:
+                calls.give_up("neighbor_allreduce", error)
+                raise
+            op = f"neighbor_allreduce ({edges.mode})"
+            if edges.mode == "static" and self._graph is not None:
+                op += ", " + self._graph.signature
+            call = calls.start(op, array.flat, edges.own, None if edges.mode == "push" else edges.weights, edges.dests,
+                               f"an array {array.shape} {array.dtype}", self.check and edges.mode == "dynamic")
+
+        def finish() -> Any:
+            if call.out.dtype == array.flat.dtype:
+                return array.restore(call.out)
+            arrived = {rank: (factor, array.widen(bits.view(array.flat.dtype))) for (rank, factor), bits in zip(call.taken, call.out)}
+            return array.restore(combine(edges.terms(self.rank, array.values, arrived), array.values))
+        return Pending(call, finish)
 
     def _start_mixing(self, x: Any, graph: Graph) -> Pending:
         """Along the topology that was set, with its weights: a mixing of one row."""
