@@ -203,7 +203,8 @@ def starts(net, x):
                 lambda: net.start_neighbor_allgather(x, left, right), lambda: net.start_neighbor_allgather(x),
                 lambda: net.start_exchange(dict.fromkeys(right, x), left),
                 lambda: net.start_hierarchical_neighbor_allreduce(x, 0.5, {}, {}),
-                lambda: net.start_allreduce(x), lambda: net.start_allreduce(x, average=False), lambda: net.start_broadcast(x, n - 1)]
+                lambda: net.start_allreduce(x), lambda: net.start_allreduce(x, average=False),
+                lambda: net.start_broadcast(x, n - 1)]
     if n > 1 and i ^ 1 < n:
         yield lambda: net.start_pair_gossip(x, i ^ 1)
 
