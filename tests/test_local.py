@@ -412,6 +412,19 @@ def test_one_rank_is_wrong_alone(net):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("start", [False, True])
+def test_a_call_that_fails_takes_its_step_of_the_schedule(start):
+    with mpidec.Network(transport="p2p") as net:
+        W = [lazy * np.eye(net.n) + (1 - lazy) / net.n for lazy in (0.25, 0.5, 0.75)]
+        net.set_topology(T.cycle([T.from_weights(one) for one in W]))
+        X = stack(net.n)
+        call = (lambda x: net.start_neighbor_allreduce(x).wait()) if start else net.neighbor_allreduce
+        with pytest.raises(ValueError, match=r"rank \d+ has rows"):
+            call(np.ones(3 + net.rank))
+        np.testing.assert_allclose(call(X[net.rank]), (W[1] @ X)[net.rank])
+
+
+@pytest.mark.mpi(min_size=2)
 def test_different_topologies_and_roots(net):
     with pytest.raises(ValueError, match=r"topology .*rank"):
         net.set_topology(T.ring(net.n) if net.rank else T.star(net.n))
