@@ -203,7 +203,8 @@ def starts(net, x):
                 lambda: net.start_neighbor_allgather(x, left, right), lambda: net.start_neighbor_allgather(x),
                 lambda: net.start_exchange(dict.fromkeys(right, x), left),
                 lambda: net.start_hierarchical_neighbor_allreduce(x, 0.5, {}, {}),
-                lambda: net.start_allreduce(x), lambda: net.start_allreduce(x, average=False), lambda: net.start_broadcast(x, n - 1)]
+                lambda: net.start_allreduce(x), lambda: net.start_allreduce(x, average=False),
+                lambda: net.start_broadcast(x, n - 1)]
     if n > 1 and i ^ 1 < n:
         yield lambda: net.start_pair_gossip(x, i ^ 1)
 
@@ -407,6 +408,19 @@ def test_one_rank_is_wrong_alone(net):
             net.neighbor_allreduce(x * 1.0, 1, [j for j in range(net.n) if j != net.rank],
                                    [j for j in range(net.n) if j != net.rank] + [99] * (net.rank == 1))
     assert net.allreduce(2.0) == 2
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("start", [False, True])
+def test_a_call_that_fails_takes_its_step_of_the_schedule(start):
+    with mpidec.Network(transport="p2p") as net:
+        W = [lazy * np.eye(net.n) + (1 - lazy) / net.n for lazy in (0.25, 0.5, 0.75)]
+        net.set_topology(T.cycle([T.from_weights(one) for one in W]))
+        X = stack(net.n)
+        call = (lambda x: net.start_neighbor_allreduce(x).wait()) if start else net.neighbor_allreduce
+        with pytest.raises(ValueError, match=r"rank \d+ has rows"):
+            call(np.ones(3 + net.rank))
+        np.testing.assert_allclose(call(X[net.rank]), (W[1] @ X)[net.rank])
 
 
 @pytest.mark.mpi(min_size=2)

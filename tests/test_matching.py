@@ -63,18 +63,27 @@ def test_the_tree_spans_all_ranks(size, root):
 
 
 def test_a_poll_within_a_poll_returns_at_once(matching):
+    def takes(operation):
+        operation.expect(h.EDGE, [matching.rank])
+        yield ARRIVED
+        return float(operation.take(matching.rank, h.EDGE, np.dtype(float)).sum())
+    mine = [(matching.rank, h.EDGE)]
+    other = started(matching, "other", takes, ("<f8", (3,)), senders=mine)
+
     def steps(operation):
-        matching.poll()
+        matching.poll()                                     # within these steps, but not in a poll
         operation.send(matching.rank, h.EDGE, np.ones(3))
         operation.expect(h.EDGE, [matching.rank])
         yield ARRIVED
-        before = dict(matching._active)
-        matching.poll()                                     # runs within the poll that goes on with this generator
-        assert matching._active == before
+        other.send(matching.rank, h.EDGE, np.full(3, 2.0))
+        for _ in range(1000):
+            matching.poll()                                 # within the poll that goes on with these steps
+        assert not other.done and not other.received
         return float(operation.take(matching.rank, h.EDGE, np.dtype(float)).sum())
-    operation = started(matching, "itself", steps, ("<f8", (3,)), senders=[(matching.rank, h.EDGE)])
+    operation = started(matching, "itself", steps, ("<f8", (3,)), senders=mine)
     operation.wait()
-    assert operation.result == 3
+    other.wait()
+    assert (operation.result, other.result) == (3, 6)
 
 
 def test_an_error_in_a_poll_belongs_to_its_operation(matching):
@@ -95,7 +104,7 @@ def test_a_message_of_another_program_does_not_raise_in_a_poll(matching):
         operation.expect(h.EDGE, [matching.rank])           # from itself, which sends nothing
         yield ARRIVED
     request = matching.comm.Isend([b"not a header", MPI.BYTE], matching.rank, 16384)
-    poll_until(matching, request.Test)                      # does not raise
+    poll_until(matching, lambda: matching._late and request.Test())             # does not raise
     with pytest.raises(Exception, match="requires a buffer"):
         started(matching, "itself", steps).wait()
     matching.agree("barrier", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +91,7 @@ def pack(serial: int, header: Header) -> bytes:
 
 def unpack(message: np.ndarray) -> tuple[int, Header, int]:
     """The number of the network, the header that a message begins with, and where its array begins."""
-    raw = memoryview(message)
+    raw = message.data
     serial, number, before, weight, nbytes, tag, subject_size, reason_size, kind, stage, flags = _FIXED.unpack_from(raw)
     end = _FIXED.size + subject_size
     reason = bytes(raw[end:end + reason_size]).decode() if reason_size else ""
@@ -101,8 +102,8 @@ def unpack(message: np.ndarray) -> tuple[int, Header, int]:
 
 @lru_cache(1024)
 def _pack_subject(subject: Subject) -> bytes:
-    texts = [text.encode("utf-8", "backslashreplace") for text in subject[:4]]
-    raw = b"".join((_LENGTHS.pack(*map(len, texts), len(subject.shape)), struct.pack(f"<{len(subject.shape)}q", *subject.shape), *texts))
+    texts, dims = [text.encode("utf-8", "backslashreplace") for text in subject[:4]], len(subject.shape)
+    raw = b"".join((_LENGTHS.pack(*map(len, texts), dims), struct.pack(f"<{dims}q", *subject.shape), *texts))
     return raw + bytes(-(_FIXED.size + len(raw)) % _ALIGNMENT)
 
 
@@ -110,8 +111,8 @@ def _pack_subject(subject: Subject) -> bytes:
 def _unpack_subject(raw: bytes) -> Subject:
     *sizes, dims = _LENGTHS.unpack_from(raw)
     shape = struct.unpack_from(f"<{dims}q", raw, _LENGTHS.size)
-    texts, place = [], _LENGTHS.size + 8 * dims
+    ends = [_LENGTHS.size + 8 * dims]
     for size in sizes:
-        texts.append(raw[place:place + size].decode())
-        place += size
-    return Subject(*texts, shape)
+        ends.append(ends[-1] + size)
+    op, mode, signature, dtype = (raw[start:end].decode() for start, end in pairwise(ends))
+    return Subject(op, mode, signature, dtype, shape)

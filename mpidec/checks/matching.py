@@ -268,7 +268,7 @@ class Matching:
         if array is None or not array.nbytes:
             requests = [send([pack(self._serial, header), MPI.BYTE], dest, _HEADER)]
         elif array.nbytes <= _INLINE:
-            requests = [send([b"".join((pack(self._serial, header), array.view(np.uint8))), MPI.BYTE], dest, _HEADER)]
+            requests = [send([b"".join((pack(self._serial, header), array.view(np.uint8).data)), MPI.BYTE], dest, _HEADER)]
         else:
             self._payloads += 1
             tag = _PAYLOAD + self._payloads % _PAYLOADS

@@ -45,7 +45,7 @@ class Operation:
     """A call under way.
 
     The arrays handed to the call must not change before `wait` returns.  Any number of operations may be under way, and be
-    waited for in any order; one that nobody waits for completes as well.
+    waited for in any order; one whose handle is dropped completes as well.
 
     Attributes
     ----------
@@ -88,11 +88,14 @@ class Operation:
         self._arriving: list[MPI.Request] = []
         self._leaving: list[MPI.Request] = []
         self._steps: Steps | None = None
-        self._flush = False
+        self._flush = self._running = False
 
     def __str__(self) -> str:
-        ranks = "" if self.peer is None else f" of ranks {min(self._engine.rank, self.peer)} and {max(self._engine.rank, self.peer)}"
-        return describe(self.op, self.mode, self.number) + ranks
+        call = describe(self.op, self.mode, self.number)
+        if self.peer is None:
+            return call
+        low, high = sorted((self._engine.rank, self.peer))
+        return f"{call} of ranks {low} and {high}"
 
     @property
     def key(self) -> Key:
@@ -185,8 +188,9 @@ class Operation:
 
     def advance(self) -> None:
         """Go on with the steps as far as the messages allow; an error ends the operation, and is raised by `wait`."""
-        if self._steps is not None and self._steps.gi_running:
-            return                                  # a poll within the steps
+        if self._running:                           # a poll within the steps
+            return
+        self._running = True
         try:
             while not self.done and not self._awaited and _complete(self._arriving):
                 if (self._flush or self._steps is None) and not _complete(self._leaving):
@@ -200,6 +204,8 @@ class Operation:
                     self.result, self._steps = stop.value, None
         except Exception as error:
             self.fail(error)
+        finally:
+            self._running = False
 
     def mismatch(self, source: int, header: Header) -> str:
         """What is wrong with a message; empty if nothing is."""

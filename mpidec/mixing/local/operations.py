@@ -96,8 +96,8 @@ def leader(operation: Operation, x: FlatArray, edges: Edges, machine: int, membe
     yield ARRIVED
     for rank in members:
         if operation.received[rank, TO_LEADER][0].weight != fingerprint:
-            raise Disagreement(f"rank {rank} and rank {leaders[machine]} of machine {machine} give different weights in {operation}, "
-                               "expected the same on all ranks of a machine")
+            raise Disagreement(f"rank {rank} and rank {leaders[machine]} of machine {machine} give different weights in "
+                               f"{operation}, expected the same on all ranks of a machine")
     shares = [(1.0, x.widen(operation.take(rank, TO_LEADER, x.flat.dtype))) for rank in members]
     average = combine([(1.0, x.values), *shares], x.values)
     average /= average.real.dtype.type(len(members) + 1)

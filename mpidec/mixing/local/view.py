@@ -185,10 +185,11 @@ class LocalView(ABC):
         graph = self._graph
         if graph is not None and self_weight is None and src_weights is None and dst_weights is None and type(x) is np.ndarray:
             phase = cast(Any, graph.mixer).at(graph.step)
+            graph.step += 1                             # also if the mixing raises
             y = phase.mix(x.reshape(1, -1), None)      # None, and nothing has happened, if the array is not of the common kind
             if y is not None:
-                graph.step += 1
                 return y.reshape(x.shape)
+            graph.step -= 1
         return self.start_neighbor_allreduce(x, self_weight, src_weights, dst_weights).wait()
 
     def start_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None
