@@ -138,7 +138,7 @@ def compiled(comm: MPI.Intracomm) -> Finding:
     uses = {_machine.KERNEL: "NumPy computes the weighted sums (the same bits, several times slower)",
             _machine.NODE_MEMORY: "the ranks of a node exchange messages instead of reading shared memory"}
     lost = "; ".join(f"without {name} {uses[name]}: {why}" for name, why in missing.items())
-    return Finding(WARN, f"{lost}; mixing is up to 100 times slower; install a C compiler and the headers of Python (Debian, Ubuntu: "
+    return Finding(WARN, f"{lost}; mixing is 10 to 100 times slower; install a C compiler and the headers of Python (Debian, Ubuntu: "
                          "apt install gcc python3-dev; conda: conda install c-compiler), then mpidec again: make run in a checkout, "
                          "pip install --force-reinstall --no-deps --no-binary=mpidec mpidec elsewhere")
 

@@ -67,6 +67,6 @@ def abort_when_uncaught() -> None:
 def warn_if_not_compiled(compiled: bool) -> None:
     """Warn, on rank 0 and once per process, that mixing is slow without the compiled modules."""
     if not compiled and MPI.COMM_WORLD.rank == 0:
-        warnings.warn("the compiled modules of mpidec are missing: the results are the same, but mixing is 40 to 100 times slower; "
+        warnings.warn("the compiled modules of mpidec are missing: the results are the same, but mixing is 10 to 100 times slower; "
                       "install a C compiler and the headers of Python, then mpidec again (python -m mpidec.doctor has the details)",
                       RuntimeWarning, stacklevel=3)
