@@ -58,7 +58,7 @@ def main() -> int:
     if missing:
         names = " and ".join(extension["name"] for extension in missing)
         why = next(filter(None, map(obstacle, missing)), "the build failed: pip install -v -e . shows its messages")
-        print(f"mpidec set-up: warning: {names} could not be compiled ({why}): the results are the same, but mixing is 40 to 100 times "
+        print(f"mpidec set-up: warning: {names} could not be compiled ({why}): the results are the same, but mixing is 10 to 100 times "
               f"slower; {REMEDY}", file=sys.stderr)
     return int(bool(missing))
 
