@@ -1,7 +1,7 @@
 """Compiled modules of this checkout that are missing or older than their sources.
 
-    .venv/bin/python .ci/compiled.py                after an installation: print a warning, remove old modules; status 1 if any is missing
-    .venv/bin/python .ci/compiled.py --buildable    print the names of those that the C compiler here accepts, for the Makefile
+    .venv/bin/python .ci/compiled.py                remove old ones, and warn of all; for .ci/venv, after the installation
+    .venv/bin/python .ci/compiled.py --buildable    print the names of those that the C compiler accepts; for the Makefile
 """
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def main() -> int:
     if missing:
         names = " and ".join(extension["name"] for extension in missing)
         why = next(filter(None, map(obstacle, missing)), "the build failed: pip install -v -e . shows its messages")
-        print(f"mpidec set-up: warning: {names} could not be compiled ({why}): the results are the same, but mixing is 10 to 100 times "
-              f"slower; {REMEDY}", file=sys.stderr)
+        print(f"mpidec set-up: warning: {names} could not be compiled ({why}): the results are the same, but mixing is "
+              f"10 to 100 times slower; {REMEDY}", file=sys.stderr)
     return int(bool(missing))
 
 

@@ -18,11 +18,11 @@ import numpy as np
 from mpi4py import MPI
 
 from . import __version__, _machine, topology
-from .runtime import cuda_aware as gpu_mpi
 from . import _selftest as selftest
 from .mixing import Network
-from .runtime.launch import check_launcher, library
 from .mixing.network import TRANSPORTS
+from .runtime import cuda_aware as gpu_mpi
+from .runtime.launch import check_launcher, library
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
 SEVERITY = (OK, WARN, FAIL)
@@ -86,8 +86,8 @@ def thread_level(comm: MPI.Intracomm) -> Finding:
     level = MPI.Query_thread()
     if level == MPI.THREAD_MULTIPLE:
         return Finding(OK, "multiple: any thread may call MPI")
-    return Finding(WARN, f"{THREADS[level]}: mixing works, but a program in which other threads than the main one call MPI may crash "
-                         "or hang; the MPI library was built this way, or MPI4PY_RC_THREAD_LEVEL asks for it")
+    return Finding(WARN, f"{THREADS[level]}: mixing works, but a program in which other threads than the main one call MPI may "
+                         "crash or hang; the MPI library was built this way, or MPI4PY_RC_THREAD_LEVEL asks for it")
 
 
 def hosts(comm: MPI.Intracomm) -> Finding:
@@ -113,8 +113,8 @@ def oversubscription(comm: MPI.Intracomm) -> Finding:
             found = Finding(WARN, f"{said} of {there}: the launcher has bound them to so few; use mpirun --bind-to none, or under "
                                   "Slurm --cpus-per-task and srun --cpu-bind=none")
         else:
-            found = Finding(WARN, f"{said}: good enough for a trial, slow otherwise; fewer ranks can host the same number of agents "
-                                  f"(mpirun -n {max(int(granted), 1)} python -m mpidec.run --agents {count})")
+            found = Finding(WARN, f"{said}: good enough for a trial, slow otherwise; fewer ranks can host the same number of "
+                                  f"agents (mpirun -n {max(int(granted), 1)} python -m mpidec.run --agents {count})")
         worst = max(found, worst, key=lambda one: SEVERITY.index(one.status))
     return worst
 
@@ -138,9 +138,9 @@ def compiled(comm: MPI.Intracomm) -> Finding:
     uses = {_machine.KERNEL: "NumPy computes the weighted sums (the same bits, several times slower)",
             _machine.NODE_MEMORY: "the ranks of a node exchange messages instead of reading shared memory"}
     lost = "; ".join(f"without {name} {uses[name]}: {why}" for name, why in missing.items())
-    return Finding(WARN, f"{lost}; mixing is 10 to 100 times slower; install a C compiler and the headers of Python (Debian, Ubuntu: "
-                         "apt install gcc python3-dev; conda: conda install c-compiler), then mpidec again: make run in a checkout, "
-                         "pip install --force-reinstall --no-deps --no-binary=mpidec mpidec elsewhere")
+    return Finding(WARN, f"{lost}; mixing is 10 to 100 times slower; install a C compiler and the headers of Python (Debian, "
+                         "Ubuntu: apt install gcc python3-dev; conda: conda install c-compiler), then mpidec again: make run in a "
+                         "checkout, pip install --force-reinstall --no-deps --no-binary=mpidec mpidec elsewhere")
 
 
 def transports(comm: MPI.Intracomm) -> Finding:
@@ -165,7 +165,8 @@ def transports(comm: MPI.Intracomm) -> Finding:
         i, j = apart[0]
         why = ("they are in different containers, or the system forbids it: see the self-test of shared memory" if compiled else
                f"{_machine.NODE_MEMORY} is not compiled")
-        return Finding(WARN, f"ranks {i} and {j} are on one host, but exchange messages instead of reading shared memory: {why}; {text}")
+        return Finding(WARN, f"ranks {i} and {j} are on one host, but exchange messages instead of reading shared memory: {why}; "
+                             f"{text}")
     return Finding(OK, text)
 
 
@@ -175,10 +176,12 @@ def gpu(comm: MPI.Intracomm) -> Finding:
     libraries = " and ".join(found.libraries) or "neither cupy nor torch is installed"
     if not found.devices:
         accepts = "would accept" if found.aware else "does not accept" if found.aware is False else "may or may not accept"
-        return Finding(OK, f"no CUDA device ({libraries}): rows are arrays on the CPU; MPI {accepts} device arrays ({found.evidence})")
+        return Finding(OK, f"no CUDA device ({libraries}): rows are arrays on the CPU; MPI {accepts} device arrays "
+                           f"({found.evidence})")
     said = f"{found.devices} CUDA device{'s' * (found.devices > 1)} ({libraries})"
     if not found.libraries:
-        return Finding(WARN, f"{said}: pip install 'mpidec[cuda]' or 'mpidec[torch]' to use {'it' if found.devices == 1 else 'them'}")
+        return Finding(WARN, f"{said}: pip install 'mpidec[cuda]' or 'mpidec[torch]' to use "
+                             f"{'them' if found.devices > 1 else 'it'}")
     if found.aware:
         return Finding(OK, f"{said}; MPI accepts device arrays ({found.evidence})")
     if found.aware is None:
@@ -280,8 +283,10 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     """The parser of the command line."""
     result = Parser(prog="python -m mpidec.doctor", allow_abbrev=False, add_help=False, epilog=EPILOG,
-                    description="Report what works in this environment and what does not.", formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--timeout", type=float, default=20, metavar="SECONDS", help="time limit of each check (default: %(default)s)")
+                    description="Report what works in this environment and what does not.",
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--timeout", type=float, default=20, metavar="SECONDS",
+                        help="time limit of each check (default: %(default)s)")
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
 

@@ -18,10 +18,10 @@ from mpi4py import MPI
 from . import __version__, _machine, assemble, catalogue, config, report
 from .assemble import InputError, on_root
 from .config import ConfigError, Experiment, Setting
-from .runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
 from .mixing.network import Network
 from .record import Record
 from .record import read as read_run
+from .runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
 from .solve import Result, solve
 
 STATUS = {"completed": 0, "stopped": 0, "diverged": 3, "interrupted": 130}

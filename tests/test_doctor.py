@@ -113,7 +113,8 @@ def test_ranks_and_cores():
 
 
 @pytest.mark.parametrize("devices, libraries, aware, status, said", [
-    (0, [], None, "ok", "no CUDA device"), (2, [], True, "warn", "mpidec[cuda]"), (1, ["cupy 13"], True, "ok", "MPI accepts device arrays"),
+    (0, [], None, "ok", "no CUDA device"), (2, [], True, "warn", "mpidec[cuda]"),
+    (1, ["cupy 13"], True, "ok", "MPI accepts device arrays"),
     (1, ["torch 2"], False, "ok", "through host memory"), (1, ["torch 2"], None, "warn", "MPIDEC_GPU_MPI=on")])
 def test_gpu_verdict(devices, libraries, aware, status, said, monkeypatch):
     monkeypatch.setattr(_machine, "gpu", lambda verdict: _machine.Gpu(devices, libraries, aware, "why"))

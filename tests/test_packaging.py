@@ -10,6 +10,7 @@ import tarfile
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import launch
@@ -23,7 +24,7 @@ NEEDED = ("mpidec/**/*.py", "mpidec/**/*.[ch]", "mpidec/py.typed", "tests/*.py",
           "data/*.*", ".ci/*", "Makefile", "MANIFEST.in", "constraints.txt", "pyproject.toml", "setup.cfg", "*.md", "LICENSE",
           "CITATION.cff")
 COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0])
-# One module after the other is hidden, as if it had not been compiled.
+# Beginning of a program that runs as if some modules had not been compiled.
 HIDDEN = """
 import sys
 for name in {names!r}:
@@ -42,8 +43,8 @@ def checkout(tmp_path):
 
 def python(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess:
     """Run this Python in a folder, and return its exit status and output."""
-    return subprocess.run([sys.executable, *args], cwd=cwd, env={**os.environ, "PYTHONPATH": "", **env}, capture_output=True, text=True,
-                          timeout=100)
+    env = {**os.environ, "PYTHONPATH": "", **env}
+    return subprocess.run([sys.executable, *args], cwd=cwd, env=env, capture_output=True, text=True, timeout=100)
 
 
 def missing(names: tuple[str, ...], code: str, ranks: int, cwd: Path) -> subprocess.CompletedProcess:
@@ -104,7 +105,7 @@ def test_the_known_sum_finds_other_roundings(monkeypatch):
     from mpidec import _selftest
     plain = _selftest.weighted_sum
     _selftest.known_sum(None)
-    monkeypatch.setattr(_selftest, "weighted_sum", lambda *args: plain(*args) + 5e-324)
+    monkeypatch.setattr(_selftest, "weighted_sum", lambda *args: np.add(plain(*args), 5e-324, out=args[-1]))
     with pytest.raises(ValueError, match="compiled with -ffast-math or fused multiply-add"):
         _selftest.known_sum(None)
 
@@ -122,7 +123,7 @@ def test_the_warning_comes_once():
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("names", [_machine.COMPILED, (_machine.KERNEL,), (_machine.NODE_MEMORY,)], ids=["both", "kernel", "memory"])
+@pytest.mark.parametrize("names", [_machine.COMPILED, (_machine.KERNEL,), (_machine.NODE_MEMORY,)], ids=["both", "sums", "memory"])
 def test_a_run_says_once_that_it_is_slow(names, tmp_path):
     code = "from mpidec import run; sys.exit(run.main(['--problem=least_squares', '--data=synthetic_least_squares', '--steps=3']))"
     done = missing(names, code, 3, tmp_path)
@@ -135,7 +136,7 @@ def test_doctor_names_the_replacements(tmp_path):
     done = missing(_machine.COMPILED, "from mpidec import doctor; sys.exit(doctor.main([]))", 3, tmp_path)
     said = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith(("ok", "warn", "FAIL"))}
     assert done.returncode == 0 and said["compiled"].startswith("warn") and said["transports"].startswith("warn")
-    for word in (*_machine.COMPILED, "NumPy computes the weighted sums", "messages instead of reading shared memory", "apt install gcc"):
+    for word in (*_machine.COMPILED, "NumPy computes the weighted sums", "messages instead of reading shared", "install gcc"):
         assert word in said["compiled"]
     assert f"{_machine.NODE_MEMORY} is not compiled" in said["transports"]
     assert "in messages: no two ranks share memory" in done.stdout
