@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
-from . import __version__, assemble, catalogue, config, report
+from . import __version__, _machine, assemble, catalogue, config, report
 from .assemble import InputError, on_root
 from .config import ConfigError, Experiment, Setting
 from .mixing.network import Network
 from .record import Record
 from .record import read as read_run
-from .runtime.launch import abort_when_uncaught, check_launcher
+from .runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
 from .solve import Result, solve
 
 STATUS = {"completed": 0, "stopped": 0, "diverged": 3, "interrupted": 130}
@@ -160,6 +160,7 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
                 print(command.text, flush=True)
             return 0
         with one_voice(comm.rank), terminated():
+            warn_if_not_compiled(not _machine.uncompiled())
             return run(command.experiment, command.resume, command.quiet, comm)
     except InputError as error:
         return refused(comm, str(error), error.status)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
+from functools import cache
 from types import TracebackType
 
 from mpi4py import MPI
@@ -59,3 +61,12 @@ def abort_when_uncaught() -> None:
 
     hook.mpidec = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+@cache                                              # once per process
+def warn_if_not_compiled(compiled: bool) -> None:
+    """Warn, on rank 0 and once per process, that mixing is slow without the compiled modules."""
+    if not compiled and MPI.COMM_WORLD.rank == 0:
+        warnings.warn("the compiled modules of mpidec are missing: the results are the same, but mixing is 10 to 100 times slower; "
+                      "install a C compiler and the headers of Python, then mpidec again (python -m mpidec.doctor has the details)",
+                      RuntimeWarning, stacklevel=3)
