@@ -119,7 +119,7 @@ class Array:
 
 
 class Standin:
-    """The protocol of `mpidec.mixing.devices.Device`; `log` has what was done: ("synchronize", place), ("out" or "in", bytes)."""
+    """The protocol of `mpidec.arrays.devices.Device`; `log` has what was done: ("synchronize", place), ("out" or "in", bytes)."""
 
     name = "stand-in"
 

@@ -17,18 +17,27 @@ PACKAGE = Path(__file__).resolve().parent.parent / "mpidec"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Layer: (what it may import of mpidec, what it may import of others beside the standard library and numpy).
+# The rows stand in the order of the layers, but for the last four: each imports only what stands above it.
 LAYERS = {
+    "_streams": ((), ()),
     "topology": ((), ("scipy", "networkx")),
-    "problems": ((), ("scipy", "sklearn", "torch")),
+    "problems": (("_streams",), ("scipy", "sklearn", "torch")),
+    "arrays": ((), ("torch", "cupy")),
+    "kernels": (("topology", "arrays"), ("scipy",)),
+    "runtime": (("topology", "arrays", "kernels"), ("mpi4py", "cupy", "torch")),
+    "checks": (("topology", "arrays", "kernels", "runtime"), ("mpi4py",)),
+    "transport": (("topology", "arrays", "kernels", "runtime", "checks"), ("mpi4py",)),
+    "mixing": (("_streams", "topology", "arrays", "kernels", "runtime", "checks", "transport"), ("mpi4py", "scipy", "torch", "cupy")),
+    "rma": (("_streams", "topology", "arrays", "kernels", "runtime", "checks", "transport", "mixing"), ("mpi4py", "scipy")),
     "solvers": ((), ()),
     "record": ((), ("scipy", "h5py")),
-    "mixing": (("topology",), ("scipy", "mpi4py", "cupy", "torch")),
-    "rma": (("topology", "mixing"), ("scipy", "mpi4py")),
-    "optim": (("topology", "mixing", "solvers"), ("scipy", "torch")),
+    "optim": (("topology", "runtime", "mixing", "solvers"), ("scipy", "torch")),
     "plot": (("record",), ("h5py", "matplotlib")),
 }
+ORDER = [name for name in LAYERS if name not in ("solvers", "record", "optim", "plot")]
+MPI = {name for name, (_, others) in LAYERS.items() if "mpi4py" in others} | {"_selftest"}
 LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
-ENTRY_POINTS = {"run", "bench", "doctor"}                   # may start MPI; nothing imports them
+ENTRY_POINTS = {"run", "bench", "doctor"}                   # they may import anything; nothing imports them
 HANDED_OUT = {"Pending", "Phase", "Outcome", "Result", "Run", "CecaRound"}               # nobody makes one by hand
 PROTOCOLS = {"Solver", "Problem", "Oracle", "Schedule", "LinearModel", "Streams"}         # the concrete ones have examples
 API = ["mpidec", "mpidec.topology", "mpidec.mixing", "mpidec.problems", "mpidec.solvers", "mpidec.record"]
@@ -71,10 +80,66 @@ def executed_on_import(tree: ast.Module) -> ast.Module:
     return Strip().visit(tree)
 
 
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def dependencies(tree: ast.AST, path: Path, modules: set[str]) -> set[str]:
+    """Return the modules of mpidec that `tree` imports anywhere: at its top, inside functions, for annotations."""
+    base, found = module_name(path).split("."), set()
+    base = base if path.name == "__init__.py" else base[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            origin = base[:len(base) - node.level + 1] if node.level else []
+            source = ".".join([*origin, *([node.module] if node.module else [])])
+            names = {f"{source}.{alias.name}" for alias in node.names}
+            found |= names & modules | ({source} if names - modules else set())
+    return found & modules
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the circles of a graph: its strongly connected parts of more than one node, and nodes that reach themselves."""
+    number, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in number:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], number[other])
+        if low[node] == number[node]:
+            part = [stack.pop()]
+            while part[-1] != node:
+                part.append(stack.pop())
+            if len(part) > 1 or node in graph[node]:
+                found.append(sorted(part))
+
+    for node in sorted(graph):
+        if node not in number:
+            visit(node)
+    return found
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Return what each module of the package imports of it."""
+    modules = {module_name(path) for path in MODULES}
+    return {module_name(path): dependencies(parsed(path), path, modules) for path in MODULES}
+
+
 @pytest.fixture(params=MODULES, ids=module_name)
 def source(request) -> tuple[Path, str, ast.Module]:
     text = request.param.read_text(encoding="utf-8")
     return request.param, text, ast.parse(text)             # a fresh tree for each test, which may change it
+
+
+def test_the_table_of_layers_points_one_way():
+    for place, name in enumerate(ORDER):
+        assert set(LAYERS[name][0]) <= set(ORDER[:place]), name
 
 
 def test_imports_point_downwards(source):
@@ -92,18 +157,40 @@ def test_imports_point_downwards(source):
         elif below is not None and top not in sys.stdlib_module_names and top not in ("numpy", "tomli"):
             assert top in third_party, f"{where}: {own} may import {', '.join(('numpy', *third_party))}"
         elif top == "mpi4py":
-            assert own in ENTRY_POINTS, f"{where}: only mixing, rma and the entry points know MPI"
+            assert own in ENTRY_POINTS | MPI, f"{where}: only {', '.join(sorted(ENTRY_POINTS | MPI))} know MPI"
+
+
+def test_no_module_imports_itself_in_a_circle():
+    """Not even inside a function or for an annotation."""
+    found = circles(import_graph())
+    assert not found, f"modules that import one another: {found}"
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}, "e": {"a"}}) == [["b", "c"], ["d"]]
+    tree = ast.parse("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..mixing import network\n"
+                     "def f():\n    from .plan import Plan\n    import mpidec.solve\n")
+    modules = {"mpidec.mixing", "mpidec.mixing.network", "mpidec.transport.plan", "mpidec.solve"}
+    assert dependencies(tree, PACKAGE / "transport" / "halo.py", modules) == modules - {"mpidec.mixing"}
+
+
+def test_inside_of_mixing():
+    """Codecs know nothing of mixing, and nothing below the network knows the network, or the local-view calls, which it has."""
+    for name, known in import_graph().items():
+        inside = {other.removeprefix("mpidec.mixing.") for other in known if other.startswith("mpidec.mixing.")}
+        part = name.removeprefix("mpidec.mixing.")
+        if name.startswith("mpidec.mixing.codecs"):
+            assert not {one for one in inside if not one.startswith("codecs")}, f"{name} imports {inside}"
+        elif name.startswith("mpidec.mixing."):
+            assert "network" not in inside, f"{name} imports the network"
+            if part != "network" and not part.startswith("local"):
+                assert not {one for one in inside if one.startswith("local")}, f"{name} imports {inside}"
 
 
 def test_heavy_packages_are_imported_where_they_are_used(source):
     path, _, tree = source
     heavy = [name for name, _ in imports(executed_on_import(tree), path) if name.partition(".")[0] in LAZY]
     assert not heavy, f"{path.name} imports {heavy} at its top, expected inside the functions that need it"
-
-
-def test_module_is_short(source):
-    path, text, _ = source
-    assert text.count("\n") <= 400, f"{path.name} has {text.count(chr(10))} lines, expected at most 400"
 
 
 def test_no_assert_statement(source):

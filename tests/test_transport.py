@@ -1,4 +1,4 @@
-"""Messages between ranks: persistent and large ones, ranks without neighbours, many under way, and memory that is used again."""
+"""Messages between ranks: exchanges of a halo, persistent ones, ranks without neighbours, many under way, and what is freed."""
 
 import gc
 
@@ -9,20 +9,28 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.transport import messages as wires
-from mpidec.transport.messages import SMALL, Buffers, Neighbor, PointToPoint, RowTypes
+from mpidec.runtime import memory
+from mpidec.runtime.partition import Partition
+from mpidec.runtime.row_types import RowTypes
+from mpidec.transport import messages as messages_module
+from mpidec.transport import persistent as persistent_module
+from mpidec.transport import sums
+from mpidec.transport.messages import MessageRequest, NeighborCollective, PointToPoint
+from mpidec.transport.node_reader import NodeReader
+from mpidec.transport.persistent import PersistentExchange
 from mpidec.transport.plan import Plan
+from mpidec.transport.sums import LocalSum, MessageSum, MixedSum
 
 WORLD = MPI.COMM_WORLD
 TRANSPORTS = ["neighbor", "p2p"]
-LARGE = SMALL // 8 + 5                                      # numbers in a row that does not go through a slot
+LARGE = 20_005                                              # numbers in a row that takes more than one packet
 LIBRARY = MPI.Get_library_version()
 
 
 def rows(net, d, seed=0):
     """A row for each agent, on all ranks, and the local ones."""
     X = np.random.default_rng(seed).standard_normal((net.n, d))
-    return X, np.ascontiguousarray(X[net.lo:net.hi])
+    return X, X[net.lo:net.hi].copy()
 
 
 def out_star(n):
@@ -39,38 +47,77 @@ def in_star(n):
     return T.from_weights(W, connected=False)
 
 
-def wires_of(W):
-    return list(W.courier.wires.values())
+def messages_of(phase):
+    return list(phase._exchange._messages.values())
+
+
+def exchanges_of(phase):
+    return [kept[0] for kept in phase._transport._persistent._kept.values()]
+
+
+def check(net, Y, W, X, rtol=1e-12, atol=1e-14):
+    np.testing.assert_allclose(Y, (W @ X)[net.lo:net.hi], rtol=rtol, atol=atol)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One exchange
+
+def make(kind, comm, topology):
+    """Messages of this kind, whether or not they would be chosen, their plan, and the datatypes."""
+    plan, row_type = Plan(topology, Partition(comm.size, comm.size), comm.rank), RowTypes()
+    if kind is NeighborCollective:
+        return kind(comm, row_type, plan.halo_route), plan, row_type
+    return kind(comm, row_type, plan, True), plan, row_type
 
 
 @pytest.mark.parametrize("d", [1, LARGE])
-@pytest.mark.parametrize("make", [out_star, in_star])
-@pytest.mark.parametrize("kind", [Neighbor, PointToPoint])
-def test_ranks_without_neighbours_on_a_side(comm, kind, make, d):
-    """The very collectives, on every library, whether or not they would be chosen."""
-    row_type, n = RowTypes(), comm.size
-    topology = make(n)
-    plan = Plan(topology, mpidec.Network(n).blocks, comm.rank)
-    route = plan.halo_route
-    wire = kind(comm, route if kind is Neighbor else plan, row_type, Buffers(), SMALL)
+@pytest.mark.parametrize("topology", [out_star, in_star, T.ring, T.complete])
+@pytest.mark.parametrize("kind", [NeighborCollective, PointToPoint])
+def test_messages_bring_the_halo(comm, kind, topology, d):
+    messages, plan, row_type = make(kind, comm, topology(comm.size))
     for k in range(5):
         x, halo = np.full((1, d), comm.rank + 10.0 * k), np.full((len(plan.halo), d), np.nan)
-        assert wire.start(route, x, halo).poll(10**9)
+        sent = x if plan.halo_route.send is None else x[plan.halo_route.send]
+        request = MessageRequest(messages.post(plan.halo_route, sent, halo, 8 * d), sent, halo)
+        request.wait()
+        assert request.done and request.test()
         np.testing.assert_array_equal(halo, np.repeat(plan.halo[:, None] + 10.0 * k, d, axis=1))
-    wire.free()
+    messages.free()
+    row_type.free()
+
+
+@pytest.mark.parametrize("kind", [NeighborCollective, PointToPoint])
+@pytest.mark.parametrize("topology", [T.ring, T.complete, T.exponential])
+def test_a_persistent_exchange_is_started_again_and_again(comm, kind, topology):
+    messages, plan, row_type = make(kind, comm, topology(comm.size))
+    if not messages.persistent or (kind is NeighborCollective and "Open MPI" in LIBRARY and comm.size == 1):
+        pytest.skip("this library has no persistent neighbourhood collectives here")
+    exchange = PersistentExchange(messages, plan.halo_route, 1, 3, len(plan.halo), np.dtype(float))
+    places = [np.empty((1, 3)) for _ in range(persistent_module._PLACES + 3)]       # more than are kept
+    for k in range(5 * len(places)):
+        X = places[k % len(places)]
+        X[...] = comm.rank + 10.0 * k
+        MPI.Request.Waitall(exchange.start(X))
+        np.testing.assert_array_equal(exchange.halo, np.repeat(plan.halo[:, None] + 10.0 * k, 3, axis=1))
+        X[...] = np.nan
+        comm.Barrier()                                      # the next rows of a fast rank wait for a receive of this one
+    assert len(exchange._sends) <= persistent_module._PLACES
+    requests = [request for some in (exchange._receives, *exchange._sends.values()) for request in some]
+    exchange.free()
+    assert all(request == MPI.REQUEST_NULL for request in requests)
+    messages.free()
     row_type.free()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("make", [out_star, in_star])
-def test_mixing_with_ranks_without_neighbours(make, transport):
+@pytest.mark.parametrize("topology", [out_star, in_star])
+def test_mixing_with_ranks_without_neighbours(topology, transport):
     with mpidec.Network(transport=transport) as net:
-        topology = make(net.n)
-        W = net.mixer(topology)
+        W = net.mixer(topology(net.n))
         for d in (3, LARGE):
             X, mine = rows(net, d)
             for _ in range(3):
-                np.testing.assert_allclose(W(mine), (topology.W @ X)[net.lo:net.hi], rtol=1e-12, atol=1e-14)
+                check(net, W(mine), W.topology.W, X)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -79,20 +126,73 @@ def test_where_collectives_are_known_to_be_broken_messages_are_chosen():
         whole, star = net.mixer(T.ring(net.n)).at(0), net.mixer(out_star(net.n)).at(0)
         X = np.ones((1, 2))
         whole(X), star(X)
-        assert [type(wire) for wire in wires_of(whole)] == [Neighbor]
-        assert [type(wire) for wire in wires_of(star)] == [PointToPoint if "Open MPI" in LIBRARY else Neighbor]
+        assert [type(one) for one in messages_of(whole)] == [NeighborCollective]
+        assert [type(one) for one in messages_of(star)] == [PointToPoint if "Open MPI" in LIBRARY else NeighborCollective]
 
 
 @pytest.mark.mpi(min_size=2)
 def test_a_library_without_persistent_collectives(monkeypatch):
-    monkeypatch.setattr(wires, "persistent_collectives", lambda: False)
+    monkeypatch.setattr(messages_module, "persistent_collectives", lambda: False)
     with mpidec.Network(transport="neighbor") as net:
         X, mine = rows(net, 4)
         W = net.mixer(T.ring(net.n)).at(0)
         for _ in range(3):
-            np.testing.assert_allclose(W(mine), (W.topology.W @ X)[net.lo:net.hi], rtol=1e-12, atol=1e-14)
-        assert not wires_of(W)[0]._slots
+            check(net, W(mine), W.topology.W, X)
+        assert not exchanges_of(W)
 
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which transport a phase has
+
+@pytest.mark.parametrize("transport, per, one, some, whole",
+                         [("auto", 0, LocalSum, NodeReader, NodeReader), ("shared", 0, LocalSum, NodeReader, NodeReader),
+                          ("auto", 1, LocalSum, MessageSum, MessageSum), ("auto", 2, LocalSum, MixedSum, NodeReader),
+                          ("neighbor", 0, LocalSum, MessageSum, MessageSum), ("p2p", 0, LocalSum, MessageSum, MessageSum)])
+def test_the_transport_of_a_phase(monkeypatch, comm, transport, per, one, some, whole):
+    """`some` ranks of several nodes, or the `whole` of a node of two."""
+    monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", str(per))
+    if memory.shared is None:
+        pytest.skip("the kernel is not compiled")
+    with mpidec.Network(transport=transport) as net:
+        kind = type(net.mixer(T.ring(net.n)).at(0)._transport)
+        assert kind is (one if comm.size == 1 else whole if comm.size == 2 else some)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("topology", [T.ring, T.complete, T.exponential, lambda n: T.star(n, weights="push"), out_star, in_star])
+@pytest.mark.parametrize("per", [1, 2, 3])
+def test_several_nodes_of_several_ranks(monkeypatch, comm, per, topology):
+    """Rows of the node are read in place, all others come in messages, by persistent requests from the second time on."""
+    monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", str(per))
+    with mpidec.Network(2 * comm.size + 1, transport="shared") as net, mpidec.Network(net.n, MPI.COMM_SELF) as alone:
+        W, alone_W = net.mixer(topology(net.n)), alone.mixer(topology(net.n))
+        for d in (3, LARGE):
+            Y, mine = rows(net, d)
+            for k in range(6):
+                Z = W(mine) if k % 3 else W.start(mine).wait()
+                mine[...] = np.nan
+                Y = alone_W(Y)
+                np.testing.assert_array_equal(Z, Y[net.lo:net.hi])
+                mine = Z
+        near = net._memory.near if net._memory is not None else np.array([net.rank])
+        assert len(near) <= per
+        plan = W.at(0)._transport._plan if not isinstance(W.at(0)._transport, NodeReader) else None
+        if plan is not None:
+            assert not set(plan.partition.owner(plan.halo).tolist()) & set(near.tolist())
+            assert not set(plan.halo_route.sources.tolist()) & set(near.tolist())
+            assert not set(plan.halo_route.dests.tolist()) & set(near.tolist())
+
+
+def test_a_route_leaves_out_the_ranks_of_the_node():
+    """The rows for four ranks with two agents each, of which 0 and 1 share a node."""
+    plan = Plan(T.complete(8), Partition(8, 4), 0, np.array([1]))
+    assert plan.halo_route.dests.tolist() == plan.halo_route.sources.tolist() == [2, 3]
+    assert plan.halo.tolist() == [4, 5, 6, 7] and plan.ins.tolist() == plan.outs.tolist() == [1]
+    assert plan.halo_route.send_counts.tolist() == plan.halo_route.recv_counts.tolist() == [2, 2]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Many under way
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("n", [None, 11])
@@ -111,17 +211,32 @@ def test_many_under_way_completed_in_any_order(n, transport):
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
+def test_blocking_and_started_mixings_take_turns(transport):
+    """Persistent requests meet messages that are sent without them, on the same communicator and in the same order."""
+    with mpidec.Network(transport=transport) as net:
+        W = net.mixer(T.ring(net.n))
+        for k in range(20):
+            X, mine = rows(net, 3, seed=k)
+            begun = W.start(mine + 1)
+            if (k + net.rank) % 2:                          # where this rank makes them of another kind, it is still the same one
+                check(net, W(mine), W.topology.W, X)
+            else:
+                check(net, W.start(mine).wait(), W.topology.W, X)
+            check(net, begun.wait(), W.topology.W, X + 1)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("d", [3, LARGE])
-def test_what_nobody_waits_for_does_not_spoil_what_follows(transport, d):
+def test_a_mixing_that_is_dropped_does_not_spoil_the_next_ones(transport, d):
     with mpidec.Network(transport=transport) as net:
         W = net.mixer(T.ring(net.n))
         for k in range(30):
             X, mine = rows(net, d, seed=k)
             pending = W.start(mine)
             if k % 3 == 0:
-                np.testing.assert_allclose(pending.wait(), (W.topology.W @ X)[net.lo:net.hi], rtol=1e-12, atol=1e-14)
-            del pending
-        assert all(len(wire.flying) <= 20 for wire in wires_of(W.at(0)))
+                check(net, pending.wait(), W.topology.W, X)
+            del pending, mine
+        assert len(W.at(0)._exchange._under_way) <= 40
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -136,31 +251,79 @@ def test_many_shapes_and_dtypes(transport):
                 if d % 5 == 0:
                     late.append((Y, d))
                 else:
-                    np.testing.assert_allclose(Y.wait(), (W.topology.W @ X)[net.lo:net.hi], rtol=1e-5, atol=1e-6)
+                    check(net, Y.wait(), W.topology.W, X, 1e-5, 1e-6)
+            check(net, W(mine), W.topology.W, X)
         for Y, d in late:
-            np.testing.assert_allclose(Y.wait(), (W.topology.W @ rows(net, d, seed=d)[0])[net.lo:net.hi], rtol=1e-5, atol=1e-6)
-        assert all(len(wire._slots) <= 8 for wire in wires_of(W))
+            check(net, Y.wait(), W.topology.W, rows(net, d, seed=d)[0], 1e-5, 1e-6)
+        assert net.size == 1 or len(exchanges_of(W)) <= sums._KINDS
 
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Requests, memory
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_requests_are_made_once_and_freed(transport, monkeypatch):
-    kind, made = {"neighbor": Neighbor, "p2p": PointToPoint}[transport], []
+    made = []
 
-    def bind(self, *args, original=kind._bind):
-        made.extend(original(self, *args))
-        return made[-1:] if transport == "neighbor" else made[before:]
-    monkeypatch.setattr(kind, "_bind", bind)
+    def recorded(name, kind):
+        original = getattr(kind, name)
+
+        def bind(self, *args):
+            requests = original(self, *args)
+            made.extend(requests)
+            return requests
+        monkeypatch.setattr(kind, name, bind)
+
+    if transport == "p2p":
+        recorded("bind_receives", PointToPoint), recorded("bind_sends", PointToPoint)
+    else:
+        recorded("bind", NeighborCollective)
     with mpidec.Network(transport=transport) as net:
         W = net.mixer(T.one_peer_exponential(net.n))
         mine, counts = np.ones((1, 3)), []
         for k in range(20 * W.topology.period):
-            before = len(made)
             W.at(k)(mine)
             counts.append(len(made))
-        assert counts[-1] == counts[2 * W.topology.period - 1] > 0          # two slots for each phase, and then no more
+        assert counts[-1] == counts[3 * W.topology.period - 1] > 0
         assert all(request != MPI.REQUEST_NULL for request in made)
     assert all(request == MPI.REQUEST_NULL for request in made)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_requests_of_a_mixer_that_is_dropped_are_freed(monkeypatch):
+    made, original = [], PointToPoint.bind_sends
+    monkeypatch.setattr(PointToPoint, "bind_sends", lambda self, *args: made.extend(some := original(self, *args)) or some)
+    messages, plan, row_type = make(PointToPoint, WORLD, T.complete(WORLD.size))
+    exchange = PersistentExchange(messages, plan.halo_route, 1, 3, len(plan.halo), np.dtype(float))
+    X = np.ones((1, 3))
+    MPI.Request.Waitall(exchange.start(X))
+    WORLD.Barrier()
+    assert made and all(request != MPI.REQUEST_NULL for request in made)
+    del exchange
+    gc.collect()
+    assert all(request == MPI.REQUEST_NULL for request in made)
+    row_type.free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_receives_that_are_under_way_are_not_freed():
+    """An exchange that an exception has left is kept: MPI may still write to its halo."""
+    messages, plan, row_type = make(PointToPoint, WORLD, T.complete(WORLD.size))
+    exchange = PersistentExchange(messages, plan.halo_route, 1, 3, len(plan.halo), np.dtype(float))
+    receives, X = list(exchange._receives), np.ones((1, 3))
+    requests = exchange.start(X)
+    exchange.abandon()
+    halo = exchange.halo
+    del exchange
+    gc.collect()
+    assert all(request != MPI.REQUEST_NULL for request in receives)
+    MPI.Request.Waitall(requests)
+    np.testing.assert_array_equal(halo, np.ones_like(halo))
+    WORLD.Barrier()
+    for request in requests:
+        request.Free()
+    row_type.free()
 
 
 @pytest.mark.mpi(min_size=2)
@@ -169,8 +332,8 @@ def test_a_random_schedule_keeps_no_requests_and_no_communicators():
         W = net.mixer(Draws(net.n, 1, "doubly"))
         X, mine = rows(net, 3)
         for k in range(5):
-            np.testing.assert_allclose(W.at(k)(mine), (W.topology.at(k).W @ X)[net.lo:net.hi], rtol=1e-12, atol=1e-14)
-            assert all(type(wire) is PointToPoint and not wire._slots for wire in wires_of(W.at(k)))
+            check(net, W.at(k)(mine), W.topology.at(k).W, X)
+            assert all(type(one) is PointToPoint for one in messages_of(W.at(k))) and not exchanges_of(W.at(k))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -190,45 +353,16 @@ def test_fetched_rows_stay_as_they_are(transport, d):
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_large_rows_take_no_new_memory_after_a_while(transport, monkeypatch):
-    fresh, original = [], Buffers._fresh
-    monkeypatch.setattr(Buffers, "_fresh", lambda self, nbytes: fresh.append(nbytes) or original(self, nbytes))
-    with mpidec.Network(2 * WORLD.size + 1, transport=transport) as net:
-        W = net.mixer(T.ring(net.n))
-        _, Y = rows(net, LARGE)
-        for _ in range(5):
-            Y = W(Y)
-        assert len(fresh) <= 6
-        fresh.clear()
-        for _ in range(50):
-            Y = W(Y)
-        assert not fresh
-
-
-def test_buffers_are_used_again_when_no_view_is_left():
-    buffers, shape = Buffers(), (2, LARGE)
-    a = buffers.empty(shape, np.dtype(float))
-    assert a.ctypes.data % 4096 == 0 and a.flags.c_contiguous and a.flags.writeable
-    place, view = a.ctypes.data, a.view(np.uint8)[1:, 3:]
-    del a
-    b = buffers.empty(shape, np.dtype(float))
-    assert b.ctypes.data != place
-    del view
-    c = buffers.empty(shape, np.dtype(np.complex64))
-    assert c.ctypes.data == place
-    assert not np.may_share_memory(b, c)
-
-
-def test_buffers_do_not_hoard():
-    buffers = Buffers()
-    held = [buffers.empty((LARGE + 10_000 * k,), np.dtype(float)) for k in range(20)]
-    assert len(buffers._blocks) == 20
-    del held
-    gc.collect()
-    for _ in range(80):
-        buffers.empty((LARGE,), np.dtype(float))
-    assert len(buffers._blocks) <= 2
-    assert buffers.empty((4,), np.dtype(float)).shape == (4,) and len(buffers._blocks) <= 2     # small arrays are ordinary
+@pytest.mark.parametrize("d", [3, LARGE])
+def test_rows_may_be_changed_as_soon_as_a_mixing_returns(transport, d):
+    with mpidec.Network(transport=transport) as net:
+        W, mine, out = net.mixer(T.complete(net.n)), np.empty((net.m, d)), np.empty((net.m, d))
+        for k in range(30):
+            X = rows(net, d, seed=k)[0]
+            mine[...] = X[net.lo:net.hi]
+            Y = W(mine, out=out) if k % 2 else W(mine)
+            mine[...] = np.nan
+            check(net, Y, W.topology.W, X)
 
 
 FORGOTTEN = ("import mpidec, numpy as np\n"
