@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from . import problems as problems
     from . import solvers as solvers
     from . import topology as topology
+from ._version import __version__ as __version__
 from .mixing import Mixer as Mixer
 from .mixing import Network as Network
 from .mixing import Pending as Pending
@@ -21,7 +22,6 @@ from .solve import Outcome as Outcome
 from .solve import Result as Result
 from .solve import solve as solve
 
-__version__ = "0.1.0"
 _LAZY = ("problems", "solvers", "topology")         # loaded when first used: a job of many ranks starts faster
 
 

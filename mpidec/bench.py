@@ -20,8 +20,9 @@ import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from . import __version__, _machine, catalogue
+from . import _machine, catalogue
 from ._bench_report import ALLREDUCE, GROUPS, HAND, LOCAL, Timing, legend, picture, ratios, size_name, size_of, table, write_json
+from ._version import __version__
 from .assemble import InputError, on_root
 from .config import unknown
 from .kernels.weighted import COMPILED, Weights, weighted_sum

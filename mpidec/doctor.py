@@ -17,8 +17,9 @@ import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from . import __version__, _machine, topology
+from . import _machine, topology
 from . import _selftest as selftest
+from ._version import __version__
 from .mixing import Network
 from .mixing.network import TRANSPORTS
 from .runtime import cuda_aware as gpu_mpi

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
-from . import __version__, _machine, assemble, catalogue, config, report
+from . import _machine, assemble, catalogue, config, report
+from ._version import __version__
 from .assemble import InputError, on_root
 from .config import ConfigError, Experiment, Setting
 from .mixing.network import Network

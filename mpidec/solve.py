@@ -257,7 +257,7 @@ class _Run:
             self._clock += time.perf_counter() - begun
 
     def _meta(self, record: Record, seed: int) -> dict[str, Any]:
-        from . import __version__
+        from ._version import __version__
         described = (f"# from mpidec.solve: {self.solver!r} over {self.mixer.topology!r}, {self.steps} steps, every {self.every}\n")
         return {"mpidec": __version__, "config": record.config or described, "seed": seed, "agents": self.net.n,
                 "ranks": self.net.size, "mpi": library(),

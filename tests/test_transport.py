@@ -67,7 +67,7 @@ def make(kind, comm, topology):
     plan, row_type = Plan(topology, Partition(comm.size, comm.size), comm.rank), RowTypes()
     if kind is NeighborCollective:
         return kind(comm, row_type, plan.halo_route), plan, row_type
-    return kind(comm, row_type, plan, True), plan, row_type
+    return kind(comm, row_type, plan), plan, row_type
 
 
 @pytest.mark.parametrize("d", [1, LARGE])

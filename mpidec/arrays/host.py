@@ -65,7 +65,7 @@ def native(X: Any, kinds: str) -> np.ndarray:
 
 def _unmasked(X: Any) -> None:
     if isinstance(X, np.ma.MaskedArray):
-        raise TypeError("the array is masked, and masks are not mixed: fill it, X.filled(0.0), or mix values and mask as two arrays")
+        raise TypeError("the array is masked, and masks are not mixed: fill it, X.filled(0.0), or mix values and mask separately")
 
 
 def as_rows(X: Any, m: int, empty: Empty = np.empty, half: bool = False) -> tuple[np.ndarray, Callable[[np.ndarray], Any]]:

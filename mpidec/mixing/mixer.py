@@ -68,7 +68,8 @@ class Mixer(Operator[Phase]):
         if key not in self._phases:
             if len(self._phases) >= _PHASES and period is None:
                 self._phases.popitem(last=False)[1].free()
-            self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at, period is not None, self._kinds)
+            self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at, period is not None,
+                                      self._kinds)
         return self._phases[key]
 
     def __call__(self, X: Any, out: Any = None) -> Any:

@@ -196,8 +196,7 @@ class Network(LocalView):
 
     @contextmanager
     def _keeping_rows(self) -> Iterator[None]:
-        """A context in which rows that are handed to `W(X)` are never changed afterwards, so that no mixing waits until the neighbours
-        have read them."""
+        """A context in which rows that are handed to `W(X)` are never changed afterwards: no mixing waits until they are read."""
         node = None if self._memory is None else self._memory.node
         if node is None:
             yield
@@ -276,7 +275,7 @@ class Network(LocalView):
             rows = np.ascontiguousarray(native(X, "biufcSUV"))
             if rows.ndim == 0 or (counts is not None and len(rows) != counts[self.rank]):
                 raise ValueError(f"rank {self.rank}: rows have shape {rows.shape}, expected "
-                                 f"({'m' if counts is None else counts[self.rank]}, ...): one row for each agent that the rank hosts")
+                                 f"({'m' if counts is None else counts[self.rank]}, ...): one row for each agent on the rank")
         except (TypeError, ValueError) as caught:
             error = caught
         self.agree(error)
@@ -337,8 +336,8 @@ class Network(LocalView):
         try:
             rows = native(X, "biufc")
             if rows.ndim == 0 or len(rows) != self.m:
-                raise ValueError(f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): one row for each agent that "
-                                 "the rank hosts")
+                raise ValueError(f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): one row for each "
+                                 "agent on the rank")
         except (TypeError, ValueError) as error:
             if self.size > 1:
                 self._matching.withdraw(op, error, self._others - {self.rank})
@@ -434,7 +433,7 @@ def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int,
         if len(set(values)) > 1:
             other = next(rank for rank, value in enumerate(values) if value != values[0])
             said = [TRANSPORTS[value] if column == 1 else value for value in (values[0], values[other])]
-            raise ValueError(f"Network: {what} is {said[0]} on rank 0 and {said[1]} on rank {other}, expected the same on every rank")
+            raise ValueError(f"Network: {what} is {said[0]} on rank 0 and {said[1]} on rank {other}, expected the same everywhere")
     common = set.intersection(*(set(row.tolist()) for row in all_[:, 3:])) - {0}
     for net in sorted((net for net in left if net._serial in common), key=lambda net: net._serial):
         net.close()

@@ -68,6 +68,7 @@ typedef struct {
     PyObject *rows;                                      /* the array that is read where it lies */
     char *copy, *table;
     size_t bytes, table_bytes;                           /* of the copy, and of the table */
+    uint64_t seq;
     int unread;                                          /* this rank's own reading has not ended */
 } Published;
 
@@ -250,7 +251,7 @@ static int release(Node *node)
 /* Wait until the out-neighbours have read mixing `seq`. */
 static int wait_for_readers(Node *node, uint64_t seq)
 {
-    while (published(node, seq)->reader) {
+    while (published(node, seq)->reader && published(node, seq)->seq == seq) {
         Reader *r = (Reader *)Py_NewRef((PyObject *)published(node, seq)->reader);
         const int64_t *outs = r->array[OUTS].buf;
         PyThreadState *unlocked = NULL;
@@ -330,7 +331,7 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, const 
         p->rows = Py_NewRef(X);
         node->kept++;
     }
-    p->copy = copy, p->bytes = len, p->unread = 1;
+    p->seq = *seq, p->copy = copy, p->bytes = len, p->unread = 1;
     Slot *s = slot(node, node->me, *seq);
     s->offset = in_place || copy ? arena_offset(x) : 0;
     s->tag = tag;
@@ -346,7 +347,7 @@ static int leave(Reader *r, uint64_t seq, const char *x, size_t len)
     Node *node = r->node;
     Published *p = published(node, seq);
     const int64_t *outs = r->array[OUTS].buf;
-    if (!p->rows || p->reader != r)
+    if (!p->rows || p->seq != seq)                       /* they were copied, or have been read already */
         return 0;
     PyThreadState *unlocked = NULL;
     int64_t answer = readers_of(r, seq);

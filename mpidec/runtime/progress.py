@@ -72,13 +72,13 @@ class ProgressEngine:
 
     def __enter__(self) -> None:
         if _FORKED:
-            raise RuntimeError("this process is a forked child, and the network belongs to its parent: mix in the parent only, or start "
-                               'workers with the method "spawn"')
+            raise RuntimeError("this process is a forked child, and the network belongs to its parent: mix in the parent only, "
+                               'or start workers with the method "spawn"')
         if self._closed:
             raise RuntimeError("the network is closed: make a new one")
         if not self.lock.acquire(False):
-            raise RuntimeError("another thread is in a call of this network: one thread at a time may use a network, give each thread a "
-                               "network of its own")
+            raise RuntimeError("another thread is in a call of this network: one thread at a time may use a network, give each "
+                               "thread a network of its own")
 
     def __exit__(self, *_: object) -> None:
         self.lock.release()

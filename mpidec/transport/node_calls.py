@@ -73,6 +73,8 @@ class NodeCalls:
 
     def give_up(self, op: str, error: Exception) -> None:
         """Take part in a call with nothing, so that the ranks that wait for this one raise, too."""
+        for request in self._memory.overdue():
+            request.complete()
         self._reader(op, ()).give_up(f"{type(error).__name__}: {error}")
 
     def _reader(self, op: str, ranks: tuple[int, ...]) -> Any:

@@ -59,11 +59,12 @@ class NodeReports:
         """This rank and another one mix different things, in words."""
         me, node = self._context.rank, self._memory.node
         if node.tag(index, seq) ^ self._signature == shared.GAVE_UP:
-            return (f"rank {other} gave up mixing {seq}, {self._where} on rank {me}: {node.note(index, seq) or 'its arguments were wrong'}")
+            reason = node.note(index, seq) or "its arguments were wrong"
+            return f"rank {other} gave up mixing {seq}, {self._where} on rank {me}: {reason}"
         ours, theirs = (node.note(place, seq) or describe_tag(node.tag(place, seq), self._signature, self._floats)
                         for place in (self._memory.me, index))
-        return (f"rank {me} and rank {other} mix different things in mixing {seq}: {ours} in {self._where} on rank {me}, {theirs} on "
-                f"rank {other}; every rank must call the same operation with rows of one shape and dtype")
+        return (f"rank {me} and rank {other} mix different things in mixing {seq}: {ours} in {self._where} on rank {me}, {theirs} "
+                f"on rank {other}; every rank must call the same operation with rows of one shape and dtype")
 
 
 class NodeReader(Transport):
@@ -155,6 +156,8 @@ class NodeReader(Transport):
 
     def give_up(self, error: Exception) -> None:
         """Take part in a mixing without rows, so that the neighbours do not wait for them."""
+        for request in self._memory.overdue():
+            request.complete()
         self._reader.give_up(f"{type(error).__name__}: {error}")
 
 

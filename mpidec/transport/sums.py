@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..runtime.memory import empty
 from ..runtime.progress import CROWDED, Request, abandon, wait_until
 from .base import Transport
 from .halo import HaloExchange
-from .messages import MessageRequest, complete, waiting_for
+from .messages import MessageRequest, PointToPoint, waiting_for
 from .node_reader import NodeReader
 from .persistent import PersistentExchange
 from .plan import Plan
@@ -34,7 +35,9 @@ def average(plan: Plan, rows: np.ndarray, halo: np.ndarray, out: np.ndarray) -> 
 
 def common(X: Any, m: int) -> bool:
     """Whether `X` is a NumPy array (m, d) of float64 in C order."""
-    return type(X) is np.ndarray and X.dtype == _FLOAT64 and X.ndim == 2 and len(X) == m and X.flags.c_contiguous and X.flags.aligned
+    if type(X) is not np.ndarray or X.dtype != _FLOAT64 or X.ndim != 2 or len(X) != m:
+        return False
+    return X.flags.c_contiguous and X.flags.aligned
 
 
 def fits(out: Any, X: np.ndarray) -> bool:
@@ -101,34 +104,37 @@ class _Persistent:
     def wait(self, started: tuple[PersistentExchange, list[Any], int, PastOperation], before: int) -> np.ndarray:
         """The halo, when it is there."""
         persistent, requests, number, past = started
-        test, turns = (requests[0].Test if len(requests) == 1 else lambda: MPI.Request.Testall(requests)), _TURNS
-        while not (test() or test()):
+        test, turns = MPI.Request.Testall, _TURNS
+        while not (test(requests) or test(requests)):
             turns -= 1
             if not turns:
-                sources = self._plan.halo_route.sources.tolist()
-                ask = self._context.matching.ask
-                try:
-                    wait_until(lambda: complete(requests), lambda: waiting_for(sources, past.op),
-                               lambda: ask(sources, number, past.op, past.signature, before))
-                except BaseException:
-                    persistent.abandon()
-                    abandon(persistent)
-                    raise
+                self._wait_long(persistent, requests, number, past, before)
                 break
             if CROWDED or turns < _TURNS - _SPINS:
                 os.sched_yield()
         return persistent.halo
 
+    def _wait_long(self, persistent: PersistentExchange, requests: list[Any], number: int, past: PastOperation,
+                   before: int) -> None:
+        sources, ask = self._plan.halo_route.sources.tolist(), self._context.matching.ask
+        try:
+            wait_until(lambda: MPI.Request.Testall(requests), partial(waiting_for, sources, past.op),
+                       partial(ask, sources, number, past.op, past.signature, before))
+        except BaseException:
+            persistent.abandon()
+            abandon(persistent)
+            raise
+
     def make(self, X: np.ndarray) -> None:
         """Make the requests for rows like `X`, which have just been exchanged without them."""
         plan, messages = self._plan, self._exchange.messages(self._plan)
-        if not messages.persistent or X.shape[1] in self._kept:
+        if not isinstance(messages, PointToPoint) or not self._exchange.periodic or X.shape[1] in self._kept:
             return
         if len(self._kept) >= _KINDS:
             self._kept.pop(next(iter(self._kept)))[0].free()
         kind = "W(X)", str(X.shape[1]), X.dtype
         op, signature, dests, _ = self._exchange.describe(kind, plan.halo_route)
-        self._kept[X.shape[1]] = (PersistentExchange(messages, plan.halo_route, plan.m, X.shape[1], len(plan.halo), X.dtype), kind,
+        self._kept[X.shape[1]] = (PersistentExchange(messages, plan.halo_route, X.shape[1], len(plan.halo), X.dtype), kind,
                                   PastOperation(op, "", signature, dests, ""))
 
     def free(self) -> None:
@@ -169,8 +175,7 @@ class MessageSum(Transport):
             arriving, halo = self.fetch(X, str(X.shape[1]))
             arriving.wait()
             average(self._plan, X, halo, out)
-            if self._exchange.periodic:
-                self._persistent.make(X)
+            self._persistent.make(X)
             return out
 
     def free(self) -> None:
@@ -212,8 +217,7 @@ class MixedSum(Transport):
             started = self._persistent.start(X)
             if started is None:
                 self.start(X, out).wait()
-                if self._exchange.periodic:
-                    self._persistent.make(X)
+                self._persistent.make(X)
             else:
                 self._reader.read_with(X, out, started[0].halo, lambda: self._persistent.wait(started, before))
             return out

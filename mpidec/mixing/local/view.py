@@ -227,7 +227,8 @@ class LocalView(ABC):
         def finish() -> Any:
             if call.out.dtype == array.flat.dtype:
                 return array.restore(call.out)
-            arrived = {rank: (factor, array.widen(bits.view(array.flat.dtype))) for (rank, factor), bits in zip(call.taken, call.out)}
+            arrived = {rank: (factor, array.widen(bits.view(array.flat.dtype)))
+                       for (rank, factor), bits in zip(call.taken, call.out)}
             return array.restore(combine(edges.terms(self.rank, array.values, arrived), array.values))
         return Pending(call, finish)
 
