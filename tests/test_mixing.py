@@ -324,3 +324,15 @@ def test_torch_tensors_come_back_as_torch_tensors():
         Y = net.mixer(T.complete(4))(X)
         assert isinstance(Y, torch.Tensor)
         assert Y.tolist() == [[3.0, 4.0]] * net.m
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("topology", [T.from_weights(np.eye(3), connected=False), T.from_weights(np.eye(1500), connected=False),
+                                      T.from_weights([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], connected=False)])
+def test_agents_without_neighbours_keep_the_sign_of_zeros(monkeypatch, topology):
+    """With the compiled kernel and without it."""
+    for compiled in (kernel._kernel, None):
+        monkeypatch.setattr(kernel, "_kernel", compiled)
+        with mpidec.Network(topology.n, comm=MPI.COMM_SELF) as net:
+            Y = net.mixer(topology)(np.full((topology.n, 2), -0.0))
+            assert np.signbit(Y[-1]).all()

@@ -59,7 +59,7 @@ static PyObject *run(PyObject *self, PyObject *const *args, Py_ssize_t count)
     for (; held < 4; held++)
         if (PyObject_GetBuffer(args[held + 2], &b[held], held == 3 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
             goto release;
-    Py_ssize_t size = b[1].itemsize, k = b[0].len / 8, d = rows ? b[3].len / rows / size : 0;
+    Py_ssize_t size = b[1].itemsize, k = b[0].len / 8, d = rows && size ? b[3].len / rows / size : 0;
     int inside = start >= 0 && stop <= rows;
     for (Py_ssize_t j = 0; j < k && b[0].itemsize == 8; j++)
         inside = inside && start + ((int64_t *)b[0].buf)[j] >= 0 && stop + ((int64_t *)b[0].buf)[j] <= rows;
@@ -98,7 +98,7 @@ static PyObject *mix(PyObject *self, PyObject *const *args, Py_ssize_t count)
     for (; held < 7; held++)
         if (PyObject_GetBuffer(args[place[held]], &b[held], held == 6 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
             goto release;
-    Py_ssize_t m = b[0].len / 8 - 1, size = b[2].itemsize, d = m > 0 ? b[6].len / m / size : 0;
+    Py_ssize_t m = b[0].len / 8 - 1, size = b[2].itemsize, d = m > 0 && size ? b[6].len / m / size : 0;
     if (b[0].itemsize != 8 || b[1].itemsize != 4 || (size != 8 && size != 4) || b[4].itemsize != size || b[6].itemsize != size
         || m < 0 || b[3].itemsize != size || b[3].len != b[2].len || b[6].len != m * d * size || b[4].len < near * d * size) {
         PyErr_SetString(PyExc_ValueError, "the buffers of mix do not fit together");

@@ -62,6 +62,8 @@ class Weights:
             pairs = np.union1d(into, out)
             w, v = _values(pairs, into, rows.data), _values(pairs, out, columns.data)
             places = np.where(np.isin(pairs, into), _values(pairs, into, places), pairs // n)
+        if len(places) and places.max() >= 2**31:
+            raise ValueError(f"the rows that one rank reads are {places.max() + 1}, expected at most 2**31: use more ranks")
         agent, other = pairs // n, pairs % n != pairs // n + lo
         indptr = np.searchsorted(agent[other], np.arange(m + 1))
         return cls(indptr.astype(np.int64), places[other].astype(np.int32), w[other], v[other])
@@ -129,6 +131,9 @@ class Runs:
                 for shift, weight in zip(shifts, weights.astype(out.dtype)):
                     total[start:stop] += weight * X[start + shift:stop + shift] - weight * X[start:stop]
             np.add(X, total, out=out)
+            for start, stop, shifts, _ in self.runs:
+                if not len(shifts):                 # also the sign of their zeros
+                    out[start:stop] = X[start:stop]
         return out
 
 
@@ -186,6 +191,8 @@ def _weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.nda
         rows[~near] = halo[places[~near] - len(X)]
         total[agents] += weights.w[entry, None] * rows - weights.v[entry, None] * own[agents]
     np.add(own, total, out=out)
+    unchanged = np.diff(weights.indptr) == 0        # also the sign of their zeros
+    out[unchanged] = own[unchanged]
 
 
 def _pairs(rows: Block) -> np.ndarray:
