@@ -378,6 +378,7 @@ class Network(LocalView):
             self._mixers.clear()
             self._together.wait(self.comm.Ibarrier(), "net.close")  # by then every rank has read this one's rows
             if self._memory is not None:
+                error = error or self._memory.refusal()
                 self._memory.close()
             self._context.row_type.free()
             self.comm.Free()

@@ -82,7 +82,7 @@ typedef struct {
     Mapped **maps;
     char *spare[SPARES];                                 /* free blocks of one grain for copies */
     Published published[SLOTS];
-    PyObject *array, *empty_like, *acquire, *release, *broken;
+    PyObject *array, *empty_like, *acquire, *release, *broken, *refusal;   /* refusal: a mismatch heard of too late to raise it there */
 } Node;
 
 typedef struct {
@@ -225,27 +225,43 @@ static int64_t readers_of(const Reader *r, uint64_t seq)
     return answer;
 }
 
-/* Let go of everything that has been read by now: 0, or -1 with an exception when a neighbour has refused an earlier mixing. */
-static int release(Node *node)
+/* Let go of everything that has been read by now.  What neighbours have refused is raised at the end of the mixing that this rank
+ * is in, so that it stays in step with the others. */
+static void release(Node *node)
 {
     for (uint64_t seq = node->released + 1; seq <= node->seq; seq++) {
         Published *p = published(node, seq);
         if (p->reader) {
             int64_t answer = readers_of(p->reader, seq);
             if (answer >> 32 == REFUSED) {
+                PyObject *kind, *error, *trace;
                 Reader *r = (Reader *)Py_NewRef((PyObject *)p->reader);
                 let_go(node, p);
-                int told = report(r, answer, seq);
+                report(r, answer, seq);
                 Py_DECREF(r);
-                if (told < 0)
-                    return -1;
+                PyErr_Fetch(&kind, &error, &trace);
+                PyErr_NormalizeException(&kind, &error, &trace);
+                if (!node->refusal)
+                    node->refusal = Py_XNewRef(error);
+                Py_XDECREF(kind);
+                Py_XDECREF(error);
+                Py_XDECREF(trace);
             } else if (answer == READY)
                 let_go(node, p);
         }
         if (!p->reader && !p->unread && seq == node->released + 1)
             node->released = seq;
     }
-    return 0;
+}
+
+/* Raise what neighbours have refused: 0, or -1 with an exception. */
+static int raise_refusal(Node *node)
+{
+    if (!node->refusal)
+        return 0;
+    PyErr_SetObject((PyObject *)Py_TYPE(node->refusal), node->refusal);
+    Py_CLEAR(node->refusal);
+    return -1;
 }
 
 /* Wait until the out-neighbours have read mixing `seq`. */
@@ -260,9 +276,13 @@ static int wait_for_readers(Node *node, uint64_t seq)
             if (!wait_for(&slot(node, outs[i], seq)->done, seq, node->spins, &unlocked))
                 answer = ANSWER(LATE_DONE, outs[i]);
         relock(&unlocked);
-        int told = answer == READY ? release(node) : report(r, answer, seq);
+        int failed = 0;
+        if (answer == READY)
+            release(node);
+        else
+            failed = report(r, answer, seq) < 0;
         Py_DECREF(r);
-        if (told < 0)
+        if (failed)
             return -1;
     }
     return 0;
@@ -288,8 +308,9 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, const 
                    uint64_t *seq)
 {
     Node *node = r->node;
-    if (!usable(node) || release(node) < 0)
+    if (!usable(node))
         return -1;
+    release(node);
     Published *p = published(node, node->seq + 1);
     if (p->reader && wait_for_readers(node, node->seq + 1 - SLOTS) < 0)
         return -1;
@@ -627,6 +648,7 @@ static void node_dealloc(PyObject *self)
     free(node->bases);
     free(node->maps);
     Py_XDECREF(node->broken);
+    Py_XDECREF(node->refusal);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -693,11 +715,13 @@ static PyObject *node_close(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* release(): let go of everything that has been read by now; mixings whose rows are still kept. */
+/* release(): let go of everything that has been read by now, and raise what was refused; mixings whose rows are still kept. */
 static PyObject *node_release(PyObject *self, PyObject *unused)
 {
     Node *node = (Node *)self;
-    return !node->closed && release(node) < 0 ? NULL : PyLong_FromLong(node->kept);
+    if (!node->closed)
+        release(node);
+    return raise_refusal(node) ? NULL : PyLong_FromLong(node->kept);
 }
 
 /* drain(): return when no rows that were mixed are kept any more. */
@@ -975,7 +999,7 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
                 for (uint64_t before = node->released + 1; node->kept > KEPT && before < seq && !left; before++)
                     if (published(node, before)->rows)
                         left = wait_for_readers(node, before);
-            if (!left)
+            if (!left && !raise_refusal(node))
                 result = Py_NewRef(out);
         }
     }
@@ -1062,7 +1086,8 @@ static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t c
             || (r->array[W].buf && (b[0].len != b[2].len || (itemsize != 8 && itemsize != 4))))
             PyErr_SetString(PyExc_ValueError, "the buffers of read do not fit together");
         else
-            failed = read_rows(r, seq, tag_of(r, d, itemsize, shape), b[0].buf, b[1].buf, b[2].buf, d, itemsize);
+            failed = read_rows(r, seq, tag_of(r, d, itemsize, shape), b[0].buf, b[1].buf, b[2].buf, d, itemsize)
+                || raise_refusal(r->node);
     }
     while (held)
         PyBuffer_Release(&b[--held]);
@@ -1246,6 +1271,8 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
     }
     has_read(node, seq);
     if (taken && leave(r, seq, b[0].buf, len))
+        Py_CLEAR(taken);
+    if (taken && raise_refusal(node))
         Py_CLEAR(taken);
     if (taken && mismatch >= 0)
         Py_SETREF(taken, PyLong_FromSsize_t(mismatch));

@@ -96,6 +96,14 @@ class NodeMemory:
         for request in list(self.under_way):
             request.test()
 
+    def refusal(self) -> Exception | None:
+        """The mismatch in an earlier mixing that has not been raised yet."""
+        try:
+            self.node.release()
+        except ValueError as error:
+            return error
+        return None
+
     def close(self) -> None:
         """Give everything back; all ranks have come here.  Safe to repeat."""
         if self.node is not None:
