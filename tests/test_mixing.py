@@ -336,3 +336,24 @@ def test_agents_without_neighbours_keep_the_sign_of_zeros(monkeypatch, topology)
         with mpidec.Network(topology.n, comm=MPI.COMM_SELF) as net:
             Y = net.mixer(topology)(np.full((topology.n, 2), -0.0))
             assert np.signbit(Y[-1]).all()
+
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_refusal_that_is_heard_late_keeps_the_ranks_in_step():
+    """Rank 0 only sends to rank 1, and hears in its next mixing that the rows before were refused."""
+    with mpidec.Network(transport="shared") as net:
+        if net._memory is None:
+            pytest.skip("memory cannot be shared here")
+        weights = np.eye(net.n)
+        weights[1, :2] = 0.5
+        W, raised = net.mixer(T.from_weights(weights, connected=False)), []
+        for k in range(8):
+            try:
+                Y = W(np.full((1, 3 + (k == 2 and net.rank == 1)), float(k)))
+                np.testing.assert_array_equal(Y, np.full((1, 3), float(k)))
+            except ValueError as error:
+                assert "rank 0" in str(error) and "rank 1" in str(error) and "mixing 3" in str(error)
+                raised.append(k)
+            net.barrier()
+        assert len(raised) == (1 if net.rank < 2 else 0)
