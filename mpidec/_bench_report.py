@@ -178,6 +178,8 @@ def picture(path: str | os.PathLike[str], machine: Mapping[str, Any], rows: Sequ
 
 def _draw(part: Any, group: str, graphs: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Draw the panels of one group."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
     from .plot import COLOURS
     ratio = GROUPS[group].ratios[0]
     names = list(dict.fromkeys(row["contender"] for row in rows))
@@ -200,6 +202,10 @@ def _draw(part: Any, group: str, graphs: Sequence[str], rows: Sequence[Mapping[s
         for panel in line:
             panel.set_xscale("log", base=2)
             panel.set_yscale("log")
+            low, high = panel.get_ylim()
+            panel.yaxis.set_major_locator(LogLocator(subs=(1,) if high > 100 * low else (1, 2, 5)))
+            panel.yaxis.set_minor_locator(NullLocator())
+            panel.yaxis.set_major_formatter("{x:g}")
     sizes = sorted({row["bytes"] for row in rows})
     some = sizes[::max(1, len(sizes) // 5)]
     panels[-1, 0].set_xticks(some, [size_name(size) for size in some])

@@ -191,7 +191,6 @@ class Cell:
     sizes: ClassVar[str]
     graphs: ClassVar[str] = "exponential"
     fewest_ranks: ClassVar[int] = 2
-    tolerance: ClassVar[float] = 1e-12
 
     def __init__(self, graph: str, d: int, comm: MPI.Intracomm, transports: Sequence[str] = ()):
         self.graph, self.d, self.comm, self.transports = graph, d, comm, transports
@@ -294,7 +293,7 @@ class Cell:
                 worst = np.max([np.abs(result[:, part] - self.rows(due, columns=part)).max() for part in parts])
                 worst = np.inf if np.isnan(worst) else worst
                 error, rank = self.comm.allreduce((float(worst), self.comm.rank), MPI.MAXLOC)
-                if not error <= self.tolerance * (1 + np.abs(self.base).max()) * self.n:
+                if not error <= 1e-12 * (1 + np.abs(self.base).max()) * self.n:
                     raise WrongResult(f"{each.name}, {self.graph}, {size_name(8 * self.d)}, phase {k % self.period}: the result on "
                                       f"rank {rank} differs from the dense product by {error:.2g}")
 
@@ -461,7 +460,6 @@ class StepsCell(Cell):
 
     sizes = "64K,1M,8M"
     fewest_ranks = 1
-    tolerance = 1e-10
 
     @classmethod
     def arrays(cls, ranks: int, transports: int) -> int:
