@@ -161,7 +161,7 @@ def known_sum(comm: MPI.Intracomm) -> None:
 
 def node_of(net: Network) -> set[int]:
     """The ranks whose rows this rank reads in the shared memory of its node."""
-    return {int(rank) for rank in getattr(getattr(net, "stack", None), "near", ())}
+    return {int(rank) for rank in () if net._memory is None else net._memory.near}
 
 
 def mixing(transport: str, comm: MPI.Intracomm) -> str | None:

@@ -17,11 +17,11 @@ from ..arrays.host import empty_like, native
 from ..checks.history import PastOperation
 from ..checks.matching import Matching
 from ..checks.operation import tree
-from ..kernels.weighted import ordered_sum
+from ..kernels.weighted import COMPILED, ordered_sum
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
-from ..runtime.launch import abort_when_uncaught, check_launcher
-from ..runtime.memory import empty, memory
+from ..runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
+from ..runtime.memory import empty, memory, shared
 from ..runtime.node import NodeMemory
 from ..runtime.partition import Partition
 from ..runtime.progress import ProgressEngine
@@ -87,6 +87,7 @@ class Network(LocalView):
     def __init__(self, n: int | None = None, comm: MPI.Intracomm | None = None, *, transport: str | None = None):
         comm = MPI.COMM_WORLD if comm is None else comm
         check_launcher(comm)
+        warn_if_not_compiled(COMPILED and shared is not None)
         if comm.size > 1:
             abort_when_uncaught()
         self.rank, self.size = comm.rank, comm.size
