@@ -161,7 +161,7 @@ def known_sum(comm: MPI.Intracomm) -> None:
 
 def node_of(net: Network) -> set[int]:
     """The ranks whose rows this rank reads in the shared memory of its node."""
-    return {int(rank) for rank in () if net._memory is None else net._memory.near}
+    return set() if net._memory is None else set(net._memory.near.tolist())
 
 
 def mixing(transport: str, comm: MPI.Intracomm) -> str | None:

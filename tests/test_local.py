@@ -459,4 +459,5 @@ def test_a_wait_that_is_too_long_aborts(mpirun):
             "net.neighbor_allreduce(1.0, 1, [1], []) if net.rank == 0 else time.sleep(20)\n")
     result = mpirun(2, ["-c", code], env={"MPIDEC_TIMEOUT": "1"})
     assert result.returncode != 0
-    assert re.search(r"\[rank 0\].* waited 1 s.* for rank 1 (in|to begin mixing 1 \()neighbor_allreduce \(dynamic\)", result.stderr), result.stderr
+    said = r"\[rank 0\].* waited 1 s.* for rank 1 (in|to begin mixing 1 \()neighbor_allreduce \(dynamic\)"
+    assert re.search(said, result.stderr), result.stderr
