@@ -118,7 +118,51 @@ release:
     Py_RETURN_NONE;
 }
 
+#define DEFINE_DESCEND(TYPE, T)                                                                                          \
+    VECTOR static void descend_##T(TYPE a, const TYPE *restrict g, const TYPE *restrict x, ptrdiff_t d, TYPE *restrict y) \
+    {                                                                                                                    \
+        for (ptrdiff_t t = 0; t < d; t++)                                                                                \
+            y[t] = a * g[t] + x[t];                                                                                      \
+    }
+DEFINE_DESCEND(double, d)
+DEFINE_DESCEND(float, f)
+
+/* descend(a, G, X, out): out = a G + X, of C-contiguous arrays of one size and dtype, float64 or float32. */
+static PyObject *descend(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "descend takes four arguments");
+        return NULL;
+    }
+    double a = PyFloat_AsDouble(args[0]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_buffer b[3];
+    int held = 0;
+    for (; held < 3; held++)
+        if (PyObject_GetBuffer(args[held + 1], &b[held], held == 2 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
+            goto release;
+    Py_ssize_t size = b[2].itemsize;
+    if ((size != 8 && size != 4) || b[0].itemsize != size || b[1].itemsize != size || b[0].len != b[2].len || b[1].len != b[2].len) {
+        PyErr_SetString(PyExc_ValueError, "the buffers of descend do not fit together");
+        goto release;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    if (size == 8)
+        descend_d(a, b[0].buf, b[1].buf, b[2].len / 8, b[2].buf);
+    else
+        descend_f((float)a, b[0].buf, b[1].buf, b[2].len / 4, b[2].buf);
+    Py_END_ALLOW_THREADS
+release:
+    for (int i = 0; i < held; i++)
+        PyBuffer_Release(&b[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"descend", (PyCFunction)(void (*)(void))descend, METH_FASTCALL, "a G + X in one pass."},
     {"mix", (PyCFunction)(void (*)(void))mix, METH_FASTCALL, "Weighted sums of rows; see kernel.py."},
     {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, "The same for rows with one pattern; see kernel.py."},
     {0},

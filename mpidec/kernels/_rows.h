@@ -78,6 +78,9 @@ static void streamed(void)           /* what has been streamed is seen by everyb
             ptrdiff_t some = d - c < COLUMNS ? d - c : COLUMNS;                                                          \
             int streams = past && some == COLUMNS;                                                                       \
             TYPE *to = streams ? buffer : y + c;                                                                         \
+            for (ptrdiff_t j = 0; j < k && d - c > COLUMNS; j++)                                                         \
+                for (ptrdiff_t t = COLUMNS; t < 2 * COLUMNS; t += 64 / sizeof(TYPE))                                     \
+                    __builtin_prefetch(rows[j] + c + t);                                                                 \
             for (ptrdiff_t j = 0; j < k;) {                                                                              \
                 int count = k - j >= 4 ? 4 : k - j >= 2 ? 2 : 1;                                                         \
                 const TYPE *at[4];                                                                                       \

@@ -33,8 +33,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOTS = 64, SPARES = 8, KEPT = 4, COPIED = 1 << 18 };
-/* KEPT: mixings whose rows a solver's step leaves published; COPIED: bytes up to which a copy costs less than to yield once */
+enum { SLOTS = 64, SPARES = 8, KEPT = 4, BATCH = 0, LARGE = 1 << 18, LATE_COPIED = 1 << 17, PROBED = 64 };
+/* KEPT: mixings whose rows a solver's step leaves published.  BATCH: mixings whose copies are let go of together.  LARGE: bytes that
+ * are copied without Python's lock.  LATE_COPIED: bytes up to which a solver's rows are copied where ranks share cores.  PROBED: every so many mixings it is found out again what it costs to yield. */
 enum { READY, LATE_POST, LATE_DONE, OTHER_TAG, REFUSED };    /* an answer is one of these * 2**32 + the index of a rank */
 #define GAVE_UP ((uint64_t)1 << 40)                      /* in a tag: more than any rows are long */
 #define COPY_RATE 4e9                                    /* bytes a second: how long readers are waited for before the rows are copied */
@@ -62,6 +63,12 @@ typedef struct Mapped {
 } Mapped;
 static Mapped *mapped;                                   /* arenas of other processes, each mapped once */
 
+typedef struct {
+    PyObject_HEAD
+    unsigned long thread;
+    long depth;                                          /* calls of that thread that have not ended */
+} Guard;
+
 typedef struct Reader Reader;
 typedef struct {
     Reader *reader;                                      /* whose out-neighbours may not have read yet; NULL: all have */
@@ -82,7 +89,10 @@ typedef struct {
     Mapped **maps;
     char *spare[SPARES];                                 /* free blocks of one grain for copies */
     Published published[SLOTS];
-    PyObject *array, *empty_like, *acquire, *release, *broken, *refusal;   /* refusal: a mismatch heard of too late to raise it there */
+    double yielding;                                     /* seconds that it took lately to yield the processor once */
+    Guard *guard;
+    PyObject *array, *empty_like, *broken;
+    PyObject *refusal;                                   /* a mismatch that was heard of too late to raise it where it belongs */
 } Node;
 
 typedef struct {
@@ -103,7 +113,7 @@ struct Reader {
     Py_buffer array[ARRAYS];                             /* without weights rows are copied as they are */
 };
 
-static PyTypeObject NodeType, CountsType, ReaderType;
+static PyTypeObject GuardType, NodeType, CountsType, ReaderType;
 
 /* ---------------------------------------------------------------------------------------------------------------- waiting */
 
@@ -310,7 +320,8 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, const 
     Node *node = r->node;
     if (!usable(node))
         return -1;
-    release(node);
+    if (node->kept || node->seq - node->released > BATCH)
+        release(node);
     Published *p = published(node, node->seq + 1);
     if (p->reader && wait_for_readers(node, node->seq + 1 - SLOTS) < 0)
         return -1;
@@ -318,7 +329,7 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, const 
         PyErr_SetString(PyExc_RuntimeError, "a mixing is under way that began 64 mixings ago: wait for it");
         return -1;
     }
-    int in_place = r->nout && len > 0 && arena_holds(x) && arena_holds(x + len - 1);
+    int in_place = r->nout && len > 0 && !(node->late && !node->spins && len <= LATE_COPIED) && arena_holds(x) && arena_holds(x + len - 1);
     char *copy = NULL;
     if (r->nout && len > 0 && !in_place) {
         if (!(copy = take_block(node, len))) {
@@ -326,7 +337,7 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, const 
                                             "ulimit -f, the memory of the job), or set MPIDEC_TRANSPORT=p2p", len);
             return -1;
         }
-        if (len > COPIED) {
+        if (len > LARGE) {
             PyThreadState *unlocked = PyEval_SaveThread();
             memcpy(copy, x, len);
             PyEval_RestoreThread(unlocked);
@@ -372,25 +383,27 @@ static int leave(Reader *r, uint64_t seq, const char *x, size_t len)
         return 0;
     PyThreadState *unlocked = NULL;
     int64_t answer = readers_of(r, seq);
-    if (answer >> 32 == LATE_DONE && (node->spins || len > COPIED)) {
-        double until = seconds() + len / COPY_RATE;
-        for (int64_t look = 0; (answer = readers_of(r, seq)) >> 32 == LATE_DONE; look++) {
-            if (look < node->spins) {
-                relax();
-                continue;
-            }
-            if (seconds() > until)
-                break;
-            if (!unlocked)
-                unlocked = PyEval_SaveThread();
+    for (int64_t look = 0; look < node->spins && answer >> 32 == LATE_DONE; look++) {
+        relax();
+        answer = readers_of(r, seq);
+    }
+    /* To yield costs little where the cores are this program's, and a time slice where they are not: then it costs less to copy. */
+    double copying = len / COPY_RATE, begun = 0, now = 0;
+    if (answer >> 32 == LATE_DONE && (node->yielding < copying || seq % PROBED == 0)) {
+        unlocked = PyEval_SaveThread();
+        begun = now = seconds();
+        do {
+            double before = now;
             sched_yield();
-        }
+            now = seconds();
+            node->yielding += (now - before - node->yielding) / 4;
+        } while ((answer = readers_of(r, seq)) >> 32 == LATE_DONE && now - begun < copying);
         relock(&unlocked);
     }
     char *copy = answer >> 32 == LATE_DONE ? take_block(node, len) : NULL;
     if (!copy)
         return wait_for_readers(node, seq);
-    if (len > COPIED)
+    if (len > LARGE)
         unlocked = PyEval_SaveThread();
     memcpy(copy, x, len);
     p->copy = copy, p->bytes = len;
@@ -552,14 +565,49 @@ static const Edge *edge_to(const Node *node, int64_t from, int64_t to, uint64_t 
     return NULL;
 }
 
+/* ------------------------------------------------------------------------------------------------------------------ Guard */
+
+/* Keep other threads out of the calls of a network; whether this one is in.  Python's lock is held. */
+static int enter(Guard *guard)
+{
+    unsigned long me = PyThread_get_thread_ident();
+    if (guard->depth && guard->thread != me)
+        return 0;
+    guard->thread = me;
+    guard->depth++;
+    return 1;
+}
+
+static PyObject *guard_acquire(PyObject *self, PyObject *blocking) { return PyBool_FromLong(enter((Guard *)self)); }
+
+static PyObject *guard_release(PyObject *self, PyObject *unused)
+{
+    ((Guard *)self)->depth--;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef guard_methods[] = {
+    {"acquire", guard_acquire, METH_O, "Whether this thread may go on; never waits."},
+    {"release", guard_release, METH_NOARGS, "End what acquire began."},
+    {0},
+};
+static PyTypeObject GuardType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.runtime._shared.Guard",
+    .tp_basicsize = sizeof(Guard),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Re-entrant lock of the calls of a network, as threading.RLock, that nobody waits for.",
+    .tp_new = PyType_GenericNew,
+    .tp_methods = guard_methods,
+};
+
 /* ------------------------------------------------------------------------------------------------------------------- Node */
 
-/* Node(me, size, spins, ndarray, empty_like, acquire, release) */
+/* Node(me, size, spins, ndarray, empty_like, guard) */
 static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     long long me, size, spins;
-    PyObject *array, *empty_like, *acquire, *release_;
-    if (!PyArg_ParseTuple(args, "LLLOOOO", &me, &size, &spins, &array, &empty_like, &acquire, &release_))
+    PyObject *array, *empty_like, *guard;
+    if (!PyArg_ParseTuple(args, "LLLOOO!", &me, &size, &spins, &array, &empty_like, &GuardType, &guard))
         return NULL;
     if (me < 0 || me >= size) {
         PyErr_SetString(PyExc_ValueError, "the arguments of Node do not fit together");
@@ -570,7 +618,7 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     node->size = size, node->me = me, node->spins = spins;
     node->array = Py_NewRef(array), node->empty_like = Py_NewRef(empty_like);
-    node->acquire = Py_NewRef(acquire), node->release = Py_NewRef(release_);
+    node->guard = (Guard *)Py_NewRef(guard);
     node->heads = calloc(size, sizeof *node->heads);
     node->bases = calloc(size, sizeof *node->bases);
     node->maps = calloc(size, sizeof *node->maps);
@@ -591,8 +639,6 @@ static int node_traverse(PyObject *self, visitproc visit, void *arg)
     Node *node = (Node *)self;
     Py_VISIT(node->array);
     Py_VISIT(node->empty_like);
-    Py_VISIT(node->acquire);
-    Py_VISIT(node->release);
     for (int i = 0; i < SLOTS; i++) {
         Py_VISIT(node->published[i].reader);
         Py_VISIT(node->published[i].rows);
@@ -605,8 +651,6 @@ static int node_clear(PyObject *self)
     Node *node = (Node *)self;
     Py_CLEAR(node->array);
     Py_CLEAR(node->empty_like);
-    Py_CLEAR(node->acquire);
-    Py_CLEAR(node->release);
     for (int i = 0; i < SLOTS; i++) {
         Py_CLEAR(node->published[i].reader);
         if (node->closed)
@@ -647,6 +691,7 @@ static void node_dealloc(PyObject *self)
     free(node->heads);                                   /* the header itself stays where it is unless close() has given it back */
     free(node->bases);
     free(node->maps);
+    Py_XDECREF(node->guard);
     Py_XDECREF(node->broken);
     Py_XDECREF(node->refusal);
     Py_TYPE(self)->tp_free(self);
@@ -938,26 +983,6 @@ static PyObject *like(Node *node, PyObject *array, Py_ssize_t bytes)
     return made;
 }
 
-/* Keep other threads out: 1, or 0 with an exception. */
-static int enter(Node *node)
-{
-    PyObject *entered = PyObject_CallOneArg(node->acquire, Py_False);
-    int mine = entered ? PyObject_IsTrue(entered) : 0;
-    Py_XDECREF(entered);
-    if (mine < 1 && !PyErr_Occurred())
-        PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this network: one thread at a time may use a network, give "
-                                            "each thread a network of its own");
-    return mine == 1;
-}
-
-static void exit_(Node *node)
-{
-    PyObject *kind, *error, *trace;
-    PyErr_Fetch(&kind, &error, &trace);
-    Py_XDECREF(PyObject_CallNoArgs(node->release));
-    PyErr_Restore(kind, error, trace);
-}
-
 /* reader(X, out): a whole mixing; None, and nothing has happened, if the arrays are not of the common kind. */
 static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
 {
@@ -971,6 +996,8 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
     if (node->closed || arena_forked || node->broken || published(node, node->seq + 1)->unread || !rows_of(r, args[0], 0, &x))
         Py_RETURN_NONE;
     PyObject *out = args[1], *result = NULL;
+    if (node->seq > node->released)
+        release(node);
     out = out == Py_None ? like(node, args[0], x.len) : Py_NewRef(out);
     if (!out) {
         PyBuffer_Release(&x);
@@ -985,8 +1012,11 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
         result = Py_NewRef(Py_None);
         goto release_y;
     }
-    if (!enter(node))
+    if (!enter(node->guard)) {
+        PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this network: one thread at a time may use a network, give "
+                                            "each thread a network of its own");
         goto release_y;
+    }
     uint64_t seq = 0, tag = tag_of(r, x.shape[1], x.itemsize, 0);
     int in_place = publish(r, args[0], x.buf, x.len, NULL, 0, tag, &seq);
     if (in_place >= 0) {
@@ -1003,7 +1033,7 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
                 result = Py_NewRef(out);
         }
     }
-    exit_(node);
+    node->guard->depth--;
 release_y:
     PyBuffer_Release(&y);
 release_x:
@@ -1257,7 +1287,7 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
         }
     }
     if (taken && mismatch < 0) {
-        if (len > COPIED)
+        if (len > LARGE)
             unlocked = PyEval_SaveThread();
         if (sums && itemsize == 8)
             combine_d(k, rows, factors, len / 8, b[1].buf);
@@ -1331,7 +1361,7 @@ PyMODINIT_FUNC PyInit__shared(void)
                  || PyModule_AddObject(made, "GAVE_UP", PyLong_FromUnsignedLongLong(GAVE_UP)) || PyModule_AddIntMacro(made, GRAIN)
                  || PyModule_AddIntMacro(made, SLOTS) || PyModule_AddIntMacro(made, LATE_POST)
                  || PyModule_AddIntMacro(made, LATE_DONE) || PyModule_AddIntMacro(made, OTHER_TAG) || PyModule_AddIntMacro(made, REFUSED)
-                 || PyModule_AddType(made, &NodeType) || PyModule_AddType(made, &CountsType)
+                 || PyModule_AddType(made, &GuardType) || PyModule_AddType(made, &NodeType) || PyModule_AddType(made, &CountsType)
                  || PyModule_AddType(made, &ReaderType)))
         Py_CLEAR(made);
     return made;

@@ -74,7 +74,7 @@ class NodeMemory:
         node, place = None, (0, 0, 0, 0, 0)
         if mine is not None:
             spins = _SPINS if local.size <= len(os.sched_getaffinity(0)) else 0
-            node = shared.Node(local.rank, local.size, spins, np.ndarray, np.empty_like, engine.lock.acquire, engine.lock.release)
+            node = shared.Node(local.rank, local.size, spins, np.ndarray, np.empty_like, engine.lock)
             file, size = mine
             place = os.getpid(), file, os.fstat(file).st_ino, size, node.offset
         for rank, (pid, file, inode, size, offset) in enumerate(local.allgather(place)):

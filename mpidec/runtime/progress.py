@@ -13,9 +13,11 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mpi4py import MPI
+
+from .memory import shared
 
 _TURNS = 100                                        # tests before a clock is read
 _FIRST, _RARELY = 0.1, 10.0                         # seconds before the first status query, and at most between two
@@ -44,7 +46,7 @@ class ProgressEngine:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock: Any = threading.RLock() if shared is None else shared.Guard()
         self._polls: list[Callable[[], None]] = []
         self._polling = self._closed = False
         _ENGINES.add(self)
