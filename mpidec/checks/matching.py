@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..runtime.memory import empty
-from ..runtime.progress import ranks, wait_until
+from ..runtime.progress import ProgressEngine, ranks, wait_until
 from .header import CONFIRMATION, DATA, EDGE, FAILED, LAST, MIXING_QUERY, QUERY, REFUSED, Header, Subject, pack, unpack
 from .history import History, Key, PastOperation
 from .mismatch import Disagreement, closes, describe, different_calls, different_signatures, not_expected, not_sent
@@ -23,6 +23,7 @@ from .operation import ARRIVED, Operation, Steps
 _HEADER, _PAYLOAD, _PAYLOADS = 16384, 16385, 16000  # tags; mixers use small ones
 _INLINE, _CHUNK = 1 << 16, 1 << 30                  # bytes that follow a header in its message, and at most in one message
 _BYTES = np.dtype(np.uint8)
+_OUT_OF_STEP = "the network is out of step ({}): close it and make a new one"
 
 
 class Matching:
@@ -36,6 +37,8 @@ class Matching:
         The number of the network, the same on its ranks and different from every other network's.
     mixings : callable, optional
         How many mixings in shared memory this rank has begun; those are numbered separately.
+    engine : ProgressEngine, optional
+        Refuses calls of other threads, of forked children, and of a closed network.
 
     Attributes
     ----------
@@ -43,9 +46,11 @@ class Matching:
         Why operations without headers are out of step; empty if they are not.
     """
 
-    def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int):
+    def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int,
+                 engine: ProgressEngine | None = None):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.broken, self.check = "", True
+        self._engine, self._interrupted = engine or ProgressEngine(), ""
         self._serial, self._mixings = serial, mixings
         self._count, self._payloads = 0, 0
         self._pairs: Counter[int] = Counter()
@@ -61,7 +66,16 @@ class Matching:
     # Operations with headers
 
     def operation(self, op: str, peer: int | None = None) -> Operation:
-        """A new operation of all ranks, or with one `peer`; `start` or `reject` it next."""
+        """A new operation of all ranks, or with one `peer`; `start` or `reject` it next.
+
+        Raises
+        ------
+        RuntimeError
+            If a wait was interrupted before, so that this rank may be one operation apart from the others.
+        """
+        with self._engine:
+            if self._interrupted:
+                raise RuntimeError(_OUT_OF_STEP.format(self._interrupted))
         if peer is None:
             self._count += 1
             return Operation(self, op, self._count, None, self._mixings())
@@ -92,7 +106,12 @@ class Matching:
             If a mismatch has been found in an operation that had already ended.
         """
         if not operation.done:
-            wait_until(lambda: self.test(operation), lambda: self._report(operation), self._ask)
+            with self._engine:
+                try:
+                    wait_until(lambda: self.test(operation), lambda: self._report(operation), self._ask)
+                except BaseException as error:
+                    self.interrupt(str(operation), error)
+                    raise
             if not operation.done:
                 self._raise_late()
 
@@ -143,12 +162,17 @@ class Matching:
             If such operations have gone wrong before.
         """
         if self.broken:
-            raise RuntimeError(f"the network is out of step ({self.broken}): close it and make a new one")
+            raise RuntimeError(_OUT_OF_STEP.format(self.broken))
         self._count = number = self._count + 1
         self._history.register(number, record)
         if self._early:
             self._deliver_early((number, -1))
         return number
+
+    def interrupt(self, where: str, error: BaseException) -> None:
+        """Refuse all further operations: an exception has ended a wait, and this rank may be one operation apart from the others."""
+        self._interrupted = f"{type(error).__name__} in {where}"
+        self.broken = self.broken or self._interrupted
 
     def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
         """Take no part in an operation without headers: the ranks that would wait for this one are told."""

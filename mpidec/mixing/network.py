@@ -104,7 +104,7 @@ class Network(LocalView):
             node.close()
             node = None
         self._memory = node
-        self._matching = Matching(self.comm, self._serial, self._begun)
+        self._matching = Matching(self.comm, self._serial, self._begun, self._engine)
         self._engine.add(self._matching.poll)
         self._context = Context(self.comm, self.partition, self._engine, node, self._matching, RowTypes(), self.transport)
         self._node_calls = NodeCalls(self._context) if node is not None and node.single_node else None
@@ -227,6 +227,7 @@ class Network(LocalView):
         if X.dtype == np.float16:
             return self.sum(X.astype(np.float32)).astype(np.float16)
         Z = X.reshape(self.m, int(np.prod(X.shape[1:])))
+        Z = Z.astype(np.add.reduce(Z[:0], axis=None).dtype, copy=False)     # whole numbers as NumPy sums them: int64 or uint64
         if self.size == 1:
             return ordered_sum(Z).reshape(X.shape[1:])
         columns, row_type = Partition(Z.shape[1], self.size), self._context.row_type

@@ -374,8 +374,7 @@ class Phase(StepOperator):
 
     def free(self, out_of_step: bool = False) -> None:
         """Free requests and communicators; collective.  `out_of_step`: messages that nobody waits for may be under way."""
-        if not out_of_step:
-            self._transport.free()
+        self._transport.free()
         self._exchange.free(out_of_step)
 
 

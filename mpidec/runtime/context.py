@@ -37,6 +37,9 @@ class Matching(Protocol):
     def report(self, rank: int, text: str) -> None:
         """Raise a mismatch on another rank, in its next wait."""
 
+    def interrupt(self, where: str, error: BaseException) -> None:
+        """Refuse all further operations, since an exception has ended a wait."""
+
     def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
         """Tell the ranks concerned that this one takes no part in an operation."""
 

@@ -30,11 +30,14 @@ class MessageRequest(Request):
         What this rank waits for, in words.
     ask : callable, optional
         Asks the other ranks where they are.
+    interrupted : callable, optional
+        Called with the exception that ends a wait.
     """
 
     def __init__(self, requests: list[MPI.Request], sent: Any, arrived: Any, what: str | Callable[[], str] = "messages",
-                 ask: Callable[[], None] | None = None):
+                 ask: Callable[[], None] | None = None, interrupted: Callable[[BaseException], None] | None = None):
         self._requests, self.sent, self.arrived, self._what, self._ask = requests, sent, arrived, what, ask
+        self._interrupted = interrupted
         self.done = not requests
 
     def test(self) -> bool:
@@ -49,7 +52,18 @@ class MessageRequest(Request):
             os.sched_yield()
             turns -= 1
         if not self.done:
-            wait_until(self.test, self._what, self._ask)
+            try:
+                wait_until(self.test, self._what, self._ask)
+            except BaseException as error:
+                if self._interrupted is not None:
+                    self._interrupted(error)
+                raise
+
+    def cancel(self) -> None:
+        """Cancel receives for which no message will come."""
+        for request in self._requests:
+            if request != MPI.REQUEST_NULL:
+                request.Cancel()
 
 
 def complete(requests: Sequence[Any]) -> bool:
@@ -70,8 +84,11 @@ class Messages(ABC):
         self.comm, self._row_type = comm, row_type
 
     @abstractmethod
-    def post(self, route: Route, send: Any, recv: Any, nbytes: int) -> list[MPI.Request]:
-        """Send the rows `send`, of `nbytes` bytes each, in the order of the route, and receive `recv`."""
+    def post(self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Request]:
+        """Send the rows `send`, of `nbytes` bytes each, in the order of the route, and receive `recv`.
+
+        `kind` is a fingerprint of the rows, so that rows of different kinds do not match.
+        """
 
     def free(self) -> None:
         """Free the communicator; collective."""
@@ -80,27 +97,30 @@ class Messages(ABC):
 class PointToPoint(Messages):
     """A message per neighbouring rank.
 
-    No communicator of its own, so that random graphs cost nothing; tags keep the messages of different graphs apart.
+    No communicator of its own, so that random graphs cost nothing; tags keep the messages of different graphs and kinds apart.
     """
 
     def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, plan: Plan):
         super().__init__(comm, row_type)
-        self._tag = plan.topology.fingerprint() % _TAGS
+        self._fingerprint = plan.topology.fingerprint()
 
-    def post(self, route: Route, send: Any, recv: Any, nbytes: int) -> list[MPI.Request]:
-        row = self._row_type(nbytes)
-        return [self.comm.Irecv([rows, count, row], rank, self._tag) for rows, count, rank in _arriving(route, recv)] \
-            + [self.comm.Isend([rows, count, row], rank, self._tag) for rows, count, rank in _leaving(route, send)]
+    def _tag(self, kind: int) -> int:
+        return (self._fingerprint + kind) % _TAGS
 
-    def bind_receives(self, route: Route, recv: Any, nbytes: int) -> list[MPI.Prequest]:
+    def post(self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Request]:
+        row, tag = self._row_type(nbytes), self._tag(kind)
+        return [self.comm.Irecv([rows, count, row], rank, tag) for rows, count, rank in _arriving(route, recv)] \
+            + [self.comm.Isend([rows, count, row], rank, tag) for rows, count, rank in _leaving(route, send)]
+
+    def bind_receives(self, route: Route, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Prequest]:
         """The persistent requests that receive."""
-        row = self._row_type(nbytes)
-        return [self.comm.Recv_init([rows, count, row], rank, self._tag) for rows, count, rank in _arriving(route, recv)]
+        row, tag = self._row_type(nbytes), self._tag(kind)
+        return [self.comm.Recv_init([rows, count, row], rank, tag) for rows, count, rank in _arriving(route, recv)]
 
-    def bind_sends(self, route: Route, send: Any, nbytes: int) -> list[MPI.Prequest]:
+    def bind_sends(self, route: Route, send: Any, nbytes: int, kind: int = 0) -> list[MPI.Prequest]:
         """The persistent requests that send."""
-        row = self._row_type(nbytes)
-        return [self.comm.Send_init([rows, count, row], rank, self._tag) for rows, count, rank in _leaving(route, send)]
+        row, tag = self._row_type(nbytes), self._tag(kind)
+        return [self.comm.Send_init([rows, count, row], rank, tag) for rows, count, rank in _leaving(route, send)]
 
 
 class NeighborCollective(Messages):
@@ -112,7 +132,7 @@ class NeighborCollective(Messages):
     def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, route: Route):
         super().__init__(comm.Create_dist_graph_adjacent(route.sources.tolist(), route.dests.tolist(), reorder=False), row_type)
 
-    def post(self, route: Route, send: Any, recv: Any, nbytes: int) -> list[MPI.Request]:
+    def post(self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Request]:
         row = self._row_type(nbytes)
         return [self.comm.Ineighbor_alltoallv([send, (route.send_counts, route.send_starts), row],  # type: ignore[attr-defined]
                                               [recv, (route.recv_counts, route.recv_starts), row])]

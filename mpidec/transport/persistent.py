@@ -31,13 +31,15 @@ class PersistentExchange:
     places : int
         Rows of the halo.
     dtype : dtype
+    kind : int
+        Fingerprint of the rows; see `Messages.post`.
     """
 
-    def __init__(self, messages: PointToPoint, route: Route, d: int, places: int, dtype: np.dtype):
-        self._messages, self._route, self._nbytes = messages, route, d * dtype.itemsize
+    def __init__(self, messages: PointToPoint, route: Route, d: int, places: int, dtype: np.dtype, kind: int = 0):
+        self._messages, self._route, self._nbytes, self._kind = messages, route, d * dtype.itemsize, kind
         self.halo = empty((places, d), dtype)
         self._sent = None if route.send is None else empty((len(route.send), d), dtype)
-        self._receives = messages.bind_receives(route, self.halo, self._nbytes)
+        self._receives = messages.bind_receives(route, self.halo, self._nbytes, kind)
         self._sends: OrderedDict[int, list[Any]] = OrderedDict()
         self._free = weakref.finalize(self, _free, self._receives, self._sends)
 
@@ -58,7 +60,7 @@ class PersistentExchange:
         if len(self._sends) >= _PLACES:
             free_requests(self._sends.popitem(last=False)[1])
         rows = _Place(address, self._nbytes)
-        self._sends[address] = self._messages.bind_sends(self._route, rows, self._nbytes)
+        self._sends[address] = self._messages.bind_sends(self._route, rows, self._nbytes, self._kind)
         return self._sends[address]
 
     def abandon(self) -> None:

@@ -11,12 +11,13 @@ import numpy as np
 from mpi4py import MPI
 
 from ..checks.history import PastOperation
+from ..checks.mismatch import Disagreement
 from ..kernels.weighted import Runs, weighted_sum
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.progress import CROWDED, Request, abandon, wait_until
 from .base import Transport
-from .halo import HaloExchange
+from .halo import HaloExchange, fingerprint
 from .messages import MessageRequest, PointToPoint, waiting_for
 from .node_reader import NodeReader
 from .persistent import PersistentExchange
@@ -96,7 +97,7 @@ class _Persistent:
     def start(self, X: np.ndarray) -> tuple[PersistentExchange, list[Any], int, PastOperation] | None:
         """Begin an exchange; None if it has to be announced, or there are no persistent requests."""
         kept = self._kept.get(X.shape[1])
-        if kept is None or self._exchange.last(self._plan) != kept[1]:
+        if kept is None or not self._exchange.known(self._plan, kept[1]):
             return None
         number = self._context.matching.register(kept[2])
         return kept[0], kept[0].start(X), number, kept[2]
@@ -120,9 +121,12 @@ class _Persistent:
         try:
             wait_until(lambda: MPI.Request.Testall(requests), partial(waiting_for, sources, past.op),
                        partial(ask, sources, number, past.op, past.signature, before))
-        except BaseException:
+        except BaseException as error:
             persistent.abandon()
             abandon(persistent)
+            self._kept = {d: kept for d, kept in self._kept.items() if kept[0] is not persistent}
+            if not isinstance(error, Disagreement):
+                self._context.matching.interrupt(past.op, error)
             raise
 
     def make(self, X: np.ndarray) -> None:
@@ -134,7 +138,8 @@ class _Persistent:
             self._kept.pop(next(iter(self._kept)))[0].free()
         kind = "W(X)", str(X.shape[1]), X.dtype
         op, signature, dests, _ = self._exchange.describe(kind, plan.halo_route)
-        self._kept[X.shape[1]] = (PersistentExchange(messages, plan.halo_route, X.shape[1], len(plan.halo), X.dtype), kind,
+        self._kept[X.shape[1]] = (PersistentExchange(messages, plan.halo_route, X.shape[1], len(plan.halo), X.dtype,
+                                                          fingerprint(kind)), kind,
                                   PastOperation(op, "", signature, dests, ""))
 
     def free(self) -> None:
