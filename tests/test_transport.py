@@ -86,13 +86,10 @@ def test_messages_bring_the_halo(comm, kind, topology, d):
     row_type.free()
 
 
-@pytest.mark.parametrize("kind", [NeighborCollective, PointToPoint])
 @pytest.mark.parametrize("topology", [T.ring, T.complete, T.exponential])
-def test_a_persistent_exchange_is_started_again_and_again(comm, kind, topology):
-    messages, plan, row_type = make(kind, comm, topology(comm.size))
-    if not messages.persistent or (kind is NeighborCollective and "Open MPI" in LIBRARY and comm.size == 1):
-        pytest.skip("this library has no persistent neighbourhood collectives here")
-    exchange = PersistentExchange(messages, plan.halo_route, 1, 3, len(plan.halo), np.dtype(float))
+def test_a_persistent_exchange_is_started_again_and_again(comm, topology):
+    messages, plan, row_type = make(PointToPoint, comm, topology(comm.size))
+    exchange = PersistentExchange(messages, plan.halo_route, 3, len(plan.halo), np.dtype(float))
     places = [np.empty((1, 3)) for _ in range(persistent_module._PLACES + 3)]       # more than are kept
     for k in range(5 * len(places)):
         X = places[k % len(places)]
@@ -128,17 +125,6 @@ def test_where_collectives_are_known_to_be_broken_messages_are_chosen():
         whole(X), star(X)
         assert [type(one) for one in messages_of(whole)] == [NeighborCollective]
         assert [type(one) for one in messages_of(star)] == [PointToPoint if "Open MPI" in LIBRARY else NeighborCollective]
-
-
-@pytest.mark.mpi(min_size=2)
-def test_a_library_without_persistent_collectives(monkeypatch):
-    monkeypatch.setattr(messages_module, "persistent_collectives", lambda: False)
-    with mpidec.Network(transport="neighbor") as net:
-        X, mine = rows(net, 4)
-        W = net.mixer(T.ring(net.n)).at(0)
-        for _ in range(3):
-            check(net, W(mine), W.topology.W, X)
-        assert not exchanges_of(W)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

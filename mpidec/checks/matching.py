@@ -170,7 +170,7 @@ class Matching:
         return number
 
     def interrupt(self, where: str, error: BaseException) -> None:
-        """Refuse all further operations: an exception has ended a wait, and this rank may be one operation apart from the others."""
+        """Refuse all further operations: a wait has been ended by an exception, and this rank may be one operation apart."""
         self._interrupted = f"{type(error).__name__} in {where}"
         self.broken = self.broken or self._interrupted
 
