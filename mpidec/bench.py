@@ -679,6 +679,8 @@ def run(options: Options, comm: MPI.Intracomm) -> None:
               f"{facts['cores']} cores, {facts['cpu']}, {facts['mpi'].split(',')[0]}, load {facts['load_average']}")
     plan = {name: (options.graphs or cell.graphs.split(","), options.sizes or [size_of(text) for text in cell.sizes.split(",")])
             for name, cell in CELLS.items() if name in options.groups and comm.size >= cell.fewest_ranks}
+    if not plan:
+        raise InputError(f"--rows {','.join(options.groups)} needs several ranks: mpirun -n 4 python -m mpidec.bench")
     if comm.size == 1:
         left_out = [name for name in options.groups if name not in plan]
         say(comm, f"One process: the rows of {AGENTS_ALONE} agents in its memory, and no messages.  "
@@ -698,7 +700,7 @@ def run(options: Options, comm: MPI.Intracomm) -> None:
     if comm.rank == 0:
         if options.json:
             write_json(options.json, facts, rows)
-        if options.plot and rows:
+        if options.plot:
             picture(options.plot, facts, rows)
 
 

@@ -139,7 +139,8 @@ def test_one_process_measures_what_it_can(capsys):
 
 @pytest.mark.parametrize("argument, said", [
     ("--sizes=9", "multiples of 8"), ("--sizes=1T", "multiples of 8"), ("--graphs=rung", "did you mean ring?"),
-    ("--transports=neighbour", "did you mean neighbor?"), ("--rows=step", "did you mean steps?"), ("--seconds=0", "time > 0"),
+    ("--transports=neighbour", "did you mean neighbor?"), ("--rows=step", "did you mean steps?"),
+    ("--rows=local,nodes", "needs several ranks"), ("--seconds=0", "time > 0"),
     ("--json=no/where.json", "cannot be written"), ("--wrong", "unrecognized"), ("--sizes=4096G", "take smaller rows")])
 def test_a_bad_argument_is_said(argument, said, capsys):
     assert bench.main([argument]) == 2
