@@ -128,13 +128,13 @@ def test_the_current_stream_is_synchronized_and_pieces_take_turns(device):
         rows = X[net.lo:net.hi]
         device.switch(0)
         D, behind = device.array(rows), device.streams[0].add(lambda: None)
-        host, _, home = arrays.to_host(D)
+        host, _, restore = arrays.to_host(D)
         np.testing.assert_array_equal(host, rows)
         pieces = -(-rows.nbytes // 40)
         assert device.count("synchronize") == (pieces > 0) and device.count("out") == pieces
         assert max((size for kind, size in device.log if kind == "out"), default=40) == 40
         assert behind.number > device.streams[0].done               # another stream was left alone
-        back = home(host, "<f8")
+        back = restore(host, "<f8")
         host[...] = np.nan                                          # it may change at once
         assert device.count("in") == pieces
         np.testing.assert_array_equal(back.get(), rows)
@@ -178,7 +178,7 @@ def test_wrong_rows_on_a_device(device, aware):
     with network() as (W, _):
         with pytest.raises(ValueError, match="rows have shape"):
             W(device.array(np.ones((W.m + 1, 2))))
-        with pytest.raises(TypeError, match="rows are int64, expected floating-point"):
+        with pytest.raises(TypeError, match="rows have dtype int64, expected floating-point"):
             W(device.array(np.ones((W.m, 2), int)))
 
 
@@ -331,8 +331,8 @@ def test_bfloat16_is_rounded_as_torch_rounds():
 def test_tensors_are_not_copied():
     torch = pytorch()
     X = np.ones((4, 100))
-    rows, home = arrays.as_rows(torch.from_numpy(X), 4)
-    assert np.shares_memory(rows, X) and np.shares_memory(home(rows).numpy(), X)
+    rows, restore = arrays.as_rows(torch.from_numpy(X), 4)
+    assert np.shares_memory(rows, X) and np.shares_memory(restore(rows).numpy(), X)
     with mpidec.Network(5) as net:
         rows = net.empty(3, like=torch.ones(2, dtype=torch.float32))
         assert rows.dtype == torch.float32 and rows.shape == (net.m, 3)
@@ -354,8 +354,8 @@ def test_tensors_that_cannot_be_read():
     torch = pytorch()
     with network() as (W, _):
         rows = torch.ones((W.m, 2))
-        for wrong, said in [(rows.to("meta"), "lives on meta"), (rows.to_sparse(), "to_dense"), (rows.to(int), "rows are int64"),
-                            (rows.to(torch.bool), "rows are bool"), (rows.to(torch.float8_e5m2), "float8_e5m2, expected")]:
+        for wrong, said in [(rows.to("meta"), "is on device meta"), (rows.to_sparse(), "to_dense"), (rows.to(int), "rows have dtype int64"),
+                            (rows.to(torch.bool), "rows have dtype bool"), (rows.to(torch.float8_e5m2), "float8_e5m2, expected")]:
             with pytest.raises(TypeError, match=said):
                 W(wrong)
         with pytest.raises(ValueError, match="expected a C-contiguous array"):
@@ -366,7 +366,7 @@ def test_arrays_of_unknown_devices():
     class Foreign:
         __cuda_array_interface__ = {"shape": (1,)}              # noqa: RUF012
 
-    with pytest.raises(TypeError, match=r"Foreign on a device, expected one of cupy or torch: cupy\.asarray"):
+    with pytest.raises(TypeError, match=r"Foreign on a device, expected an array of cupy or torch: cupy\.asarray"):
         arrays.to_host(Foreign())
 
 
@@ -399,8 +399,8 @@ def test_torch_on_a_device_by_its_operations(format, monkeypatch):
                 np.testing.assert_array_equal(plain(Y), expected(W, X[mine], format))
                 assert W(tensor, out=out) is out and torch.equal(out, Y)
                 assert torch.equal(W([tensor, tensor[:, 0]])[1], Y[:, 0])
-                host, code, home = arrays.to_host(tensor)
-                assert torch.equal(home(host, code), tensor)
+                host, code, restore = arrays.to_host(tensor)
+                assert torch.equal(restore(host, code), tensor)
     with network(1100, T.ring(1100)) as (W, mine):
         Z = stack(1100, (2,), format)
         np.testing.assert_array_equal(plain(W(torch.from_numpy(Z[mine].copy()).to(dtype))), expected(W, Z[mine], format))
@@ -428,9 +428,9 @@ def test_cupy_by_what_is_called(format, aware, monkeypatch):
                 with pytest.raises(ValueError, match="overlaps"):
                     W(D, out=D)
             assert type(arrays.empty_like(D, (W.m, 3), None, np.empty)) is fake_cupy.ndarray
-            host, code, home = arrays.to_host(D)
+            host, code, restore = arrays.to_host(D)
             np.testing.assert_array_equal(host, X[mine])
-            np.testing.assert_array_equal(home(host, code).get(), X[mine])
+            np.testing.assert_array_equal(restore(host, code).get(), X[mine])
     assert cupy.cuda.get_current_stream().synchronized
 
 

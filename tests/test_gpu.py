@@ -104,9 +104,9 @@ def test_device_rows_give_the_bits_of_the_host(kind, aware, format, transport):
 @pytest.mark.parametrize("size", [1, 1000, 3_000_001])
 def test_there_and_back(kind, size):
     X = np.random.default_rng(0).standard_normal(size)          # 24 MB: more pieces than buffers
-    host, format, home = arrays.to_host(kind.array(X, "<f8"))
+    host, format, restore = arrays.to_host(kind.array(X, "<f8"))
     np.testing.assert_array_equal(host, X)
-    back = home(host, format)
+    back = restore(host, format)
     host[...] = 0
     np.testing.assert_array_equal(kind.host(back), X)
 

@@ -74,7 +74,7 @@ class DeviceSum:
         return MessageRequest(requests, sent, halo, waiting_for(route.sources.tolist(), where), ask), halo
 
     def sum(self, flat: Any, halo: Any) -> Any:
-        """`W X`, in the precision of the arithmetic: the rows that `unreal` turns into those of the result."""
+        """`W X`, in the precision of the arithmetic: the rows that `from_real` turns into those of the result."""
         with self.device.on(self.place):
             return self._sum(self.device.real(flat), halo)
 
@@ -87,7 +87,7 @@ class DeviceSum:
                 for shift, weight in zip(shifts.tolist(), w.astype(dtype).tolist()):
                     total[start:stop] += weight * X[start + shift:stop + shift] - weight * X[start:stop]
             return X + total
-        rows = self.device.joined([X, self.device.real(halo)], 0) if len(halo) else X
+        rows = self.device.concatenate([X, self.device.real(halo)], 0) if len(halo) else X
         for agents, places, w, v in self._terms(weights, dtype):
             total[agents] += w * rows[places] - v * X[agents]
         return X + total
@@ -123,13 +123,13 @@ class Columns:
         self.place = device.place(arrays[0])
         with device.on(self.place):
             parts = [device.flat(X) for X in arrays]
-            self.flat = parts[0] if len(parts) == 1 else device.joined(parts, 1)
+            self.flat = parts[0] if len(parts) == 1 else device.concatenate(parts, 1)
         self.row_bytes = self.flat.shape[1] * (2 if self.format == "bfloat16" else np.dtype(self.format).itemsize)
 
     def split(self, rows: Any) -> list[Any]:
         """The arrays, from rows in the precision of the arithmetic."""
         with self.device.on(self.place):
-            whole = self.device.unreal(rows, self.flat.shape, self.format)
+            whole = self.device.from_real(rows, self.flat.shape, self.format)
             if self.out is not None:
                 self.out[...] = whole.reshape(self.shapes[0])
                 return [self.out]
