@@ -19,7 +19,7 @@ from mpidec.arrays import devices, staging
 from mpidec.arrays import host as arrays
 from mpidec.arrays.formats import BFLOAT16, narrow, widen
 from mpidec.mixing import phase
-from mpidec.runtime import cuda_aware as gpu_mpi
+from mpidec.runtime import cuda_aware
 
 FORMATS = ["<f4", "<f8", "<c8", "<c16", "<f2", BFLOAT16]
 N = 7
@@ -42,7 +42,7 @@ def device(monkeypatch):
 @pytest.fixture(params=["staged", "aware"])
 def aware(request, monkeypatch):
     """Whether MPI is said to take device arrays (it takes the stand-in's, whose memory is the host's)."""
-    monkeypatch.setattr(phase, "gpu_mpi", lambda: (request.param == "aware", "the test says so"))
+    monkeypatch.setattr(phase, "cuda_aware", lambda: (request.param == "aware", "the test says so"))
     return request.param == "aware"
 
 
@@ -218,7 +218,7 @@ def test_ranks_with_and_without_device_rows(device, monkeypatch):
     """Either they meet, or they are told: nobody waits for ever."""
     X = stack()
     for aware in (False, True):
-        monkeypatch.setattr(phase, "gpu_mpi", lambda aware=aware: (aware, "the test says so"))
+        monkeypatch.setattr(phase, "cuda_aware", lambda aware=aware: (aware, "the test says so"))
         net = mpidec.Network(N, transport="p2p")
         W, rows = net.mixer(T.complete(N)), X[net.lo:net.hi]
         given = device.array(rows) if net.rank % 2 else rows
@@ -234,7 +234,7 @@ def test_ranks_with_and_without_device_rows(device, monkeypatch):
 
 def test_a_bad_choice_is_an_error(device, monkeypatch):
     monkeypatch.setenv("MPIDEC_GPU_MPI", "yes")
-    gpu_mpi.gpu_mpi.cache_clear()
+    cuda_aware.cuda_aware.cache_clear()
     with network() as (W, mine), pytest.raises(ValueError, match="MPIDEC_GPU_MPI is 'yes', expected one of auto, on, off"):
         W(device.array(stack()[mine]))
 
@@ -390,7 +390,7 @@ def test_torch_on_a_device_by_its_operations(format, monkeypatch):
     X, dtype = stack(shape=(3, 2), format=format), devices.torch_dtype(format)
     plain = lambda Z: (Z.float() if format == BFLOAT16 else Z).numpy()      # noqa: E731
     for aware in (False, True):
-        monkeypatch.setattr(phase, "gpu_mpi", lambda aware=aware: (aware, "the test says so"))
+        monkeypatch.setattr(phase, "cuda_aware", lambda aware=aware: (aware, "the test says so"))
         for topology in (T.exponential(N), T.star(N)):
             with network(N, topology, "p2p") as (W, mine):
                 tensor = torch.from_numpy(X[mine].copy()).to(dtype)
@@ -437,26 +437,26 @@ def test_cupy_by_what_is_called(format, aware, monkeypatch):
 # -- does MPI take device arrays? -------------------------------------------------------------------------------------
 
 def test_who_is_asked_first(monkeypatch):
-    monkeypatch.setattr(gpu_mpi, "query", lambda: (True, "the library"))
-    assert gpu_mpi.verdict({"MPIDEC_GPU_MPI": "off"}) == (False, "MPIDEC_GPU_MPI=off")
-    assert gpu_mpi.verdict({"MPIDEC_GPU_MPI": "ON"}) == (True, "MPIDEC_GPU_MPI=on")
-    assert gpu_mpi.verdict({"MPIDEC_GPU_MPI": "auto"}) == gpu_mpi.verdict({}) == (True, "the library")
-    monkeypatch.setattr(gpu_mpi, "query", lambda: (False, "the library"))
-    assert gpu_mpi.verdict({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (False, "the library")
-    monkeypatch.setattr(gpu_mpi, "query", lambda: None)
-    assert gpu_mpi.verdict({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (True, "MPICH_GPU_SUPPORT_ENABLED=1")
-    assert gpu_mpi.verdict({"MPICH_GPU_SUPPORT_ENABLED": "0"})[0] is gpu_mpi.verdict({})[0] is None
+    monkeypatch.setattr(cuda_aware, "query_library", lambda: (True, "the library"))
+    assert cuda_aware.detect({"MPIDEC_GPU_MPI": "off"}) == (False, "MPIDEC_GPU_MPI=off")
+    assert cuda_aware.detect({"MPIDEC_GPU_MPI": "ON"}) == (True, "MPIDEC_GPU_MPI=on")
+    assert cuda_aware.detect({"MPIDEC_GPU_MPI": "auto"}) == cuda_aware.detect({}) == (True, "the library")
+    monkeypatch.setattr(cuda_aware, "query_library", lambda: (False, "the library"))
+    assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (False, "the library")
+    monkeypatch.setattr(cuda_aware, "query_library", lambda: None)
+    assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (True, "MPICH_GPU_SUPPORT_ENABLED=1")
+    assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "0"})[0] is cuda_aware.detect({})[0] is None
 
 
 def test_the_library_is_asked():
-    said = gpu_mpi.query()
+    said = cuda_aware.query_library()
     library = ctypes.CDLL(MPI.__file__)
     names = [name for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support") if hasattr(library, name)]
     assert said is None if not names else said[1] == names[0] and isinstance(said[0], bool)
 
 
 def test_what_mpi_is_handed():
-    rows = gpu_mpi.DeviceRows(1000, 5, 24, None)
+    rows = cuda_aware.DeviceRows(1000, 5, 24, None)
     whole = {"shape": (120,), "typestr": "|u1", "data": (1000, False), "strides": None, "version": 3}
     assert rows.__cuda_array_interface__ == whole
     part = rows[1:3].__cuda_array_interface__

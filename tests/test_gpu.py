@@ -14,7 +14,7 @@ from mpidec.arrays import devices
 from mpidec.arrays import host as arrays
 from mpidec.arrays.formats import BFLOAT16, narrow, widen
 from mpidec.mixing import phase
-from mpidec.runtime import cuda_aware as gpu_mpi
+from mpidec.runtime import cuda_aware
 
 pytestmark = pytest.mark.gpu
 
@@ -79,9 +79,9 @@ def kind(request):
 
 @pytest.fixture(params=["staged", "aware"])
 def aware(request, monkeypatch):
-    if request.param == "aware" and MPI.COMM_WORLD.size > 1 and not gpu_mpi.gpu_mpi()[0]:
-        pytest.skip(f"MPI takes no device arrays: {gpu_mpi.gpu_mpi()[1]}")
-    monkeypatch.setattr(phase, "gpu_mpi", lambda: (request.param == "aware", "the test says so"))
+    if request.param == "aware" and MPI.COMM_WORLD.size > 1 and not cuda_aware.cuda_aware()[0]:
+        pytest.skip(f"MPI takes no device arrays: {cuda_aware.cuda_aware()[1]}")
+    monkeypatch.setattr(phase, "cuda_aware", lambda: (request.param == "aware", "the test says so"))
 
 
 @pytest.mark.parametrize("transport", ["auto", "neighbor", "p2p"])
