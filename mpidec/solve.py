@@ -140,7 +140,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         error: Exception | None = None
         try:
             answer, problem = _answer(problem, solver, net, seed)
-            steps, every, seed = _whole("steps", steps, 0), _whole("every", every, 1), _whole("seed", seed, 0)
+            steps, every, seed = _integer("steps", steps, 0), _integer("every", every, 1), _integer("seed", seed, 0)
             X = _rows(x0, problem, net)
             with warnings.catch_warnings():
                 if net.rank > 0:
@@ -295,11 +295,11 @@ def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callabl
             raise ValueError(f"{type(solver).__name__} needs problem.prox, which {type(problem).__name__} does not have")
         return lambda V, k: problem.prox(V, solver.step_size), problem
     if hasattr(oracle, "start"):
-        return oracle.start(net.agents, _whole("seed", seed, 0)), problem
+        return oracle.start(net.agents, _integer("seed", seed, 0)), problem
     return lambda X, k: problem.grad(X), problem
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def _integer(name: str, value: Any, least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
@@ -380,13 +380,13 @@ def _one_blas_thread() -> Iterator[None]:
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
     """Context that defers Ctrl-C: the first one takes effect at the next common decision, the second one raises."""
-    asked = False
+    interrupted = False
 
     def note(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal interrupted
+        if interrupted:
             raise KeyboardInterrupt
-        asked = True
+        interrupted = True
 
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not ours:
@@ -394,6 +394,6 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
         return
     signal.signal(signal.SIGINT, note)
     try:
-        yield lambda: asked
+        yield lambda: interrupted
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -354,8 +354,9 @@ def test_tensors_that_cannot_be_read():
     torch = pytorch()
     with network() as (W, _):
         rows = torch.ones((W.m, 2))
-        for wrong, said in [(rows.to("meta"), "is on device meta"), (rows.to_sparse(), "to_dense"), (rows.to(int), "rows have dtype int64"),
-                            (rows.to(torch.bool), "rows have dtype bool"), (rows.to(torch.float8_e5m2), "float8_e5m2, expected")]:
+        for wrong, said in [(rows.to("meta"), "is on device meta"), (rows.to_sparse(), "to_dense"),
+                            (rows.to(int), "rows have dtype int64"), (rows.to(torch.bool), "rows have dtype bool"),
+                            (rows.to(torch.float8_e5m2), "float8_e5m2, expected")]:
             with pytest.raises(TypeError, match=said):
                 W(wrong)
         with pytest.raises(ValueError, match="expected a C-contiguous array"):

@@ -34,10 +34,10 @@
             if (k == 0)                                                                                                  \
                 memcpy(out + i * d, x + i * d, d * sizeof(TYPE));                                                        \
             for (ptrdiff_t from = 0; from < k; from += NEAR) {                                                           \
-                ptrdiff_t some = k - from < NEAR ? k - from : NEAR;                                                      \
-                for (ptrdiff_t j = 0; j < some; j++)                                                                     \
+                ptrdiff_t terms = k - from < NEAR ? k - from : NEAR;                                                     \
+                for (ptrdiff_t j = 0; j < terms; j++)                                                                    \
                     rows[j] = x + (i + shifts[from + j]) * d;                                                            \
-                row_##T(x + i * d, rows, w + from, w + from, some, d, out + i * d, from == 0, from + some == k);         \
+                row_##T(x + i * d, rows, w + from, w + from, terms, d, out + i * d, from == 0, from + terms == k);       \
             }                                                                                                            \
         }                                                                                                                \
     }

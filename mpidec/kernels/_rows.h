@@ -75,8 +75,8 @@ static void streamed(void)           /* order the non-temporal stores before all
         TYPE buffer[COLUMNS] __attribute__((aligned(64)));                                                               \
         int past = begins && ends && d * sizeof(TYPE) >= STREAMED && (uintptr_t)y % 16 == 0;                             \
         for (ptrdiff_t c = 0; c < d; c += COLUMNS) {                                                                     \
-            ptrdiff_t some = d - c < COLUMNS ? d - c : COLUMNS;                                                          \
-            int streams = past && some == COLUMNS;                                                                       \
+            ptrdiff_t width = d - c < COLUMNS ? d - c : COLUMNS;                                                         \
+            int streams = past && width == COLUMNS;                                                                      \
             TYPE *to = streams ? buffer : y + c;                                                                         \
             for (ptrdiff_t j = 0; j < k;) {                                                                              \
                 int count = k - j >= 4 ? 4 : k - j >= 2 ? 2 : 1;                                                         \
@@ -84,7 +84,7 @@ static void streamed(void)           /* order the non-temporal stores before all
                 for (int i = 0; i < count; i++)                                                                          \
                     at[i] = rows[j + i] + c;                                                                             \
                 (count == 4 ? add4_##T : count == 2 ? add2_##T : add1_##T)(                                              \
-                    x + c, at, w + j, v + j, some, to, begins && j == 0, ends && j + count == k);                        \
+                    x + c, at, w + j, v + j, width, to, begins && j == 0, ends && j + count == k);                       \
                 j += count;                                                                                              \
             }                                                                                                            \
             if (streams)                                                                                                 \
