@@ -22,7 +22,7 @@ from . import _selftest as selftest
 from ._version import __version__
 from .mixing import Network
 from .mixing.network import TRANSPORTS
-from .runtime import cuda_aware as gpu_mpi
+from .runtime import cuda_aware
 from .runtime.launch import check_launcher, library
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
@@ -173,7 +173,7 @@ def transports(comm: MPI.Intracomm) -> Finding:
 
 def gpu(comm: MPI.Intracomm) -> Finding:
     """CUDA devices, the libraries that use them, and whether MPI accepts device arrays."""
-    found = _machine.gpu(gpu_mpi.verdict())
+    found = _machine.gpu(cuda_aware.detect())
     libraries = " and ".join(found.libraries) or "neither cupy nor torch is installed"
     if not found.devices:
         accepts = "would accept" if found.aware else "does not accept" if found.aware is False else "may or may not accept"

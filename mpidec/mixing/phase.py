@@ -15,7 +15,7 @@ from ..arrays.host import as_rows, as_target, row_bytes, to_host
 from ..checks.mismatch import Disagreement
 from ..kernels.weighted import difference
 from ..runtime.context import Context
-from ..runtime.cuda_aware import gpu_mpi
+from ..runtime.cuda_aware import cuda_aware
 from ..runtime.memory import empty
 from ..transport.base import Transport, words
 from ..transport.device import Columns, DeviceSum
@@ -234,7 +234,7 @@ class Phase(StepOperator):
     @cached_property
     def _stays_on_device(self) -> bool:
         """Whether rows on a device stay there: there is no other rank, or MPI takes them and this rank is alone on its node."""
-        aware = gpu_mpi()[0]
+        aware = cuda_aware()[0]
         return self._context.size == 1 or (aware and self._context.memory is None)
 
     def _start_on_device(self, device: Device, arrays: Sequence[Any], out: Any = None, many: bool = True) -> Pending:
