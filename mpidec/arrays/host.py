@@ -152,7 +152,7 @@ def as_target(out: Any, X: Any, rows: np.ndarray, empty: Empty = np.empty) -> tu
         return empty(rows.shape, rows.dtype), lambda Y: staging.upload(device, _bits(Y, format), out)
     host, format, _ = to_host(out)
     if not host.flags.writeable:
-        raise ValueError("out is read-only, expected a writable array")
+        raise ValueError("out cannot be written to, expected a writable array")
     if np.may_share_memory(host, rows):
         raise ValueError("out overlaps the rows to be mixed: pass a separate array")
     if host.dtype == rows.dtype:

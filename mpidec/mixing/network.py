@@ -106,7 +106,7 @@ class Network(LocalView):
         self._memory = node
         self._matching = Matching(self.comm, self._serial, self._begun, self._engine)
         self._engine.add(self._matching.poll)
-        self._context = Context(self.comm, self.partition, self._engine, node, self._matching, RowTypes(), self.transport)
+        self._context = Context(self.comm, self.rank, self.partition, self._engine, node, self._matching, RowTypes(), self.transport)
         self._node_calls = NodeCalls(self._context) if node is not None and node.single_node else None
         self._mixers: list[Mixer] = []
         self._agreed: set[tuple[str, str]] = set()

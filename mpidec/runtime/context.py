@@ -51,6 +51,7 @@ class Context:
     Attributes
     ----------
     comm : mpi4py.MPI.Intracomm
+    rank : int
     partition : Partition
         Agents over ranks.
     engine : ProgressEngine
@@ -62,17 +63,13 @@ class Context:
     """
 
     comm: MPI.Intracomm
+    rank: int
     partition: Partition
     engine: ProgressEngine
     memory: NodeMemory | None
     matching: Matching
     row_type: RowTypes
     transport: str
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-        return self.comm.rank
 
     @property
     def size(self) -> int:
