@@ -76,7 +76,7 @@ typedef struct {
     char *copy, *table;
     size_t bytes, table_bytes;                           /* of the copy, and of the table */
     uint64_t seq;
-    int unread;                                          /* this rank's own reading has not ended */
+    int unread, late;                                    /* this rank's own reading has not ended; the rows are left later */
 } Published;
 
 typedef struct {
@@ -204,6 +204,14 @@ static void give_block(Node *node, char *block, size_t bytes)
         arena_give(block);
 }
 
+/* The rows themselves are not read any more. */
+static void forget_rows(Node *node, Published *p)
+{
+    node->kept -= p->late;
+    p->late = 0;
+    Py_CLEAR(p->rows);
+}
+
 /* The out-neighbours have read what a slot published. */
 static void let_go(Node *node, Published *p)
 {
@@ -212,9 +220,7 @@ static void let_go(Node *node, Published *p)
     if (p->table)
         give_block(node, p->table, p->table_bytes);
     p->copy = p->table = NULL;
-    if (p->rows)
-        node->kept--;
-    Py_CLEAR(p->rows);
+    forget_rows(node, p);
     Py_CLEAR(p->reader);
 }
 
@@ -359,10 +365,8 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, const 
     *seq = ++node->seq;
     if (r->nout)
         p->reader = (Reader *)Py_NewRef((PyObject *)r);
-    if (in_place) {
+    if (in_place)
         p->rows = Py_NewRef(X);
-        node->kept++;
-    }
     p->seq = *seq, p->copy = copy, p->bytes = len, p->unread = 1;
     Slot *s = slot(node, node->me, *seq);
     s->offset = in_place || copy ? arena_offset(x) : 0;
@@ -421,9 +425,23 @@ static int leave(Reader *r, uint64_t seq, const char *x, size_t len)
         }
     }
     relock(&unlocked);
-    if (p->rows)
-        node->kept--;
-    Py_CLEAR(p->rows);
+    forget_rows(node, p);
+    return 0;
+}
+
+/* Leave rows that a solver's step has kept, the oldest first, until `most` mixings keep some. */
+static int leave_kept(Node *node, int most)
+{
+    for (uint64_t seq = node->released + 1; node->kept > most && seq <= node->seq; seq++) {
+        Published *p = published(node, seq);
+        if (!p->late)
+            continue;
+        Reader *r = (Reader *)Py_NewRef((PyObject *)p->reader);
+        int failed = leave(r, seq, arena_base + slot(node, node->me, seq)->offset, p->bytes);
+        Py_DECREF(r);
+        if (failed)
+            return -1;
+    }
     return 0;
 }
 
@@ -769,13 +787,12 @@ static PyObject *node_release(PyObject *self, PyObject *unused)
     return raise_refusal(node) ? NULL : PyLong_FromLong(node->kept);
 }
 
-/* drain(): return when no rows that were mixed are kept any more. */
+/* drain(): return when no rows that a solver's step has kept are read any more. */
 static PyObject *node_drain(PyObject *self, PyObject *unused)
 {
     Node *node = (Node *)self;
-    for (uint64_t seq = node->released + 1; !node->closed && node->kept && seq <= node->seq; seq++)
-        if (published(node, seq)->rows && !published(node, seq)->unread && wait_for_readers(node, seq) < 0)
-            return NULL;
+    if (!node->closed && leave_kept(node, 0))
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -1022,14 +1039,11 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
     if (in_place >= 0) {
         count_rows(r, x.shape[1] * x.itemsize);
         if (!read_rows(r, seq, tag, x.buf, NULL, y.buf, x.shape[1], x.itemsize)) {
-            int left = 0;
-            if (in_place && !node->late)
-                left = leave(r, seq, x.buf, x.len);
-            else
-                for (uint64_t before = node->released + 1; node->kept > KEPT && before < seq && !left; before++)
-                    if (published(node, before)->rows)
-                        left = wait_for_readers(node, before);
-            if (!left && !raise_refusal(node))
+            Published *p = published(node, seq);
+            if (node->late && p->rows && p->seq == seq)
+                p->late = 1, node->kept++;
+            int failed = node->late ? leave_kept(node, KEPT) : in_place ? leave(r, seq, x.buf, x.len) : 0;
+            if (!failed && !raise_refusal(node))
                 result = Py_NewRef(out);
         }
     }
