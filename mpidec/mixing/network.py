@@ -26,6 +26,7 @@ from ..runtime.node import NodeMemory
 from ..runtime.partition import Partition
 from ..runtime.progress import ProgressEngine
 from ..runtime.row_types import RowTypes
+from ..transport.halo import Ending
 from ..transport.node_calls import NodeCalls
 from .local.view import LocalView
 from .mixer import Mixer
@@ -106,7 +107,8 @@ class Network(LocalView):
         self._memory = node
         self._matching = Matching(self.comm, self._serial, self._begun, self._engine)
         self._engine.add(self._matching.poll)
-        self._context = Context(self.comm, self.rank, self.partition, self._engine, node, self._matching, RowTypes(), self.transport)
+        self._context = Context(self.comm, self.rank, self.partition, self._engine, node, self._matching, RowTypes(),
+                                self.transport)
         self._node_calls = NodeCalls(self._context) if node is not None and node.single_node else None
         self._mixers: list[Mixer] = []
         self._agreed: set[tuple[str, str]] = set()
@@ -374,9 +376,9 @@ class Network(LocalView):
             return
         with self._engine:
             error = self._close_local()
-            out_of_step = bool(self._matching.broken) or self in _LEFT
+            ends: Ending = "broken" if self._matching.broken else "left" if self in _LEFT else "complete"
             for mixer in list(self._mixers):
-                mixer.close(out_of_step)
+                mixer.close(ends)
             self._mixers.clear()
             self._together.wait(self.comm.Ibarrier(), "net.close")  # by then every rank has read this one's rows
             if self._memory is not None:

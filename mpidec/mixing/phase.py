@@ -19,7 +19,7 @@ from ..runtime.cuda_aware import cuda_aware
 from ..runtime.memory import empty
 from ..transport.base import Transport, words
 from ..transport.device import Columns, DeviceSum
-from ..transport.halo import HaloExchange
+from ..transport.halo import Ending, HaloExchange
 from ..transport.node_reader import NodeReader
 from ..transport.plan import Plan
 from ..transport.sums import LocalSum, MessageSum, MixedSum, average
@@ -372,10 +372,10 @@ class Phase(StepOperator):
         counts.messages += edges
         counts.bytes += edges * row_bytes
 
-    def free(self, out_of_step: bool = False) -> None:
-        """Free requests and communicators; collective.  `out_of_step`: messages that nobody waits for may be under way."""
+    def free(self, ends: Ending = "complete") -> None:
+        """Free requests and communicators; collective.  See `HaloExchange.free`."""
         self._transport.free()
-        self._exchange.free(out_of_step)
+        self._exchange.free(ends)
 
 
 def _bytes(rows: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import time
 import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from ..checks.mismatch import Disagreement
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.progress import abandon
-from .messages import MessageRequest, Messages, messages, waiting_for
+from .messages import MessageRequest, Messages, PointToPoint, messages, waiting_for
 from .plan import Plan, Route
 
+Ending = Literal["complete", "left", "broken"]
 Kind = tuple[str, str, np.dtype]        # the operation, the shape of a row in words, its dtype
 _UNDER_WAY = 16                                     # requests from which on those are looked for that have ended
 _BRIEFLY = 0.1                                      # seconds
@@ -109,17 +110,29 @@ class HaloExchange:
         if not isinstance(error, Disagreement):
             self._context.matching.interrupt(where, error)
 
-    def free(self, out_of_step: bool = False) -> None:
-        """Free the communicators; collective.  `out_of_step`: messages may be under way for which no other rank will come."""
-        for request in list(self._under_way):
-            if not out_of_step:
+    def free(self, ends: Ending = "complete") -> None:
+        """Free the communicators; collective.
+
+        `ends` says what becomes of messages under way: they "complete"; all ranks have "left" them, and those that do not
+        complete soon are cancelled; or the ranks are "broken" out of step, and communicators with collectives are kept for ever.
+        """
+        unfinished = []
+        for request in self._under_way:
+            if ends == "complete":
                 request.wait()
             elif not _completes(request):
-                request.cancel()
-                abandon((request, self._messages))
+                unfinished.append(request)
         self._under_way = set()
-        while self._messages:
-            self._messages.popitem()[1].free()
+        for some in self._messages.values():
+            if ends == "complete" or (isinstance(some, PointToPoint) or (ends == "left" and not unfinished)):
+                some.free()
+            else:
+                abandon(some)
+        for request in unfinished:
+            if all(isinstance(some, PointToPoint) for some in self._messages.values()):
+                request.cancel()                    # (collectives cannot be cancelled)
+            abandon(request)
+        self._messages.clear()
 
 
 def fingerprint(kind: Kind) -> int:
