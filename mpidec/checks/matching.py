@@ -51,6 +51,7 @@ class Matching:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.broken, self.check = "", True
         self._engine, self._interrupted = engine or ProgressEngine(), ""
+        self._engine.on_interrupt(self._refuse)
         self._serial, self._mixings = serial, mixings
         self._count, self._payloads = 0, 0
         self._pairs: Counter[int] = Counter()
@@ -171,8 +172,11 @@ class Matching:
 
     def interrupt(self, where: str, error: BaseException) -> None:
         """Refuse all further operations: a wait has been ended by an exception, and this rank may be one operation apart."""
-        self._interrupted = f"{type(error).__name__} in {where}"
-        self.broken = self.broken or self._interrupted
+        self._refuse(f"{type(error).__name__} in {where}")
+
+    def _refuse(self, reason: str) -> None:
+        self._interrupted = self._interrupted or reason
+        self.broken = self.broken or reason
 
     def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
         """Take no part in an operation without headers: the ranks that would wait for this one are told."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from ..topology import Schedule, Topology
 
 TRANSPORTS = ("auto", "shared", "neighbor", "p2p")
-_LEFT: list[Network] = []                           # networks that an exception has left, not closed yet
+_LEFT: list[Network] = []                           # networks that were left without close()
 _LEFT_AT_ONCE = 8
 
 
@@ -399,6 +401,10 @@ class Network(LocalView):
         elif self.comm != MPI.COMM_NULL:            # the other ranks may be anywhere: nothing collective now
             _LEFT.append(self)
 
+    def __del__(self) -> None:
+        if getattr(self, "size", 1) > 1 and self.comm != MPI.COMM_NULL and not MPI.Is_finalized() and not sys.is_finalizing():
+            _LEFT.append(self)                      # never closed: MPI may still write to its memory
+
     def __repr__(self) -> str:
         closed = ", closed" * (self.comm == MPI.COMM_NULL)
         return f"Network(n={self.n}, rank {self.rank} of {self.size}, agents {self.lo}:{self.hi}{closed})"
@@ -441,7 +447,8 @@ def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int,
             raise ValueError(f"Network: {what} is {said[0]} on rank 0 and {said[1]} on rank {other}, expected the same everywhere")
     common = set.intersection(*(set(row.tolist()) for row in all_[:, 3:])) - {0}
     for net in sorted((net for net in left if net._serial in common), key=lambda net: net._serial):
-        net.close()
+        with contextlib.suppress(ValueError):       # a mismatch that was found out after the exception
+            net.close()
         _LEFT.remove(net)
     return agents, chosen, int(per_node) or None
 

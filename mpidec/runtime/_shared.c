@@ -171,6 +171,16 @@ static void relock(PyThreadState **unlocked)
 static Slot *slot(const Node *node, int64_t rank, uint64_t seq) { return node->heads[rank] + seq % SLOTS; }
 static Published *published(Node *node, uint64_t seq) { return &node->published[seq % SLOTS]; }
 
+/* The exception that is set ends mixing `seq`, and this rank may be one mixing apart from the others. */
+static void out_of_step(Node *node, uint64_t seq)
+{
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    if (!node->broken)
+        node->broken = PyUnicode_FromFormat("%s in mixing %llu", ((PyTypeObject *)kind)->tp_name, (unsigned long long)seq);
+    PyErr_Restore(kind, error, trace);
+}
+
 /* Make progress elsewhere, and raise what is wrong: 0, or -1 with an exception, after which the network is out of step. */
 static int report(Reader *r, int64_t answer, uint64_t seq)
 {
@@ -179,13 +189,17 @@ static int report(Reader *r, int64_t answer, uint64_t seq)
         Py_DECREF(reply);
         return 0;
     }
-    if (answer >> 32 == LATE_POST || answer >> 32 == LATE_DONE) {
-        PyObject *kind, *error, *trace;
-        PyErr_Fetch(&kind, &error, &trace);
-        if (!r->node->broken)
-            r->node->broken = PyUnicode_FromFormat("%s in mixing %llu", ((PyTypeObject *)kind)->tp_name, (unsigned long long)seq);
-        PyErr_Restore(kind, error, trace);
-    }
+    if (answer >> 32 == LATE_POST || answer >> 32 == LATE_DONE)
+        out_of_step(r->node, seq);
+    return -1;
+}
+
+/* Handle signals at the end of mixing `seq`: 0, or -1 with the exception of a handler, after which the network is out of step. */
+static int interrupted(Node *node, uint64_t seq)
+{
+    if (!PyErr_CheckSignals())
+        return 0;
+    out_of_step(node, seq);
     return -1;
 }
 
@@ -212,14 +226,20 @@ static void forget_rows(Node *node, Published *p)
     Py_CLEAR(p->rows);
 }
 
+/* The slot is used again.  (A rank that is not among the out-neighbours may have looked at the table until now.) */
+static void give_table(Node *node, Published *p)
+{
+    if (p->table)
+        give_block(node, p->table, p->table_bytes);
+    p->table = NULL;
+}
+
 /* The out-neighbours have read what a slot published. */
 static void let_go(Node *node, Published *p)
 {
     if (p->copy)
         give_block(node, p->copy, p->bytes);
-    if (p->table)
-        give_block(node, p->table, p->table_bytes);
-    p->copy = p->table = NULL;
+    p->copy = NULL;
     forget_rows(node, p);
     Py_CLEAR(p->reader);
 }
@@ -229,12 +249,14 @@ static int64_t readers_of(const Reader *r, uint64_t seq)
 {
     const int64_t *outs = r->array[OUTS].buf;
     int64_t answer = READY;
-    uint64_t tag = slot(r->node, r->node->me, seq)->tag;
+    Slot *mine = slot(r->node, r->node->me, seq);
+    uint64_t tag = mine->tag;
+    int raised = tag == (r->signature ^ GAVE_UP) || atomic_load_explicit(&mine->refused, memory_order_relaxed) == seq;
     for (ptrdiff_t i = 0; i < r->nout; i++) {
         Slot *s = slot(r->node, outs[i], seq);
         if (!reached(&s->done, seq))
             return ANSWER(LATE_DONE, outs[i]);
-        if (atomic_load_explicit(&s->refused, memory_order_relaxed) == seq && s->tag != tag && tag != (r->signature ^ GAVE_UP)
+        if (atomic_load_explicit(&s->refused, memory_order_relaxed) == seq && s->tag != tag && !raised
             && atomic_load_explicit(&s->posted, memory_order_relaxed) == seq)
             answer = ANSWER(REFUSED, outs[i]);
     }
@@ -352,6 +374,7 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, const 
         x = copy;
         node->copies++;
     }
+    give_table(node, p);
     if (table && table_bytes) {
         if (!(p->table = take_block(node, table_bytes))) {
             if (copy)
@@ -577,7 +600,7 @@ static const Edge *table_of(const Node *node, int64_t rank, uint64_t seq)
 static const Edge *edge_to(const Node *node, int64_t from, int64_t to, uint64_t seq)
 {
     const Edge *table = table_of(node, from, seq);
-    for (int64_t i = 1; table && i <= table[0].rank; i++)
+    for (int64_t i = 1; table && i <= table[0].rank && i <= node->size; i++)
         if (table[i].rank == to)
             return &table[i];
     return NULL;
@@ -609,6 +632,10 @@ static PyMethodDef guard_methods[] = {
     {"release", guard_release, METH_NOARGS, "End what acquire began."},
     {0},
 };
+static PyMemberDef guard_members[] = {
+    {"thread", T_ULONG, offsetof(Guard, thread), READONLY, "The thread of the last call."},
+    {0},
+};
 static PyTypeObject GuardType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.runtime._shared.Guard",
     .tp_basicsize = sizeof(Guard),
@@ -616,6 +643,7 @@ static PyTypeObject GuardType = {
     .tp_doc = "Re-entrant lock of the calls of a network, as threading.RLock, that nobody waits for.",
     .tp_new = PyType_GenericNew,
     .tp_methods = guard_methods,
+    .tp_members = guard_members,
 };
 
 /* ------------------------------------------------------------------------------------------------------------------- Node */
@@ -768,8 +796,10 @@ static PyObject *node_close(PyObject *self, PyObject *unused)
     if (node->closed)
         Py_RETURN_NONE;
     node->closed = 1;
-    for (int i = 0; i < SLOTS; i++)
+    for (int i = 0; i < SLOTS; i++) {
         let_go(node, &node->published[i]);
+        give_table(node, &node->published[i]);
+    }
     while (node->spares)
         arena_give(node->spare[--node->spares]);
     arena_give(node->heads[node->me]);
@@ -1043,7 +1073,7 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
             if (node->late && p->rows && p->seq == seq)
                 p->late = 1, node->kept++;
             int failed = node->late ? leave_kept(node, KEPT) : in_place ? leave(r, seq, x.buf, x.len) : 0;
-            if (!failed && !raise_refusal(node))
+            if (!failed && !raise_refusal(node) && !interrupted(node, seq))
                 result = Py_NewRef(out);
         }
     }
@@ -1129,9 +1159,11 @@ static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t c
         if (d < 0 || b[2].len != r->m * d * itemsize || b[0].itemsize != itemsize
             || (r->array[W].buf && (b[0].len != b[2].len || (itemsize != 8 && itemsize != 4))))
             PyErr_SetString(PyExc_ValueError, "the buffers of read do not fit together");
+        else if (published(r->node, seq)->seq != seq || !published(r->node, seq)->unread)
+            failed = 0;                                  /* it was read, and then a signal handler raised */
         else
             failed = read_rows(r, seq, tag_of(r, d, itemsize, shape), b[0].buf, b[1].buf, b[2].buf, d, itemsize)
-                || raise_refusal(r->node);
+                || raise_refusal(r->node) || interrupted(r->node, seq);
     }
     while (held)
         PyBuffer_Release(&b[--held]);
@@ -1225,10 +1257,10 @@ static PyObject *reader_post_weighted(PyObject *self, PyObject *const *args, Py_
     return result;
 }
 
-/* read_weighted(seq, x, out, own, weights, sends, checked, shape): out is an array like x of float64 or float32; or of bytes, for
+/* read_weighted(seq, x, out, own, weights, sends, checked, shape, taken): out is an array like x of float64 or float32; or of bytes, for
  * len(ins) times the bytes of x, and gets the arrays as they are.  checked: whether the lists of both sides must agree.
  *
- * Returns [(i, what ins[i] multiplied by)] of what was taken; where the lists of this rank and ins[i] do not agree, 4 * i plus
+ * Appends (i, what ins[i] multiplied by) to the list `taken`; or, where the lists of this rank and ins[i] do not agree, 4 * i plus
  * 0: ins[i] does not send what is expected here, 1: it sends what is not, 2: it does not expect what is sent there, 3: it expects
  * what is not. */
 static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_ssize_t count)
@@ -1240,8 +1272,8 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
     PyObject *taken = NULL;
     const char **rows = NULL;
     double *factors = NULL;
-    if (count != 8) {
-        PyErr_SetString(PyExc_TypeError, "read_weighted takes eight arguments");
+    if (count != 9 || !PyList_Check(args[8])) {
+        PyErr_SetString(PyExc_TypeError, "read_weighted takes nine arguments, the last one a list");
         return NULL;
     }
     uint64_t seq = PyLong_AsUnsignedLongLong(args[0]), shape = PyLong_AsUnsignedLongLong(args[7]);
@@ -1267,6 +1299,10 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
         PyErr_NoMemory();
         goto done;
     }
+    if (published(node, seq)->seq != seq || !published(node, seq)->unread) {
+        taken = Py_NewRef(args[8]);                      /* it was read, and then a signal handler raised */
+        goto done;
+    }
     PyThreadState *unlocked = NULL;
     int64_t answer = meet(r, seq, tag_of(r, itemsize ? len / itemsize : 0, itemsize, shape), &unlocked);
     relock(&unlocked);
@@ -1276,7 +1312,7 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
         refuse(r, answer, seq);
         goto done;
     }
-    taken = PyList_New(0);
+    taken = Py_NewRef(args[8]);
     for (Py_ssize_t i = 0, placed = 0; taken && i <= nin && mismatch < 0; i++) {
         if (!placed && (i == nin || ins[i] > node->me)) {
             rows[k] = b[0].buf, factors[k++] = own;
@@ -1287,7 +1323,9 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
         const Edge *edge = edge_to(node, ins[i], node->me, seq);
         int given = edge && edge->weight == edge->weight, asked = edge && edge->takes == edge->takes;
         int takes = !weights || weights[i] == weights[i], gives = !sends || sends[i] == sends[i];
-        if (checked && given != takes)
+        if (atomic_load_explicit(&slot(node, ins[i], seq)->posted, memory_order_acquire) != seq)
+            mismatch = 4 * i + (takes ? 0 : 2);          /* that rank has gone on, and waited for nothing from here */
+        else if (checked && given != takes)
             mismatch = 4 * i + given;
         else if (checked && asked != gives)
             mismatch = 4 * i + 2 + asked;
@@ -1316,10 +1354,14 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
     has_read(node, seq);
     if (taken && leave(r, seq, b[0].buf, len))
         Py_CLEAR(taken);
-    if (taken && raise_refusal(node))
+    if (taken && mismatch >= 0) {
+        PyObject *number = PyLong_FromSsize_t(mismatch);
+        if (!number || PyList_Append(taken, number))
+            Py_CLEAR(taken);
+        Py_XDECREF(number);
+    }
+    if (taken && (raise_refusal(node) || interrupted(node, seq)))
         Py_CLEAR(taken);
-    if (taken && mismatch >= 0)
-        Py_SETREF(taken, PyLong_FromSsize_t(mismatch));
 done:
     free(rows);
     free(factors);

@@ -45,6 +45,7 @@ class NodeMemory:
         Whether all ranks are on one node; whether any two are.
     node : _shared.Node or None
         None where memory cannot be shared.
+    engine : ProgressEngine
     under_way : list of NodeRequest
         Mixings that were started and have not ended, in their order.
     """
@@ -65,8 +66,10 @@ class NodeMemory:
         self.useful = bool(comm.allreduce(len(self.near) > 1, MPI.LOR))
         self.under_way: list[Any] = []
         local.Free()
+        self.engine = engine
         if self.useful:
             engine.add(self.poll)
+            engine.on_interrupt(self._refuse)
 
     def _meet(self, local: MPI.Comm, engine: ProgressEngine) -> Any:
         """The node with the headers of all its ranks; None if this rank cannot read those of another one."""
@@ -95,6 +98,9 @@ class NodeMemory:
         """Move on the mixings under way, and let go of rows that have been read."""
         for request in list(self.under_way):
             request.test()
+
+    def _refuse(self, reason: str) -> None:
+        self.node.broken = self.node.broken or reason
 
     def refusal(self) -> Exception | None:
         """The mismatch in an earlier mixing that has not been raised yet."""

@@ -23,6 +23,7 @@ _TURNS = 100                                        # tests before a clock is re
 _FIRST, _RARELY = 0.1, 10.0                         # seconds before the first status query, and at most between two
 _BRIEFLY = 0.02                                     # seconds of waiting after which a rank sleeps between two tests
 _ABANDONED: list[object] = []
+_OWN_ERRORS = (TypeError, ValueError, RuntimeError, OSError, MemoryError)    # others come from signal handlers
 
 
 class Request(ABC):
@@ -37,6 +38,22 @@ class Request(ABC):
         """Return when the operation has ended."""
 
 
+class _Guard:
+    """Re-entrant lock that knows the thread of its last call, where there is no compiled one."""
+
+    def __init__(self) -> None:
+        self._lock, self.thread = threading.RLock(), 0
+
+    def acquire(self, blocking: bool) -> bool:
+        if not self._lock.acquire(blocking):
+            return False
+        self.thread = threading.get_ident()
+        return True
+
+    def release(self) -> None:
+        self._lock.release()
+
+
 class ProgressEngine:
     """Everything under way on one network.
 
@@ -46,8 +63,11 @@ class ProgressEngine:
     """
 
     def __init__(self) -> None:
-        self.lock: Any = threading.RLock() if shared is None else shared.Guard()
+        self.lock: Any = _Guard() if shared is None else shared.Guard()
+        self.lock.acquire(False)                    # from now on it knows its thread
+        self.lock.release()
         self._polls: list[Callable[[], None]] = []
+        self._on_interrupt: list[Callable[[str], None]] = []
         self._polling = self._closed = False
         _ENGINES.add(self)
 
@@ -55,9 +75,19 @@ class ProgressEngine:
         """Let `poll()`, which must not raise or wait, be called in every wait of the process."""
         self._polls.append(poll)
 
+    def on_interrupt(self, refuse: Callable[[str], None]) -> None:
+        """Call `refuse(reason)` when an exception from outside (Ctrl-C, a signal handler) has ended a call: this rank may be one
+        operation apart from the others."""
+        self._on_interrupt.append(refuse)
+
+    def interrupt(self, reason: str) -> None:
+        """Have further operations refused."""
+        for refuse in self._on_interrupt:
+            refuse(reason)
+
     def poll(self) -> None:
-        """Make progress, unless another thread is in a call of the network, or a poll is being made already."""
-        if self._polls and not self._polling and self.lock.acquire(False):
+        """Make progress, unless the network belongs to another thread (that of its last call), or a poll is being made already."""
+        if self._polls and not self._polling and self.lock.thread == threading.get_ident() and self.lock.acquire(False):
             self._polling = True
             try:
                 for poll in self._polls:
@@ -82,8 +112,10 @@ class ProgressEngine:
             raise RuntimeError("another thread is in a call of this network: one thread at a time may use a network, give each "
                                "thread a network of its own")
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.lock.release()
+        if kind is not None and not issubclass(kind, _OWN_ERRORS):
+            self.interrupt(kind.__name__)
 
 
 _ENGINES: weakref.WeakSet[ProgressEngine] = weakref.WeakSet()

@@ -48,16 +48,16 @@ class MessageRequest(Request):
     def wait(self) -> None:
         """Return when all messages have arrived; end the job when the time is over."""
         turns = 0 if self.done else _TURNS
-        while turns and not self.test():
-            os.sched_yield()
-            turns -= 1
-        if not self.done:
-            try:
+        try:
+            while turns and not self.test():
+                os.sched_yield()
+                turns -= 1
+            if not self.done:
                 wait_until(self.test, self._what, self._ask)
-            except BaseException as error:
-                if self._interrupted is not None:
-                    self._interrupted(error)
-                raise
+        except BaseException as error:
+            if self._interrupted is not None:
+                self._interrupted(error)
+            raise
 
     def cancel(self) -> None:
         """Cancel receives for which no message will come."""

@@ -106,6 +106,7 @@ class NodeCall(Request):
                  checked: bool, tell: Callable[[int, str], None]):
         self.seq, self.out = seq, out
         self.taken: list[tuple[int, float]] = []
+        self._answer: list[Any] = []
         self._reader, self._memory, self._op, self._rank, self._ranks, self._tell = reader, memory, op, rank, ranks, tell
         self._arguments = seq, flat, out, own, _factors(weights, ranks), _factors(sends, ranks), checked, _fingerprint(note)
         self._ended = self._reading = False
@@ -123,7 +124,8 @@ class NodeCall(Request):
             return
         self._reading = True
         try:
-            self._take(self._reader.read_weighted(*self._arguments))
+            self._reader.read_weighted(*self._arguments, self._answer)
+            self._take()
         except Exception as error:                  # for the wait for this call
             self._error = error
         finally:
@@ -134,15 +136,17 @@ class NodeCall(Request):
 
     def wait(self) -> None:
         """Return when the sum is there, and the array may be changed."""
-        self.complete()
+        with self._memory.engine:
+            self.complete()
         if self._error is not None:
             raise self._error
 
-    def _take(self, answer: Any) -> None:
-        if not isinstance(answer, int):
-            self.taken = [(self._ranks[place], factor) for place, factor in answer]
+    def _take(self) -> None:
+        if not self._answer or not isinstance(self._answer[-1], int):
+            self.taken = [(self._ranks[place], factor) for place, factor in self._answer]
             return
-        other, what = self._ranks[answer // 4], answer % 4
+        place, what = divmod(self._answer[-1], 4)
+        other = self._ranks[place]
         text = (not_sent(self._rank, other, self._op), not_expected(other, self._rank, self._op),
                 not_expected(self._rank, other, self._op), not_sent(other, self._rank, self._op))[what]
         self._tell(other, text)

@@ -201,12 +201,13 @@ class NodeRequest(Request):
 
     def wait(self) -> None:
         """Sum up the rows when all are there, and return when the rows of this rank may be changed."""
-        self.complete()
-        if self._error is not None:
-            raise self._error
-        if not self._left:
-            self._left = True
-            self._reader.leave(self.seq, self._rows)
+        with self._memory.engine:
+            self.complete()
+            if self._error is not None:
+                raise self._error
+            if not self._left:
+                self._left = True
+                self._reader.leave(self.seq, self._rows)
 
     def _sum(self) -> None:
         self._reader.read(self.seq, self._rows, self._halo, self._target, self._rows.shape[1], self._shape)

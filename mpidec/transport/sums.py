@@ -106,28 +106,24 @@ class _Persistent:
         """The halo, when it is there."""
         persistent, requests, number, past = started
         test, turns = MPI.Request.Testall, _TURNS
-        while not (test(requests) or test(requests)):
-            turns -= 1
-            if not turns:
-                self._wait_long(persistent, requests, number, past, before)
-                break
-            if CROWDED or turns < _TURNS - _SPINS:
-                os.sched_yield()
-        return persistent.halo
-
-    def _wait_long(self, persistent: PersistentExchange, requests: list[Any], number: int, past: PastOperation,
-                   before: int) -> None:
-        sources, ask = self._plan.halo_route.sources.tolist(), self._context.matching.ask
         try:
-            wait_until(lambda: MPI.Request.Testall(requests), partial(waiting_for, sources, past.op),
-                       partial(ask, sources, number, past.op, past.signature, before))
-        except BaseException as error:
+            while not (test(requests) or test(requests)):
+                turns -= 1
+                if not turns:
+                    sources, ask = self._plan.halo_route.sources.tolist(), self._context.matching.ask
+                    wait_until(partial(test, requests), partial(waiting_for, sources, past.op),
+                               partial(ask, sources, number, past.op, past.signature, before))
+                    break
+                if CROWDED or turns < _TURNS - _SPINS:
+                    os.sched_yield()
+        except BaseException as error:              # its requests are under way
             persistent.abandon()
             abandon(persistent)
             self._kept = {d: kept for d, kept in self._kept.items() if kept[0] is not persistent}
             if not isinstance(error, Disagreement):
                 self._context.matching.interrupt(past.op, error)
             raise
+        return persistent.halo
 
     def make(self, X: np.ndarray) -> None:
         """Make the requests for rows like `X`, which have just been exchanged without them."""
