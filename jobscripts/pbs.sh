@@ -1,11 +1,11 @@
 #!/bin/bash
-# The main job on 4 nodes: l2-regularized logistic regression on the breast-cancer data, 16 agents, one a rank.
+# The main job on 4 nodes: l2-regularized logistic regression on the breast-cancer data, 16 agents, one per rank.
 #
 #   qsub jobscripts/pbs.sh                                          in the checkout, after make run or pip install
 #   qsub -v ARGS="--solver extra --steps 5000" jobscripts/pbs.sh    another experiment; all flags: python -m mpidec.run --help
 #
 # Expected: under a minute; a summary table at the end of mpidec.o<job>, with error <= 1e-8; run-<job>.h5 and run-<job>.png.
-# A job that is rerun goes on from its last checkpoint.
+# A rerun job continues from its last checkpoint.
 #PBS -N mpidec
 #PBS -l select=4:ncpus=4:mpiprocs=4
 #PBS -l walltime=00:10:00
@@ -14,14 +14,14 @@
 set -euo pipefail
 cd "$PBS_O_WORKDIR"
 
-# module load python openmpi                 # the cluster's own MPI, when mpi4py is to use that
-source "${VENV:-.venv}/bin/activate"         # an environment with mpidec, on a file system that all nodes see
+# module load python openmpi                 # only if mpi4py uses the cluster's own MPI
+source "${VENV:-.venv}/bin/activate"         # an environment with mpidec, on a file system shared by all nodes
 export OMP_NUM_THREADS=1
 
 read -ra args <<<"${ARGS:-}"
 out=run-${PBS_JOBID%%.*}.h5
 if [ -e "$out" ]; then args+=(--resume "$out"); else args+=(--out "$out"); fi
 
-ranks=$(wc -l <"$PBS_NODEFILE")              # a line a rank; MPICH and Open MPI read it, Cray's mpiexec needs no file
+ranks=$(wc -l <"$PBS_NODEFILE")              # one line per rank; for MPICH and Open MPI (Cray's mpiexec needs no file)
 mpirun -machinefile "$PBS_NODEFILE" -n "$ranks" python -m mpidec.run "${args[@]}"
 python -m mpidec.plot "$out" -o "${out%.h5}.png"

@@ -1,12 +1,12 @@
 #!/bin/bash
-# The main job on 4 nodes: l2-regularized logistic regression on the breast-cancer data, 16 agents, one a task.
+# The main job on 4 nodes: l2-regularized logistic regression on the breast-cancer data, 16 agents, one per task.
 #
 #   sbatch jobscripts/slurm.sh                                      in the checkout, after make run or pip install
 #   ARGS="--solver extra --steps 5000" sbatch jobscripts/slurm.sh   another experiment; all flags: python -m mpidec.run --help
-#   LAUNCH=srun sbatch jobscripts/slurm.sh                          how ranks are started: see jobscripts/README.md
+#   LAUNCH=srun sbatch jobscripts/slurm.sh                          another launcher: see jobscripts/README.md
 #
 # Expected: under a minute; a summary table at the end of mpidec-<job>.out, with error <= 1e-8; run-<job>.h5 and run-<job>.png.
-# A job that is requeued goes on from its last checkpoint.
+# A requeued job continues from its last checkpoint.
 #SBATCH --job-name=mpidec
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=4
@@ -18,11 +18,11 @@
 set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
 
-# module load python openmpi                 # the cluster's own MPI, when mpi4py is to use that
-source "${VENV:-.venv}/bin/activate"         # an environment with mpidec, on a file system that all nodes see
+# module load python openmpi                 # only if mpi4py uses the cluster's own MPI
+source "${VENV:-.venv}/bin/activate"         # an environment with mpidec, on a file system shared by all nodes
 export OMP_NUM_THREADS=1
 
-read -ra launch <<<"${LAUNCH:-mpirun}"       # mpirun, srun, srun --mpi=pmi2, srun --mpi=pmix: the one of mpi4py's library
+read -ra launch <<<"${LAUNCH:-mpirun}"       # mpirun, srun, srun --mpi=pmi2 or srun --mpi=pmix: that of mpi4py's library
 read -ra args <<<"${ARGS:-}"
 out=run-$SLURM_JOB_ID.h5
 if [ -e "$out" ]; then args+=(--resume "$out"); else args+=(--out "$out"); fi

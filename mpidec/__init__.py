@@ -1,7 +1,7 @@
 """mpidec: decentralized optimization and learning over MPI.
 
-n agents, each with its own data, agree on a solution by talking to their neighbours only.  Their iterates are the rows of
-one stack, `W` is an operator that mixes rows, and a solver is the paper's equations::
+n agents, each with its own data, agree on a solution by communicating only with their neighbours.  Their iterates are the rows of
+one stack, `W` is the operator that mixes rows, and a solver consists of the equations of its paper::
 
     result = mpidec.solve(problem, mpidec.solvers.GradientTracking(0.1), mpidec.topology.exponential(16), steps=500)
 """
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from . import problems as problems
     from . import solvers as solvers
     from . import topology as topology
+from ._version import __version__ as __version__
 from .mixing import Mixer as Mixer
 from .mixing import Network as Network
 from .mixing import Pending as Pending
@@ -21,8 +22,7 @@ from .solve import Outcome as Outcome
 from .solve import Result as Result
 from .solve import solve as solve
 
-__version__ = "0.1.0"
-_LAZY = ("problems", "solvers", "topology")         # loaded when first used: a job of many ranks starts faster
+_LAZY = ("problems", "solvers", "topology")         # loaded on first use, so that jobs with many ranks start faster
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
-"""What this process runs on: cores, load, BLAS threads, GPUs, HDF5, the current folder.  No MPI."""
+"""Environment of this process: cores, load, compiled modules, BLAS threads, GPUs, HDF5, the current folder.  No MPI."""
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import os
 import platform
@@ -12,9 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+KERNEL, NODE_MEMORY = COMPILED = ("mpidec.kernels._kernel", "mpidec.runtime._shared")
+
 
 class Gpu(NamedTuple):
-    """The devices of this host, the installed libraries that use them, and whether MPI takes device arrays."""
+    """Devices of this host, the installed libraries that use them, and whether MPI accepts device arrays."""
 
     devices: int
     libraries: list[str]
@@ -23,7 +26,7 @@ class Gpu(NamedTuple):
 
 
 def cpu() -> str:
-    """The processor's name."""
+    """Name of the processor."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
@@ -32,14 +35,14 @@ def cpu() -> str:
 
 
 def cores() -> frozenset[int]:
-    """The cores that this process may use."""
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def quota() -> float:
-    """The cores' worth of time that the container grants, infinite without a limit."""
+    """CPU quota of the container in cores; infinite without a limit."""
     try:
         granted, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return int(granted) / int(period)
@@ -48,12 +51,12 @@ def quota() -> float:
 
 
 def load() -> float | None:
-    """Processes that want a core, averaged over the last minute."""
+    """Load of the host, averaged over the last minute."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def memory() -> int | None:
-    """Bytes of memory that are free for use, if the system says so."""
+    """Bytes of available memory; None where the system does not tell."""
     try:
         found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:
@@ -61,14 +64,25 @@ def memory() -> int | None:
     return 1024 * int(found[1]) if found else None
 
 
+def uncompiled() -> dict[str, str]:
+    """Compiled modules of the package that cannot be imported, and why."""
+    found = {}
+    for name in COMPILED:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            found[name] = str(error)
+    return found
+
+
 def blas_threads() -> int:
-    """The threads that NumPy's BLAS starts in this process."""
+    """Threads that NumPy's BLAS starts in this process."""
     from threadpoolctl import threadpool_info
     return max((pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)
 
 
 def installed(package: str) -> str | None:
-    """The version of a package, without importing it; None where it is not installed."""
+    """Version of a package, without importing it; None if it is not installed."""
     if importlib.util.find_spec(package) is None:
         return None
     try:
@@ -78,13 +92,13 @@ def installed(package: str) -> str | None:
 
 
 def gpu(verdict: tuple[bool | None, str]) -> Gpu:
-    """Look for CUDA devices by asking the driver; `verdict` says whether MPI takes device arrays, and why."""
+    """CUDA devices and the libraries that use them; `verdict` tells whether MPI accepts device arrays, and why."""
     names = [f"{name} {found}" for name in ("cupy", "torch") if (found := installed(name))]
     return Gpu(devices(), names, *verdict)
 
 
 def devices() -> int:
-    """CUDA devices, by the driver's own count: neither cupy nor torch is imported, no context is made."""
+    """Number of CUDA devices, from the driver: neither cupy nor torch is imported, and no context is created."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         count = ctypes.c_int(0)
@@ -96,13 +110,13 @@ def devices() -> int:
 
 
 def hdf5() -> tuple[str, bool]:
-    """The versions of h5py and HDF5, and whether they write in parallel."""
+    """Versions of h5py and HDF5, and whether they write in parallel."""
     import h5py
     return f"h5py {h5py.__version__}, HDF5 {h5py.version.hdf5_version}", bool(h5py.get_config().mpi)
 
 
 def write_test(folder: str | os.PathLike[str] = ".") -> int:
-    """Write, close and read an HDF5 file in `folder`; return the bytes that are free there.
+    """Write, close and read an HDF5 file in `folder`, and return the free bytes there.
 
     Raises
     ------
@@ -116,5 +130,5 @@ def write_test(folder: str | os.PathLike[str] = ".") -> int:
             file["x"] = range(1000)
         with h5py.File(path, "r") as file:
             if file["x"][-1] != 999:
-                raise OSError(f"{path}: what was written is not what is read")
+                raise OSError(f"{path}: the file does not contain what was written")
     return shutil.disk_usage(folder).free

@@ -1,4 +1,4 @@
-"""Measure a mixing against MPI's own calls and against the memory: ``mpirun -n 4 python -m mpidec.bench``."""
+"""Measure mixings, solver steps and local-view calls against MPI by hand: ``mpirun -n 4 python -m mpidec.bench``."""
 from __future__ import annotations
 
 import argparse
@@ -9,44 +9,65 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from itertools import cycle, islice
-from typing import Any, NoReturn
+from itertools import count, cycle, islice
+from typing import Any, ClassVar, NoReturn
 
 import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from . import __version__, _machine, catalogue
-from ._bench_report import ALLREDUCE, LOCAL, Timing, picture, ratios, size_name, size_of, table, write_json
+from . import _machine, catalogue
+from ._bench_report import ALLREDUCE, GROUPS, HAND, LOCAL, Timing, legend, picture, ratios, size_name, size_of, table, write_json
+from ._version import __version__
 from .assemble import InputError, on_root
 from .config import unknown
 from .kernels.weighted import COMPILED, Weights, weighted_sum
 from .mixing import Network
 from .mixing.network import TRANSPORTS
 from .runtime.launch import abort_when_uncaught, check_launcher, library
+from .solvers import DGD, EXTRA, ExactDiffusion, GradientTracking, Solver
 
 BLOCKS, MOST_BLOCKS, BLOCK_SECONDS = 9, 51, 0.01
 AGENTS_ALONE = 4
+RANKS_PER_NODE = 2                                  # pretended where all ranks are on one host
+STEP_SIZE, STEPS = 1e-3, 6                          # of the solvers, and how many of their steps are compared
+COLUMNS = 1 << 14                                   # of rows that are compared at a time
 NEIGHBORHOOD, BY_HAND = "Neighbor_allgather + NumPy", "Isend/Irecv + NumPy"
+Mixing = Callable[[np.ndarray], None]               # by hand: mixes rows that it knows into its argument
+Bind = Callable[..., list[Mixing]]                  # a mixing of the given rows for each phase
 EPILOG = """\
 examples:
   mpirun -n 4 python -m mpidec.bench                                  about a minute
-  mpirun -n 4 python -m mpidec.bench --sizes 8,64K,1M,16M,64M --seconds 180 --json bench.json --plot bench.png
+  mpirun -n 4 python -m mpidec.bench --rows steps --sizes 64K,8M      solver steps alone
+  mpirun -n 4 python -m mpidec.bench --rows mixing --sizes 8,64K,1M,16M,64M --seconds 180 --json bench.json --plot bench.png
   mpirun -n 8 python -m mpidec.bench --graphs ring --transports neighbor,p2p
   MPIDEC_RANKS_PER_NODE=1 mpirun -n 4 python -m mpidec.bench          as if every rank were on a host of its own
-  python -m mpidec.bench                                              one process: the mixing of 4 agents in memory
+  python -m mpidec.bench                                              one process: 4 agents in memory
 
-One agent per rank, a row of float64 each.  All contenders take turns in one run: a barrier, a block of mixings of one
-contender, the next one.  A block counts as its slowest rank, and the median over at least 9 blocks is shown, with
-  /local   how many times the local limit it takes: one private copy and the fused weighted sum of as many rows, by the
-           same ranks at the same time, without any exchange (smaller is better; zero-copy mixing can be below 1)
-  Allr/    how many times it fits into one MPI_Allreduce of the row (larger is better)
-"net.empty": rows from net.empty, into rows from net.empty; "any array": ordinary arrays; "Y = W(X)": rows from net.empty
-into a result that the mixing allocates.  Every result is compared with the dense product before it is timed.
+groups of rows:
+  mixing   W(X) by each transport, against MPI_Allreduce, the same sum by hand in NumPy, and the local limit.
+           "net.empty": rows from net.empty, into rows from net.empty; "any array": ordinary arrays; "Y = W(X)": rows from
+           net.empty, into a result that the mixing allocates.
+  nodes    W(X) with messages: 2 ranks a node and several nodes (pretended if all ranks are on one host), and p2p; against
+           the same sum by hand: Isend/Irecv, persistent requests or Neighbor_alltoallv into preallocated arrays, and then
+           the package's own compiled sum.
+  steps    solver.step as solve runs it, with rows that the solver allocates itself; against the same equations by hand:
+           NumPy on preallocated arrays, persistent requests to the same neighbours with the same weights.  For DGD also
+           an Allreduce between preallocated arrays instead.  The gradient is a fixed array, so its cost is not included.
+  local    neighbor_allreduce along the topology that was set, and with weights in each call: pull (src_weights), push
+           (dst_weights), push-pull (both); against MPI_Allreduce.
+
+One agent per rank, a row of float64 each.  All contenders take turns in one run: a barrier, a block of calls of one
+contender, the next one.  The time of a block is that of its slowest rank, and the median over at least 9 blocks is shown, with
+  /local   the time over that of the local limit: one private copy and the fused weighted sum of as many rows, by the same
+           ranks at the same time, without any exchange (smaller is better; zero-copy mixing can be below 1)
+  /hand    the time over that of the fastest version by hand (smaller is better; below 1, mpidec is faster)
+  Allr/    the time of the version with MPI_Allreduce over this time (larger is better)
+The results of all contenders are compared with the dense product before they are timed.
 
 exit status: 0 measured, 1 a contender's result is wrong, 2 something in the command line is wrong."""
 
@@ -57,10 +78,11 @@ class WrongResult(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for."""
+    """What the command line asks for; sizes and graphs None for those of each group."""
 
-    sizes: list[int]
-    graphs: list[str]
+    groups: list[str]
+    sizes: list[int] | None
+    graphs: list[str] | None
     transports: list[str]
     seconds: float
     json: str | None = None
@@ -70,12 +92,32 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """A way to mix: a call for each phase of the graph, in their order, and where the result is (None: it is returned)."""
+    """One way to compute something.
+
+    Attributes
+    ----------
+    name : str
+    calls : list of callable
+        A call for each phase of the graph, in their order.
+    due : list of array (n, 2)
+        The rows of all agents after each of the first calls; see `Cell.rows`.
+    out : array, optional
+        Where the result is; by default it is what the call returns.
+    task : str
+        What is computed: ratios are taken between contenders with the same task.
+    role : str
+        LOCAL, ALLREDUCE or HAND for contenders that others are compared with.
+    within : callable
+        Makes the context in which the calls are made.
+    """
 
     name: str
-    calls: list[Callable[[], Any]]
-    out: np.ndarray | None
-    total: bool = False                             # sums over all agents, as an Allreduce does
+    calls: Sequence[Callable[[], Any]]
+    due: Sequence[np.ndarray]
+    out: np.ndarray | None = None
+    task: str = ""
+    role: str = ""
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,23 +136,27 @@ def options_of(argv: Sequence[str]) -> Options:
         Saying what is wrong with it.
     """
     parse = Parser(prog="python -m mpidec.bench", allow_abbrev=False, add_help=False, epilog=EPILOG,
-                   description="Measure a mixing against MPI's own calls and against the memory.",
+                   description="Measure mixings, solver steps and local-view calls against the same by hand with MPI.",
                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("--sizes", default="8,64K,1M,16M", help="bytes of a row, 8 to 64M and beyond (default: %(default)s)")
-    parse.add_argument("--graphs", default="ring,exponential,one_peer_exponential", help="(default: %(default)s)")
+    parse.add_argument("--rows", default=",".join(CELLS), help="groups of rows to measure (default: %(default)s)")
+    parse.add_argument("--sizes", help="bytes of a row, 8 to 64M and beyond (default: "
+                       + "; ".join(f"{name} {cell.sizes}" for name, cell in CELLS.items()) + ")")
+    parse.add_argument("--graphs", help="(default: " + "; ".join(f"{name} {cell.graphs}" for name, cell in CELLS.items()) + ")")
     parse.add_argument("--transports", default=",".join(name for name in TRANSPORTS if name != "auto"),
-                       help="how mpidec's rows travel, of " + ", ".join(TRANSPORTS) + " (default: %(default)s)")
-    parse.add_argument("--seconds", type=float, default=45, help="time to measure for, about, in all (default: %(default)s)")
-    parse.add_argument("--json", metavar="FILE", help="write all numbers and the machine's description")
+                       help="how rows travel in the group mixing, of " + ", ".join(TRANSPORTS) + " (default: %(default)s)")
+    parse.add_argument("--seconds", type=float, default=60, help="time to measure for, about, in all (default: %(default)s)")
+    parse.add_argument("--json", metavar="FILE", help="write all numbers and a description of the machine")
     parse.add_argument("--plot", metavar="FILE.png", help="draw them")
     parse.add_argument("-h", "--help", action="store_true", help="print this help")
     args = parse.parse_args(list(argv))
     if args.help:
-        return Options([], [], [], 0, text=parse.format_help().rstrip())
-    graphs, transports = ([name.strip() for name in text.split(",")] for text in (args.graphs, args.transports))
-    for flag, what, names, known in (("--graphs", "graph", graphs, list(catalogue.topologies())),
+        return Options([], None, None, [], 0, text=parse.format_help().rstrip())
+    groups, graphs, transports = ([name.strip() for name in text.split(",")] if text is not None else None
+                                  for text in (args.rows, args.graphs, args.transports))
+    for flag, what, names, known in (("--rows", "group of rows", groups, list(CELLS)),
+                                     ("--graphs", "graph", graphs, list(catalogue.topologies())),
                                      ("--transports", "transport", transports, list(TRANSPORTS))):
-        for name in names:
+        for name in names or ():
             if name not in known:
                 raise ValueError(unknown(what, name, known, flag))
     if not 0 < args.seconds < 1e6:
@@ -120,7 +166,8 @@ def options_of(argv: Sequence[str]) -> Options:
             raise ValueError(f"{path} cannot be written: {os.path.dirname(path) or '.'} is not a folder that can be written to")
     if args.plot and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib: pip install 'mpidec[plot]'")
-    return Options([size_of(text) for text in args.sizes.split(",")], graphs, transports, args.seconds, args.json, args.plot)
+    sizes = None if args.sizes is None else [size_of(text) for text in args.sizes.split(",")]
+    return Options(list(dict.fromkeys(groups or ())), sizes, graphs, transports or [], args.seconds, args.json, args.plot)
 
 
 def aligned(shape: tuple[int, ...]) -> np.ndarray:
@@ -135,74 +182,199 @@ def aligned(shape: tuple[int, ...]) -> np.ndarray:
 
 
 class Cell:
-    """One graph with rows of one size: the contenders, what they must compute, and their times.
+    """One graph with rows of one size: the contenders of one group, what they must compute, and their times.
 
-    Agent j's row is `base a[j] + b[j]`, so that each rank knows the dense product of any matrix.
+    All rows are combinations of two: agent i's row is `c[i, 0] base + c[i, 1]`.  What is linear in the rows can then be done
+    on the coefficients `c`, shape (n, 2), so that each rank knows the exact result of any matrix, and of any solver.
     """
 
-    def __init__(self, graph: str, d: int, transports: Sequence[str], comm: MPI.Intracomm):
-        self.graph, self.d, self.comm = graph, d, comm
+    sizes: ClassVar[str]
+    graphs: ClassVar[str] = "exponential"
+    fewest_ranks: ClassVar[int] = 2
+
+    def __init__(self, graph: str, d: int, comm: MPI.Intracomm, transports: Sequence[str] = ()):
+        self.graph, self.d, self.comm, self.transports = graph, d, comm, transports
         self.n = comm.size if comm.size > 1 else AGENTS_ALONE
         topology = catalogue.topologies()[graph](self.n)
         self.topology = topology
         self.period = topology.period or 1
         self.phases = [topology.at(k) for k in range(self.period)]
         agents = np.arange(1, self.n + 1)
-        self.a, self.b = np.cos(agents), np.sin(3 * agents)
+        self.start = np.stack([np.cos(agents), np.sin(3 * agents)], axis=1)
         self.base = np.random.default_rng(7).standard_normal(d)
         self.lo, self.hi = (comm.rank, comm.rank + 1) if comm.size > 1 else (0, self.n)
-        self.x, self.y = aligned((self.hi - self.lo, d)), aligned((self.hi - self.lo, d))
-        self.x[:] = self.rows(np.eye(self.n))
-        self._due: dict[tuple[int, bool], np.ndarray] = {}
+        self.x, self.y, self.halo = aligned((self.hi - self.lo, d)), aligned((self.hi - self.lo, d)), aligned((self.n, d))
+        self.x[:] = self.rows(self.start)
+        self.mixed = [phase.W.toarray() @ self.start for phase in self.phases]
+        self.total = [np.ones((self.n, self.n)) @ self.start] * self.period
         self._stack = ExitStack()
-        self.contenders = list(self._contenders(transports))
+        self.contenders = list(self._contenders())
 
-    def rows(self, matrix: np.ndarray, agents: np.ndarray | None = None) -> np.ndarray:
-        """The rows of `matrix X` of some agents, by default of the local ones."""
-        chosen = np.arange(self.lo, self.hi) if agents is None else agents
-        return np.outer((matrix @ self.a)[chosen], self.base) + (matrix @ self.b)[chosen, None]
+    @classmethod
+    def arrays(cls, ranks: int, transports: int) -> int:
+        """How many arrays of the size of a row a rank holds, at most."""
+        raise NotImplementedError
 
-    def _contenders(self, transports: Sequence[str]) -> Iterator[Contender]:
-        comm, x, y = self.comm, self.x, self.y
-        yield Contender(LOCAL, [self._local(phase) for phase in self.phases], y)
-        for name in transports if comm.size > 1 else ["auto"]:
-            label = f"W(X) {name}, " if comm.size > 1 else "W(X), "
-            net = self._stack.enter_context(Network(self.n, comm, transport=name))
-            W = net.mixer(self.topology)
-            X, Y = net.empty(self.d), net.empty(self.d)
-            X[:] = x
-            yield Contender(label + "net.empty", [partial(W, X, Y)] * self.period, Y)
-            yield Contender(label + "Y = W(X)", [partial(W, X)] * self.period, None)
-            yield Contender(label + "any array", [partial(W, x, y)] * self.period, y)
-        if comm.size == 1:
-            return
-        yield Contender(ALLREDUCE, [partial(comm.Allreduce, [x, MPI.DOUBLE], [y, MPI.DOUBLE])] * self.period, y, total=True)
-        halo, term = aligned((self.n, self.d)), aligned((self.d,))
-        weigh = [self._by_numpy(phase, halo, term) for phase in self.phases]
-        if all(len(phase.in_neighbors(i)) for phase in self.phases for i in range(self.n)):   # else Open MPI 5 hangs
-            yield Contender(NEIGHBORHOOD, [self._neighborhood(*both, halo) for both in zip(self.phases, weigh)], y)
-        yield Contender(BY_HAND, [self._by_hand(*both, halo) for both in zip(self.phases, weigh)], y)
+    def _contenders(self) -> Iterator[Contender]:
+        raise NotImplementedError
 
-    def _local(self, phase: Any) -> Callable[[], Any]:
-        """One private copy and one fused weighted sum, of rows that are here already."""
+    def rows(self, coefficients: np.ndarray, agents: np.ndarray | None = None, columns: slice = slice(None)) -> np.ndarray:
+        """The rows of some agents, by default of the local ones."""
+        c = coefficients[self.lo:self.hi] if agents is None else coefficients[agents]
+        return c[:, :1] * self.base[columns] + c[:, 1:]
+
+    def _network(self, transport: str | None = None) -> Network:
+        return self._stack.enter_context(Network(self.n, self.comm, transport=transport))
+
+    def _mixings(self, name: str, net: Network) -> Iterator[Contender]:
+        """Rows from `net.empty`, into such rows, and into a result that the mixing allocates."""
+        W, X, Y = net.mixer(self.topology), net.empty(self.d), net.empty(self.d)
+        X[:] = self.x
+        yield Contender(f"{name}, net.empty", [partial(W, X, Y)] * self.period, self.mixed, Y)
+        yield Contender(f"{name}, Y = W(X)", [partial(W, X)] * self.period, self.mixed)
+
+    def _allreduce(self) -> Contender:
+        call = partial(self.comm.Allreduce, [self.x, MPI.DOUBLE], [self.y, MPI.DOUBLE])
+        return Contender(ALLREDUCE, [call] * self.period, self.total, self.y, role=ALLREDUCE)
+
+    def _weights(self, phase: Any) -> tuple[Weights, np.ndarray]:
+        """The weights of the local agents' sums, and the other agents whose rows are in them, ascending."""
         entries = phase.source.rows(self.lo, self.hi)
         others = np.setdiff1d(entries.indices, np.arange(self.lo, self.hi))
         own = (entries.indices >= self.lo) & (entries.indices < self.hi)
         places = np.where(own, entries.indices - self.lo, self.hi - self.lo + np.searchsorted(others, entries.indices))
-        weights = Weights.of(self.lo, entries, places, None)
+        return Weights.of(self.lo, entries, places, None), others
+
+    def _isend_irecv(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
+        comm, x = self.comm, [self.x, MPI.DOUBLE]
+        arriving = [([row, MPI.DOUBLE], j) for row, j in zip(self.halo, phase.in_neighbors(self.lo).tolist())]
+        dests = phase.out_neighbors(self.lo).tolist()
+
+        def call() -> None:
+            MPI.Request.Waitall([comm.Irecv(row, j) for row, j in arriving] + [comm.Isend(x, j) for j in dests])
+            weigh()
+        return call
+
+    def _requests(self, phase: Any, sent: np.ndarray) -> list[MPI.Prequest]:
+        """Persistent requests that send the row `sent` to the neighbours and receive theirs in `halo`."""
+        arriving = zip(self.halo, phase.in_neighbors(self.lo).tolist())
+        requests = [self.comm.Recv_init([row, MPI.DOUBLE], j) for row, j in arriving]
+        requests += [self.comm.Send_init([sent, MPI.DOUBLE], j) for j in phase.out_neighbors(self.lo).tolist()]
+        for request in requests:
+            self._stack.callback(request.Free)
+        return requests
+
+    def _graph(self, phase: Any) -> tuple[MPI.Distgraphcomm, int, int]:
+        """The neighbours as a communicator, and how many there are."""
+        sources, dests = phase.in_neighbors(self.lo).tolist(), phase.out_neighbors(self.lo).tolist()
+        graph = self.comm.Create_dist_graph_adjacent(sources, dests, reorder=False)
+        self._stack.callback(graph.Free)
+        return graph, len(sources), len(dests)
+
+    def _all_receive(self) -> bool:
+        """Whether every agent has neighbours in every phase; neighbourhood collectives of Open MPI 5 hang otherwise."""
+        return all(len(phase.in_neighbors(i)) and len(phase.out_neighbors(i)) for phase in self.phases for i in range(self.n))
+
+    def check(self, each: Contender) -> None:
+        """Compare the results of the first calls with the exact ones.
+
+        Raises
+        ------
+        WrongResult
+            On every rank, if a result differs on any.
+        """
+        with each.within():
+            for k, (due, call) in enumerate(zip(each.due, cycle(each.calls))):
+                if each.out is not None:
+                    each.out.fill(np.nan)
+                given = call()
+                result = (given if each.out is None else each.out).reshape(self.x.shape)
+                parts = (slice(start, start + COLUMNS) for start in range(0, self.d, COLUMNS))
+                worst = np.max([np.abs(result[:, part] - self.rows(due, columns=part)).max() for part in parts])
+                worst = np.inf if np.isnan(worst) else worst
+                error, rank = self.comm.allreduce((float(worst), self.comm.rank), MPI.MAXLOC)
+                if not error <= 1e-12 * (1 + np.abs(self.base).max()) * self.n:
+                    raise WrongResult(f"{each.name}, {self.graph}, {size_name(8 * self.d)}, phase {k % self.period}: the result on "
+                                      f"rank {rank} differs from the dense product by {error:.2g}")
+
+    def measure(self, seconds: float) -> list[Timing]:
+        """The times of all contenders, block by block in turn, after each has been checked."""
+        with np.errstate(over="ignore", invalid="ignore"):      # a solver may diverge on a graph that is not for it
+            for each in self.contenders:
+                self.check(each)
+            share = seconds / len(self.contenders)
+            block = min(BLOCK_SECONDS, share / BLOCKS)
+            once = [sorted(self._block(each, self.period) for _ in range(3))[1] for each in self.contenders]
+            repeats = [self.period * max(1, int(block / max(one, 1e-8) / self.period)) for one in once]
+            blocks: list[list[float]] = []
+            start = time.perf_counter()
+            while len(blocks) < BLOCKS or (len(blocks) < MOST_BLOCKS and self.comm.bcast(time.perf_counter() - start < seconds)):
+                blocks.append([self._block(each, calls) for each, calls in zip(self.contenders, repeats)])
+        return [Timing(self.graph, 8 * self.d, each.name, calls, [round(1e6 * one, 4) for one in times], each.task, each.role)
+                for each, calls, times in zip(self.contenders, repeats, zip(*blocks))]
+
+    def _block(self, each: Contender, repeats: int) -> float:
+        """Seconds per call on the slowest rank."""
+        calls = islice(cycle(each.calls), repeats)
+        with each.within():
+            self.comm.Barrier()
+            start = time.perf_counter()
+            for call in calls:
+                call()
+            seconds = time.perf_counter() - start
+        return self.comm.allreduce(seconds / repeats, MPI.MAX)
+
+    def close(self) -> None:
+        """Free all communicators and rows; collective."""
+        self.contenders.clear()
+        self._stack.close()
+        gc.collect()
+
+
+class MixingCell(Cell):
+    """W(X) by each transport, the same by hand, an Allreduce, and the local limit."""
+
+    sizes = "8,64K,1M,16M"
+    graphs = "ring,exponential,one_peer_exponential"
+    fewest_ranks = 1
+
+    @classmethod
+    def arrays(cls, ranks: int, transports: int) -> int:
+        return 12 + 4 * transports + ranks
+
+    def _contenders(self) -> Iterator[Contender]:
+        comm, x, y = self.comm, self.x, self.y
+        yield Contender(LOCAL, [self._local(phase) for phase in self.phases], self.mixed, y, role=LOCAL)
+        for name in self.transports if comm.size > 1 else ["auto"]:
+            net = self._network(name)
+            label = f"W(X) {name}" if comm.size > 1 else "W(X)"
+            yield from self._mixings(label, net)
+            yield Contender(f"{label}, any array", [partial(net.mixer(self.topology), x, y)] * self.period, self.mixed, y)
+        if comm.size == 1:
+            return
+        yield self._allreduce()
+        term = aligned((self.d,))
+        weigh = [self._by_numpy(phase, term) for phase in self.phases]
+        if self._all_receive():
+            yield Contender(NEIGHBORHOOD, [self._neighborhood(*both) for both in zip(self.phases, weigh)], self.mixed, y, role=HAND)
+        yield Contender(BY_HAND, [self._isend_irecv(*both) for both in zip(self.phases, weigh)], self.mixed, y, role=HAND)
+
+    def _local(self, phase: Any) -> Callable[[], None]:
+        """One private copy and one fused weighted sum, of rows that are here already."""
+        weights, others = self._weights(phase)
         halo, copy, x, y = aligned((len(others), self.d)), aligned(self.x.shape), self.x, self.y
-        halo[:] = self.rows(np.eye(self.n), others)
+        halo[:] = self.rows(self.start, others)
 
         def call() -> None:
             np.copyto(copy, x)
             weighted_sum(weights, copy, halo, y)
         return call
 
-    def _by_numpy(self, phase: Any, halo: np.ndarray, term: np.ndarray) -> Callable[[], None]:
+    def _by_numpy(self, phase: Any, term: np.ndarray) -> Callable[[], None]:
         """The weighted sum as one writes it in NumPy, without allocating anything."""
         dense = phase.rows(self.lo, self.hi).toarray()[0]
         own, weights = dense[self.lo], dense[phase.in_neighbors(self.lo)].tolist()
-        x, y = self.x[0], self.y[0]
+        x, y, halo = self.x[0], self.y[0], self.halo
 
         def call() -> None:
             np.multiply(x, own, out=y)
@@ -211,79 +383,261 @@ class Cell:
                 np.add(y, term, out=y)
         return call
 
-    def _neighborhood(self, phase: Any, weigh: Callable[[], None], halo: np.ndarray) -> Callable[[], Any]:
-        sources, dests = phase.in_neighbors(self.lo).tolist(), phase.out_neighbors(self.lo).tolist()
-        graph = self.comm.Create_dist_graph_adjacent(sources, dests, reorder=False)
-        self._stack.callback(graph.Free)
-        x, arriving = [self.x, MPI.DOUBLE], [halo[:len(sources)], MPI.DOUBLE]
+    def _neighborhood(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
+        graph, receives, _ = self._graph(phase)
+        x, arriving = [self.x, MPI.DOUBLE], [self.halo[:receives], MPI.DOUBLE]
 
         def call() -> None:
             graph.Neighbor_allgather(x, arriving)
             weigh()
         return call
 
-    def _by_hand(self, phase: Any, weigh: Callable[[], None], halo: np.ndarray) -> Callable[[], Any]:
-        comm, x = self.comm, [self.x, MPI.DOUBLE]
-        arriving = [([row, MPI.DOUBLE], j) for row, j in zip(halo, phase.in_neighbors(self.lo).tolist())]
-        dests = phase.out_neighbors(self.lo).tolist()
+
+class NodesCell(Cell):
+    """W(X) with messages between nodes, against the same by hand with the package's own weighted sum."""
+
+    sizes = "8,64K,1M"
+
+    @classmethod
+    def arrays(cls, ranks: int, transports: int) -> int:
+        return 20 + ranks
+
+    def _contenders(self) -> Iterator[Contender]:
+        ranks_per_node = self._ranks_per_node()
+        if 1 < ranks_per_node < self.comm.size:
+            yield from self._mixings(f"W(X) {ranks_per_node} ranks a node", self._network("auto"))
+        yield from self._mixings("W(X) p2p", self._network("p2p"))
+        yield self._allreduce()
+        weigh = [self._by_kernel(phase) for phase in self.phases]
+        ways = {"Isend/Irecv + kernel": self._isend_irecv, "persistent requests + kernel": self._persistent}
+        if self._all_receive():
+            ways["Neighbor_alltoallv + kernel"] = self._alltoallv
+        for name, way in ways.items():
+            yield Contender(name, [way(*both) for both in zip(self.phases, weigh)], self.mixed, self.y, role=HAND)
+
+    def _ranks_per_node(self) -> int:
+        """The ranks of a node; pretended if all ranks are on one host."""
+        variable = "MPIDEC_RANKS_PER_NODE"
+        given = os.environ.get(variable)
+        if given:
+            return int(given) if given.isdigit() else 0         # Network refuses it with a message
+        node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        most = self.comm.allreduce(node.size, MPI.MAX)
+        node.Free()
+        if most < self.comm.size:
+            return most
+        os.environ[variable] = str(RANKS_PER_NODE)
+        self._stack.callback(os.environ.pop, variable, None)
+        return RANKS_PER_NODE
+
+    def _by_kernel(self, phase: Any) -> Callable[[], Any]:
+        weights, others = self._weights(phase)
+        return partial(weighted_sum, weights, self.x, self.halo[:len(others)], self.y)
+
+    def _persistent(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
+        requests = self._requests(phase, self.x)
 
         def call() -> None:
-            MPI.Request.Waitall([comm.Irecv(row, j) for row, j in arriving] + [comm.Isend(x, j) for j in dests])
+            MPI.Prequest.Startall(requests)
+            MPI.Request.Waitall(requests)
             weigh()
         return call
 
-    def check(self, each: Contender) -> None:
-        """Compare one mixing with each phase with the dense product.
+    def _alltoallv(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
+        graph, receives, sends = self._graph(phase)
+        d = self.d
+        sent = [self.x, ([d] * sends, [0] * sends), MPI.DOUBLE]
+        arriving = [self.halo[:receives], ([d] * receives, [d * j for j in range(receives)]), MPI.DOUBLE]
 
-        Raises
-        ------
-        WrongResult
-            On every rank, if it differs on any.
-        """
-        for k, (phase, call) in enumerate(zip(self.phases, each.calls)):
-            if each.out is not None:
-                each.out.fill(np.nan)
-            given = call()
-            mixed = given if each.out is None else each.out
-            if (k, each.total) not in self._due:
-                self._due[k, each.total] = self.rows(np.ones((self.n, self.n)) if each.total else phase.W.toarray())
-            worst = np.abs(mixed - self._due[k, each.total]).max()
-            worst = np.inf if np.isnan(worst) else worst
-            error, rank = self.comm.allreduce((float(worst), self.comm.rank), MPI.MAXLOC)
-            if not error <= 1e-12 * (1 + np.abs(self.base).max()) * self.n:
-                raise WrongResult(f"{each.name}, {self.graph}, {size_name(8 * self.d)}, phase {k}: the result on rank {rank} "
-                                  f"differs from the dense product by {error:.2g}")
+        def call() -> None:
+            graph.Neighbor_alltoallv(sent, arriving)
+            weigh()
+        return call
 
-    def measure(self, seconds: float) -> list[Timing]:
-        """The times of all contenders, block by block in turn, after each has been checked."""
-        for each in self.contenders:
-            self.check(each)
-        self._due.clear()
-        share = seconds / len(self.contenders)
-        block = min(BLOCK_SECONDS, share / BLOCKS)
-        once = [min(self._block(each, self.period) for _ in range(3)) for each in self.contenders]
-        repeats = [self.period * max(1, int(block / max(one, 1e-8) / self.period)) for one in once]
-        blocks: list[list[float]] = []
-        start = time.perf_counter()
-        while len(blocks) < BLOCKS or (len(blocks) < MOST_BLOCKS and self.comm.bcast(time.perf_counter() - start < seconds)):
-            blocks.append([self._block(each, count) for each, count in zip(self.contenders, repeats)])
-        return [Timing(self.graph, 8 * self.d, each.name, count, [round(1e6 * one, 4) for one in times])
-                for each, count, times in zip(self.contenders, repeats, zip(*blocks))]
 
-    def _block(self, each: Contender, repeats: int) -> float:
-        """Seconds per mixing on the slowest rank."""
-        calls = islice(cycle(each.calls), repeats)
-        self.comm.Barrier()
-        start = time.perf_counter()
-        for call in calls:
-            call()
-        return self.comm.allreduce((time.perf_counter() - start) / repeats, MPI.MAX)
+class StepsCell(Cell):
+    """One step of a solver as `solve` runs it, against the same equations by hand."""
 
-    def close(self) -> None:
-        """Free all communicators and rows; collective."""
-        self.contenders.clear()
-        self._stack.close()
-        gc.collect()
+    sizes = "64K,1M,8M"
+    fewest_ranks = 1
+
+    @classmethod
+    def arrays(cls, ranks: int, transports: int) -> int:
+        return 40 + ranks
+
+    def _contenders(self) -> Iterator[Contender]:
+        agents = np.arange(1, self.n + 1)
+        c = np.stack([np.sin(agents), np.cos(2 * agents)], axis=1)      # of the gradients
+        G = aligned(self.x.shape)
+        G[:] = self.rows(c)
+        net = self._network()
+        for solver, by_hand in ((DGD(STEP_SIZE), dgd), (ExactDiffusion(STEP_SIZE), exact_diffusion), (EXTRA(STEP_SIZE), extra),
+                                (GradientTracking(STEP_SIZE), gradient_tracking)):
+            name = type(solver).__name__
+            due = self._due(solver, c, [phase.W.toarray() for phase in self.phases])
+            yield Contender(f"{name}, solver.step", self._calls(self._steps(solver, G, net)), due, task=name,
+                            within=partial(as_in_solve, net, solver))
+            if self.comm.size > 1:
+                steps = by_hand(self._bind, self._copy(self.x), G, STEP_SIZE)
+                yield Contender(f"{name}, by hand", self._calls(steps), due, task=name, role=HAND)
+            if self.comm.size > 1 and by_hand is dgd:
+                steps = dgd_allreduce(self.comm, self._copy(self.x), G, STEP_SIZE)
+                due = self._due(solver, c, [np.full((self.n, self.n), 1 / self.n)])
+                yield Contender(f"{name}, Allreduce by hand", self._calls(steps), due, task=name, role=ALLREDUCE)
+
+    def _calls(self, steps: Iterator[np.ndarray]) -> list[Callable[[], np.ndarray]]:
+        return [partial(next, steps)] * self.period
+
+    def _steps(self, solver: Solver, G: np.ndarray, net: Network) -> Iterator[np.ndarray]:
+        W = net.mixer(self.topology)
+        s = solver.init(self.x, W.at(0))
+        for k in count():
+            s = solver.step(s, G, W.at(k))
+            yield s.X
+
+    def _due(self, solver: Solver, c: np.ndarray, matrices: list[np.ndarray]) -> list[np.ndarray]:
+        """The iterates of the first steps with gradients `c`, computed on the coefficients with dense matrices."""
+        due, s = [], solver.init(self.start, matrices[0].__matmul__)
+        for W in islice(cycle(matrices), max(STEPS, 2 * self.period)):
+            s = solver.step(s, c, W.__matmul__)
+            due.append(s.X)
+        return due
+
+    def _copy(self, x: np.ndarray) -> np.ndarray:
+        copy = aligned(x.shape)
+        copy[:] = x
+        return copy
+
+    def _bind(self, sent: np.ndarray, lazy: bool = False) -> list[Mixing]:
+        """A function for each phase that mixes the rows `sent`, with `W` or with (I + W) / 2, into its argument."""
+        return [self._mixing(phase, sent, lazy) for phase in self.phases]
+
+    def _mixing(self, phase: Any, sent: np.ndarray, lazy: bool) -> Mixing:
+        dense = phase.rows(self.lo, self.hi).toarray()[0]
+        if lazy:
+            dense = (np.eye(self.n)[self.lo] + dense) / 2
+        own, weights = dense[self.lo], dense[phase.in_neighbors(self.lo)].tolist()
+        requests, halo = self._requests(phase, sent), self.halo[:len(weights)]
+
+        def mix(out: np.ndarray) -> None:
+            MPI.Prequest.Startall(requests)
+            np.multiply(sent, own, out=out)
+            MPI.Request.Waitall(requests)
+            for weight, row in zip(weights, halo):
+                np.multiply(row, weight, out=row)
+                np.add(out, row, out=out)
+        return mix
+
+
+@contextmanager
+def as_in_solve(net: Network, solver: Solver) -> Iterator[None]:
+    """The contexts in which `solve` runs the steps of a solver."""
+    with ExitStack() as stack:
+        stack.enter_context(net.memory())
+        if solver.keeps_rows:
+            stack.enter_context(net._keeping_rows())
+        yield
+
+
+def dgd_allreduce(comm: MPI.Intracomm, X: np.ndarray, G: np.ndarray, a: float) -> Iterator[np.ndarray]:
+    """X+ = mean of X - a G over all agents, by hand."""
+    T = aligned(X.shape)
+    while True:
+        np.multiply(G, a, out=T)
+        np.subtract(X, T, out=T)
+        comm.Allreduce(T, X)
+        np.divide(X, comm.size, out=X)
+        yield X
+
+
+def dgd(bind: Bind, X: np.ndarray, G: np.ndarray, a: float) -> Iterator[np.ndarray]:
+    """X+ = W (X - a G), by hand."""
+    T = aligned(X.shape)
+    for W in cycle(bind(T)):
+        np.multiply(G, a, out=T)
+        np.subtract(X, T, out=T)
+        W(X)
+        yield X
+
+
+def exact_diffusion(bind: Bind, X: np.ndarray, G: np.ndarray, a: float) -> Iterator[np.ndarray]:
+    """Psi+ = X - a G, X+ = (I + W) / 2 (Psi+ + X - Psi), by hand."""
+    Psi, Phi = aligned(X.shape), aligned(X.shape)
+    Psi[:] = X
+    for lazy_W in cycle(bind(Phi, lazy=True)):
+        np.subtract(X, Psi, out=Phi)
+        np.multiply(G, a, out=Psi)
+        np.subtract(X, Psi, out=Psi)
+        np.add(Phi, Psi, out=Phi)
+        lazy_W(X)
+        yield X
+
+
+def extra(bind: Bind, X: np.ndarray, G: np.ndarray, a: float) -> Iterator[np.ndarray]:
+    """X+ = W X - a G - D, D+ = D + (X - W X) / 2, by hand."""
+    WX, D, T = aligned(X.shape), aligned(X.shape), aligned(X.shape)
+    D[:] = 0
+    for W in cycle(bind(X)):
+        W(WX)
+        np.subtract(X, WX, out=T)
+        np.multiply(G, a, out=X)
+        np.add(X, D, out=X)
+        np.subtract(WX, X, out=X)
+        np.multiply(T, 0.5, out=T)
+        np.add(D, T, out=D)
+        yield X
+
+
+def gradient_tracking(bind: Bind, X: np.ndarray, G: np.ndarray, a: float) -> Iterator[np.ndarray]:
+    """Y = W (Y + G - (G of the step before)), X+ = W (X - a Y), by hand; Y = G in the first step."""
+    Y, T, before = aligned(X.shape), aligned(X.shape), G
+    for k, W in enumerate(cycle(bind(T))):
+        if k == 0:
+            np.copyto(Y, G)
+        else:
+            np.add(Y, G, out=T)
+            np.subtract(T, before, out=T)
+            W(Y)
+        np.multiply(Y, a, out=T)
+        np.subtract(X, T, out=T)
+        W(X)
+        yield X
+
+
+class LocalCell(Cell):
+    """`neighbor_allreduce`, with the weights of the topology and with weights in each call."""
+
+    sizes = "8,64K,1M"
+
+    @classmethod
+    def arrays(cls, ranks: int, transports: int) -> int:
+        return 20 + 2 * ranks
+
+    def _contenders(self) -> Iterator[Contender]:
+        ways = {"topology": self._nothing, "pull": self._pull, "push": self._push, "push-pull": self._push_pull}
+        for name, arguments in ways.items():
+            net = self._network()                   # one each: a schedule moves on by one at each call
+            net.set_topology(self.topology)
+            calls = [partial(net.neighbor_allreduce, self.x[0], **arguments(phase)) for phase in self.phases]
+            yield Contender(f"neighbor_allreduce, {name}", calls, self.mixed)
+        yield self._allreduce()
+
+    def _nothing(self, phase: Any) -> dict[str, Any]:
+        return {}
+
+    def _pull(self, phase: Any) -> dict[str, Any]:
+        W, i = phase.W.toarray(), self.lo
+        return {"self_weight": W[i, i], "src_weights": {j: W[i, j] for j in phase.in_neighbors(i).tolist()}}
+
+    def _push(self, phase: Any) -> dict[str, Any]:
+        W, i = phase.W.toarray(), self.lo
+        return {"self_weight": W[i, i], "dst_weights": {j: W[j, i] for j in phase.out_neighbors(i).tolist()}}
+
+    def _push_pull(self, phase: Any) -> dict[str, Any]:
+        return {**self._pull(phase), "dst_weights": phase.out_neighbors(self.lo).tolist()}
+
+
+CELLS: dict[str, type[Cell]] = {"mixing": MixingCell, "nodes": NodesCell, "steps": StepsCell, "local": LocalCell}
 
 
 def machine(comm: MPI.Intracomm) -> dict[str, Any]:
@@ -322,20 +676,26 @@ def run(options: Options, comm: MPI.Intracomm) -> None:
     """Measure what `options` say; rank 0 prints and writes the results."""
     facts = machine(comm)
     say(comm, f"{facts['ranks']} rank{'s' * (comm.size > 1)} on {facts['hosts']} host{'s' * (facts['hosts'] > 1)} of "
-              f"{facts['cores']} cores, {facts['cpu']}, {facts['mpi'].split(',')[0]}, load {facts['load_average']}\n"
-              f"us: time of a mixing; /local: times the local limit; Allr/: how often it fits into an MPI_Allreduce")
+              f"{facts['cores']} cores, {facts['cpu']}, {facts['mpi'].split(',')[0]}, load {facts['load_average']}")
+    plan = {name: (options.graphs or cell.graphs.split(","), options.sizes or [size_of(text) for text in cell.sizes.split(",")])
+            for name, cell in CELLS.items() if name in options.groups and comm.size >= cell.fewest_ranks}
+    if not plan:
+        raise InputError(f"--rows {','.join(options.groups)} needs several ranks: mpirun -n 4 python -m mpidec.bench")
     if comm.size == 1:
-        say(comm, f"One process: there is nobody to send to, so this measures the mixing of {AGENTS_ALONE} agents in one process "
-                  "against the local limit alone; for the rest: mpirun -n 4 python -m mpidec.bench")
-    share = options.seconds / len(options.graphs) / len(options.sizes)
+        left_out = [name for name in options.groups if name not in plan]
+        say(comm, f"One process: the rows of {AGENTS_ALONE} agents in its memory, and no messages.  "
+                  + f"Left out: {', '.join(left_out)}.  " * bool(left_out) + "For the rest: mpirun -n 4 python -m mpidec.bench")
+    cells = sum(len(graphs) * len(sizes) for graphs, sizes in plan.values())
     rows: list[dict[str, Any]] = []
-    for graph in options.graphs:
-        for size in options.sizes:
-            room(size, comm, len(options.transports))
-            cell = Cell(graph, size // 8, options.transports, comm)
-            rows += ratios(cell.measure(share))
-            cell.close()
-        say(comm, "\n" + table(rows, graph))
+    for name, (graphs, sizes) in plan.items():
+        say(comm, f"\n\n{GROUPS[name].title}\n{legend(name)}")
+        for graph in graphs:
+            for size in sizes:
+                room(size, comm, CELLS[name].arrays(comm.size, len(options.transports)))
+                cell = CELLS[name](graph, size // 8, comm, options.transports)
+                rows += ratios(name, cell.measure(options.seconds / cells))
+                cell.close()
+            say(comm, "\n" + table(rows, name, graph))
     facts["load_average_after"] = _machine.load()
     if comm.rank == 0:
         if options.json:
@@ -344,12 +704,12 @@ def run(options: Options, comm: MPI.Intracomm) -> None:
             picture(options.plot, facts, rows)
 
 
-def room(size: int, comm: MPI.Intracomm, transports: int) -> None:
+def room(size: int, comm: MPI.Intracomm, arrays: int) -> None:
     """Refuse rows that would not fit into this host's memory; collective."""
-    rows = (12 + 4 * transports + comm.size) * comm.size
     free = comm.allreduce(_machine.memory() or sys.maxsize, MPI.MIN)
-    if rows * size > free:
-        raise InputError(f"--sizes: rows of {size_name(size)} on {comm.size} ranks take about {rows * size / 2**30:.1f} GB, "
+    need = arrays * comm.size * size
+    if need > free:
+        raise InputError(f"--sizes: rows of {size_name(size)} on {comm.size} ranks take about {need / 2**30:.1f} GB, "
                          f"{free / 2**30:.1f} GB are free: take smaller rows, or fewer transports")
 
 

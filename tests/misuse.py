@@ -1,9 +1,9 @@
-"""Wrong uses, one after the other, and a program that commits them on the ranks of one launch.
+"""Wrong uses of the package, and a program that commits a list of them in one launch.
 
-    mpirun -n 4 python tests/misuse.py TRANSPORT FIRST CASE...      prints one line of JSON a case: how each rank ended it
+    mpirun -n 4 python tests/misuse.py TRANSPORT FIRST CASE...      prints one line of JSON per case: the results on each rank
 
-A case is `kind:seed`: the seed draws the rank that goes wrong, in which call, and the rows.  All agents are neighbours, so that
-nobody may get a result from a call in which one rank does something else.
+A case is `where:kind:seed`: the seed draws the odd rank, the call in which it goes wrong, and the rows.  All agents are
+neighbours, so that no rank may get a result from a call in which the odd rank does something else.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ D = 6
 
 
 class Wrong(Exception):
-    """What is raised where a rank is to raise something."""
+    """Error of the case `raise`."""
 
 
 def fail() -> None:
@@ -41,13 +41,13 @@ ANYTHING = np.array(np.nan)                                 # any result will do
 
 
 def complete(n: int, seed: int) -> T.Topology:
-    """All are neighbours, with weights that the seed draws."""
+    """Complete graph with random weights."""
     W = np.random.default_rng([seed, n]).random((n, n)) + 0.1
     return T.from_weights(W / W.sum(axis=1, keepdims=True))
 
 
 class Mixing:
-    """One case: mixings over complete graphs, one of which one rank does otherwise."""
+    """Case of mixings over complete graphs: the odd rank does something else in one of them."""
 
     def __init__(self, kind: str, seed: int, transport: str):
         rng = np.random.default_rng([seed, WORLD.size])
@@ -60,7 +60,7 @@ class Mixing:
             self.transport = "p2p" if transport != "p2p" else "neighbor"
 
     def calls(self) -> Iterator[tuple[Callable[[], Any], np.ndarray | None]]:
-        """The calls of this rank, each with the right result; None where nobody may get one."""
+        """The calls of this rank, each with the right result; None where no rank may get one."""
         n = self.n + (self.kind == "agents" and self.me)
         self.net = net = mpidec.Network(n, transport=self.transport)
         schedule = T.cycle([complete(n, k) for k in range(3)])
@@ -88,7 +88,7 @@ class Mixing:
         return self.net.gather(x) if self.kind.startswith("gather") else self.net.mean(x)
 
     def otherwise(self, W: Any, V: Any, k: int, x: np.ndarray) -> Callable[[], Any]:
-        """What the odd rank does in place of `W.at(k)(x)`."""
+        """The call of the odd rank in place of `W.at(k)(x)`."""
         net, m = self.net, len(x)
         wide, others = np.concatenate([x, x], axis=1), [rank for rank in range(net.size) if rank != net.rank]
         ways: dict[str, Callable[[], Any]] = {
@@ -123,8 +123,8 @@ def in_order(first: Any, second: Any, x: np.ndarray) -> Any:
     return [one.wait() for one in pending]
 
 
-class Call:
-    """One case of the local-view calls: a random call, which one rank makes in another way."""
+class LocalCalls:
+    """Case of the local-view calls: random calls, one of which the odd rank makes in another way."""
 
     def __init__(self, kind: str, seed: int, transport: str):
         rng = np.random.default_rng([seed, WORLD.size])
@@ -164,16 +164,16 @@ class Call:
                 call = ENDS[self.kind]
             if wrong and self.kind == "more":
                 yield call, ANYTHING
-            if not (wrong and self.kind == "less"):         # what is one call more or less shows when the network is closed
+            if not (wrong and self.kind == "less"):         # one call more or less is found when the network is closed
                 yield call, ANYTHING if wrong or self.kind in ("more", "less") else expected
         yield net.close, ANYTHING
 
 
 
 def run(case: str, transport: str) -> list[Any]:
-    """Make the calls of a case on this rank: a list of what came of each, up to the first error."""
+    """Make the calls of a case on this rank: the outcome of each, up to the first error."""
     where, kind, seed = case.split(":")
-    program = {"mixing": Mixing, "local": Call}[where](kind, int(seed), transport)
+    program = {"mixing": Mixing, "local": LocalCalls}[where](kind, int(seed), transport)
     said: list[Any] = []
     calls = program.calls()
     while True:

@@ -214,7 +214,7 @@ class Standin:
             return flat
         return flat.queued(lambda X: widen(X, flat.format), format="<f4")
 
-    def unreal(self, rows, shape, format):
+    def from_real(self, rows, shape, format):
         assert rows.place == self.here
         dtype = flat_dtype(format)
         if dtype.kind == "c":
@@ -224,7 +224,7 @@ class Standin:
     def constant(self, values, place):
         return Array(np.array(values), values.dtype.str, place, self)
 
-    def joined(self, parts, axis):
+    def concatenate(self, parts, axis):
         return parts[0].queued(lambda *arrays: np.concatenate(arrays, axis), *parts[1:], format=parts[0].format)
 
     def zeros_like(self, rows):

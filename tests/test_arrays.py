@@ -19,7 +19,7 @@ from mpidec.arrays import devices, staging
 from mpidec.arrays import host as arrays
 from mpidec.arrays.formats import BFLOAT16, narrow, widen
 from mpidec.mixing import phase
-from mpidec.runtime import cuda_aware as gpu_mpi
+from mpidec.runtime import cuda_aware
 
 FORMATS = ["<f4", "<f8", "<c8", "<c16", "<f2", BFLOAT16]
 N = 7
@@ -42,7 +42,7 @@ def device(monkeypatch):
 @pytest.fixture(params=["staged", "aware"])
 def aware(request, monkeypatch):
     """Whether MPI is said to take device arrays (it takes the stand-in's, whose memory is the host's)."""
-    monkeypatch.setattr(phase, "gpu_mpi", lambda: (request.param == "aware", "the test says so"))
+    monkeypatch.setattr(phase, "cuda_aware", lambda: (request.param == "aware", "the test says so"))
     return request.param == "aware"
 
 
@@ -128,13 +128,13 @@ def test_the_current_stream_is_synchronized_and_pieces_take_turns(device):
         rows = X[net.lo:net.hi]
         device.switch(0)
         D, behind = device.array(rows), device.streams[0].add(lambda: None)
-        host, _, home = arrays.to_host(D)
+        host, _, restore = arrays.to_host(D)
         np.testing.assert_array_equal(host, rows)
         pieces = -(-rows.nbytes // 40)
         assert device.count("synchronize") == (pieces > 0) and device.count("out") == pieces
         assert max((size for kind, size in device.log if kind == "out"), default=40) == 40
         assert behind.number > device.streams[0].done               # another stream was left alone
-        back = home(host, "<f8")
+        back = restore(host, "<f8")
         host[...] = np.nan                                          # it may change at once
         assert device.count("in") == pieces
         np.testing.assert_array_equal(back.get(), rows)
@@ -178,7 +178,7 @@ def test_wrong_rows_on_a_device(device, aware):
     with network() as (W, _):
         with pytest.raises(ValueError, match="rows have shape"):
             W(device.array(np.ones((W.m + 1, 2))))
-        with pytest.raises(TypeError, match="rows are int64, expected floating-point"):
+        with pytest.raises(TypeError, match="rows have dtype int64, expected floating-point"):
             W(device.array(np.ones((W.m, 2), int)))
 
 
@@ -218,7 +218,7 @@ def test_ranks_with_and_without_device_rows(device, monkeypatch):
     """Either they meet, or they are told: nobody waits for ever."""
     X = stack()
     for aware in (False, True):
-        monkeypatch.setattr(phase, "gpu_mpi", lambda aware=aware: (aware, "the test says so"))
+        monkeypatch.setattr(phase, "cuda_aware", lambda aware=aware: (aware, "the test says so"))
         net = mpidec.Network(N, transport="p2p")
         W, rows = net.mixer(T.complete(N)), X[net.lo:net.hi]
         given = device.array(rows) if net.rank % 2 else rows
@@ -234,7 +234,7 @@ def test_ranks_with_and_without_device_rows(device, monkeypatch):
 
 def test_a_bad_choice_is_an_error(device, monkeypatch):
     monkeypatch.setenv("MPIDEC_GPU_MPI", "yes")
-    gpu_mpi.gpu_mpi.cache_clear()
+    cuda_aware.cuda_aware.cache_clear()
     with network() as (W, mine), pytest.raises(ValueError, match="MPIDEC_GPU_MPI is 'yes', expected one of auto, on, off"):
         W(device.array(stack()[mine]))
 
@@ -331,8 +331,8 @@ def test_bfloat16_is_rounded_as_torch_rounds():
 def test_tensors_are_not_copied():
     torch = pytorch()
     X = np.ones((4, 100))
-    rows, home = arrays.as_rows(torch.from_numpy(X), 4)
-    assert np.shares_memory(rows, X) and np.shares_memory(home(rows).numpy(), X)
+    rows, restore = arrays.as_rows(torch.from_numpy(X), 4)
+    assert np.shares_memory(rows, X) and np.shares_memory(restore(rows).numpy(), X)
     with mpidec.Network(5) as net:
         rows = net.empty(3, like=torch.ones(2, dtype=torch.float32))
         assert rows.dtype == torch.float32 and rows.shape == (net.m, 3)
@@ -354,8 +354,9 @@ def test_tensors_that_cannot_be_read():
     torch = pytorch()
     with network() as (W, _):
         rows = torch.ones((W.m, 2))
-        for wrong, said in [(rows.to("meta"), "lives on meta"), (rows.to_sparse(), "to_dense"), (rows.to(int), "rows are int64"),
-                            (rows.to(torch.bool), "rows are bool"), (rows.to(torch.float8_e5m2), "float8_e5m2, expected")]:
+        for wrong, said in [(rows.to("meta"), "is on device meta"), (rows.to_sparse(), "to_dense"),
+                            (rows.to(int), "rows have dtype int64"), (rows.to(torch.bool), "rows have dtype bool"),
+                            (rows.to(torch.float8_e5m2), "float8_e5m2, expected")]:
             with pytest.raises(TypeError, match=said):
                 W(wrong)
         with pytest.raises(ValueError, match="expected a C-contiguous array"):
@@ -366,7 +367,7 @@ def test_arrays_of_unknown_devices():
     class Foreign:
         __cuda_array_interface__ = {"shape": (1,)}              # noqa: RUF012
 
-    with pytest.raises(TypeError, match=r"Foreign on a device, expected one of cupy or torch: cupy\.asarray"):
+    with pytest.raises(TypeError, match=r"Foreign on a device, expected an array of cupy or torch: cupy\.asarray"):
         arrays.to_host(Foreign())
 
 
@@ -390,7 +391,7 @@ def test_torch_on_a_device_by_its_operations(format, monkeypatch):
     X, dtype = stack(shape=(3, 2), format=format), devices.torch_dtype(format)
     plain = lambda Z: (Z.float() if format == BFLOAT16 else Z).numpy()      # noqa: E731
     for aware in (False, True):
-        monkeypatch.setattr(phase, "gpu_mpi", lambda aware=aware: (aware, "the test says so"))
+        monkeypatch.setattr(phase, "cuda_aware", lambda aware=aware: (aware, "the test says so"))
         for topology in (T.exponential(N), T.star(N)):
             with network(N, topology, "p2p") as (W, mine):
                 tensor = torch.from_numpy(X[mine].copy()).to(dtype)
@@ -399,8 +400,8 @@ def test_torch_on_a_device_by_its_operations(format, monkeypatch):
                 np.testing.assert_array_equal(plain(Y), expected(W, X[mine], format))
                 assert W(tensor, out=out) is out and torch.equal(out, Y)
                 assert torch.equal(W([tensor, tensor[:, 0]])[1], Y[:, 0])
-                host, code, home = arrays.to_host(tensor)
-                assert torch.equal(home(host, code), tensor)
+                host, code, restore = arrays.to_host(tensor)
+                assert torch.equal(restore(host, code), tensor)
     with network(1100, T.ring(1100)) as (W, mine):
         Z = stack(1100, (2,), format)
         np.testing.assert_array_equal(plain(W(torch.from_numpy(Z[mine].copy()).to(dtype))), expected(W, Z[mine], format))
@@ -428,35 +429,35 @@ def test_cupy_by_what_is_called(format, aware, monkeypatch):
                 with pytest.raises(ValueError, match="overlaps"):
                     W(D, out=D)
             assert type(arrays.empty_like(D, (W.m, 3), None, np.empty)) is fake_cupy.ndarray
-            host, code, home = arrays.to_host(D)
+            host, code, restore = arrays.to_host(D)
             np.testing.assert_array_equal(host, X[mine])
-            np.testing.assert_array_equal(home(host, code).get(), X[mine])
+            np.testing.assert_array_equal(restore(host, code).get(), X[mine])
     assert cupy.cuda.get_current_stream().synchronized
 
 
 # -- does MPI take device arrays? -------------------------------------------------------------------------------------
 
 def test_who_is_asked_first(monkeypatch):
-    monkeypatch.setattr(gpu_mpi, "query", lambda: (True, "the library"))
-    assert gpu_mpi.verdict({"MPIDEC_GPU_MPI": "off"}) == (False, "MPIDEC_GPU_MPI=off")
-    assert gpu_mpi.verdict({"MPIDEC_GPU_MPI": "ON"}) == (True, "MPIDEC_GPU_MPI=on")
-    assert gpu_mpi.verdict({"MPIDEC_GPU_MPI": "auto"}) == gpu_mpi.verdict({}) == (True, "the library")
-    monkeypatch.setattr(gpu_mpi, "query", lambda: (False, "the library"))
-    assert gpu_mpi.verdict({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (False, "the library")
-    monkeypatch.setattr(gpu_mpi, "query", lambda: None)
-    assert gpu_mpi.verdict({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (True, "MPICH_GPU_SUPPORT_ENABLED=1")
-    assert gpu_mpi.verdict({"MPICH_GPU_SUPPORT_ENABLED": "0"})[0] is gpu_mpi.verdict({})[0] is None
+    monkeypatch.setattr(cuda_aware, "query_library", lambda: (True, "the library"))
+    assert cuda_aware.detect({"MPIDEC_GPU_MPI": "off"}) == (False, "MPIDEC_GPU_MPI=off")
+    assert cuda_aware.detect({"MPIDEC_GPU_MPI": "ON"}) == (True, "MPIDEC_GPU_MPI=on")
+    assert cuda_aware.detect({"MPIDEC_GPU_MPI": "auto"}) == cuda_aware.detect({}) == (True, "the library")
+    monkeypatch.setattr(cuda_aware, "query_library", lambda: (False, "the library"))
+    assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (False, "the library")
+    monkeypatch.setattr(cuda_aware, "query_library", lambda: None)
+    assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (True, "MPICH_GPU_SUPPORT_ENABLED=1")
+    assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "0"})[0] is cuda_aware.detect({})[0] is None
 
 
 def test_the_library_is_asked():
-    said = gpu_mpi.query()
+    said = cuda_aware.query_library()
     library = ctypes.CDLL(MPI.__file__)
     names = [name for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support") if hasattr(library, name)]
     assert said is None if not names else said[1] == names[0] and isinstance(said[0], bool)
 
 
 def test_what_mpi_is_handed():
-    rows = gpu_mpi.DeviceRows(1000, 5, 24, None)
+    rows = cuda_aware.DeviceRows(1000, 5, 24, None)
     whole = {"shape": (120,), "typestr": "|u1", "data": (1000, False), "strides": None, "version": 3}
     assert rows.__cuda_array_interface__ == whole
     part = rows[1:3].__cuda_array_interface__

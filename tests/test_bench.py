@@ -11,10 +11,11 @@ from mpidec import bench
 
 pytestmark = pytest.mark.launch
 TINY = ["--sizes=8,1K", "--seconds=0.2"]
+SOLVERS = ["DGD", "ExactDiffusion", "EXTRA", "GradientTracking"]
 BROKEN = """
 import sys
 from mpidec import bench
-right = bench.Cell._by_numpy
+right = bench.MixingCell._by_numpy
 
 def wrong(self, *args):
     weigh = right(self, *args)
@@ -23,8 +24,21 @@ def wrong(self, *args):
         self.y[0, -1] += 1e-9 * (self.comm.rank == 1)
     return call
 
-bench.Cell._by_numpy = wrong
-sys.exit(bench.main(["--sizes=64", "--seconds=0.1", "--graphs=ring"]))
+bench.MixingCell._by_numpy = wrong
+sys.exit(bench.main(["--rows=mixing", "--sizes=64", "--seconds=0.1", "--graphs=ring"]))
+"""
+BROKEN_STEP = """
+import sys
+from mpidec import bench
+right = bench.extra
+
+def extra(bind, X, G, a):
+    for k, X in enumerate(right(bind, X, G, a)):
+        X[0, 0] += 1e-9 * (k == 2)
+        yield X
+
+bench.extra = extra
+sys.exit(bench.main(["--rows=steps", "--sizes=64", "--seconds=0.1"]))
 """
 
 
@@ -33,27 +47,67 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_everything_is_measured_on_several_ranks(mpirun, tmp_path):
-    graphs = ["exponential", "one_peer_exponential"]
-    done = mpirun(3, ["-m", "mpidec.bench", *TINY, f"--graphs={','.join(graphs)}", "--json=bench.json"], cwd=tmp_path, check=True)
+def measured(mpirun, tmp_path, ranks: int, *arguments: str) -> tuple[dict, dict[tuple[str, int], dict[str, dict]], str]:
+    """What was written, its results by graph and size and then by contender, and what was printed."""
+    done = mpirun(ranks, ["-m", "mpidec.bench", *TINY, "--json=bench.json", *arguments], cwd=tmp_path, check=True)
     written = json.loads((tmp_path / "bench.json").read_text())
-    assert written["schema"] == "mpidec.bench/1"
-    assert {"cpu", "cores", "mpi", "mpi4py", "ranks", "hosts", "date", "load_average", "load_average_after",
-            "kernel_compiled"} <= written["machine"].keys() and written["machine"]["ranks"] == 3
     cells: dict[tuple[str, int], dict[str, dict]] = {}
     for row in written["results"]:
         cells.setdefault((row["graph"], row["bytes"]), {})[row["contender"]] = row
+        assert len(row["blocks_us"]) >= 9 and min(row["blocks_us"]) > 0
+        assert row["median_us"] == pytest.approx(np.median(row["blocks_us"]))
+        assert row["contender"] in done.stdout and row["graph"] in done.stdout
+    return written, cells, done.stdout
+
+
+def fastest(rows: dict[str, dict], *names: str) -> float:
+    return min(rows[name]["median_us"] for name in names)
+
+
+def test_all_mixings_are_measured_on_several_ranks(mpirun, tmp_path):
+    graphs = ["exponential", "one_peer_exponential"]
+    written, cells, _ = measured(mpirun, tmp_path, 3, "--rows=mixing", f"--graphs={','.join(graphs)}")
+    assert written["schema"] == "mpidec.bench/2"
+    assert {"cpu", "cores", "mpi", "mpi4py", "ranks", "hosts", "date", "load_average", "load_average_after",
+            "kernel_compiled"} <= written["machine"].keys() and written["machine"]["ranks"] == 3
     assert set(cells) == {(graph, size) for graph in graphs for size in (8, 1024)}
     own = {f"W(X) {name}, {rows}" for name in bench.TRANSPORTS if name != "auto"
            for rows in ("net.empty", "Y = W(X)", "any array")}
-    for (graph, _), rows in cells.items():
+    for rows in cells.values():
         assert set(rows) == own | {bench.LOCAL, bench.ALLREDUCE, bench.NEIGHBORHOOD, bench.BY_HAND}
         for row in rows.values():
-            assert len(row["blocks_us"]) >= 9 and min(row["blocks_us"]) > 0
-            assert row["median_us"] == pytest.approx(np.median(row["blocks_us"]))
+            assert row["group"] == "mixing"
             assert row["times_local_limit"] == pytest.approx(row["median_us"] / rows[bench.LOCAL]["median_us"])
+            assert row["times_hand"] == pytest.approx(row["median_us"] / fastest(rows, bench.NEIGHBORHOOD, bench.BY_HAND))
             assert row["faster_than_allreduce"] == pytest.approx(rows[bench.ALLREDUCE]["median_us"] / row["median_us"])
-            assert row["contender"] in done.stdout and graph in done.stdout
+
+
+def test_solver_steps_are_measured_against_the_same_by_hand(mpirun, tmp_path):
+    _, cells, printed = measured(mpirun, tmp_path, 2, "--rows=steps", "--graphs=exponential,one_peer_exponential")
+    assert len(cells) == 4 and "/hand" in printed and "/local" not in printed
+    for rows in cells.values():
+        both = {f"{name}, {how}" for name in SOLVERS for how in ("solver.step", "by hand")}
+        assert set(rows) == both | {"DGD, Allreduce by hand"}
+        for name, row in rows.items():
+            solver = name.partition(", ")[0]
+            assert row["group"] == "steps" and row["times_local_limit"] is None
+            assert row["times_hand"] == pytest.approx(row["median_us"] / rows[f"{solver}, by hand"]["median_us"])
+            assert row["faster_than_allreduce"] == (None if solver != "DGD" else pytest.approx(
+                rows["DGD, Allreduce by hand"]["median_us"] / row["median_us"]))
+
+
+def test_mixing_between_nodes_and_local_calls_are_measured(mpirun, tmp_path):
+    written, cells, _ = measured(mpirun, tmp_path, 3, "--rows=local,nodes", "--graphs=one_peer_exponential", "--plot=bench.png")
+    assert list(dict.fromkeys(row["group"] for row in written["results"])) == ["nodes", "local"]
+    hand = [f"{how} + kernel" for how in ("Isend/Irecv", "persistent requests", "Neighbor_alltoallv")]
+    nodes = {f"W(X) {where}, {rows}" for where in ("2 ranks a node", "p2p") for rows in ("net.empty", "Y = W(X)")}
+    local = {f"neighbor_allreduce, {how}" for how in ("topology", "pull", "push", "push-pull")}
+    for rows in cells.values():
+        assert set(rows) == nodes | {*hand, bench.ALLREDUCE} | local
+        assert rows["W(X) p2p, net.empty"]["times_hand"] == pytest.approx(
+            rows["W(X) p2p, net.empty"]["median_us"] / fastest(rows, *hand))
+        assert all(rows[name]["faster_than_allreduce"] > 0 and rows[name]["times_hand"] is None for name in local)
+    assert (tmp_path / "bench.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_a_wrong_contender_is_caught_before_it_is_timed(mpirun, tmp_path):
@@ -63,6 +117,12 @@ def test_a_wrong_contender_is_caught_before_it_is_timed(mpirun, tmp_path):
     assert done.stderr.count("differs") == 1
 
 
+def test_a_wrong_step_by_hand_is_caught_before_it_is_timed(mpirun, tmp_path):
+    done = mpirun(2, ["-c", BROKEN_STEP], cwd=tmp_path)
+    assert done.returncode == 1 and "solver.step  " not in done.stdout
+    assert "EXTRA, by hand, exponential, 64 B, phase 0: the result on rank" in done.stderr and "by 1e-09" in done.stderr
+
+
 def test_one_process_measures_what_it_can(capsys):
     pytest.importorskip("matplotlib")
     assert bench.main([*TINY, "--graphs=one_peer_exponential", "--json=one.json", "--plot=one.png"]) == 0
@@ -70,14 +130,17 @@ def test_one_process_measures_what_it_can(capsys):
     assert "One process" in out and "\nlocal limit" in out and f"\n{bench.ALLREDUCE}" not in out
     with open("one.json") as file:
         rows = json.load(file)["results"]
-    assert len(rows) == 2 * 4 and all(row["faster_than_allreduce"] is None for row in rows)
+    assert "Left out: nodes, local." in out
+    assert [row["group"] for row in rows] == ["mixing"] * 2 * 4 + ["steps"] * 2 * 4
+    assert all(row["faster_than_allreduce"] is row["times_hand"] is None for row in rows)
     with open("one.png", "rb") as picture:
         assert picture.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.parametrize("argument, said", [
     ("--sizes=9", "multiples of 8"), ("--sizes=1T", "multiples of 8"), ("--graphs=rung", "did you mean ring?"),
-    ("--transports=neighbour", "did you mean neighbor?"), ("--seconds=0", "time > 0"),
+    ("--transports=neighbour", "did you mean neighbor?"), ("--rows=step", "did you mean steps?"),
+    ("--rows=local,nodes", "needs several ranks"), ("--seconds=0", "time > 0"),
     ("--json=no/where.json", "cannot be written"), ("--wrong", "unrecognized"), ("--sizes=4096G", "take smaller rows")])
 def test_a_bad_argument_is_said(argument, said, capsys):
     assert bench.main([argument]) == 2

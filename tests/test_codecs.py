@@ -176,10 +176,10 @@ def test_packing_is_lossless(bits):
     (lambda: codec("topk"), "codec 'topk' is unknown: did you mean top_k"),
     (lambda: codec("zip"), "expected one of identity, float16"),
     (lambda: codec("top_k", fration=0.1), "did you mean fraction"), (lambda: codec("float16", k=1), "has no parameter 'k'"),
-    (lambda: codec(TopK(), k=3), "has its parameters already"), (lambda: codec(None), "codec None is unknown"),
-    (lambda: TopK(fraction=0), "fraction is 0"), (lambda: TopK(k=0), "k is 0, expected a whole number from 1"),
+    (lambda: codec(TopK(), k=3), "already has its parameters"), (lambda: codec(None), "codec None is unknown"),
+    (lambda: TopK(fraction=0), "fraction is 0"), (lambda: TopK(k=0), "k is 0, expected an integer from 1"),
     (lambda: RandK(fraction=1.5), "fraction is 1.5"), (lambda: TopK(fraction="a"), "fraction is 'a'"),
-    (lambda: QSGD(levels=200), "levels is 200, expected a whole number from 1 to 127"),
+    (lambda: QSGD(levels=200), "levels is 200, expected an integer from 1 to 127"),
     (lambda: QSGD(bucket=12), r"multiple of 8 \(e.g. 8\)"),
     (lambda: Blockwise8(block=0.5), "block is 0.5"), (lambda: RandK(seed=-1), "seed is -1")])
 def test_wrong_parameters_are_named(call, message):

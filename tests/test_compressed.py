@@ -158,7 +158,7 @@ def test_the_seed_reaches_the_codec(name):
             for W in (net.mixer(graph).compress(name, feedback=False, gamma=0.3, **given, **options),
                       net.mixer(graph).compress(made, feedback=False, gamma=0.3)):
                 np.testing.assert_allclose(W(X[own]), want, rtol=1e-12, atol=1e-12)
-        with pytest.raises(ValueError, match="has its parameters already, seed given"):
+        with pytest.raises(ValueError, match="already has its parameters, got seed"):
             net.mixer(graph).compress(codec(name), seed=3)
         net.mixer(graph).compress("float16", seed=3)        # draws nothing: the seed has no effect
 

@@ -14,7 +14,7 @@ from mpidec.arrays import devices
 from mpidec.arrays import host as arrays
 from mpidec.arrays.formats import BFLOAT16, narrow, widen
 from mpidec.mixing import phase
-from mpidec.runtime import cuda_aware as gpu_mpi
+from mpidec.runtime import cuda_aware
 
 pytestmark = pytest.mark.gpu
 
@@ -79,9 +79,9 @@ def kind(request):
 
 @pytest.fixture(params=["staged", "aware"])
 def aware(request, monkeypatch):
-    if request.param == "aware" and MPI.COMM_WORLD.size > 1 and not gpu_mpi.gpu_mpi()[0]:
-        pytest.skip(f"MPI takes no device arrays: {gpu_mpi.gpu_mpi()[1]}")
-    monkeypatch.setattr(phase, "gpu_mpi", lambda: (request.param == "aware", "the test says so"))
+    if request.param == "aware" and MPI.COMM_WORLD.size > 1 and not cuda_aware.cuda_aware()[0]:
+        pytest.skip(f"MPI takes no device arrays: {cuda_aware.cuda_aware()[1]}")
+    monkeypatch.setattr(phase, "cuda_aware", lambda: (request.param == "aware", "the test says so"))
 
 
 @pytest.mark.parametrize("transport", ["auto", "neighbor", "p2p"])
@@ -104,9 +104,9 @@ def test_device_rows_give_the_bits_of_the_host(kind, aware, format, transport):
 @pytest.mark.parametrize("size", [1, 1000, 3_000_001])
 def test_there_and_back(kind, size):
     X = np.random.default_rng(0).standard_normal(size)          # 24 MB: more pieces than buffers
-    host, format, home = arrays.to_host(kind.array(X, "<f8"))
+    host, format, restore = arrays.to_host(kind.array(X, "<f8"))
     np.testing.assert_array_equal(host, X)
-    back = home(host, format)
+    back = restore(host, format)
     host[...] = 0
     np.testing.assert_array_equal(kind.host(back), X)
 

@@ -1,4 +1,4 @@
-"""Wrong uses of all kinds on one rank: an error that names both sides, or a report who waits for whom; never a wrong number."""
+"""Wrong use on one rank: an error that names both sides, or a report of which rank waits for which; never a wrong number."""
 
 import json
 import re
@@ -19,7 +19,7 @@ REPORT = re.compile(r"\[rank \d+\].*wait(s|ed) .*(rank|neighbours).*")
 
 
 def ended(case: str, ends: list) -> str:
-    """What is wrong with how the ranks ended a case that all of them survived."""
+    """Complaint about the outcome of a case that all ranks survived; empty if there is none."""
     errors = [(rank, *what) for rank, (_, _, said) in enumerate(ends) for what in said if isinstance(what, list)]
     odd, when, _ = ends[0]
     results = [[what if isinstance(what, str) else what[0] for what in said] for _, _, said in ends]
@@ -36,7 +36,7 @@ def ended(case: str, ends: list) -> str:
 
 
 def aborted(case: str, status: int, err: str) -> str:
-    """What is wrong with how a launch ended that did not survive a case."""
+    """Complaint about a launch that a case ended; empty if there is none."""
     kind = case.split(":")[1]
     if status == 0:
         return f"{case}: exit status 0 without an end"
@@ -46,11 +46,11 @@ def aborted(case: str, status: int, err: str) -> str:
         return "" if "Wrong: this rank fails" in err else f"{case}: the error is not shown: {err}"
     report = REPORT.search(err)
     return "" if report and re.search(r"W\(X\)|call \d+|exchange|mean|gather|agree|barrier|mixer|close|Network", report[0]) else \
-        f"{case}: exit status {status} without a report of who waits for whom in which call:\n{err[:1500]}"
+        f"{case}: exit status {status} without a report of which rank waits for which in which call:\n{err[:1500]}"
 
 
 def commit(mpirun, n: int, transport: str, cases: list[str]) -> None:
-    """Commit all cases, in as many launches as they take; whatever is wrong with the ends of any."""
+    """Commit all cases, in as many launches as they take."""
     complaints, left = [], list(cases)
     while left:
         try:

@@ -100,7 +100,7 @@ def test_the_command_line(settings, words, tmp_path, capfd):
 @pytest.mark.parametrize("flags, words", [
     (["--set", "mixing.codec=topk"], "did you mean top_k"),
     (["--set", "mixing.codec=top_k", "--set", "mixing.fracton=1"], "did you mean fraction"),
-    (["--set", "mixing.method=fastmix"], "of no use without mixing.accelerate"),
+    (["--set", "mixing.method=fastmix"], "has no effect without mixing.accelerate"),
     (["--set", "mixing.codec=top_k", "--topology", "one_peer_exponential"], "same neighbours at every step"),
     (["--set", "mixing.accelerate=2", "--solver", "relaysgd"], "a row of its own to each neighbour")])
 def test_the_command_line_refuses(flags, words, tmp_path, capfd):

@@ -324,3 +324,36 @@ def test_torch_tensors_come_back_as_torch_tensors():
         Y = net.mixer(T.complete(4))(X)
         assert isinstance(Y, torch.Tensor)
         assert Y.tolist() == [[3.0, 4.0]] * net.m
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("topology", [T.from_weights(np.eye(3), connected=False), T.from_weights(np.eye(1500), connected=False),
+                                      T.from_weights([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], connected=False)])
+def test_agents_without_neighbours_keep_the_sign_of_zeros(monkeypatch, topology):
+    """With the compiled kernel and without it."""
+    for compiled in (kernel._kernel, None):
+        monkeypatch.setattr(kernel, "_kernel", compiled)
+        with mpidec.Network(topology.n, comm=MPI.COMM_SELF) as net:
+            Y = net.mixer(topology)(np.full((topology.n, 2), -0.0))
+            assert np.signbit(Y[-1]).all()
+
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_refusal_that_is_heard_late_keeps_the_ranks_in_step():
+    """Rank 0 only sends to rank 1, and hears in its next mixing that the rows before were refused."""
+    with mpidec.Network(transport="shared") as net:
+        if net._memory is None:
+            pytest.skip("memory cannot be shared here")
+        weights = np.eye(net.n)
+        weights[1, :2] = 0.5
+        W, raised = net.mixer(T.from_weights(weights, connected=False)), []
+        for k in range(8):
+            try:
+                Y = W(np.full((1, 3 + (k == 2 and net.rank == 1)), float(k)))
+                np.testing.assert_array_equal(Y, np.full((1, 3), float(k)))
+            except ValueError as error:
+                raised.append((k, str(error)))
+            net.barrier()
+        assert len(raised) == (1 if net.rank < 2 else 0)
+        assert all("rank 0" in text and "rank 1" in text and "mixing 3" in text for _, text in raised)

@@ -187,7 +187,7 @@ def test_an_output_that_cannot_be_written_to(transport, ranks):
     x = np.full((net.m, 2), float(net.rank))
     W(x)
     out.flags.writeable = not odd
-    with pytest.raises(ValueError, match="read-only" if odd else "gave up|read-only"):
+    with pytest.raises(ValueError, match="written to" if odd else "gave up|written to"):
         W(x, out=out)
     for k in range(3):
         if transport == "shared" or net.size == 1:
@@ -225,7 +225,7 @@ def test_an_overdue_mixing_is_completed_also_before_wrong_rows():
         pending = W.start(np.full((1, 2), float(net.rank)))
         for _ in range(63):
             W(np.ones((1, 2)))
-        with pytest.raises(TypeError, match="rows are int64"):
+        with pytest.raises(TypeError, match="int64"):
             W(np.ones((1, 2), int))
         np.testing.assert_allclose(pending.wait(), np.full((1, 2), (net.n - 1) / 2))
         works(net)

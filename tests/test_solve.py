@@ -280,7 +280,7 @@ def test_a_checkpoint_without_the_memory_resumes_with_a_warning(comm, shared_tmp
             assert "memory.0_3_d" in file["checkpoint"]
             del file["checkpoint/memory.0_3_d"]
     comm.Barrier()
-    with pytest.warns(RuntimeWarning, match="step 10 holds no memory of the error feedback") if comm.rank == 0 else nullcontext():
+    with pytest.warns(RuntimeWarning, match="step 10 contains no error feedback memory") if comm.rank == 0 else nullcontext():
         assert solved(comm, solver, T.ring, 25, mpidec.Record(path, resume=True), mixing).steps == 25
 
 
@@ -301,7 +301,7 @@ def test_a_resume_that_does_not_fit_leaves_the_file_as_it_was(comm, shared_tmp, 
 
 @pytest.mark.parametrize("mixing", [lambda W: None, lambda W: W.at(0), lambda W: W.topology])
 def test_a_mixing_that_returns_no_mixer_is_refused(net, mixing):
-    with pytest.raises(TypeError, match="expected a mixer made of its argument"):
+    with pytest.raises(TypeError, match="expected a mixer derived from its argument"):
         mpidec.solve(problem_of(net)[0], S.DGD(0.02), T.ring(N), steps=1, net=net, mixing=mixing)
 
 
@@ -332,15 +332,15 @@ def test_a_schedule_of_period_1_is_static_for_every_solver(comm, solver, schedul
 
 
 WRONG = [
-    ({"steps": -1}, ValueError, "steps is -1, expected a whole number >= 0"),
+    ({"steps": -1}, ValueError, "steps is -1, expected an integer >= 0"),
     ({"steps": 2.5}, ValueError, "steps is 2.5"),
-    ({"every": 0}, ValueError, "every is 0, expected a whole number >= 1"),
+    ({"every": 0}, ValueError, "every is 0, expected an integer >= 1"),
     ({"seed": "x"}, ValueError, "seed is 'x'"),
-    ({"x0": np.zeros(D + 1)}, ValueError, r"x0 has shape \(4,\), expected \(3,\), the same for every agent, or \(6, 3\)"),
+    ({"x0": np.zeros(D + 1)}, ValueError, r"x0 has shape \(4,\), expected \(3,\), common to all agents, or \(6, 3\)"),
     ({"x0": np.zeros((N - 1, D))}, ValueError, "x0 has shape"),
-    ({"x0": [0, np.nan, 0]}, ValueError, "x0 has 1 entries that are not finite"),
+    ({"x0": [0, np.nan, 0]}, ValueError, "x0 is not finite in 1 of 3 entries"),
     ({"x0": "zeros"}, ValueError, "expected numbers of shape"),
-    ({"stop": {"eror": 1}}, ValueError, "stop names the metric 'eror', expected one of"),
+    ({"stop": {"eror": 1}}, ValueError, "stop: unknown metric 'eror', expected one of"),
     ({"stop": {"error": "small"}}, ValueError, "expected a finite number"),
     ({"stop": 1e-8}, TypeError, "expected a mapping"),
 ]
@@ -355,7 +355,7 @@ def test_wrong_use_is_told_on_every_rank(net, options, error, words):
 
 def test_the_wrong_number_of_local_agents(net):
     problem = mpidec.problems.LeastSquares(np.zeros((net.m + 1, 2, D)), np.zeros((net.m + 1, 2)))
-    with pytest.raises(ValueError, match=r"rank 0: the problem holds .* agents, this rank hosts .*A\[net.lo:net.hi\]"):
+    with pytest.raises(ValueError, match=r"rank 0: the problem has .* agents, but this rank hosts .*A\[net.lo:net.hi\]"):
         mpidec.solve(problem, S.DGD(0.1), T.ring(N), net=net, steps=3)
 
 

@@ -10,6 +10,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import solvers as S
 from mpidec import topology as T
+from mpidec.kernels.descent import descend
 from mpidec.solvers import base
 
 D = 4
@@ -297,13 +298,16 @@ def test_zeros_are_made_by_the_module_of_the_array():
     assert zeros.tolist() == [[0.0]] * 3
 
 
-def test_descend_has_the_bits_of_the_formula():
+@pytest.mark.parametrize("columns", [1, 7, 200])                      # 200: in one pass where there is a compiled kernel
+def test_descend_has_the_bits_of_the_formula(columns):
     rng = np.random.default_rng(0)
-    X, G = (rng.standard_normal((50, 7)) * 10.0 ** rng.integers(-12, 12, (50, 7)) for _ in range(2))
+    shape = (50, columns)
+    X, G = (rng.standard_normal(shape) * 10.0 ** rng.integers(-12, 12, shape) for _ in range(2))
     X[:3], G[:3] = np.array([[0.0], [-0.0], [1e-320]]), np.array([[0.0], [-0.0], [-1e-320]])
     for a in (0.1, 0, 3e-300):
-        assert base.descend(X, a, G).tobytes() == (X - a * G).tobytes()
-        assert base.descend(X.astype("f"), a, G.astype("f")).tobytes() == (X.astype("f") - a * G.astype("f")).tobytes()
+        assert descend(X, a, G).tobytes() == (X - a * G).tobytes()
+        assert descend(X[:, ::-1], a, G).tobytes() == (X[:, ::-1] - a * G).tobytes()
+        assert descend(X.astype("f"), a, G.astype("f")).tobytes() == (X.astype("f") - a * G.astype("f")).tobytes()
 
 
 class Watched:

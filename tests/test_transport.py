@@ -67,7 +67,7 @@ def make(kind, comm, topology):
     plan, row_type = Plan(topology, Partition(comm.size, comm.size), comm.rank), RowTypes()
     if kind is NeighborCollective:
         return kind(comm, row_type, plan.halo_route), plan, row_type
-    return kind(comm, row_type, plan, True), plan, row_type
+    return kind(comm, row_type, plan), plan, row_type
 
 
 @pytest.mark.parametrize("d", [1, LARGE])
@@ -86,13 +86,10 @@ def test_messages_bring_the_halo(comm, kind, topology, d):
     row_type.free()
 
 
-@pytest.mark.parametrize("kind", [NeighborCollective, PointToPoint])
 @pytest.mark.parametrize("topology", [T.ring, T.complete, T.exponential])
-def test_a_persistent_exchange_is_started_again_and_again(comm, kind, topology):
-    messages, plan, row_type = make(kind, comm, topology(comm.size))
-    if not messages.persistent or (kind is NeighborCollective and "Open MPI" in LIBRARY and comm.size == 1):
-        pytest.skip("this library has no persistent neighbourhood collectives here")
-    exchange = PersistentExchange(messages, plan.halo_route, 1, 3, len(plan.halo), np.dtype(float))
+def test_a_persistent_exchange_is_started_again_and_again(comm, topology):
+    messages, plan, row_type = make(PointToPoint, comm, topology(comm.size))
+    exchange = PersistentExchange(messages, plan.halo_route, 3, len(plan.halo), np.dtype(float))
     places = [np.empty((1, 3)) for _ in range(persistent_module._PLACES + 3)]       # more than are kept
     for k in range(5 * len(places)):
         X = places[k % len(places)]
@@ -128,17 +125,6 @@ def test_where_collectives_are_known_to_be_broken_messages_are_chosen():
         whole(X), star(X)
         assert [type(one) for one in messages_of(whole)] == [NeighborCollective]
         assert [type(one) for one in messages_of(star)] == [PointToPoint if "Open MPI" in LIBRARY else NeighborCollective]
-
-
-@pytest.mark.mpi(min_size=2)
-def test_a_library_without_persistent_collectives(monkeypatch):
-    monkeypatch.setattr(messages_module, "persistent_collectives", lambda: False)
-    with mpidec.Network(transport="neighbor") as net:
-        X, mine = rows(net, 4)
-        W = net.mixer(T.ring(net.n)).at(0)
-        for _ in range(3):
-            check(net, W(mine), W.topology.W, X)
-        assert not exchanges_of(W)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -262,8 +248,7 @@ def test_many_shapes_and_dtypes(transport):
 # Requests, memory
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_requests_are_made_once_and_freed(transport, monkeypatch):
+def test_requests_are_made_once_and_freed(monkeypatch):
     made = []
 
     def recorded(name, kind):
@@ -275,11 +260,8 @@ def test_requests_are_made_once_and_freed(transport, monkeypatch):
             return requests
         monkeypatch.setattr(kind, name, bind)
 
-    if transport == "p2p":
-        recorded("bind_receives", PointToPoint), recorded("bind_sends", PointToPoint)
-    else:
-        recorded("bind", NeighborCollective)
-    with mpidec.Network(transport=transport) as net:
+    recorded("bind_receives", PointToPoint), recorded("bind_sends", PointToPoint)
+    with mpidec.Network(transport="p2p") as net:
         W = net.mixer(T.one_peer_exponential(net.n))
         mine, counts = np.ones((1, 3)), []
         for k in range(20 * W.topology.period):
@@ -295,7 +277,7 @@ def test_requests_of_a_mixer_that_is_dropped_are_freed(monkeypatch):
     made, original = [], PointToPoint.bind_sends
     monkeypatch.setattr(PointToPoint, "bind_sends", lambda self, *args: made.extend(some := original(self, *args)) or some)
     messages, plan, row_type = make(PointToPoint, WORLD, T.complete(WORLD.size))
-    exchange = PersistentExchange(messages, plan.halo_route, 1, 3, len(plan.halo), np.dtype(float))
+    exchange = PersistentExchange(messages, plan.halo_route, 3, len(plan.halo), np.dtype(float))
     X = np.ones((1, 3))
     MPI.Request.Waitall(exchange.start(X))
     WORLD.Barrier()
@@ -310,7 +292,7 @@ def test_requests_of_a_mixer_that_is_dropped_are_freed(monkeypatch):
 def test_receives_that_are_under_way_are_not_freed():
     """An exchange that an exception has left is kept: MPI may still write to its halo."""
     messages, plan, row_type = make(PointToPoint, WORLD, T.complete(WORLD.size))
-    exchange = PersistentExchange(messages, plan.halo_route, 1, 3, len(plan.halo), np.dtype(float))
+    exchange = PersistentExchange(messages, plan.halo_route, 3, len(plan.halo), np.dtype(float))
     receives, X = list(exchange._receives), np.ones((1, 3))
     requests = exchange.start(X)
     exchange.abandon()

@@ -1,1 +1,1 @@
-"""NumPy, PyTorch and CuPy arrays behind one small protocol."""
+"""Arrays of NumPy, PyTorch and CuPy behind one small protocol."""

@@ -1,8 +1,8 @@
-"""Arrays on a device behind one small protocol, with CuPy arrays and PyTorch's CUDA tensors as its two kinds.
+"""Device arrays (CuPy arrays, PyTorch CUDA tensors) behind one small protocol.
 
-Work on a device is queued on a stream.  Everything here is queued on the stream that is current where the array lives, as the
-library's own operations are: an array that is handed in must have been made on that stream (or that stream wait for it), and
-an array that comes out is ready for the operations that follow on it.
+Work on a device is queued on a stream.  All operations here are queued on the current stream of the device that holds the array,
+like the library's own operations.  An input array must have been made on that stream (or the stream must wait for it); a result is
+ready for the operations that follow on the same stream.
 """
 
 from __future__ import annotations
@@ -19,69 +19,80 @@ from .formats import BFLOAT16, working
 
 
 class Event(Protocol):
-    """A mark on a stream."""
+    """Event recorded on a stream."""
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Wait until all work queued before the event is done."""
 
 
 class Device(Protocol):
-    """One library's arrays on a device.  A place is where in the machine an array lives; a format is the dtype of its numbers,
-    as NumPy writes it, or "bfloat16"."""
+    """Device arrays of one library.
+
+    A `place` identifies the device that holds an array, in the library's own terms; a `format` is the dtype of the entries, in
+    NumPy's notation (`"<f4"`), or `"bfloat16"`.
+    """
 
     name: str
 
     def matches(self, families: set[str], X: Any) -> bool:
-        """Whether X is such an array, given the packages of its class and of its bases."""
+        """Whether `X` is an array of this library on a device; `families` are the packages of its class and base classes."""
 
-    def format(self, X: Any) -> str: ...
+    def format(self, X: Any) -> str:
+        """The format of the entries."""
 
-    def place(self, X: Any) -> Any: ...
+    def place(self, X: Any) -> Any:
+        """The device that holds `X`."""
 
     def span(self, X: Any) -> tuple[int, int]:
-        """The first address of the array's memory, and the one behind the last."""
+        """Address range `(begin, end)` of the array's memory."""
 
     def on(self, place: Any) -> AbstractContextManager[Any]:
-        """Make a place the current one."""
+        """Context in which `place` is the current device."""
 
     def synchronize(self, place: Any) -> None:
-        """Wait for all that is queued on the current stream of a place."""
+        """Wait for all work queued on the current stream of `place`."""
 
     # Copies
 
-    def empty(self, shape: Sequence[int], format: str, place: Any) -> Any: ...
+    def empty(self, shape: Sequence[int], format: str, place: Any) -> Any:
+        """Uninitialized array on a device."""
 
     def bytes(self, X: Any) -> Any:
-        """All of X as bytes, one-dimensional; a copy, which is queued, where X is not contiguous."""
+        """The memory of `X` as a 1-D array of bytes; a queued copy if `X` is not contiguous."""
 
     def pinned(self, nbytes: int) -> tuple[Any, np.ndarray]:
-        """Pinned host memory, as this library writes it and as NumPy does."""
+        """Pinned host memory, as an object of this library and as a NumPy array."""
 
     def copy_out(self, part: Any, buffer: Any) -> Event:
-        """Queue a copy of bytes to pinned memory."""
+        """Queue a copy of bytes from the device to pinned memory."""
 
     def copy_in(self, part: Any, buffer: Any) -> Event:
-        """Queue a copy of pinned memory to bytes."""
+        """Queue a copy of bytes from pinned memory to the device."""
 
     # Arithmetic
 
     def flat(self, X: Any) -> Any:
-        """X as a contiguous matrix, a row for each row."""
+        """`X` as a contiguous matrix with one row per row of `X`."""
 
     def real(self, flat: Any) -> Any:
-        """The numbers of a contiguous matrix in the precision of the arithmetic, the parts of complex ones side by side."""
+        """Contiguous matrix as real numbers of the working precision: float16 and bfloat16 become float32, complex entries become
+        pairs of real ones."""
 
-    def unreal(self, rows: Any, shape: Sequence[int], format: str) -> Any:
-        """The inverse of `flat` and `real`."""
+    def from_real(self, rows: Any, shape: Sequence[int], format: str) -> Any:
+        """Inverse of `flat` followed by `real`: an array of this shape and format."""
 
-    def constant(self, values: np.ndarray, place: Any) -> Any: ...
+    def constant(self, values: np.ndarray, place: Any) -> Any:
+        """Copy of a NumPy array on a device."""
 
-    def joined(self, parts: Sequence[Any], axis: int) -> Any: ...
+    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
+        """The parts, joined along an axis."""
 
-    def zeros_like(self, rows: Any) -> Any: ...
+    def zeros_like(self, rows: Any) -> Any:
+        """Array of zeros of the same shape and dtype on the same device."""
 
 
 class CuPy:
-    """`cupy.ndarray`; a place is the number of a device."""
+    """Arrays of class `cupy.ndarray`; a place is a device number."""
 
     name = "cupy"
 
@@ -142,7 +153,7 @@ class CuPy:
     def real(self, flat: Any) -> Any:
         return flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat.astype(working(flat.dtype.str), copy=False)
 
-    def unreal(self, rows: Any, shape: Sequence[int], format: str) -> Any:
+    def from_real(self, rows: Any, shape: Sequence[int], format: str) -> Any:
         dtype = np.dtype(format)
         return (rows.view(dtype) if dtype.kind == "c" else rows.astype(dtype, copy=False)).reshape(tuple(shape))
 
@@ -151,7 +162,7 @@ class CuPy:
         with self.on(place):
             return cupy.asarray(values)
 
-    def joined(self, parts: Sequence[Any], axis: int) -> Any:
+    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
         import cupy
         return cupy.concatenate(parts, axis=axis)
 
@@ -161,7 +172,7 @@ class CuPy:
 
 
 class Torch:
-    """`torch.Tensor` on a CUDA device; a place is a `torch.device`."""
+    """Tensors of class `torch.Tensor` on a CUDA device; a place is a `torch.device`."""
 
     name = "torch"
     kind = "cuda"
@@ -223,7 +234,7 @@ class Torch:
             return torch.view_as_real(flat).reshape(flat.shape[0], 2 * flat.shape[1])
         return flat.to(torch.float32) if flat.element_size() == 2 else flat
 
-    def unreal(self, rows: Any, shape: Sequence[int], format: str) -> Any:
+    def from_real(self, rows: Any, shape: Sequence[int], format: str) -> Any:
         import torch
         dtype = torch_dtype(format)
         if dtype.is_complex:
@@ -234,7 +245,7 @@ class Torch:
         import torch
         return torch.from_numpy(np.ascontiguousarray(values)).to(place)
 
-    def joined(self, parts: Sequence[Any], axis: int) -> Any:
+    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
         import torch
         return torch.cat(list(parts), dim=axis)
 
@@ -247,7 +258,7 @@ KNOWN: list[Device] = [CuPy(), Torch()]
 
 
 def families(X: Any) -> set[str]:
-    """The packages that the class of X and its bases come from."""
+    """Names of the packages that define the class of `X` and its base classes."""
     return _packages(type(X))  # type: ignore[arg-type]
 
 
@@ -257,7 +268,7 @@ def _packages(kind: type) -> set[str]:
 
 
 def device_of(X: Any) -> Device | None:
-    """The kind of device array that X is, if it is one."""
+    """The library and device kind of `X`; None if `X` is not a device array."""
     if isinstance(X, np.ndarray):
         return None
     names = families(X)
@@ -265,7 +276,7 @@ def device_of(X: Any) -> Device | None:
 
 
 def plain(X: Any) -> Any:
-    """The numbers of a tensor: no gradient, no lazy conjugation or sign."""
+    """The tensor detached from autograd, with lazy conjugation and negation applied."""
     return X.detach().resolve_conj().resolve_neg()
 
 
@@ -282,17 +293,17 @@ def _torch_format(dtype: Any) -> str:
     try:
         return np.dtype(name).str
     except TypeError:
-        raise TypeError(f"the tensor is {name}, expected a dtype that NumPy has, or bfloat16: x.float()") from None
+        raise TypeError(f"the tensor has dtype {name}, expected one that NumPy supports, or bfloat16: x.float()") from None
 
 
 def torch_dtype(format: str) -> Any:
-    """PyTorch's dtype of a format."""
+    """The PyTorch dtype of a format."""
     import torch
     return getattr(torch, format if format == BFLOAT16 else np.dtype(format).name)
 
 
 def extent(address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
-    """The first address of an array's memory, and the one behind the last.
+    """Address range `(begin, end)` of the memory of an array.
 
     Examples
     --------

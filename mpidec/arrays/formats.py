@@ -1,4 +1,4 @@
-"""Formats of numbers: what NumPy calls them (`"<f4"`), or `"bfloat16"`, whose bits it carries as uint16."""
+"""Formats of array entries: the dtype in NumPy's notation (`"<f4"`), or `"bfloat16"`, whose bits are stored as uint16."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ BFLOAT16 = "bfloat16"
 
 
 def flat_dtype(format: str) -> np.dtype:
-    """The NumPy dtype that carries a format."""
+    """The NumPy dtype that stores a format."""
     return np.dtype(np.uint16 if format == BFLOAT16 else format)
 
 
 def working(format: str) -> np.dtype:
-    """The NumPy dtype of the arithmetic on a format: float32 for the 16-bit formats, else their own."""
+    """The NumPy dtype in which sums are computed: float32 for the 16-bit formats, otherwise the format itself."""
     return np.dtype(np.float32 if format == BFLOAT16 or np.dtype(format) == np.float16 else format)
 
 
 def widen(bits: np.ndarray, format: str) -> np.ndarray:
-    """Numbers as they travel in the precision of the arithmetic.
+    """Stored entries converted to the working precision.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def widen(bits: np.ndarray, format: str) -> np.ndarray:
 
 
 def narrow(values: np.ndarray, format: str) -> np.ndarray:
-    """Numbers in the precision of the arithmetic, rounded to the nearest (ties to even) of the format."""
+    """Entries of the working precision rounded to a format (to nearest, ties to even)."""
     if format != BFLOAT16:
         return values.astype(format, copy=False)
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)

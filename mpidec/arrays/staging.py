@@ -1,6 +1,6 @@
-"""Device arrays to the host and back, in pieces, through pinned host memory.
+"""Copies between device and host, in pieces, through pinned host memory.
 
-While one piece is copied by the device, the one before (or behind) is copied by the host: two buffers take turns.
+Two buffers alternate: while the device copies one piece, the host copies the other one.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 
 from .devices import Device, Event
 
-CHUNK = 8 << 20                                     # bytes of one buffer
+CHUNK = 8 << 20                                     # size of a buffer in bytes
 
 
 class Buffer:
-    """Pinned host memory, and the last copy that used it."""
+    """Pinned host memory, and the event of the last copy that used it."""
 
     def __init__(self, device: Device):
         self.memory, self.host = device.pinned(CHUNK)
         self.event: Event | None = None
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for the last copy."""
         if self.event is not None:
             self.event.synchronize()
@@ -36,18 +36,18 @@ _SPARE: dict[Device, list[tuple[Buffer, Buffer]]] = {}
 
 @contextmanager
 def _buffers(device: Device) -> Iterator[tuple[Buffer, Buffer]]:
-    """Two buffers that nobody else uses meanwhile."""
+    """Two buffers for exclusive use within the context."""
     spare = _SPARE.setdefault(device, [])
     try:
         pair = spare.pop()
     except IndexError:
         pair = Buffer(device), Buffer(device)
     yield pair
-    spare.append(pair)                              # not after an error: nobody knows what is under way
+    spare.append(pair)                              # not after an error: a copy may still be using them
 
 
 def download(device: Device, X: Any, host: np.ndarray) -> None:
-    """`host[...] = X` bit by bit, when all that was queued on the stream of X is done; `host` is C-contiguous, of X's format."""
+    """Copy `X` to `host` bit by bit, after all work queued on the stream of `X`; `host` is C-contiguous, with the format of `X`."""
     out = host.reshape(-1).view(np.uint8)
     if not len(out):
         return
@@ -57,24 +57,24 @@ def download(device: Device, X: Any, host: np.ndarray) -> None:
         last: tuple[Buffer, np.ndarray] | None = None
         for buffer, start in zip(cycle(pair), range(0, len(out), CHUNK)):
             piece = out[start:start + CHUNK]
-            buffer.settle()
+            buffer.wait()
             buffer.event = device.copy_out(source[start:start + len(piece)], buffer.memory[:len(piece)])
             if last is not None:
-                _take(*last)
+                _copy_piece(*last)
             last = buffer, piece
         if last is not None:
-            _take(*last)
+            _copy_piece(*last)
 
 
-def _take(buffer: Buffer, piece: np.ndarray) -> None:
-    buffer.settle()
+def _copy_piece(buffer: Buffer, piece: np.ndarray) -> None:
+    buffer.wait()
     piece[:] = buffer.host[:len(piece)]
 
 
 def upload(device: Device, host: np.ndarray, Y: Any) -> Any:
-    """`Y[...] = host` bit by bit, on the stream that is current at Y's place; `host`, C-contiguous, may change at once.
+    """Copy `host` to the contiguous device array `Y` bit by bit, and return `Y`.
 
-    Returns Y, which is contiguous.
+    The copy is queued on the current stream of the device; `host` (C-contiguous) may be changed as soon as this function returns.
     """
     data = host.reshape(-1).view(np.uint8)
     if not len(data):
@@ -83,7 +83,7 @@ def upload(device: Device, host: np.ndarray, Y: Any) -> Any:
     with _buffers(device) as pair:
         for buffer, start in zip(cycle(pair), range(0, len(data), CHUNK)):
             piece = data[start:start + CHUNK]
-            buffer.settle()
+            buffer.wait()
             buffer.host[:len(piece)] = piece
             buffer.event = device.copy_in(target[start:start + len(piece)], buffer.memory[:len(piece)])
     return Y

@@ -1,1 +1,1 @@
-"""Matching of calls between ranks: whether all make the same ones, and who waits for whom."""
+"""Matching of calls between ranks: message headers, operations under way, and reports of mismatches."""

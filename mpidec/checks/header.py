@@ -1,62 +1,118 @@
-"""What goes before or around every array that the local-view calls send: a letter that says what it is."""
+"""Message headers: the operation, stage and array that a message belongs to, and their packed form."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, NamedTuple
+import struct
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-DATA, REFUSED, FAILED, ASKS, MIXES, LAST = range(6)   # kinds of letters
-ACROSS, UP, DOWN, OK, IN, BACK = range(6)           # stages of a call
+DATA, REFUSED, FAILED, QUERY, MIXING_QUERY, LAST = range(6)             # kinds of messages
+EDGE, UP, DOWN, CONFIRMATION, TO_LEADER, FROM_LEADER = range(6)         # stages of an operation
 
-Script = Generator[bool, None, Any]
+_FIXED = struct.Struct("<QqqdqIIIBBBx")             # see `pack`
+_LENGTHS = struct.Struct("<5I")
+_PAIR, _CONFIRM = 1, 2                              # flags
+_ALIGNMENT = 16                                     # bytes: the array behind a header begins at a multiple
 
 
-class Letter(NamedTuple):
-    """What goes before, or around, an array; or what a rank that waits wants to know.
+class Subject(NamedTuple):
+    """Header fields that are equal on both sides if the two ranks make the same call with arrays that fit.
 
-    `before` is how many mixings in shared memory the sender had begun before call `number`; if the letter asks about such a
-    mixing, how many calls it had begun before mixing `number`.
+    `signature` is compared as text: the step of a schedule, the root of a broadcast, the fingerprint of a topology.
+    """
+
+    op: str
+    mode: str = ""
+    signature: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+
+
+class Header(NamedTuple):
+    """Header of one message: an array of an operation, a query about one, or a report.
+
+    Attributes
+    ----------
+    kind : int
+        One of `DATA`, `REFUSED`, `FAILED`, `QUERY`, `MIXING_QUERY`, `LAST`.
+    pair : bool
+        Whether the operation is one of two ranks; those are numbered separately.
+    number : int
+        The number of the operation.
+    subject : Subject
+    stage : int
+        The part of the operation that the message belongs to.
+    confirm : bool
+        Whether the sender waits for a confirmation.
+    weight : float
+        The factor of the array.
+    nbytes, tag : int
+        Size of the array, and the tag of the message that brings it; 0 if it follows the header in the same message.
+    text : str
+        The reason, in a report.
+    before : int
+        How many mixings in shared memory the sender had begun before operation `number`; in a query about such a mixing, how many
+        operations it had begun before mixing `number`.
     """
 
     kind: int
     pair: bool
     number: int
-    op: str
-    mode: str
-    mark: str = ""
-    stage: int = ACROSS
-    want: bool = False
+    subject: Subject
+    stage: int = EDGE
+    confirm: bool = False
     weight: float = 1.0
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
     nbytes: int = 0
+    tag: int = 0
     text: str = ""
     before: int = 0
 
 
-class Disagreement(ValueError):
-    """The ranks do not agree on a call."""
+def pack(serial: int, header: Header) -> bytes:
+    """The bytes of a header, a multiple of 16, for the network `serial`.
+
+    Examples
+    --------
+    >>> header = Header(DATA, False, 7, Subject("allreduce", dtype="<f8", shape=(2, 3)), UP, nbytes=48)
+    >>> raw = np.frombuffer(pack(5, header), np.uint8)
+    >>> unpack(raw) == (5, header, len(raw))
+    True
+    """
+    subject, reason = _pack_subject(header.subject), header.text.encode("utf-8", "backslashreplace")
+    fixed = _FIXED.pack(serial, header.number, header.before, header.weight, header.nbytes, header.tag, len(subject), len(reason),
+                        header.kind, header.stage, _PAIR * header.pair + _CONFIRM * header.confirm)
+    if not reason:
+        return fixed + subject
+    return b"".join((fixed, subject, reason, bytes(-len(reason) % _ALIGNMENT)))
 
 
-def describe(op: str, mode: str, number: int) -> str:
-    """A call in words."""
-    return f"{op} ({mode}) call {number}" if mode else f"{op} call {number}"
+def unpack(message: np.ndarray) -> tuple[int, Header, int]:
+    """The number of the network, the header that a message begins with, and where its array begins."""
+    raw = message.data
+    serial, number, before, weight, nbytes, tag, subject_size, reason_size, kind, stage, flags = _FIXED.unpack_from(raw)
+    end = _FIXED.size + subject_size
+    reason = bytes(raw[end:end + reason_size]).decode() if reason_size else ""
+    header = Header(kind, bool(flags & _PAIR), number, _unpack_subject(bytes(raw[_FIXED.size:end])), stage,
+                    bool(flags & _CONFIRM), weight, nbytes, tag, reason, before)
+    return serial, header, end + reason_size + -reason_size % _ALIGNMENT
 
 
-def tree(rank: int, size: int, root: int = 0) -> tuple[int | None, list[int]]:
-    """The parent and the children of a rank in the binomial tree; subtrees hold consecutive ranks (from the root on)."""
-    place = (rank - root) % size
-    low = place & -place or size
-    children = []
-    step = 1
-    while step < low and place + step < size:
-        children.append((place + step + root) % size)
-        step *= 2
-    return (None if place == 0 else ((place & (place - 1)) + root) % size), children
+@lru_cache(1024)
+def _pack_subject(subject: Subject) -> bytes:
+    texts, dims = [text.encode("utf-8", "backslashreplace") for text in subject[:4]], len(subject.shape)
+    raw = b"".join((_LENGTHS.pack(*map(len, texts), dims), struct.pack(f"<{dims}q", *subject.shape), *texts))
+    return raw + bytes(-(_FIXED.size + len(raw)) % _ALIGNMENT)
 
 
-def name(dtype: str) -> str:
-    """A dtype in words."""
-    return dtype if dtype in ("", "bfloat16") else str(np.dtype(dtype))
+@lru_cache(1024)
+def _unpack_subject(raw: bytes) -> Subject:
+    *sizes, dims = _LENGTHS.unpack_from(raw)
+    shape = struct.unpack_from(f"<{dims}q", raw, _LENGTHS.size)
+    ends = [_LENGTHS.size + 8 * dims]
+    for size in sizes:
+        ends.append(ends[-1] + size)
+    op, mode, signature, dtype = (raw[start:end].decode() for start, end in pairwise(ends))
+    return Subject(op, mode, signature, dtype, shape)

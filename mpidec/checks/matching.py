@@ -1,292 +1,434 @@
-"""Checked messages between ranks: every one says to which call it belongs, and no wait is for ever.
+"""Matching of calls between ranks: every message says which call it belongs to, and every wait ends.
 
-A call is a script (a generator) that sends, says which messages it needs, and yields until they are here.  Each message
-is a letter (call, operation, dtype, shape, weight) with a small array inside, or announcing a large one that follows.  So
-a message that nobody expects, one that is not what the call needs, and one that never comes are all found out: the first
-two by the letter, the third by asking the rank that should have sent it.
+Each message is a header (call, stage, dtype, shape, weight) with an array behind it; a large array follows as a second message.
+Three kinds of errors are found: a message that nothing expects and one that does not fit, by the header; and one that never comes,
+by a query to the rank that should have sent it.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import struct
-import sys
-import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from ..runtime.memory import empty
-from ..runtime.progress import Patience, ranks, timeout
-from .header import ACROSS, ASKS, DATA, FAILED, LAST, MIXES, REFUSED, Disagreement, Letter, Script
-from .history import REMEMBERED, Answers, Past
-from .operation import Call
+from ..runtime.progress import ProgressEngine, ranks, wait_until
+from .header import CONFIRMATION, DATA, EDGE, FAILED, LAST, MIXING_QUERY, QUERY, REFUSED, Header, Subject, pack, unpack
+from .history import History, Key, PastOperation
+from .mismatch import Disagreement, closes, describe, different_calls, different_signatures, not_expected, not_sent
+from .operation import ARRIVED, Operation, Steps
 
-LETTER, PAYLOAD, PAYLOADS = 16384, 16385, 8000      # tags; mixers use small ones
-INLINE, CHUNK = 8192, 1 << 30                       # bytes that travel within a letter, and at most in one message
-PATIENCE = 0.1                                      # seconds of waiting after which a rank asks where the message is
+_HEADER, _PAYLOAD, _PAYLOADS = 16384, 16385, 16000  # tags; mixers use small ones
+_INLINE, _CHUNK = 1 << 16, 1 << 30                  # bytes that follow a header in its message, and at most in one message
+_BYTES = np.dtype(np.uint8)
+_OUT_OF_STEP = "the network is out of step ({}): close it and make a new one"
 
 
-class Messenger(Answers):
-    """All calls of one rank: delivers letters to them, and moves them on.
+class Matching:
+    """All operations of one rank on one network: hands arriving messages to them, and makes them progress.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        Tags from 16384 on are the messenger's.
+        Tags from 16384 on are used here.
     serial : int
-        The number of the network, the same on its ranks and no other's.
+        The number of the network, the same on its ranks and different from every other network's.
     mixings : callable, optional
-        How many mixings in shared memory this rank has begun; those are numbered by themselves.
+        How many mixings in shared memory this rank has begun; those are numbered separately.
+    engine : ProgressEngine, optional
+        Refuses calls of other threads, of forked children, and of a closed network.
+
+    Attributes
+    ----------
+    broken : str
+        Why operations without headers are out of step; empty if they are not.
     """
 
-    def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int):
-        self.serial, self.mixings = serial, mixings
+    def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int,
+                 engine: ProgressEngine | None = None):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
-        self.timeout = timeout()
-        self._count = 0
+        self.broken, self.check = "", True
+        self._engine, self._interrupted = engine or ProgressEngine(), ""
+        self._serial, self._mixings = serial, mixings
+        self._count, self._payloads = 0, 0
         self._pairs: Counter[int] = Counter()
-        self._active: dict[tuple[int, int], Call] = {}
-        self._past: OrderedDict[tuple[int, int], Past] = OrderedDict()
-        self._notes: list[tuple[int, Past | None]] = [(0, None)] * REMEMBERED       # calls without letters
-        self._early: dict[tuple[int, int], list[tuple[int, Letter, np.ndarray]]] = {}
-        self._orphans: list[tuple[list[MPI.Request], Any]] = []
-        self._late: list[Disagreement] = []
+        self._active: dict[Key, Operation] = {}
+        self._history = History()
+        self._early: dict[Key, list[tuple[int, Header, np.ndarray]]] = {}
+        self._unclaimed: list[list[MPI.Request]] = []
+        self._late: list[Exception] = []            # found out when no operation could take it
+        self._peers: set[int] = set()               # ranks that got a message
         self._status = MPI.Status()
-        self._correspondents: set[int] = set()
-        self._closing = self._quarreled = self._polling = False
-        self.check = True
-        self.broken = ""                            # why messages without letters are out of step
-        self._waiting: int | None = None            # the call without letters that this rank waits in
+        self._polling = self._closing = self._reported = False
 
-    def call(self, op: str, peer: int | None = None) -> Call:
-        """A new call of all ranks, or with one `peer`."""
+    # Operations with headers
+
+    def operation(self, op: str, peer: int | None = None) -> Operation:
+        """A new operation of all ranks, or with one `peer`; `start` or `reject` it next.
+
+        Raises
+        ------
+        RuntimeError
+            If a wait was interrupted before, so that this rank may be one operation apart from the others.
+        """
+        with self._engine:
+            if self._interrupted:
+                raise RuntimeError(_OUT_OF_STEP.format(self._interrupted))
         if peer is None:
             self._count += 1
-            return Call(self, op, self._count)
+            return Operation(self, op, self._count, None, self._mixings())
         self._pairs[peer] += 1
-        return Call(self, op, self._pairs[peer], peer)
+        return Operation(self, op, self._pairs[peer], peer, self._mixings())
 
-    def verify(self, op: str, mark: str, dests: Iterable[int], sources: Iterable[int]) -> int:
-        """The same, after letters have been exchanged: returns when the ranks `sources` have the same `op` and `mark`.
+    def start(self, operation: Operation, steps: Steps) -> Operation:
+        """Begin the steps of an operation, and hand it the messages that came before."""
+        self._active[operation.key] = operation
+        operation.start(steps)
+        if self._early:
+            self._deliver_early(operation.key)
+            operation.advance()
+        return operation
+
+    def reject(self, operation: Operation, error: Exception, concerned: Iterable[int]) -> None:
+        """End an operation that could not begin, and tell the ranks that may wait for this one."""
+        self._active[operation.key] = operation
+        operation.fail(error, concerned)
+        self._deliver_early(operation.key)
+
+    def wait(self, operation: Operation) -> None:
+        """Return when an operation has ended; after `MPIDEC_TIMEOUT` seconds the job is aborted with a report.
 
         Raises
         ------
         Disagreement
-            On both sides, if they have not.
+            If a mismatch has been found in an operation that had already ended.
         """
-        call = self.call(op)
-        call.mark, call.signature, call.out = mark, None, frozenset(dests)
-        call.sources = {(rank, ACROSS) for rank in sources}
+        if not operation.done:
+            with self._engine:
+                try:
+                    wait_until(lambda: self.test(operation), lambda: self._report(operation), self._ask)
+                except BaseException as error:
+                    self.interrupt(str(operation), error)
+                    raise
+            if not operation.done:
+                self._raise_late()
 
-        def script() -> Script:
-            for rank in call.out:
-                call.send(rank, ACROSS)
-            call.expect(ACROSS, [rank for rank, _ in call.sources])
-            yield False
-        self.begin(call, script()).wait()
-        return call.number
+    def test(self, operation: Operation) -> bool:
+        """Whether `wait` would return or raise at once, after progress."""
+        self.poll()
+        return operation.done or bool(self._late)
 
-    def agree(self, op: str, mark: str, dests: Iterable[int] = ()) -> int:
-        """The same for all ranks, along a tree; something will be sent to the ranks `dests`."""
-        call = self.call(op)
-        call.mark, call.out = mark, frozenset(dests)
-        self.begin(call, call.consensus(*call.join_tree())).wait()
-        return call.number
+    def verify(self, op: str, signature: str, dests: Iterable[int], sources: Iterable[int]) -> int:
+        """Return when the ranks `sources` have come to an operation with the same `op` and `signature`: its number.
 
-    @property
-    def calls(self) -> int:
-        """Calls of all ranks that this one has begun."""
-        return self._count
+        Raises
+        ------
+        Disagreement
+            On both sides, if they are elsewhere.
+        """
+        operation = self.operation(op)
+        operation.signature, operation.array, operation.receivers = signature, None, frozenset(dests)
+        operation.senders = {(rank, EDGE) for rank in sources}
 
-    def begin(self, call: Call, script: Script) -> Call:
-        """Start the script of a call; the messages that came before it was begun are delivered."""
-        key = _key(call)
-        self._active[key] = call
-        call.begin(script)
-        for source, letter, data in self._early.pop(key, ()):
-            self._deliver(source, letter, data)
-        call.advance()
-        return call
+        def steps() -> Steps:
+            for rank in operation.receivers:
+                operation.send(rank, EDGE)
+            operation.expect(EDGE, [rank for rank, _ in operation.senders])
+            yield ARRIVED
+        self.start(operation, steps()).wait()
+        return operation.number
 
-    def give_up(self, call: Call, error: Exception, concerned: Iterable[int]) -> None:
-        """End a call that could not begin."""
-        self._active[_key(call)] = call
-        call.fail(error, concerned)
-        for source, letter, data in self._early.pop(_key(call), ()):
-            self._deliver(source, letter, data)
+    def agree(self, op: str, signature: str, dests: Iterable[int] = ()) -> int:
+        """Return when all ranks have come to an operation with the same `op` and `signature`: its number.
 
-    def progress(self) -> None:
-        """Deliver what has arrived, and move all calls on."""
-        while (message := self.comm.Improbe(MPI.ANY_SOURCE, LETTER, self._status)) is not None:
-            source, raw = self._status.Get_source(), bytearray(self._status.Get_count(MPI.BYTE))
-            message.Recv([raw, MPI.BYTE])
-            end = 4 + struct.unpack_from("<I", raw)[0]
-            serial, *fields = pickle.loads(raw[4:end])
-            letter, inline = Letter(*fields), np.frombuffer(raw[end:], np.uint8)
-            if serial != self.serial:               # of a network that is closed: the communicator's number is in use again
-                data = np.empty(letter.nbytes if letter.kind == DATA else 0, np.uint8)
-                self.orphan(self.payload(source, letter, data) if letter.kind == DATA else [], data)
-                continue
-            if letter.kind == LAST:
-                continue
-            if letter.kind == MIXES:
-                self._answer_about_mixing(source, letter)
-                continue
-            if letter.kind == ASKS and not letter.pair and letter.number > self._count and letter.before < self.mixings():
-                self._dispute(source, letter, f"mixing {letter.before + 1}")
-            if self._closing or letter.number <= (self._pairs[source] if letter.pair else self._count):
-                self._deliver(source, letter, inline)
-            else:
-                self._early.setdefault((letter.number, source if letter.pair else -1), []).append((source, letter, inline))
-        for call in list(self._active.values()):
-            call.advance()
-        if self._orphans:
-            self._orphans = [orphan for orphan in self._orphans if not MPI.Request.Testall(orphan[0])]
+        The ranks `dests` will get something from this one.
+        """
+        operation = self.operation(op)
+        operation.signature, operation.receivers = signature, frozenset(dests)
+        operation.join_tree()
+        self.start(operation, operation.barrier()).wait()
+        return operation.number
+
+    # Operations without headers
+
+    def register(self, record: PastOperation) -> int:
+        """Number an operation that sends no headers; other ranks may ask about it.
+
+        Raises
+        ------
+        RuntimeError
+            If such operations have gone wrong before.
+        """
+        if self.broken:
+            raise RuntimeError(_OUT_OF_STEP.format(self.broken))
+        self._count = number = self._count + 1
+        self._history.register(number, record)
+        if self._early:
+            self._deliver_early((number, -1))
+        return number
+
+    def interrupt(self, where: str, error: BaseException) -> None:
+        """Refuse all further operations: a wait has been ended by an exception, and this rank may be one operation apart."""
+        self._interrupted = f"{type(error).__name__} in {where}"
+        self.broken = self.broken or self._interrupted
+
+    def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
+        """Take no part in an operation without headers: the ranks that would wait for this one are told."""
+        operation = self.operation(op)
+        self.reject(operation, error, concerned)
+        self.broken = operation.text
+
+    def ask(self, sources: Iterable[int], number: int, op: str, signature: str, before: int) -> None:
+        """Ask the ranks that an operation without headers waits for where they are.
+
+        Raises
+        ------
+        Disagreement
+            If they, or others, have been found to be elsewhere.
+        """
+        for rank in sources:
+            self.send(rank, Header(QUERY, False, number, Subject(op, "", signature), before=before))
+        self.poll()
+        failure = self._history.failures.pop(number, "")
+        if failure:
+            self._late.append(Disagreement(failure))
+        if self._late:
+            self.broken = str(self._late[0])
+            record = self._history.find((number, -1)) or PastOperation(op, "", signature, frozenset(), "")
+            self._history.register(number, record._replace(error=self.broken))
+        self._raise_late()
+
+    def ask_about_mixing(self, rank: int, number: int, op: str, before: int | None = None) -> None:
+        """Ask a rank that mixing `number` in shared memory waits for where it is.
+
+        Raises
+        ------
+        Disagreement
+            If it, or another one, has been found to be elsewhere.
+        """
+        self.send(rank, Header(MIXING_QUERY, False, number, Subject(op), before=self._count if before is None else before))
+        self.poll()
+        self._raise_late()
+
+    # Progress
 
     def poll(self) -> None:
-        if not self._polling and (self._active or self._orphans):
-            self._polling = True
-            try:
-                self.progress()
-            finally:
-                self._polling = False
+        """Hand over the messages that have arrived, and let all operations progress.
 
-    def wait(self, call: Call) -> None:
-        """Until a call is done; after `MPIDEC_TIMEOUT` seconds the job is aborted with a report."""
-        began, turns, waited, asked = time.monotonic(), 0, 0.0, PATIENCE
-        while not call.done:
-            self.progress()
-            self.complain()
-            turns += 1
-            if call.done or turns < 100:
-                os.sched_yield()
-                continue
-            waited = time.monotonic() - began
-            if waited > asked:
-                self._ask()
-                asked = waited + PATIENCE
-            if waited > self.timeout:
-                self._expire(call, waited)
-            if waited < 0.02:
-                os.sched_yield()
-            else:
-                time.sleep(min(1e-3, waited / 100))
+        Safe in every wait: a poll within a poll returns at once, and errors are raised by `wait`, `ask` or `close`.
+        """
+        if self._polling:
+            return
+        self._polling = True
+        try:
+            while (message := self.comm.Improbe(MPI.ANY_SOURCE, _HEADER, self._status)) is not None:
+                self._take(message, self._status.Get_source(), self._status.Get_count(MPI.BYTE))
+            for operation in list(self._active.values()):
+                operation.advance()
+            if self._unclaimed:
+                self._unclaimed = [requests for requests in self._unclaimed if not MPI.Request.Testall(requests)]
+        except Exception as error:
+            if not self._late:
+                self._late.append(error)
+        finally:
+            self._polling = False
 
-    def complain(self) -> None:
-        """Raise what was found out about calls that had already ended."""
-        if self._late:
-            self._quarreled = True
-            raise self._late.pop(0)
-
-    def close(self) -> Disagreement | None:
+    def close(self) -> Exception | None:
         """Receive all that is still on its way, so that nothing of it can meet another network; collective.
 
-        Returns what was found out about calls that had ended, if that is the first that this rank hears of it.
+        Returns what was found out about operations that had ended, if nothing has been raised on this rank before.
         """
-        self._closing, told = True, self._quarreled
-        for letters in list(self._early.values()):
-            for early in letters:
-                self._deliver(*early)
-        for dest in list(self._correspondents):     # a letter is received after all that were sent before it
-            self.post(dest, Letter(LAST, False, 0, "", ""), synchronous=True)
-        barrier = None
-        patience = Patience("all ranks to close the network")
-        while barrier is None or not barrier.Test():
-            patience.look()
-            self.progress()
-            self._ask()
-            if barrier is None and not self._orphans:
+        self._closing, reported = True, self._reported
+        for key in list(self._early):
+            self._deliver_early(key)
+        for dest in list(self._peers):              # taken after all that was sent there before
+            self.send(dest, Header(LAST, False, 0, Subject("")), synchronous=True)
+        barrier: MPI.Request | None = None
+
+        def all_here() -> bool:
+            nonlocal barrier
+            self.poll()
+            if barrier is None and not self._unclaimed:
                 barrier = self.comm.Ibarrier()
-            os.sched_yield()
-        while self._orphans or self._active:
-            self.progress()
-            for call in list(self._active.values()):
-                call.abandon()
-        return self._late[0] if self._late and not told else None
+            return barrier is not None and barrier.Test()
 
-    def post(self, dest: int, letter: Letter, flat: np.ndarray | None = None,
-             synchronous: bool = False) -> list[tuple[MPI.Request, Any]]:
-        """Send a letter and its array; the requests, each with what it reads."""
-        head = pickle.dumps((self.serial, *letter), pickle.HIGHEST_PROTOCOL)
-        data = np.empty(0, np.uint8) if flat is None else flat.view(np.uint8)
-        small = data.nbytes <= INLINE
-        raw = struct.pack("<I", len(head)) + head + (data.tobytes() if small else b"")
-        self._correspondents.add(dest)
-        send = self.comm.Issend if synchronous else self.comm.Isend
-        requests: list[tuple[MPI.Request, Any]] = [(send([raw, MPI.BYTE], dest, LETTER), raw)]
-        if not small:
-            requests += [(self.comm.Isend([piece, MPI.BYTE], dest, _tag(letter)), piece) for piece in _pieces(data)]
-        if letter.kind != DATA:
-            self.orphan([requests[0][0]], raw)
-        return requests
+        wait_until(all_here, "all ranks to close the network", self._ask)
+        for operation in list(self._active.values()):
+            operation.abandon("the network was closed")
+        wait_until(self._idle, "the last messages of the network")
+        return self._late[0] if self._late and not reported else None
 
-    def payload(self, source: int, letter: Letter, data: np.ndarray) -> list[MPI.Request]:
-        """Receive the array that a letter announces, if it does."""
-        if letter.nbytes <= INLINE:
-            return []
-        return [self.comm.Irecv([piece, MPI.BYTE], source, _tag(letter)) for piece in _pieces(data)]
+    def report(self, rank: int, text: str) -> None:
+        """Raise a mismatch on another rank, in its next wait; it is raised on this one."""
+        self._reported = True
+        self.send(rank, Header(REFUSED, False, 0, Subject(""), text=text))
 
-    def orphan(self, requests: list[MPI.Request], kept: Any) -> None:
-        """Keep what MPI still reads or writes although nobody waits for it."""
-        if not MPI.Request.Testall(requests):
-            self._orphans.append((requests, kept))
+    def _idle(self) -> bool:
+        self.poll()
+        return not self._unclaimed
 
-    def forget(self, call: Call) -> None:
-        """A call has ended."""
-        self._quarreled |= bool(call.text)
-        self._active.pop(_key(call), None)
-        self._past[_key(call)] = Past(call.op, call.mode, call.mark, call.out, call.text)
-        if len(self._past) > REMEMBERED:
-            self._past.popitem(last=False)
+    def _raise_late(self) -> None:
+        if self._late:
+            self._reported = True
+            raise self._late.pop(0)
 
     def _ask(self) -> None:
-        for call in self._active.values():          # others may wait for any of them
-            call.ask()
+        for operation in list(self._active.values()):           # others may wait for any of them
+            operation.ask()
 
-    def _deliver(self, source: int, letter: Letter, inline: np.ndarray) -> None:
-        key = (letter.number, source if letter.pair else -1)
-        call, past = self._active.get(key), self._ended(key)
-        if letter.kind == DATA:
-            data = inline if letter.nbytes <= INLINE else empty((letter.nbytes,), np.dtype(np.uint8))
-            problem = call.objection(source, letter) if call is not None else None
-            if call is not None and problem is None:
-                call.accept(source, letter, data)
-                return
-            self.orphan(self.payload(source, letter, data), data)
-            if past is not None and past.error:
-                self._reply(FAILED, source, letter, past.error)
+    def _report(self, operation: Operation) -> str:
+        """Which ranks an operation waits for, and the others under way, in words."""
+        others = [f"{other} waits for {ranks(other.missing())}" for other in self._active.values() if other is not operation]
+        return f"{ranks(operation.missing())} in {operation}" + f" (also under way: {'; '.join(others)})" * bool(others)
+
+    # What operations need: see operation.Engine
+
+    def send(self, dest: int, header: Header, array: np.ndarray | None = None, synchronous: bool = False) -> list[MPI.Request]:
+        """Send a header and its array; requests that must complete (they keep what MPI reads)."""
+        self._peers.add(dest)
+        send = self.comm.Issend if synchronous else self.comm.Isend
+        if array is None or not array.nbytes:
+            requests = [send([pack(self._serial, header), MPI.BYTE], dest, _HEADER)]
+        elif array.nbytes <= _INLINE:
+            requests = [send([b"".join((pack(self._serial, header), array.view(np.uint8).data)), MPI.BYTE], dest, _HEADER)]
+        else:
+            self._payloads += 1
+            tag = _PAYLOAD + self._payloads % _PAYLOADS
+            requests = [send([pack(self._serial, header._replace(tag=tag)), MPI.BYTE], dest, _HEADER)]
+            requests += [self.comm.Isend([piece, MPI.BYTE], dest, tag) for piece in _pieces(array.view(np.uint8))]
+        if header.kind != DATA:
+            self.keep(requests)
+        return requests
+
+    def receive(self, source: int, header: Header, data: np.ndarray) -> list[MPI.Request]:
+        """Receive the array that a header announces into `data`."""
+        return [self.comm.Irecv([piece, MPI.BYTE], source, header.tag) for piece in _pieces(data)] if header.tag else []
+
+    def keep(self, requests: list[MPI.Request]) -> None:
+        """Complete requests that nothing waits for any more."""
+        if requests and not MPI.Request.Testall(requests):
+            self._unclaimed.append(requests)
+
+    def forget(self, operation: Operation) -> None:
+        """Move an operation that has ended into the history."""
+        self._reported |= bool(operation.text)
+        self._active.pop(operation.key, None)
+        self._history.add(operation.key, PastOperation(operation.op, operation.mode, operation.signature, operation.receivers,
+                                                       operation.text))
+
+    # Messages
+
+    def _take(self, message: MPI.Message, source: int, nbytes: int) -> None:
+        """Receive one message, and hand it over or keep it until its operation begins."""
+        raw = np.empty(nbytes, np.uint8)
+        message.Recv([raw, MPI.BYTE])
+        serial, header, end = unpack(raw)
+        if serial != self._serial:                  # of a closed network whose communicator had the same number
+            self._discard(source, header)
+        elif header.kind == MIXING_QUERY:
+            self._answer_about_mixing(source, header)
+        elif header.kind != LAST:
+            if header.kind == QUERY and not header.pair and header.number > self._count and header.before < self._mixings():
+                self._report_elsewhere(source, header, f"mixing {header.before + 1}")
+            if self._closing or header.number <= (self._pairs[source] if header.pair else self._count):
+                self._deliver(source, header, raw[end:])
             else:
-                self._quarrel(call, source, letter, problem or self._unexpected(source, letter, past))
-        elif letter.kind == ASKS:
-            self._answer(call, past, source, letter)
-        elif call is not None and (letter.kind == REFUSED or call.waits_for(source)):
-            call.fail(Disagreement(letter.text))
-        elif call is None and (letter.kind == REFUSED or letter.number == self._waiting) and not (past is not None and past.error):
-            self._late.append(Disagreement(letter.text))
+                self._early.setdefault((header.number, source if header.pair else -1), []).append((source, header, raw[end:]))
 
-    def _expire(self, call: Call, waited: float) -> None:
-        since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
-        lines = [f"[rank {self.rank}] waits for {ranks(call.missing())} since {since} ({waited:.0f} s) in {call}"]
-        lines += [f"[rank {self.rank}]   under way: {other}, waits for {ranks(other.missing())}"
-                  for other in self._active.values() if other is not call]
-        lines += [f"[rank {self.rank}] aborts the job; MPIDEC_TIMEOUT is {self.timeout:g} s"]
-        print(*lines, sep="\n", file=sys.stderr, flush=True)
-        time.sleep(0.5)                             # let the others say what they wait for
-        self.comm.Abort(1)
+    def _deliver_early(self, key: Key) -> None:
+        for source, header, data in self._early.pop(key, ()):
+            self._deliver(source, header, data)
 
+    def _deliver(self, source: int, header: Header, data: np.ndarray) -> None:
+        """Hand a message to its operation; `data` is the array if that is not in a message of its own."""
+        key = header.number, source if header.pair else -1
+        operation = self._active.get(key)
+        if header.kind == DATA:
+            problem = operation.mismatch(source, header) if operation is not None else ""
+            if operation is not None and not problem:
+                operation.accept(source, header, empty((header.nbytes,), _BYTES) if header.tag else data)
+                return
+            self._discard(source, header)
+        past = self._history.find(key)
+        failed = past is not None and bool(past.error)
+        if header.kind == DATA:
+            if past is not None and failed:
+                self._reply(FAILED, source, header, past.error)
+            else:
+                self._report_mismatch(operation, source, header, problem or self._not_matched(source, header, past))
+        elif header.kind == QUERY:
+            self._answer(operation, past, source, header)
+        elif operation is not None and (header.kind == REFUSED or operation.waits_for(source)):
+            operation.fail(Disagreement(header.text))
+        elif operation is None and not failed:
+            if header.kind == REFUSED:
+                self._late.append(Disagreement(header.text))
+            else:
+                self._history.fail(header.number, header.text)
 
-def _key(call: Call) -> tuple[int, int]:
-    return call.number, -1 if call.peer is None else call.peer
+    def _discard(self, source: int, header: Header) -> None:
+        """Receive an array that nothing needs."""
+        if header.kind == DATA and header.tag:
+            self.keep(self.receive(source, header, empty((header.nbytes,), _BYTES)))
 
+    # Replies
 
-def _tag(letter: Letter) -> int:
-    return PAYLOAD + PAYLOADS * letter.pair + (letter.number * 8 + letter.stage) % PAYLOADS
+    def _answer(self, operation: Operation | None, past: PastOperation | None, source: int, header: Header) -> None:
+        """Reply to the query of a rank that waits for this one, if it waits in vain."""
+        subject, record = header.subject, operation or past
+        call = describe(subject.op, subject.mode, header.number)
+        if record is None:
+            if header.number > (self._pairs[source] if header.pair else self._count):       # this rank begins no more operations
+                self._reply(REFUSED, source, header, closes(source, call, self.rank))
+        elif past is not None and past.error:
+            self._reply(FAILED, source, header, past.error)
+        elif (record.op, record.mode, record.signature) != subject[:3]:
+            self._report_mismatch(operation, source, header, self._not_matched(source, header, record))
+        elif source not in record.receivers and header.stage != CONFIRMATION:
+            self._report_mismatch(operation, source, header, not_sent(source, self.rank, call))
+
+    def _answer_about_mixing(self, source: int, header: Header) -> None:
+        """Reply to the query of a rank that waits for a mixing of this one, if this one is elsewhere."""
+        if header.number <= self._mixings():
+            return                                  # the query is out of date
+        if self._closing:
+            self._reply(REFUSED, source, header, closes(source, header.subject.op, self.rank))
+        elif header.before < self._count:
+            key = header.before + 1, -1
+            record = self._active.get(key) or self._history.find(key)
+            self._report_elsewhere(source, header, describe(record.op, record.mode, key[0]) if record is not None
+                                   else f"call {key[0]}")
+
+    def _report_elsewhere(self, source: int, header: Header, mine: str) -> None:
+        """Report to both sides that they are in different calls."""
+        subject = header.subject
+        theirs = subject.op if header.kind == MIXING_QUERY else describe(subject.op, subject.mode, header.number)
+        self._report_mismatch(None, source, header, different_calls(source, theirs, self.rank, mine))
+
+    def _report_mismatch(self, operation: Operation | None, source: int, header: Header, text: str) -> None:
+        """Raise on both sides: here in the operation, or in the next wait if it has ended."""
+        self._reply(REFUSED, source, header, text)
+        if operation is not None:
+            operation.fail(Disagreement(text))
+        else:
+            self._late.append(Disagreement(text))
+
+    def _reply(self, kind: int, dest: int, header: Header, text: str) -> None:
+        number = 0 if header.kind == MIXING_QUERY else header.number        # mixings are numbered separately
+        self.send(dest, Header(kind, header.pair, number, header.subject, text=text))
+
+    def _not_matched(self, source: int, header: Header, record: Operation | PastOperation | None) -> str:
+        """Why a message does not match the record of its operation, in words."""
+        subject = header.subject
+        call = describe(subject.op, subject.mode, header.number)
+        if record is not None and (record.op, record.mode) != subject[:2]:
+            return different_calls(source, call, self.rank, describe(record.op, record.mode, header.number))
+        if record is not None and record.signature != subject.signature:
+            return different_signatures(source, subject.signature, call, self.rank, record.signature)
+        return not_expected(source, self.rank, call)
 
 
 def _pieces(data: np.ndarray) -> list[np.ndarray]:
-    return [data[start:start + CHUNK] for start in range(0, len(data), CHUNK)]
+    return [data[start:start + _CHUNK] for start in range(0, len(data), _CHUNK)]

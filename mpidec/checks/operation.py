@@ -1,198 +1,295 @@
-"""One call of one rank under way: a script that sends, says what it needs, and yields until that is here."""
+"""One call of one rank under way: its steps send, name the messages that they need, and yield until these have arrived."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
 
-from ..mixing.local.flat import Wire, flat_dtype
-from .header import ACROSS, ASKS, DATA, DOWN, FAILED, OK, UP, Disagreement, Letter, Script, describe, name, tree
+from .header import CONFIRMATION, DATA, DOWN, EDGE, FAILED, QUERY, UP, Header, Subject
+from .history import Key
+from .mismatch import Disagreement, describe, different_arrays, different_calls, different_signatures, not_expected
 
-if TYPE_CHECKING:
-    from .matching import Messenger
+ARRIVED, SENT = False, True                         # what steps yield for: the messages expected; and that all sent are complete
+Steps = Generator[bool, None, Any]
 
 
-class Call:
-    """A call under way; `wait()` completes it and returns its result.
+class Engine(Protocol):
+    """What an operation needs of the matching that carries it."""
 
-    What was handed to the call must not change before `wait` returns.  Any number of calls may be under way, and be waited
-    for in any order.
+    rank: int
+    size: int
+
+    def send(self, dest: int, header: Header, array: np.ndarray | None = None, synchronous: bool = False) -> list[MPI.Request]:
+        """Send a header and its array."""
+
+    def receive(self, source: int, header: Header, data: np.ndarray) -> list[MPI.Request]:
+        """Receive the array that a header announces."""
+
+    def keep(self, requests: list[MPI.Request]) -> None:
+        """Complete requests that nothing waits for any more."""
+
+    def forget(self, operation: Operation) -> None:
+        """Move an operation that has ended into the history."""
+
+    def wait(self, operation: Operation) -> None:
+        """Return when an operation has ended."""
+
+    def test(self, operation: Operation) -> bool:
+        """Whether `wait` would return or raise at once, after progress."""
+
+
+class Operation:
+    """A call under way.
+
+    The arrays handed to the call must not change before `wait` returns.  Any number of operations may be under way, and be
+    waited for in any order; one whose handle is dropped completes as well.
+
+    Attributes
+    ----------
+    op, mode, signature : str
+        What must be equal on both sides; see `header.Subject`.
+    number : int
+    peer : int or None
+        The other rank of an operation of two.
+    before : int
+        Mixings in shared memory that this rank had begun before.
+    array : tuple (dtype, shape) or None
+        What arrives must be such an array; None for any.
+    comparable : callable shape -> shape
+        The part of the shapes that must be equal.
+    receivers : frozenset of int
+        Ranks that get something.
+    senders : set of (rank, stage)
+        What may arrive, and with `any_sender` anything along an edge.
+    result : object
+        What the steps return, when the operation is done without an error.
     """
 
-    def __init__(self, messenger: Messenger, op: str, number: int, peer: int | None = None):
-        self._m, self.op, self.number, self.peer = messenger, op, number, peer
-        self.before = messenger.mixings()
-        self.mode = self.mark = ""                 # two sides have the same, or do not speak of the same thing
+    def __init__(self, engine: Engine, op: str, number: int, peer: int | None = None, before: int = 0):
+        self._engine, self.op, self.number, self.peer, self.before = engine, op, number, peer, before
+        self.mode = self.signature = ""
+        self.array: tuple[str, tuple[int, ...]] | None = ("", ())
+        self.comparable: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple
+        self.receivers: frozenset[int] = frozenset()
+        self.senders: set[tuple[int, int]] = set()
+        self.any_sender = False
         self.tree: tuple[int | None, list[int]] = (None, [])
-        self.signature: tuple[str, tuple[int, ...]] | None = ("", ())
-        self.same: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple
-        self.out: frozenset[int] = frozenset()      # ranks that get something in this call
-        self.sources: set[tuple[int, int]] = set()  # (rank, stage) of what may come
-        self.open = False                           # anybody may send across
-        self.received: dict[tuple[int, int], tuple[Letter, np.ndarray]] = {}
+        self.received: dict[tuple[int, int], tuple[Header, np.ndarray]] = {}
+        self.error: Exception | None = None
+        self.text = ""                              # the error as other ranks are told
+        self.result: Any = None
+        self.done = False
+        self._subject: Subject | None = None
         self._awaited: set[tuple[int, int]] = set()
         self._asked: set[tuple[int, int]] = set()
         self._arriving: list[MPI.Request] = []
         self._leaving: list[MPI.Request] = []
-        self._kept: list[Any] = []
-        self._script: Script | None = None
-        self._flush = False
-        self.error: Exception | None = None
-        self.text = ""
-        self.result: Any = None
-        self.done = False
+        self._steps: Steps | None = None
+        self._flush = self._running = False
 
-    # For users
+    def __str__(self) -> str:
+        call = describe(self.op, self.mode, self.number)
+        if self.peer is None:
+            return call
+        low, high = sorted((self._engine.rank, self.peer))
+        return f"{call} of ranks {low} and {high}"
 
-    def wait(self) -> Any:
-        """Complete the call and return its result; again the same object when called again.
+    @property
+    def key(self) -> Key:
+        """What identifies the operation on this rank."""
+        return self.number, -1 if self.peer is None else self.peer
+
+    @property
+    def subject(self) -> Subject:
+        """The common part of its headers, which is fixed from the first one on."""
+        if self._subject is None:
+            self._subject = Subject(self.op, self.mode, self.signature, *(self.array or ("", ())))
+        return self._subject
+
+    # For the caller
+
+    def wait(self) -> None:
+        """Return when the operation has completed.
 
         Raises
         ------
         ValueError
             If the ranks disagree; the message names both sides.
         """
-        self._m.wait(self)
+        self._engine.wait(self)
         if self.error is not None:
             raise self.error
-        return self.result
 
     def test(self) -> bool:
-        """Whether `wait` would return (or raise) at once; gives the messages the chance to make progress."""
-        if not self.done:
-            self._m.progress()
-            self._m.complain()
-        return self.done
+        """Whether `wait` would return (or raise) at once; makes progress."""
+        return self.done or self._engine.test(self)
 
-    def __str__(self) -> str:
-        between = "" if self.peer is None else f" of ranks {min(self._m.rank, self.peer)} and {max(self._m.rank, self.peer)}"
-        return describe(self.op, self.mode, self.number) + between
+    # For the steps
 
-    # For scripts
+    def send(self, dest: int, stage: int, array: np.ndarray | None = None, weight: float = 1.0, *, confirm: bool = False,
+             synchronous: bool = False, subject: Subject | None = None) -> None:
+        """Send a flat array (or nothing) to `dest`.
 
-    def send(self, dest: int, stage: int, flat: np.ndarray | None = None, weight: float = 1.0, *, want: bool = False,
-             synchronous: bool = False, wire: Wire | None = None) -> None:
-        """Send `flat` (or nothing) to `dest`; `want` its confirmation, or `synchronous`: know when it is taken."""
-        dtype, shape = (wire.dtype, wire.shape) if wire is not None else self.signature or ("", ())
-        nbytes = 0 if flat is None else flat.nbytes
-        letter = Letter(DATA, self.peer is not None, self.number, self.op, self.mode, self.mark, stage, want, weight, dtype,
-                        shape, nbytes)
-        requests = self._m.post(dest, letter, flat, synchronous)
-        self._leaving += [request for request, _ in requests]
-        self._kept += [kept for _, kept in requests]
+        Parameters
+        ----------
+        confirm : bool
+            Ask for a confirmation.
+        synchronous : bool
+            Complete when the receiver has taken the message.
+        subject : Subject, optional
+            That of the array, if it is not that of the operation.
+        """
+        header = Header(DATA, self.peer is not None, self.number, subject or self.subject, stage, confirm, weight,
+                        0 if array is None else array.nbytes)
+        self._leaving += self._engine.send(dest, header, array, synchronous)
 
     def expect(self, stage: int, ranks: Iterable[int]) -> None:
-        """The next `yield` returns when the messages of these ranks are here."""
-        self._awaited |= {(rank, stage) for rank in ranks} - set(self.received)
+        """Make the next `yield` wait for messages of these ranks."""
+        self._awaited.update((rank, stage) for rank in ranks if (rank, stage) not in self.received)
 
-    def take(self, rank: int, stage: int, dtype: Any = None) -> np.ndarray:
-        """The array that a rank sent, flat."""
-        letter, data = self.received[rank, stage]
-        return data.view(flat_dtype(letter.dtype) if dtype is None else dtype)
+    def take(self, rank: int, stage: int, dtype: np.dtype) -> np.ndarray:
+        """The flat array that a rank sent."""
+        return self.received[rank, stage][1].view(dtype)
 
-    def across(self) -> list[int]:
-        """The ranks that sent across, ascending."""
-        return sorted(rank for rank, stage in self.received if stage == ACROSS)
+    def sources(self) -> list[int]:
+        """The ranks that sent along an edge, ascending."""
+        return sorted(rank for rank, stage in self.received if stage == EDGE)
 
     def join_tree(self, root: int = 0) -> tuple[int | None, list[int]]:
-        """Take part in the tree of all ranks; before the script begins."""
-        parent, children = tree(self._m.rank, self._m.size, root)
-        near = children if parent is None else [parent, *children]
-        self.out |= frozenset(near)
-        self.sources |= {(child, UP) for child in children} | ({(parent, DOWN)} if parent is not None else set())
+        """Take part in the tree of all ranks; before the steps begin."""
+        parent, children = tree(self._engine.rank, self._engine.size, root)
+        self.receivers |= frozenset(children if parent is None else [parent, *children])
+        self.senders |= {(child, UP) for child in children} | ({(parent, DOWN)} if parent is not None else set())
         self.tree = parent, children
         return self.tree
 
-    def consensus(self, parent: int | None, children: list[int]) -> Script:
-        """Until every rank has come here, and everything that was sent synchronously before has arrived."""
-        yield True
+    def barrier(self) -> Steps:
+        """Steps that end when every rank has come here, and when all that was sent synchronously before has been taken."""
+        parent, children = self.tree
+        yield SENT
         self.expect(UP, children)
-        yield False
+        yield ARRIVED
         if parent is not None:
             self.send(parent, UP)
             self.expect(DOWN, [parent])
-            yield False
+            yield ARRIVED
         for child in children:
             self.send(child, DOWN)
 
-    # For the messenger
+    # For the engine
 
-    def begin(self, script: Script) -> None:
-        self._script = script
+    def start(self, steps: Steps) -> None:
+        """Begin the steps."""
+        self._steps = steps
         self.advance()
 
     def advance(self) -> None:
-        while not self.done and not self._awaited and MPI.Request.Testall(self._arriving):
-            self._arriving.clear()
-            if (self._flush or self._script is None) and not MPI.Request.Testall(self._leaving):
-                return
-            if self._script is None:
-                self._leaving.clear()
-                self._end()
-                return
-            try:
-                self._flush = next(self._script)
-            except StopIteration as stop:
-                self.result, self._script = stop.value, None
-            except Exception as error:
-                self.fail(error)
+        """Go on with the steps as far as the messages allow; an error ends the operation, and is raised by `wait`."""
+        if self._running:                           # a poll within the steps
+            return
+        self._running = True
+        try:
+            while not self.done and not self._awaited and _complete(self._arriving):
+                if (self._flush or self._steps is None) and not _complete(self._leaving):
+                    return
+                if self._steps is None:
+                    self._end()
+                    return
+                try:
+                    self._flush = next(self._steps)
+                except StopIteration as stop:
+                    self.result, self._steps = stop.value, None
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self._running = False
 
-    def objection(self, source: int, letter: Letter) -> str | None:
-        """What is wrong with a message, if something is."""
-        me, what = self._m.rank, describe(letter.op, letter.mode, letter.number)
-        if (letter.op, letter.mode) != (self.op, self.mode):
-            return f"rank {source} is in {what}, rank {me} in {self}: every rank makes the same calls in the same order"
-        if letter.mark != self.mark:
-            return f"rank {source} has {letter.mark} in {what}, rank {me} has {self.mark}"
-        place = (source, letter.stage)
-        if (place not in self.sources and not (self.open and letter.stage == ACROSS)) or place in self.received:
-            return f"rank {source} sends to rank {me} in {self}, rank {me} does not expect it"
-        if self.signature is not None:
-            dtype, shape = self.signature
-            if letter.dtype != dtype or self.same(letter.shape) != self.same(shape):
-                return (f"rank {source} has an array {letter.shape} {name(letter.dtype)} in {self}, rank {me} one {shape} "
-                        f"{name(dtype)}")
-        return None
+    def mismatch(self, source: int, header: Header) -> str:
+        """What is wrong with a message; empty if nothing is."""
+        me, theirs, mine = self._engine.rank, header.subject, self.subject
+        place, same = (source, header.stage), theirs == mine
+        if not same and theirs[:2] != mine[:2]:
+            return different_calls(source, describe(theirs.op, theirs.mode, header.number), me, str(self))
+        if not same and theirs.signature != mine.signature:
+            call = describe(theirs.op, theirs.mode, header.number)
+            return different_signatures(source, theirs.signature, call, me, mine.signature)
+        if (place not in self.senders and not (self.any_sender and header.stage == EDGE)) or place in self.received:
+            return not_expected(source, me, str(self))
+        if not same and self.array is not None:
+            dtype, shape = self.array
+            if theirs.dtype != dtype or self.comparable(theirs.shape) != self.comparable(shape):
+                return different_arrays(source, theirs, str(self), me, dtype, shape)
+        return ""
 
-    def accept(self, source: int, letter: Letter, data: np.ndarray) -> None:
-        self.received[source, letter.stage] = letter, data
-        self._awaited.discard((source, letter.stage))
-        self._arriving += self._m.payload(source, letter, data)
-        if letter.want:
-            self.send(source, OK)
+    def accept(self, source: int, header: Header, data: np.ndarray) -> None:
+        """Take a message, whose array may still have to arrive in `data`."""
+        self.received[source, header.stage] = header, data
+        self._awaited.discard((source, header.stage))
+        if header.tag:
+            self._arriving += self._engine.receive(source, header, data)
+        if header.confirm:
+            self.send(source, CONFIRMATION)
 
     def waits_for(self, rank: int) -> bool:
-        return any(place[0] == rank for place in (self.sources | self._awaited) - set(self.received))
+        """Whether something of a rank may still arrive."""
+        return any(place[0] == rank and place not in self.received for place in self.senders | self._awaited)
 
     def missing(self) -> list[int]:
-        return sorted({rank for rank, _ in self._awaited} or self.out)
+        """The ranks that the operation waits for now."""
+        return sorted({rank for rank, _ in self._awaited} or self.receivers)
 
     def ask(self) -> None:
+        """Ask the ranks that it waits for, once for each message."""
         for rank, stage in self._awaited - self._asked:
-            self._m.post(rank, Letter(ASKS, self.peer is not None, self.number, self.op, self.mode, self.mark, stage,
-                                      before=self.before))
+            self._engine.send(rank, Header(QUERY, self.peer is not None, self.number, self.subject, stage, before=self.before))
         self._asked |= self._awaited
 
     def fail(self, error: Exception, concerned: Iterable[int] = ()) -> None:
-        """Give up, and tell those who wait for this rank."""
-        self.error, self._script = error, None
+        """Give up, and tell the ranks that may wait for this one."""
+        self.error = error
         self.text = str(error) if isinstance(error, Disagreement) else \
-            f"rank {self._m.rank} gave up {self}: {type(error).__name__}: {error}"
-        for rank in sorted(self.out | {rank for rank, _ in self.sources} | set(concerned)):
-            self._m.post(rank, Letter(FAILED, self.peer is not None, self.number, self.op, self.mode, text=self.text))
-        self._m.orphan(self._leaving + self._arriving, [self._kept, self.received])
+            f"rank {self._engine.rank} gave up {self}: {type(error).__name__}: {error}"
+        for rank in sorted(self.receivers | {rank for rank, _ in self.senders} | set(concerned)):
+            self._engine.send(rank, Header(FAILED, self.peer is not None, self.number, self.subject, text=self.text))
         self._end()
 
-    def abandon(self) -> None:
-        """Nobody will wait for this call any more."""
-        self._script = None
-        self._m.orphan(self._leaving + self._arriving, [self._kept, self.received])
+    def abandon(self, reason: str) -> None:
+        """End without a result: the other ranks are gone."""
+        self.error = RuntimeError(f"{self} was not complete when {reason}")
         self._end()
 
     def _end(self) -> None:
-        self.done = True
-        self._m.forget(self)
-        self.received, self._kept, self._arriving, self._leaving, self._awaited = {}, [], [], [], set()
+        self.done, self._steps = True, None
+        self._engine.keep(self._leaving + self._arriving)
+        self._engine.forget(self)
+        self.received, self._arriving, self._leaving, self._awaited = {}, [], [], set()
+
+
+def tree(rank: int, size: int, root: int = 0) -> tuple[int | None, list[int]]:
+    """The parent and the children of a rank in the binomial tree, whose subtrees hold consecutive ranks (from the root on).
+
+    Examples
+    --------
+    >>> [tree(rank, 4) for rank in range(4)]
+    [(None, [1, 2]), (0, []), (0, [3]), (2, [])]
+    """
+    place = (rank - root) % size
+    low = place & -place or size
+    children = []
+    step = 1
+    while step < low and place + step < size:
+        children.append((place + step + root) % size)
+        step *= 2
+    return (None if place == 0 else ((place & (place - 1)) + root) % size), children
+
+
+def _complete(requests: list[MPI.Request]) -> bool:
+    if not requests:
+        return True
+    if not MPI.Request.Testall(requests):
+        return False
+    requests.clear()
+    return True

@@ -1,1 +1,1 @@
-"""Weighted sums of rows, in C and in NumPy, with the same bits."""
+"""Weighted sums of rows in C and in NumPy, bit-identical."""

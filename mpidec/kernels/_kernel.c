@@ -1,12 +1,12 @@
-/* Weighted sums over rows that lie in one stack; see _rows.h for the arithmetic, and kernel.py. */
+/* Weighted sums of the rows of one stack; see _rows.h for the arithmetic, and weighted.py. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include "_rows.h"
 
 #define DEFINE_SUMS(TYPE, T)                                                                                             \
-    /* Places below `near` are rows of `x`, the others rows of `halo`. */                                                \
+    /* Indices below `local` refer to rows of `x`, the others to rows of `halo`. */                                      \
     static void mix_##T(ptrdiff_t m, ptrdiff_t d, const int64_t *indptr, const int32_t *indices, const TYPE *w,          \
-                        const TYPE *v, ptrdiff_t first, ptrdiff_t near, const TYPE *x, const TYPE *halo, TYPE *out)      \
+                        const TYPE *v, ptrdiff_t first, ptrdiff_t local, const TYPE *x, const TYPE *halo, TYPE *out)     \
     {                                                                                                                    \
         const TYPE *rows[NEAR];                                                                                          \
         for (ptrdiff_t i = 0; i < m; i++) {                                                                              \
@@ -18,14 +18,14 @@
                 ptrdiff_t k = end - from < NEAR ? end - from : NEAR;                                                     \
                 for (ptrdiff_t j = 0; j < k; j++) {                                                                      \
                     ptrdiff_t place = indices[from + j];                                                                 \
-                    rows[j] = place < near ? x + place * d : halo + (place - near) * d;                                  \
+                    rows[j] = place < local ? x + place * d : halo + (place - local) * d;                                \
                 }                                                                                                        \
                 row_##T(xi, rows, w + from, v + from, k, d, out + i * d, from == begin, from + k == end);                \
             }                                                                                                            \
         }                                                                                                                \
     }                                                                                                                    \
                                                                                                                          \
-    /* Rows start..stop, whose neighbours lie `shifts` rows further on, all with the same weights. */                    \
+    /* Rows start, ..., stop - 1; the neighbours of row i are i + shifts, with the same weights in all rows. */          \
     static void run_##T(ptrdiff_t start, ptrdiff_t stop, ptrdiff_t k, const int64_t *shifts, const TYPE *w,              \
                         ptrdiff_t d, const TYPE *x, TYPE *out)                                                           \
     {                                                                                                                    \
@@ -34,17 +34,17 @@
             if (k == 0)                                                                                                  \
                 memcpy(out + i * d, x + i * d, d * sizeof(TYPE));                                                        \
             for (ptrdiff_t from = 0; from < k; from += NEAR) {                                                           \
-                ptrdiff_t some = k - from < NEAR ? k - from : NEAR;                                                      \
-                for (ptrdiff_t j = 0; j < some; j++)                                                                     \
+                ptrdiff_t terms = k - from < NEAR ? k - from : NEAR;                                                     \
+                for (ptrdiff_t j = 0; j < terms; j++)                                                                    \
                     rows[j] = x + (i + shifts[from + j]) * d;                                                            \
-                row_##T(x + i * d, rows, w + from, w + from, some, d, out + i * d, from == 0, from + some == k);         \
+                row_##T(x + i * d, rows, w + from, w + from, terms, d, out + i * d, from == 0, from + terms == k);       \
             }                                                                                                            \
         }                                                                                                                \
     }
 DEFINE_SUMS(double, d)
 DEFINE_SUMS(float, f)
 
-/* run(start, stop, shifts, weights, x, out): the rows start..stop of a matrix with one pattern, x and out of one shape. */
+/* run(start, stop, shifts, weights, x, out): rows start, ..., stop - 1, which have one pattern; x and out have the same shape. */
 static PyObject *run(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 6) {
@@ -59,13 +59,13 @@ static PyObject *run(PyObject *self, PyObject *const *args, Py_ssize_t count)
     for (; held < 4; held++)
         if (PyObject_GetBuffer(args[held + 2], &b[held], held == 3 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
             goto release;
-    Py_ssize_t size = b[1].itemsize, k = b[0].len / 8, d = rows ? b[3].len / rows / size : 0;
+    Py_ssize_t size = b[1].itemsize, k = b[0].len / 8, d = rows && size ? b[3].len / rows / size : 0;
     int inside = start >= 0 && stop <= rows;
     for (Py_ssize_t j = 0; j < k && b[0].itemsize == 8; j++)
         inside = inside && start + ((int64_t *)b[0].buf)[j] >= 0 && stop + ((int64_t *)b[0].buf)[j] <= rows;
     if (!inside || b[0].itemsize != 8 || (size != 8 && size != 4) || b[1].len != k * size || b[2].len != b[3].len
         || b[2].itemsize != size || b[3].itemsize != size) {
-        PyErr_SetString(PyExc_ValueError, "the buffers of run do not fit together");
+        PyErr_SetString(PyExc_ValueError, "run: the sizes of the buffers do not match");
         goto release;
     }
     Py_BEGIN_ALLOW_THREADS
@@ -82,14 +82,14 @@ release:
     Py_RETURN_NONE;
 }
 
-/* mix(indptr, indices, w, v, first, near, x, halo, out): C-contiguous buffers, checked by the caller (kernel.py). */
+/* mix(indptr, indices, w, v, first, local, x, halo, out): C-contiguous buffers; the caller (weighted.py) checks the indices. */
 static PyObject *mix(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 9) {
         PyErr_SetString(PyExc_TypeError, "mix takes nine arguments");
         return NULL;
     }
-    Py_ssize_t first = PyLong_AsSsize_t(args[4]), near = PyLong_AsSsize_t(args[5]);
+    Py_ssize_t first = PyLong_AsSsize_t(args[4]), local = PyLong_AsSsize_t(args[5]);
     if (PyErr_Occurred())
         return NULL;
     static const int place[7] = {0, 1, 2, 3, 6, 7, 8};
@@ -98,17 +98,60 @@ static PyObject *mix(PyObject *self, PyObject *const *args, Py_ssize_t count)
     for (; held < 7; held++)
         if (PyObject_GetBuffer(args[place[held]], &b[held], held == 6 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
             goto release;
-    Py_ssize_t m = b[0].len / 8 - 1, size = b[2].itemsize, d = m > 0 ? b[6].len / m / size : 0;
+    Py_ssize_t m = b[0].len / 8 - 1, size = b[2].itemsize, d = m > 0 && size ? b[6].len / m / size : 0;
     if (b[0].itemsize != 8 || b[1].itemsize != 4 || (size != 8 && size != 4) || b[4].itemsize != size || b[6].itemsize != size
-        || m < 0 || b[3].itemsize != size || b[3].len != b[2].len || b[6].len != m * d * size || b[4].len < near * d * size) {
-        PyErr_SetString(PyExc_ValueError, "the buffers of mix do not fit together");
+        || m < 0 || b[3].itemsize != size || b[3].len != b[2].len || b[6].len != m * d * size || b[4].len < local * d * size) {
+        PyErr_SetString(PyExc_ValueError, "mix: the sizes of the buffers do not match");
         goto release;
     }
     Py_BEGIN_ALLOW_THREADS
     if (size == 8)
-        mix_d(m, d, b[0].buf, b[1].buf, b[2].buf, b[3].buf, first, near, b[4].buf, b[5].buf, b[6].buf);
+        mix_d(m, d, b[0].buf, b[1].buf, b[2].buf, b[3].buf, first, local, b[4].buf, b[5].buf, b[6].buf);
     else
-        mix_f(m, d, b[0].buf, b[1].buf, b[2].buf, b[3].buf, first, near, b[4].buf, b[5].buf, b[6].buf);
+        mix_f(m, d, b[0].buf, b[1].buf, b[2].buf, b[3].buf, first, local, b[4].buf, b[5].buf, b[6].buf);
+    Py_END_ALLOW_THREADS
+release:
+    for (int i = 0; i < held; i++)
+        PyBuffer_Release(&b[i]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+#define DEFINE_DESCEND(TYPE, T)                                                                                          \
+    VECTOR static void descend_##T(TYPE a, const TYPE *restrict g, const TYPE *restrict x, ptrdiff_t d, TYPE *restrict y) \
+    {                                                                                                                    \
+        for (ptrdiff_t t = 0; t < d; t++)                                                                                \
+            y[t] = a * g[t] + x[t];                                                                                      \
+    }
+DEFINE_DESCEND(double, d)
+DEFINE_DESCEND(float, f)
+
+/* descend(a, G, X, out): out = a G + X, of C-contiguous arrays of one size and dtype, float64 or float32. */
+static PyObject *descend(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "descend takes four arguments");
+        return NULL;
+    }
+    double a = PyFloat_AsDouble(args[0]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_buffer b[3];
+    int held = 0;
+    for (; held < 3; held++)
+        if (PyObject_GetBuffer(args[held + 1], &b[held], held == 2 ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS))
+            goto release;
+    Py_ssize_t size = b[2].itemsize;
+    if ((size != 8 && size != 4) || b[0].itemsize != size || b[1].itemsize != size || b[0].len != b[2].len || b[1].len != b[2].len) {
+        PyErr_SetString(PyExc_ValueError, "the buffers of descend do not fit together");
+        goto release;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    if (size == 8)
+        descend_d(a, b[0].buf, b[1].buf, b[2].len / 8, b[2].buf);
+    else
+        descend_f((float)a, b[0].buf, b[1].buf, b[2].len / 4, b[2].buf);
     Py_END_ALLOW_THREADS
 release:
     for (int i = 0; i < held; i++)
@@ -119,8 +162,9 @@ release:
 }
 
 static PyMethodDef methods[] = {
-    {"mix", (PyCFunction)(void (*)(void))mix, METH_FASTCALL, "Weighted sums of rows; see kernel.py."},
-    {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, "The same for rows with one pattern; see kernel.py."},
+    {"descend", (PyCFunction)(void (*)(void))descend, METH_FASTCALL, "a G + X in one pass over memory."},
+    {"mix", (PyCFunction)(void (*)(void))mix, METH_FASTCALL, "Weighted sums of rows; see weighted.py."},
+    {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, "Weighted sums of rows with one pattern; see weighted.py."},
     {0},
 };
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernel", "Weighted sums of rows in one pass over memory.", 0, methods};

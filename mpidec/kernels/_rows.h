@@ -1,9 +1,9 @@
-/* Weighted sums of rows: the arithmetic of every mixer, in one pass over memory; for _kernel.c and _shared.c.
+/* Weighted sums of rows, in one pass over memory: the arithmetic of every mixer, used by _kernel.c and _shared.c.
  *
  *     out[i] = x_i + sum_j (w_ij x_j - v_ij x_i),
  *
- * the sum over the neighbours j in the order given.  Every product and every sum is rounded by itself (no fused
- * multiply-add: build with -ffp-contract=off), so that kernel.py gives the same bits where there is no compiler.
+ * with the sum over the neighbours j taken in the given order.  Every product and every sum is rounded separately (no fused
+ * multiply-add: build with -ffp-contract=off), so that weighted.py computes the same bits without a compiler.
  */
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -18,10 +18,10 @@
 #define VECTOR
 #endif
 
-enum { COLUMNS = 512, NEAR = 64 };   /* columns at a time, which stay in the L1 cache; neighbours at a time */
-enum { STREAMED = 1 << 22 };         /* bytes of a row from which on the result goes past the caches, which cannot hold it */
+enum { COLUMNS = 512, NEAR = 64 };   /* columns at a time (they fit in the L1 cache); neighbours at a time */
+enum { STREAMED = 1 << 22 };         /* row size in bytes from which results are too large for the caches and bypass them */
 
-/* Copy whole blocks of 16 bytes to memory without reading what was there. */
+/* Copy blocks of 16 bytes with non-temporal stores, which do not read the destination first. */
 static void stream(char *to, const char *from, size_t bytes)
 {
 #if defined(__x86_64__)
@@ -32,14 +32,14 @@ static void stream(char *to, const char *from, size_t bytes)
 #endif
 }
 
-static void streamed(void)           /* what has been streamed is seen by everybody before what is written next */
+static void streamed(void)           /* order the non-temporal stores before all later stores */
 {
 #if defined(__x86_64__)
     _mm_sfence();
 #endif
 }
 
-/* One row: NAME adds COUNT neighbours to the sum in y; the first ones begin it, and the last ones add it to x. */
+/* NAME adds COUNT neighbours of a row to the sum in y: the first call starts the sum, the last one adds it to x. */
 #define TERM(r, j) ((w[j]) * (r)[t] - (v[j]) * x[t])
 #define DEFINE_ADD(NAME, TYPE, COUNT, SUM)                                                                               \
     VECTOR static void NAME(const TYPE *restrict x, const TYPE *const *rows, const TYPE *w, const TYPE *v, ptrdiff_t d,  \
@@ -75,16 +75,19 @@ static void streamed(void)           /* what has been streamed is seen by everyb
         TYPE buffer[COLUMNS] __attribute__((aligned(64)));                                                               \
         int past = begins && ends && d * sizeof(TYPE) >= STREAMED && (uintptr_t)y % 16 == 0;                             \
         for (ptrdiff_t c = 0; c < d; c += COLUMNS) {                                                                     \
-            ptrdiff_t some = d - c < COLUMNS ? d - c : COLUMNS;                                                          \
-            int streams = past && some == COLUMNS;                                                                       \
+            ptrdiff_t width = d - c < COLUMNS ? d - c : COLUMNS;                                                         \
+            int streams = past && width == COLUMNS;                                                                      \
             TYPE *to = streams ? buffer : y + c;                                                                         \
+            for (ptrdiff_t j = 0; j < k && d - c > COLUMNS; j++)                                                         \
+                for (ptrdiff_t t = COLUMNS; t < 2 * COLUMNS; t += 64 / sizeof(TYPE))                                     \
+                    __builtin_prefetch(rows[j] + c + t);                                                                 \
             for (ptrdiff_t j = 0; j < k;) {                                                                              \
                 int count = k - j >= 4 ? 4 : k - j >= 2 ? 2 : 1;                                                         \
                 const TYPE *at[4];                                                                                       \
                 for (int i = 0; i < count; i++)                                                                          \
                     at[i] = rows[j + i] + c;                                                                             \
                 (count == 4 ? add4_##T : count == 2 ? add2_##T : add1_##T)(                                              \
-                    x + c, at, w + j, v + j, some, to, begins && j == 0, ends && j + count == k);                        \
+                    x + c, at, w + j, v + j, width, to, begins && j == 0, ends && j + count == k);                       \
                 j += count;                                                                                              \
             }                                                                                                            \
             if (streams)                                                                                                 \

@@ -1,4 +1,4 @@
-"""Operators that move rows between agents: the network, mixers, and exchanges over edges."""
+"""Communication between agents: the network, mixers, and exchanges over edges."""
 
 from .mixer import Mixer as Mixer
 from .network import Network as Network

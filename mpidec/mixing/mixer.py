@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.node import Counts
+from ..transport.halo import Ending
 from .accelerated import Accelerated
 from .codecs import Codec, codec_of
 from .compressed import Compressed
@@ -68,7 +69,8 @@ class Mixer(Operator[Phase]):
         if key not in self._phases:
             if len(self._phases) >= _PHASES and period is None:
                 self._phases.popitem(last=False)[1].free()
-            self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at, period is not None, self._kinds)
+            self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at, period is not None,
+                                      self._kinds)
         return self._phases[key]
 
     def __call__(self, X: Any, out: Any = None) -> Any:
@@ -127,10 +129,10 @@ class Mixer(Operator[Phase]):
         """
         return Accelerated(self, K, method)
 
-    def close(self, out_of_step: bool = False) -> None:
+    def close(self, ends: Ending = "complete") -> None:
         """Free the communicators; collective, and safe to repeat."""
         for phase in self._phases.values():
-            phase.free(out_of_step)
+            phase.free(ends)
         self._phases.clear()
         self._static = None
         self.closed = True

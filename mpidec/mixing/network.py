@@ -14,18 +14,20 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays.host import empty_like, native
-from ..checks.header import tree
-from ..checks.history import Past
-from ..checks.matching import Messenger
-from ..kernels.weighted import ordered_sum
+from ..checks.history import PastOperation
+from ..checks.matching import Matching
+from ..checks.operation import tree
+from ..kernels.weighted import COMPILED, ordered_sum
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
-from ..runtime.launch import abort_when_uncaught, check_launcher
-from ..runtime.memory import empty, memory
+from ..runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
+from ..runtime.memory import empty, memory, shared
 from ..runtime.node import NodeMemory
 from ..runtime.partition import Partition
 from ..runtime.progress import ProgressEngine
 from ..runtime.row_types import RowTypes
+from ..transport.halo import Ending
+from ..transport.node_calls import NodeCalls
 from .local.view import LocalView
 from .mixer import Mixer
 
@@ -86,6 +88,7 @@ class Network(LocalView):
     def __init__(self, n: int | None = None, comm: MPI.Intracomm | None = None, *, transport: str | None = None):
         comm = MPI.COMM_WORLD if comm is None else comm
         check_launcher(comm)
+        warn_if_not_compiled(COMPILED and shared is not None)
         if comm.size > 1:
             abort_when_uncaught()
         self.rank, self.size = comm.rank, comm.size
@@ -102,9 +105,11 @@ class Network(LocalView):
             node.close()
             node = None
         self._memory = node
-        self._matching = Messenger(self.comm, self._serial, self._begun)
+        self._matching = Matching(self.comm, self._serial, self._begun, self._engine)
         self._engine.add(self._matching.poll)
-        self._context = Context(self.comm, self.partition, self._engine, node, self._matching, RowTypes(), self.transport)
+        self._context = Context(self.comm, self.rank, self.partition, self._engine, node, self._matching, RowTypes(),
+                                self.transport)
+        self._node_calls = NodeCalls(self._context) if node is not None and node.single_node else None
         self._mixers: list[Mixer] = []
         self._agreed: set[tuple[str, str]] = set()
         self._known = set()
@@ -194,8 +199,7 @@ class Network(LocalView):
 
     @contextmanager
     def _keeping_rows(self) -> Iterator[None]:
-        """A context in which rows that are handed to `W(X)` are never changed afterwards, so that no mixing waits until the neighbours
-        have read them."""
+        """A context in which rows that are handed to `W(X)` are never changed afterwards: no mixing waits until they are read."""
         node = None if self._memory is None else self._memory.node
         if node is None:
             yield
@@ -225,6 +229,7 @@ class Network(LocalView):
         if X.dtype == np.float16:
             return self.sum(X.astype(np.float32)).astype(np.float16)
         Z = X.reshape(self.m, int(np.prod(X.shape[1:])))
+        Z = Z.astype(np.add.reduce(Z[:0], axis=None).dtype, copy=False)     # whole numbers as NumPy sums them: int64 or uint64
         if self.size == 1:
             return ordered_sum(Z).reshape(X.shape[1:])
         columns, row_type = Partition(Z.shape[1], self.size), self._context.row_type
@@ -274,7 +279,7 @@ class Network(LocalView):
             rows = np.ascontiguousarray(native(X, "biufcSUV"))
             if rows.ndim == 0 or (counts is not None and len(rows) != counts[self.rank]):
                 raise ValueError(f"rank {self.rank}: rows have shape {rows.shape}, expected "
-                                 f"({'m' if counts is None else counts[self.rank]}, ...): one row for each agent that the rank hosts")
+                                 f"({'m' if counts is None else counts[self.rank]}, ...): one row for each agent on the rank")
         except (TypeError, ValueError) as caught:
             error = caught
         self.agree(error)
@@ -335,11 +340,11 @@ class Network(LocalView):
         try:
             rows = native(X, "biufc")
             if rows.ndim == 0 or len(rows) != self.m:
-                raise ValueError(f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): one row for each agent that "
-                                 "the rank hosts")
+                raise ValueError(f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): one row for each "
+                                 "agent on the rank")
         except (TypeError, ValueError) as error:
             if self.size > 1:
-                self._matching.leave(op, error, self._others - {self.rank})
+                self._matching.withdraw(op, error, self._others - {self.rank})
             raise
         return rows
 
@@ -356,7 +361,7 @@ class Network(LocalView):
                 number = matching.agree(op, signature)
                 self._agreed.add((op, signature))
             else:
-                number = matching.note(Past(op, "", signature, self._others, ""))
+                number = matching.register(PastOperation(op, "", signature, self._others, ""))
         parent, children = tree(self.rank, self.size)
         near = children if parent is None else [parent, *children]
         return partial(matching.ask, near, number, op, signature, before)
@@ -371,12 +376,13 @@ class Network(LocalView):
             return
         with self._engine:
             error = self._close_local()
-            out_of_step = bool(self._matching.broken) or self in _LEFT
+            ends: Ending = "broken" if self._matching.broken else "left" if self in _LEFT else "complete"
             for mixer in list(self._mixers):
-                mixer.close(out_of_step)
+                mixer.close(ends)
             self._mixers.clear()
             self._together.wait(self.comm.Ibarrier(), "net.close")  # by then every rank has read this one's rows
             if self._memory is not None:
+                error = error or self._memory.refusal()
                 self._memory.close()
             self._context.row_type.free()
             self.comm.Free()
@@ -432,7 +438,7 @@ def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int,
         if len(set(values)) > 1:
             other = next(rank for rank, value in enumerate(values) if value != values[0])
             said = [TRANSPORTS[value] if column == 1 else value for value in (values[0], values[other])]
-            raise ValueError(f"Network: {what} is {said[0]} on rank 0 and {said[1]} on rank {other}, expected the same on every rank")
+            raise ValueError(f"Network: {what} is {said[0]} on rank 0 and {said[1]} on rank {other}, expected the same everywhere")
     common = set.intersection(*(set(row.tolist()) for row in all_[:, 3:])) - {0}
     for net in sorted((net for net in left if net._serial in common), key=lambda net: net._serial):
         net.close()

@@ -36,6 +36,11 @@ class Pack(NamedTuple):
         return [restore(np.ascontiguousarray(mixed[:, start:end]))
                 for restore, start, end in zip(self.restores, starts, self.ends)]
 
+    def describe(self, names: Sequence[Any]) -> str:
+        """The columns of each array, by name if the arrays have `names`, in words."""
+        columns = np.diff((0, *self.ends)).tolist()
+        return repr(columns if not names else {names[place]: count for place, count in zip(self.places, columns)})
+
 
 def pack(arrays: Sequence[tuple[np.ndarray, Restore] | None]) -> list[Pack]:
     """Packs of the arrays (m, d) of each dtype, in the order in which the dtypes come; None leaves a place out."""

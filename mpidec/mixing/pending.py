@@ -1,4 +1,4 @@
-"""What `start` returns: a mixing under way."""
+"""Handle of a communication under way."""
 
 from __future__ import annotations
 
@@ -6,32 +6,56 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 
-class Waits(Protocol):
-    """Something that is under way."""
+class Request(Protocol):
+    """Something under way: messages, a reader, an operation, or another `Pending`."""
 
-    def test(self) -> bool: ...
+    def test(self) -> bool:
+        """Whether `wait` would return at once."""
 
-    def wait(self) -> Any: ...
+    def wait(self) -> Any:
+        """Return when it is complete."""
 
 
 class Pending:
-    """A mixing under way; `wait()` completes it and returns the rows.
+    """Handle of a communication under way: what every `start` returns.
 
-    The rows handed to `start` must not change before `wait` returns.
+    What was handed to `start` must not change before `wait` returns.  Handles may be waited for in any order, and a handle that is
+    dropped does no harm: the communication completes.
+
+    Parameters
+    ----------
+    request : object with `test` and `wait`, or None
+        What must be complete; None if nothing is under way.
+    finish : callable
+        Makes the result when the request is complete.
+
+    Examples
+    --------
+    >>> pending = Pending(None, lambda: [1.0])
+    >>> pending.test(), pending.wait(), pending.wait() is pending.wait()
+    (True, [1.0], True)
     """
 
-    def __init__(self, exchange: Waits | None, finish: Callable[[], Any]):
-        self._exchange, self._finish = exchange, finish
+    def __init__(self, request: Request | None, finish: Callable[[], Any]):
+        self._request = request
+        self._finish: Callable[[], Any] | None = finish
         self._result: Any = None
 
     def wait(self) -> Any:
-        """Complete the exchange, and return the mixed rows; again the same object when called again."""
+        """Complete the communication, and return its result; the same object when called again.
+
+        Raises
+        ------
+        ValueError
+            If the ranks disagree; the message names both sides.
+        """
         if self._finish is not None:
-            if self._exchange is not None:
-                self._exchange.wait()
-            self._result, self._finish = self._finish(), None  # type: ignore[assignment]
+            if self._request is not None:
+                self._request.wait()
+            self._result = self._finish()
+            self._finish = self._request = None
         return self._result
 
     def test(self) -> bool:
-        """Whether `wait` would return at once; gives MPI the chance to make progress."""
-        return self._finish is None or self._exchange is None or self._exchange.test()
+        """Whether `wait` would return (or raise) at once; makes progress."""
+        return self._finish is None or self._request is None or self._request.test()

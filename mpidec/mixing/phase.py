@@ -12,14 +12,14 @@ import numpy as np
 from ..arrays.devices import Device, device_of
 from ..arrays.formats import BFLOAT16, flat_dtype, narrow, widen
 from ..arrays.host import as_rows, as_target, row_bytes, to_host
-from ..checks.header import Disagreement
+from ..checks.mismatch import Disagreement
 from ..kernels.weighted import difference
 from ..runtime.context import Context
-from ..runtime.cuda_aware import gpu_mpi
+from ..runtime.cuda_aware import cuda_aware
 from ..runtime.memory import empty
-from ..transport.base import Shape, Transport
+from ..transport.base import Transport, words
 from ..transport.device import Columns, DeviceSum
-from ..transport.halo import HaloExchange
+from ..transport.halo import Ending, HaloExchange
 from ..transport.node_reader import NodeReader
 from ..transport.plan import Plan
 from ..transport.sums import LocalSum, MessageSum, MixedSum, average
@@ -144,12 +144,12 @@ class Phase(StepOperator):
         self._transport.give_up(error)
         if self._context.size > 1 and not self._single_node:
             route = self.plan.halo_route
-            self._context.matching.leave("W(X)" + self._over, error, {*route.dests.tolist(), *route.sources.tolist()})
+            self._context.matching.withdraw("W(X)" + self._over, error, {*route.dests.tolist(), *route.sources.tolist()})
 
     def _start(self, X: Any, out: Any) -> Pending:
         if isinstance(X, Mapping):
             names = by_name(X)
-            values = self._start_many([X[name] for name in names], out, tuple(map(repr, names)))
+            values = self._start_many([X[name] for name in names], out, names)
 
             def by_their_names() -> dict[Any, Any]:
                 mixed = dict(zip(names, values.wait()))
@@ -161,12 +161,12 @@ class Phase(StepOperator):
         if device is not None and self._stays_on_device:
             return self._start_on_device(device, [X], out, many=False)
         rows, restore = as_rows(X, self.m, empty, half=True)
-        shape = tuple(np.shape(X)[1:])
+        shape = words(np.shape(X)[1:])
         if out is None:
             return self._start_rows(rows, None, restore, shape)
         return self._start_rows(rows, *as_target(out, X, rows, empty), shape)
 
-    def _start_many(self, arrays: Sequence[Any], out: Any, names: tuple[str, ...] = ()) -> Pending:
+    def _start_many(self, arrays: Sequence[Any], out: Any, names: Sequence[Any] = ()) -> Pending:
         """One mixing for all arrays of one dtype."""
         if out is not None:
             raise TypeError("out is given, expected none when several arrays are mixed")
@@ -181,7 +181,7 @@ class Phase(StepOperator):
                 pairs.append(as_rows(X, self.m, half=True))
         started: list[tuple[Sequence[int], Pending]] = [
             (places, self._start_on_device(key[0], [arrays[place] for place in places])) for key, places in on_device.items()]
-        started += [(some.places, self._start_rows(some.rows, None, some.unpack, (names, *some.ends))) for some in pack(pairs)]
+        started += [(some.places, self._start_rows(some.rows, None, some.unpack, some.describe(names))) for some in pack(pairs)]
 
         def collect() -> list[Any]:
             results = [None] * len(arrays)
@@ -191,17 +191,17 @@ class Phase(StepOperator):
             return results
         return Pending(None, collect)
 
-    def _start_rows(self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: Shape) -> Pending:
+    def _start_rows(self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: str) -> Pending:
         """Begin to mix rows (m, d) into `target`, or into a new array; `wait` returns what `restore` makes of it.
 
-        `shape` is that of a row before it was flattened, which must be the same on all ranks.
+        `shape` is that of a row before it was flattened, in words, which must be the same on all ranks.
         """
         if rows.itemsize == 2:
             return self._start_half(rows, target, restore, shape)
         out = empty(rows.shape, rows.dtype) if target is None else target
         X, Y = rows, out
         if rows.dtype.kind == "c" and not isinstance(self._transport, (LocalSum, MessageSum)):
-            X, Y, shape = rows.view(rows.real.dtype), out.view(out.real.dtype), (shape, "complex")
+            X, Y, shape = rows.view(rows.real.dtype), out.view(out.real.dtype), f"{shape} complex"
         elif rows.dtype.char not in "fdFD" and not isinstance(self._transport, (LocalSum, MessageSum)):
             return Pending(self._messages.start(rows, out, shape), lambda: restore(out))
         return Pending(self._transport.start(X, Y, shape), lambda: restore(out))
@@ -211,7 +211,7 @@ class Phase(StepOperator):
         """The sums of rows that all come in messages."""
         return MessageSum(self._context, self._exchange, self.plan, self._count)
 
-    def _start_half(self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: Shape) -> Pending:
+    def _start_half(self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: str) -> Pending:
         """Rows of 16-bit floats travel between nodes as they are; they are summed in float32, and rounded once."""
         format, single = BFLOAT16 if rows.dtype == np.uint16 else rows.dtype.str, np.dtype(np.float32)
         X, Y = empty(rows.shape, single), empty(rows.shape, single)
@@ -225,16 +225,16 @@ class Phase(StepOperator):
             target[...] = narrow(Y, format)
             return restore(target)
         if self._context.size == 1 or self._single_node:
-            pending = Pending(self._transport.start(X, Y, (shape, format)), finish)
+            pending = Pending(self._transport.start(X, Y, f"{shape} {format}"), finish)
             self._counts.bytes -= self.plan.edges * row_bytes(rows)    # half of what was counted
             return pending
-        arriving, halo = self._messages.fetch(rows, (shape, format))
+        arriving, halo = self._messages.fetch(rows, f"{shape} {format}")
         return Pending(arriving, lambda: finish(halo))
 
     @cached_property
     def _stays_on_device(self) -> bool:
         """Whether rows on a device stay there: there is no other rank, or MPI takes them and this rank is alone on its node."""
-        aware = gpu_mpi()[0]
+        aware = cuda_aware()[0]
         return self._context.size == 1 or (aware and self._context.memory is None)
 
     def _start_on_device(self, device: Device, arrays: Sequence[Any], out: Any = None, many: bool = True) -> Pending:
@@ -244,7 +244,7 @@ class Phase(StepOperator):
         self._count(columns.row_bytes)
         ask = None
         if context.size > 1:
-            kind = "W(X) from device to device", tuple(columns.flat.shape[1:]), flat_dtype(columns.format)
+            kind = "W(X) from device to device", words(columns.flat.shape[1:]), flat_dtype(columns.format)
             ask = self._exchange.announce(self.plan, self.plan.halo_route, kind)
             self._exchange.messages(self.plan)
         arriving, halo = part.start(context.comm, context.row_type(columns.row_bytes), columns.flat, "W(X)" + self._over, ask)
@@ -274,7 +274,7 @@ class Phase(StepOperator):
             if self._single_node:
                 return Pending(self._halo_reader.start(_bytes(flat), _bytes(halo)), lambda: halo.reshape(len(halo), *shape))
             self._count(row_bytes(flat))
-            arriving = self._exchange.start(self.plan, self.plan.halo_route, flat, halo, ("fetch", shape, flat.dtype))
+            arriving = self._exchange.start(self.plan, self.plan.halo_route, flat, halo, ("fetch", words(shape), flat.dtype))
         return Pending(arriving, lambda: halo.reshape(len(halo), *shape))
 
     @cached_property
@@ -344,7 +344,7 @@ class Phase(StepOperator):
             route, arrival = plan.edge_route
             arrived = np.empty((len(arrival), *M.shape[1:]), M.dtype)
             self._count(row_bytes(M))
-            request = self._exchange.start(plan, route, M, arrived, ("W.exchange(M)", M.shape[1:], M.dtype))
+            request = self._exchange.start(plan, route, M, arrived, ("W.exchange(M)", words(M.shape[1:]), M.dtype))
             if route.own is not None:
                 arrived[route.own[1]] = request.sent[route.own[0]]
             request.wait()
@@ -372,11 +372,10 @@ class Phase(StepOperator):
         counts.messages += edges
         counts.bytes += edges * row_bytes
 
-    def free(self, out_of_step: bool = False) -> None:
-        """Free requests and communicators; collective.  `out_of_step`: messages that nobody waits for may be under way."""
-        if not out_of_step:
-            self._transport.free()
-        self._exchange.free(out_of_step)
+    def free(self, ends: Ending = "complete") -> None:
+        """Free requests and communicators; collective.  See `HaloExchange.free`."""
+        self._transport.free()
+        self._exchange.free(ends)
 
 
 def _bytes(rows: np.ndarray) -> np.ndarray:

@@ -113,7 +113,7 @@ class MiniBatch:
 
         def gradient(X: Array, k: int) -> Array:
             for i, agent in enumerate(agents):
-                draw = streams.at(agent, k)              # a permutation is the faster of the two for few samples
+                draw = streams.at(agent, k)              # for few samples, permutation is faster than choice
                 rows[i] = (draw.permutation(counts[i])[:B] if counts[i] < 1000 else
                            draw.choice(counts[i], B, replace=False, shuffle=False))
             chosen = rows if order is None else np.take_along_axis(order, rows, axis=1)
@@ -149,8 +149,8 @@ class Noisy:
     """
 
     def __init__(self, source: Problem | Oracle, sigma: float) -> None:
-        made: Any = source                               # already an oracle?
-        self.source: Oracle = made if hasattr(made, "start") else Full(made)
+        given: Any = source
+        self.source: Oracle = given if hasattr(given, "start") else Full(given)
         self.problem = self.source.problem
         self.sigma = checks.number(sigma, "sigma")
 

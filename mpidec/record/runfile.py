@@ -171,7 +171,7 @@ class RunFile:
             self._X[len(self._rows)] = X
         self._rows.append((step, *row))
         self._last = step
-        if len(self._rows) >= self._capacity or time.monotonic() >= self._due:
+        if not self._flushed or len(self._rows) >= self._capacity or time.monotonic() >= self._due:
             self.flush()
 
     def flush(self) -> None:

@@ -2,8 +2,9 @@
  *
  * One sparse memfd per process, mapped once and never unmapped, since arrays may outlive everything else.  Blocks are whole grains
  * in size classes, four to a doubling, with a LIFO list of free blocks for each class; `class_of` tells the size of the block that
- * begins at a grain.  Addresses are never reused for another class.  The pages of free blocks beyond `keep` bytes go back to the
- * system.  Blocks may be taken and given by any thread.
+ * begins at a grain.  Addresses are never reused for another class.  Of the free blocks, as many bytes as are in use (64 MB at
+ * least) keep their pages; those that have been free longest give them back to the system.  Blocks may be taken and given by any
+ * thread.
  *
  * NumPy's headers are not needed: slots 304 (PyDataMem_SetHandler) and 306 (PyDataMem_DefaultHandler) of its C API and the layout
  * of the handler are ABI since NumPy 1.22.
@@ -38,6 +39,8 @@ static size_t top, live, kept;
 static uint8_t *class_of;                    /* of the block that begins at a grain; 0: none does */
 static uint32_t *next_free;                  /* of its class, plus one; LIVE: the block is in use */
 static uint32_t head[CLASSES];
+static uint32_t *older, *newer;              /* free blocks that have pages, by the time when they were given, plus one; 0: none */
+static uint32_t oldest, newest;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Handler *ordinary;
 static PyObject *(*set_handler)(PyObject *), *capsule;
@@ -60,6 +63,13 @@ static size_t size_of(int class)
 
 static size_t grain_of(const void *p) { return ((const char *)p - arena_base) / GRAIN; }
 
+static void unlink_age(size_t grain)         /* the block is not free any more, or has no pages */
+{
+    uint32_t before = older[grain], after = newer[grain];
+    *(before ? &newer[before - 1] : &oldest) = after;
+    *(after ? &older[after - 1] : &newest) = before;
+}
+
 void *arena_take(size_t bytes)
 {
     if (!arena_base || bytes > arena_size)
@@ -73,8 +83,10 @@ void *arena_take(size_t bytes)
         head[class] = next_free[grain];
         if (class_of[grain] & COLD)
             class_of[grain] = class;
-        else
+        else {
+            unlink_age(grain);
             kept -= whole;
+        }
         block = arena_base + grain * GRAIN;
     } else if (whole <= arena_size - top) {
         block = arena_base + top;
@@ -97,15 +109,19 @@ void arena_give(void *block)
     int class = class_of[grain] & ~COLD;
     size_t whole = size_of(class);
     live -= whole;
-    if (kept + whole > (live > LEAST_KEPT ? live : LEAST_KEPT)) {
-        int cold = shared ? !fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, grain * GRAIN, whole)
-                          : !madvise(block, whole, MADV_DONTNEED);
-        if (cold)
-            class_of[grain] |= COLD;
-        else
-            kept += whole;
-    } else
-        kept += whole;
+    kept += whole;
+    older[grain] = newest, newer[grain] = 0;
+    *(newest ? &newer[newest - 1] : &oldest) = grain + 1;
+    newest = grain + 1;
+    while (kept > (live > LEAST_KEPT ? live : LEAST_KEPT) && oldest) {
+        size_t cold = oldest - 1, size = size_of(class_of[cold]);
+        if (shared ? fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, cold * GRAIN, size)
+                   : madvise(arena_base + cold * GRAIN, size, MADV_DONTNEED))
+            break;
+        unlink_age(cold);
+        class_of[cold] |= COLD;
+        kept -= size;
+    }
     next_free[grain] = head[class];
     head[class] = grain + 1;
     pthread_mutex_unlock(&lock);
@@ -227,7 +243,7 @@ static PyObject *open_arena(PyObject *self, PyObject *bytes)
     char *base = ftruncate(made, size) ? MAP_FAILED
                                        : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, made, 0);
     uint8_t *classes = calloc(size / GRAIN, sizeof *classes);
-    uint32_t *links = calloc(size / GRAIN, sizeof *links);
+    uint32_t *links = calloc(3 * (size / GRAIN), sizeof *links);
     if (base == MAP_FAILED || !classes || !links || pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child)) {
         PyErr_SetFromErrno(PyExc_OSError);
         if (base != MAP_FAILED)
@@ -238,7 +254,7 @@ static PyObject *open_arena(PyObject *self, PyObject *bytes)
         return NULL;
     }
     madvise(base, size, MADV_DONTDUMP);
-    class_of = classes, next_free = links, file = made, shared = 1, arena_size = size, arena_base = base;
+    class_of = classes, next_free = links, older = links + size / GRAIN, newer = older + size / GRAIN, file = made, shared = 1, arena_size = size, arena_base = base;
     return PyLong_FromLong(file);
 }
 

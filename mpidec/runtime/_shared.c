@@ -33,8 +33,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOTS = 64, SPARES = 8, KEPT = 4, COPIED = 1 << 18 };
-/* KEPT: mixings whose rows a solver's step leaves published; COPIED: bytes up to which a copy costs less than to yield once */
+enum { SLOTS = 64, SPARES = 8, KEPT = 4, BATCH = 0, LARGE = 1 << 18, LATE_COPIED = 1 << 17, PROBED = 64 };
+/* KEPT: mixings whose rows a solver's step leaves published.  BATCH: mixings whose copies are let go of together.  LARGE: bytes that
+ * are copied without Python's lock.  LATE_COPIED: bytes up to which a solver's rows are copied where ranks share cores.  PROBED: every so many mixings it is found out again what it costs to yield. */
 enum { READY, LATE_POST, LATE_DONE, OTHER_TAG, REFUSED };    /* an answer is one of these * 2**32 + the index of a rank */
 #define GAVE_UP ((uint64_t)1 << 40)                      /* in a tag: more than any rows are long */
 #define COPY_RATE 4e9                                    /* bytes a second: how long readers are waited for before the rows are copied */
@@ -62,13 +63,20 @@ typedef struct Mapped {
 } Mapped;
 static Mapped *mapped;                                   /* arenas of other processes, each mapped once */
 
+typedef struct {
+    PyObject_HEAD
+    unsigned long thread;
+    long depth;                                          /* calls of that thread that have not ended */
+} Guard;
+
 typedef struct Reader Reader;
 typedef struct {
     Reader *reader;                                      /* whose out-neighbours may not have read yet; NULL: all have */
     PyObject *rows;                                      /* the array that is read where it lies */
     char *copy, *table;
-    size_t bytes;                                        /* of the copy */
-    int unread;                                          /* this rank's own reading has not ended */
+    size_t bytes, table_bytes;                           /* of the copy, and of the table */
+    uint64_t seq;
+    int unread, late;                                    /* this rank's own reading has not ended; the rows are left later */
 } Published;
 
 typedef struct {
@@ -81,7 +89,10 @@ typedef struct {
     Mapped **maps;
     char *spare[SPARES];                                 /* free blocks of one grain for copies */
     Published published[SLOTS];
-    PyObject *array, *empty_like, *acquire, *release, *broken;
+    double yielding;                                     /* seconds that it took lately to yield the processor once */
+    Guard *guard;
+    PyObject *array, *empty_like, *broken;
+    PyObject *refusal;                                   /* a mismatch that was heard of too late to raise it where it belongs */
 } Node;
 
 typedef struct {
@@ -102,7 +113,7 @@ struct Reader {
     Py_buffer array[ARRAYS];                             /* without weights rows are copied as they are */
 };
 
-static PyTypeObject NodeType, CountsType, ReaderType;
+static PyTypeObject GuardType, NodeType, CountsType, ReaderType;
 
 /* ---------------------------------------------------------------------------------------------------------------- waiting */
 
@@ -193,17 +204,23 @@ static void give_block(Node *node, char *block, size_t bytes)
         arena_give(block);
 }
 
+/* The rows themselves are not read any more. */
+static void forget_rows(Node *node, Published *p)
+{
+    node->kept -= p->late;
+    p->late = 0;
+    Py_CLEAR(p->rows);
+}
+
 /* The out-neighbours have read what a slot published. */
 static void let_go(Node *node, Published *p)
 {
     if (p->copy)
         give_block(node, p->copy, p->bytes);
     if (p->table)
-        give_block(node, p->table, GRAIN);
+        give_block(node, p->table, p->table_bytes);
     p->copy = p->table = NULL;
-    if (p->rows)
-        node->kept--;
-    Py_CLEAR(p->rows);
+    forget_rows(node, p);
     Py_CLEAR(p->reader);
 }
 
@@ -224,33 +241,49 @@ static int64_t readers_of(const Reader *r, uint64_t seq)
     return answer;
 }
 
-/* Let go of everything that has been read by now: 0, or -1 with an exception when a neighbour has refused an earlier mixing. */
-static int release(Node *node)
+/* Let go of everything that has been read by now.  What neighbours have refused is raised at the end of the mixing that this rank
+ * is in, so that it stays in step with the others. */
+static void release(Node *node)
 {
     for (uint64_t seq = node->released + 1; seq <= node->seq; seq++) {
         Published *p = published(node, seq);
         if (p->reader) {
             int64_t answer = readers_of(p->reader, seq);
             if (answer >> 32 == REFUSED) {
+                PyObject *kind, *error, *trace;
                 Reader *r = (Reader *)Py_NewRef((PyObject *)p->reader);
                 let_go(node, p);
-                int told = report(r, answer, seq);
+                report(r, answer, seq);
                 Py_DECREF(r);
-                if (told < 0)
-                    return -1;
+                PyErr_Fetch(&kind, &error, &trace);
+                PyErr_NormalizeException(&kind, &error, &trace);
+                if (!node->refusal)
+                    node->refusal = Py_XNewRef(error);
+                Py_XDECREF(kind);
+                Py_XDECREF(error);
+                Py_XDECREF(trace);
             } else if (answer == READY)
                 let_go(node, p);
         }
         if (!p->reader && !p->unread && seq == node->released + 1)
             node->released = seq;
     }
-    return 0;
+}
+
+/* Raise what neighbours have refused: 0, or -1 with an exception. */
+static int raise_refusal(Node *node)
+{
+    if (!node->refusal)
+        return 0;
+    PyErr_SetObject((PyObject *)Py_TYPE(node->refusal), node->refusal);
+    Py_CLEAR(node->refusal);
+    return -1;
 }
 
 /* Wait until the out-neighbours have read mixing `seq`. */
 static int wait_for_readers(Node *node, uint64_t seq)
 {
-    while (published(node, seq)->reader) {
+    while (published(node, seq)->reader && published(node, seq)->seq == seq) {
         Reader *r = (Reader *)Py_NewRef((PyObject *)published(node, seq)->reader);
         const int64_t *outs = r->array[OUTS].buf;
         PyThreadState *unlocked = NULL;
@@ -259,9 +292,13 @@ static int wait_for_readers(Node *node, uint64_t seq)
             if (!wait_for(&slot(node, outs[i], seq)->done, seq, node->spins, &unlocked))
                 answer = ANSWER(LATE_DONE, outs[i]);
         relock(&unlocked);
-        int told = answer == READY ? release(node) : report(r, answer, seq);
+        int failed = 0;
+        if (answer == READY)
+            release(node);
+        else
+            failed = report(r, answer, seq) < 0;
         Py_DECREF(r);
-        if (told < 0)
+        if (failed)
             return -1;
     }
     return 0;
@@ -281,12 +318,16 @@ static int usable(const Node *node)
     return 0;
 }
 
-/* Publish `len` bytes of rows at x, of the array X: 1 if they are read where they lie, 0 if they were copied, -1 with an exception. */
-static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, uint64_t tag, uint64_t *seq)
+/* Publish `len` bytes of rows at x, of the array X, and a table: 1 if they are read where they lie, 0 if they were copied, -1 with an
+ * exception. */
+static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, const void *table, size_t table_bytes, uint64_t tag,
+                   uint64_t *seq)
 {
     Node *node = r->node;
-    if (!usable(node) || release(node) < 0)
+    if (!usable(node))
         return -1;
+    if (node->kept || node->seq - node->released > BATCH)
+        release(node);
     Published *p = published(node, node->seq + 1);
     if (p->reader && wait_for_readers(node, node->seq + 1 - SLOTS) < 0)
         return -1;
@@ -294,7 +335,7 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, uint64
         PyErr_SetString(PyExc_RuntimeError, "a mixing is under way that began 64 mixings ago: wait for it");
         return -1;
     }
-    int in_place = r->nout && len > 0 && arena_holds(x) && arena_holds(x + len - 1);
+    int in_place = r->nout && len > 0 && !(node->late && !node->spins && len <= LATE_COPIED) && arena_holds(x) && arena_holds(x + len - 1);
     char *copy = NULL;
     if (r->nout && len > 0 && !in_place) {
         if (!(copy = take_block(node, len))) {
@@ -302,7 +343,7 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, uint64
                                             "ulimit -f, the memory of the job), or set MPIDEC_TRANSPORT=p2p", len);
             return -1;
         }
-        if (len > COPIED) {
+        if (len > LARGE) {
             PyThreadState *unlocked = PyEval_SaveThread();
             memcpy(copy, x, len);
             PyEval_RestoreThread(unlocked);
@@ -311,14 +352,22 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, uint64
         x = copy;
         node->copies++;
     }
+    if (table && table_bytes) {
+        if (!(p->table = take_block(node, table_bytes))) {
+            if (copy)
+                give_block(node, copy, len);
+            PyErr_NoMemory();
+            return -1;
+        }
+        memcpy(p->table, table, table_bytes);
+        p->table_bytes = table_bytes;
+    }
     *seq = ++node->seq;
     if (r->nout)
         p->reader = (Reader *)Py_NewRef((PyObject *)r);
-    if (in_place) {
+    if (in_place)
         p->rows = Py_NewRef(X);
-        node->kept++;
-    }
-    p->copy = copy, p->bytes = len, p->unread = 1;
+    p->seq = *seq, p->copy = copy, p->bytes = len, p->unread = 1;
     Slot *s = slot(node, node->me, *seq);
     s->offset = in_place || copy ? arena_offset(x) : 0;
     s->tag = tag;
@@ -328,42 +377,37 @@ static int publish(Reader *r, PyObject *X, const char *x, Py_ssize_t len, uint64
     return in_place;
 }
 
-/* This rank's own reading of mixing `seq` has ended. */
-static void has_read(Node *node, uint64_t seq)
-{
-    atomic_store_explicit(&slot(node, node->me, seq)->done, seq, memory_order_release);
-    published(node, seq)->unread = 0;
-}
-
 /* Return when the rows at x, which mixing `seq` has published where they lie, may be changed. */
 static int leave(Reader *r, uint64_t seq, const char *x, size_t len)
 {
     Node *node = r->node;
     Published *p = published(node, seq);
     const int64_t *outs = r->array[OUTS].buf;
-    if (!p->rows || p->reader != r)
+    if (!p->rows || p->seq != seq)                       /* they were copied, or have been read already */
         return 0;
     PyThreadState *unlocked = NULL;
     int64_t answer = readers_of(r, seq);
-    if (answer >> 32 == LATE_DONE && (node->spins || len > COPIED)) {
-        double until = seconds() + len / COPY_RATE;
-        for (int64_t look = 0; (answer = readers_of(r, seq)) >> 32 == LATE_DONE; look++) {
-            if (look < node->spins) {
-                relax();
-                continue;
-            }
-            if (seconds() > until)
-                break;
-            if (!unlocked)
-                unlocked = PyEval_SaveThread();
+    for (int64_t look = 0; look < node->spins && answer >> 32 == LATE_DONE; look++) {
+        relax();
+        answer = readers_of(r, seq);
+    }
+    /* To yield costs little where the cores are this program's, and a time slice where they are not: then it costs less to copy. */
+    double copying = len / COPY_RATE, begun = 0, now = 0;
+    if (answer >> 32 == LATE_DONE && (node->yielding < copying || seq % PROBED == 0)) {
+        unlocked = PyEval_SaveThread();
+        begun = now = seconds();
+        do {
+            double before = now;
             sched_yield();
-        }
+            now = seconds();
+            node->yielding += (now - before - node->yielding) / 4;
+        } while ((answer = readers_of(r, seq)) >> 32 == LATE_DONE && now - begun < copying);
         relock(&unlocked);
     }
     char *copy = answer >> 32 == LATE_DONE ? take_block(node, len) : NULL;
     if (!copy)
         return wait_for_readers(node, seq);
-    if (len > COPIED)
+    if (len > LARGE)
         unlocked = PyEval_SaveThread();
     memcpy(copy, x, len);
     p->copy = copy, p->bytes = len;
@@ -381,9 +425,23 @@ static int leave(Reader *r, uint64_t seq, const char *x, size_t len)
         }
     }
     relock(&unlocked);
-    if (p->rows)
-        node->kept--;
-    Py_CLEAR(p->rows);
+    forget_rows(node, p);
+    return 0;
+}
+
+/* Leave rows that a solver's step has kept, the oldest first, until `most` mixings keep some. */
+static int leave_kept(Node *node, int most)
+{
+    for (uint64_t seq = node->released + 1; node->kept > most && seq <= node->seq; seq++) {
+        Published *p = published(node, seq);
+        if (!p->late)
+            continue;
+        Reader *r = (Reader *)Py_NewRef((PyObject *)p->reader);
+        int failed = leave(r, seq, arena_base + slot(node, node->me, seq)->offset, p->bytes);
+        Py_DECREF(r);
+        if (failed)
+            return -1;
+    }
     return 0;
 }
 
@@ -449,6 +507,22 @@ static int64_t meet(Reader *r, uint64_t seq, uint64_t tag, PyThreadState **unloc
     return READY;
 }
 
+/* This rank's own reading of mixing `seq` has ended. */
+static void has_read(Node *node, uint64_t seq)
+{
+    atomic_store_explicit(&slot(node, node->me, seq)->done, seq, memory_order_release);
+    published(node, seq)->unread = 0;
+}
+
+/* End mixing `seq`, in which a neighbour mixes something else, with an exception on both sides. */
+static int refuse(Reader *r, int64_t answer, uint64_t seq)
+{
+    atomic_store_explicit(&slot(r->node, r->node->me, seq)->refused, seq, memory_order_relaxed);
+    report(r, answer, seq);
+    has_read(r->node, seq);
+    return -1;
+}
+
 /* Where the rows lie that another rank has published. */
 static const char *rows_at(const Node *node, int64_t rank, uint64_t seq)
 {
@@ -478,26 +552,80 @@ static int read_rows(Reader *r, uint64_t seq, uint64_t tag, const char *x, const
         if (!unlocked && r->m * d > 2048)
             unlocked = PyEval_SaveThread();
         gather(r, base, out, d, itemsize);
-    } else if (answer > 0)
-        atomic_store_explicit(&slot(node, node->me, seq)->refused, seq, memory_order_relaxed);
-    if (answer >= 0)
         atomic_store_explicit(&slot(node, node->me, seq)->done, seq, memory_order_release);
+    }
     relock(&unlocked);
-    if (answer >= 0)
-        published(node, seq)->unread = 0;
     if (base != few)
         free(base);
-    return answer > 0 ? report(r, answer, seq) < 0 ? -1 : 0 : (int)answer;
+    if (answer > 0)
+        return refuse(r, answer, seq);
+    if (answer == READY)
+        published(node, seq)->unread = 0;
+    return (int)answer;
 }
+
+/* One entry of a table: to whom an array is sent, times what (NaN: it is not), and whether something is taken from there (NaN: no).
+ * Entry 0 has the number of the others in place of a rank; a note, in words, comes after the last one. */
+typedef struct { int64_t rank; double weight, takes; } Edge;
+
+static const Edge *table_of(const Node *node, int64_t rank, uint64_t seq)
+{
+    uint64_t table = slot(node, rank, seq)->table;
+    return table ? (const Edge *)(node->bases[rank] + table) : NULL;
+}
+
+static const Edge *edge_to(const Node *node, int64_t from, int64_t to, uint64_t seq)
+{
+    const Edge *table = table_of(node, from, seq);
+    for (int64_t i = 1; table && i <= table[0].rank; i++)
+        if (table[i].rank == to)
+            return &table[i];
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ Guard */
+
+/* Keep other threads out of the calls of a network; whether this one is in.  Python's lock is held. */
+static int enter(Guard *guard)
+{
+    unsigned long me = PyThread_get_thread_ident();
+    if (guard->depth && guard->thread != me)
+        return 0;
+    guard->thread = me;
+    guard->depth++;
+    return 1;
+}
+
+static PyObject *guard_acquire(PyObject *self, PyObject *blocking) { return PyBool_FromLong(enter((Guard *)self)); }
+
+static PyObject *guard_release(PyObject *self, PyObject *unused)
+{
+    ((Guard *)self)->depth--;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef guard_methods[] = {
+    {"acquire", guard_acquire, METH_O, "Whether this thread may go on; never waits."},
+    {"release", guard_release, METH_NOARGS, "End what acquire began."},
+    {0},
+};
+static PyTypeObject GuardType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mpidec.runtime._shared.Guard",
+    .tp_basicsize = sizeof(Guard),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Re-entrant lock of the calls of a network, as threading.RLock, that nobody waits for.",
+    .tp_new = PyType_GenericNew,
+    .tp_methods = guard_methods,
+};
 
 /* ------------------------------------------------------------------------------------------------------------------- Node */
 
-/* Node(me, size, spins, ndarray, empty_like, acquire, release) */
+/* Node(me, size, spins, ndarray, empty_like, guard) */
 static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     long long me, size, spins;
-    PyObject *array, *empty_like, *acquire, *release_;
-    if (!PyArg_ParseTuple(args, "LLLOOOO", &me, &size, &spins, &array, &empty_like, &acquire, &release_))
+    PyObject *array, *empty_like, *guard;
+    if (!PyArg_ParseTuple(args, "LLLOOO!", &me, &size, &spins, &array, &empty_like, &GuardType, &guard))
         return NULL;
     if (me < 0 || me >= size) {
         PyErr_SetString(PyExc_ValueError, "the arguments of Node do not fit together");
@@ -508,7 +636,7 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     node->size = size, node->me = me, node->spins = spins;
     node->array = Py_NewRef(array), node->empty_like = Py_NewRef(empty_like);
-    node->acquire = Py_NewRef(acquire), node->release = Py_NewRef(release_);
+    node->guard = (Guard *)Py_NewRef(guard);
     node->heads = calloc(size, sizeof *node->heads);
     node->bases = calloc(size, sizeof *node->bases);
     node->maps = calloc(size, sizeof *node->maps);
@@ -529,8 +657,6 @@ static int node_traverse(PyObject *self, visitproc visit, void *arg)
     Node *node = (Node *)self;
     Py_VISIT(node->array);
     Py_VISIT(node->empty_like);
-    Py_VISIT(node->acquire);
-    Py_VISIT(node->release);
     for (int i = 0; i < SLOTS; i++) {
         Py_VISIT(node->published[i].reader);
         Py_VISIT(node->published[i].rows);
@@ -543,8 +669,6 @@ static int node_clear(PyObject *self)
     Node *node = (Node *)self;
     Py_CLEAR(node->array);
     Py_CLEAR(node->empty_like);
-    Py_CLEAR(node->acquire);
-    Py_CLEAR(node->release);
     for (int i = 0; i < SLOTS; i++) {
         Py_CLEAR(node->published[i].reader);
         if (node->closed)
@@ -585,7 +709,9 @@ static void node_dealloc(PyObject *self)
     free(node->heads);                                   /* the header itself stays where it is unless close() has given it back */
     free(node->bases);
     free(node->maps);
+    Py_XDECREF(node->guard);
     Py_XDECREF(node->broken);
+    Py_XDECREF(node->refusal);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -652,20 +778,21 @@ static PyObject *node_close(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* release(): let go of everything that has been read by now; mixings whose rows are still kept. */
+/* release(): let go of everything that has been read by now, and raise what was refused; mixings whose rows are still kept. */
 static PyObject *node_release(PyObject *self, PyObject *unused)
 {
     Node *node = (Node *)self;
-    return !node->closed && release(node) < 0 ? NULL : PyLong_FromLong(node->kept);
+    if (!node->closed)
+        release(node);
+    return raise_refusal(node) ? NULL : PyLong_FromLong(node->kept);
 }
 
-/* drain(): return when no rows that were mixed are kept any more. */
+/* drain(): return when no rows that a solver's step has kept are read any more. */
 static PyObject *node_drain(PyObject *self, PyObject *unused)
 {
     Node *node = (Node *)self;
-    for (uint64_t seq = node->released + 1; !node->closed && node->kept && seq <= node->seq; seq++)
-        if (published(node, seq)->rows && !published(node, seq)->unread && wait_for_readers(node, seq) < 0)
-            return NULL;
+    if (!node->closed && leave_kept(node, 0))
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -682,6 +809,25 @@ static PyObject *node_tag(PyObject *self, PyObject *args)
     return PyLong_FromUnsignedLongLong(slot(node, index, seq)->tag);
 }
 
+/* note(index, seq): what a rank has published as mixing `seq`, in words; None if there are none. */
+static PyObject *node_note(PyObject *self, PyObject *args)
+{
+    Node *node = (Node *)self;
+    long long index;
+    unsigned long long seq;
+    if (!PyArg_ParseTuple(args, "LK", &index, &seq))
+        return NULL;
+    if (index < 0 || index >= node->size || !node->heads[index])
+        return PyErr_Format(PyExc_ValueError, "there is no rank %lld", index);
+    const Edge *table = table_of(node, index, seq);
+    size_t size = index == node->me ? arena_size : node->maps[index]->size;
+    int64_t edges = table ? table[0].rank : -1;          /* anything, if the slot is in use again */
+    if (edges < 0 || edges > node->size || slot(node, index, seq)->table + sizeof(Edge) * (1 + edges) + GRAIN > size)
+        Py_RETURN_NONE;
+    const char *text = (const char *)(table + 1 + edges);
+    return PyUnicode_DecodeUTF8(text, strnlen(text, GRAIN / 4), "replace");
+}
+
 static PyObject *node_offset(PyObject *self, void *unused)
 {
     Node *node = (Node *)self;
@@ -694,6 +840,7 @@ static PyMethodDef node_methods[] = {
     {"release", node_release, METH_NOARGS, "Let go of what has been read; how many rows are still kept."},
     {"drain", node_drain, METH_NOARGS, "Return when no rows are kept."},
     {"tag", node_tag, METH_VARARGS, "What a rank has published."},
+    {"note", node_note, METH_VARARGS, "What a rank has published, in words."},
     {0},
 };
 static PyGetSetDef node_properties[] = {{"offset", node_offset, NULL, "Of the header in the arena.", NULL}, {0}};
@@ -853,26 +1000,6 @@ static PyObject *like(Node *node, PyObject *array, Py_ssize_t bytes)
     return made;
 }
 
-/* Keep other threads out: 1, or 0 with an exception. */
-static int enter(Node *node)
-{
-    PyObject *entered = PyObject_CallOneArg(node->acquire, Py_False);
-    int mine = entered ? PyObject_IsTrue(entered) : 0;
-    Py_XDECREF(entered);
-    if (mine < 1 && !PyErr_Occurred())
-        PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this network: one thread at a time may use a network, give "
-                                            "each thread a network of its own");
-    return mine == 1;
-}
-
-static void exit_(Node *node)
-{
-    PyObject *kind, *error, *trace;
-    PyErr_Fetch(&kind, &error, &trace);
-    Py_XDECREF(PyObject_CallNoArgs(node->release));
-    PyErr_Restore(kind, error, trace);
-}
-
 /* reader(X, out): a whole mixing; None, and nothing has happened, if the arrays are not of the common kind. */
 static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
 {
@@ -886,6 +1013,8 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
     if (node->closed || arena_forked || node->broken || published(node, node->seq + 1)->unread || !rows_of(r, args[0], 0, &x))
         Py_RETURN_NONE;
     PyObject *out = args[1], *result = NULL;
+    if (node->seq > node->released)
+        release(node);
     out = out == Py_None ? like(node, args[0], x.len) : Py_NewRef(out);
     if (!out) {
         PyBuffer_Release(&x);
@@ -900,25 +1029,25 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
         result = Py_NewRef(Py_None);
         goto release_y;
     }
-    if (!enter(node))
+    if (!enter(node->guard)) {
+        PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this network: one thread at a time may use a network, give "
+                                            "each thread a network of its own");
         goto release_y;
+    }
     uint64_t seq = 0, tag = tag_of(r, x.shape[1], x.itemsize, 0);
-    int in_place = publish(r, args[0], x.buf, x.len, tag, &seq);
+    int in_place = publish(r, args[0], x.buf, x.len, NULL, 0, tag, &seq);
     if (in_place >= 0) {
         count_rows(r, x.shape[1] * x.itemsize);
         if (!read_rows(r, seq, tag, x.buf, NULL, y.buf, x.shape[1], x.itemsize)) {
-            int left = 0;
-            if (in_place && !node->late)
-                left = leave(r, seq, x.buf, x.len);
-            else
-                for (uint64_t before = node->released + 1; node->kept > KEPT && before < seq && !left; before++)
-                    if (published(node, before)->rows)
-                        left = wait_for_readers(node, before);
-            if (!left)
+            Published *p = published(node, seq);
+            if (node->late && p->rows && p->seq == seq)
+                p->late = 1, node->kept++;
+            int failed = node->late ? leave_kept(node, KEPT) : in_place ? leave(r, seq, x.buf, x.len) : 0;
+            if (!failed && !raise_refusal(node))
                 result = Py_NewRef(out);
         }
     }
-    exit_(node);
+    node->guard->depth--;
 release_y:
     PyBuffer_Release(&y);
 release_x:
@@ -927,32 +1056,56 @@ release_x:
     return result;
 }
 
-/* post(X, d, shape) -> seq: publish rows of d numbers */
+/* A table of so many edges, which are to be filled in, and a note, in words; NULL with an exception. */
+static Edge *new_table(Py_ssize_t edges, PyObject *note, size_t *bytes)
+{
+    Py_ssize_t length = 0;
+    const char *text = note == Py_None ? "" : PyUnicode_AsUTF8AndSize(note, &length);
+    *bytes = sizeof(Edge) * (1 + edges) + length + 1;
+    Edge *table = text ? malloc(*bytes) : NULL;
+    if (table) {
+        table[0] = (Edge){.rank = edges};
+        memcpy(table + 1 + edges, text, length);
+        ((char *)table)[*bytes - 1] = 0;
+    } else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    return table;
+}
+
+/* post(X, d, shape, note) -> seq: publish rows of d numbers; the note says in words what they are, for a rank with other ones. */
 static PyObject *reader_post(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Reader *r = (Reader *)self;
     Py_buffer x;
-    Py_ssize_t d = count == 3 ? PyLong_AsSsize_t(args[1]) : -1;
-    uint64_t shape = count == 3 ? PyLong_AsUnsignedLongLong(args[2]) : 0;
+    Py_ssize_t d = count == 4 ? PyLong_AsSsize_t(args[1]) : -1;
+    uint64_t shape = count == 4 ? PyLong_AsUnsignedLongLong(args[2]) : 0;
     if (d < 0 || PyErr_Occurred() || PyObject_GetBuffer(args[0], &x, PyBUF_C_CONTIGUOUS)) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "post takes rows, their length and a fingerprint of their shape");
+            PyErr_SetString(PyExc_TypeError, "post takes rows, their length, a fingerprint of their shape, and a note");
         return NULL;
     }
     uint64_t seq = 0;
-    int in_place = publish(r, args[0], x.buf, x.len, tag_of(r, d, x.itemsize, shape), &seq);
+    size_t bytes = 0;
+    Edge *table = args[3] == Py_None ? NULL : new_table(0, args[3], &bytes);
+    int in_place = args[3] != Py_None && !table ? -1
+        : publish(r, args[0], x.buf, x.len, table, bytes, tag_of(r, d, x.itemsize, shape), &seq);
+    free(table);
     if (in_place >= 0)
         count_rows(r, d * x.itemsize);
     PyBuffer_Release(&x);
     return in_place < 0 ? NULL : PyLong_FromUnsignedLongLong(seq);
 }
 
-/* give_up(): begin a mixing, and end it with nothing to read: the neighbours find another tag than theirs. */
-static PyObject *reader_give_up(PyObject *self, PyObject *unused)
+/* give_up(note): begin a mixing, and end it with nothing to read: the neighbours find another tag than theirs, and the note. */
+static PyObject *reader_give_up(PyObject *self, PyObject *note)
 {
     Reader *r = (Reader *)self;
     uint64_t seq = 0;
-    if (publish(r, Py_None, "", 0, r->signature ^ GAVE_UP, &seq) < 0)
+    size_t bytes;
+    Edge *table = new_table(0, note, &bytes);
+    int failed = !table || publish(r, Py_None, "", 0, table, bytes, r->signature ^ GAVE_UP, &seq) < 0;
+    free(table);
+    if (failed)
         return NULL;
     has_read(r->node, seq);
     Py_RETURN_NONE;
@@ -977,7 +1130,8 @@ static PyObject *reader_read(PyObject *self, PyObject *const *args, Py_ssize_t c
             || (r->array[W].buf && (b[0].len != b[2].len || (itemsize != 8 && itemsize != 4))))
             PyErr_SetString(PyExc_ValueError, "the buffers of read do not fit together");
         else
-            failed = read_rows(r, seq, tag_of(r, d, itemsize, shape), b[0].buf, b[1].buf, b[2].buf, d, itemsize);
+            failed = read_rows(r, seq, tag_of(r, d, itemsize, shape), b[0].buf, b[1].buf, b[2].buf, d, itemsize)
+                || raise_refusal(r->node);
     }
     while (held)
         PyBuffer_Release(&b[--held]);
@@ -1017,9 +1171,169 @@ static PyObject *reader_ready(PyObject *self, PyObject *number)
     Py_RETURN_TRUE;
 }
 
+#define DEFINE_COMBINE(TYPE, T)                                                                                          \
+    VECTOR static void combine_##T(ptrdiff_t k, const char *const *rows, const double *weights, ptrdiff_t d, TYPE *restrict out) \
+    {                                                                                                                    \
+        for (ptrdiff_t c = 0; c < d; c += COLUMNS) {                                                                     \
+            ptrdiff_t some = d - c < COLUMNS ? d - c : COLUMNS;                                                          \
+            for (ptrdiff_t j = 0; j < k; j++) {                                                                          \
+                const TYPE *restrict x = (const TYPE *)rows[j] + c, w = (TYPE)weights[j];                                \
+                for (ptrdiff_t t = 0; t < some; t++)                                                                     \
+                    out[c + t] = j ? out[c + t] + w * x[t] : w * x[t];                                                   \
+            }                                                                                                            \
+        }                                                                                                                \
+    }
+DEFINE_COMBINE(double, d)
+DEFINE_COMBINE(float, f)
+
+/* Calls with weights of this rank and of `ins`, who are also the `outs`:
+ *
+ *     out = own * x + sum over j of weights[j] * (what j multiplies by on the way here) * x_j,   in ascending order of the ranks
+ *
+ * weights: float64, what each of `ins` is multiplied by, NaN for those that nothing is taken from; None: from all that send, times 1.
+ * sends: float64, what x is multiplied by on the way to each of them, NaN for those that it is not sent to; None: to all, times 1. */
+
+/* post_weighted(x, weights, sends, shape, note) -> seq */
+static PyObject *reader_post_weighted(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Reader *r = (Reader *)self;
+    Py_buffer b[3] = {{0}};
+    PyObject *result = NULL;
+    uint64_t seq = 0, shape = count == 5 ? PyLong_AsUnsignedLongLong(args[3]) : 0;
+    if (count != 5)
+        PyErr_SetString(PyExc_TypeError, "post_weighted takes five arguments");
+    for (int i = 0; i < 3 && !PyErr_Occurred(); i++)
+        if (args[i] != Py_None)
+            PyObject_GetBuffer(args[i], &b[i], PyBUF_C_CONTIGUOUS);
+    Py_ssize_t nin = r->nin;
+    if (!PyErr_Occurred() && (nin != r->nout || (b[1].buf && b[1].len != nin * 8) || (b[2].buf && b[2].len != nin * 8)))
+        PyErr_SetString(PyExc_ValueError, "the buffers of post_weighted do not fit together");
+    size_t bytes = 0;
+    Edge *table = PyErr_Occurred() ? NULL : new_table(nin, args[4], &bytes);
+    if (table) {
+        const int64_t *ins = r->array[INS].buf;
+        for (Py_ssize_t i = 0; i < nin; i++)
+            table[1 + i] = (Edge){ins[i], b[2].buf ? ((double *)b[2].buf)[i] : 1.0, b[1].buf ? ((double *)b[1].buf)[i] : 1.0};
+        uint64_t tag = tag_of(r, b[0].itemsize ? b[0].len / b[0].itemsize : 0, b[0].itemsize, shape);
+        if (publish(r, args[0], b[0].buf, b[0].len, table, bytes, tag, &seq) >= 0)
+            result = PyLong_FromUnsignedLongLong(seq);
+        free(table);
+    }
+    for (int i = 0; i < 3; i++)
+        if (b[i].obj)
+            PyBuffer_Release(&b[i]);
+    return result;
+}
+
+/* read_weighted(seq, x, out, own, weights, sends, checked, shape): out is an array like x of float64 or float32; or of bytes, for
+ * len(ins) times the bytes of x, and gets the arrays as they are.  checked: whether the lists of both sides must agree.
+ *
+ * Returns [(i, what ins[i] multiplied by)] of what was taken; where the lists of this rank and ins[i] do not agree, 4 * i plus
+ * 0: ins[i] does not send what is expected here, 1: it sends what is not, 2: it does not expect what is sent there, 3: it expects
+ * what is not. */
+static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Reader *r = (Reader *)self;
+    Node *node = r->node;
+    Py_buffer b[4] = {{0}};
+    static const int place[4] = {1, 2, 4, 5};
+    PyObject *taken = NULL;
+    const char **rows = NULL;
+    double *factors = NULL;
+    if (count != 8) {
+        PyErr_SetString(PyExc_TypeError, "read_weighted takes eight arguments");
+        return NULL;
+    }
+    uint64_t seq = PyLong_AsUnsignedLongLong(args[0]), shape = PyLong_AsUnsignedLongLong(args[7]);
+    double own = PyFloat_AsDouble(args[3]);
+    int checked = PyObject_IsTrue(args[6]);
+    for (int i = 0; i < 4 && !PyErr_Occurred(); i++)
+        if (args[place[i]] != Py_None)
+            PyObject_GetBuffer(args[place[i]], &b[i], (i == 1 ? PyBUF_WRITABLE : 0) | PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+    if (PyErr_Occurred() || !usable(node))
+        goto done;
+    Py_ssize_t nin = r->nin, len = b[0].len, itemsize = b[0].itemsize, k = 0, mismatch = -1;
+    int sums = b[1].format && (b[1].format[0] == 'd' || b[1].format[0] == 'f');
+    if (nin != r->nout || (b[2].buf && b[2].len != nin * 8) || (b[3].buf && b[3].len != nin * 8)
+        || (sums ? b[1].len != len || b[1].itemsize != itemsize : b[1].len != nin * len)) {
+        PyErr_SetString(PyExc_ValueError, "the buffers of read_weighted do not fit together");
+        goto done;
+    }
+    const int64_t *ins = r->array[INS].buf;
+    const double *weights = b[2].buf, *sends = b[3].buf;
+    rows = malloc((nin + 1) * sizeof *rows);
+    factors = malloc((nin + 1) * sizeof *factors);
+    if (!rows || !factors) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    PyThreadState *unlocked = NULL;
+    int64_t answer = meet(r, seq, tag_of(r, itemsize ? len / itemsize : 0, itemsize, shape), &unlocked);
+    relock(&unlocked);
+    if (answer < 0)
+        goto done;
+    if (answer > 0) {
+        refuse(r, answer, seq);
+        goto done;
+    }
+    taken = PyList_New(0);
+    for (Py_ssize_t i = 0, placed = 0; taken && i <= nin && mismatch < 0; i++) {
+        if (!placed && (i == nin || ins[i] > node->me)) {
+            rows[k] = b[0].buf, factors[k++] = own;
+            placed = 1;
+        }
+        if (i == nin)
+            break;
+        const Edge *edge = edge_to(node, ins[i], node->me, seq);
+        int given = edge && edge->weight == edge->weight, asked = edge && edge->takes == edge->takes;
+        int takes = !weights || weights[i] == weights[i], gives = !sends || sends[i] == sends[i];
+        if (checked && given != takes)
+            mismatch = 4 * i + given;
+        else if (checked && asked != gives)
+            mismatch = 4 * i + 2 + asked;
+        else if (given && takes) {
+            PyObject *item = Py_BuildValue("nd", i, edge->weight);
+            if (!item || PyList_Append(taken, item))
+                Py_CLEAR(taken);
+            Py_XDECREF(item);
+            factors[k] = (weights ? weights[i] : 1.0) * edge->weight;
+            rows[k++] = rows_at(node, ins[i], seq);
+        }
+    }
+    if (taken && mismatch < 0) {
+        if (len > LARGE)
+            unlocked = PyEval_SaveThread();
+        if (sums && itemsize == 8)
+            combine_d(k, rows, factors, len / 8, b[1].buf);
+        else if (sums)
+            combine_f(k, rows, factors, len / 4, b[1].buf);
+        else
+            for (Py_ssize_t i = 0, at = 0; i < k; i++)
+                if (rows[i] != b[0].buf)
+                    memcpy((char *)b[1].buf + at++ * len, rows[i], len);
+        relock(&unlocked);
+    }
+    has_read(node, seq);
+    if (taken && leave(r, seq, b[0].buf, len))
+        Py_CLEAR(taken);
+    if (taken && raise_refusal(node))
+        Py_CLEAR(taken);
+    if (taken && mismatch >= 0)
+        Py_SETREF(taken, PyLong_FromSsize_t(mismatch));
+done:
+    free(rows);
+    free(factors);
+    for (int i = 0; i < 4; i++)
+        if (b[i].obj)
+            PyBuffer_Release(&b[i]);
+    return taken;
+}
+
 static PyMethodDef reader_methods[] = {
+    {"post_weighted", (PyCFunction)(void (*)(void))reader_post_weighted, METH_FASTCALL, "Publish an array and weights."},
+    {"read_weighted", (PyCFunction)(void (*)(void))reader_read_weighted, METH_FASTCALL, "Sum up what the others have published."},
     {"post", (PyCFunction)(void (*)(void))reader_post, METH_FASTCALL, "Publish rows."},
-    {"give_up", reader_give_up, METH_NOARGS, "Take part in a mixing without rows."},
+    {"give_up", reader_give_up, METH_O, "Take part in a mixing without rows."},
     {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL, "Sum up (or copy) what the neighbours have published."},
     {"leave", (PyCFunction)(void (*)(void))reader_leave, METH_FASTCALL, "Return when this rank's rows may be changed."},
     {"ready", reader_ready, METH_O, "Whether the neighbours' rows are there."},
@@ -1061,7 +1375,7 @@ PyMODINIT_FUNC PyInit__shared(void)
                  || PyModule_AddObject(made, "GAVE_UP", PyLong_FromUnsignedLongLong(GAVE_UP)) || PyModule_AddIntMacro(made, GRAIN)
                  || PyModule_AddIntMacro(made, SLOTS) || PyModule_AddIntMacro(made, LATE_POST)
                  || PyModule_AddIntMacro(made, LATE_DONE) || PyModule_AddIntMacro(made, OTHER_TAG) || PyModule_AddIntMacro(made, REFUSED)
-                 || PyModule_AddType(made, &NodeType) || PyModule_AddType(made, &CountsType)
+                 || PyModule_AddType(made, &GuardType) || PyModule_AddType(made, &NodeType) || PyModule_AddType(made, &CountsType)
                  || PyModule_AddType(made, &ReaderType)))
         Py_CLEAR(made);
     return made;

@@ -19,7 +19,7 @@ class Matching(Protocol):
 
     check: bool
 
-    def note(self, past: Any) -> int:
+    def register(self, past: Any) -> int:
         """Number an operation that exchanges no headers."""
 
     def verify(self, op: str, signature: str, dests: Iterable[int], sources: Iterable[int]) -> int:
@@ -34,7 +34,13 @@ class Matching(Protocol):
     def ask_about_mixing(self, rank: int, number: int, op: str, before: int | None = None) -> None:
         """Ask a rank that a mixing in shared memory waits for where it is."""
 
-    def leave(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
+    def report(self, rank: int, text: str) -> None:
+        """Raise a mismatch on another rank, in its next wait."""
+
+    def interrupt(self, where: str, error: BaseException) -> None:
+        """Refuse all further operations, since an exception has ended a wait."""
+
+    def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
         """Tell the ranks concerned that this one takes no part in an operation."""
 
 
@@ -45,6 +51,7 @@ class Context:
     Attributes
     ----------
     comm : mpi4py.MPI.Intracomm
+    rank : int
     partition : Partition
         Agents over ranks.
     engine : ProgressEngine
@@ -56,17 +63,13 @@ class Context:
     """
 
     comm: MPI.Intracomm
+    rank: int
     partition: Partition
     engine: ProgressEngine
     memory: NodeMemory | None
     matching: Matching
     row_type: RowTypes
     transport: str
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-        return self.comm.rank
 
     @property
     def size(self) -> int:

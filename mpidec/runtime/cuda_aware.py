@@ -1,4 +1,4 @@
-"""Whether the MPI library takes device arrays as they are ("CUDA-aware"), and how it is handed them."""
+"""Detection of CUDA-aware MPI, and buffers of device memory for MPI calls."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from typing import Any
 from mpi4py import MPI
 
 CHOICES = ("auto", "on", "off")
-ENVIRONMENT = {                                     # variable: the values that switch it on
+ENVIRONMENT = {                                     # variable: values that enable CUDA support
     "MPICH_GPU_SUPPORT_ENABLED": ("1",), "MPIR_CVAR_ENABLE_GPU": ("1", "true", "yes"), "MV2_USE_CUDA": ("1",),
     "OMPI_MCA_opal_cuda_support": ("1", "true"), "OMPI_MCA_mpi_cuda_support": ("1", "true"), "OMPI_MCA_accelerator": ("cuda",),
     "PSM2_CUDA": ("1",), "I_MPI_OFFLOAD": ("1", "2")}
 _MPICH_CUDA = 0                                     # MPIX_GPU_SUPPORT_CUDA in MPICH's mpi.h
 
 
-def verdict(environment: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
-    """Whether MPI takes CUDA arrays (None: nobody says), and who says so.
+def detect(environment: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
+    """Whether MPI accepts device arrays (None: unknown), and the source of this information.
 
-    Asked in this order: `MPIDEC_GPU_MPI=on|off`, the library (`MPIX_Query_cuda_support`, `MPIX_GPU_query_support`), the
-    variables by which it is told to.
+    The first of these sources that gives an answer: `MPIDEC_GPU_MPI=on|off`; the library (`MPIX_Query_cuda_support`,
+    `MPIX_GPU_query_support`); the environment variables that enable it in the known libraries.
 
     Raises
     ------
     ValueError
-        If `MPIDEC_GPU_MPI` is something else.
+        If `MPIDEC_GPU_MPI` has another value.
 
     Examples
     --------
-    >>> verdict({"MPIDEC_GPU_MPI": "off"})
+    >>> detect({"MPIDEC_GPU_MPI": "off"})
     (False, 'MPIDEC_GPU_MPI=off')
     """
     environment = os.environ if environment is None else environment
-    said = (environment.get("MPIDEC_GPU_MPI") or "auto").lower()
-    if said not in CHOICES:
+    choice = (environment.get("MPIDEC_GPU_MPI") or "auto").lower()
+    if choice not in CHOICES:
         raise ValueError(f"MPIDEC_GPU_MPI is {environment['MPIDEC_GPU_MPI']!r}, expected one of {', '.join(CHOICES)}")
-    if said != "auto":
-        return said == "on", f"MPIDEC_GPU_MPI={said}"
-    answer = query()
+    if choice != "auto":
+        return choice == "on", f"MPIDEC_GPU_MPI={choice}"
+    answer = query_library()
     if answer is not None:
         return answer
     for variable, values in ENVIRONMENT.items():
         if environment.get(variable, "").lower() in values:
             return True, f"{variable}={environment[variable]}"
-    return None, "the library has no MPIX_Query_cuda_support, and no variable that is known here switches it on"
+    return None, "the library has no MPIX_Query_cuda_support, and no known variable enables it"
 
 
 @lru_cache
-def gpu_mpi() -> tuple[bool, str]:
-    """Whether device arrays are handed to MPI, and why (or why not); found out once."""
-    aware, reason = verdict()
+def cuda_aware() -> tuple[bool, str]:
+    """Whether device arrays are passed to MPI, and the reason; determined once per process."""
+    aware, reason = detect()
     return bool(aware), reason
 
 
-def query() -> tuple[bool, str] | None:
-    """What the library that mpi4py has loaded says itself; None if it has no function for that."""
+def query_library() -> tuple[bool, str] | None:
+    """The answer of the MPI library that mpi4py has loaded, and the function that gave it; None if it has no such function."""
     try:
-        library = ctypes.CDLL(MPI.__file__)         # symbols are looked up in what this module is linked with, too
+        library = ctypes.CDLL(MPI.__file__)         # looks symbols up in the libraries that this module is linked with, too
     except OSError:
         return None
     for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support"):
@@ -79,15 +79,16 @@ def query() -> tuple[bool, str] | None:
 
 
 class DeviceRows:
-    """Rows in device memory, as MPI is handed them: nothing but an address (`__cuda_array_interface__`) and what it belongs to.
+    """Contiguous rows in device memory as an MPI buffer (by `__cuda_array_interface__`).
 
     Parameters
     ----------
     address : int
-        Of row 0; the rows lie side by side.
+        Address of row 0.
     count, row_bytes : int
+        Number of rows, and size of a row.
     owner : object
-        Kept alive.
+        The array that owns the memory; kept alive.
     """
 
     def __init__(self, address: int, count: int, row_bytes: int, owner: Any):

@@ -1,4 +1,4 @@
-"""Decisions that all ranks take together, at little cost: one small reduction every so often."""
+"""Collective decisions of a run (diverged, interrupted, checkpoint), by one small reduction from time to time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _NEVER = np.iinfo(np.int64).max
-_MOST_STEPS, _SECONDS = 128, 0.5
+_MOST_STEPS, _SECONDS = 128, 0.5                    # limits of the interval between two decisions
 
 
-class Verdict(NamedTuple):
-    """What the ranks have settled: the first step with an iterate that is not finite, and whether to do something else."""
+class Decision(NamedTuple):
+    """Common decision of all ranks.
+
+    Attributes
+    ----------
+    diverged : int or None
+        The first step after which an iterate was not finite, if there is one.
+    interrupted : bool
+        Whether a rank was interrupted.
+    checkpoint : bool
+        Whether a checkpoint is due.
+    failed : bool
+        Whether a rank has an error.
+    """
 
     diverged: int | None
     interrupted: bool
@@ -21,9 +33,15 @@ class Verdict(NamedTuple):
 
 
 class Control:
-    """Watches one rank's iterates, and settles with the other ranks how to go on.
+    """Monitor of one rank's iterates, which decides together with the other ranks how the run continues.
 
-    The reduction is due every 128 steps, or every half second if that comes first by rank 0's clock.
+    A decision is due every 128 steps, or every half second by the clock of rank 0, whichever comes first.
+
+    Parameters
+    ----------
+    net : Network
+    checkpoint_seconds : float, optional
+        Time between two checkpoints; None: no checkpoints.
     """
 
     def __init__(self, net: Any, checkpoint_seconds: float | None):
@@ -34,16 +52,16 @@ class Control:
         self._saved = time.monotonic()
 
     def watch(self, k: int, X: np.ndarray) -> None:
-        """Note the first step after which a local iterate is not finite (or too large to be summed)."""
+        """Record step `k` if it is the first one after which a local iterate is not finite (or overflows when summed)."""
         if self._diverged == _NEVER and not np.isfinite(X.sum()):
             self._diverged = k
 
     def due(self, k: int) -> bool:
-        """Whether the ranks settle after step `k`; the same answer on all of them."""
+        """Whether a decision is due after step `k`; the same on all ranks."""
         return k >= self._due
 
-    def settle(self, k: int, interrupted: bool, error: Exception | None) -> Verdict:
-        """Agree on how to go on after step `k`; collective."""
+    def decide(self, k: int, interrupted: bool, error: Exception | None) -> Decision:
+        """The common decision after step `k`; collective."""
         now = time.monotonic()
         save = self._period is not None and now - self._saved >= self._period
         root = self._net.rank == 0
@@ -55,7 +73,7 @@ class Control:
         self._due = k + int(ours[4])
         if ours[2]:
             self._saved = now
-        return Verdict(int(ours[0]) if ours[0] < _NEVER else None, bool(ours[1]), bool(ours[2]), bool(ours[3]))
+        return Decision(int(ours[0]) if ours[0] < _NEVER else None, bool(ours[1]), bool(ours[2]), bool(ours[3]))
 
     def _interval(self, k: int, now: float) -> int:
         steps, seconds = k - self._last[0], now - self._last[1]

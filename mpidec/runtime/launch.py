@@ -1,10 +1,12 @@
-"""What can go wrong around an MPI program: a launcher of another library, and an exception that one rank alone sees."""
+"""Launch checks: a launcher of another MPI library, uncaught exceptions, missing compiled modules."""
 
 from __future__ import annotations
 
 import os
 import sys
 import traceback
+import warnings
+from functools import cache
 from types import TracebackType
 
 from mpi4py import MPI
@@ -14,15 +16,15 @@ _SIZES = {"PMI_SIZE": "MPICH's or Intel's mpiexec (PMI)", "OMPI_COMM_WORLD_SIZE"
 
 
 def library() -> str:
-    """The MPI library that mpi4py has loaded, in a line."""
+    """Name and version of the MPI library that mpi4py has loaded, in one line."""
     return MPI.Get_library_version().splitlines()[0].strip("\0 ")
 
 
 def check_launcher(comm: MPI.Intracomm) -> None:
-    """Refuse to run when the launcher started several processes and each of them believes to be alone.
+    """Raise if the launcher started several processes and each of them believes it is alone.
 
-    That happens when `mpirun` belongs to another MPI library than the one mpi4py loads.  A process that is meant to be
-    alone (started from within an MPI job, say) says so with `MPIDEC_ALONE=1`.
+    This happens if `mpirun` does not belong to the MPI library that mpi4py loads.  `MPIDEC_ALONE=1` skips the check, for a single
+    process that is started within an MPI job.
 
     Raises
     ------
@@ -37,14 +39,13 @@ def check_launcher(comm: MPI.Intracomm) -> None:
             raise RuntimeError(
                 f"{launcher} started {count} processes ({variable}={count}), but each of them is alone: mpi4py uses another MPI "
                 f"library ({library()}); start the program with the mpirun of that library (in the environment's bin folder, "
-                f"beside {sys.executable}), or set MPIDEC_ALONE=1 if one process is meant")
+                f"next to {sys.executable}), or set MPIDEC_ALONE=1 to run a single process")
 
 
 def abort_when_uncaught() -> None:
-    """From now on an uncaught exception on one rank ends the whole job with that rank's traceback.
+    """Install an exception hook that aborts the job, with the traceback, when one rank has an uncaught exception.
 
-    Without this the other ranks would wait for ever for a rank that is gone.  Called by `Network` under several ranks;
-    an exception that is caught is nobody's business.
+    Otherwise the other ranks would wait forever for a rank that has ended.  `Network` calls this if there are several ranks.
     """
     if getattr(sys.excepthook, "mpidec", False):
         return
@@ -59,3 +60,12 @@ def abort_when_uncaught() -> None:
 
     hook.mpidec = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+@cache                                              # once per process
+def warn_if_not_compiled(compiled: bool) -> None:
+    """Warn, on rank 0 and once per process, if mixing is slow because the compiled modules are missing."""
+    if not compiled and MPI.COMM_WORLD.rank == 0:
+        warnings.warn("the compiled modules of mpidec are missing: the results are the same, but mixing is 10 to 100 times slower; "
+                      "install a C compiler and the Python headers, then reinstall mpidec (details: python -m mpidec.doctor)",
+                      RuntimeWarning, stacklevel=3)

@@ -68,13 +68,13 @@ class NodeMemory:
         if self.useful:
             engine.add(self.poll)
 
-    def _meet(self, local: MPI.Intracomm, engine: ProgressEngine) -> Any:
+    def _meet(self, local: MPI.Comm, engine: ProgressEngine) -> Any:
         """The node with the headers of all its ranks; None if this rank cannot read those of another one."""
         mine = arena()
         node, place = None, (0, 0, 0, 0, 0)
         if mine is not None:
             spins = _SPINS if local.size <= len(os.sched_getaffinity(0)) else 0
-            node = shared.Node(local.rank, local.size, spins, np.ndarray, np.empty_like, engine.lock.acquire, engine.lock.release)
+            node = shared.Node(local.rank, local.size, spins, np.ndarray, np.empty_like, engine.lock)
             file, size = mine
             place = os.getpid(), file, os.fstat(file).st_ino, size, node.offset
         for rank, (pid, file, inode, size, offset) in enumerate(local.allgather(place)):
@@ -86,10 +86,23 @@ class NodeMemory:
                     node = None
         return node
 
+    def overdue(self) -> list[Any]:
+        """The mixings under way whose slots are used again by the next one, and that must be completed before."""
+        oldest = self.node.seq + 1 - shared.SLOTS
+        return [request for request in self.under_way if request.seq <= oldest]
+
     def poll(self) -> None:
         """Move on the mixings under way, and let go of rows that have been read."""
         for request in list(self.under_way):
             request.test()
+
+    def refusal(self) -> Exception | None:
+        """The mismatch in an earlier mixing that has not been raised yet."""
+        try:
+            self.node.release()
+        except ValueError as error:
+            return error
+        return None
 
     def close(self) -> None:
         """Give everything back; all ranks have come here.  Safe to repeat."""

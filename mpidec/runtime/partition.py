@@ -1,4 +1,4 @@
-"""Agents over ranks: blocks of consecutive agents, as even as can be."""
+"""Partition of agents over ranks: blocks of consecutive agents, as equal as possible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Partition:
-    """`n` agents in `size` blocks, cut as `numpy.array_split` cuts: the first `n % size` ranks host one more.
+    """Partition of `n` agents into `size` blocks, as by `numpy.array_split`: the first `n % size` ranks host one more agent.
 
     Examples
     --------
@@ -24,7 +24,7 @@ class Partition:
     size: int
 
     def bounds(self, rank: int) -> tuple[int, int]:
-        """`(lo, hi)`: rank `rank` hosts the agents `lo:hi`."""
+        """Bounds `(lo, hi)` of a block: rank `rank` hosts the agents `lo:hi`."""
         q, r = divmod(self.n, self.size)
         return rank * q + min(rank, r), (rank + 1) * q + min(rank + 1, r)
 
@@ -35,6 +35,6 @@ class Partition:
         return np.where(agents < cut, agents // (q + 1), r + (agents - cut) // max(q, 1))
 
     def counts(self) -> np.ndarray:
-        """Agents of each rank, shape `(size,)`."""
+        """Number of agents of each rank, shape `(size,)`."""
         q, r = divmod(self.n, self.size)
         return np.full(self.size, q) + (np.arange(self.size) < r)

@@ -13,9 +13,11 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mpi4py import MPI
+
+from .memory import shared
 
 _TURNS = 100                                        # tests before a clock is read
 _FIRST, _RARELY = 0.1, 10.0                         # seconds before the first status query, and at most between two
@@ -44,7 +46,7 @@ class ProgressEngine:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock: Any = threading.RLock() if shared is None else shared.Guard()
         self._polls: list[Callable[[], None]] = []
         self._polling = self._closed = False
         _ENGINES.add(self)
@@ -72,13 +74,13 @@ class ProgressEngine:
 
     def __enter__(self) -> None:
         if _FORKED:
-            raise RuntimeError("this process is a forked child, and the network belongs to its parent: mix in the parent only, or start "
-                               'workers with the method "spawn"')
+            raise RuntimeError("this process is a forked child, and the network belongs to its parent: mix in the parent only, "
+                               'or start workers with the method "spawn"')
         if self._closed:
             raise RuntimeError("the network is closed: make a new one")
         if not self.lock.acquire(False):
-            raise RuntimeError("another thread is in a call of this network: one thread at a time may use a network, give each thread a "
-                               "network of its own")
+            raise RuntimeError("another thread is in a call of this network: one thread at a time may use a network, give each "
+                               "thread a network of its own")
 
     def __exit__(self, *_: object) -> None:
         self.lock.release()

@@ -79,20 +79,6 @@ REMEDIES = {"doubly": 'use weights="metropolis" on an undirected graph, or topol
             "row": 'use weights="uniform" on the same graph, or any doubly stochastic one, such as topology.ring(n)'}
 
 
-def descend(X: Any, step_size: float, G: Any) -> Any:
-    r"""The rows :math:`X - \alpha G`, of the kind and dtype of `X`.
-
-    Computed as :math:`-\alpha G + X`: the same bits, and NumPy reuses the memory of the product.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> descend(np.array([[1., 2.]]), 0.5, np.array([[2., 2.]]))
-    array([[0., 1.]])
-    """
-    return -float(step_size) * G + X
-
-
 def zeros(X: Any, *shape: int) -> Any:
     """Zeros of the kind, dtype and device of `X`: a NumPy or CuPy array, or a PyTorch tensor.
 

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .base import Solver, descend, one_of
+from ..kernels.descent import descend
+from .base import Solver, one_of
 
 
 @dataclass(frozen=True)

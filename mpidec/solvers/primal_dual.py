@@ -7,7 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .base import Solver, descend, warn_unless_stable, zeros
+from ..kernels.descent import descend
+from .base import Solver, warn_unless_stable, zeros
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from .base import Solver, descend, name_of, one_of, zeros
+from ..kernels.descent import descend
+from .base import Solver, name_of, one_of, zeros
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..runtime.progress import Request
 
-Shape = tuple[Any, ...]                             # of a row before it was flattened; the same on all ranks
+
+def words(shape: Sequence[int]) -> str:
+    """The shape of a row, in words.
+
+    Examples
+    --------
+    >>> words((3,)), words((2, 3)), words(())
+    ('3', '2 x 3', 'scalar')
+    """
+    return " x ".join(map(str, shape)) or "scalar"
 
 
 class Transport(ABC):
     """Carries the rows of one phase, to their halo or right into the sums."""
 
     @abstractmethod
-    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None) -> Request:
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Begin to fill `target` from the rows of this rank and of others.
 
         Parameters
@@ -25,8 +35,8 @@ class Transport(ABC):
             C-contiguous; must not change before the request has been waited for.
         target : array (k, d)
             C-contiguous: the halo, or the sums.
-        shape : tuple, optional
-            Of a row before it was flattened; `(d,)` by default.
+        shape : str, optional
+            What a row was before it was flattened, in words, which must be the same on all ranks; `"d"` by default.
         """
 
     def mix(self, X: Any, out: Any) -> np.ndarray | None:

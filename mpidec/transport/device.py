@@ -1,6 +1,6 @@
-"""Mixing rows where they live, on a device: halos through MPI that takes device arrays, sums by the device's own operations.
+"""Mixing of rows that stay on a device: halos through CUDA-aware MPI, sums by the operations of the device library.
 
-Each operation is rounded by itself, in the order of `kernel`: the bits are those of the host.
+Each operation is rounded separately, in the order of `kernels.weighted`: results are bit-identical to those on the host.
 """
 
 from __future__ import annotations
@@ -19,39 +19,47 @@ from ..runtime.cuda_aware import DeviceRows
 from .messages import MessageRequest, waiting_for
 from .plan import Plan
 
-_TAG = 3                                            # of rows from device to device
+_TAG = 3                                            # tag of messages from device to device
 
 
 class DeviceSum:
-    """What one rank does in one phase to rows that stay on one device.
+    """Mixing of one phase on one rank, for rows that stay on one device.
 
     Parameters
     ----------
     device : Device
     place : object
+        The device that holds the rows.
     plan : Plan
-        With no near ranks: all that is not on this rank comes in messages.
+        A plan without other ranks of the node: all rows of other ranks arrive in messages.
     """
 
     def __init__(self, device: Device, place: Any, plan: Plan):
         self.device, self.place, self.plan = device, place, plan
-        self._sent: Any = None                      # device array of the rows that are sent
+        self._sent: Any = None                      # numbers of the rows that are sent, on the device
         self._slots: dict[np.dtype, list[tuple[Any, Any, Any, Any]]] = {}
 
     def start(self, comm: MPI.Intracomm, row: MPI.Datatype, flat: Any, where: str,
               ask: Callable[[], None] | None = None) -> tuple[MessageRequest | None, Any]:
-        """Begin to fetch the halo: the messages under way, and where it will be.
+        """Start to fetch the halo.
 
         Parameters
         ----------
         comm : mpi4py.MPI.Intracomm
         row : mpi4py.MPI.Datatype
-            A row.
+            The type of one row.
         flat : device array (m, d), contiguous
         where : str
-            For the message when nobody answers.
+            Name of the call, for the message when a wait times out.
         ask : callable, optional
-            To be called when the neighbours do not come.
+            Called at intervals while the neighbours are late.
+
+        Returns
+        -------
+        request : MessageRequest or None
+            The messages under way.
+        halo : device array
+            Complete when the request is.
         """
         device, route = self.device, self.plan.halo_route
         with device.on(self.place):
@@ -63,7 +71,7 @@ class DeviceSum:
                 if self._sent is None:
                     self._sent = device.constant(route.send, self.place)
                 sent = flat[self._sent]
-        device.synchronize(self.place)              # the rows are there, and nobody uses the memory of the halo any more
+        device.synchronize(self.place)              # the rows are complete, and earlier work no longer uses the halo's memory
         nbytes = row.Get_size()
         leaving = DeviceRows(device.span(sent)[0], len(sent), nbytes, sent)
         arriving = DeviceRows(device.span(halo)[0], len(halo), nbytes, halo)
@@ -74,7 +82,7 @@ class DeviceSum:
         return MessageRequest(requests, sent, halo, waiting_for(route.sources.tolist(), where), ask), halo
 
     def sum(self, flat: Any, halo: Any) -> Any:
-        """`W X`, in the precision of the arithmetic: the rows that `unreal` turns into those of the result."""
+        """`W X` in the working precision; `Device.from_real` converts it to the format of the rows."""
         with self.device.on(self.place):
             return self._sum(self.device.real(flat), halo)
 
@@ -87,7 +95,7 @@ class DeviceSum:
                 for shift, weight in zip(shifts.tolist(), w.astype(dtype).tolist()):
                     total[start:stop] += weight * X[start + shift:stop + shift] - weight * X[start:stop]
             return X + total
-        rows = self.device.joined([X, self.device.real(halo)], 0) if len(halo) else X
+        rows = self.device.concatenate([X, self.device.real(halo)], 0) if len(halo) else X
         for agents, places, w, v in self._terms(weights, dtype):
             total[agents] += w * rows[places] - v * X[agents]
         return X + total
@@ -102,7 +110,7 @@ class DeviceSum:
 
 
 class Columns:
-    """Device arrays of one format, fused into one matrix of rows, and taken apart again.
+    """Device arrays of one format, joined into one matrix of rows.
 
     Parameters
     ----------
@@ -110,7 +118,14 @@ class Columns:
     arrays : sequence of device arrays (m, ...)
     m : int
     out : device array, optional
-        What is filled with the result of the only array.
+        Receives the result, if there is only one array.
+
+    Attributes
+    ----------
+    flat : device array (m, d)
+        The matrix.
+    row_bytes : int
+        Size of a row.
     """
 
     def __init__(self, device: Device, arrays: Sequence[Any], m: int, out: Any = None):
@@ -123,18 +138,18 @@ class Columns:
         self.place = device.place(arrays[0])
         with device.on(self.place):
             parts = [device.flat(X) for X in arrays]
-            self.flat = parts[0] if len(parts) == 1 else device.joined(parts, 1)
+            self.flat = parts[0] if len(parts) == 1 else device.concatenate(parts, 1)
         self.row_bytes = self.flat.shape[1] * (2 if self.format == "bfloat16" else np.dtype(self.format).itemsize)
 
     def split(self, rows: Any) -> list[Any]:
-        """The arrays, from rows in the precision of the arithmetic."""
+        """Split rows of the working precision into arrays of the original shapes and format."""
         with self.device.on(self.place):
-            whole = self.device.unreal(rows, self.flat.shape, self.format)
+            joined = self.device.from_real(rows, self.flat.shape, self.format)
             if self.out is not None:
-                self.out[...] = whole.reshape(self.shapes[0])
+                self.out[...] = joined.reshape(self.shapes[0])
                 return [self.out]
             parts, end = [], 0
             for shape in self.shapes:
                 begin, end = end, end + math.prod(shape[1:])
-                parts.append(self.device.flat(whole[:, begin:end]).reshape(shape))
+                parts.append(self.device.flat(joined[:, begin:end]).reshape(shape))
             return parts

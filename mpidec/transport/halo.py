@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import time
+import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from ..checks.history import Past
+from ..checks.history import PastOperation
+from ..checks.mismatch import Disagreement
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.progress import abandon
-from .messages import MessageRequest, Messages, messages, waiting_for
+from .messages import MessageRequest, Messages, PointToPoint, messages, waiting_for
 from .plan import Plan, Route
 
-Kind = tuple[str, tuple[Any, ...], np.dtype]        # the operation, the shape of a row, its dtype
+Ending = Literal["complete", "left", "broken"]
+Kind = tuple[str, str, np.dtype]        # the operation, the shape of a row in words, its dtype
 _UNDER_WAY = 16                                     # requests from which on those are looked for that have ended
+_BRIEFLY = 0.1                                      # seconds
 
 
 class HaloExchange:
@@ -32,12 +38,12 @@ class HaloExchange:
     periodic : bool
         Whether the phase comes again.
     kinds : dict
-        The kinds of the last exchanges over phases that do not come again.
+        The kinds of exchanges over phases that do not come again.
     """
 
-    def __init__(self, context: Context, over: str, signature: int, periodic: bool, kinds: dict[Any, Kind]):
+    def __init__(self, context: Context, over: str, signature: int, periodic: bool, kinds: dict[Any, set[Kind]]):
         self._context, self._over, self._signature, self.periodic = context, over, signature, periodic
-        self._kinds: dict[Any, Kind] = {} if periodic else kinds
+        self._kinds: dict[Any, set[Kind]] = {} if periodic else kinds
         self._words: dict[Kind, tuple[str, str, frozenset[int], list[int]]] = {}
         self._messages: dict[Plan, Messages] = {}
         self._under_way: set[MessageRequest] = set()
@@ -52,9 +58,10 @@ class HaloExchange:
             return MessageRequest([], sent, arrived)
         ask = self.announce(plan, route, kind)
         nbytes = rows.itemsize * int(np.prod(rows.shape[1:]))
-        requests = self.messages(plan).post(route, sent, arrived, nbytes)
-        what = partial(waiting_for, route.sources.tolist(), kind[0] + self._over)
-        request = MessageRequest(requests, sent, arrived, what, ask)
+        requests = self.messages(plan).post(route, sent, arrived, nbytes, fingerprint(kind))
+        where = kind[0] + self._over
+        what = partial(waiting_for, route.sources.tolist(), where)
+        request = MessageRequest(requests, sent, arrived, what, ask, partial(self._interrupted, where))
         if len(self._under_way) >= _UNDER_WAY:
             self._under_way = {some for some in self._under_way if not some.test()}
         if not request.done:
@@ -69,41 +76,73 @@ class HaloExchange:
         return self._messages[plan]
 
     def announce(self, plan: Plan, route: Route, kind: Kind) -> Callable[[], None]:
-        """Number an exchange; unless it is of the same kind as the last one, find out first whether the neighbours agree.
+        """Number an exchange; before the first one of a kind, find out whether the neighbours make the same one.
 
         Returns the function that asks them where they are.
         """
         context, matching, before = self._context, self._context.matching, self._context.mixings
         op, signature, dests, sources = self.describe(kind, route)
-        key = plan if self.periodic else None
-        if context.transport == "neighbor" and self.periodic and plan not in self._messages:
+        collective = context.transport == "neighbor" and self.periodic
+        known = self._kinds.setdefault(plan if self.periodic else None, set())
+        if collective and plan not in self._messages:
             number = matching.agree(op, signature, dests)       # what follows is collective
-        elif matching.check and self._kinds.get(key) != kind:
+        elif matching.check and kind not in known:
             number = matching.verify(op, signature, dests, sources)
         else:
-            number = matching.note(Past(op, "", signature, dests, ""))
-        self._kinds[key] = kind
+            number = matching.register(PastOperation(op, "", signature, dests, ""))
+        if collective:                              # no tags tell the kinds apart: any change is verified
+            known.clear()
+        known.add(kind)
         return partial(matching.ask, sources, number, op, signature, before)
 
     def describe(self, kind: Kind, route: Route) -> tuple[str, str, frozenset[int], list[int]]:
         """What an exchange is called, what must be the same on both sides, and who receives and sends."""
         if kind not in self._words:
-            signature = f"rows of {' x '.join(map(str, kind[1]))} {kind[2]}, topology #{self._signature & 0xFFFFFFFF:08x}"
+            signature = f"rows of {kind[1]} {kind[2]}, topology #{self._signature & 0xFFFFFFFF:08x}"
             self._words[kind] = kind[0] + self._over, signature, frozenset(route.dests.tolist()), route.sources.tolist()
         return self._words[kind]
 
-    def last(self, plan: Plan) -> Kind | None:
-        """The kind of the last exchange of a plan that comes again."""
-        return self._kinds.get(plan) if self.periodic else None
+    def known(self, plan: Plan, kind: Kind) -> bool:
+        """Whether an exchange need not be announced."""
+        return self.periodic and kind in self._kinds.get(plan, ())
 
-    def free(self, out_of_step: bool = False) -> None:
-        """Free the communicators; collective.  `out_of_step`: messages that will never be waited for may be under way."""
-        while self._messages:
-            some = self._messages.popitem()[1]
-            if out_of_step:
-                abandon((some, self._under_way))
-            else:
-                for request in self._under_way:
-                    request.wait()
-                some.free()
+    def _interrupted(self, where: str, error: BaseException) -> None:
+        if not isinstance(error, Disagreement):
+            self._context.matching.interrupt(where, error)
+
+    def free(self, ends: Ending = "complete") -> None:
+        """Free the communicators; collective.
+
+        `ends` says what becomes of messages under way: they "complete"; all ranks have "left" them, and those that do not
+        complete soon are cancelled; or the ranks are "broken" out of step, and communicators with collectives are kept for ever.
+        """
+        unfinished = []
+        for request in self._under_way:
+            if ends == "complete":
+                request.wait()
+            elif not _completes(request):
+                unfinished.append(request)
         self._under_way = set()
+        for some in self._messages.values():
+            if ends == "complete" or (isinstance(some, PointToPoint) or (ends == "left" and not unfinished)):
+                some.free()
+            else:
+                abandon(some)
+        for request in unfinished:
+            if all(isinstance(some, PointToPoint) for some in self._messages.values()):
+                request.cancel()                    # (collectives cannot be cancelled)
+            abandon(request)
+        self._messages.clear()
+
+
+def fingerprint(kind: Kind) -> int:
+    """A number for a kind of rows, the same on all ranks."""
+    return zlib.crc32(repr((kind[0], kind[1], kind[2].str)).encode())
+
+
+def _completes(request: MessageRequest) -> bool:
+    """Whether a request ends soon, because the other ranks have sent and received what belongs to it."""
+    until = time.monotonic() + _BRIEFLY
+    while not request.test() and time.monotonic() < until:
+        os.sched_yield()
+    return request.done

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from ..runtime.launch import library
@@ -32,11 +30,14 @@ class MessageRequest(Request):
         What this rank waits for, in words.
     ask : callable, optional
         Asks the other ranks where they are.
+    interrupted : callable, optional
+        Called with the exception that ends a wait.
     """
 
     def __init__(self, requests: list[MPI.Request], sent: Any, arrived: Any, what: str | Callable[[], str] = "messages",
-                 ask: Callable[[], None] | None = None):
+                 ask: Callable[[], None] | None = None, interrupted: Callable[[BaseException], None] | None = None):
         self._requests, self.sent, self.arrived, self._what, self._ask = requests, sent, arrived, what, ask
+        self._interrupted = interrupted
         self.done = not requests
 
     def test(self) -> bool:
@@ -51,7 +52,18 @@ class MessageRequest(Request):
             os.sched_yield()
             turns -= 1
         if not self.done:
-            wait_until(self.test, self._what, self._ask)
+            try:
+                wait_until(self.test, self._what, self._ask)
+            except BaseException as error:
+                if self._interrupted is not None:
+                    self._interrupted(error)
+                raise
+
+    def cancel(self) -> None:
+        """Cancel receives for which no message will come."""
+        for request in self._requests:
+            if request != MPI.REQUEST_NULL:
+                request.Cancel()
 
 
 def complete(requests: Sequence[Any]) -> bool:
@@ -68,18 +80,15 @@ class Messages(ABC):
     row_type : RowTypes
     """
 
-    persistent = True                               # whether there are persistent requests, and they pay
-
     def __init__(self, comm: MPI.Intracomm, row_type: RowTypes):
         self.comm, self._row_type = comm, row_type
 
     @abstractmethod
-    def post(self, route: Route, send: Any, recv: Any, nbytes: int) -> list[MPI.Request]:
-        """Send the rows `send`, of `nbytes` bytes each, in the order of the route, and receive `recv`."""
+    def post(self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Request]:
+        """Send the rows `send`, of `nbytes` bytes each, in the order of the route, and receive `recv`.
 
-    @abstractmethod
-    def bind(self, route: Route, send: Any, recv: Any, nbytes: int) -> list[MPI.Prequest]:
-        """Persistent requests that do the same."""
+        `kind` is a fingerprint of the rows, so that rows of different kinds do not match.
+        """
 
     def free(self) -> None:
         """Free the communicator; collective."""
@@ -88,49 +97,45 @@ class Messages(ABC):
 class PointToPoint(Messages):
     """A message per neighbouring rank.
 
-    No communicator of its own, so that random graphs cost nothing; tags keep the messages of different graphs apart.
+    No communicator of its own, so that random graphs cost nothing; tags keep the messages of different graphs and kinds apart.
     """
 
-    def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, plan: Plan, persistent: bool):
+    def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, plan: Plan):
         super().__init__(comm, row_type)
-        self._tag = plan.topology.fingerprint() % _TAGS
-        self.persistent = persistent
+        self._fingerprint = plan.topology.fingerprint()
 
-    def post(self, route: Route, send: Any, recv: Any, nbytes: int) -> list[MPI.Request]:
-        row = self._row_type(nbytes)
-        return [self.comm.Irecv([rows, count, row], rank, self._tag) for rows, count, rank in _arriving(route, recv)] \
-            + [self.comm.Isend([rows, count, row], rank, self._tag) for rows, count, rank in _leaving(route, send)]
+    def _tag(self, kind: int) -> int:
+        return (self._fingerprint + kind) % _TAGS
 
-    def bind(self, route: Route, send: Any, recv: Any, nbytes: int) -> list[MPI.Prequest]:
-        return self.bind_receives(route, recv, nbytes) + self.bind_sends(route, send, nbytes)
+    def post(self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Request]:
+        row, tag = self._row_type(nbytes), self._tag(kind)
+        return [self.comm.Irecv([rows, count, row], rank, tag) for rows, count, rank in _arriving(route, recv)] \
+            + [self.comm.Isend([rows, count, row], rank, tag) for rows, count, rank in _leaving(route, send)]
 
-    def bind_receives(self, route: Route, recv: Any, nbytes: int) -> list[MPI.Prequest]:
+    def bind_receives(self, route: Route, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Prequest]:
         """The persistent requests that receive."""
-        row = self._row_type(nbytes)
-        return [self.comm.Recv_init([rows, count, row], rank, self._tag) for rows, count, rank in _arriving(route, recv)]
+        row, tag = self._row_type(nbytes), self._tag(kind)
+        return [self.comm.Recv_init([rows, count, row], rank, tag) for rows, count, rank in _arriving(route, recv)]
 
-    def bind_sends(self, route: Route, send: Any, nbytes: int) -> list[MPI.Prequest]:
+    def bind_sends(self, route: Route, send: Any, nbytes: int, kind: int = 0) -> list[MPI.Prequest]:
         """The persistent requests that send."""
-        row = self._row_type(nbytes)
-        return [self.comm.Send_init([rows, count, row], rank, self._tag) for rows, count, rank in _leaving(route, send)]
+        row, tag = self._row_type(nbytes), self._tag(kind)
+        return [self.comm.Send_init([rows, count, row], rank, tag) for rows, count, rank in _leaving(route, send)]
 
 
 class NeighborCollective(Messages):
-    """Neighbourhood collectives on a distributed-graph communicator of the ranks."""
+    """Neighbourhood collectives on a distributed-graph communicator of the ranks.
+
+    Nonblocking ones only: they do not match persistent ones, and ranks may mix the same rows by `W(X)` and by `W.start(X)`.
+    """
 
     def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, route: Route):
         super().__init__(comm.Create_dist_graph_adjacent(route.sources.tolist(), route.dests.tolist(), reorder=False), row_type)
-        self.persistent = persistent_collectives()
 
-    def post(self, route: Route, send: Any, recv: Any, nbytes: int) -> list[MPI.Request]:
-        return [self.comm.Ineighbor_alltoallv(*self._arguments(route, send, recv, nbytes))]  # type: ignore[attr-defined]
-
-    def bind(self, route: Route, send: Any, recv: Any, nbytes: int) -> list[MPI.Prequest]:
-        return [self.comm.Neighbor_alltoallv_init(*self._arguments(route, send, recv, nbytes))]  # type: ignore[attr-defined]
-
-    def _arguments(self, route: Route, send: Any, recv: Any, nbytes: int) -> tuple[list[Any], list[Any]]:
+    def post(self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Request]:
         row = self._row_type(nbytes)
-        return [send, (route.send_counts, route.send_starts), row], [recv, (route.recv_counts, route.recv_starts), row]
+        return [self.comm.Ineighbor_alltoallv([send, (route.send_counts, route.send_starts), row],  # type: ignore[attr-defined]
+                                              [recv, (route.recv_counts, route.recv_starts), row])]
 
     def free(self) -> None:
         if self.comm != MPI.COMM_NULL:
@@ -151,21 +156,7 @@ def messages(comm: MPI.Intracomm, row_type: RowTypes, plan: Plan, transport: str
             # Open MPI 5.0 with no neighbour on one side: the blocking allgather never returns, alltoall reports MPI_ERR_TRUNCATE
             # (open-mpi/ompi#14452), and the persistent ones are refused (#12037, in 5.0.0).
             return NeighborCollective(comm, row_type, route)
-    return PointToPoint(comm, row_type, plan, periodic)
-
-
-@cache
-def persistent_collectives() -> bool:
-    """Whether the library has persistent neighbourhood collectives: MPI 4, and Open MPI 5."""
-    graph = MPI.COMM_SELF.Create_dist_graph_adjacent([0], [0])
-    send, recv = ([np.zeros(1), ([1], [0]), MPI.DOUBLE] for _ in range(2))
-    try:
-        graph.Neighbor_alltoallv_init(send, recv).Free()
-    except (NotImplementedError, MPI.Exception):
-        return False
-    finally:
-        graph.Free()
-    return True
+    return PointToPoint(comm, row_type, plan)
 
 
 def _arriving(route: Route, recv: Any) -> Iterator[tuple[Any, int, int]]:

@@ -9,16 +9,62 @@ from typing import Any
 
 import numpy as np
 
-from ..checks.header import Disagreement
+from ..checks.mismatch import Disagreement
 from ..runtime.context import Context
 from ..runtime.memory import shared
 from ..runtime.node import NodeMemory, describe_tag
 from ..runtime.progress import Patience, Request, progress
-from .base import Shape, Transport
+from .base import Transport
 from .plan import Plan
 
 _NO_ROWS = np.empty((0, 0))
 _ALL = 0xFFFFFFFFFFFFFFFF
+
+
+class NodeReports:
+    """Replies of one operation to a wait that takes long, and to a mismatch.
+
+    Parameters
+    ----------
+    context : Context
+    where : str
+        The operation in words.
+    signature : int
+        Its fingerprint.
+    floats : bool
+        Whether rows are numbers, not bytes.
+    """
+
+    def __init__(self, context: Context, where: str, signature: int, floats: bool):
+        if context.memory is None:
+            raise ValueError("reading in place needs the memory of the node")
+        self._context, self._memory, self._where, self._signature, self._floats = context, context.memory, where, signature, floats
+        self._patience: tuple[int, int, Patience] | None = None
+
+    def __call__(self, answer: int, seq: int) -> None:
+        """Make progress elsewhere, ask a rank that is late where it is, and raise what is wrong."""
+        what, index = answer >> 32, answer & 0xFFFFFFFF
+        other = int(self._memory.near[index])
+        if what in (shared.OTHER_TAG, shared.REFUSED):
+            raise Disagreement(self._mismatch(index, other, seq))
+        late = what == shared.LATE_POST
+        if self._patience is None or self._patience[:2] != (answer, seq):
+            doing = "to begin" if late else "to read the rows of this rank in"
+            ask = partial(self._context.matching.ask_about_mixing, other, seq, self._where) if late else None
+            self._patience = answer, seq, Patience(f"rank {other} {doing} mixing {seq} ({self._where})", ask)
+        progress()
+        self._patience[2].look()
+
+    def _mismatch(self, index: int, other: int, seq: int) -> str:
+        """This rank and another one mix different things, in words."""
+        me, node = self._context.rank, self._memory.node
+        if node.tag(index, seq) ^ self._signature == shared.GAVE_UP:
+            reason = node.note(index, seq) or "its arguments were wrong"
+            return f"rank {other} gave up mixing {seq}, {self._where} on rank {me}: {reason}"
+        ours, theirs = (node.note(place, seq) or describe_tag(node.tag(place, seq), self._signature, self._floats)
+                        for place in (self._memory.me, index))
+        return (f"rank {me} and rank {other} mix different things in mixing {seq}: {ours} in {self._where} on rank {me}, {theirs} "
+                f"on rank {other}; every rank must call the same operation with rows of one shape and dtype")
 
 
 class NodeReader(Transport):
@@ -46,14 +92,13 @@ class NodeReader(Transport):
         if context.memory is None:
             raise ValueError("a node reader needs the memory of the node")
         self._memory: NodeMemory = context.memory
-        self._context, self._where, self._signature, self._floats = context, where, signature & _ALL, terms is not None
         indptr, weights = np.arange(len(row) + 1, dtype=np.int64), (None,) * 4
         if terms is not None:
             narrow = terms.astype(np.dtype(np.float32))
             indptr, weights = terms.indptr, (terms.w, terms.v, narrow.w, narrow.v)
-        self._patience: tuple[int, int, Patience] | None = None
+        report = NodeReports(context, where, signature & _ALL, terms is not None)
         self._reader = shared.Reader(
-            self._memory.node, counts, self._report, self._signature, plan.edges,
+            self._memory.node, counts, report, signature & _ALL, plan.edges,
             (indptr, source.astype(np.int32), row.astype(np.int32), *weights, np.searchsorted(self._memory.near, plan.ins),
              np.searchsorted(self._memory.near, plan.outs)))
         if terms is not None:
@@ -78,7 +123,7 @@ class NodeReader(Transport):
         source, row = whole.edge_places(plan.ins)
         return cls(context, where, counts, plan, plan.topology.fingerprint() ^ 1 << 61, source, row)
 
-    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None, halo: np.ndarray | None = None,
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None, halo: np.ndarray | None = None,
               arriving: Request | None = None) -> NodeRequest:
         """Publish `rows`, or a copy of them, and begin to fill `target`.
 
@@ -91,56 +136,29 @@ class NodeReader(Transport):
         arriving : Request, optional
             Fills the halo.
         """
-        number = 0 if shape is None or shape == rows.shape[1:] else zlib.crc32(repr(shape).encode()) << 16 | 1 << 60
-        for request in self._overdue():
+        plain = shape is None or shape == str(rows.shape[1])
+        number = 0 if plain else zlib.crc32(str(shape).encode()) << 16 | 1 << 60
+        for request in self._memory.overdue():
             request.complete()
-        seq = self._reader.post(rows, rows.shape[1], number)
+        seq = self._reader.post(rows, rows.shape[1], number, None if plain else f"rows of {shape} {rows.dtype}")
         request = NodeRequest(self._reader, self._memory, seq, rows, rows[:0] if halo is None else halo, target, arriving, number)
         self._memory.under_way.append(request)
         return request
 
     def read_with(self, rows: np.ndarray, target: np.ndarray, halo: np.ndarray, arrive: Callable[[], Any]) -> None:
         """A whole mixing of plain rows, whose halo is there when `arrive()` returns."""
-        for request in self._overdue():
+        for request in self._memory.overdue():
             request.complete()
-        seq = self._reader.post(rows, rows.shape[1], 0)
+        seq = self._reader.post(rows, rows.shape[1], 0, None)
         arrive()
         self._reader.read(seq, rows, halo, target, rows.shape[1], 0)
         self._reader.leave(seq, rows)
 
-    def _overdue(self) -> list[NodeRequest]:
-        """The mixings under way whose slots are to be used again."""
-        oldest = self._memory.node.seq + 1 - shared.SLOTS
-        return [request for request in self._memory.under_way if request.seq <= oldest]
-
     def give_up(self, error: Exception) -> None:
         """Take part in a mixing without rows, so that the neighbours do not wait for them."""
-        self._reader.give_up()
-
-    def _report(self, answer: int, seq: int) -> None:
-        """Make progress elsewhere, ask a rank that is late where it is, and raise what is wrong."""
-        what, index = answer >> 32, answer & 0xFFFFFFFF
-        other = int(self._memory.near[index])
-        if what in (shared.OTHER_TAG, shared.REFUSED):
-            raise Disagreement(self._mismatch(index, other, seq))
-        late = what == shared.LATE_POST
-        if self._patience is None or self._patience[:2] != (answer, seq):
-            doing = "to begin" if late else "to read the rows of this rank in"
-            ask = partial(self._context.matching.ask_about_mixing, other, seq, self._where) if late else None
-            self._patience = answer, seq, Patience(f"rank {other} {doing} mixing {seq} ({self._where})", ask)
-        progress()
-        self._patience[2].look()
-
-    def _mismatch(self, index: int, other: int, seq: int) -> str:
-        """This rank and another one mix different things."""
-        me, here = self._context.rank, self._memory.node
-        mine, theirs = here.tag(self._memory.me, seq), here.tag(index, seq)
-        if theirs ^ self._signature == shared.GAVE_UP:
-            return (f"rank {other} gave up mixing {seq}, {self._where} on rank {me}: its arguments were wrong, or it is in another "
-                    "step")
-        ours, others = (describe_tag(tag, self._signature, self._floats) for tag in (mine, theirs))
-        return (f"rank {me} and rank {other} mix different things in mixing {seq}: {ours} in {self._where} on rank {me}, {others} on "
-                f"rank {other}; every rank must call the same operation with rows of one shape and dtype")
+        for request in self._memory.overdue():
+            request.complete()
+        self._reader.give_up(f"{type(error).__name__}: {error}")
 
 
 class NodeRequest(Request):

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ..checks.history import Past
+from ..checks.history import PastOperation
+from ..checks.mismatch import Disagreement
 from ..kernels.weighted import Runs, weighted_sum
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.progress import CROWDED, Request, abandon, wait_until
-from .base import Shape, Transport
-from .halo import HaloExchange
-from .messages import MessageRequest, complete, waiting_for
+from .base import Transport
+from .halo import HaloExchange, fingerprint
+from .messages import MessageRequest, PointToPoint, waiting_for
 from .node_reader import NodeReader
 from .persistent import PersistentExchange
 from .plan import Plan
@@ -34,7 +36,9 @@ def average(plan: Plan, rows: np.ndarray, halo: np.ndarray, out: np.ndarray) -> 
 
 def common(X: Any, m: int) -> bool:
     """Whether `X` is a NumPy array (m, d) of float64 in C order."""
-    return type(X) is np.ndarray and X.dtype == _FLOAT64 and X.ndim == 2 and len(X) == m and X.flags.c_contiguous and X.flags.aligned
+    if type(X) is not np.ndarray or X.dtype != _FLOAT64 or X.ndim != 2 or len(X) != m:
+        return False
+    return X.flags.c_contiguous and X.flags.aligned
 
 
 def fits(out: Any, X: np.ndarray) -> bool:
@@ -67,7 +71,7 @@ class LocalSum(Transport):
     def __init__(self, plan: Plan, count: Callable[[int], None]):
         self._plan, self._count = plan, count
 
-    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None) -> Request:
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Form the sums when they are waited for."""
         self._count(rows.itemsize * rows.shape[1])
         return _Sum(lambda: average(self._plan, rows, rows[:0], target))
@@ -90,46 +94,53 @@ class _Persistent:
         self._context, self._exchange, self._plan = context, exchange, plan
         self._kept: dict[int, tuple[PersistentExchange, Any, Any]] = {}
 
-    def start(self, X: np.ndarray) -> tuple[PersistentExchange, list[Any], int, Past] | None:
+    def start(self, X: np.ndarray) -> tuple[PersistentExchange, list[Any], int, PastOperation] | None:
         """Begin an exchange; None if it has to be announced, or there are no persistent requests."""
         kept = self._kept.get(X.shape[1])
-        if kept is None or self._exchange.last(self._plan) != kept[1]:
+        if kept is None or not self._exchange.known(self._plan, kept[1]):
             return None
-        number = self._context.matching.note(kept[2])
+        number = self._context.matching.register(kept[2])
         return kept[0], kept[0].start(X), number, kept[2]
 
-    def wait(self, started: tuple[PersistentExchange, list[Any], int, Past], before: int) -> np.ndarray:
+    def wait(self, started: tuple[PersistentExchange, list[Any], int, PastOperation], before: int) -> np.ndarray:
         """The halo, when it is there."""
         persistent, requests, number, past = started
-        test, turns = (requests[0].Test if len(requests) == 1 else lambda: MPI.Request.Testall(requests)), _TURNS
-        while not (test() or test()):
+        test, turns = MPI.Request.Testall, _TURNS
+        while not (test(requests) or test(requests)):
             turns -= 1
             if not turns:
-                sources = self._plan.halo_route.sources.tolist()
-                ask = self._context.matching.ask
-                try:
-                    wait_until(lambda: complete(requests), lambda: waiting_for(sources, past.op),
-                               lambda: ask(sources, number, past.op, past.mark, before))
-                except BaseException:
-                    persistent.abandon()
-                    abandon(persistent)
-                    raise
+                self._wait_long(persistent, requests, number, past, before)
                 break
             if CROWDED or turns < _TURNS - _SPINS:
                 os.sched_yield()
         return persistent.halo
 
+    def _wait_long(self, persistent: PersistentExchange, requests: list[Any], number: int, past: PastOperation,
+                   before: int) -> None:
+        sources, ask = self._plan.halo_route.sources.tolist(), self._context.matching.ask
+        try:
+            wait_until(lambda: MPI.Request.Testall(requests), partial(waiting_for, sources, past.op),
+                       partial(ask, sources, number, past.op, past.signature, before))
+        except BaseException as error:
+            persistent.abandon()
+            abandon(persistent)
+            self._kept = {d: kept for d, kept in self._kept.items() if kept[0] is not persistent}
+            if not isinstance(error, Disagreement):
+                self._context.matching.interrupt(past.op, error)
+            raise
+
     def make(self, X: np.ndarray) -> None:
         """Make the requests for rows like `X`, which have just been exchanged without them."""
         plan, messages = self._plan, self._exchange.messages(self._plan)
-        if not messages.persistent or X.shape[1] in self._kept:
+        if not isinstance(messages, PointToPoint) or not self._exchange.periodic or X.shape[1] in self._kept:
             return
         if len(self._kept) >= _KINDS:
             self._kept.pop(next(iter(self._kept)))[0].free()
-        kind = "W(X)", X.shape[1:], X.dtype
+        kind = "W(X)", str(X.shape[1]), X.dtype
         op, signature, dests, _ = self._exchange.describe(kind, plan.halo_route)
-        self._kept[X.shape[1]] = (PersistentExchange(messages, plan.halo_route, plan.m, X.shape[1], len(plan.halo), X.dtype), kind,
-                                  Past(op, "", signature, dests, ""))
+        self._kept[X.shape[1]] = (PersistentExchange(messages, plan.halo_route, X.shape[1], len(plan.halo), X.dtype,
+                                                          fingerprint(kind)), kind,
+                                  PastOperation(op, "", signature, dests, ""))
 
     def free(self) -> None:
         """Free all requests."""
@@ -144,15 +155,15 @@ class MessageSum(Transport):
         self._exchange, self._plan, self._count, self._engine = exchange, plan, count, context.engine
         self._persistent = _Persistent(context, exchange, plan)
 
-    def fetch(self, rows: np.ndarray, shape: Shape, op: str = "W(X)") -> tuple[MessageRequest, np.ndarray]:
+    def fetch(self, rows: np.ndarray, shape: str, op: str = "W(X)") -> tuple[MessageRequest, np.ndarray]:
         """Begin to fetch the halo: the messages, and where it will be."""
         halo = empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
         self._count(rows.itemsize * rows.shape[1])
         return self._exchange.start(self._plan, self._plan.halo_route, rows, halo, (op, shape, rows.dtype)), halo
 
-    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None) -> Request:
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Begin to fetch the halo; the sums are formed when they are waited for."""
-        arriving, halo = self.fetch(rows, rows.shape[1:] if shape is None else shape)
+        arriving, halo = self.fetch(rows, str(rows.shape[1]) if shape is None else shape)
         return _Sum(lambda: average(self._plan, rows, halo, target), arriving)
 
     def mix(self, X: Any, out: Any) -> np.ndarray | None:
@@ -166,11 +177,10 @@ class MessageSum(Transport):
             if started is not None:
                 self._count(8 * X.shape[1])
                 return average(self._plan, X, self._persistent.wait(started, 0), out)
-            arriving, halo = self.fetch(X, X.shape[1:])
+            arriving, halo = self.fetch(X, str(X.shape[1]))
             arriving.wait()
             average(self._plan, X, halo, out)
-            if self._exchange.periodic:
-                self._persistent.make(X)
+            self._persistent.make(X)
             return out
 
     def free(self) -> None:
@@ -194,10 +204,10 @@ class MixedSum(Transport):
         self._context, self._exchange, self._plan, self._reader = context, exchange, plan, reader
         self._persistent = _Persistent(context, exchange, plan)
 
-    def start(self, rows: np.ndarray, target: np.ndarray, shape: Shape | None = None) -> Request:
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Begin to fetch the halo, and publish the rows."""
         halo = empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
-        kind = "W(X)", rows.shape[1:] if shape is None else shape, rows.dtype
+        kind = "W(X)", str(rows.shape[1]) if shape is None else shape, rows.dtype
         arriving = self._exchange.start(self._plan, self._plan.halo_route, rows, halo, kind)
         return self._reader.start(rows, target, shape, halo, arriving)
 
@@ -212,8 +222,7 @@ class MixedSum(Transport):
             started = self._persistent.start(X)
             if started is None:
                 self.start(X, out).wait()
-                if self._exchange.periodic:
-                    self._persistent.make(X)
+                self._persistent.make(X)
             else:
                 self._reader.read_with(X, out, started[0].halo, lambda: self._persistent.wait(started, before))
             return out

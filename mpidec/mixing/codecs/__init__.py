@@ -1,4 +1,4 @@
-"""Codecs by name: how rows are encoded for sending."""
+"""Codecs: how rows are encoded for sending."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .sparsifiers import TopK as TopK
 CODECS: dict[str, type[Codec]] = {
     "identity": Identity, "float16": Float16, "bfloat16": BFloat16, "blockwise8": Blockwise8, "qsgd": QSGD, "top_k": TopK,
     "rand_k": RandK}
-"""Codecs by name."""
+"""All codecs by name."""
 
 
 def codec(name: str | Codec, **options: Any) -> Codec:
-    """The codec of this name with the given parameters; a `Codec` is returned unchanged.
+    """The codec with this name and these parameters; a `Codec` is returned unchanged.
 
     Raises
     ------
     ValueError
-        If no codec or no parameter has this name; the message gives the nearest names.
+        If no codec or no parameter has this name; the message lists similar names.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def codec(name: str | Codec, **options: Any) -> Codec:
     """
     if isinstance(name, Codec):
         if options:
-            raise ValueError(f"{name!r} has its parameters already, {', '.join(options)} given: give the codec's name instead")
+            raise ValueError(f"{name!r} already has its parameters, got {', '.join(options)}: pass the codec's name instead")
         return name
     if name not in CODECS:
         raise ValueError(f"codec {name!r} is unknown: {_remedy(name, CODECS)}")
@@ -53,12 +53,12 @@ def codec(name: str | Codec, **options: Any) -> Codec:
 
 
 def codec_of(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
-    """The codec of this name, drawing from `seed` (by default 0) if it draws random numbers.
+    """The codec with this name; `seed` (by default 0) is used only if the codec draws random numbers.
 
     Raises
     ------
     ValueError
-        As of `codec`.
+        As `codec` does.
 
     Examples
     --------

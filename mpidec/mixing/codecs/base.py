@@ -13,78 +13,82 @@ Agents = Sequence[int] | np.ndarray
 
 
 class Codec:
-    r"""Base class of codecs: rows to bytes, the same number for each row of one length, and back.
+    r"""Base class of codecs: conversion of rows to bytes and back; all rows of one length have encodings of the same size.
 
-    A codec is a frozen dataclass of its parameters and knows nothing of MPI.  With :math:`C(x)` the decoded row,
+    A codec is a frozen dataclass of its parameters, independent of MPI.  Let :math:`C(x)` be the decoded row; then
 
     .. math::
         E \|x - C(x)\|^2 \le (1 - \delta) \|x\|^2 \quad \text{(contractive)}, \qquad \text{or} \qquad
-        E\, C(x) = x, \; E \|x - C(x)\|^2 \le \omega \|x\|^2 \quad \text{(unbiased)};
+        E\, C(x) = x, \; E \|x - C(x)\|^2 \le \omega \|x\|^2 \quad \text{(unbiased)}.
 
-    of an unbiased codec, :math:`C / (1 + \omega)` is contractive with :math:`\delta = 1 / (1 + \omega)`.
+    If a codec is unbiased, :math:`C / (1 + \omega)` is contractive with :math:`\delta = 1 / (1 + \omega)`.
 
     Attributes
     ----------
     unbiased : bool
         Whether :math:`E\, C(x) = x`.
     feedback : bool
-        Whether mixing needs error feedback by default: most of a row is missing from the decoded row.
+        Whether mixing uses error feedback by default, because the decoded row lacks most of the entries.
 
     Notes
     -----
-    Rows are float32 or float64.  Entries that are infinite or not a number stay so in the decoded row (they, or the block
-    around them), so that divergence is detected.
+    Rows are float32 or float64.  An infinite or NaN entry is still infinite or NaN in the decoded row, possibly with the whole
+    block around it, so that divergence is detected.
     """
 
     unbiased: ClassVar[bool] = False
     feedback: ClassVar[bool] = False
 
     def nbytes(self, d: int, dtype: Any) -> int:
-        """Bytes of an encoded row of `d` entries."""
+        """Size of an encoded row of `d` entries in bytes."""
         raise NotImplementedError
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
-        """The rows `X` (m, d) of the given agents as bytes, uint8 (m, nbytes); random numbers belong to seed, agent and step."""
+        """Encode the rows `X` (m, d) of the given agents: uint8 (m, nbytes).
+
+        Random numbers are determined by seed, agent and step.
+        """
         raise NotImplementedError
 
     def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
-        """The decoded rows (m, d) of these bytes, uint8 (m, nbytes)."""
+        """Decode rows of bytes, uint8 (m, nbytes): array (m, d)."""
         raise NotImplementedError
 
     def add(self, rows: np.ndarray, X: np.ndarray, step: int, agents: Agents, scale: float = 1.0) -> None:
-        """Add the decoded rows, times `scale`, to the rows `X`."""
+        """Add the decoded rows, times `scale`, to `X`."""
         Q = self.decode(rows, X.shape[1], X.dtype, step, agents)
         X += Q if scale == 1 else scale * Q
 
     def delta(self, d: int) -> float:
-        r""":math:`\delta`, in (0, 1], for rows of `d` entries; :math:`1 / (1 + \omega)` if unbiased."""
+        r"""The contraction parameter :math:`\delta`, in (0, 1], for rows of `d` entries; :math:`1 / (1 + \omega)` if unbiased."""
         raise NotImplementedError
 
 
-def whole(where: str, name: str, value: Any, least: int, most: int) -> int:
-    """`value` as an int in `least`, ..., `most`.
+def integer(codec: str, name: str, value: Any, least: int, most: int) -> int:
+    """The parameter `name` of a codec as an int from `least` to `most`.
 
     Raises
     ------
     ValueError
+        If it is not such an integer.
     """
     try:
         number = operator.index(value)
     except TypeError:
         number = least - 1
     if not least <= number <= most or isinstance(value, (bool, np.bool_)):
-        raise ValueError(f"{where}: {name} is {value!r}, expected a whole number from {least} to {most}")
+        raise ValueError(f"{codec}: {name} is {value!r}, expected an integer from {least} to {most}")
     return number
 
 
 def bytes_of(Z: np.ndarray) -> np.ndarray:
-    """The rows of `Z` as bytes, uint8 (m, width)."""
+    """The rows of `Z` as bytes: uint8 (m, width)."""
     Z = np.ascontiguousarray(Z)
     return Z.reshape(Z.size).view(np.uint8).reshape(len(Z), Z.itemsize * math.prod(Z.shape[1:]))
 
 
 def numbers_of(rows: np.ndarray, start: int, count: int, dtype: Any) -> np.ndarray:
-    """`count` numbers of each row of bytes, from byte `start` on: shape (m, count)."""
+    """The `count` numbers of each row of bytes that begin at byte `start`: array (m, count)."""
     dtype = np.dtype(dtype)
     part = np.ascontiguousarray(rows[:, start:start + count * dtype.itemsize])
     return part.reshape(part.size).view(dtype).reshape(len(rows), count)

@@ -1,4 +1,4 @@
-"""Quantizers: every entry of a row in fewer bits."""
+"""Quantizers: codecs that send every entry of a row in fewer bits."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 
 from ..._streams import ROUNDING, Streams
 from ...arrays.formats import BFLOAT16, narrow, widen
-from .base import Agents, Codec, bytes_of, numbers_of, whole
+from .base import Agents, Codec, bytes_of, integer, numbers_of
 
 _TINY = float(np.finfo(np.float32).tiny)
-_SLAB = 1 << 15                                     # entries of a row processed at a time, in the cache
+_SLAB = 1 << 15                                     # entries of a row processed at a time, so that they fit in the cache
 
 
 @dataclass(frozen=True)
 class Identity(Codec):
-    """The rows unchanged.
+    """Identity: rows are sent unchanged.
 
     Examples
     --------
@@ -45,9 +45,10 @@ class Identity(Codec):
 
 @dataclass(frozen=True)
 class Float16(Codec):
-    r"""Half precision, with a power of two for each row, so that nothing overflows: 2 d + 2 bytes, 11 significant bits.
+    r"""Half precision, scaled by a power of two per row so that nothing overflows: 2 d + 2 bytes, 11 significant bits.
 
-    Rounded to nearest: :math:`\delta = 1 - 2^{-21}`.  Entries below 2**-29 of the largest one lose bits, below 2**-40 they vanish.
+    Rounding to nearest: :math:`\delta = 1 - 2^{-21}`.  Entries smaller than :math:`2^{-29}` times the largest one lose bits, and
+    those smaller than :math:`2^{-40}` times the largest one become zero.
 
     Examples
     --------
@@ -81,9 +82,9 @@ class Float16(Codec):
 
 @dataclass(frozen=True)
 class BFloat16(Codec):
-    r"""The upper half of single precision: 2 d bytes, 8 significant bits, the exponents of float32.
+    r"""Upper half of single precision: 2 d bytes, 8 significant bits, the exponent range of float32.
 
-    Rounded to nearest, ties to even: :math:`\delta = 1 - 2^{-15}`.  Entries beyond 3.39e38 become infinite.
+    Rounding to nearest, ties to even: :math:`\delta = 1 - 2^{-15}`.  Entries larger than 3.39e38 become infinite.
 
     Examples
     --------
@@ -111,10 +112,10 @@ class BFloat16(Codec):
 
 @dataclass(frozen=True)
 class Blockwise8(Codec):
-    r"""8-bit integers, one scale for each block of a row: d + 4 bytes a block.
+    r"""8-bit integers with a scale per block of a row: d bytes, and 4 bytes per block.
 
-    With :math:`a = \max_i |x_i| / 127` over a block of B entries, :math:`C(x)_i = a \,\mathrm{round}(x_i / a)`, which is off by
-    :math:`a / 2` at most: :math:`\delta = 1 - B / (4 \cdot 127^2)` (0.93 for the default).
+    With :math:`a = \max_i |x_i| / 127` over a block of B entries, :math:`C(x)_i = a \,\mathrm{round}(x_i / a)`, with an error of at
+    most :math:`a / 2`: :math:`\delta = 1 - B / (4 \cdot 127^2)` (0.93 for the default).
 
     Parameters
     ----------
@@ -123,7 +124,8 @@ class Blockwise8(Codec):
 
     Notes
     -----
-    The scale is a float32: a block whose largest entry is below 1e-36 becomes zero, one beyond 4e40 not a number.
+    The scale is a float32: a block whose largest entry is below 1e-36 becomes zero, and one whose largest entry is above 4e40
+    becomes NaN.
 
     References
     ----------
@@ -139,7 +141,7 @@ class Blockwise8(Codec):
     block: int = 4096
 
     def __post_init__(self) -> None:
-        whole("blockwise8", "block", self.block, 1, 1 << 15)
+        integer("blockwise8", "block", self.block, 1, 1 << 15)
 
     def nbytes(self, d: int, dtype: Any) -> int:
         return 4 * -(-d // self.block) + d
@@ -172,12 +174,12 @@ class Blockwise8(Codec):
 
 @dataclass(frozen=True)
 class QSGD(Codec):
-    r"""Random rounding to s levels between 0 and the norm of a bucket, unbiased.
+    r"""Unbiased random rounding to s levels between 0 and the norm of a bucket.
 
     .. math:: C(x)_i = \frac{\|x\|}{s} \lfloor s x_i / \|x\| + u_i \rfloor, \qquad u_i \sim U[0, 1)
 
-    over each bucket of B entries: unbiased with :math:`\omega = \min(B / s^2, \sqrt{B} / s)` (0.57 for the default).
-    :math:`\lceil \log_2 (2 s + 1) \rceil` bits an entry and 4 bytes a bucket: 5.25 bits an entry for the default.
+    for each bucket of B entries: unbiased with :math:`\omega = \min(B / s^2, \sqrt{B} / s)` (0.57 for the default).
+    :math:`\lceil \log_2 (2 s + 1) \rceil` bits per entry and 4 bytes per bucket: 5.25 bits per entry for the default.
 
     Parameters
     ----------
@@ -186,11 +188,12 @@ class QSGD(Codec):
     bucket : int
         B, a multiple of 8.
     seed : int
-        Seed of the :math:`u_i`, which are drawn anew for each agent and step.
+        Seed of the :math:`u_i`, which are drawn independently for each agent and step.
 
     Notes
     -----
-    The norm is a float32, rounded up: a bucket whose norm is below 1e-38 becomes zero, one beyond 3e38 not a number.
+    The norm is a float32, rounded up: a bucket whose norm is below 1e-38 becomes zero, and one whose norm is above 3e38 becomes
+    NaN.
 
     References
     ----------
@@ -199,7 +202,7 @@ class QSGD(Codec):
 
     Examples
     --------
-    >>> QSGD(levels=7).nbytes(1024, "f8")              # 4 bits an entry, 8 buckets
+    >>> QSGD(levels=7).nbytes(1024, "f8")              # 4 bits per entry, 8 buckets
     544
     """
 
@@ -209,9 +212,9 @@ class QSGD(Codec):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        whole("qsgd", "levels", self.levels, 1, 127)
-        whole("qsgd", "seed", self.seed, 0, 2**64 - 1)
-        if whole("qsgd", "bucket", self.bucket, 8, 1 << 20) % 8:
+        integer("qsgd", "levels", self.levels, 1, 127)
+        integer("qsgd", "seed", self.seed, 0, 2**64 - 1)
+        if integer("qsgd", "bucket", self.bucket, 8, 1 << 20) % 8:
             raise ValueError(f"qsgd: bucket is {self.bucket}, expected a multiple of 8 (e.g. {self.bucket // 8 * 8})")
 
     @cached_property
@@ -242,7 +245,7 @@ class QSGD(Codec):
         return rows
 
     def _rounded(self, X: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The norms of the buckets, and the levels, counted from 0, of their entries."""
+        """The norms of the buckets, and the levels of their entries, shifted by s to start at 0."""
         s, V, d = self.levels, _blocks(X, self.bucket), X.shape[1]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             norm = np.sqrt(np.square(V).sum(axis=-1)).astype(np.float32)
@@ -252,7 +255,7 @@ class QSGD(Codec):
             V[:, :d] += U
             V = np.floor(V[:, :-(-d // 8) * 8])
             V += s
-            np.clip(V, 0, 2 * s, out=V)             # the sum may have been rounded up to the next level
+            np.clip(V, 0, 2 * s, out=V)             # rounding may have lifted the sum to the level above the largest
             return norm, V.astype(np.uint8)
 
     def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
@@ -267,17 +270,20 @@ class QSGD(Codec):
 
 
 def _largest(V: np.ndarray) -> np.ndarray:
-    """Largest magnitude along the last axis; 0 if it is empty."""
+    """Largest magnitude along the last axis; 0 for an empty axis."""
     return np.maximum(V.max(axis=-1, initial=0), -V.min(axis=-1, initial=0))
 
 
 def _power(exponent: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """`2**exponent` as a column."""
+    """The column `2**exponent`."""
     return np.ldexp(dtype.type(1), exponent.astype(np.int32))[:, None].astype(dtype)
 
 
 def _blocks(X: np.ndarray, size: int) -> np.ndarray:
-    """Rows in blocks, the last one padded with zeros, a single one to a multiple of 8: (m, d) -> (m, blocks, size)."""
+    """Rows split into blocks: (m, d) -> (m, blocks, size).
+
+    The last block is padded with zeros; a single block is only padded to a multiple of 8 entries.
+    """
     m, d = X.shape
     size = min(size, -(-d // 8) * 8) or size
     count = -(-d // size)
@@ -287,7 +293,7 @@ def _blocks(X: np.ndarray, size: int) -> np.ndarray:
 
 
 def _scaled(levels: np.ndarray, scale: np.ndarray, size: int, dtype: Any) -> np.ndarray:
-    """Integers times the scale of their block: (m, d)."""
+    """Integers (m, d) times the scale of their block."""
     m, d = levels.shape
     X = np.empty((m, d), dtype)
     for a, b in _slabs(d, size):
@@ -298,13 +304,13 @@ def _scaled(levels: np.ndarray, scale: np.ndarray, size: int, dtype: Any) -> np.
 
 
 def _slabs(d: int, unit: int = 1) -> Iterator[tuple[int, int]]:
-    """Begin and end of slabs of a row; all but the last consist of whole units."""
+    """Bounds of the slabs of a row; all slabs but the last are multiples of `unit` entries."""
     size = unit * max(1, _SLAB // unit)
     return ((a, min(a + size, d)) for a in range(0, d, size))
 
 
 def _pack(values: np.ndarray, bits: int) -> np.ndarray:
-    """Eight numbers below 2**bits packed into `bits` bytes: uint8 (m, 8 c) -> (m, bits c)."""
+    """Numbers below 2**bits, packed eight at a time into `bits` bytes: uint8 (m, 8 c) -> (m, bits c)."""
     words = np.zeros((len(values), values.shape[1] // 8), "<u8")
     for t in range(8):
         words |= values[:, t::8].astype(np.uint64) << np.uint64(t * bits)
@@ -313,7 +319,7 @@ def _pack(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _unpack(rows: np.ndarray, bits: int) -> np.ndarray:
-    """The inverse of `_pack`."""
+    """Inverse of `_pack`."""
     m, count = len(rows), rows.shape[1] // bits
     padded = np.zeros((m, count, 8), np.uint8)
     padded[..., :bits] = rows.reshape(m, count, bits)

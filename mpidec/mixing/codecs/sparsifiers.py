@@ -1,4 +1,4 @@
-"""Sparsifiers: a few entries of each row."""
+"""Sparsifiers: codecs that send a few entries of each row."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..._streams import COORDINATES, Streams
-from .base import Agents, Codec, bytes_of, numbers_of, whole
+from .base import Agents, Codec, bytes_of, integer, numbers_of
 
-_PART = 1 << 16                                     # indices count from the start of their part of the row, in 16 bits
-_SHORT = 1 << 10
+_PART = 1 << 16                                     # a 16-bit index counts from the start of its part of the row
+_SHORT = 1 << 10                                    # length up to which rows are sorted in full
 
 
 @dataclass(frozen=True)
 class _Sparse(Codec):
-    """k entries of each row: a given number, or else a fraction (at least one entry)."""
+    """Base class of codecs that send k entries of each row: a given number, or a fraction of the row (at least one entry)."""
 
     feedback: ClassVar[bool] = True
     fraction: float = 0.01
@@ -26,13 +26,13 @@ class _Sparse(Codec):
     def __post_init__(self) -> None:
         name = type(self).__name__
         if self.k is not None:
-            whole(name, "k", self.k, 1, 2**63 - 1)
+            integer(name, "k", self.k, 1, 2**63 - 1)
         number = isinstance(self.fraction, (int, float, np.number)) and not isinstance(self.fraction, bool)
         if not number or not 0 < self.fraction <= 1:
             raise ValueError(f"{name}: fraction is {self.fraction!r}, expected a number > 0 and <= 1")
 
     def kept(self, d: int) -> int:
-        """Number of entries sent of `d`."""
+        """Number of entries sent for a row of `d` entries."""
         return min(d, max(1, round(self.fraction * d)) if self.k is None else self.k)
 
     def delta(self, d: int) -> float:
@@ -46,22 +46,22 @@ class _Sparse(Codec):
 
 @dataclass(frozen=True)
 class TopK(_Sparse):
-    r"""The k entries of largest magnitude, exactly; the others count as zero.
+    r"""The k entries of largest magnitude, in full precision; the others are decoded as zero.
 
-    Contractive with :math:`\delta = k / d`, and much better for rows with few large entries.  Of equal magnitudes the first
-    ones are taken; NaN counts as the largest magnitude.
+    Contractive with :math:`\delta = k / d`, and much better for rows with few large entries.  Among equal magnitudes the first ones
+    are chosen; NaN counts as the largest magnitude.
 
     Parameters
     ----------
     fraction : float
         :math:`k / d`, by default 0.01.
     k : int, optional
-        Number of entries, in place of the fraction; shorter rows are sent whole.
+        Number of entries, overrides `fraction`; rows with fewer entries are sent in full.
 
     Notes
     -----
-    Sent: the values in full precision, the lower 16 bits of their indices, and their number in each part of 65536 entries of
-    the row: 1.25 % of a float64 row for the default.
+    An encoded row contains the values in full precision, the lower 16 bits of their indices, and the number of values in each part
+    of 65536 entries: 1.25 % of a float64 row for the default.
 
     References
     ----------
@@ -98,19 +98,20 @@ class TopK(_Sparse):
 
 @dataclass(frozen=True)
 class RandK(_Sparse):
-    r"""k entries drawn at random, the same indices for all agents of a step; the others count as zero.
+    r"""Random k entries, the same indices for all agents in a step; the others are decoded as zero.
 
-    Every rank draws the indices itself, from the seed and the step: only values are sent, :math:`k / d` of the row.
+    Every rank draws the indices from the seed and the step, so that only the values are sent: :math:`k / d` of the row.
     :math:`E \|x - C(x)\|^2 = (1 - k / d) \|x\|^2`, that is :math:`\delta = k / d`; and :math:`\tfrac{d}{k} C` is unbiased.
-    As all agents send the same entries, mixing without feedback averages these entries and leaves the others unchanged.
+    Since all agents send the same entries, mixing without feedback averages these entries and leaves the others unchanged.
 
     Parameters
     ----------
     fraction : float
         :math:`k / d`, by default 0.01.
     k : int, optional
-        Number of entries, in place of the fraction; shorter rows are sent whole.
+        Number of entries, overrides `fraction`; rows with fewer entries are sent in full.
     seed : int
+        Seed of the indices.
 
     References
     ----------
@@ -127,7 +128,7 @@ class RandK(_Sparse):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("RandK", "seed", self.seed, 0, 2**64 - 1)
+        integer("RandK", "seed", self.seed, 0, 2**64 - 1)
 
     def nbytes(self, d: int, dtype: Any) -> int:
         return self.kept(d) * np.dtype(dtype).itemsize
@@ -148,7 +149,7 @@ def _drawn(seed: int, d: int, k: int, step: int) -> np.ndarray:
 
 
 def _largest(X: np.ndarray, k: int) -> np.ndarray:
-    """Indices of the `k` largest magnitudes of each row, ascending; of equal ones the first."""
+    """Indices of the `k` largest magnitudes of each row, in ascending order; among equal magnitudes the first ones."""
     m, d = X.shape
     if k == d:
         return np.tile(np.arange(d), (m, 1))
@@ -172,7 +173,8 @@ def _largest_of(x: np.ndarray, k: int) -> np.ndarray:
 
 
 def _candidates(x: np.ndarray, k: int) -> np.ndarray | None:
-    """Ascending indices that include those of the k largest, about a third more than k; None if a sample gives no bound."""
+    """Ascending indices that include those of the k largest magnitudes (about a third more than k), found with a lower bound from
+    a sample; None if the sample is too small for a bound."""
     stride = k // 256 | 1
     sample = np.abs(x[::stride])
     rank = int(k / stride + 4 * np.sqrt(k / stride)) + 8

@@ -1,1 +1,1 @@
-"""Calls for programs that are written for one agent per rank."""
+"""Local-view calls: the network seen from one agent on each rank."""

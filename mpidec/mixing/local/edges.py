@@ -1,20 +1,18 @@
-"""Who sends to whom, with which weights, in one local-view call: from the arguments, checked."""
+"""Edges of one local-view call: who sends to whom with which weights, from the arguments, checked."""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...transport.plan import Plan
 
 
-@dataclass(frozen=True)
-class Edges:
+class Edges(NamedTuple):
     """The edges of one call at one node of the graph (a rank, or a machine).
 
     Attributes
@@ -22,14 +20,15 @@ class Edges:
     mode : {"static", "dynamic", "push"}
         Along the topology that was set; as both sides say; or as the senders say.
     sources : tuple of int
-        Nodes that send to this one, ascending; empty in push mode, where nobody knows yet.
-    dests : dict
-        Node: what this one's array is multiplied by on the way there.
+        Nodes that send to this one, ascending; empty in push mode, where only the senders know.
+    dests : dict {node: weight}
+        The factors of this node's array on the way to others.
     own : float
-    weights : dict or None
-        Node: what the array from there is multiplied by; None for 1.
+        The factor of this node's own array.
+    weights : dict {node: weight} or None
+        The factors of the arrays that arrive; None for 1.
     plan : Plan or None
-        The weights of the topology, if there are no others.
+        The topology, if its own weights are used.
     """
 
     mode: str
@@ -57,10 +56,9 @@ class Edges:
                              "(push), with both (push-pull), or nothing (the topology's weights)")
         own = number(self_weight, "self_weight") if given[0] else 0.0
         weights = weighted(src, src_name, me, size, kind) if given[1] else None
-        dests = weighted(dst, dst_name, me, size, kind) if given[2] else {}
-        if given[2]:
-            return cls("dynamic" if given[1] else "push", tuple(weights or ()), dests, own, weights)
-        return cls.static(plan, weights, own, src_name, kind)
+        if not given[2]:
+            return cls.static(plan, weights, own, src_name, kind)
+        return cls("dynamic" if given[1] else "push", tuple(weights or ()), weighted(dst, dst_name, me, size, kind), own, weights)
 
     @classmethod
     def static(cls, plan: Plan | None, weights: dict[int, float] | None, own: float, src_name: str, kind: str) -> Edges:
@@ -70,10 +68,11 @@ class Edges:
             raise ValueError(f"no topology is set for the {kind}s: call net.{setter}(topology), or give all weights")
         route = plan.halo_route
         sources, dests = tuple(route.sources.tolist()), dict.fromkeys(route.dests.tolist(), 1.0)
-        strangers = sorted(set(weights or ()) - set(sources))
-        if strangers:
+        if weights is not None and not weights.keys() <= set(sources):
+            strangers = sorted(set(weights) - set(sources))
             raise ValueError(f"{src_name} names {kind} {strangers[0]}, which does not send to {kind} {plan.rank} in the "
-                             f"{plan.topology.name} topology ({kind}s {list(sources)} do): add {dst_name(src_name)} on both sides")
+                             f"{plan.topology.name} topology ({kind}s {list(sources)} do): add {src_name.replace('src', 'dst')} "
+                             "on both sides")
         return cls("static", sources, dests, own, weights, plan if weights is None else None)
 
     @classmethod
@@ -87,25 +86,27 @@ class Edges:
 
     def terms(self, me: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]) -> list[tuple[float, np.ndarray]]:
         """`(weight, array)` of the sum at this node, in ascending order of the nodes."""
-        terms = {node: ((1.0 if self.weights is None else self.weights[node]) * weight, array)
-                 for node, (weight, array) in arrived.items() if self.weights is None or node in self.weights}
-        terms[me] = (self.own, own)
-        return [terms[node] for node in sorted(terms)]
+        weights = self.weights
+        terms = [(node, (1.0 if weights is None else weights[node]) * weight, array)
+                 for node, (weight, array) in arrived.items() if weights is None or node in weights]
+        terms.append((me, self.own, own))
+        terms.sort(key=operator.itemgetter(0))
+        return [(weight, array) for _, weight, array in terms]
 
 
 def weighted(given: Any, what: str, me: int, size: int, kind: str = "rank") -> dict[int, float]:
-    """`{node: weight}`, ascending, from a dict, or from a list of nodes, which then weigh 1."""
-    if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable)):
+    """`{node: weight}`, ascending, from a dict, or from a list of nodes, which then have weight 1."""
+    if type(given) is not dict and (isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable))):
         raise TypeError(f"{what} is {given!r}, expected a dict {{{kind}: weight}} or a list of {kind}s")
-    pairs = list(given.items()) if isinstance(given, Mapping) else [(node, 1.0) for node in given]
+    pairs = given.items() if isinstance(given, (dict, Mapping)) else [(node, 1.0) for node in given]
     result = {}
     for key, weight in pairs:
-        node = index(key, what, size, kind)
+        node = key if type(key) is int and 0 <= key < size else index(key, what, size, kind)
         if node == me:
             raise ValueError(f"{what} names {kind} {node} itself: its own array is weighted by self_weight")
         if node in result:
             raise ValueError(f"{what} names {kind} {node} twice, expected each {kind} once")
-        result[node] = number(weight, f"{what}[{node}]")
+        result[node] = weight if type(weight) is float and math.isfinite(weight) else number(weight, what, node)
     return dict(sorted(result.items()))
 
 
@@ -120,15 +121,18 @@ def index(key: Any, what: str, size: int, kind: str = "rank") -> int:
     return node
 
 
-def number(weight: Any, what: str) -> float:
-    """A weight as a float, checked."""
+def number(weight: Any, what: str, node: int | None = None) -> float:
+    """A weight (of a node) as a float, checked."""
     try:
         value = float(weight)
     except (TypeError, ValueError):
-        raise TypeError(f"{what} is {weight!r}, expected a number") from None
-    if not math.isfinite(value):
-        raise ValueError(f"{what} is {value}, expected a finite number")
-    return value
+        value = None
+    if value is not None and math.isfinite(value):
+        return value
+    where = what if node is None else f"{what}[{node}]"
+    if value is None:
+        raise TypeError(f"{where} is {weight!r}, expected a number")
+    raise ValueError(f"{where} is {value}, expected a finite number")
 
 
 def valid_nodes(given: Any, size: int) -> set[int]:
@@ -136,7 +140,3 @@ def valid_nodes(given: Any, size: int) -> set[int]:
     if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable)):
         return set()
     return {int(node) for node in given if isinstance(node, (int, np.integer)) and 0 <= node < size}
-
-
-def dst_name(src_name: str) -> str:
-    return src_name.replace("src", "dst")

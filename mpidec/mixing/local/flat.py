@@ -1,86 +1,104 @@
-"""Arrays of any shape as they travel: a flat run of numbers, a dtype and a shape; NumPy, PyTorch or CuPy."""
+"""Flat arrays: arrays of any shape, NumPy, PyTorch or CuPy, as messages carry them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...arrays.formats import BFLOAT16, narrow, widen
-from ...arrays.formats import flat_dtype as flat_dtype
-from ...arrays.formats import working as working
-from ...arrays.host import Home, to_host
+from ...arrays.host import to_host
 from ...runtime.memory import empty
 
-_PIECE = 1 << 14                                    # numbers
+_SMALL, _PIECE = 1 << 11, 1 << 14                   # numbers
+_PRECISE = "fdFD"                                   # dtypes in which sums are taken as they are
 
 
-@dataclass(frozen=True, eq=False)
-class Wire:
-    """One array on its way: `flat` is 1-D and contiguous (the bits as uint16 if the dtype is bfloat16).
+class FlatArray(NamedTuple):
+    """A contiguous 1-D array, its format, and what it came from.
+
+    Attributes
+    ----------
+    flat : array (size,)
+        The numbers; for bfloat16 their bits as uint16.
+    shape : tuple of int
+        Of the array it came from.
+    dtype : str
+        The format: NumPy's name, or "bfloat16".
+    make : callable (array, dtype) -> array
+        Makes the kind of array it came from.
 
     Examples
     --------
-    >>> wire = Wire.of(np.float32(3))
-    >>> wire.flat.tolist(), wire.shape, wire.dtype
+    >>> array = FlatArray.of(np.float32(3))
+    >>> array.flat.tolist(), array.shape, array.dtype
     ([3.0], (), '<f4')
     """
 
     flat: np.ndarray
     shape: tuple[int, ...]
     dtype: str
-    kind: Home
+    make: Callable[[np.ndarray, str], Any]
 
     @classmethod
-    def of(cls, x: Any, kinds: str = "fc") -> Wire:
+    def of(cls, x: Any, kinds: str = "fc") -> FlatArray:
         """From an array, a tensor or a number whose dtype is of one of the `kinds` of NumPy; one on a device is copied.
 
         Raises
         ------
         TypeError
-            If the entries are of another kind, or cannot be read.
+            If the entries are of another kind, or masked, or cannot be read.
         """
-        host, format, kind = to_host(x)
-        if format == BFLOAT16:
+        if type(x) is not np.ndarray and isinstance(x, np.ndarray) and isinstance(x, np.ma.MaskedArray):
+            raise TypeError("the array is masked, and messages carry no masks: fill it, x.filled(0)")
+        host, dtype, make = to_host(x)
+        if dtype == BFLOAT16:
             if "f" not in kinds:
                 raise TypeError("the array is bfloat16, expected whole numbers")
-            return cls(np.ascontiguousarray(host).reshape(-1), host.shape, format, kind)
-        if host.dtype.kind not in kinds:
-            remedy = ": x.astype(float)" if host.dtype.kind in "biu" else ""
+        elif host.dtype.kind not in kinds:
+            remedy = ": x.astype(float)" if host.dtype.kind in "biuO" else ""
             wanted = "floating-point or complex numbers" if "i" not in kinds else "numbers"
             raise TypeError(f"the array is {host.dtype}, expected {wanted}{remedy}")
-        dtype = host.dtype.newbyteorder("=")
-        return cls(np.ascontiguousarray(host, dtype).reshape(-1), host.shape, dtype.str, kind)
+        elif not host.dtype.isnative:
+            host = host.astype(host.dtype.newbyteorder("="))
+            dtype = host.dtype.str
+        return cls(np.ascontiguousarray(host).reshape(-1), host.shape, dtype, make)
 
     @property
     def values(self) -> np.ndarray:
         """The numbers in the precision of the arithmetic: float32 for the 16-bit formats, else their own."""
-        return widen(self.flat, self.dtype)
+        return self.widen(self.flat)
 
-    def home(self, flat: np.ndarray, shape: tuple[int, ...] | None = None) -> Any:
-        """A result, in any precision, as the kind of array that this one was."""
-        return self.home_bits(narrow(flat, self.dtype), shape)
+    def widen(self, bits: np.ndarray) -> np.ndarray:
+        """Numbers in the same format, in the precision of the arithmetic."""
+        return bits if bits.dtype.char in _PRECISE else widen(bits, self.dtype)
 
-    def home_bits(self, flat: np.ndarray, shape: tuple[int, ...] | None = None, dtype: str | None = None) -> Any:
-        """A result in the format of the wire, as the kind of array that this one was."""
-        return self.kind(flat.reshape(self.shape if shape is None else shape), dtype or self.dtype)
+    def restore(self, values: np.ndarray) -> Any:
+        """A result, in the precision of the arithmetic, as an array of the same shape, format and kind."""
+        return self.restore_bits(values if values.dtype == self.flat.dtype else narrow(values, self.dtype))
+
+    def restore_bits(self, bits: np.ndarray, shape: tuple[int, ...] | None = None) -> Any:
+        """A result in the same format as an array of the same kind, of the same or another shape."""
+        return self.make(bits.reshape(self.shape if shape is None else shape), self.dtype)
 
 
 def combine(terms: Iterable[tuple[float, np.ndarray]], like: np.ndarray) -> np.ndarray:
-    """`sum_t weight_t * flat_t`, term by term in the order given, in the dtype of `like`; always a new array."""
-    given, real = list(terms), like.real.dtype.type
-    total = empty(like.shape, like.dtype)
+    """`sum_t weight_t * array_t`, term by term in the order given, in the dtype of `like`; always a new array."""
+    given, size = list(terms), len(like)
     if not given:
-        total.fill(0)
-    product = np.empty(min(_PIECE, len(total)), like.dtype)
-    for start in range(0, len(total), _PIECE):      # pieces that stay in the cache
+        return np.zeros_like(like)
+    (first_weight, first), *others = given
+    if size <= _SMALL:
+        total = first * first_weight
+        for weight, flat in others:
+            total += flat * weight
+        return total
+    total, product = empty(like.shape, like.dtype), np.empty(min(_PIECE, size), like.dtype)
+    for start in range(0, size, _PIECE):            # pieces that stay in the cache
         piece = slice(start, start + _PIECE)
-        for t, (weight, flat) in enumerate(given):
-            if t == 0:
-                np.multiply(flat[piece], real(weight), out=total[piece])
-            else:
-                some = np.multiply(flat[piece], real(weight), out=product[:len(total) - start])
-                total[piece] += some
+        part = total[piece]
+        np.multiply(first[piece], first_weight, part)
+        for weight, flat in others:
+            part += np.multiply(flat[piece], weight, product[:size - start])
     return total

@@ -1,131 +1,150 @@
-"""What one rank does in each kind of call: generators that send, say what they need, and yield until it is here."""
+"""Steps of the local-view calls on one rank: see `checks.operation`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
 
+from ...arrays.formats import flat_dtype, narrow, working
 from ...arrays.host import to_host
-from ...checks.header import ACROSS, BACK, DOWN, IN, OK, UP, Disagreement, Script
-from ...checks.operation import Call
+from ...checks.header import CONFIRMATION, DOWN, EDGE, FROM_LEADER, TO_LEADER, UP, Subject
+from ...checks.mismatch import Disagreement
+from ...checks.operation import ARRIVED, Operation, Steps
 from ...kernels.weighted import Weights, weighted_sum
 from .edges import Edges
-from .flat import Wire, combine, flat_dtype, narrow, widen, working
+from .flat import FlatArray, combine
 
 
-def _meet(call: Call, outgoing: dict[int, tuple[np.ndarray, float, Wire | None]], edges: Edges, confirm: bool,
-          sources: list[int] | None = None) -> Script:
-    """Send across, and wait for what comes across."""
-    push = edges.mode == "push"
-    for dest, (flat, weight, wire) in outgoing.items():
-        call.send(dest, ACROSS, flat, weight, want=confirm, synchronous=push, wire=wire)
-    if push:
-        yield from call.consensus(*call.tree)
-    else:
-        call.expect(ACROSS, edges.sources if sources is None else sources)
-        if confirm:
-            call.expect(OK, outgoing)
-        yield False
+def _finish_edges(operation: Operation, mode: str, sources: Iterable[int], dests: Iterable[int], confirm: bool) -> Steps:
+    """Wait for all that arrives along the edges: from `sources`, or (push) from whichever rank has sent."""
+    if mode == "push":
+        yield from operation.barrier()
+        return
+    operation.expect(EDGE, sources)
+    if confirm:
+        operation.expect(CONFIRMATION, dests)
+    yield ARRIVED
 
 
-def _mixed(edges: Edges, me: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]) -> np.ndarray:
-    """The weighted sum at node `me`, in the precision of the arithmetic."""
+def _mixed(edges: Edges, node: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]) -> np.ndarray:
+    """The weighted sum at a node, in the precision of the arithmetic."""
     if edges.plan is None:
-        return combine(edges.terms(me, own, arrived), own)
+        return combine(edges.terms(node, own, arrived), own)
     halo = np.stack([array for _, (_, array) in sorted(arrived.items())]) if arrived else own[None][:0]
     return weighted_sum(cast(Weights, edges.plan.weights), own[None], halo, np.empty_like(own[None]))[0]
 
 
-def allreduce_along(call: Call, wire: Wire, edges: Edges, rank: int, confirm: bool) -> Script:
-    """`neighbor_allreduce` and `pair_gossip`."""
-    yield from _meet(call, {dest: (wire.flat, weight, None) for dest, weight in edges.dests.items()}, edges, confirm)
-    arrived = {source: (call.received[source, ACROSS][0].weight, widen(call.take(source, ACROSS), wire.dtype))
-               for source in call.across()}
-    return wire.home(_mixed(edges, rank, wire.values, arrived))
+def neighbor_allreduce(operation: Operation, x: FlatArray, edges: Edges, rank: int, confirm: bool) -> Steps:
+    """Steps of `neighbor_allreduce` and `pair_gossip`."""
+    push = edges.mode == "push"
+    for dest, weight in edges.dests.items():
+        operation.send(dest, EDGE, x.flat, weight, confirm=confirm, synchronous=push)
+    yield from _finish_edges(operation, edges.mode, edges.sources, edges.dests, confirm)
+    arrived = {source: (operation.received[source, EDGE][0].weight, x.widen(operation.take(source, EDGE, x.flat.dtype)))
+               for source in operation.sources()}
+    return x.restore(_mixed(edges, rank, x.values, arrived))
 
 
-def gather_along(call: Call, wire: Wire, edges: Edges, order: list[int] | None, confirm: bool) -> Script:
-    """`neighbor_allgather`."""
-    yield from _meet(call, dict.fromkeys(edges.dests, (wire.flat, 1.0, None)), edges, confirm)
-    order = call.across() if order is None else order
-    rows = sum(call.received[source, ACROSS][0].shape[0] for source in order)
-    parts = [call.take(source, ACROSS) for source in order]
-    return wire.home_bits(np.concatenate([wire.flat[:0], *parts]), (rows, *wire.shape[1:]))
+def neighbor_allgather(operation: Operation, x: FlatArray, edges: Edges, order: list[int] | None, confirm: bool) -> Steps:
+    """Steps of `neighbor_allgather`: arrays in the order of the ranks `order`, or ascending."""
+    push = edges.mode == "push"
+    for dest in edges.dests:
+        operation.send(dest, EDGE, x.flat, confirm=confirm, synchronous=push)
+    yield from _finish_edges(operation, edges.mode, edges.sources, edges.dests, confirm)
+    order = operation.sources() if order is None else order
+    rows = sum(operation.received[source, EDGE][0].subject.shape[0] for source in order)
+    parts = [operation.take(source, EDGE, x.flat.dtype) for source in order]
+    return x.restore_bits(np.concatenate([x.flat[:0], *parts]), (rows, *x.shape[1:]))
 
 
-def exchange(call: Call, wires: dict[int, Wire], edges: Edges, confirm: bool) -> Script:
-    """`exchange`."""
-    yield from _meet(call, {dest: (wire.flat, 1.0, wire) for dest, wire in sorted(wires.items())}, edges, confirm)
-    first = next((wire.kind for _, wire in sorted(wires.items())), to_host(())[2])
+def exchange(operation: Operation, arrays: dict[int, FlatArray], edges: Edges, confirm: bool) -> Steps:
+    """Steps of `exchange`: what arrives is of the kind of what was sent there, or of the first array."""
+    op, mode, signature, *_ = operation.subject
+    for dest, array in sorted(arrays.items()):
+        subject = Subject(op, mode, signature, array.dtype, array.shape)
+        operation.send(dest, EDGE, array.flat, confirm=confirm, subject=subject)
+    yield from _finish_edges(operation, edges.mode, edges.sources, edges.dests, confirm)
+    first = next((array.make for _, array in sorted(arrays.items())), to_host(())[2])
     result: dict[int, Any] = {}
-    for source in call.across():
-        letter, flat = call.received[source, ACROSS][0], call.take(source, ACROSS)
-        kind = wires[source].kind if source in wires else first
-        result[source] = Wire(flat, letter.shape, letter.dtype, kind).home_bits(flat)
+    for source in operation.sources():
+        subject = operation.received[source, EDGE][0].subject
+        bits = operation.take(source, EDGE, flat_dtype(subject.dtype)).reshape(subject.shape)
+        result[source] = (arrays[source].make if source in arrays else first)(bits, subject.dtype)
     return result
 
 
-def member(call: Call, wire: Wire, leader: int, push: bool, opinion: float) -> Script:
-    """`hierarchical_neighbor_allreduce` on a rank that does not speak for its machine."""
-    call.send(leader, IN, wire.flat, opinion)
+def member(operation: Operation, x: FlatArray, leader: int, push: bool, fingerprint: float) -> Steps:
+    """Steps of `hierarchical_neighbor_allreduce` on a rank that is not its machine's leader."""
+    operation.send(leader, TO_LEADER, x.flat, fingerprint)
     if push:
-        yield from call.consensus(*call.tree)
-    call.expect(BACK, [leader])
-    yield False
-    return wire.home_bits(call.take(leader, BACK))
+        yield from operation.barrier()
+    operation.expect(FROM_LEADER, [leader])
+    yield ARRIVED
+    return x.restore_bits(operation.take(leader, FROM_LEADER, x.flat.dtype))
 
 
-def leader(call: Call, wire: Wire, edges: Edges, me: int, ranks: list[int], leaders: list[int], opinion: float) -> Script:
-    """`hierarchical_neighbor_allreduce` on the rank that speaks for machine `me`."""
-    call.expect(IN, ranks[1:])
-    yield False
-    for rank in ranks[1:]:
-        if call.received[rank, IN][0].weight != opinion:
-            raise Disagreement(f"rank {rank} and rank {ranks[0]} of machine {me} give different weights in {call}, expected the "
-                               "same on all ranks of a machine")
-    total = combine([(1.0, wire.values), *((1.0, widen(call.take(rank, IN), wire.dtype)) for rank in ranks[1:])], wire.values)
-    total /= total.real.dtype.type(len(ranks))
-    yield from _meet(call, {leaders[machine]: (total, weight, None) for machine, weight in edges.dests.items()}, edges, False,
-                     [leaders[machine] for machine in edges.sources])
-    machine_of = {rank: machine for machine, rank in enumerate(leaders)}
-    arrived = {machine_of[source]: (call.received[source, ACROSS][0].weight, call.take(source, ACROSS, working(wire.dtype)))
-               for source in call.across()}
-    flat = narrow(_mixed(edges, me, total, arrived), wire.dtype)
-    for rank in ranks[1:]:
-        call.send(rank, BACK, flat)
-    return wire.home_bits(flat.copy())
+def leader(operation: Operation, x: FlatArray, edges: Edges, machine: int, members: list[int], leaders: list[int],
+           fingerprint: float) -> Steps:
+    """Steps of `hierarchical_neighbor_allreduce` on the lowest rank of a machine.
+
+    The leader averages over its machine, mixes with the other leaders, and hands the result out.  `fingerprint`, of the weights,
+    must be the same on all ranks of the machine.
+    """
+    operation.expect(TO_LEADER, members)
+    yield ARRIVED
+    for rank in members:
+        if operation.received[rank, TO_LEADER][0].weight != fingerprint:
+            raise Disagreement(f"rank {rank} and rank {leaders[machine]} of machine {machine} give different weights in "
+                               f"{operation}, expected the same on all ranks of a machine")
+    shares = [(1.0, x.widen(operation.take(rank, TO_LEADER, x.flat.dtype))) for rank in members]
+    average = combine([(1.0, x.values), *shares], x.values)
+    average /= average.real.dtype.type(len(members) + 1)
+    push = edges.mode == "push"
+    for other, weight in edges.dests.items():
+        operation.send(leaders[other], EDGE, average, weight, synchronous=push)
+    yield from _finish_edges(operation, edges.mode, [leaders[other] for other in edges.sources], (), False)
+    machine_of = {rank: other for other, rank in enumerate(leaders)}
+    arrived = {machine_of[source]: (operation.received[source, EDGE][0].weight, operation.take(source, EDGE, working(x.dtype)))
+               for source in operation.sources()}
+    bits = narrow(_mixed(edges, machine, average, arrived), x.dtype)
+    for rank in members:
+        operation.send(rank, FROM_LEADER, bits)
+    return x.restore_bits(bits.copy())
 
 
-def allreduce(call: Call, wire: Wire, divisor: int, parent: int | None, children: list[int]) -> Script:
-    """`allreduce`: sums of neighbouring blocks of ranks go up the tree, the whole comes down."""
-    precise = working(wire.dtype)
-    total = wire.values.astype(precise, copy=True)
-    call.expect(UP, children)
-    yield False
+def allreduce(operation: Operation, x: FlatArray, divisor: int) -> Steps:
+    """Steps of `allreduce`: sums over consecutive ranks go up the tree, the result comes down."""
+    parent, children = operation.tree
+    precise = working(x.dtype)
+    total = x.values.astype(precise, copy=True)
+    operation.expect(UP, children)
+    yield ARRIVED
     for child in children:
-        total += call.take(child, UP, precise)
+        total += operation.take(child, UP, precise)
     if parent is None:
         if divisor != 1:
             total /= total.real.dtype.type(divisor)
-        flat = narrow(total, wire.dtype)
+        bits = narrow(total, x.dtype)
     else:
-        call.send(parent, UP, total)
-        call.expect(DOWN, [parent])
-        yield False
-        flat = call.take(parent, DOWN)
+        operation.send(parent, UP, total)
+        operation.expect(DOWN, [parent])
+        yield ARRIVED
+        bits = operation.take(parent, DOWN, x.flat.dtype)
     for child in children:
-        call.send(child, DOWN, flat)
-    return wire.home_bits(flat.copy())
+        operation.send(child, DOWN, bits)
+    return x.restore_bits(bits.copy())
 
 
-def broadcast(call: Call, wire: Wire, parent: int | None, children: list[int]) -> Script:
-    """`broadcast`: down the tree of the root."""
-    flat = wire.flat
+def broadcast(operation: Operation, x: FlatArray) -> Steps:
+    """Steps of `broadcast`: down the tree of the root."""
+    parent, children = operation.tree
+    bits = x.flat
     if parent is not None:
-        call.expect(DOWN, [parent])
-        yield False
-        flat = call.take(parent, DOWN).view(flat_dtype(wire.dtype))
+        operation.expect(DOWN, [parent])
+        yield ARRIVED
+        bits = operation.take(parent, DOWN, x.flat.dtype)
     for child in children:
-        call.send(child, DOWN, flat)
-    return wire.home_bits(flat.copy())
+        operation.send(child, DOWN, bits)
+    return x.restore_bits(bits.copy())

@@ -1,0 +1,56 @@
+"""Mismatches between ranks: the error, and its texts, which name both sides."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .header import Subject
+
+
+class Disagreement(ValueError):
+    """The ranks do not agree on a call."""
+
+
+def describe(op: str, mode: str, number: int) -> str:
+    """A call in words.
+
+    Examples
+    --------
+    >>> describe("neighbor_allreduce", "push", 3)
+    'neighbor_allreduce (push) call 3'
+    """
+    return f"{op} ({mode}) call {number}" if mode else f"{op} call {number}"
+
+
+def different_calls(rank: int, call: str, other: int, others: str) -> str:
+    """Two ranks are in different calls."""
+    return f"rank {rank} is in {call}, rank {other} in {others}: every rank must make the same calls in the same order"
+
+
+def different_signatures(rank: int, signature: str, call: str, other: int, others: str) -> str:
+    """Two ranks are in the same call with different roots, topologies, rows or steps."""
+    return f"rank {rank} has {signature} in {call}, rank {other} has {others}"
+
+
+def different_arrays(rank: int, theirs: Subject, call: str, other: int, dtype: str, shape: tuple[int, ...]) -> str:
+    """Two ranks are in the same call with arrays that do not fit."""
+    return f"rank {rank} has an array {theirs.shape} {_name(theirs.dtype)} in {call}, rank {other} one {shape} {_name(dtype)}"
+
+
+def not_expected(sender: int, receiver: int, call: str) -> str:
+    """A message that its receiver has no use for."""
+    return f"rank {sender} sends to rank {receiver} in {call}, but rank {receiver} does not expect a message from it"
+
+
+def not_sent(receiver: int, sender: int, call: str) -> str:
+    """A message that its sender does not send."""
+    return f"rank {receiver} expects a message from rank {sender} in {call}, but rank {sender} does not send one"
+
+
+def closes(rank: int, call: str, other: int) -> str:
+    """One rank makes a call, the other makes no more."""
+    return f"rank {rank} is in {call}, rank {other} closes the network"
+
+
+def _name(dtype: str) -> str:
+    return dtype if dtype in ("", "bfloat16") else str(np.dtype(dtype))

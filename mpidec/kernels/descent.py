@@ -1,0 +1,46 @@
+"""A step down the gradient, in one pass over memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .weighted import _kernel
+
+_LEAST = 1 << 12                                    # numbers from which on one pass pays
+
+
+def descend(X: Any, step_size: float, G: Any) -> Any:
+    r"""The rows :math:`X - \alpha G`, of the kind and dtype of `X`.
+
+    Computed as :math:`-\alpha G + X`, each operation rounded separately: the same bits on every way.
+
+    Parameters
+    ----------
+    X, G : array (m, ...)
+        NumPy, PyTorch or CuPy.
+    step_size : float
+        :math:`\alpha`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> descend(np.array([[1., 2.]]), 0.5, np.array([[2., 2.]]))
+    array([[0., 1.]])
+    """
+    a = -float(step_size)
+    if _kernel is not None and type(X) is np.ndarray and type(G) is np.ndarray and X.size >= _LEAST and X.dtype.char in "df" \
+            and X.dtype == G.dtype and X.shape == G.shape and X.dtype.isnative and _plain(X) and _plain(G):
+        out = np.empty_like(X)
+        _kernel.descend(a, G, X, out)
+        return out
+    T = a * G
+    if getattr(T, "dtype", None) == X.dtype and T.shape == X.shape:
+        T += X                                      # in the memory of the product
+        return T
+    return T + X
+
+
+def _plain(X: np.ndarray) -> bool:
+    return X.flags.c_contiguous and X.flags.aligned

@@ -1,0 +1,213 @@
+"""Matching of calls: headers, operations under way, polls within polls, errors found in a poll."""
+
+import gc
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpidec.checks import header as h
+from mpidec.checks.history import PastOperation
+from mpidec.checks.matching import Matching
+from mpidec.checks.mismatch import Disagreement
+from mpidec.checks.operation import ARRIVED, SENT, tree
+
+LARGE = 50_000                                              # numbers: more than follows a header in its message
+
+
+@pytest.fixture
+def matching(comm):
+    own = comm.Dup()
+    matching = Matching(own, serial=5)
+    yield matching
+    matching.close()
+    own.Free()
+
+
+def poll_until(matching, holds):
+    for _ in range(10**6):
+        matching.poll()
+        if holds():
+            return
+    raise AssertionError("polled a million times")
+
+
+def started(matching, op, steps, array=("<f8", (LARGE,)), peer=None, senders=()):
+    operation = matching.operation(op, peer)
+    operation.array, operation.senders = array, set(senders)
+    operation.receivers = frozenset(rank for rank, _ in senders)
+    return matching.start(operation, steps(operation))
+
+
+def test_a_header_survives_its_packing():
+    rng = np.random.default_rng(1)
+    texts = ["", "neighbor_allreduce", "W(X) über ring, step 3", "x" * 3000, "\udcff"]
+    for _ in range(300):
+        op, mode, signature, dtype, text = (texts[t] for t in rng.integers(0, len(texts) - 1, 5))
+        subject = h.Subject(op, mode, signature, dtype, tuple(rng.integers(0, 2**62, rng.integers(0, 9)).tolist()))
+        header = h.Header(int(rng.integers(6)), bool(rng.integers(2)), int(rng.integers(2**62)), subject, int(rng.integers(6)),
+                          bool(rng.integers(2)), float(rng.standard_normal()), int(rng.integers(2**62)), int(rng.integers(2**30)),
+                          text, int(rng.integers(-1, 2**62)))
+        raw = h.pack(2**48 - 1, header)
+        assert h.unpack(np.frombuffer(raw + b"array", np.uint8)) == (2**48 - 1, header, len(raw))
+        assert len(raw) % 16 == 0                           # the array behind it is aligned
+    odd = h.Header(h.FAILED, False, 1, h.Subject(texts[-1]), text=texts[-1])
+    assert h.unpack(np.frombuffer(h.pack(0, odd), np.uint8))[1].text == "\\udcff"
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8, 13])
+@pytest.mark.parametrize("root", [0, 1])
+def test_the_tree_spans_all_ranks(size, root):
+    edges = {(tree(rank, size, root)[0], rank) for rank in range(size)}
+    assert edges == {(rank, child) for rank in range(size) for child in tree(rank, size, root)[1]} | {(None, root % size)}
+
+
+def test_a_poll_within_a_poll_returns_at_once(matching):
+    def takes(operation):
+        operation.expect(h.EDGE, [matching.rank])
+        yield ARRIVED
+        return float(operation.take(matching.rank, h.EDGE, np.dtype(float)).sum())
+    mine = [(matching.rank, h.EDGE)]
+    other = started(matching, "other", takes, ("<f8", (3,)), senders=mine)
+
+    def steps(operation):
+        matching.poll()                                     # within these steps, but not in a poll
+        operation.send(matching.rank, h.EDGE, np.ones(3))
+        operation.expect(h.EDGE, [matching.rank])
+        yield ARRIVED
+        other.send(matching.rank, h.EDGE, np.full(3, 2.0))
+        for _ in range(1000):
+            matching.poll()                                 # within the poll that goes on with these steps
+        assert not other.done and not other.received
+        return float(operation.take(matching.rank, h.EDGE, np.dtype(float)).sum())
+    operation = started(matching, "itself", steps, ("<f8", (3,)), senders=mine)
+    operation.wait()
+    other.wait()
+    assert (operation.result, other.result) == (3, 6)
+
+
+def test_an_error_in_a_poll_belongs_to_its_operation(matching):
+    def steps(operation):
+        operation.send(matching.rank, h.EDGE, np.ones(3))
+        operation.expect(h.EDGE, [matching.rank])
+        yield ARRIVED
+        raise OverflowError("of these steps")
+    operation = started(matching, "itself", steps, ("<f8", (3,)), senders=[(matching.rank, h.EDGE)])
+    poll_until(matching, lambda: operation.done)            # does not raise
+    for _ in range(2):
+        with pytest.raises(OverflowError, match="of these steps"):
+            operation.wait()
+
+
+def test_a_message_of_another_program_does_not_raise_in_a_poll(matching):
+    def steps(operation):
+        operation.expect(h.EDGE, [matching.rank])           # from itself, which sends nothing
+        yield ARRIVED
+    request = matching.comm.Isend([b"not a header", MPI.BYTE], matching.rank, 16384)
+    poll_until(matching, lambda: matching._late and request.Test())             # does not raise
+    with pytest.raises(Exception, match="requires a buffer"):
+        started(matching, "itself", steps).wait()
+    matching.agree("barrier", "")
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_messages_of_a_closed_network_are_dropped(matching, size):
+    other = Matching(matching.comm, serial=6)
+    other.send(matching.rank, h.Header(h.DATA, False, 1, h.Subject("barrier"), nbytes=8 * size), np.ones(size))
+    matching.agree("barrier", "")
+    poll_until(matching, lambda: not matching._unclaimed)
+    matching.agree("barrier", "")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_large_arrays_reach_their_operations_in_any_order(matching):
+    """Rank 1 sends to rank 0 in a call of all ranks, then in one of two; rank 0 takes the second first."""
+    if matching.rank > 1:
+        return
+
+    def sends(value):
+        def steps(operation):
+            operation.send(0, h.EDGE, np.full(LARGE, value))
+            yield SENT
+        return steps
+
+    def takes(operation):
+        operation.expect(h.EDGE, [1])
+        yield ARRIVED
+        return float(operation.take(1, h.EDGE, np.dtype(float))[0])
+    if matching.rank == 1:
+        for operation in (started(matching, "all", sends(1.0)), started(matching, "two", sends(2.0), peer=0)):
+            operation.wait()
+    else:
+        two = started(matching, "two", takes, peer=1, senders=[(1, h.EDGE)])
+        two.wait()
+        every = started(matching, "all", takes, senders=[(1, h.EDGE)])
+        every.wait()
+        assert (two.result, every.result) == (2, 1)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_large_arrays_of_several_stages(matching):
+    """An operation that takes two large arrays of one rank, sent before it begins."""
+    if matching.rank > 1:
+        return
+    stages = (h.TO_LEADER, h.EDGE, h.UP)
+
+    def sends(operation):
+        for stage in stages:
+            operation.send(0, stage, np.full(LARGE, float(stage)))
+        yield SENT
+
+    def takes(operation):
+        for stage in stages[::-1]:
+            operation.expect(stage, [1])
+            yield ARRIVED
+        return [float(operation.take(1, stage, np.dtype(float))[-1]) for stage in stages]
+    if matching.rank == 1:
+        started(matching, "stages", sends).wait()
+    else:
+        operation = started(matching, "stages", takes, senders=[(1, stage) for stage in stages])
+        operation.wait()
+        assert operation.result == list(stages)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_failure_that_any_poll_receives_is_not_lost(matching):
+    """Rank 1 gives up a call without headers; rank 0 polls in the wait for something else, and then asks."""
+    if matching.rank == 0:
+        number = matching.register(PastOperation("W(X)", "", "rows", frozenset({1}), ""))
+        poll_until(matching, lambda: matching.comm.Iprobe(1, 7))
+        matching.comm.recv(source=1, tag=7)
+        for _ in range(100):
+            matching.poll()
+        with pytest.raises(Disagreement, match="rank 1 gave up"):
+            matching.ask([], number, "W(X)", "rows", 0)
+    elif matching.rank == 1:
+        matching.withdraw("W(X)", TypeError("rows are int64"), [0])
+        matching.comm.send(None, 0, tag=7)
+
+
+def test_an_operation_that_the_end_of_the_network_leaves_incomplete(comm):
+    own = comm.Dup()
+    matching = Matching(own)
+
+    def steps(operation):
+        operation.expect(h.EDGE, [matching.rank])           # from itself, which sends nothing
+        yield ARRIVED
+    operation = started(matching, "itself", steps)
+    matching.close()
+    with pytest.raises(RuntimeError, match="itself call 1 was not complete when the network was closed"):
+        operation.wait()
+    own.Free()
+
+
+def test_operations_do_not_keep_their_arrays(matching):
+    """An operation that has ended holds neither what it sent nor what it received."""
+    def steps(operation):
+        operation.send(matching.rank, h.EDGE, np.ones(LARGE))
+        operation.expect(h.EDGE, [matching.rank])
+        yield ARRIVED
+    operation = started(matching, "itself", steps, senders=[(matching.rank, h.EDGE)])
+    operation.wait()
+    gc.collect()
+    assert not [thing for thing in gc.get_referents(operation, *vars(operation).values()) if isinstance(thing, np.ndarray)]
