@@ -269,10 +269,10 @@ def test_a_network_is_closed_with_mixings_under_way(way):
         del dropped
 
 
-def test_start_returns_though_nobody_comes(net, comm, way):
-    """Rows of one kind, which the ranks have agreed on once; on one node also of two kinds in turn, of which one lies in place."""
+def test_start_returns_though_nobody_comes(net, comm):
+    """Rows of two kinds in turn, which the ranks have agreed on once."""
     W = net.mixer(T.complete(net.n))
-    kinds = (SMALL, LARGE) if way == ("auto", 0) else (SMALL, SMALL)
+    kinds = (SMALL, LARGE)
     for d in kinds:
         W(rows(net, d))
     if net.rank == 0:
