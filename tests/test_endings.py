@@ -89,12 +89,13 @@ if r == 0:
     pid = os.fork()
     if pid == 0:
         calls = {"all": (lambda: W(np.full((1, 3), 777.0)), lambda: W.start(x), lambda: net.mean(x), lambda: net.agree(),
-                         lambda: net.gather(x), lambda: net.mixer(T.ring(n)), lambda: W.at(0).exchange(x), lambda: W.at(0).fetch(x)),
+                         lambda: net.gather(x), lambda: net.mixer(T.ring(n)), lambda: W.at(0).exchange(x),
+                         lambda: W.at(0).fetch(x)),
                  "local": (lambda: net.neighbor_allreduce(x, 1, [1], [1]), lambda: net.barrier(), lambda: net.allreduce(x),
                            lambda: net.broadcast(x, 0), lambda: net.pair_gossip(x, 1))}
         for call in calls[sys.argv[2]]:
-            try: call(); os.write(1, b"[0] child returned\\n")
-            except RuntimeError as error: os.write(1, b"[0] child refused\\n" if b"forked child" in str(error).encode() else b"[0] child: other error\\n")
+            try: call(); say("child returned")
+            except RuntimeError as error: say("child refused" if "forked child" in str(error) else f"child: {error}")
         x[...], Y[...], Z[...] = 7, 7, 7
         with net.memory(): other = [np.full(20_000, 9.0) for _ in range(20)]
         os.write(1, b"[0] child has %g %g %g %g\\n" % (x[0, 0], Y[0, 0], Z[0, 0], other[3][5]))
@@ -215,7 +216,8 @@ def test_ranks_in_pid_namespaces_of_their_own():
     no_cma = {"MPIR_CVAR_CH4_CMA_ENABLE": "0", "OMPI_MCA_smsc": "^cma"}     # MPI itself fails there by process numbers
     command = [*launch.mpirun_command(2), unshare, "-p", "-f", "--mount-proc", sys.executable, "-c", program]
     for _ in range(3):
-        process = launch.start(command, env={"MPIDEC_TIMEOUT": "10", **no_cma}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = launch.start(command, env={"MPIDEC_TIMEOUT": "10", **no_cma}, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
         done = launch.finish(process, 40)
         assert done.returncode == 0, done.stdout + done.stderr
         assert [said(done, rank) for rank in range(2)] == [["1 0.5"] * 6] * 2
@@ -253,7 +255,8 @@ def test_arrays_outlive_their_network_and_the_end_of_the_program(mpirun, close):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_rank_that_leaves_right_after_its_last_call(mpirun, transport):
     """It closes the network at once, and exits: slower ranks read its rows all the same."""
-    program = HEAD + ("net = mpidec.Network(transport=sys.argv[1]); W = net.mixer(T.complete(n)); X = net.empty(20_000); X[...] = r\n"
+    program = HEAD + ("net = mpidec.Network(transport=sys.argv[1]); W = net.mixer(T.complete(n))\n"
+                      "X = net.empty(20_000); X[...] = r\n"
                       "with net.memory(), net._keeping_rows():\n"
                       "    for k in range(3): time.sleep(0.1 * (r == 1)); Y = W(X + k)\n"
                       "net.close(); say(Y[0, 0])\n")

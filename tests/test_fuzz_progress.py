@@ -235,8 +235,9 @@ class Program:
         """Local-view calls, at once or under way among the mixings."""
         rng, size, me = self.rng, self.comm.size, self.comm.rank
         net, _ = pick(rng, self.mixers)
-        call, X = pick(rng, ["static", "weights", "allreduce", "broadcast", "gossip"]), rng.integers(-9, 9, (size, pick(rng, [2, 3000])))
-        X, x, root = X.astype(float), X[me].astype(float), int(rng.integers(size))
+        call = pick(rng, ["static", "weights", "allreduce", "broadcast", "gossip"])
+        X, root = rng.integers(-9, 9, (size, pick(rng, [2, 3000]))).astype(float), int(rng.integers(size))
+        x = X[me].copy()
         A = rng.integers(1, 4, (size, size)) * (1 - np.eye(size))
         self.say(f"local-view call: {call}")
         if call == "gossip" and size > 1:

@@ -1,4 +1,4 @@
-"""Wrong arguments, on all ranks or on one: an error on every rank that would wait, before anything is sent, and what then follows."""
+"""Wrong arguments, on all ranks or on one: every rank that would wait gets an error, before anything is sent."""
 from __future__ import annotations
 
 import contextlib
@@ -99,11 +99,10 @@ def test_objects_are_not_sent_over_edges(net):
 @several
 @pytest.mark.parametrize("call", ["gather", "scatter"])
 def test_objects_on_one_rank(net, call):
-    with pytest.raises(TypeError, match="dtype object, expected numbers"):
-        if call == "gather":
-            net.gather(OBJECTS if net.rank == 1 else np.ones((net.m, 2)))
-        else:
-            net.scatter(np.repeat(OBJECTS, net.size, 0) if net.rank == 0 else None)
+    calls = {"gather": lambda: net.gather(OBJECTS if net.rank == 1 else np.ones((net.m, 2))),
+             "scatter": lambda: net.scatter(np.repeat(OBJECTS, net.size, 0) if net.rank == 0 else None)}
+    with pytest.raises(TypeError, match="object"):
+        calls[call]()
     works(net)
 
 
@@ -278,7 +277,8 @@ def test_calls_of_a_closed_network(transport):
              "scatter": lambda: net.scatter(x), "allreduce": lambda: net.allreduce(x), "broadcast": lambda: net.broadcast(x, 0),
              "neighbor_allreduce": lambda: net.neighbor_allreduce(x), "neighbor_allgather": lambda: net.neighbor_allgather(x),
              "barrier": net.barrier, "agree": net.agree, "machines": net.machines, "mixer": lambda: net.mixer(T.ring(net.n)),
-             "set_topology": lambda: net.set_topology(T.ring(net.n)), "pair_gossip": lambda: net.pair_gossip(x, (net.rank + 1) % net.size),
+             "set_topology": lambda: net.set_topology(T.ring(net.n)),
+             "pair_gossip": lambda: net.pair_gossip(x, (net.rank + 1) % net.size),
              "exchange of the network": lambda: net.exchange({}, [])}
     said = {}
     for name, call in calls.items():
@@ -288,8 +288,10 @@ def test_calls_of_a_closed_network(transport):
         except Exception as error:
             said[name] = f"{type(error).__name__}: {error}"
     alone = net.size == 1                                   # a network of one rank has nothing that could be closed
+    if net.size == 1:
+        del said["pair_gossip"]                             # with nobody
     wrong = {name: text for name, text in said.items()
-             if not (text.startswith("RuntimeError") and "closed" in text) and not (alone and (text == "returned" or name == "pair_gossip"))}
+             if not (text.startswith("RuntimeError") and "closed" in text) and not (alone and text == "returned")}
     assert not wrong, wrong
     net.close()
     assert "closed" in repr(net) and y.shape == (3,)

@@ -12,7 +12,6 @@ from mpidec import topology as T
 from mpidec.runtime import memory
 from mpidec.runtime.partition import Partition
 from mpidec.runtime.row_types import RowTypes
-from mpidec.transport import messages as messages_module
 from mpidec.transport import persistent as persistent_module
 from mpidec.transport import sums
 from mpidec.transport.messages import MessageRequest, NeighborCollective, PointToPoint
