@@ -154,8 +154,6 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
         stack.enter_context(_one_blas_thread())
         stack.enter_context(net.memory())
-        if solver.keeps_rows:
-            stack.enter_context(net._keeping_rows())
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
         run = _Run(net, problem, solver, mixer, answer, steps, every, reached, _progress(progress))
         return run(X, Record(record) if isinstance(record, (str, os.PathLike)) else record, seed)
@@ -186,6 +184,7 @@ class _Run:
             with _interrupts() as interrupted:
                 control = Control(self.net, record.checkpoint_seconds if record else None)
                 s, k, outcome = self._loop(s, first, control, interrupted)
+                self.net._drain()
         except BaseException:
             if self.recorder is not None:
                 self.recorder.abandon()
@@ -219,8 +218,9 @@ class _Run:
             self._checkpoint(0, s)
         stopped = (first == 0 or first >= steps) and self._record(first, s)
         k = first
+        step = self.net._keeping(solver.step) if solver.keeps_rows else solver.step
         while not stopped and k < steps:
-            s = solver.step(s, answer(solver.point(s), k), mixer.at(k))
+            s = step(s, answer(solver.point(s), k), mixer.at(k))
             k += 1
             control.watch(k, s.X)
             recording = k % every == 0 or k == steps

@@ -270,7 +270,9 @@ def test_a_network_is_closed_with_mixings_under_way(way):
 
 
 def test_start_returns_though_nobody_comes(net, comm):
-    """Rows of two kinds in turn, which the ranks have agreed on once."""
+    """Rows of two kinds in turn, which the ranks have agreed on once (collectives: each time that the kind changes)."""
+    if net.transport == "neighbor":
+        pytest.skip("collectives of different kinds would match")
     W = net.mixer(T.complete(net.n))
     kinds = (SMALL, LARGE)
     for d in kinds:

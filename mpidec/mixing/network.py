@@ -209,10 +209,29 @@ class Network(LocalView):
         before, node.late = node.late, 1
         try:
             yield
-            with self._engine:
-                node.drain()
+            self._drain()
         finally:
             node.late = before
+
+    def _keeping(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """A solver's step that never changes rows that it has handed to `W`; leave with `_drain`."""
+        node = None if self._memory is None else self._memory.node
+        if node is None:
+            return step
+
+        def keeping(s: Any, G: Any, W: Any) -> Any:
+            node.late = 1
+            try:
+                return step(s, G, W)
+            finally:
+                node.late = 0
+        return keeping
+
+    def _drain(self) -> None:
+        """Return when the rows that a solver's steps have kept may be changed."""
+        if self._memory is not None:
+            with self._engine:
+                self._memory.node.drain()
 
     def sum(self, X: np.ndarray) -> np.ndarray:
         """Sum of the rows of all agents, on every rank: the same bits for any number of ranks.
@@ -402,7 +421,7 @@ class Network(LocalView):
             _LEFT.append(self)
 
     def __del__(self) -> None:
-        if getattr(self, "size", 1) > 1 and self.comm != MPI.COMM_NULL and not MPI.Is_finalized() and not sys.is_finalizing():
+        if hasattr(self, "_engine") and self.size > 1 and self.comm != MPI.COMM_NULL and not MPI.Is_finalized() and not sys.is_finalizing():
             _LEFT.append(self)                      # never closed: MPI may still write to its memory
 
     def __repr__(self) -> str:

@@ -1182,7 +1182,15 @@ static PyObject *reader_leave(PyObject *self, PyObject *const *args, Py_ssize_t 
             PyErr_SetString(PyExc_TypeError, "leave takes two arguments");
         return NULL;
     }
-    int failed = leave((Reader *)self, seq, x.buf, x.len);
+    Node *node = ((Reader *)self)->node;
+    Published *p = published(node, seq);
+    int failed = 0;
+    if (!node->late)
+        failed = leave((Reader *)self, seq, x.buf, x.len);
+    else if (p->rows && p->seq == seq && !p->late) {
+        p->late = 1, node->kept++;
+        failed = leave_kept(node, KEPT);
+    }
     PyBuffer_Release(&x);
     if (failed)
         return NULL;
@@ -1324,8 +1332,8 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
         int given = edge && edge->weight == edge->weight, asked = edge && edge->takes == edge->takes;
         int takes = !weights || weights[i] == weights[i], gives = !sends || sends[i] == sends[i];
         if (atomic_load_explicit(&slot(node, ins[i], seq)->posted, memory_order_acquire) != seq)
-            mismatch = 4 * i + (takes ? 0 : 2);          /* that rank has gone on, and waited for nothing from here */
-        else if (checked && given != takes)
+            given = asked = 0;                           /* that rank has gone on, and waited for nothing from here */
+        if (checked && given != takes)
             mismatch = 4 * i + given;
         else if (checked && asked != gives)
             mismatch = 4 * i + 2 + asked;
