@@ -552,8 +552,8 @@ def test_a_mixing_64_steps_apart_is_not_taken_for_this_one(net):
 STEPS = 50
 
 
-def run(net, solver, graph, d=8192, steps=STEPS, handle=True):
-    """Steps of a solver on rows of 64 KB with a gradient that costs little, as `solve` makes them; the copies and page faults."""
+def run(net, solver, graph, d=20_000, steps=STEPS, handle=True):
+    """Steps of a solver on rows of 160 KB, as `solve` makes them, with a cheap gradient: the state, the copies and page faults."""
     rng = np.random.default_rng(0)
     W, topology = net.mixer(graph(net.n)), graph(net.n)
     figures, target = [], rng.standard_normal((net.n, d))[net.lo:net.hi].copy()
