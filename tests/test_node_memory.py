@@ -552,8 +552,8 @@ def test_a_mixing_64_steps_apart_is_not_taken_for_this_one(net):
 STEPS = 50
 
 
-def run(net, solver, graph, d=8192, steps=STEPS, handle=True):
-    """Steps of a solver on rows of 64 KB with a gradient that costs little, as `solve` makes them; the copies and page faults."""
+def run(net, solver, graph, d=20_000, steps=STEPS, handle=True):
+    """Steps of a solver on rows of 160 KB, as `solve` makes them, with a cheap gradient: the state, the copies and page faults."""
     rng = np.random.default_rng(0)
     W, topology = net.mixer(graph(net.n)), graph(net.n)
     figures, target = [], rng.standard_normal((net.n, d))[net.lo:net.hi].copy()
@@ -581,7 +581,7 @@ def test_steps_of_solvers_copy_nothing_and_cost_no_page_faults(solver, graph):
         copies, faults = figures[STEPS // 2:].sum(axis=0)
         one = type(solver).__name__ in ONE_ARRAY or getattr(solver, "variant", "") == "atc"
         assert copies == 0 or not one, f"{copies} of {STEPS // 2} steps copied rows"
-        assert faults <= STEPS, f"{faults} page faults in {STEPS // 2} steps"
+        assert faults <= 400, f"{faults} page faults in {STEPS // 2} steps"        # now and then a block more; without: 4000
         assert np.isfinite(s.X).all()
 
 

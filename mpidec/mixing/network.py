@@ -421,7 +421,8 @@ class Network(LocalView):
             _LEFT.append(self)
 
     def __del__(self) -> None:
-        if hasattr(self, "_engine") and self.size > 1 and self.comm != MPI.COMM_NULL and not MPI.Is_finalized() and not sys.is_finalizing():
+        open_ = hasattr(self, "_engine") and self.size > 1 and self.comm != MPI.COMM_NULL
+        if open_ and not MPI.Is_finalized() and not sys.is_finalizing():
             _LEFT.append(self)                      # never closed: MPI may still write to its memory
 
     def __repr__(self) -> str:

@@ -215,7 +215,7 @@ static void after_fork_in_child(void)
         char *copy = mmap(NULL, arena_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (copy == MAP_FAILED)
             _exit(71);
-        for (size_t grain = 0; grain * GRAIN < top; grain += size_of(class_of[grain] & ~COLD) / GRAIN)
+        for (size_t grain = 1; grain * GRAIN < top; grain += size_of(class_of[grain] & ~COLD) / GRAIN)
             if (next_free[grain] == LIVE)
                 memcpy(copy + grain * GRAIN, arena_base + grain * GRAIN, size_of(class_of[grain] & ~COLD));
         if (mremap(copy, arena_size, arena_size, MREMAP_MAYMOVE | MREMAP_FIXED, arena_base) == MAP_FAILED)
@@ -254,7 +254,9 @@ static PyObject *open_arena(PyObject *self, PyObject *bytes)
         return NULL;
     }
     madvise(base, size, MADV_DONTDUMP);
-    class_of = classes, next_free = links, older = links + size / GRAIN, newer = older + size / GRAIN, file = made, shared = 1, arena_size = size, arena_base = base;
+    class_of = classes, next_free = links, older = links + size / GRAIN, newer = older + size / GRAIN;
+    top = GRAIN;                                         /* offset 0 means nothing */
+    file = made, shared = 1, arena_size = size, arena_base = base;
     return PyLong_FromLong(file);
 }
 
