@@ -36,7 +36,7 @@ def descend(X: Any, step_size: float, G: Any) -> Any:
         _kernel.descend(a, G, X, out)
         return out
     T = a * G
-    if getattr(T, "dtype", None) == X.dtype and T.shape == X.shape:
+    if hasattr(T, "dtype") and T.dtype == X.dtype and T.shape == X.shape:
         T += X                                      # in the memory of the product
         return T
     return T + X
