@@ -246,9 +246,12 @@ class Network(LocalView):
         Each rank sums a slice of the columns over all agents in their order: an `Alltoallv` and an `Allgatherv` of
         about one row per agent.
         """
-        X = self._rows("net.sum", X)
+        return self._sum("net.sum", X)
+
+    def _sum(self, op: str, X: np.ndarray) -> np.ndarray:
+        X = self._rows(op, X)
         if X.dtype == np.float16:
-            return self.sum(X.astype(np.float32)).astype(np.float16)
+            return self._sum(op, X.astype(np.float32)).astype(np.float16)
         Z = X.reshape(self.m, int(np.prod(X.shape[1:])))
         Z = Z.astype(np.add.reduce(Z[:0], axis=None).dtype, copy=False)     # whole numbers as NumPy sums them: int64 or uint64
         if self.size == 1:
@@ -260,7 +263,7 @@ class Network(LocalView):
         mine = np.empty((self.n, width[self.rank]), Z.dtype)
         item = row_type(Z.itemsize)
         sent, received = width * self.m, held * width[self.rank]
-        wait = self._enter("net.sum", f"rows of {Z.shape[1]} {Z.dtype}")
+        wait = self._enter(op, f"rows of {Z.shape[1]} {Z.dtype}")
         wait(self.comm.Ialltoallv([out, (sent, np.cumsum(sent) - sent), item],
                                   [mine, (received, np.cumsum(received) - received), item]))
         total, slice_sum = np.empty(Z.shape[1], Z.dtype), ordered_sum(mine)
@@ -277,8 +280,9 @@ class Network(LocalView):
         ...     net.mean(np.array([[1., 0.], [2., 0.], [6., 3.]])).tolist()
         [3.0, 1.0]
         """
-        X = self._rows("net.mean", X)
-        return self.mean(X.astype(np.float32)).astype(X.dtype) if X.dtype == np.float16 else self.sum(X) / self.n
+        if getattr(X, "dtype", None) == np.float16:     # summed in float32, rounded once
+            return (self._sum("net.mean", X.astype(np.float32)) / self.n).astype(np.float16)
+        return self._sum("net.mean", X) / self.n
 
     def gather(self, X: np.ndarray) -> np.ndarray | None:
         """The rows of all agents in their order, shape `(n, ...)`, on rank 0; None on the others.

@@ -208,18 +208,26 @@ static void after_fork_in_parent(void)
     pthread_mutex_unlock(&lock);
 }
 
+static void die(const char *what)
+{
+    static const char text[] = "mpidec: a forked child cannot copy the arrays of its parent (ulimit -v): ";
+    if (write(2, text, sizeof text - 1) < 0 || write(2, what, strlen(what)) < 0 || write(2, "\n", 1) < 0)
+        _exit(72);
+    _exit(71);
+}
+
 static void after_fork_in_child(void)
 {
     arena_forked = 1;
     if (arena_base && shared) {
         char *copy = mmap(NULL, arena_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (copy == MAP_FAILED)
-            _exit(71);
+            die("no addresses");
         for (size_t grain = 1; grain * GRAIN < top; grain += size_of(class_of[grain] & ~COLD) / GRAIN)
             if (next_free[grain] == LIVE)
                 memcpy(copy + grain * GRAIN, arena_base + grain * GRAIN, size_of(class_of[grain] & ~COLD));
         if (mremap(copy, arena_size, arena_size, MREMAP_MAYMOVE | MREMAP_FIXED, arena_base) == MAP_FAILED)
-            _exit(71);
+            die("no memory");
         shared = 0;
     }
     if (copied[0] >= 0) {

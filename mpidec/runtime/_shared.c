@@ -329,8 +329,7 @@ static int wait_for_readers(Node *node, uint64_t seq)
 static int usable(const Node *node)
 {
     if (arena_forked)
-        PyErr_SetString(PyExc_RuntimeError, "this process is a forked child, and the network belongs to its parent: mix in the parent "
-                                            "only, or start workers with the method \"spawn\"");
+        PyErr_SetString(PyExc_RuntimeError, "this process is a forked child, and the network belongs to its parent: mix in the parent only");
     else if (node->closed)
         PyErr_SetString(PyExc_RuntimeError, "the network is closed: make a new one");
     else if (node->broken)

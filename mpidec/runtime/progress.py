@@ -104,8 +104,7 @@ class ProgressEngine:
 
     def __enter__(self) -> None:
         if _FORKED:
-            raise RuntimeError("this process is a forked child, and the network belongs to its parent: mix in the parent only, "
-                               'or start workers with the method "spawn"')
+            raise RuntimeError("this process is a forked child, and the network belongs to its parent: mix in the parent only")
         if self._closed:
             raise RuntimeError("the network is closed: make a new one")
         if not self.lock.acquire(False):

@@ -114,7 +114,7 @@ class HaloExchange:
         """Free the communicators; collective.
 
         `ends` says what becomes of messages under way: they "complete"; all ranks have "left" them, and those that do not
-        complete soon are cancelled; or the ranks are "broken" out of step, and communicators with collectives are kept for ever.
+        complete soon are abandoned; or the ranks are "broken" out of step, and communicators with collectives are kept, too.
         """
         unfinished = []
         for request in self._under_way:
@@ -129,8 +129,6 @@ class HaloExchange:
             else:
                 abandon(some)
         for request in unfinished:
-            if all(isinstance(some, PointToPoint) for some in self._messages.values()):
-                request.cancel()                    # (collectives cannot be cancelled)
             abandon(request)
         self._messages.clear()
 

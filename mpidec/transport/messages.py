@@ -59,12 +59,6 @@ class MessageRequest(Request):
                 self._interrupted(error)
             raise
 
-    def cancel(self) -> None:
-        """Cancel receives for which no message will come."""
-        for request in self._requests:
-            if request != MPI.REQUEST_NULL:
-                request.Cancel()
-
 
 def complete(requests: Sequence[Any]) -> bool:
     """Whether all requests have ended.  (MPICH 5: Testall fails for persistent collectives, Test does not.)"""
