@@ -379,3 +379,32 @@ def test_rows_that_are_kept_and_rows_under_way(net, comm, kept):
     comm.Barrier()
     for k, one in enumerate(pending):
         equal(one.wait(), mean(net, k))
+
+
+def others(net, weight):
+    return {rank: weight for rank in range(net.n) if rank != net.rank}
+
+
+LOCAL = {"allreduce": lambda net, x: net.start_allreduce(x), "broadcast": lambda net, x: net.start_broadcast(0 * x + mean(net), 0),
+         "static": lambda net, x: net.start_neighbor_allreduce(x),
+         "weights": lambda net, x: net.start_neighbor_allreduce(x, 1 / net.n, others(net, 1 / net.n), others(net, 1.0)),
+         "push": lambda net, x: net.start_neighbor_allreduce(x, 1 / net.n, dst_weights=others(net, 1 / net.n))}
+
+
+@pytest.mark.parametrize("first", ["root", "others"])
+@pytest.mark.parametrize("call", ["mixing", "mean", "agree", "gather", "mixer", "allreduce"])
+def test_local_view_calls_go_on_while_a_rank_waits_for_something_else(net, call, first):
+    """Some ranks complete the local-view call before the other call, the others after it: they pass on its messages within it."""
+    net.set_topology(T.complete(net.n))
+    W = net.mixer(T.complete(net.n))
+    W(np.ones((net.m, 5)))
+    calls = {**CALLS, "mixing": lambda net: W(np.ones((net.m, 5)))}
+    for start in LOCAL.values():
+        for _ in range(2):                                  # a list of neighbours is confirmed when it is first used
+            pending = start(net, np.full(3, float(net.rank)))
+            if (net.rank == 0) == (first == "root"):
+                equal(pending.wait(), mean(net))
+                calls[call](net)
+            else:
+                calls[call](net)
+                equal(pending.wait(), mean(net))
