@@ -16,7 +16,7 @@
 #SBATCH --open-mode=append
 #SBATCH --requeue
 set -euo pipefail
-cd "$SLURM_SUBMIT_DIR"
+cd "${SLURM_SUBMIT_DIR:-.}"
 
 # module load python openmpi                 # only if mpi4py uses the cluster's own MPI
 source "${VENV:-.venv}/bin/activate"         # an environment with mpidec, on a file system shared by all nodes

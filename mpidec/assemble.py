@@ -89,6 +89,8 @@ class Assembly:
     def mixing(self, W: Any) -> Any:
         """Return the mixer of the experiment: `W`, compressed and accelerated according to the table ``[mixing]``.
 
+        Random codecs draw with the seed of the run, unless the table has its own.
+
         Raises
         ------
         InputError
@@ -97,7 +99,8 @@ class Assembly:
         wanted = self.experiment.mixing
         try:
             if wanted.codec is not None:
-                W = W.compress(wanted.codec, feedback=wanted.feedback, gamma=wanted.gamma, **wanted.options)
+                options = {"seed": self.experiment.run.seed, **wanted.options}
+                W = W.compress(wanted.codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
             if wanted.accelerate is not None:
                 W = W.accelerate(wanted.accelerate, wanted.method or "chebyshev")
             if self.experiment.solver.name in EDGE_BY_EDGE and (wanted.accelerate or getattr(W, "feedback", False)):

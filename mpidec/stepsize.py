@@ -69,12 +69,12 @@ def eigenvalues(topology: Any) -> Modes | None:
     if topology.period != 1:
         return None
     if topology.n <= DENSE:
-        lams: Modes = np.linalg.eigvals(topology.W.toarray()).astype(complex)
+        lams: Modes = np.linalg.eigvals(topology.at(0).W.toarray()).astype(complex)
         return np.delete(lams, np.argmin(abs(lams - 1)))
     if not topology.symmetric:
         return None
     from scipy.sparse.linalg import eigsh
-    return np.asarray(eigsh(topology.W, k=1, which="SA", tol=1e-3, return_eigenvectors=False, v0=_start(topology.n)), complex)
+    return np.asarray(eigsh(topology.at(0).W, k=1, which="SA", tol=1e-3, return_eigenvectors=False, v0=_start(topology.n)), complex)
 
 
 def _start(n: int) -> NDArray[np.float64]:

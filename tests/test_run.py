@@ -133,6 +133,17 @@ def mixed(name: str) -> list[str]:
             *(f"--set=mixing.{setting}" for setting in MIXINGS[name])]
 
 
+def test_a_random_codec_draws_with_the_seed_of_the_run():
+    for settings, out in (([], "run.h5"), (["--set=mixing.seed=1"], "one.h5"), (["--set=mixing.seed=0"], "zero.h5")):
+        assert run.main([*mixed("qsgd"), "--steps=20", "--seed=1", *settings, f"--out={out}"]) == 0
+    assert same("run.h5", "one.h5") and not same("run.h5", "zero.h5")
+
+
+@pytest.mark.parametrize("solver", ["extra", "gradient_tracking", "exact_diffusion"])
+def test_a_schedule_of_one_phase_is_static(solver):
+    assert run.main([*SMALL, "--topology=one_peer_exponential", "--agents=2", "--steps=3", f"--solver={solver}"]) == 0
+
+
 @pytest.mark.parametrize("name", MIXINGS)
 def test_resume_over_a_compressed_or_accelerated_mixer(name, capsys):
     assert run.main([*mixed(name), "--steps=63", "--out=whole.h5"]) == 0

@@ -132,7 +132,7 @@ def warn_unless_stable(solver: Any, topology: Any, roots: Any, remedy: str) -> N
     """
     if topology.period != 1 or not 1 < topology.n <= _LARGE:
         return
-    lams = np.linalg.eigvals(topology.W.toarray())
+    lams = np.linalg.eigvals(topology.at(0).W.toarray())
     lams = np.delete(lams, np.argmin(abs(lams - 1)))
     worst = max(lams, key=lambda lam: max(abs(np.roots(roots(lam)))))
     growth = max(abs(np.roots(roots(worst))))
