@@ -89,6 +89,45 @@ def test_pull_push_and_both(net, seed):
         np.testing.assert_allclose(pushed, dense(own, there, ones, dst, X)[i], rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("way", ["pull", "push", "both"])
+def test_calls_over_the_same_ranks_with_other_weights(net, way):
+    n, i = net.n, net.rank
+    for seed in range(12):
+        net.set_topology((T.ring, T.star)[seed // 6](n))
+        there = net._graph.topology.at(0).W.toarray() != 0
+        np.fill_diagonal(there, False)
+        X, (own, _, src, dst) = stack(n, (2, 1 + 3 * (seed % 2)), seed=seed), random_graph(n, seed)
+        weights = {} if way == "push" else {"src_weights": {j: src[i, j] for j in range(n) if there[i, j]}}
+        weights |= {} if way == "pull" else {"dst_weights": {j: dst[i, j] for j in range(n) if there[j, i]}}
+        y = net.neighbor_allreduce(X[i], own[i], **weights)
+        W = np.where(there, (1 if way == "push" else src) * (1 if way == "pull" else dst.T), 0) + np.diag(own)
+        np.testing.assert_allclose(y, np.tensordot(W, X, 1)[i], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, "one", None, [1.0, 2.0]])
+def test_wrong_weights_in_a_later_call(net, wrong):
+    if net.n == 1:
+        pytest.skip("needs two ranks")
+    right, left = (net.rank + 1) % net.n, (net.rank - 1) % net.n
+    for _ in range(3):
+        net.neighbor_allreduce(np.ones(2), 0.5, {left: 0.5}, {right: 1.0})
+    for weights in ({left: wrong}, {right: 1.0}), ({left: 0.5}, {right: wrong}):
+        with pytest.raises((ValueError, TypeError), match="expected a (finite )?number"):
+            net.neighbor_allreduce(np.ones(2), 0.5, *weights)
+    with pytest.raises((ValueError, TypeError), match="self_weight"):
+        net.neighbor_allreduce(np.ones(2), np.nan, {left: 0.5}, {right: 1.0})
+
+
+def test_pulling_along_a_schedule(net):
+    net.set_topology(T.one_peer_exponential(net.n))
+    for k in range(7):
+        W = T.one_peer_exponential(net.n).at(k).W.toarray()
+        X, i = stack(net.n, seed=k), net.rank
+        y = net.neighbor_allreduce(X[i], 0.25, {j: 0.5 + k for j in range(net.n) if j != i and W[i, j] != 0})
+        expected = 0.25 * X[i] + sum((0.5 + k) * X[j] for j in range(net.n) if j != i and W[i, j] != 0)
+        np.testing.assert_allclose(y, expected, rtol=1e-13, atol=1e-13)
+
+
 def test_pushing_large_arrays(net):
     X = stack(net.n, (30000,))
     right = (net.rank + 1) % net.n

@@ -115,6 +115,7 @@ class Network(LocalView):
         self._mixers: list[Mixer] = []
         self._agreed: set[tuple[str, str]] = set()
         self._known = set()
+        self._sums = {}
         self._others = frozenset(range(self.size))
 
     @property

@@ -1269,7 +1269,7 @@ static PyObject *reader_post_weighted(PyObject *self, PyObject *const *args, Py_
  *
  * Appends (i, what ins[i] multiplied by) to the list `taken`; or, where the lists of this rank and ins[i] do not agree, 4 * i plus
  * 0: ins[i] does not send what is expected here, 1: it sends what is not, 2: it does not expect what is sent there, 3: it expects
- * what is not. */
+ * what is not.  With `taken` None, returns that number, or None. */
 static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Reader *r = (Reader *)self;
@@ -1279,8 +1279,8 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
     PyObject *taken = NULL;
     const char **rows = NULL;
     double *factors = NULL;
-    if (count != 9 || !PyList_Check(args[8])) {
-        PyErr_SetString(PyExc_TypeError, "read_weighted takes nine arguments, the last one a list");
+    if (count != 9 || !(PyList_Check(args[8]) || args[8] == Py_None)) {
+        PyErr_SetString(PyExc_TypeError, "read_weighted takes nine arguments, the last one a list or None");
         return NULL;
     }
     uint64_t seq = PyLong_AsUnsignedLongLong(args[0]), shape = PyLong_AsUnsignedLongLong(args[7]);
@@ -1337,10 +1337,12 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
         else if (checked && asked != gives)
             mismatch = 4 * i + 2 + asked;
         else if (given && takes) {
-            PyObject *item = Py_BuildValue("nd", i, edge->weight);
-            if (!item || PyList_Append(taken, item))
-                Py_CLEAR(taken);
-            Py_XDECREF(item);
+            if (taken != Py_None) {
+                PyObject *item = Py_BuildValue("nd", i, edge->weight);
+                if (!item || PyList_Append(taken, item))
+                    Py_CLEAR(taken);
+                Py_XDECREF(item);
+            }
             factors[k] = (weights ? weights[i] : 1.0) * edge->weight;
             rows[k++] = rows_at(node, ins[i], seq);
         }
@@ -1362,8 +1364,10 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
     if (taken && leave(r, seq, b[0].buf, len))
         Py_CLEAR(taken);
     if (taken && mismatch >= 0) {
-        PyObject *number = PyLong_FromSsize_t(mismatch);
-        if (!number || PyList_Append(taken, number))
+        PyObject *number = PyLong_FromSsize_t(mismatch), *list = taken == Py_None ? NULL : taken;
+        if (!number || !list)
+            Py_SETREF(taken, Py_XNewRef(number));
+        else if (PyList_Append(list, number))
             Py_CLEAR(taken);
         Py_XDECREF(number);
     }

@@ -18,6 +18,7 @@ try:
 except ImportError:                                 # no compiler where the package was installed
     shared = None
 
+GRAIN = 1 << 14                                     # bytes: the least array that lies in the arena
 _MOST, _LEAST = 1 << 38, 1 << 26                    # bytes of addresses; memory is taken as it is used
 
 

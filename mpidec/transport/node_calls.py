@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import zlib
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
 from ..checks.mismatch import Disagreement, not_expected, not_sent
 from ..runtime.context import Context
-from ..runtime.memory import empty, shared
+from ..runtime.memory import GRAIN, empty, shared
 from ..runtime.node import Counts, NodeMemory
 from ..runtime.progress import Request
 from .node_reader import NodeReports
@@ -35,22 +37,17 @@ class NodeCalls:
         self._context, self._memory = context, context.memory
         self._readers: OrderedDict[tuple[str, tuple[int, ...]], Any] = OrderedDict()
 
-    def start(self, op: str, flat: np.ndarray, own: float, weights: Mapping[int, float] | None, sends: Mapping[int, float] | None,
-              note: str, checked: bool) -> NodeCall:
-        r"""Begin :math:`out = s x + \sum_j r_j t_j x_j`, in ascending order of the ranks.
+    def among(self, op: str, weights: Iterable[int] | None, sends: Iterable[int] | None, note: str, checked: bool) -> WeightedSum:
+        """The sums over the same ranks of arrays of the same shape and dtype.
 
         Parameters
         ----------
         op : str
             The call in words, the same on all ranks.
-        flat : array (d,)
-            Contiguous; float64 or float32 are summed, arrays of other dtypes are handed over as they are.
-        own : float
-            :math:`s`
-        weights : dict, optional
-            :math:`r_j` of the ranks whose arrays are taken; None: of all that send, 1.
-        sends : dict, optional
-            The factors on the way to the ranks that the array goes to; None: to all, 1.
+        weights : ranks, optional
+            Whose arrays are taken; None: those of all that send.
+        sends : ranks, optional
+            That the array goes to; None: all.
         note : str
             The array in words.
         checked : bool
@@ -59,17 +56,7 @@ class NodeCalls:
         rank, size = self._context.rank, self._context.size
         listed: Iterable[int] = range(size) if weights is None or sends is None else {*weights, *sends}
         ranks = tuple(other for other in sorted(listed) if other != rank)
-        reader = self._reader(op, ranks)
-        sums = flat.dtype.char in "df"
-        out = empty(flat.shape, flat.dtype) if sums else np.empty((len(ranks), flat.nbytes), np.uint8)
-        flat = flat if sums else flat.view(np.uint8)
-        for request in self._memory.overdue():
-            request.complete()
-        seq = reader.post_weighted(flat, _factors(weights, ranks), _factors(sends, ranks), _fingerprint(note), note)
-        call = NodeCall(reader, self._memory, seq, op, rank, ranks, flat, out, own, weights, sends, note, checked,
-                        self._context.matching.report)
-        self._memory.under_way.append(call)
-        return call
+        return WeightedSum(self._reader(op, ranks), self._memory, op, rank, ranks, note, checked, self._context.matching.report)
 
     def give_up(self, op: str, error: Exception) -> None:
         """Take part in a call with nothing, so that the ranks that wait for this one raise, too."""
@@ -90,6 +77,82 @@ class NodeCalls:
         return self._readers[key]
 
 
+class WeightedSum:
+    r"""Sums :math:`out = s x + \sum_j r_j t_j x_j` over the same ranks, in ascending order, of arrays of the same shape.
+
+    The arguments of a call are the contiguous array x (float64 or float32 are summed, arrays of other dtypes are handed over as
+    they are), `own` s, `weights` :math:`r_j` (None: 1, of all that send) and `sends`, the factors on the way to other ranks
+    (None: 1, to all); the last two as `factors` makes them.
+    """
+
+    def __init__(self, reader: Any, memory: NodeMemory, op: str, rank: int, ranks: tuple[int, ...], note: str, checked: bool,
+                 tell: Callable[[int, str], None]):
+        self._reader, self._memory, self._op, self._rank, self._ranks = reader, memory, op, rank, ranks
+        self._note, self._fingerprint, self._checked, self._tell = note, _fingerprint(note), checked, tell
+
+    def factors(self, given: Mapping[int, float] | None) -> array | None:
+        """The factors of the ranks, in their order."""
+        return None if given is None else array("d", [given.get(rank, math.nan) for rank in self._ranks])
+
+    def start(self, flat: np.ndarray, own: float, weights: array | None, sends: array | None) -> NodeCall:
+        """Begin one."""
+        sums = flat.dtype.char in "df"
+        out = empty(flat.shape, flat.dtype) if sums else np.empty((len(self._ranks), flat.nbytes), np.uint8)
+        flat = flat if sums else flat.view(np.uint8)
+        seq = self._post(flat, weights, sends)
+        call = NodeCall(self, seq, out, (seq, flat, out, own, weights, sends, self._checked, self._fingerprint), self._memory)
+        self._memory.under_way.append(call)
+        return call
+
+    def __call__(self, x: np.ndarray, own: float, weights: array | None, sends: array | None) -> np.ndarray:
+        """One of arrays of any shape, of float64 or float32."""
+        out = np.empty_like(x) if x.nbytes < GRAIN else empty(x.shape, x.dtype)
+        seq = self._post(x, weights, sends)
+        try:
+            mismatch = self._reader.read_weighted(seq, x, out, own, weights, sends, self._checked, self._fingerprint, None)
+        except Exception:
+            raise
+        except BaseException:                       # the other ranks may still wait for this one to read
+            call = NodeCall(self, seq, out, (seq, x, out, own, weights, sends, self._checked, self._fingerprint), self._memory)
+            self._memory.under_way.append(call)
+            raise
+        if mismatch is not None:
+            self._raise(mismatch)
+        return out
+
+    def read(self, arguments: tuple[Any, ...]) -> list[tuple[int, float]]:
+        """Take the arrays when all are there: the ranks whose arrays were taken, and their factors.
+
+        Raises
+        ------
+        Disagreement
+            If the lists of two ranks do not agree.
+        """
+        answer: list[Any] = []
+        self._reader.read_weighted(*arguments, answer)
+        if answer and isinstance(answer[-1], int):
+            self._raise(answer[-1])
+        return [(self._ranks[place], factor) for place, factor in answer]
+
+    def ready(self, seq: int) -> bool:
+        """Whether all arrays are there."""
+        return bool(self._reader.ready(seq))
+
+    def _raise(self, mismatch: int) -> NoReturn:
+        place, what = divmod(mismatch, 4)
+        me, other = self._rank, self._ranks[place]
+        text = (not_sent(me, other, self._op), not_expected(other, me, self._op),
+                not_expected(me, other, self._op), not_sent(other, me, self._op))[what]
+        self._tell(other, text)
+        raise Disagreement(text)
+
+    def _post(self, flat: np.ndarray, weights: array | None, sends: array | None) -> int:
+        if self._memory.under_way:
+            for request in self._memory.overdue():
+                request.complete()
+        return cast(int, self._reader.post_weighted(flat, weights, sends, self._fingerprint, self._note))
+
+
 class NodeCall(Request):
     """A call under way.
 
@@ -101,20 +164,16 @@ class NodeCall(Request):
         The ranks whose arrays were taken, ascending, and the factors on their way here.
     """
 
-    def __init__(self, reader: Any, memory: NodeMemory, seq: int, op: str, rank: int, ranks: tuple[int, ...], flat: np.ndarray,
-                 out: np.ndarray, own: float, weights: Mapping[int, float] | None, sends: Mapping[int, float] | None, note: str,
-                 checked: bool, tell: Callable[[int, str], None]):
+    def __init__(self, sums: WeightedSum, seq: int, out: np.ndarray, arguments: tuple[Any, ...], memory: NodeMemory):
         self.seq, self.out = seq, out
         self.taken: list[tuple[int, float]] = []
-        self._answer: list[Any] = []
-        self._reader, self._memory, self._op, self._rank, self._ranks, self._tell = reader, memory, op, rank, ranks, tell
-        self._arguments = seq, flat, out, own, _factors(weights, ranks), _factors(sends, ranks), checked, _fingerprint(note)
+        self._sums, self._arguments, self._memory = sums, arguments, memory
         self._ended = self._reading = False
         self._error: Exception | None = None
 
     def test(self) -> bool:
         """Take the arrays if all are there; whether `wait` would return, or raise, at once."""
-        if not self._ended and not self._reading and self._reader.ready(self.seq):
+        if not self._ended and not self._reading and self._sums.ready(self.seq):
             self.complete()
         return self._ended
 
@@ -124,8 +183,7 @@ class NodeCall(Request):
             return
         self._reading = True
         try:
-            self._reader.read_weighted(*self._arguments, self._answer)
-            self._take()
+            self.taken = self._sums.read(self._arguments)
         except Exception as error:                  # for the wait for this call
             self._error = error
         finally:
@@ -140,21 +198,6 @@ class NodeCall(Request):
             self.complete()
         if self._error is not None:
             raise self._error
-
-    def _take(self) -> None:
-        if not self._answer or not isinstance(self._answer[-1], int):
-            self.taken = [(self._ranks[place], factor) for place, factor in self._answer]
-            return
-        place, what = divmod(self._answer[-1], 4)
-        other = self._ranks[place]
-        text = (not_sent(self._rank, other, self._op), not_expected(other, self._rank, self._op),
-                not_expected(self._rank, other, self._op), not_sent(other, self._rank, self._op))[what]
-        self._tell(other, text)
-        raise Disagreement(text)
-
-
-def _factors(given: Mapping[int, float] | None, ranks: tuple[int, ...]) -> np.ndarray | None:
-    return None if given is None else np.array([given.get(rank, np.nan) for rank in ranks], np.float64)
 
 
 def _fingerprint(note: str) -> int:

@@ -37,6 +37,11 @@ class Graph:
         return self.at(self.step - 1)
 
     @property
+    def key(self) -> int:
+        """The current step, within the period of the schedule."""
+        return self._key(self.step)
+
+    @property
     def signature(self) -> str:
         """The step that was taken last, in words."""
         return f"step {self._key(self.step - 1)}"

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from ..mixer import Mixer
 
 _NUMBERS = "biufc"                                  # kinds of dtypes that can be sent
-_KNOWN = 4096                                       # lists of neighbours that are remembered as confirmed
+_KNOWN = 4096                                       # lists of neighbours that are remembered
+_DICT = dict, type(None)
 
 
 class LocalView(ABC):
@@ -69,6 +70,7 @@ class LocalView(ABC):
     _machine_graph: Graph | None = None
     _machine_list: list[list[int]] | None = None
     _known: set[Any]
+    _sums: dict[Any, tuple[Any, Any]]
 
     @abstractmethod
     def mixer(self, topology: Topology | Schedule) -> Mixer:
@@ -95,6 +97,7 @@ class LocalView(ABC):
         self._agree_on("set_topology", topology, lambda: self.size)
         if self._graph is not None and self._graph.mixer is not None:
             self._graph.mixer.close()
+        self._sums.clear()
         self._graph = Graph(topology, self.rank, self.mixer(topology))
 
     def set_machine_topology(self, topology: Topology | Schedule) -> None:
@@ -190,6 +193,10 @@ class LocalView(ABC):
             if y is not None:
                 return y.reshape(x.shape)
             graph.step -= 1
+        if self_weight is not None and type(x) is np.ndarray and self._node_calls is not None:
+            y = self._sum_as_before(x, self_weight, src_weights, dst_weights)
+            if y is not None:
+                return y
         return self.start_neighbor_allreduce(x, self_weight, src_weights, dst_weights).wait()
 
     def start_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None
@@ -212,6 +219,7 @@ class LocalView(ABC):
         """With weights of this call, through the memory of the node."""
         self._one_agent_each()
         with self._engine:
+            key = self._sum_key(x, src_weights, dst_weights)
             try:
                 plan, array = self._step(dst_weights), FlatArray.of(x)
                 edges = Edges.of(plan, self.rank, self.size, self_weight, src_weights, dst_weights, ("src_weights", "dst_weights"))
@@ -221,8 +229,14 @@ class LocalView(ABC):
             op = f"neighbor_allreduce ({edges.mode})"
             if edges.mode == "static" and self._graph is not None:
                 op += ", " + self._graph.signature
-            call = calls.start(op, array.flat, edges.own, None if edges.mode == "push" else edges.weights, edges.dests,
-                               f"an array {array.shape} {array.dtype}", self.check and edges.mode == "dynamic")
+            weights = None if edges.mode == "push" else edges.weights
+            sums = calls.among(op, weights, edges.dests, f"an array {array.shape} {array.dtype}",
+                               self.check and edges.mode == "dynamic")
+            if key is not None:
+                if len(self._sums) >= _KNOWN:
+                    self._sums.clear()
+                self._sums[key] = sums, sums.factors(edges.dests) if edges.mode == "static" else None
+            call = sums.start(array.flat, edges.own, sums.factors(weights), sums.factors(edges.dests))
 
         def finish() -> Any:
             if call.out.dtype == array.flat.dtype:
@@ -231,6 +245,33 @@ class LocalView(ABC):
                        for (rank, factor), bits in zip(call.taken, call.out)}
             return array.restore(combine(edges.terms(self.rank, array.values, arrived), array.values))
         return Pending(call, finish)
+
+    def _sum_as_before(self, x: np.ndarray, self_weight: Any, src_weights: Any, dst_weights: Any) -> np.ndarray | None:
+        """The sum with weights of this call, if one of such an array over the same ranks has been taken before; else None."""
+        key = self._sum_key(x, src_weights, dst_weights)
+        sums, sends = self._sums.get(key, (None, None))
+        if sums is None or not x.flags.carray:
+            return None
+        try:
+            own = float(self_weight)
+            total = own + sum(src_weights.values() if src_weights is not None else ())
+            if not math.isfinite(total + sum(dst_weights.values() if dst_weights is not None else ())):
+                return None
+        except TypeError:
+            return None
+        with self._engine:
+            if dst_weights is None and self._graph is not None:
+                self._graph.step += 1
+            return sums(x, own, sums.factors(src_weights), sends if dst_weights is None else sums.factors(dst_weights))
+
+    def _sum_key(self, x: Any, src_weights: Any, dst_weights: Any) -> tuple[Any, ...] | None:
+        """What identifies the ranks of a call with weights, and its array; None if the next one is to be prepared again."""
+        if type(x) is not np.ndarray or x.dtype.char not in "df" or not x.dtype.isnative \
+                or type(src_weights) not in _DICT or type(dst_weights) not in _DICT:
+            return None
+        step = self._graph.key if dst_weights is None and self._graph is not None else None
+        return (x.shape, x.dtype.char, self.check, step, None if src_weights is None else tuple(src_weights),
+                None if dst_weights is None else tuple(dst_weights))
 
     def _start_mixing(self, x: Any, graph: Graph) -> Pending:
         """Along the topology that was set, with its weights: a mixing of one row."""
