@@ -112,7 +112,7 @@ def test_wrong_weights_in_a_later_call(net, wrong):
     for _ in range(3):
         net.neighbor_allreduce(np.ones(2), 0.5, {left: 0.5}, {right: 1.0})
     for weights in ({left: wrong}, {right: 1.0}), ({left: 0.5}, {right: wrong}):
-        with pytest.raises((ValueError, TypeError), match="expected a (finite )?number"):
+        with pytest.raises((ValueError, TypeError), match=r"expected a (finite )?number"):
             net.neighbor_allreduce(np.ones(2), 0.5, *weights)
     with pytest.raises((ValueError, TypeError), match="self_weight"):
         net.neighbor_allreduce(np.ones(2), np.nan, {left: 0.5}, {right: 1.0})

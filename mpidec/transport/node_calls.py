@@ -7,7 +7,7 @@ import zlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -37,7 +37,8 @@ class NodeCalls:
         self._context, self._memory = context, context.memory
         self._readers: OrderedDict[tuple[str, tuple[int, ...]], Any] = OrderedDict()
 
-    def among(self, op: str, weights: Iterable[int] | None, sends: Iterable[int] | None, note: str, checked: bool) -> WeightedSum:
+    def among(self, op: str, weights: Iterable[int] | None, sends: Iterable[int] | None, note: str, checked: bool,
+              fixed: dict[int, float] | None) -> WeightedSum:
         """The sums over the same ranks of arrays of the same shape and dtype.
 
         Parameters
@@ -52,11 +53,14 @@ class NodeCalls:
             The array in words.
         checked : bool
             Whether the lists of both sides must agree.
+        fixed : dict, optional
+            The `sends` of calls that give none.
         """
         rank, size = self._context.rank, self._context.size
         listed: Iterable[int] = range(size) if weights is None or sends is None else {*weights, *sends}
         ranks = tuple(other for other in sorted(listed) if other != rank)
-        return WeightedSum(self._reader(op, ranks), self._memory, op, rank, ranks, note, checked, self._context.matching.report)
+        return WeightedSum(self._reader(op, ranks), self._memory, op, rank, ranks, note, checked, fixed,
+                           self._context.matching.report)
 
     def give_up(self, op: str, error: Exception) -> None:
         """Take part in a call with nothing, so that the ranks that wait for this one raise, too."""
@@ -82,11 +86,12 @@ class WeightedSum:
 
     The arguments of a call are the contiguous array x (float64 or float32 are summed, arrays of other dtypes are handed over as
     they are), `own` s, `weights` :math:`r_j` (None: 1, of all that send) and `sends`, the factors on the way to other ranks
-    (None: 1, to all); the last two as `factors` makes them.
+    (None: 1, to all).
     """
 
     def __init__(self, reader: Any, memory: NodeMemory, op: str, rank: int, ranks: tuple[int, ...], note: str, checked: bool,
-                 tell: Callable[[int, str], None]):
+                 fixed: dict[int, float] | None, tell: Callable[[int, str], None]):
+        self._sends = fixed
         self._reader, self._memory, self._op, self._rank, self._ranks = reader, memory, op, rank, ranks
         self._note, self._fingerprint, self._checked, self._tell = note, _fingerprint(note), checked, tell
 
@@ -95,28 +100,37 @@ class WeightedSum:
         return None if given is None else array("d", [given.get(rank, math.nan) for rank in self._ranks])
 
     def start(self, flat: np.ndarray, own: float, weights: array | None, sends: array | None) -> NodeCall:
-        """Begin one."""
+        """Begin one, with weights and sends as `factors` makes them."""
         sums = flat.dtype.char in "df"
         out = empty(flat.shape, flat.dtype) if sums else np.empty((len(self._ranks), flat.nbytes), np.uint8)
         flat = flat if sums else flat.view(np.uint8)
-        seq = self._post(flat, weights, sends)
+        for request in self._memory.overdue():
+            request.complete()
+        seq = self._reader.post_weighted(flat, weights, sends, self._fingerprint, self._note)
         call = NodeCall(self, seq, out, (seq, flat, out, own, weights, sends, self._checked, self._fingerprint), self._memory)
         self._memory.under_way.append(call)
         return call
 
-    def __call__(self, x: np.ndarray, own: float, weights: array | None, sends: array | None) -> np.ndarray:
-        """One of arrays of any shape, of float64 or float32."""
+    def __call__(self, x: np.ndarray, own: Any, weights: dict[int, Any] | None, sends: dict[int, Any] | None) -> np.ndarray | None:
+        """One of arrays of any shape, of float64 or float32; None, and nothing has happened, if a weight is not a finite number."""
+        if self._memory.under_way:
+            for request in self._memory.overdue():
+                request.complete()
         out = np.empty_like(x) if x.nbytes < GRAIN else empty(x.shape, x.dtype)
-        seq = self._post(x, weights, sends)
+        sends = self._sends if sends is None else sends
         try:
-            mismatch = self._reader.read_weighted(seq, x, out, own, weights, sends, self._checked, self._fingerprint, None)
+            mismatch = self._reader.sum_weighted(x, out, own, weights, sends, self._ranks, self._checked, self._fingerprint,
+                                                 self._note)
         except Exception:
             raise
         except BaseException:                       # the other ranks may still wait for this one to read
-            call = NodeCall(self, seq, out, (seq, x, out, own, weights, sends, self._checked, self._fingerprint), self._memory)
+            r, t, seq = self.factors(weights), self.factors(sends), self._memory.node.seq
+            call = NodeCall(self, seq, out, (seq, x, out, own, r, t, self._checked, self._fingerprint), self._memory)
             self._memory.under_way.append(call)
             raise
         if mismatch is not None:
+            if mismatch is False:
+                return None
             self._raise(mismatch)
         return out
 
@@ -145,12 +159,6 @@ class WeightedSum:
                 not_expected(me, other, self._op), not_sent(other, me, self._op))[what]
         self._tell(other, text)
         raise Disagreement(text)
-
-    def _post(self, flat: np.ndarray, weights: array | None, sends: array | None) -> int:
-        if self._memory.under_way:
-            for request in self._memory.overdue():
-                request.complete()
-        return cast(int, self._reader.post_weighted(flat, weights, sends, self._fingerprint, self._note))
 
 
 class NodeCall(Request):

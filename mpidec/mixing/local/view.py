@@ -22,7 +22,7 @@ from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
 from ...checks.matching import Matching
 from ...checks.operation import Operation, Steps
 from ...runtime.progress import ProgressEngine
-from ...transport.node_calls import NodeCalls
+from ...transport.node_calls import NodeCalls, WeightedSum
 from ...transport.plan import Plan
 from ..pending import Pending
 from . import operations
@@ -70,7 +70,7 @@ class LocalView(ABC):
     _machine_graph: Graph | None = None
     _machine_list: list[list[int]] | None = None
     _known: set[Any]
-    _sums: dict[Any, tuple[Any, Any]]
+    _sums: dict[Any, WeightedSum]
 
     @abstractmethod
     def mixer(self, topology: Topology | Schedule) -> Mixer:
@@ -231,11 +231,11 @@ class LocalView(ABC):
                 op += ", " + self._graph.signature
             weights = None if edges.mode == "push" else edges.weights
             sums = calls.among(op, weights, edges.dests, f"an array {array.shape} {array.dtype}",
-                               self.check and edges.mode == "dynamic")
+                               self.check and edges.mode == "dynamic", edges.dests if edges.mode == "static" else None)
             if key is not None:
                 if len(self._sums) >= _KNOWN:
                     self._sums.clear()
-                self._sums[key] = sums, sums.factors(edges.dests) if edges.mode == "static" else None
+                self._sums[key] = sums
             call = sums.start(array.flat, edges.own, sums.factors(weights), sums.factors(edges.dests))
 
         def finish() -> Any:
@@ -249,20 +249,16 @@ class LocalView(ABC):
     def _sum_as_before(self, x: np.ndarray, self_weight: Any, src_weights: Any, dst_weights: Any) -> np.ndarray | None:
         """The sum with weights of this call, if one of such an array over the same ranks has been taken before; else None."""
         key = self._sum_key(x, src_weights, dst_weights)
-        sums, sends = self._sums.get(key, (None, None))
+        sums = self._sums.get(key)
         if sums is None or not x.flags.carray:
             return None
-        try:
-            own = float(self_weight)
-            total = own + sum(src_weights.values() if src_weights is not None else ())
-            if not math.isfinite(total + sum(dst_weights.values() if dst_weights is not None else ())):
-                return None
-        except TypeError:
-            return None
         with self._engine:
-            if dst_weights is None and self._graph is not None:
-                self._graph.step += 1
-            return sums(x, own, sums.factors(src_weights), sends if dst_weights is None else sums.factors(dst_weights))
+            if dst_weights is not None or self._graph is None:
+                return sums(x, self_weight, src_weights, dst_weights)
+            self._graph.step += 1                       # also if the call raises
+            y = sums(x, self_weight, src_weights, None)
+            self._graph.step -= y is None
+            return y
 
     def _sum_key(self, x: Any, src_weights: Any, dst_weights: Any) -> tuple[Any, ...] | None:
         """What identifies the ranks of a call with weights, and its array; None if the next one is to be prepared again."""
