@@ -1,6 +1,7 @@
 # make run        set up .venv and run the main job on 16 ranks: run.h5, run.png
 # make test       set up what is missing and pass the whole suite, on MPICH and on Open MPI
 # make test-all   the same with the tests marked slow, all parameter sets, and one process on each MPI
+# make docs       the documentation: docs/_build/index.html
 # make lint       ruff and mypy
 # make clean      remove what runs and tools left; make distclean: the environments too
 #
@@ -32,7 +33,7 @@ buildable = $(if $(wildcard $(1)/bin/python),$(shell $(1)/bin/python .ci/compile
 MPICH_SOURCES := $(SOURCES) $(if $(call buildable,.venv),FORCE)
 OPENMPI_SOURCES := $(SOURCES) $(if $(call buildable,.venv-openmpi),FORCE)
 
-.PHONY: run test test-one test-mpich test-openmpi test-all lint clean distclean FORCE
+.PHONY: run test test-one test-mpich test-openmpi test-all docs lint clean distclean FORCE
 run: $(VENV)/.run-$(HERE)
 	PATH="$$PWD/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) python -m mpidec.run --out run.h5 $(ARGS)
 	$(VENV)/bin/python -m mpidec.plot run.h5 -o run.png
@@ -58,6 +59,9 @@ test-all: .venv/.test-$(HERE) .venv-openmpi/.all-$(HERE)
 	    for n in 2 3 4 8 16; do $$mpi/bin/python tests/launch.py -n $$n --timeout 1800 $(RANKED) --slow $(ARGS) || exit 1; done; \
 	done
 
+docs: .venv/.docs-$(HERE)
+	.venv/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build
+
 lint: .venv/.lint-$(HERE)
 	.venv/bin/ruff check
 	.venv/bin/mypy
@@ -71,8 +75,8 @@ lint: .venv/.lint-$(HERE)
 	touch $@
 
 .venv/.test-$(HERE): $(MPICH_SOURCES)
-	.ci/venv .venv plot,data,test,notebook,mpich
-	touch $@ .venv/.run-$(HERE)
+	.ci/venv .venv plot,data,test,notebook,docs,mpich
+	touch $@ .venv/.run-$(HERE) .venv/.docs-$(HERE)
 
 .venv-openmpi/.test-$(HERE): $(OPENMPI_SOURCES)
 	.ci/venv .venv-openmpi test,openmpi
@@ -82,12 +86,16 @@ lint: .venv/.lint-$(HERE)
 	.ci/venv .venv-openmpi plot,data,test,notebook,openmpi
 	touch $@ .venv-openmpi/.test-$(HERE) .venv-openmpi/.run-$(HERE)
 
+.venv/.docs-$(HERE): $(MPICH_SOURCES)
+	.ci/venv .venv docs,plot,data,mpich
+	touch $@ .venv/.run-$(HERE)
+
 .venv/.lint-$(HERE): $(MPICH_SOURCES)
 	.ci/venv .venv lint,plot,data,mpich
 	touch $@ .venv/.run-$(HERE)
 
 clean:
-	rm -rf run.h5 run.png build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf run.h5 run.png build dist docs/_build docs/reference/generated *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find mpidec tests -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean

@@ -265,7 +265,7 @@ def test_a_handle_that_is_dropped_harms_no_other_rank(size, end):
     with mpidec.Network() as net:
         net.set_topology(T.ring(net.n))
         X = stack(net.n, (size,))
-        for dropping in range(net.n):
+        for dropping in sorted({0, min(1, net.n - 1), net.n - 1}):
             for start in starts(net, X[net.rank]):
                 pending = start()
                 if net.rank != dropping:

@@ -205,7 +205,8 @@ def test_a_resumed_run_continues_with_the_memory_of_its_mixer(comm, parts, share
     """Written on some ranks and resumed on as many or on another number of them, against one run on a single rank."""
     whole = shared_tmp / "whole.h5"
     solved(parts[1], solver, graph, 25, whole, mixing)
-    for first, second in product(parts, parts):
+    sizes = list(parts)
+    for first, second in product(sizes, sizes) if comm.size <= 3 else zip(sizes, sizes[1:] + sizes[:1]):
         path = shared_tmp / f"{first}-{second}.h5"
         solved(parts[first], solver, graph, 10, path, mixing)
         comm.Barrier()
