@@ -309,7 +309,7 @@ class Program:
 
 @pytest.mark.timeout(60)
 def test_some_programs_that_overlap(fuzz):
-    fuzz(Program, 0, 25)
+    fuzz(Program, 0, 15)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from threadpoolctl import threadpool_limits
 
 import mpidec.topology as T
 
@@ -344,6 +345,7 @@ def test_blocks_computed_in_pieces_are_the_rows_of_W():
             assert (block != expected[19_990:20_010]).nnz == 0
 
 
+@threadpool_limits.wrap(limits=1)                           # threads of BLAS that spin are slow where others use the cores
 def test_large_spectra_without_dense_matrices():
     for topology in (T.chain(601), T.grid(625), T.star(700), T.erdos_renyi(700), T.from_weights(T.exponential(700).W)):
         sigma = np.linalg.svd(topology.W.toarray(), compute_uv=False)
