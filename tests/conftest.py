@@ -23,6 +23,8 @@ from functools import cache
 from pathlib import Path
 from zlib import crc32
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")          # before NumPy: threads that spin are slow where others use the cores
+
 import numpy as np
 import pytest
 from mpi4py import MPI
