@@ -363,8 +363,9 @@ def test_an_exception_that_one_rank_sees_leaves_nothing_in_the_way(transport, co
 
 @several
 @pytest.mark.parametrize("d", [3, 20_000])
-def test_an_interrupted_mixing_leaves_the_network_out_of_step(comm, d):
-    """Ctrl-C in W(X), caught by the user: calls after it do not pair off with other calls of the neighbours."""
+def test_an_interrupted_mixing_leaves_the_network_out_of_step(comm, monkeypatch, d):
+    """Ctrl-C in W(X), caught by the user: calls after it do not pair off with other calls of the neighbours, which are told."""
+    monkeypatch.setenv("MPIDEC_TIMEOUT", "20")
     net = mpidec.Network(transport="shared")
     W = net.mixer(T.complete(net.n))
     W(np.zeros((1, d)))
@@ -382,6 +383,9 @@ def test_an_interrupted_mixing_leaves_the_network_out_of_step(comm, d):
         else:
             comm.Barrier()                                  # rank 0 is through by now: only the mixing that it began can be had
             np.testing.assert_allclose(W(np.full((1, d), float(net.rank))), np.full((1, d), (net.n - 1) / 2))
+            for text in (r"rank 0 is out of step \(KeyboardInterrupt in mixing 2\)", r"the network is out of step \(rank 0: Keyboard"):
+                with pytest.raises(RuntimeError, match=text):
+                    W(np.zeros((1, d)))
     finally:
         signal.signal(signal.SIGALRM, before)
     comm.Barrier()
@@ -437,3 +441,29 @@ def test_two_threads_with_a_network_each(transport, comm):
         thread.join()
     assert not failed
     one.close(), other.close()
+
+
+def test_a_call_waits_for_a_poll_of_another_thread():
+    """The thread of the last call polls while it waits for something else; the network goes over to another thread meanwhile."""
+    with mpidec.Network(transport="shared") as net:
+        W, polling, got = net.mixer(T.complete(net.n)), threading.Event(), []
+        W(np.ones((1, 3)))
+
+        def slow():
+            polling.set()
+            time.sleep(0.3)
+
+        def call():
+            polling.wait()
+            with net._engine:
+                got.append(W(np.ones((1, 3))))
+        for use in (call, lambda: (polling.wait(), got.append(W(np.ones((1, 3)))))):
+            polling.clear()
+            with net._engine:                               # this thread's again
+                net._engine._polls.append(slow)
+            thread = threading.Thread(target=use)
+            thread.start()
+            net._engine.poll()
+            net._engine._polls.remove(slow)
+            thread.join(30)
+        assert len(got) == 2
