@@ -203,6 +203,34 @@ WRONG = {"integers": lambda net: np.ones((net.m, 2), int), "rows": lambda net: n
 
 
 @several
+@pytest.mark.parametrize("call", ["dict", "sum"])
+def test_what_is_refused_on_one_rank_is_refused_by_all_from_then_on(transport, comm, call):
+    """Also where the others have not sent anything yet, since the rows are of a new kind."""
+    net = mpidec.Network(transport=transport)
+    W, X, wrong = net.mixer(T.complete(net.n)), np.ones((net.m, 2)), net.rank == 0
+    W(X)
+    calls = {"dict": lambda: W({"a": X, "b": X.astype(int) if wrong else X}), "sum": lambda: net.sum(np.ones((3, 2)) if wrong else X)}
+    again = {"dict": lambda: W(X), "sum": lambda: (net.sum(X), net.sum(X))}[call]      # the first one may still be agreed upon
+    with pytest.raises((TypeError, ValueError), match="expected" if wrong else "rank 0 gave up"):
+        calls[call]()
+    if transport == "shared" and call == "dict":
+        again()
+    else:
+        with pytest.raises(RuntimeError, match="out of step"):
+            again()
+    comm.Barrier()
+
+
+@several
+def test_after_a_mismatch_that_all_ranks_find_the_network_works(net):
+    W = net.mixer(T.complete(net.n))
+    W(np.ones((net.m, 2)))
+    with pytest.raises(ValueError, match="rank"):
+        W(np.ones((net.m, 5 + net.rank)))
+    works(net)
+
+
+@several
 @pytest.mark.parametrize("before", [0, 1, 63, 64])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_rows_on_one_rank_while_others_are_under_way(wrong, before):
@@ -383,7 +411,7 @@ def test_an_interrupted_mixing_leaves_the_network_out_of_step(comm, monkeypatch,
         else:
             comm.Barrier()                                  # rank 0 is through by now: only the mixing that it began can be had
             np.testing.assert_allclose(W(np.full((1, d), float(net.rank))), np.full((1, d), (net.n - 1) / 2))
-            for text in (r"rank 0 is out of step \(KeyboardInterrupt in mixing 2\)", r"the network is out of step \(rank 0: Keyboard"):
+            for text in (r"rank 0 is out of step \(KeyboardInterrupt in mixing 2\)", r"network is out of step \(rank 0: Keyboard"):
                 with pytest.raises(RuntimeError, match=text):
                     W(np.zeros((1, d)))
     finally:

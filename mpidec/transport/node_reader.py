@@ -64,8 +64,8 @@ class NodeReports:
         if refusal is not None and before == wait:
             first = refusal if refusal.startswith("rank ") else f"rank {other}: {refusal}"
             self._memory.node.refuse(first)         # so that those that wait for this rank are told, too
-            raise RuntimeError(f"rank {other} is out of step ({refusal}), and does not come to mixing {wait[1]} ({self._where}): close "
-                               "the network and make a new one")
+            raise RuntimeError(f"rank {other} is out of step ({refusal}), and does not come to mixing {wait[1]} ({self._where}): "
+                               "close the network and make a new one")
 
     def _mismatch(self, index: int, other: int, seq: int) -> str:
         """This rank and another one mix different things, in words."""
