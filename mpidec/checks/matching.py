@@ -39,6 +39,8 @@ class Matching:
         How many mixings in shared memory this rank has begun; those are numbered separately.
     engine : ProgressEngine, optional
         Refuses calls of other threads, of forked children, and of a closed network.
+    refusal : callable, optional
+        A mismatch in shared memory that this rank was told of and has not raised, or None.
 
     Attributes
     ----------
@@ -47,12 +49,12 @@ class Matching:
     """
 
     def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int,
-                 engine: ProgressEngine | None = None):
+                 engine: ProgressEngine | None = None, refusal: Callable[[], Exception | None] = lambda: None):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.broken, self.check = "", True
         self._engine, self._interrupted = engine or ProgressEngine(), ""
         self._engine.on_interrupt(self._refuse)
-        self._serial, self._mixings = serial, mixings
+        self._serial, self._mixings, self._refusal = serial, mixings, refusal
         self._count, self._payloads = 0, 0
         self._pairs: Counter[int] = Counter()
         self._active: dict[Key, Operation] = {}
@@ -104,7 +106,7 @@ class Matching:
         Raises
         ------
         Disagreement
-            If a mismatch has been found in an operation that had already ended.
+            If a mismatch has been found in an operation that had already ended; it is the reason of errors in later ones.
         """
         if not operation.done:
             with self._engine:
@@ -113,7 +115,9 @@ class Matching:
                 except BaseException as error:
                     self.interrupt(str(operation), error)
                     raise
-            if not operation.done:
+            if operation.error is not None and not self._late and (refusal := self._refusal()) is not None:
+                raise refusal
+            if not operation.done or operation.error is not None:
                 self._raise_late()
 
     def test(self, operation: Operation) -> bool:
@@ -181,6 +185,7 @@ class Matching:
     def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
         """Take no part in an operation without headers: the ranks that would wait for this one are told."""
         operation = self.operation(op)
+        self.broken = self.broken or str(error)
         self.reject(operation, error, concerned)
         self.broken = operation.text
 
@@ -292,6 +297,8 @@ class Matching:
     def send(self, dest: int, header: Header, array: np.ndarray | None = None, synchronous: bool = False) -> list[MPI.Request]:
         """Send a header and its array; requests that must complete (they keep what MPI reads)."""
         self._peers.add(dest)
+        if header.kind == FAILED and self.broken:
+            header = header._replace(out_of_step=True)
         send = self.comm.Issend if synchronous else self.comm.Isend
         if array is None or not array.nbytes:
             requests = [send([pack(self._serial, header), MPI.BYTE], dest, _HEADER)]
@@ -365,6 +372,8 @@ class Matching:
         elif header.kind == QUERY:
             self._answer(operation, past, source, header)
         elif operation is not None and (header.kind == REFUSED or operation.waits_for(source)):
+            if header.out_of_step:                  # nothing will come from there any more
+                self.broken = self.broken or header.text
             operation.fail(Disagreement(header.text))
         elif operation is None and not failed:
             if header.kind == REFUSED:

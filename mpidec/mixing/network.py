@@ -107,7 +107,7 @@ class Network(LocalView):
             node.close()
             node = None
         self._memory = node
-        self._matching = Matching(self.comm, self._serial, self._begun, self._engine)
+        self._matching = Matching(self.comm, self._serial, self._begun, self._engine, self._refused)
         self._engine.add(self._matching.poll)
         self._context = Context(self.comm, self.rank, self.partition, self._engine, node, self._matching, RowTypes(),
                                 self.transport)
@@ -162,6 +162,9 @@ class Network(LocalView):
 
     def _begun(self) -> int:
         return 0 if self._memory is None or self._memory.node is None else self._memory.node.seq
+
+    def _refused(self) -> Exception | None:
+        return None if self._memory is None or self._memory.node is None else self._memory.refusal()
 
     def empty(self, shape: int | tuple[int, ...] = (), dtype: Any = None, like: Any = None) -> Any:
         """Rows for the local agents, uninitialized: shape `(m, *shape)`, in memory where mixing is cheapest.

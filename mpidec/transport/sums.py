@@ -47,6 +47,14 @@ def fits(out: Any, X: np.ndarray) -> bool:
         and not np.may_share_memory(out, X)
 
 
+def _like(X: np.ndarray) -> np.ndarray | None:
+    """An array like `X`; None if there is no memory for it, which `start` then finds, too, and tells the other ranks."""
+    try:
+        return empty(X.shape, X.dtype)
+    except MemoryError:
+        return None
+
+
 class _Sum(Request):
     """A sum that is formed when its halo is there, or at once."""
 
@@ -167,8 +175,8 @@ class MessageSum(Transport):
         if not common(X, self._plan.m) or (out is not None and not fits(out, X)):
             return None
         with self._engine:
-            if out is None:
-                out = empty(X.shape, X.dtype)
+            if out is None and (out := _like(X)) is None:
+                return None
             started = self._persistent.start(X)
             if started is not None:
                 self._count(8 * X.shape[1])
@@ -212,8 +220,8 @@ class MixedSum(Transport):
         if not common(X, self._plan.m) or (out is not None and not fits(out, X)):
             return None
         with self._context.engine:
-            if out is None:
-                out = empty(X.shape, X.dtype)
+            if out is None and (out := _like(X)) is None:
+                return None
             before = self._context.mixings
             started = self._persistent.start(X)
             if started is None:
