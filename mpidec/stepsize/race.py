@@ -1,0 +1,220 @@
+"""Race of step sizes: the solver's own steps on a linear model, one step size per column of one stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .linear import LinearModel
+
+MORE = 1.05                                         # the race is run with 5 % larger step sizes than those returned
+SHORTEST, ENOUGH, LONGEST = 32, 512, 2048           # steps
+HORIZON = 4096                                      # steps after which the error of methods with bias is extrapolated
+
+
+class Stack:
+    """A solver with several step sizes at once.
+
+    Parameters
+    ----------
+    solver : Solver
+    factor : callable
+        `factor(k)`: the factor of the step sizes at step k.
+    W : mixer
+    model : LinearModel
+    sizes : array (S,)
+    start : array (m, r)
+    """
+
+    def __init__(self, solver: Any, factor: Any, W: Any, model: LinearModel, sizes: np.ndarray, start: np.ndarray):
+        self._make, self._factor, self._W, self._model, self.sizes = solver, factor, W, model, sizes
+        X = np.repeat(start, len(sizes), axis=1)
+        self._k, self._state = 0, self._solver(0).init(X, W.at(0))
+
+    def _solver(self, k: int) -> Any:
+        from ..solvers.base import with_step_size
+        factor = self._factor(k)
+        if k == 0 or factor != self._last:
+            self._last = factor
+            self._now = with_step_size(self._make, np.tile(factor * self.sizes, self._model.r))
+        return self._now
+
+    def run(self, steps: int) -> None:
+        """Take the steps up to `steps`."""
+        s, model, W, uses = self._state, self._model, self._W, self._make.uses
+        while self._k < steps:
+            solver = self._solver(self._k)
+            s = solver.step(s, model.answer(uses, solver.point(s), self._last * self.sizes, self._k), W.at(self._k))
+            self._k += 1
+        self._state = s
+
+    @property
+    def E(self) -> np.ndarray:
+        """The iterates, (m, r, S)."""
+        X = self._state.X
+        return np.asarray(X.reshape(len(X), self._model.r, len(self.sizes)))
+
+    def keep(self, chosen: np.ndarray) -> bool:
+        """Continue with the chosen candidates only; False, and no change, if the columns of some array of the state are others."""
+        r, S = self._model.r, len(self.sizes)
+        kept = []
+        for value in self._state:
+            if np.ndim(value) == 2 and value.shape[1] == r * S:
+                value = np.ascontiguousarray(value.reshape(len(value), r, S)[:, :, chosen]).reshape(len(value), -1)
+            elif not (np.ndim(value) == 0 or (np.ndim(value) == 2 and value.shape[1] == 1)):
+                return False
+            kept.append(value)
+        self._state, self.sizes = type(self._state)(*kept), self.sizes[chosen]
+        self._last = None
+        return True
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Result of a race.
+
+    Attributes
+    ----------
+    sizes : array (S,)
+        The step sizes, from the largest to the smallest.
+    predicted : array (S,)
+        The predicted steps to the tolerance, or the predicted error; inf for a step size that does not converge.
+    best : int
+        Index of the best; -1 if none converges.
+    steps : int
+        Steps of the race.
+    """
+
+    sizes: np.ndarray
+    predicted: np.ndarray
+    best: int
+    steps: int
+
+    @property
+    def size(self) -> float:
+        """The best step size."""
+        return float(self.sizes[self.best])
+
+
+def noise(net: Any, model: LinearModel) -> np.ndarray:
+    """A starting point that contains every mode: the initial point, and as much noise, the same on any number of ranks."""
+    Z = np.array([np.random.default_rng([1, agent]).standard_normal(model.r) for agent in net.agents]).reshape(net.m, model.r)
+    norm = net.comm.bcast(float(np.linalg.norm(stack)) if (stack := net.gather(Z)) is not None else 0.0)
+    size = model.distance or np.sqrt(net.n) * model.size or 1.0
+    return model.start + Z * (size / norm)
+
+
+class _Judge:
+    """Sizes of the errors of all candidates, on rank 0."""
+
+    def __init__(self, net: Any, model: LinearModel):
+        self._net, self._model = net, model
+
+    def errors(self, stack: Stack) -> tuple[np.ndarray, np.ndarray] | None:
+        """On rank 0, the error of each candidate: as it is, and without the slow modes of the average."""
+        E = self._net.gather(stack.E)
+        if E is None:
+            return None
+        mean = E.mean(axis=0)
+        spread = ((E - mean) ** 2).sum(axis=(0, 1))
+        fast = ((self._model.mean @ mean) ** 2).sum(axis=0) / self._model.curvature**2
+        return np.sqrt(spread + len(E) * (mean**2).sum(axis=0)), np.sqrt(len(E) * fast + spread)
+
+
+def fastest(net: Any, stack: Stack, model: LinearModel, tol: float) -> Ranking:
+    """The step size with the least predicted number of steps to a relative error `tol`; collective."""
+    judge = _Judge(net, model)
+    sizes = stack.sizes
+    alive, strikes, predicted = np.arange(len(sizes)), np.zeros(len(sizes), int), np.full(len(sizes), np.inf)
+    goal = tol * np.sqrt(net.n) * (model.size or 1.0)
+    before = judge.errors(stack)
+    last, K = 0, SHORTEST
+    while True:
+        stack.run(K)
+        now, decision = judge.errors(stack), None
+        if now is not None and before is not None:
+            T = np.full(len(sizes), -np.inf)
+            for old, new in zip(before, now):
+                rate = np.log(old / new) / (K - last)
+                T[alive] = np.maximum(T[alive], np.where(rate > 0, K + np.log(new / goal) / rate, np.inf)[_places(stack, sizes, alive)])
+            T = np.where(np.isfinite(T), T, np.inf)
+            predicted[alive] = T[alive]
+            least = T[alive].min()
+            late = T[alive] > (2.5 if K <= 128 else 1.25) * least
+            strikes[alive] = np.where(late, strikes[alive] + 1, 0)
+            far = now[0][_places(stack, sizes, alive)]
+            far = ~(far <= 1e3 * np.nanmin(far))
+            left = alive[(strikes[alive] < 2) & ~far]
+            done = (K >= least or len(left) <= 1 or (K >= ENOUGH and (K >= least / 32 or K >= LONGEST)))
+            decision = (left, bool(done and np.isfinite(least)) or K >= LONGEST or not len(left))
+        left, done = net.comm.bcast(decision)
+        if done:
+            break
+        if 0 < len(left) < len(alive):
+            kept = _places(stack, sizes, left)
+            if stack.keep(kept):
+                before = None if now is None else (now[0][kept], now[1][kept])
+            else:
+                before = now
+            alive = left
+        else:
+            before = now
+        last, K = K, 2 * K
+    predicted = net.comm.bcast(predicted)
+    best = int(np.argmin(predicted)) if np.isfinite(predicted).any() else -1
+    return Ranking(sizes, predicted, best, K)
+
+
+def _places(stack: Stack, sizes: np.ndarray, alive: np.ndarray) -> np.ndarray:
+    """Columns of the candidates `alive` in the stack, which may still hold those that have been dropped."""
+    return np.flatnonzero(np.isin(stack.sizes, sizes[alive]))
+
+
+def most_accurate(net: Any, stack: Stack, model: LinearModel, steps: int, noisy: bool, decreasing: bool) -> Ranking:
+    """The step size with the least predicted relative error after `steps` steps; collective."""
+    judge, sizes = _Judge(net, model), stack.sizes
+    K = max(1, min(steps, HORIZON))
+    marks = np.unique(np.linspace(K / 2, K, 9 if noisy else 3).astype(int).clip(min=1))
+    found = []
+    for mark in marks:
+        stack.run(int(mark))
+        found.append(judge.errors(stack))
+    predicted = None
+    if net.rank == 0:
+        errors = np.array([one[0] for one in found if one is not None])
+        predicted = np.sqrt((errors**2).mean(axis=0)) if noisy else errors[-1].copy()
+        if steps > K and len(errors) >= 3 and not noisy:
+            predicted = (_power if decreasing else _geometric)(errors[0], errors[len(errors) // 2], errors[-1], K, steps)
+        predicted = np.where(np.isfinite(predicted), predicted, np.inf) / (np.sqrt(net.n) * (model.size or 1.0))
+    predicted = net.comm.bcast(predicted)
+    start = model.distance / (np.sqrt(net.n) * (model.size or 1.0))
+    best = int(np.argmin(predicted))
+    return Ranking(sizes, predicted, best if predicted[best] < max(100 * start, 1.0) else -1, K)
+
+
+def _power(first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, steps: int) -> np.ndarray:
+    """Errors after `steps` steps, if they fall like a power of k, from those after K / 2 and K."""
+    return np.asarray(last * (steps / K) ** np.minimum(np.log2(last / first), 0.0))
+
+
+def _geometric(first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, steps: int) -> np.ndarray:
+    """Errors after `steps` steps, if they fall geometrically to a limit, from those after K / 2, 3 K / 4 and K."""
+    ratio = np.clip((last - middle) / (middle - first), 0.0, 1 - 1e-9)
+    ratio = np.where(np.isfinite(ratio), ratio, 0.0)
+    limit = np.maximum(last - (middle - last) * ratio / (1 - ratio), 0.0)
+    return np.where(last < middle, limit + (last - limit) * ratio ** ((steps - K) / (K / 4)), last)
+
+
+def stable(net: Any, stack: Stack, model: LinearModel, steps: int) -> np.ndarray:
+    """Which step sizes do not grow in the last half of `steps` steps, apart from the slow modes; collective."""
+    judge = _Judge(net, model)
+    first = judge.errors(stack)
+    stack.run(steps // 2)
+    middle = judge.errors(stack)
+    stack.run(steps)
+    last, answer = judge.errors(stack), None
+    if first is not None and middle is not None and last is not None:
+        answer = (last[1] <= middle[1]) | (last[1] <= 10 * first[0])
+    return np.asarray(net.comm.bcast(answer))
