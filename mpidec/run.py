@@ -35,7 +35,7 @@ FLAGS = {
     "topology": ("topology.name", "T", "graph: exponential (default if the solver supports it), ring, ..."),
     "agents": ("run.agents", "N", f"number of agents (default: one per rank, or {config.AGENTS_ALONE} in a single process)"),
     "steps": ("run.steps", "K", f"number of steps (default: until error <= {config.STOP_ERROR:g}, at most {config.STEPS})"),
-    "step-size": ("solver.step_size", "A", "step size: a number, auto (default: found before the run), safe (a bound), or a schedule such as inverse(0.1)"),
+    "step-size": ("solver.step_size", "A", "number, auto (default: the run finds it), safe (a bound), or a schedule: inverse(0.1)"),
     "seed": ("run.seed", "S", "seed of all random numbers (default: 0)"),
     "every": ("run.every", "E", "steps between two records (default: 10)"),
     "out": ("run.out", "FILE", "output file (default: run.h5)"),

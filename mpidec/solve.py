@@ -134,9 +134,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
 
     `step_size="auto"` races step sizes in a linear model of the gradients at an estimate of the minimizer, through the solver's own
     steps: the fastest one for exact methods, and the one of least error after `steps` steps for methods with bias, for schedules
-    and for random gradients.  The search sums over all agents, which a study may do; `step_size="safe"` is a bound that needs only the
-    largest smoothness constant.  The choice is `Result.step_size`, and `Result.choice` has the table.  A run that does not converge
-    with it begins again with half of it, with a `RuntimeWarning`.
+    and for random gradients.  The search sums over all agents, which a study may do; `step_size="safe"` is a bound that needs only
+    the largest smoothness constant.  The choice is `Result.step_size`, and `Result.choice` has the table.  A run that does not
+    converge with it begins again with half of it, with a `RuntimeWarning`.
 
     A checkpoint contains the state of the solver, the counters, and the memory of a mixer with error feedback: a resumed run is
     bit-identical to an uninterrupted one, on any number of ranks.  A checkpoint without that memory (written by an earlier version)
@@ -327,7 +327,8 @@ class _Run:
 
 def _recorded_step_size(net: Network, record: Record) -> float:
     """The step size that the run in the file has chosen."""
-    size, error = 0.0, None
+    size = 0.0
+    error: Exception | None = None
     if net.rank == 0:
         try:
             from .record import read

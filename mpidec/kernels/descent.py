@@ -11,7 +11,7 @@ from .weighted import _kernel
 _LEAST = 1 << 12                                    # numbers from which on one pass pays
 
 
-def descend(X: Any, step_size: float, G: Any) -> Any:
+def descend(X: Any, step_size: Any, G: Any) -> Any:
     r"""The rows :math:`X - \alpha G`, of the kind and dtype of `X`.
 
     Computed as :math:`-\alpha G + X`, each operation rounded separately: the same bits on every way.
@@ -56,8 +56,8 @@ def _number(step_size: Any, G: Any) -> float:
     except (TypeError, ValueError):
         if isinstance(G, (int, float)) and G == 0:  # consensus
             return 0.0
-        raise ValueError(f"step_size is {step_size!r}, expected a number: only solve() and mpidec.tune() choose one, so that loops of "
-                         "your own need a number at each step") from None
+        raise ValueError(f"step_size is {step_size!r}, expected a number at each step: only solve() and mpidec.tune() "
+                         "find one") from None
 
 
 def _plain(X: np.ndarray) -> bool:

@@ -53,8 +53,8 @@ class Solver:
     Notes
     -----
     `step_size` is a number; "auto" or "safe", which `solve` replaces by a number; or a function of the step k, such as a schedule
-    of `mpidec.solvers`, with which `solve` makes the solver of each step.  `init` and `step` meet numbers only, or an array with one
-    step size per column: `solve` tries many step sizes at once, as columns of one stack.
+    of `mpidec.solvers`, with which `solve` makes the solver of each step.  `init` and `step` meet numbers only, or an array with
+    one step size per column: `solve` tries many step sizes at once, as columns of one stack.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("doubly",)
@@ -150,10 +150,10 @@ def positive_step(solver: Any, zero: bool = True) -> None:
         try:
             object.__setattr__(solver, "step_size", parsed(step))
         except ValueError as error:
-            raise ValueError(f'{name_of(solver)}: step_size is {step!r}, expected a finite number >= 0, "auto", "safe", or a schedule: '
-                             f"{error}") from None
+            raise ValueError(f'{name_of(solver)}: step_size is {step!r}, expected a finite number >= 0, "auto", "safe", or a '
+                             f"schedule: {error}") from None
         return
-    number = (isinstance(step, (int, float, np.number)) and not isinstance(step, bool)) or (isinstance(step, np.ndarray) and step.ndim)
+    number = isinstance(step, (int, float, np.number, np.ndarray)) and not isinstance(step, bool)
     if not number or not np.isfinite(step).all() or np.any(step < 0) or (np.any(step == 0) and not zero):
         raise ValueError(f'{name_of(solver)}: step_size is {step!r}, expected a finite number {">=" if zero else ">"} 0, "auto", '
                          '"safe", or a function of the step')

@@ -6,9 +6,9 @@ import ast
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar
 
-StepSize = Union[float, str, Callable[[int], float]]
+StepSize = float | str | Callable[[int], float]
 """A number, "auto", "safe", the text of a schedule, or a function of the step k."""
 
 WORDS = ("auto", "safe")                            # step sizes that `solve` replaces by numbers
@@ -24,6 +24,17 @@ class StepSchedule:
     ----------
     start : float or {"auto", "safe"}
         :math:`\alpha_0`; "auto" and "safe" are replaced by a number at the beginning of a run.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class CubeRoot(StepSchedule):
+    ...     name = "cube_root"
+    ...     def factor(self, k):
+    ...         return (k + 1) ** (-1 / 3)
+    >>> CubeRoot(0.1)(7)
+    0.05
     """
 
     name: ClassVar[str] = ""
@@ -244,8 +255,8 @@ def parsed(text: str) -> StepSchedule:
 
 def _value(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(value=value):
-            return value
+        case ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
+            return ast.literal_eval(node)
         case ast.Name(id=word):
             return word if word in WORDS else _made(word)
         case ast.Call(func=ast.Name(id=word)):

@@ -122,7 +122,7 @@ def chosen(solver: Any, size: float) -> Any:
 
 
 def uncompressed(made: Any, plain: Any, d: int) -> Any:
-    """The mixer `made` without its codec: derived from `plain` by the same acceleration and the same gamma for rows of `d` entries."""
+    """The mixer `made` without its codec, from `plain`: with the same acceleration, and the same gamma for rows of `d` entries."""
     if isinstance(made, Accelerated):
         return uncompressed(made.W, plain, d).accelerate(made.K, made.method)
     if isinstance(made, Compressed) and (gamma := made.gamma(d)) < 1:
@@ -175,13 +175,13 @@ class Search:
             model = self._linearize()
             ranking = self._race(W, model) if np.isfinite(model.curvature) and model.curvature > 0 else None
             if ranking is None:
-                return self._safe(W, begun, self._estimated(model), "no step size converges in the linear model: is the problem convex, and "
-                                  "the solver stable on this graph?")
+                return self._safe(W, begun, self._estimated(model), "no step size converges in the linear model: is the problem "
+                                  "convex, and the solver stable on this graph?")
             exact, size = self._exact, ranking.size
             if exact:
                 size = self._checked(W, model, size, ranking.steps)
-        return Choice(size, "steps" if exact else "error", ranking.sizes, ranking.predicted, self._steps, self._tol, model.curvature,
-                      int(np.ceil(self.gradients)), time.perf_counter() - begun)
+        return Choice(size, "steps" if exact else "error", ranking.sizes, ranking.predicted, self._steps, self._tol,
+                      model.curvature, self.gradients, time.perf_counter() - begun)
 
     def smaller(self, choice: Choice) -> Choice:
         """At most half of a choice with which the run did not converge, checked in the linear model."""
@@ -238,10 +238,12 @@ class Search:
 
     def _safe(self, W: Any, begun: float, smoothness: float, note: str = "") -> Choice:
         if note and self._net.rank == 0:
-            warnings.warn(f'step_size="auto": {note}; {name_of(self._solver)} runs with the safe step size', RuntimeWarning, stacklevel=5)
+            warnings.warn(f'step_size="auto": {note}; {name_of(self._solver)} runs with the safe step size', RuntimeWarning,
+                          stacklevel=5)
         size = safe(self._net, self._solver, W, smoothness)
         empty = np.empty(0)
-        return Choice(size, "safe", empty, empty, self._steps, self._tol, smoothness, int(self.gradients), time.perf_counter() - begun, note)
+        return Choice(size, "safe", empty, empty, self._steps, self._tol, smoothness, self.gradients,
+                      time.perf_counter() - begun, note)
 
     def _smoothness(self) -> float:
         """The largest smoothness constant of any agent, as the problem states it."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..solvers.base import with_step_size
 from .linear import LinearModel
 
 MORE = 1.05                                         # the race is run with 5 % larger step sizes than those returned
@@ -31,12 +32,12 @@ class Stack:
     def __init__(self, solver: Any, factor: Any, W: Any, model: LinearModel, sizes: np.ndarray, start: np.ndarray):
         self._make, self._factor, self._W, self._model, self.sizes = solver, factor, W, model, sizes
         X = np.repeat(start, len(sizes), axis=1)
-        self._k, self._state = 0, self._solver(0).init(X, W.at(0))
+        self._k, self._last = 0, np.nan             # the last factor
+        self._state = self._solver(0).init(X, W.at(0))
 
     def _solver(self, k: int) -> Any:
-        from ..solvers.base import with_step_size
         factor = self._factor(k)
-        if k == 0 or factor != self._last:
+        if factor != self._last:
             self._last = factor
             self._now = with_step_size(self._make, np.tile(factor * self.sizes, self._model.r))
         return self._now
@@ -67,7 +68,7 @@ class Stack:
                 return False
             kept.append(value)
         self._state, self.sizes = type(self._state)(*kept), self.sizes[chosen]
-        self._last = None
+        self._last = np.nan
         return True
 
 
@@ -138,7 +139,8 @@ def fastest(net: Any, stack: Stack, model: LinearModel, tol: float) -> Ranking:
             T = np.full(len(sizes), -np.inf)
             for old, new in zip(before, now):
                 rate = np.log(old / new) / (K - last)
-                T[alive] = np.maximum(T[alive], np.where(rate > 0, K + np.log(new / goal) / rate, np.inf)[_places(stack, sizes, alive)])
+                needed = np.where(rate > 0, K + np.log(new / goal) / rate, np.inf)
+                T[alive] = np.maximum(T[alive], needed[_places(stack, sizes, alive)])
             T = np.where(np.isfinite(T), T, np.inf)
             predicted[alive] = T[alive]
             least = T[alive].min()
@@ -147,7 +149,7 @@ def fastest(net: Any, stack: Stack, model: LinearModel, tol: float) -> Ranking:
             far = now[0][_places(stack, sizes, alive)]
             far = ~(far <= 1e3 * np.nanmin(far))
             left = alive[(strikes[alive] < 2) & ~far]
-            done = (K >= least or len(left) <= 1 or (K >= ENOUGH and (K >= least / 32 or K >= LONGEST)))
+            done = least <= max(K, 32 * K * (K >= ENOUGH)) or len(left) <= 1
             decision = (left, bool(done and np.isfinite(least)) or K >= LONGEST or not len(left))
         left, done = net.comm.bcast(decision)
         if done:

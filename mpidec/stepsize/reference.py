@@ -32,7 +32,7 @@ def minimizer(net: Any, problem: Any, x0: np.ndarray) -> tuple[np.ndarray, int]:
     if net.rank > 0:
         while (x := net.comm.bcast(None)) is not None:
             evaluate(x)
-        return net.comm.bcast(None)                                                                 # type: ignore[no-any-return]
+        return net.comm.bcast(None)
     best, least, first, count = x0, np.inf, 0.0, 0
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -47,11 +47,13 @@ def minimizer(net: Any, problem: Any, x0: np.ndarray) -> tuple[np.ndarray, int]:
             raise _Enough
         return float(total[0]), total[1:]
 
-    from scipy.optimize import minimize             # imported on use: it takes 0.3 s
+    from scipy.optimize import minimize  # imported on use: it takes 0.3 s
+
+    options = {"maxcor": 10, "maxfun": MOST, "maxiter": MOST, "ftol": 0, "gtol": 0}
     try:
-        minimize(objective, x0, jac=True, method="L-BFGS-B", options={"maxcor": 10, "maxfun": MOST, "maxiter": MOST, "ftol": 0, "gtol": 0})
+        minimize(objective, x0, jac=True, method="L-BFGS-B", options=options)
     except _Enough:
         pass
     finally:
         net.comm.bcast(None)
-    return net.comm.bcast((best, count))                                                            # type: ignore[no-any-return]
+    return net.comm.bcast((best, count))

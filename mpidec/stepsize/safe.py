@@ -18,8 +18,8 @@ def safe(net: Any, solver: Any, W: Any, smoothness: float) -> float:
     """Half of the largest step size at which the solver is stable on quadratics of equal curvature; collective.
 
     The agents' functions have one curvature h, for several h from L / 1000 to L; the step sizes tried are 2 / L, and smaller by
-    factors of sqrt(2).  Agents could agree on it by themselves: it takes the largest L of all agents, and nothing else of their data.
-    If L is 0, the step size is 1.
+    factors of sqrt(2).  Agents could agree on it by themselves: it takes the largest L of all agents, and nothing else of their
+    data.  If L is 0, the step size is 1.
 
     Parameters
     ----------
