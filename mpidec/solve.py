@@ -188,8 +188,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                 guard = None
                 if search is not None and choice is not None:
                     solver = chosen(asked, choice.step_size)
-                    if search.model is not None and attempt < ATTEMPTS:
-                        guard = Guard(net, search.model, choice, steps)
+                    if search.point is not None and attempt < ATTEMPTS:
+                        guard = Guard(net, search.point, X, choice, steps)
                 answer = _answer(oracle, solver, net, seed)[0]
                 run = _Run(net, problem, solver, mixer, answer, steps, every, reached, _progress(progress), guard, choice)
                 try:

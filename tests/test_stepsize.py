@@ -21,7 +21,8 @@ from mpidec.solvers.step_schedules import SCHEDULES, parsed
 D = 4
 ALL = [(S.GradientTracking(), T.ring), (S.GradientTracking(variant="semi-atc"), T.exponential),
        (S.GradientTracking(variant="diging"), T.one_peer_exponential), (S.EXTRA(), T.ring), (S.ExactDiffusion(), T.grid),
-       (S.D2(), T.star), (S.PushDIGing(), T.exponential), (S.RelaySGD(), T.chain), (S.RelaySGD(relay="gradient"), T.binary_tree), (S.DGD(), T.ring),
+       (S.D2(), T.star), (S.PushDIGing(), T.exponential),
+       (S.RelaySGD(), T.chain), (S.RelaySGD(relay="gradient"), T.binary_tree), (S.DGD(), T.ring),
        (S.DGD(order="cta"), T.one_peer_exponential), (S.DGD(order="awc"), T.ring), (S.Diffusion(), T.exponential),
        (S.PushSum(), T.exponential), (S.DSGDCECA(), T.ceca)]
 EXACT = [case for case in ALL if case[0].exact]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from mpi4py import MPI
 
 from ..mixing.accelerated import Accelerated
 from ..mixing.compressed import Compressed
+from ..mixing.network import Network
 from ..solvers.base import name_of, with_step_size
 from ..solvers.step_schedules import WORDS, StepSchedule
 from .linear import LinearModel, linear_model
@@ -19,6 +22,7 @@ from .race import MORE, Ranking, Stack, fastest, most_accurate, noise, stable
 from .reference import minimizer
 from .safe import MANY, safe
 
+T = TypeVar("T")
 TOLERANCE = 1e-6
 OCTAVES, NOTCHES = 6, 4                             # range of a race, and step sizes in a factor of 2
 TOP = 2.4                                           # largest step size of a race, in units of 1 / curvature
@@ -160,66 +164,82 @@ class Search:
         self._noisy = oracle is not None and hasattr(oracle, "start") and type(oracle).__name__ != "Full"
         self._gradient = oracle.start(net.agents, seed) if self._noisy else None
         self._varying = isinstance(solver.step_size, StepSchedule)
-        self.model: LinearModel | None = None
-        self.gradients = 0
+        self._exact = bool(solver.exact) and not self._noisy and not self._varying
+        self._model: LinearModel | None = None       # on rank 0
+        self.point: np.ndarray | None = None
 
     def __call__(self) -> Choice:
-        """The choice."""
-        begun = time.perf_counter()
-        with closing(self._net.mixer(self._topology)) as plain:
-            W = uncompressed(self._made, plain, self._X0.shape[1])
-            if wanted(self._solver) == "safe":
-                return self._safe(W, begun, self._smoothness())
-            if self._net.n > MANY:
-                return self._safe(W, begun, self._smoothness(), f"auto needs at most {MANY} agents")
-            model = self._linearize()
-            ranking = self._race(W, model) if np.isfinite(model.curvature) and model.curvature > 0 else None
-            if ranking is None:
-                return self._safe(W, begun, self._estimated(model), "no step size converges in the linear model: is the problem "
-                                  "convex, and the solver stable on this graph?")
-            exact, size = self._exact, ranking.size
-            if exact:
-                size = self._checked(W, model, size, ranking.steps)
-        return Choice(size, "steps" if exact else "error", ranking.sizes, ranking.predicted, self._steps, self._tol,
-                      model.curvature, self.gradients, time.perf_counter() - begun)
+        """The choice, the same on all ranks."""
+        begun, net, gradients, why = time.perf_counter(), self._net, 0, ""
+        choice: Choice | None = None
+        if wanted(self._solver) == "auto" and net.n <= MANY:
+            x, count = minimizer(net, self._problem, np.asarray(net.mean(self._X0)))
+            gradient = self._gradient
+            batches = None if gradient is None else lambda k: lambda X: gradient(X, k)
+            self._model, gradients = linear_model(net, self._problem.grad, x, self._X0, batches, self._steps)
+            self.point, gradients = x, gradients + count
+            choice = self._on_root(lambda W: self._raced(W, gradients))
+            why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
+        elif net.n > MANY:
+            why = f"it takes at most {MANY} agents."
+        if choice is None:
+            smoothness = self._smoothness()
+            if wanted(self._solver) == "auto" and net.rank == 0:
+                warnings.warn(f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size', RuntimeWarning,
+                              stacklevel=3)
+            size = self._on_root(lambda W: safe(self._solver, W, smoothness))
+            choice = Choice(size, "safe", np.empty(0), np.empty(0), self._steps, self._tol, smoothness, gradients, 0.0, why)
+        return replace(choice, seconds=time.perf_counter() - begun)
 
     def smaller(self, choice: Choice) -> Choice:
         """At most half of a choice with which the run did not converge, checked in the linear model."""
-        size = choice.step_size / 2
-        if self.model is not None and choice.rule == "steps":
-            with closing(self._net.mixer(self._topology)) as plain:
-                size = self._checked(uncompressed(self._made, plain, self._X0.shape[1]), self.model, size, 512)
-        return replace(choice, step_size=size, note=f"{choice.step_size:.4g} did not converge")
+        def halved(W: Any) -> Choice:
+            size = choice.step_size / 2
+            if choice.rule == "steps" and self._model is not None:
+                size = self._checked(W, self._model, size, 512)
+            return replace(choice, step_size=size, note=f"{choice.step_size:.4g} did not converge")
+        return self._on_root(halved)
 
-    @property
-    def _exact(self) -> bool:
-        return bool(self._solver.exact) and not self._noisy and not self._varying
+    def _on_root(self, act: Callable[[Any], T]) -> T:
+        """The result of `act` on rank 0, with a mixer of all agents in this process, like that of the run but for its codec."""
+        result: Any = None
+        error: Exception | None = None
+        if self._net.rank == 0:
+            try:
+                with Network(self._net.n, comm=MPI.COMM_SELF) as alone, closing(alone.mixer(self._topology)) as plain:
+                    result = act(uncompressed(self._made, plain, self._X0.shape[1]))
+            except (ValueError, TypeError, RuntimeError) as caught:
+                error = caught
+        self._net.agree(error)
+        return cast("T", self._net._together.broadcast(result, 0, "the choice of a step size"))
 
-    def _linearize(self) -> LinearModel:
-        net, problem, gradient = self._net, self._problem, self._gradient
-        x, count = minimizer(net, problem, np.asarray(net.mean(self._X0)))
-        batches = None if gradient is None else lambda k: lambda X: gradient(X, k)
-        model = linear_model(net, problem.grad, x, self._X0, batches, self._steps)
-        self.model, self.gradients = model, count + int(model.gradients)
-        return model
+    def _raced(self, W: Any, gradients: int) -> Choice | None:
+        """The choice of the race; None if no step size converges."""
+        model = self._model
+        if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
+            return None
+        ranking = self._race(W, model)
+        if ranking is None:
+            return None
+        size = self._checked(W, model, ranking.size, ranking.steps) if self._exact else ranking.size
+        return Choice(size, "steps" if self._exact else "error", ranking.sizes, ranking.predicted, self._steps, self._tol,
+                      model.curvature, gradients, 0.0)
 
     def _race(self, W: Any, model: LinearModel) -> Ranking | None:
-        net, solver = self._net, self._solver
         octaves, notches, top = OCTAVES, NOTCHES, TOP
-        if solver.uses == "prox":
+        if self._solver.uses == "prox":
             octaves, notches, top = 2 * OCTAVES, 2, 64.0
         elif self._varying:
             octaves, top = 10, 16 * TOP
-        start, factor = noise(net, model), solver.step_size.factor if self._varying else _one
+        factor = self._solver.step_size.factor if self._varying else _one
         highest = int(np.floor(notches * np.log2(top / model.curvature)))
         for attempt in range(3):
             sizes = 2.0 ** (np.arange(highest, highest - octaves * notches - 1, -1) / notches)
-            stack = Stack(solver, factor, W, model, MORE * sizes, start)
             if self._exact:
-                ranking = fastest(net, stack, model, self._tol)
+                ranking = fastest(Stack(self._solver, factor, W, model, MORE * sizes, noise(model)), model, self._tol)
             else:
-                ranking = most_accurate(net, Stack(solver, factor, W, model, sizes, model.start), model, self._steps,
-                                        self._noisy, self._varying)
+                stack = Stack(self._solver, factor, W, model, sizes, model.start)
+                ranking = most_accurate(stack, model, self._steps, self._noisy, self._varying)
             ranking = replace(ranking, sizes=sizes)
             if ranking.best >= 0 and (attempt == 2 or ranking.best < len(sizes) - 1):
                 return ranking
@@ -228,41 +248,25 @@ class Search:
 
     def _checked(self, W: Any, model: LinearModel, size: float, steps: int) -> float:
         """`size`, or the next smaller one that is stable together with its neighbours."""
-        start = noise(self._net, model)
         for _ in range(12):
-            stack = Stack(self._solver, _one, W, model, size * np.array([MORE, 1.0, 1 / MORE]), start)
-            if stable(self._net, stack, model, steps).all():
+            stack = Stack(self._solver, _one, W, model, size * np.array([MORE, 1.0, 1 / MORE]), noise(model))
+            if stable(stack, model, steps).all():
                 break
             size *= 2.0 ** (-1 / NOTCHES)
         return size
 
-    def _safe(self, W: Any, begun: float, smoothness: float, note: str = "") -> Choice:
-        if note and self._net.rank == 0:
-            warnings.warn(f'step_size="auto": {note}; {name_of(self._solver)} runs with the safe step size', RuntimeWarning,
-                          stacklevel=5)
-        size = safe(self._net, self._solver, W, smoothness)
-        empty = np.empty(0)
-        return Choice(size, "safe", empty, empty, self._steps, self._tol, smoothness, self.gradients,
-                      time.perf_counter() - begun, note)
-
     def _smoothness(self) -> float:
-        """The largest smoothness constant of any agent, as the problem states it."""
-        largest, error = 0.0, None
+        """The largest smoothness constant of any agent, as the problem states it, or else from the linear model; collective."""
+        largest, error = -1.0, None
         try:
             largest = float(np.max(self._problem.smoothness, initial=0.0))
         except (AttributeError, ValueError) as caught:
             error = ValueError(f'step_size="safe": {caught}')
-        self._net.agree(error)
+        if self.point is None:
+            self._net.agree(error)
+        if self._model is not None and largest < 0:
+            largest = float(np.abs(np.nan_to_num(self._model.H[0])).sum(axis=(1, 2)).max())
         return max(self._net.comm.allgather(largest))
-
-    def _estimated(self, model: LinearModel) -> float:
-        """The smoothness constant that the problem states, or the largest curvature of an agent in the linear model."""
-        try:
-            return self._smoothness()
-        except ValueError:
-            with np.errstate(all="ignore"):
-                mine = np.abs(np.nan_to_num(model.H[0])).sum(axis=(1, 2)).max(initial=0.0)
-            return max(self._net.comm.allgather(float(mine)))
 
 
 def _one(k: int) -> float:

@@ -24,25 +24,19 @@ class LinearModel:
 
     Attributes
     ----------
-    H : array (s, m, r, r)
-        Curvatures of the local agents: one for the exact gradient, several (s > 1) for random draws of a stochastic one.
-    g : array (s, m, r)
-    start : array (m, r)
+    H : array (s, n, r, r)
+        Curvatures of all agents: one for the exact gradient, several (s > 1) for random draws of a stochastic one.
+    g : array (s, n, r)
+    start : array (n, r)
         The initial point of each agent, in coordinates.
     mean : array (r, r)
-        Average of the curvatures of all agents, on rank 0 only.
+        Average of the curvatures.
     size : float
         :math:`\|\hat x\|`
     curvature : float
         Largest eigenvalue of the average curvature.
     distance : float
         :math:`\sqrt{\sum_i \|x_i^0 - \hat x\|^2}` over all agents.
-    point : array (d,)
-        :math:`\hat x`
-    agents : range
-        The local agents.
-    gradients : int
-        Gradients evaluated for the model, of each agent.
     """
 
     H: np.ndarray
@@ -52,10 +46,12 @@ class LinearModel:
     size: float
     curvature: float
     distance: float
-    point: np.ndarray
-    agents: range
-    gradients: float
     _draws: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def n(self) -> int:
+        """The number of agents."""
+        return len(self.start)
 
     @property
     def r(self) -> int:
@@ -75,13 +71,12 @@ class LinearModel:
         return G.reshape(V.shape)
 
     def _drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """One of the draws for each local agent, independent of the ranks."""
+        """One of the draws for each agent."""
         block, place = divmod(k, 1024)
         if block not in self._draws:
             self._draws.clear()
-            self._draws[block] = np.array([np.random.default_rng([2, agent, block]).integers(len(self.H), size=1024)
-                                           for agent in self.agents], int).reshape(len(self.agents), 1024)
-        chosen, rows = self._draws[block][:, place], np.arange(len(self.agents))
+            self._draws[block] = np.random.default_rng([2, block]).integers(len(self.H), size=(1024, self.n))
+        chosen, rows = self._draws[block][place], np.arange(self.n)
         return self.H[chosen, rows], self.g[chosen, rows]
 
     def _prox(self, E: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -98,8 +93,8 @@ class LinearModel:
 
 
 def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batches: Callable[[int], Gradient] | None = None,
-                 steps: int = 0) -> LinearModel:
-    """The linear model at the point `x`; collective.
+                 steps: int = 0) -> tuple[LinearModel | None, int]:
+    """The linear model at the point `x`, on rank 0 (None on the others), and the gradients that it took; collective.
 
     Parameters
     ----------
@@ -137,26 +132,28 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         return (H + H.transpose(0, 2, 1)) / 2
 
     H, count = curvatures(grad, G), count + r
-    size = float(np.linalg.norm(x))
-    mean = _on_root(net, H.reshape(m, r * r), lambda stack: stack.mean(axis=0).reshape(r, r), np.empty((r, r)))
-    curvature = net.comm.bcast(float(np.linalg.eigvalsh(mean)[-1]) if net.rank == 0 and np.isfinite(mean).all() else np.nan)
-    away = X0 - at
-    distance = net.comm.bcast(_on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0))
-    g = G - net.mean(G)
+    away, g = X0 - at, G - net.mean(G)
+    distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
     if V is not None:
         g, away = g @ V, away @ V
     Hs, gs = H[None], g[None]
     if batches is not None:
         draws = int(np.clip(steps // (4 * (r + 1)), 4, min(DRAWS, max(4, ENTRIES * 8 // (net.n * r * r)))))
-        parts = []
+        drawn = []
         for k in range(draws):
             gradient = batches(k)
             base = gradient(at)
-            parts.append((curvatures(gradient, base), base if V is None else base @ V))
-        Hs, gs = np.stack([part[0] for part in parts]), np.stack([part[1] for part in parts])
+            drawn.append((curvatures(gradient, base), base if V is None else base @ V))
+        Hs, gs = np.stack([part[0] for part in drawn]), np.stack([part[1] for part in drawn])
         gs = gs - gs.mean(axis=0) + g
         count += draws * (r + 1)
-    return LinearModel(Hs, gs, away, mean, size, curvature, distance, x, net.agents, count)
+    parts = [net.gather(part) for part in (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), away)]
+    if net.rank > 0:
+        return None, count
+    Hs, gs, start = np.ascontiguousarray(np.moveaxis(parts[0], 1, 0)), np.ascontiguousarray(np.moveaxis(parts[1], 1, 0)), parts[2]
+    mean = Hs.mean(axis=(0, 1))
+    curvature = float(np.linalg.eigvalsh(mean)[-1]) if np.isfinite(mean).all() else np.nan
+    return LinearModel(Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance), count
 
 
 def _on_root(net: Any, rows: np.ndarray, act: Callable[[np.ndarray], Any], otherwise: Any) -> Any:

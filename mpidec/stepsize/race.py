@@ -1,4 +1,4 @@
-"""Race of step sizes: the solver's own steps on a linear model, one step size per column of one stack."""
+"""Race of step sizes: the solver's own steps on a linear model of all agents, one step size per column of one stack."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .linear import LinearModel
 MORE = 1.05                                         # the race is run with 5 % larger step sizes than those returned
 SHORTEST, ENOUGH, LONGEST = 32, 512, 2048           # steps
 HORIZON = 4096                                      # steps after which the error of methods with bias is extrapolated
+TRANSIENT = 1e4                                     # largest error on the way, in units of that at the start
 
 
 class Stack:
@@ -99,74 +100,50 @@ class Ranking:
         return float(self.sizes[self.best])
 
 
-def noise(net: Any, model: LinearModel) -> np.ndarray:
-    """A starting point that contains every mode: the initial point, and as much noise, the same on any number of ranks."""
-    Z = np.array([np.random.default_rng([1, agent]).standard_normal(model.r) for agent in net.agents]).reshape(net.m, model.r)
-    norm = net.comm.bcast(float(np.linalg.norm(stack)) if (stack := net.gather(Z)) is not None else 0.0)
-    size = model.distance or np.sqrt(net.n) * model.size or 1.0
-    return model.start + Z * (size / norm)
+def noise(model: LinearModel) -> np.ndarray:
+    """A starting point that contains every mode: the initial point, and as much noise."""
+    Z = np.random.default_rng(1).standard_normal(model.start.shape)
+    return np.asarray(model.start + Z * ((model.distance or np.sqrt(model.n) * model.size or 1.0) / np.linalg.norm(Z)))
 
 
-class _Judge:
-    """Sizes of the errors of all candidates, on rank 0."""
-
-    def __init__(self, net: Any, model: LinearModel):
-        self._net, self._model = net, model
-
-    def errors(self, stack: Stack) -> tuple[np.ndarray, np.ndarray] | None:
-        """On rank 0, the error of each candidate: as it is, and without the slow modes of the average."""
-        E = self._net.gather(stack.E)
-        if E is None:
-            return None
-        mean = E.mean(axis=0)
-        spread = ((E - mean) ** 2).sum(axis=(0, 1))
-        fast = ((self._model.mean @ mean) ** 2).sum(axis=0) / self._model.curvature**2
-        return np.sqrt(spread + len(E) * (mean**2).sum(axis=0)), np.sqrt(len(E) * fast + spread)
+def _errors(stack: Stack, model: LinearModel) -> tuple[np.ndarray, np.ndarray]:
+    """The error of each candidate: as it is, and without the slow modes of the average."""
+    E = stack.E
+    mean = E.mean(axis=0)
+    spread = ((E - mean) ** 2).sum(axis=(0, 1))
+    fast = ((model.mean @ mean) ** 2).sum(axis=0) / model.curvature**2
+    return np.sqrt(spread + len(E) * (mean**2).sum(axis=0)), np.sqrt(len(E) * fast + spread)
 
 
-def fastest(net: Any, stack: Stack, model: LinearModel, tol: float) -> Ranking:
-    """The step size with the least predicted number of steps to a relative error `tol`; collective."""
-    judge = _Judge(net, model)
+def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
+    """The step size with the least predicted number of steps to a relative error `tol`."""
     sizes = stack.sizes
     alive, strikes, predicted = np.arange(len(sizes)), np.zeros(len(sizes), int), np.full(len(sizes), np.inf)
-    goal = tol * np.sqrt(net.n) * (model.size or 1.0)
-    before = judge.errors(stack)
+    goal = tol * np.sqrt(model.n) * (model.size or 1.0)
+    before = _errors(stack, model)
     last, K = 0, SHORTEST
     while True:
         stack.run(K)
-        now, decision = judge.errors(stack), None
-        if now is not None and before is not None:
-            T = np.full(len(sizes), -np.inf)
-            for old, new in zip(before, now):
-                rate = np.log(old / new) / (K - last)
-                needed = np.where(rate > 0, K + np.log(new / goal) / rate, np.inf)
-                T[alive] = np.maximum(T[alive], needed[_places(stack, sizes, alive)])
-            T = np.where(np.isfinite(T), T, np.inf)
-            predicted[alive] = T[alive]
-            least = T[alive].min()
-            late = T[alive] > (2.5 if K <= 128 else 1.25) * least
-            strikes[alive] = np.where(late, strikes[alive] + 1, 0)
-            far = now[0][_places(stack, sizes, alive)]
-            far = ~(far <= 1e3 * np.nanmin(far))
-            left = alive[(strikes[alive] < 2) & ~far]
-            done = least <= max(K, 32 * K * (K >= ENOUGH)) or len(left) <= 1
-            decision = (left, bool(done and np.isfinite(least)) or K >= LONGEST or not len(left))
-        left, done = net.comm.bcast(decision)
-        if done:
-            break
-        if 0 < len(left) < len(alive):
-            kept = _places(stack, sizes, left)
-            if stack.keep(kept):
-                before = None if now is None else (now[0][kept], now[1][kept])
-            else:
-                before = now
-            alive = left
+        now, places = _errors(stack, model), _places(stack, sizes, alive)
+        T = np.full(len(alive), -np.inf)
+        for old, new in zip(before, now):
+            rate = np.log(old / new)[places] / (K - last)
+            T = np.maximum(T, np.where(rate > 0, K + np.log(new[places] / goal) / rate, np.inf))
+        T = predicted[alive] = np.where(np.isfinite(T), T, np.inf)
+        least = T.min()
+        patience = 2.5 if K <= 128 else 1.25
+        strikes[alive] = np.where(patience * least >= T, 0, strikes[alive] + 1)
+        near = now[0][places] <= 1e3 * np.nanmin(now[0][places])
+        left = alive[(strikes[alive] < 2) & near]
+        enough = least <= max(K, 32 * K * (K >= ENOUGH)) or len(left) <= 1
+        if (enough and np.isfinite(least)) or K >= LONGEST or not len(left):
+            return Ranking(sizes, predicted, int(np.argmin(predicted)) if np.isfinite(predicted).any() else -1, K)
+        if len(left) < len(alive):
+            kept, alive = _places(stack, sizes, left), left
+            before = (now[0][kept], now[1][kept]) if stack.keep(kept) else now
         else:
             before = now
         last, K = K, 2 * K
-    predicted = net.comm.bcast(predicted)
-    best = int(np.argmin(predicted)) if np.isfinite(predicted).any() else -1
-    return Ranking(sizes, predicted, best, K)
 
 
 def _places(stack: Stack, sizes: np.ndarray, alive: np.ndarray) -> np.ndarray:
@@ -174,26 +151,28 @@ def _places(stack: Stack, sizes: np.ndarray, alive: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.isin(stack.sizes, sizes[alive]))
 
 
-def most_accurate(net: Any, stack: Stack, model: LinearModel, steps: int, noisy: bool, decreasing: bool) -> Ranking:
-    """The step size with the least predicted relative error after `steps` steps; collective."""
-    judge, sizes = _Judge(net, model), stack.sizes
-    K = max(1, min(steps, HORIZON))
-    marks = np.unique(np.linspace(K / 2, K, 9 if noisy else 3).astype(int).clip(min=1))
-    found = []
-    for mark in marks:
+def most_accurate(stack: Stack, model: LinearModel, steps: int, noisy: bool, decreasing: bool) -> Ranking:
+    """The step size with the least predicted relative error after `steps` steps."""
+    sizes, K = stack.sizes, max(1, min(steps, HORIZON))
+    scale = np.sqrt(model.n) * (model.size or 1.0)
+    most = TRANSIENT * max(model.distance, scale)
+    errors, near = [], np.full(len(sizes), True)
+    for mark in [2**j for j in range(12) if 2**j < K / 2]:
+        stack.run(mark)
+        near[_places(stack, sizes, np.arange(len(sizes)))] = good = _errors(stack, model)[0] <= most
+        if good.any() and not good.all() and stack.keep(np.flatnonzero(good)):
+            near &= np.isin(sizes, stack.sizes)
+    for mark in np.unique(np.linspace(K / 2, K, 9 if noisy else 3).astype(int).clip(min=1)):
         stack.run(int(mark))
-        found.append(judge.errors(stack))
-    predicted = None
-    if net.rank == 0:
-        errors = np.array([one[0] for one in found if one is not None])
-        predicted = np.sqrt((errors**2).mean(axis=0)) if noisy else errors[-1].copy()
-        if steps > K and len(errors) >= 3 and not noisy:
-            predicted = (_power if decreasing else _geometric)(errors[0], errors[len(errors) // 2], errors[-1], K, steps)
-        predicted = np.where(np.isfinite(predicted), predicted, np.inf) / (np.sqrt(net.n) * (model.size or 1.0))
-    predicted = net.comm.bcast(predicted)
-    start = model.distance / (np.sqrt(net.n) * (model.size or 1.0))
+        errors.append(_errors(stack, model)[0])
+    found = np.sqrt((np.array(errors) ** 2).mean(axis=0)) if noisy else errors[-1]
+    if steps > K and not noisy:
+        found = (_power if decreasing else _geometric)(errors[0], errors[len(errors) // 2], errors[-1], K, steps)
+    predicted = np.full(len(sizes), np.inf)
+    predicted[np.isin(sizes, stack.sizes)] = np.where(np.isfinite(found), found, np.inf) / scale
+    predicted[~near] = np.inf
     best = int(np.argmin(predicted))
-    return Ranking(sizes, predicted, best if predicted[best] < max(100 * start, 1.0) else -1, K)
+    return Ranking(sizes, predicted, best if predicted[best] <= max(model.distance / scale, 1.0) else -1, K)
 
 
 def _power(first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, steps: int) -> np.ndarray:
@@ -209,14 +188,11 @@ def _geometric(first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, 
     return np.where(last < middle, limit + (last - limit) * ratio ** ((steps - K) / (K / 4)), last)
 
 
-def stable(net: Any, stack: Stack, model: LinearModel, steps: int) -> np.ndarray:
-    """Which step sizes do not grow in the last half of `steps` steps, apart from the slow modes; collective."""
-    judge = _Judge(net, model)
-    first = judge.errors(stack)
+def stable(stack: Stack, model: LinearModel, steps: int) -> np.ndarray:
+    """Which step sizes do not grow in the last half of `steps` steps, apart from the slow modes."""
+    first = _errors(stack, model)[0]
     stack.run(steps // 2)
-    middle = judge.errors(stack)
+    middle = _errors(stack, model)[1]
     stack.run(steps)
-    last, answer = judge.errors(stack), None
-    if first is not None and middle is not None and last is not None:
-        answer = (last[1] <= middle[1]) | (last[1] <= 10 * first[0])
-    return np.asarray(net.comm.bcast(answer))
+    last = _errors(stack, model)[1]
+    return np.asarray((last <= middle) | (last <= 10 * first))

@@ -29,15 +29,18 @@ def minimizer(net: Any, problem: Any, x0: np.ndarray) -> tuple[np.ndarray, int]:
         rows[:, 0], rows[:, 1:] = problem.value(at), problem.grad(at)
         return np.asarray(net.mean(rows))
 
+    def told(thing: Any) -> Any:
+        return net._together.broadcast(thing, 0, "the next point of L-BFGS")
+
     if net.rank > 0:
-        while (x := net.comm.bcast(None)) is not None:
+        while (x := told(None)) is not None:
             evaluate(x)
-        return net.comm.bcast(None)
+        return told(None)
     best, least, first, count = x0, np.inf, 0.0, 0
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, least, first, count
-        total = evaluate(net.comm.bcast(np.array(x)))
+        total = evaluate(told(np.array(x)))
         count += 1
         size = float(np.linalg.norm(total[1:]))
         first = size if count == 1 else first
@@ -55,5 +58,5 @@ def minimizer(net: Any, problem: Any, x0: np.ndarray) -> tuple[np.ndarray, int]:
     except _Enough:
         pass
     finally:
-        net.comm.bcast(None)
-    return net.comm.bcast((best, count))
+        told(None)
+    return told((best, count))

@@ -14,8 +14,8 @@ UNKNOWN = 0.25                                      # in units of 1 / L, where e
 MANY = 10_000                                       # agents from which on fewer step sizes and steps are tried
 
 
-def safe(net: Any, solver: Any, W: Any, smoothness: float) -> float:
-    """Half of the largest step size at which the solver is stable on quadratics of equal curvature; collective.
+def safe(solver: Any, W: Any, smoothness: float) -> float:
+    """Half of the largest step size at which the solver is stable on quadratics of equal curvature.
 
     The agents' functions have one curvature h, for several h from L / 1000 to L; the step sizes tried are 2 / L, and smaller by
     factors of sqrt(2).  Agents could agree on it by themselves: it takes the largest L of all agents, and nothing else of their
@@ -23,26 +23,26 @@ def safe(net: Any, solver: Any, W: Any, smoothness: float) -> float:
 
     Parameters
     ----------
-    net : Network
     solver : Solver
     W : mixer
+        Of all agents, in one process.
     smoothness : float
         Largest smoothness constant L of any agent.
     """
     if not smoothness > 0:
         return 1.0
-    few = net.n > MANY
+    few = W.n > MANY
     h = smoothness * np.geomspace(1e-3, 1, 2 if few else 6)
     sizes = 2 / smoothness * 0.5 ** (np.arange(6) if few else np.arange(0, 14, 0.5))
     r, steps = len(h), 64 if few else 512
-    start = np.array([np.random.default_rng([1, agent]).standard_normal(r) for agent in net.agents]).reshape(net.m, r)
-    H = np.broadcast_to(np.diag(h), (1, net.m, r, r))
-    model = LinearModel(H, np.zeros((1, net.m, r)), start, np.diag(h), 1.0, smoothness, 1.0, np.zeros(r), net.agents, 0)
+    start = np.random.default_rng(1).standard_normal((W.n, r))
+    H = np.broadcast_to(np.diag(h), (1, W.n, r, r))
+    model = LinearModel(H, np.zeros((1, W.n, r)), start, np.diag(h), 1.0, smoothness, 1.0)
     stack = Stack(solver, lambda k: 1.0, W, model, sizes, start)
     norms = []
     for until in (0, steps // 2, steps):
         stack.run(until)
-        norms.append(np.sqrt(net.sum((stack.E**2).sum(axis=1))))
+        norms.append(np.sqrt((stack.E**2).sum(axis=(0, 1))))
     good = (norms[2] <= 1.02 * norms[1]) | (norms[2] <= 1e-3 * norms[0])
     stable = np.flatnonzero([good[j:].all() for j in range(len(good))])
-    return float(net.comm.bcast(SPARE * sizes[stable[0]] if len(stable) else UNKNOWN / smoothness))
+    return float(SPARE * sizes[stable[0]] if len(stable) else UNKNOWN / smoothness)
