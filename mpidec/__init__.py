@@ -21,6 +21,7 @@ from .record import Record as Record
 from .solve import Outcome as Outcome
 from .solve import Result as Result
 from .solve import solve as solve
+from .tuning import tune as tune
 
 _LAZY = ("problems", "solvers", "topology")         # loaded on first use, so that jobs with many ranks start faster
 

@@ -11,10 +11,8 @@ import numpy as np
 
 from . import catalogue, problems
 from .config import Experiment, parameters
-from .stepsize import safe
 
 T = TypeVar("T")
-EDGE_BY_EDGE = ("relaysgd", "dsgd_ceca")
 REFUSALS = (ValueError, TypeError, OSError, MemoryError, ImportError, OverflowError)   # raised for invalid input
 
 
@@ -103,12 +101,25 @@ class Assembly:
                 W = W.compress(wanted.codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
             if wanted.accelerate is not None:
                 W = W.accelerate(wanted.accelerate, wanted.method or "chebyshev")
-            if self.experiment.solver.name in EDGE_BY_EDGE and (wanted.accelerate or getattr(W, "feedback", False)):
+            if self.solver.edgewise and (wanted.accelerate or getattr(W, "feedback", False)):
                 raise ValueError(f"{self.experiment.solver.name} sends a row of its own to each neighbour, which excludes "
                                  "acceleration and error feedback: use mixing.codec=blockwise8, or another solver")
         except REFUSALS as error:
             raise InputError(_message(error)) from error
         return W
+
+    def config(self, solver: Any) -> str:
+        """Return the experiment as TOML text, with the step size of `solver`, which the run has found."""
+        return self.with_step_size(getattr(solver, "step_size", None)).experiment.to_toml()
+
+    def with_step_size(self, step_size: Any) -> Assembly:
+        """Return the assembly with the step size that the run has found, as an experiment file states it."""
+        wanted = self.experiment.solver
+        if "step_size" not in wanted.options:
+            return self
+        value = float(step_size) if isinstance(step_size, (int, float)) else str(step_size)
+        solver = replace(wanted, options={**wanted.options, "step_size": value})
+        return replace(self, experiment=replace(self.experiment, solver=solver))
 
     def spectral_gap(self) -> float | None:
         """Return the spectral gap of the topology, or None if it is slow to compute or the schedule has no period."""
@@ -151,9 +162,8 @@ def build(experiment: Experiment, net: Any) -> Assembly:
 
     problem, oracle = agreed(net, local)
     solver_options = dict(experiment.solver.options)
-    if "step_size" not in solver_options and "step_size" in parameters(catalogue.solvers()[experiment.solver.name]):
-        largest = max(net.comm.allgather(float(problem.smoothness.max(initial=0.0))))
-        solver_options["step_size"] = on_root(net.comm, safe, experiment.solver.name, solver_options, topology, largest)
+    if "step_size" in parameters(catalogue.solvers()[experiment.solver.name]):
+        solver_options.setdefault("step_size", "auto")
     experiment = replace(experiment, problem=replace(experiment.problem, partition=partition),
                          solver=replace(experiment.solver, options=solver_options))
     solver = agreed(net, lambda: catalogue.solvers()[experiment.solver.name](**solver_options))

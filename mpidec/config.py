@@ -11,10 +11,12 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 from . import catalogue, values
+from .solvers.step_schedules import SCHEDULES, WORDS
+from .solvers.step_schedules import parsed as schedule
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -136,12 +138,10 @@ class Setting(NamedTuple):
 TABLES: dict[str, type] = {"problem": Problem, "solver": Solver, "topology": Topology, "mixing": Mixing, "run": Run}
 REQUIRES = {"feedback": "codec", "gamma": "codec", "method": "accelerate"}
 TOTAL_L2 = {"logistic": 16.0, "softmax": 16.0}      # l2 summed over all agents, so the solution does not depend on their number
-DEFAULT_GRAPH = {"extra": "symmetric_exponential", "exact_diffusion": "symmetric_exponential", "d2": "ring",
-                 "relaysgd": "binary_tree", "dsgd_ceca": "ceca"}
-TUNED = 1 / 400                                     # step size per agent of the default experiment: error 1e-8 in 370 steps
 POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "run.checkpoint", "problem.alpha", "problem.batch_size",
             "mixing.accelerate", "mixing.gamma"}
-NOT_NEGATIVE = {"run.seed", "problem.noise", "solver.step_size"}
+STEP_SIZE = "solver.step_size"
+NOT_NEGATIVE = {"run.seed", "problem.noise", STEP_SIZE}
 LARGEST, LARGEST_SEED = 2**63 - 1, 2**32 - 1
 
 
@@ -231,15 +231,13 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     for table in ("problem", "topology", "mixing"):
         if "seed" in accepted[table]:
             tables[table]["options"].setdefault("seed", run.get("seed", 0))
-    experiment = Experiment(**{table: TABLES[table](**content) for table, content in tables.items()})
-    if _is_default(experiment, agents):
-        tables["solver"]["options"]["step_size"] = TUNED * agents
-    return experiment
+    return Experiment(**{table: TABLES[table](**content) for table, content in tables.items()})
 
 
 def _default_graph(tables: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return the default topology of the solver or the mixing, or None if the general default suits them."""
-    return DEFAULT_GRAPH.get(tables["solver"]["name"]) or ("symmetric_exponential" if "accelerate" in tables["mixing"] else None)
+    """Return the default topology of the solver, or a symmetric one if the mixing is accelerated."""
+    graph = getattr(catalogue.solvers().get(tables["solver"]["name"]), "graph", None)
+    return "symmetric_exponential" if graph == "exponential" and "accelerate" in tables["mixing"] else graph
 
 
 def _mixing(table: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, inspect.Parameter]:
@@ -254,14 +252,6 @@ def _mixing(table: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, in
     known = parameters(codecs[codec]) if codec is not None else {}
     table["options"] = _options("mixing", codec or "mixing without a codec", given, known)
     return known
-
-
-def _is_default(experiment: Experiment, agents: int) -> bool:
-    """Return whether `experiment` is the default one, apart from the table ``[run]``."""
-    partition = experiment.problem.partition or "sorted"
-    default = Problem(data="breast_cancer", partition=partition, options={"l2": TOTAL_L2["logistic"] / agents})
-    return (replace(experiment.problem, partition=partition) == default and partition == "sorted"
-            and experiment.solver == Solver() and experiment.topology == Topology() and experiment.mixing == Mixing())
 
 
 def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -314,9 +304,19 @@ def _value(setting: Setting, hint: Any) -> Any:
             value = values.converted(candidate, hint)
         except (TypeError, ValueError):
             continue
+        if setting.key == STEP_SIZE and isinstance(value, str) and not _is_step_size(value):
+            continue
         if isinstance(value, str) or value is None or isinstance(value, tuple) or _in_range(setting.key, value):
             return value
     raise ConfigError(f"{setting.origin}: expected {_expected(hint, setting.key)}, got {values.shown(setting.value)}")
+
+
+def _is_step_size(text: str) -> bool:
+    """Return whether `text` is a word or a schedule that a solver takes as its step size."""
+    try:
+        return text in WORDS or bool(schedule(text))
+    except ValueError:
+        return False
 
 
 def _in_range(key: str, value: float) -> bool:
@@ -336,6 +336,9 @@ def _parsed(text: str) -> Any:
 def _expected(hint: Any, key: str = "") -> str:
     """Return the description of values of type `hint` for a message."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if key == STEP_SIZE:
+        return ('a non-negative number, "auto", "safe", or a schedule, such as "inverse(0.1)" or "cosine(auto, steps=2000)" '
+                f'({", ".join(SCHEDULES)})')
     if origin in values.UNIONS:
         return " or ".join(_expected(choice, key) for choice in arguments if values.settable(choice))
     if origin is Literal:

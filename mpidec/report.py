@@ -20,6 +20,9 @@ class Silent:
     def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         """Report that `step` of `steps` steps are done, with these metrics."""
 
+    def note(self, line: str) -> None:
+        """Show a line before the first step."""
+
     def close(self) -> None:
         """End the progress output and restore the terminal."""
 
@@ -33,6 +36,9 @@ class Lines(Silent):
         self.file = file or sys.stdout
         self.began = self.last = time.monotonic()
         self.start = self.printed = -1
+
+    def note(self, line: str) -> None:
+        print(line, file=self.file, flush=True)
 
     def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         if self.start < 0:
@@ -62,6 +68,12 @@ class Bar(Silent):
         self.rich = Progress(*columns, console=console, auto_refresh=False, transient=True)
         self.rich.start()
         self.task = self.rich.add_task("", total=None)
+
+    def note(self, line: str) -> None:
+        if self.rich is not None:
+            self.rich.console.print(line, highlight=False)
+        else:
+            print(line, file=self.file, flush=True)
 
     def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()

@@ -24,6 +24,7 @@ from .record import Record
 from .record import read as read_run
 from .runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
 from .solve import Result, solve
+from .tuning import tune
 
 STATUS = {"completed": 0, "stopped": 0, "diverged": 3, "interrupted": 130}
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -34,7 +35,7 @@ FLAGS = {
     "topology": ("topology.name", "T", "graph: exponential (default if the solver supports it), ring, ..."),
     "agents": ("run.agents", "N", f"number of agents (default: one per rank, or {config.AGENTS_ALONE} in a single process)"),
     "steps": ("run.steps", "K", f"number of steps (default: until error <= {config.STOP_ERROR:g}, at most {config.STEPS})"),
-    "step-size": ("solver.step_size", "A", "step size (default: a safe value computed from the problem's smoothness constant)"),
+    "step-size": ("solver.step_size", "A", "number, auto (default: the run finds it), safe (a bound), or a schedule: inverse(0.1)"),
     "seed": ("run.seed", "S", "seed of all random numbers (default: 0)"),
     "every": ("run.every", "E", "steps between two records (default: 10)"),
     "out": ("run.out", "FILE", "output file (default: run.h5)"),
@@ -51,7 +52,8 @@ examples:
 
 tables of an experiment file (flags override the file, and --set overrides flags):
   [problem]   name, data, standardize, partition = "iid" | "sorted" | "dirichlet" (alpha) | "blocks", batch_size, noise; l2, ...
-  [solver]    name; step_size, ...
+  [solver]    name; step_size = 0.1 | "auto" | "safe" | "inverse(0.1)" and other schedules of the step k: constant, inverse (1/k),
+              inverse_sqrt, step(0.1, ratio=0.5, every=1000), cosine(auto, steps=2000), warm_up(auto, 100, then=cosine), ...
   [topology]  name; weights, ...
   [mixing]    codec; fraction, ...; feedback, gamma; accelerate = 3, method = "chebyshev" | "fastmix"
   [run]       agents, steps, seed, every, out, stop_error, trajectory, checkpoint (seconds between checkpoints),
@@ -76,6 +78,8 @@ class Command(NamedTuple):
     resume: str | None = None
     quiet: bool = False
     text: str = ""
+    tune: bool = False
+    picture: str | None = None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -89,6 +93,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--set", metavar="table.key=value", action="append", default=[],
                         help="set any key of an experiment file")
     result.add_argument("--resume", metavar="run.h5", help="continue the run in this file; --steps may raise the number of steps")
+    result.add_argument("--tune", action="store_true", help="print the step sizes that auto compares, and its choice; do not run")
+    result.add_argument("-o", metavar="tune.png", dest="picture", help="with --tune: draw them, too")
     result.add_argument("--quiet", action="store_true", help="print warnings and errors only, no progress and no summary")
     result.add_argument("--list", action="store_true", help="list all problems, data sets, solvers, topologies and codecs")
     result.add_argument("--version", action="store_true", help="print the versions of mpidec and MPI")
@@ -124,8 +130,10 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
         if args.experiment:
             raise ConfigError(f"--resume continues the experiment in {args.resume}: omit {args.experiment}")
         return Command(resumed(args.resume, flags), args.resume, args.quiet)
+    if args.picture is not None and not args.tune:
+        raise ConfigError("-o is the picture of --tune; the output file of a run is --out")
     file = config.read_toml(args.experiment) if args.experiment else []
-    return Command(config.load([*file, *flags], ranks), quiet=args.quiet)
+    return Command(config.load([*file, *flags], ranks), quiet=args.quiet, tune=args.tune, picture=args.picture)
 
 
 def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
@@ -163,6 +171,8 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
             return 0
         with warnings_from_rank_0(comm.rank), sigterm_interrupts():
             warn_if_not_compiled(not _machine.uncompiled())
+            if command.tune:
+                return tuned(command.experiment, command.picture, comm)
             return run(command.experiment, command.resume, command.quiet, comm)
     except InputError as error:
         return report_error(comm, str(error), error.status)
@@ -181,11 +191,10 @@ def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intra
     wanted = experiment.run
     with Network(wanted.agents, comm) as net:
         made = assemble.build(experiment, net)
-        experiment = made.experiment
         shown = report.progress("none" if quiet or comm.rank else wanted.progress)
         stop = None if wanted.stop_error is None or made.x_star is None else {"error": wanted.stop_error}
         record = Record(wanted.out, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint,
-                        resume=resume is not None, config=experiment.to_toml())
+                        resume=resume is not None, config=made.config)
         try:
             result = solve(made.oracle, made.solver, made.topology, steps=wanted.steps, x0=made.x0, net=net,
                            seed=wanted.seed, record=record, every=wanted.every, stop=stop, progress=shown,
@@ -194,13 +203,32 @@ def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intra
             raise InputError(str(error), 1 if error.errno in FULL else 2) from error
         finally:
             shown.close()
+        made = made.with_step_size(result.step_size)
         if comm.rank == 0:
             if result.outcome == "diverged":
                 print(f"mpidec.run: diverged at step {result.steps}: use a step size smaller than "
-                      f"{getattr(made.solver, 'step_size', 0):.3g}", file=sys.stderr, flush=True)
+                      f"{getattr(result, 'step_size', 0)}", file=sys.stderr, flush=True)
             if not quiet:
                 print(summary(made, result, comm.size), flush=True)
     return STATUS[str(result.outcome)]
+
+
+def tuned(experiment: Experiment, picture: str | None, comm: MPI.Intracomm) -> int:
+    """Print the step sizes that "auto" compares for an experiment, and draw them; return the exit status."""
+    wanted = experiment.run
+    with Network(wanted.agents, comm) as net:
+        made = assemble.build(experiment, net)
+        tol = {} if wanted.stop_error is None else {"tol": wanted.stop_error}
+        choice = assemble.agreed(net, lambda: tune(made.oracle, made.solver, made.topology, steps=wanted.steps, x0=made.x0, net=net,
+                                                   seed=wanted.seed, mixing=made.mixing, **tol))
+
+        def show() -> None:
+            print(choice, flush=True)
+            if picture is not None:
+                choice.plot().savefig(picture, dpi=200)
+                print(picture, flush=True)
+        on_root(comm, show)
+    return 0
 
 
 def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
@@ -222,6 +250,7 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
                     + (f", spectral gap {gap:.4g}" if gap is not None else ""),
         **_mixing(made.experiment.mixing),
         "solver": f"{made.experiment.solver.name}{report.options(made.experiment.solver.options)}",
+        **({"step size": result.choice.line()} if result.choice is not None else {}),
         "steps": f"{result.steps} of {wanted.steps}",
         "outcome": outcome,
     }

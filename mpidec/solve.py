@@ -23,6 +23,9 @@ from .mixing.operator import Operator, StepOperator
 from .record.recorder import Record, Recorder
 from .runtime.decisions import Control
 from .runtime.launch import library
+from .solvers.base import at_step
+from .stepsize import Choice, Guard, Retry, Search, chosen, wanted
+from .stepsize.guard import ATTEMPTS
 
 Stop = Mapping[str, float] | Callable[[Mapping[str, float]], bool]
 Progress = Callable[[int, int, Mapping[str, float]], None]
@@ -57,6 +60,10 @@ class Result:
     metrics : dict of arrays
         One entry per record: `step`, `time` (s), `rounds`, `bytes`, `consensus`, and, if the problem provides them,
         `gradient_norm`, `objective` and `error`.
+    step_size : float, callable or None
+        The step size of the run: the number that "auto" or "safe" became, or the schedule starting there.
+    choice : Choice or None
+        The search for it; None if a number was given, or read from the file of a resumed run.
     """
 
     X: np.ndarray
@@ -64,6 +71,8 @@ class Result:
     outcome: Outcome
     steps: int
     metrics: dict[str, np.ndarray] = field(repr=False)
+    step_size: Any = None
+    choice: Choice | None = field(default=None, repr=False)
 
 
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
@@ -78,6 +87,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         The functions of the local agents, such as `mpidec.problems.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi])`, or an
         oracle that wraps them, such as `MiniBatch(problem, 32)`.  None for a solver that uses no gradients (`x0` is then required).
     solver : Solver
+        With a step size that is a number; "auto" (the default), found before the first step (see Notes), or "safe"; or a function
+        of the step k, such as the schedule `mpidec.solvers.InverseSqrt()`.
     topology : Topology or Schedule
         The graph, or sequence of graphs, of the n agents.
     steps : int
@@ -121,6 +132,12 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
 
     NumPy allocates large temporaries in the memory of `Network.memory`, where mixing needs no copies.
 
+    `step_size="auto"` races step sizes in a linear model of the gradients at an estimate of the minimizer, through the solver's own
+    steps: the fastest one for exact methods, and the one of least error after `steps` steps for methods with bias, for schedules
+    and for random gradients.  The search sums over all agents, which a study may do; `step_size="safe"` is a bound that needs only
+    the largest smoothness constant.  The choice is `Result.step_size`, and `Result.choice` has the table.  A run that does not
+    converge with it begins again with half of it, with a `RuntimeWarning`.
+
     A checkpoint contains the state of the solver, the counters, and the memory of a mixer with error feedback: a resumed run is
     bit-identical to an uninterrupted one, on any number of ranks.  A checkpoint without that memory (written by an earlier version)
     is resumed with zero memory and a `RuntimeWarning`; the run then converges along another path.
@@ -139,7 +156,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
             net = stack.enter_context(Network(topology.n))
         error: Exception | None = None
         try:
-            answer, problem = _answer(problem, solver, net, seed)
+            oracle, (_, problem) = problem, _answer(problem, solver, net, seed)
             steps, every, seed = _integer("steps", steps, 0), _integer("every", every, 1), _integer("seed", seed, 0)
             X = _rows(x0, problem, net)
             with warnings.catch_warnings():
@@ -150,13 +167,40 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         except (ValueError, TypeError) as caught:
             error = caught
         net.agree(error)
-        plain = stack.enter_context(_closing(net.mixer(topology)))
-        mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
+        record = Record(record) if isinstance(record, (str, os.PathLike)) else record
         stack.enter_context(_one_blas_thread())
         stack.enter_context(net.memory())
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
-        run = _Run(net, problem, solver, mixer, answer, steps, every, reached, _progress(progress))
-        return run(X, Record(record) if isinstance(record, (str, os.PathLike)) else record, seed)
+        search, choice = None, None
+        if wanted(solver) is not None and record is not None and record.resume:
+            solver = chosen(solver, _recorded_step_size(net, record))
+        asked = solver
+        for attempt in range(ATTEMPTS + 1):
+            with _closing(net.mixer(topology)) as plain:
+                mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
+                if search is None and wanted(solver) is not None:
+                    tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
+                    search = Search(net, problem, oracle, solver, topology, mixer, X, steps, seed, tol)
+                    choice = search()
+                    note = print if progress is True else getattr(progress, "note", None)
+                    if note is not None and net.rank == 0:
+                        note(f"step size {choice.line()}")
+                guard = None
+                if search is not None and choice is not None:
+                    solver = chosen(asked, choice.step_size)
+                    if search.point is not None and attempt < ATTEMPTS:
+                        guard = Guard(net, search.point, X, choice, steps)
+                answer = _answer(oracle, solver, net, seed)[0]
+                run = _Run(net, problem, solver, mixer, answer, steps, every, reached, _progress(progress), guard, choice)
+                try:
+                    return run(X, record, seed)
+                except Retry as retry:
+                    smaller = search.smaller(choice)                                                # type: ignore[union-attr, arg-type]
+                    if net.rank == 0:
+                        warnings.warn(f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "  # type: ignore[union-attr]
+                                      f"({retry}): the run begins again with {smaller.step_size:.4g}", RuntimeWarning, stacklevel=2)
+                    choice = smaller
+        raise RuntimeError("unreachable")
 
 
 class _Run:
@@ -164,16 +208,18 @@ class _Run:
 
     def __init__(self, net: Network, problem: Any, solver: Any, mixer: Operator[StepOperator],
                  answer: Callable[[np.ndarray, int], Any], steps: int, every: int,
-                 reached: Callable[[Mapping[str, float]], bool], progress: Progress | None):
+                 reached: Callable[[Mapping[str, float]], bool], progress: Progress | None, guard: Guard | None = None,
+                 choice: Choice | None = None):
         self.net, self.solver, self.mixer, self.answer = net, solver, mixer, answer
         self.steps, self.every, self.reached, self.progress = steps, every, reached, progress
+        self.guard, self.choice = guard, choice
         self.measure = Metrics(net, problem)
         self.rows: list[list[float]] = []
         self.recorder: Recorder | None = None
         self._elapsed = 0.0
 
     def __call__(self, X: np.ndarray, record: Record | None, seed: int) -> Result:
-        first, s = 0, self.solver.init(X, self.mixer.at(0))
+        first, s = 0, at_step(self.solver, 0).init(X, self.mixer.at(0))
         if record is not None:
             self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
         try:
@@ -196,7 +242,7 @@ class _Run:
         columns = np.array(self.rows).reshape(-1, len(self.measure.names)).T
         metrics = {name: column.astype(np.int64) if name in ("step", "rounds", "bytes") else column
                    for name, column in zip(self.measure.names, columns)}
-        return Result(s.X, self.net.mean(s.X), outcome, k, metrics)
+        return Result(s.X, self.net.mean(s.X), outcome, k, metrics, getattr(self.solver, "step_size", None), self.choice)
 
     def _resume(self, recorder: Recorder[Any], record: Record, seed: int) -> tuple[int, Any]:
         """Load the last checkpoint; return its step and state, and restore the memory and the counters of the mixer."""
@@ -219,10 +265,16 @@ class _Run:
         stopped = (first == 0 or first >= steps) and self._record(first, s)
         k = first
         step = self.net._keeping(solver.step) if solver.keeps_rows else solver.step
+        varying, guard = callable(getattr(solver, "step_size", None)), self.guard
         while not stopped and k < steps:
+            if varying:
+                step = at_step(solver, k).step
+                step = self.net._keeping(step) if solver.keeps_rows else step
             s = step(s, answer(solver.point(s), k), mixer.at(k))
             k += 1
             control.watch(k, s.X)
+            if guard is not None and guard.due(k):
+                guard.check(k, s.X)
             recording = k % every == 0 or k == steps
             if not (recording or control.due(k)):
                 continue
@@ -230,6 +282,8 @@ class _Run:
             if decision.failed:
                 self.net.agree(self.recorder.error if self.recorder else None)
             if decision.diverged is not None:
+                if guard is not None:
+                    raise Retry(f"the iterates are not finite after {decision.diverged} steps")
                 return s, decision.diverged, Outcome.DIVERGED
             if recording or decision.interrupted:
                 stopped = self._record(k, s)
@@ -264,9 +318,27 @@ class _Run:
     def _meta(self, record: Record, seed: int) -> dict[str, Any]:
         from ._version import __version__
         described = (f"# from mpidec.solve: {self.solver!r} over {self.mixer.topology!r}, {self.steps} steps, every {self.every}\n")
-        return {"mpidec": __version__, "config": record.config or described, "seed": seed, "agents": self.net.n,
+        config = record.config(self.solver) if callable(record.config) else record.config
+        return {"mpidec": __version__, "config": config or described, "seed": seed, "agents": self.net.n,
                 "ranks": self.net.size, "mpi": library(),
-                "created": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+                "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                **({} if self.choice is None else {"step_size": self.choice.step_size})}
+
+
+def _recorded_step_size(net: Network, record: Record) -> float:
+    """The step size that the run in the file has chosen."""
+    size = 0.0
+    error: Exception | None = None
+    if net.rank == 0:
+        try:
+            from .record import read
+            size = float(read(record.path).attributes["step_size"])
+        except KeyError:
+            error = ValueError(f"{record.path}: its step size was given as a number: resume with the same number")
+        except (OSError, ValueError) as caught:
+            error = caught
+    net.agree(error)
+    return float(net.comm.bcast(size))
 
 
 def _made(mixing: Callable[[Mixer], Operator[StepOperator]], mixer: Mixer, net: Network) -> Operator[StepOperator]:
@@ -293,7 +365,7 @@ def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callabl
     if solver.uses == "prox":
         if not hasattr(problem, "prox"):
             raise ValueError(f"{type(solver).__name__} needs problem.prox, which {type(problem).__name__} does not have")
-        return lambda V, k: problem.prox(V, solver.step_size), problem
+        return lambda V, k: problem.prox(V, at_step(solver, k).step_size), problem
     if hasattr(oracle, "start"):
         return oracle.start(net.agents, _integer("seed", seed, 0)), problem
     return lambda X, k: problem.grad(X), problem

@@ -5,7 +5,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Union
 
 UNIONS, LISTS = (Union, types.UnionType), (tuple, list, Sequence)
@@ -50,7 +50,8 @@ def settable(hint: Any) -> bool:
     """Return whether values of the type `hint` can be written in TOML."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in UNIONS:
-        return all(settable(choice) for choice in arguments if choice is not type(None))
+        return all(settable(choice) for choice in arguments
+                   if choice is not type(None) and typing.get_origin(choice) is not Callable)
     if origin in LISTS:
         return bool(arguments) and settable(arguments[0])
     return origin is Literal or hint in (int, float, str, bool)

@@ -85,12 +85,20 @@ def test_the_default_experiment():
     assert command_of(["--agents", "7"], 5).experiment.run.agents == 7
 
 
-def test_the_tuned_step_size_is_that_of_the_default_experiment_alone():
-    assert "step_size" in load([]).solver.options
-    assert "step_size" in command_of(["--solver=gradient_tracking", "--steps=9", "--agents=4"], 1).experiment.solver.options
-    for argv in (["--topology", "ring"], ["--set", "problem.l2=3"], ["--set", "problem.partition=iid"], ["--data=digits"],
-                 ["--set=solver.variant=diging"], ["--set=topology.weights=metropolis"], ["--problem=huber"], ["--solver=dgd"]):
-        assert "step_size" not in command_of(argv, 1).experiment.solver.options, argv
+def test_the_default_graph_is_that_of_the_solver_class():
+    for name, solver in catalogue.solvers().items():
+        assert command_of(["--solver", name], 1).experiment.topology.name == solver.graph
+    assert command_of(["--set", "mixing.accelerate=3"], 1).experiment.topology.name == "symmetric_exponential"
+    assert "step_size" not in load([]).solver.options
+
+
+@pytest.mark.parametrize("text", ["auto", "safe", "inverse", "inverse(0.1, delay=10)", "step(0.1, 0.5, every=100)",
+                                  "cosine(auto, steps=2000)", "warm_up(auto, 100, then=cosine(steps=50))", "0.25"])
+def test_step_sizes_are_numbers_words_and_schedules(text):
+    for argv in (["--step-size", text], ["--set", f"solver.step_size={text}"]):
+        experiment = command_of(argv, 1).experiment
+        assert str(experiment.solver.options["step_size"]) == text
+        assert load(read_toml(text=experiment.to_toml())) == experiment
 
 
 def test_steps_said_are_taken():
@@ -143,6 +151,9 @@ def test_text_is_toml_whatever_the_strings(tmp_path):
     (["--steps", "1.5"], ["--steps", "positive integer"]),
     (["--agents", "-4"], ["--agents", "positive integer"]),
     (["--step-size", "nan"], ["--step-size", "number"]),
+    (["--step-size", "fast"], ["--step-size", "non-negative number", "auto", "safe", "inverse(0.1)", "'fast'"]),
+    (["--step-size", "inverse(-1)"], ["--step-size", "inverse(0.1)"]),
+    (["-o", "tune.png"], ["-o", "--tune"]),
     (["--seed", "-1"], ["--seed", "non-negative integer"]),
     (["--seed", str(2**32)], ["--seed"]),
     (["--set", "problem.partition=dirichelt"], ["problem.partition", "dirichlet"]),

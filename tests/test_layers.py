@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "mpidec"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Layer: (what it may import of mpidec, what it may import of others beside the standard library and numpy).
-# The rows stand in the order of the layers, but for the last four: each imports only what stands above it.
+# The rows stand in the order of the layers, but for the last five: each imports only what stands above it.
 LAYERS = {
     "_streams": ((), ()),
     "topology": ((), ("scipy", "networkx")),
@@ -31,11 +31,13 @@ LAYERS = {
                ("mpi4py", "scipy", "torch", "cupy")),
     "rma": (("_streams", "topology", "arrays", "kernels", "runtime", "checks", "transport", "mixing"), ("mpi4py", "scipy")),
     "solvers": (("kernels",), ()),
+    "stepsize": (("_streams", "topology", "arrays", "kernels", "runtime", "checks", "transport", "mixing", "solvers"),
+                 ("mpi4py", "scipy", "matplotlib")),
     "record": ((), ("scipy", "h5py")),
     "optim": (("topology", "runtime", "mixing", "solvers"), ("scipy", "torch")),
     "plot": (("record",), ("h5py", "matplotlib")),
 }
-ORDER = [name for name in LAYERS if name not in ("solvers", "record", "optim", "plot")]
+ORDER = [name for name in LAYERS if name not in ("solvers", "stepsize", "record", "optim", "plot")]
 MPI = {name for name, (_, others) in LAYERS.items() if "mpi4py" in others} | {"_selftest"}
 LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
 ENTRY_POINTS = {"run", "bench", "doctor"}                   # they may import anything; nothing imports them

@@ -11,7 +11,7 @@ from .weighted import _kernel
 _LEAST = 1 << 12                                    # numbers from which on one pass pays
 
 
-def descend(X: Any, step_size: float, G: Any) -> Any:
+def descend(X: Any, step_size: Any, G: Any) -> Any:
     r"""The rows :math:`X - \alpha G`, of the kind and dtype of `X`.
 
     Computed as :math:`-\alpha G + X`, each operation rounded separately: the same bits on every way.
@@ -20,8 +20,8 @@ def descend(X: Any, step_size: float, G: Any) -> Any:
     ----------
     X, G : array (m, ...)
         NumPy, PyTorch or CuPy.
-    step_size : float
-        :math:`\alpha`
+    step_size : float or array (...)
+        :math:`\alpha`; an array of NumPy holds one number per column.
 
     Examples
     --------
@@ -29,7 +29,9 @@ def descend(X: Any, step_size: float, G: Any) -> Any:
     >>> descend(np.array([[1., 2.]]), 0.5, np.array([[2., 2.]]))
     array([[0., 1.]])
     """
-    a = -float(step_size)
+    if type(step_size) is np.ndarray:
+        return _columns(X, step_size, G)
+    a = -_number(step_size, G)
     if _kernel is not None and type(X) is np.ndarray and type(G) is np.ndarray and X.size >= _LEAST and X.dtype.char in "df" \
             and X.dtype == G.dtype and X.shape == G.shape and X.dtype.isnative and _plain(X) and _plain(G):
         out = np.empty_like(X)
@@ -40,6 +42,22 @@ def descend(X: Any, step_size: float, G: Any) -> Any:
         T += X                                      # in the memory of the product
         return T
     return T + X
+
+
+def _columns(X: np.ndarray, step_size: np.ndarray, G: Any) -> Any:
+    T = -step_size.astype(X.dtype, copy=False) * G
+    T += X
+    return T
+
+
+def _number(step_size: Any, G: Any) -> float:
+    try:
+        return float(step_size)
+    except (TypeError, ValueError):
+        if isinstance(G, (int, float)) and G == 0:  # consensus
+            return 0.0
+        raise ValueError(f"step_size is {step_size!r}, expected a number at each step: only solve() and mpidec.tune() "
+                         "find one") from None
 
 
 def _plain(X: np.ndarray) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -31,8 +31,9 @@ class Record:
         Intervals at which the file is brought up to date, and at which a state to resume from is stored.
     resume : bool
         Continue the run in `path` from its last checkpoint; later records are dropped and recorded again.
-    config : str
-        TOML text that reruns the experiment.
+    config : str or callable
+        TOML text that reruns the experiment, or a function `config(solver)` that returns it for the solver of the run, whose step
+        size has been found.
 
     Examples
     --------
@@ -45,7 +46,7 @@ class Record:
     flush_seconds: float = 2.0
     checkpoint_seconds: float = 30.0
     resume: bool = False
-    config: str = ""
+    config: str | Callable[[Any], str] = ""
 
 
 class Recorder(Generic[State]):

@@ -12,6 +12,13 @@ from .primal_dual import ExactDiffusion as ExactDiffusion
 from .push import PushDIGing as PushDIGing
 from .push import PushSum as PushSum
 from .relay import RelaySGD as RelaySGD
+from .step_schedules import Constant as Constant
+from .step_schedules import Cosine as Cosine
+from .step_schedules import Inverse as Inverse
+from .step_schedules import InverseSqrt as InverseSqrt
+from .step_schedules import StepDecay as StepDecay
+from .step_schedules import StepSchedule as StepSchedule
+from .step_schedules import WarmUp as WarmUp
 
 CATALOGUE: dict[str, type[Solver]] = {
     "consensus": Consensus, "dgd": DGD, "diffusion": Diffusion, "extra": EXTRA, "exact_diffusion": ExactDiffusion, "d2": D2,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Any, ClassVar
 
 import numpy as np
+
+from .step_schedules import WORDS, parsed
 
 _LARGE = 1500                                       # agents up to which the spectrum is computed for a warning
 
@@ -38,12 +41,29 @@ class Solver:
         Whether rows handed to `W` are never changed afterwards, neither by `step` nor by the gradient at `point(s)`.  Where
         a solver declares this, `solve` need not wait until the neighbours have read the rows.  All solvers of this package
         declare it; the default is False.
+    exact : bool
+        Whether the iterates of all agents converge to the minimizer with a constant step size.  `step_size="auto"` is the fastest
+        step size of an exact method, and otherwise the one of least error after the steps of the run.
+    graph : str
+        Name of the default topology, on the command line.
+    edgewise : bool
+        Whether the solver sends a row of its own to each neighbour (`W.exchange`), which excludes mixers with acceleration or
+        error feedback.
+
+    Notes
+    -----
+    `step_size` is a number; "auto" or "safe", which `solve` replaces by a number; or a function of the step k, such as a schedule
+    of `mpidec.solvers`, with which `solve` makes the solver of each step.  `init` and `step` meet numbers only, or an array with
+    one step size per column: `solve` tries many step sizes at once, as columns of one stack.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("doubly",)
     uses: ClassVar[str] = "gradient"
     per_edge: ClassVar[tuple[str, ...]] = ()
     keeps_rows: ClassVar[bool] = False
+    exact: ClassVar[bool] = True
+    graph: ClassVar[str] = "symmetric_exponential"
+    edgewise: ClassVar[bool] = False
     step_size: Any
 
     def __post_init__(self) -> None:
@@ -97,17 +117,46 @@ def name_of(solver: Any) -> str:
     return type(solver).__name__
 
 
+def with_step_size(solver: Any, step_size: Any) -> Any:
+    """The same solver with another step size: a number, a function of k, or an array with one number per column.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> with_step_size(mpidec.solvers.EXTRA(), 0.5)
+    EXTRA(step_size=0.5)
+    """
+    return dataclasses.replace(solver, step_size=step_size)
+
+
+def at_step(solver: Any, k: int) -> Any:
+    """The solver of step k, whose step size is a number."""
+    return dataclasses.replace(solver, step_size=solver.step_size(k)) if callable(solver.step_size) else solver
+
+
 def positive_step(solver: Any, zero: bool = True) -> None:
-    """Check that `solver.step_size` is a finite number >= 0, or > 0 unless `zero`.
+    """Check `solver.step_size`, and convert the text of a schedule.
+
+    It is a finite number >= 0 (> 0 unless `zero`) or an array of such, "auto", "safe", or a function of the step k.
 
     Raises
     ------
     ValueError
     """
     step = solver.step_size
-    number = isinstance(step, (int, float, np.number)) and not isinstance(step, bool)
-    if not number or not np.isfinite(step) or step < 0 or (step == 0 and not zero):
-        raise ValueError(f"{name_of(solver)}: step_size is {step!r}, expected a finite number {'>=' if zero else '>'} 0")
+    if callable(step) or (isinstance(step, str) and step in WORDS):
+        return
+    if isinstance(step, str):
+        try:
+            object.__setattr__(solver, "step_size", parsed(step))
+        except ValueError as error:
+            raise ValueError(f'{name_of(solver)}: step_size is {step!r}, expected a finite number >= 0, "auto", "safe", or a '
+                             f"schedule: {error}") from None
+        return
+    number = isinstance(step, (int, float, np.number, np.ndarray)) and not isinstance(step, bool)
+    if not number or not np.isfinite(step).all() or np.any(step < 0) or (np.any(step == 0) and not zero):
+        raise ValueError(f'{name_of(solver)}: step_size is {step!r}, expected a finite number {">=" if zero else ">"} 0, "auto", '
+                         '"safe", or a function of the step')
 
 
 def one_of(solver: Any, field: str, choices: tuple[str, ...]) -> None:

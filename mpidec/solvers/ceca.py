@@ -9,6 +9,7 @@ import numpy as np
 
 from ..kernels.descent import descend
 from .base import Solver, name_of
+from .step_schedules import StepSize
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,10 @@ class DSGDCECA(Solver):
     """
 
     keeps_rows: ClassVar = True
-    step_size: float
+    edgewise: ClassVar = True
+    exact: ClassVar = False
+    graph: ClassVar = "ceca"
+    step_size: StepSize = "auto"
 
     class State(NamedTuple):
         X: np.ndarray

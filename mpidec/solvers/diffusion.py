@@ -9,6 +9,7 @@ import numpy as np
 
 from ..kernels.descent import descend
 from .base import Solver, one_of
+from .step_schedules import StepSize
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Consensus(Solver):
     kinds: ClassVar = ("doubly", "row")
     uses: ClassVar = "nothing"
     keeps_rows: ClassVar = True
+    graph: ClassVar = "exponential"
     step_size = 0.0
 
     class State(NamedTuple):
@@ -89,7 +91,9 @@ class DGD(Solver):
     """
 
     keeps_rows: ClassVar = True
-    step_size: float
+    exact: ClassVar = False
+    graph: ClassVar = "exponential"
+    step_size: StepSize = "auto"
     order: str = "atc"
 
     class State(NamedTuple):

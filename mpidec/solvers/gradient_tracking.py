@@ -9,6 +9,7 @@ import numpy as np
 
 from ..kernels.descent import descend
 from .base import Solver, one_of, zeros
+from .step_schedules import StepSize
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class GradientTracking(Solver):
     """
 
     keeps_rows: ClassVar = True
-    step_size: float
+    graph: ClassVar = "exponential"
+    step_size: StepSize = "auto"
     variant: str = "atc"
 
     class State(NamedTuple):                         # atc: X^k, Y^{k-1}, the gradient at X^{k-1}, k

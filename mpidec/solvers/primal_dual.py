@@ -9,6 +9,7 @@ import numpy as np
 
 from ..kernels.descent import descend
 from .base import Solver, warn_unless_stable, zeros
+from .step_schedules import StepSize
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class EXTRA(Solver):
     """
 
     keeps_rows: ClassVar = True
-    step_size: float
+    step_size: StepSize = "auto"
 
     class State(NamedTuple):
         X: np.ndarray
@@ -97,7 +98,7 @@ class ExactDiffusion(Solver):
     """
 
     keeps_rows: ClassVar = True
-    step_size: float
+    step_size: StepSize = "auto"
 
     class State(NamedTuple):
         X: np.ndarray
@@ -148,7 +149,8 @@ class D2(Solver):
     """
 
     keeps_rows: ClassVar = True
-    step_size: float
+    graph: ClassVar = "ring"
+    step_size: StepSize = "auto"
 
     class State(NamedTuple):
         X: np.ndarray

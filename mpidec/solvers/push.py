@@ -9,6 +9,7 @@ import numpy as np
 
 from ..kernels.descent import descend
 from .base import Solver, zeros
+from .step_schedules import StepSize
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class PushSum(Solver):
     >>> W = np.array([[0.5, 0, 0.5], [0.5, 0.5, 0], [0, 0.5, 0.5]])
     >>> with mpidec.Network(3) as net:
     ...     mix = net.mixer(mpidec.topology.from_weights(W))
-    ...     s = PushSum().init(np.array([[3.], [0.], [0.]]))
+    ...     s = PushSum(0.0).init(np.array([[3.], [0.], [0.]]))
     ...     for k in range(60):
-    ...         s = PushSum().step(s, 0, mix.at(k))
+    ...         s = PushSum(0.0).step(s, 0, mix.at(k))
     >>> s.X.round(9).ravel().tolist()
     [1.0, 1.0, 1.0]
 
@@ -53,7 +54,9 @@ class PushSum(Solver):
 
     kinds: ClassVar = ("doubly", "column")
     keeps_rows: ClassVar = True
-    step_size: float = 0.0
+    exact: ClassVar = False
+    graph: ClassVar = "exponential"
+    step_size: StepSize = "auto"
 
     class State(NamedTuple):
         X: np.ndarray
@@ -104,7 +107,8 @@ class PushDIGing(Solver):
 
     kinds: ClassVar = ("doubly", "column")
     keeps_rows: ClassVar = True
-    step_size: float
+    graph: ClassVar = "exponential"
+    step_size: StepSize = "auto"
 
     class State(NamedTuple):
         X: np.ndarray

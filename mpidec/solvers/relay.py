@@ -9,6 +9,7 @@ import numpy as np
 
 from ..kernels.descent import descend
 from .base import Solver, name_of, one_of, zeros
+from .step_schedules import StepSize
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class RelaySGD(Solver):
     kinds: ClassVar = ("doubly", "row", "column")
     per_edge: ClassVar = ("M",)
     keeps_rows: ClassVar = True
-    step_size: float
+    edgewise: ClassVar = True
+    graph: ClassVar = "binary_tree"
+    step_size: StepSize = "auto"
     relay: str = "model"
     missing: str = "initial"
 
@@ -81,13 +84,17 @@ class RelaySGD(Solver):
         one_of(self, "relay", ("model", "gradient"))
         one_of(self, "missing", ("initial", "current", "count", "own"))
 
+    @property
+    def exact(self) -> bool:                         # type: ignore[override]
+        return self.relay == "model"
+
     def init(self, X: np.ndarray, W: Any = None) -> State:
         if W is None:
             raise ValueError(f"{name_of(self)} keeps a message for each edge: init(X, W) needs the operator W")
         return self.State(X, X, zeros(X, W.in_edges, X.shape[1] + 1))
 
     def step(self, s: State, G: np.ndarray, W: Any) -> State:
-        V = descend(s.X, self.step_size, G) if self.relay == "model" else -float(self.step_size) * G
+        V = descend(s.X, self.step_size, G) if self.relay == "model" else descend(zeros(G, *G.shape), self.step_size, G)
         V1 = _with_count(V)
         M = W.exchange(W.to_edges(V1 + W.sum_edges(s.M)) - s.M)
         sums = V1 + W.sum_edges(M)

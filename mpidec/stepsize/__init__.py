@@ -1,0 +1,8 @@
+"""Step sizes that a run finds itself: "auto", the fastest (or most accurate) one in a linear model, and "safe", a bound."""
+
+from .choice import Choice as Choice
+from .choice import Search as Search
+from .choice import chosen as chosen
+from .choice import wanted as wanted
+from .guard import Guard as Guard
+from .guard import Retry as Retry

@@ -1,0 +1,273 @@
+"""Choice of a step size before a run."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from ..mixing.accelerated import Accelerated
+from ..mixing.compressed import Compressed
+from ..mixing.network import Network
+from ..solvers.base import name_of, with_step_size
+from ..solvers.step_schedules import WORDS, StepSchedule
+from .linear import LinearModel, linear_model
+from .race import MORE, Ranking, Stack, fastest, most_accurate, noise, stable
+from .reference import minimizer
+from .safe import MANY, safe
+
+T = TypeVar("T")
+TOLERANCE = 1e-6
+OCTAVES, NOTCHES = 6, 4                             # range of a race, and step sizes in a factor of 2
+TOP = 2.4                                           # largest step size of a race, in units of 1 / curvature
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Step size that a search has chosen; `print(choice)` shows the table of those it tried.
+
+    Attributes
+    ----------
+    step_size : float
+        The choice; the start value, if the step size is a schedule.
+    rule : {"steps", "error", "safe"}
+        What was compared: predicted steps to a relative error of `tol`; predicted relative error after `steps` steps; or nothing,
+        `step_size` being the safe bound.
+    tried : array
+        The step sizes of the race, from the largest to the smallest; empty for "safe".
+    predicted : array
+        Predicted steps or errors of these; inf for a step size with which the method does not converge.
+    steps : int
+        Steps of the run.
+    tol : float
+    curvature : float
+        Largest eigenvalue of the agents' average Hessian at the estimated minimizer.
+    gradients : int
+        Gradients that the search evaluated, of each agent.
+    seconds : float
+        Duration of the search.
+    note : str
+        What else there is to know; empty if nothing.
+    """
+
+    step_size: float
+    rule: str
+    tried: np.ndarray = field(repr=False)
+    predicted: np.ndarray = field(repr=False)
+    steps: int
+    tol: float
+    curvature: float
+    gradients: int
+    seconds: float
+    note: str = ""
+
+    @property
+    def expected(self) -> float:
+        """The predicted steps or error of the choice."""
+        near = np.flatnonzero(np.isclose(self.tried, self.step_size, rtol=1e-9))
+        return float(self.predicted[near[0]]) if len(near) else np.inf
+
+    def line(self) -> str:
+        """The choice as one line: `0.0403 (auto: error 1e-06 expected in 372 steps; 31 gradients, 0.12 s)`."""
+        if self.rule == "safe":
+            return f"{self.step_size:.4g} (safe bound)" + (f"; {self.note}" if self.note else "")
+        if self.rule == "steps":
+            what = f"error {self.tol:.0e} expected in {self.expected:.0f} steps" if np.isfinite(self.expected) else "no prediction"
+            if np.isfinite(self.expected) and self.expected > self.steps:
+                what += f", more than the {self.steps} of the run"
+        else:
+            what = f"error {self.expected:.2g} expected after {self.steps} steps"
+        return (f"{self.step_size:.4g} (auto: {what}; search: {self.gradients} gradients, {self.seconds:.2g} s)"
+                + (f"; {self.note}" if self.note else ""))
+
+    def __str__(self) -> str:
+        title = f"steps to error {self.tol:.0e}" if self.rule == "steps" else f"error after {self.steps} steps"
+        rows = [f"{'step size':>12}  predicted {title}"] if len(self.tried) else []
+        for a, value in zip(self.tried, self.predicted):
+            shown = "does not converge" if not np.isfinite(value) else f"{value:.0f}" if self.rule == "steps" else f"{value:.3g}"
+            rows.append(f"{a:12.5g}  {shown}" + ("  <- chosen" if np.isclose(a, self.step_size, rtol=1e-9) else ""))
+        return "\n".join([*rows, f"step size {self.line()}"])
+
+    def plot(self) -> Any:
+        """A matplotlib figure of the predictions against the step sizes; `choice.plot().savefig("tune.png")` writes it."""
+        from matplotlib.figure import Figure
+        figure = Figure(figsize=(4.8, 3.2), layout="constrained")
+        panel = figure.subplots()
+        finite = np.isfinite(self.predicted)
+        panel.loglog(self.tried[finite], self.predicted[finite], "o-", markersize=3, color="#0072B2")
+        for k, a in enumerate(self.tried[~finite]):
+            panel.axvline(a, color="0.85", linewidth=1, zorder=0, label="does not converge" if k == 0 else None)
+        panel.axvline(self.step_size, color="#D55E00", linestyle="--", linewidth=1, label=f"chosen: {self.step_size:.3g}")
+        panel.set_xlabel("step size")
+        panel.set_ylabel(f"predicted steps to error {self.tol:.0e}" if self.rule == "steps" else
+                         f"predicted error after {self.steps} steps")
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.legend(frameon=False)
+        return figure
+
+
+def wanted(solver: Any) -> str | None:
+    """The word "auto" or "safe" in the step size of a solver, or in the start of its schedule; None for a number."""
+    step = getattr(solver, "step_size", None)
+    word = step.start if isinstance(step, StepSchedule) else step
+    return word if isinstance(word, str) and word in WORDS else None
+
+
+def chosen(solver: Any, size: float) -> Any:
+    """The solver with the chosen step size, or with its schedule starting there."""
+    step = solver.step_size
+    return with_step_size(solver, step.starting_at(size) if isinstance(step, StepSchedule) else size)
+
+
+def uncompressed(made: Any, plain: Any, d: int) -> Any:
+    """The mixer `made` without its codec, from `plain`: with the same acceleration, and the same gamma for rows of `d` entries."""
+    if isinstance(made, Accelerated):
+        return uncompressed(made.W, plain, d).accelerate(made.K, made.method)
+    if isinstance(made, Compressed) and (gamma := made.gamma(d)) < 1:
+        return plain.compress("identity", feedback=False, gamma=gamma)
+    return plain
+
+
+class Search:
+    """Search for the step size of one run; collective.
+
+    Parameters
+    ----------
+    net : Network
+    problem, oracle
+        The local agents' functions; an oracle of random gradients, or None.
+    solver : Solver
+        With the step size "auto" or "safe".
+    topology : Topology or Schedule
+    mixer : mixer
+        The mixer of the run.
+    X0 : array (m, d)
+        The initial points of the local agents.
+    steps : int
+        Steps of the run.
+    seed : int
+        Seed of the oracle.
+    tol : float
+        Relative error to which steps are counted.
+    """
+
+    def __init__(self, net: Any, problem: Any, oracle: Any, solver: Any, topology: Any, mixer: Any, X0: np.ndarray, steps: int,
+                 seed: int, tol: float):
+        self._net, self._problem, self._solver, self._topology, self._made = net, problem, solver, topology, mixer
+        self._X0, self._steps, self._tol = X0, steps, min(tol, TOLERANCE)
+        self._noisy = oracle is not None and hasattr(oracle, "start") and type(oracle).__name__ != "Full"
+        self._gradient = oracle.start(net.agents, seed) if self._noisy else None
+        self._varying = isinstance(solver.step_size, StepSchedule)
+        self._exact = bool(solver.exact) and not self._noisy and not self._varying
+        self._model: LinearModel | None = None       # on rank 0
+        self.point: np.ndarray | None = None
+
+    def __call__(self) -> Choice:
+        """The choice, the same on all ranks."""
+        begun, net, gradients, why = time.perf_counter(), self._net, 0, ""
+        choice: Choice | None = None
+        if wanted(self._solver) == "auto" and net.n <= MANY:
+            x, count = minimizer(net, self._problem, np.asarray(net.mean(self._X0)))
+            gradient = self._gradient
+            batches = None if gradient is None else lambda k: lambda X: gradient(X, k)
+            self._model, gradients = linear_model(net, self._problem.grad, x, self._X0, batches, self._steps)
+            self.point, gradients = x, gradients + count
+            choice = self._on_root(lambda W: self._raced(W, gradients))
+            why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
+        elif net.n > MANY:
+            why = f"it takes at most {MANY} agents."
+        if choice is None:
+            smoothness = self._smoothness()
+            if wanted(self._solver) == "auto" and net.rank == 0:
+                warnings.warn(f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size', RuntimeWarning,
+                              stacklevel=3)
+            size = self._on_root(lambda W: safe(self._solver, W, smoothness))
+            choice = Choice(size, "safe", np.empty(0), np.empty(0), self._steps, self._tol, smoothness, gradients, 0.0, why)
+        return replace(choice, seconds=time.perf_counter() - begun)
+
+    def smaller(self, choice: Choice) -> Choice:
+        """At most half of a choice with which the run did not converge, checked in the linear model."""
+        def halved(W: Any) -> Choice:
+            size = choice.step_size / 2
+            if choice.rule == "steps" and self._model is not None:
+                size = self._checked(W, self._model, size, 512)
+            return replace(choice, step_size=size, note=f"{choice.step_size:.4g} did not converge")
+        return self._on_root(halved)
+
+    def _on_root(self, act: Callable[[Any], T]) -> T:
+        """The result of `act` on rank 0, with a mixer of all agents in this process, like that of the run but for its codec."""
+        result: Any = None
+        error: Exception | None = None
+        if self._net.rank == 0:
+            try:
+                with Network(self._net.n, comm=MPI.COMM_SELF) as alone, closing(alone.mixer(self._topology)) as plain:
+                    result = act(uncompressed(self._made, plain, self._X0.shape[1]))
+            except (ValueError, TypeError, RuntimeError) as caught:
+                error = caught
+        self._net.agree(error)
+        return cast("T", self._net._together.broadcast(result, 0, "the choice of a step size"))
+
+    def _raced(self, W: Any, gradients: int) -> Choice | None:
+        """The choice of the race; None if no step size converges."""
+        model = self._model
+        if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
+            return None
+        ranking = self._race(W, model)
+        if ranking is None:
+            return None
+        size = self._checked(W, model, ranking.size, ranking.steps) if self._exact else ranking.size
+        return Choice(size, "steps" if self._exact else "error", ranking.sizes, ranking.predicted, self._steps, self._tol,
+                      model.curvature, gradients, 0.0)
+
+    def _race(self, W: Any, model: LinearModel) -> Ranking | None:
+        octaves, notches, top = OCTAVES, NOTCHES, TOP
+        if self._solver.uses == "prox":
+            octaves, notches, top = 2 * OCTAVES, 2, 64.0
+        elif self._varying:
+            octaves, top = 10, 16 * TOP
+        factor = self._solver.step_size.factor if self._varying else _one
+        highest = int(np.floor(notches * np.log2(top / model.curvature)))
+        for attempt in range(3):
+            sizes = 2.0 ** (np.arange(highest, highest - octaves * notches - 1, -1) / notches)
+            if self._exact:
+                ranking = fastest(Stack(self._solver, factor, W, model, MORE * sizes, noise(model)), model, self._tol)
+            else:
+                stack = Stack(self._solver, factor, W, model, sizes, model.start)
+                ranking = most_accurate(stack, model, self._steps, self._noisy, self._varying)
+            ranking = replace(ranking, sizes=sizes)
+            if ranking.best >= 0 and (attempt == 2 or ranking.best < len(sizes) - 1):
+                return ranking
+            highest -= octaves * notches
+        return ranking if ranking.best >= 0 else None
+
+    def _checked(self, W: Any, model: LinearModel, size: float, steps: int) -> float:
+        """`size`, or the next smaller one that is stable together with its neighbours."""
+        for _ in range(12):
+            stack = Stack(self._solver, _one, W, model, size * np.array([MORE, 1.0, 1 / MORE]), noise(model))
+            if stable(stack, model, steps).all():
+                break
+            size *= 2.0 ** (-1 / NOTCHES)
+        return size
+
+    def _smoothness(self) -> float:
+        """The largest smoothness constant of any agent, as the problem states it, or else from the linear model; collective."""
+        largest, error = -1.0, None
+        try:
+            largest = float(np.max(self._problem.smoothness, initial=0.0))
+        except (AttributeError, ValueError) as caught:
+            error = ValueError(f'step_size="safe": {caught}')
+        if self.point is None:
+            self._net.agree(error)
+        if self._model is not None and largest < 0:
+            largest = float(np.abs(np.nan_to_num(self._model.H[0])).sum(axis=(1, 2)).max())
+        return max(self._net.comm.allgather(largest))
+
+
+def _one(k: int) -> float:
+    return 1.0

@@ -1,0 +1,59 @@
+"""Guard of a run with a step size from the linear model, which may not hold far from the minimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .choice import Choice
+
+ATTEMPTS = 6
+EXPLOSION = 1e6
+
+
+class Retry(Exception):
+    """The run does not converge: begin again, with a smaller step size; raised on every rank."""
+
+
+class Guard:
+    """Checks of the distance to the estimated minimizer, at few steps of a run.
+
+    Parameters
+    ----------
+    net : Network
+    point : array (d,)
+        The estimated minimizer.
+    X0 : array (m, d)
+        The initial points of the local agents.
+    choice : Choice
+    steps : int
+        Steps of the run.
+    """
+
+    def __init__(self, net: Any, point: np.ndarray, X0: np.ndarray, choice: Choice, steps: int):
+        self._net, self._point = net, point
+        start, scale = self._distance(X0), np.sqrt(net.n) * (float(np.linalg.norm(point)) or 1.0)
+        self._far, self._near = EXPLOSION * max(start, scale), max(start, 1e-3 * scale)
+        half = choice.expected / 2
+        self._half = max(32, int(half)) if choice.rule == "steps" and half <= steps else 0
+        self._marks = {2**j for j in range(5, 40) if 2**j <= steps} | ({self._half} if self._half else set())
+
+    def due(self, k: int) -> bool:
+        """Whether there is a check after step `k`."""
+        return k in self._marks
+
+    def check(self, k: int, X: np.ndarray) -> None:
+        """Check the iterates after step `k`; collective.
+
+        Raises
+        ------
+        Retry
+            If they have exploded, or are no closer to the minimizer than at the start when half of the way should be made.
+        """
+        distance = self._distance(X)
+        if not distance <= self._far or (k == self._half and not distance < self._near):
+            raise Retry(f"distance {distance:.2g} from the minimizer after {k} steps")
+
+    def _distance(self, X: np.ndarray) -> float:
+        return float(np.sqrt(self._net.sum(((X - self._point) ** 2).sum(axis=1, keepdims=True))[0]))

@@ -1,0 +1,226 @@
+"""Linear model of all agents' gradients at one point, in few dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+ENTRIES = 2**17                                     # largest n r^2, all entries of all agents' curvatures
+LARGEST = 100                                       # largest r
+KRYLOV, LOCAL, AGENTS = 24, 8, 32                   # Lanczos vectors of the average; of an agent; agents whose top vector is added
+STACK = 2 * 10**7                                   # largest n d for which rows of all agents are gathered
+DRAWS = 16                                          # mini-batches per agent
+
+Gradient = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    r"""Gradients :math:`\nabla f_i(\hat x + V e) \approx V (H_i e + g_i)`, with the :math:`g_i` centred: e = 0 is the optimum.
+
+    Attributes
+    ----------
+    H : array (s, n, r, r)
+        Curvatures of all agents: one for the exact gradient, several (s > 1) for random draws of a stochastic one.
+    g : array (s, n, r)
+    start : array (n, r)
+        The initial point of each agent, in coordinates.
+    mean : array (r, r)
+        Average of the curvatures.
+    size : float
+        :math:`\|\hat x\|`
+    curvature : float
+        Largest eigenvalue of the average curvature.
+    distance : float
+        :math:`\sqrt{\sum_i \|x_i^0 - \hat x\|^2}` over all agents.
+    """
+
+    H: np.ndarray
+    g: np.ndarray
+    start: np.ndarray
+    mean: np.ndarray
+    size: float
+    curvature: float
+    distance: float
+    _draws: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def n(self) -> int:
+        """The number of agents."""
+        return len(self.start)
+
+    @property
+    def r(self) -> int:
+        """The number of dimensions."""
+        return int(self.start.shape[1])
+
+    def answer(self, uses: str, V: np.ndarray, sizes: np.ndarray, k: int) -> np.ndarray | None:
+        """What a solver uses at the rows `V`, one column per candidate and coordinate: gradients, proximal points, or nothing."""
+        E = V.reshape(len(V), self.r, -1)
+        if uses == "nothing":
+            return None
+        if uses == "prox":
+            return self._prox(E, sizes).reshape(V.shape)
+        H, g = (self.H[0], self.g[0]) if len(self.H) == 1 else self._drawn(k)
+        G = H @ E
+        G += g[:, :, None]
+        return G.reshape(V.shape)
+
+    def _drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """One of the draws for each agent."""
+        block, place = divmod(k, 1024)
+        if block not in self._draws:
+            self._draws.clear()
+            self._draws[block] = np.random.default_rng([2, block]).integers(len(self.H), size=(1024, self.n))
+        chosen, rows = self._draws[block][place], np.arange(self.n)
+        return self.H[chosen, rows], self.g[chosen, rows]
+
+    def _prox(self, E: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        values, Q = self._spectra
+        T = Q.transpose(0, 2, 1) @ (E / sizes - self.g[0][:, :, None])
+        T /= values[:, :, None] + 1 / sizes
+        result: np.ndarray = Q @ T
+        return result
+
+    @cached_property
+    def _spectra(self) -> tuple[np.ndarray, np.ndarray]:
+        values, Q = np.linalg.eigh(self.H[0])
+        return values.clip(min=0.0), Q
+
+
+def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batches: Callable[[int], Gradient] | None = None,
+                 steps: int = 0) -> tuple[LinearModel | None, int]:
+    """The linear model at the point `x`, on rank 0 (None on the others), and the gradients that it took; collective.
+
+    Parameters
+    ----------
+    net : Network
+    grad : callable
+        `grad(X)`: the exact gradients, (m, d) -> (m, d).
+    x : array (d,)
+    X0 : array (m, d)
+        The initial points of the local agents.
+    batches : callable, optional
+        `batches(k)`: the function that evaluates the random draw k of a stochastic gradient.
+    steps : int
+        Steps of the run; few steps make few draws.
+
+    Notes
+    -----
+    Up to 100 dimensions (fewer with many agents: n r^2 <= 2^17), all curvatures are full, from d + 1 gradients.  Otherwise they are
+    projected on r dimensions: Lanczos vectors of the average curvature, from the initial point on; the top vector of the agents of
+    largest curvature; and the agents' gradients.
+    """
+    m, d = X0.shape
+    at = np.tile(x, (m, 1))
+    G = grad(at)
+    most = max(2, min(LARGEST, int((ENTRIES / net.n) ** 0.5)))
+    h = 1e-6 * max(float(np.linalg.norm(x)), 1e-3)
+    V, count = (None, 1) if d <= most else _basis(net, lambda rows: (grad(at + h * rows) - G) / h, G, X0 - at, most)
+    r = d if V is None else V.shape[1]
+
+    def curvatures(gradient: Gradient, base: np.ndarray) -> np.ndarray:
+        H = np.empty((m, r, r))
+        for j in range(r):
+            direction = np.eye(1, d, j)[0] if V is None else V[:, j]
+            column = (gradient(at + h * direction) - base) / h
+            H[:, :, j] = column if V is None else column @ V
+        return (H + H.transpose(0, 2, 1)) / 2
+
+    H, count = curvatures(grad, G), count + r
+    away, g = X0 - at, G - net.mean(G)
+    distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
+    if V is not None:
+        g, away = g @ V, away @ V
+    Hs, gs = H[None], g[None]
+    if batches is not None:
+        draws = int(np.clip(steps // (4 * (r + 1)), 4, min(DRAWS, max(4, ENTRIES * 8 // (net.n * r * r)))))
+        drawn = []
+        for k in range(draws):
+            gradient = batches(k)
+            base = gradient(at)
+            drawn.append((curvatures(gradient, base), base if V is None else base @ V))
+        Hs, gs = np.stack([part[0] for part in drawn]), np.stack([part[1] for part in drawn])
+        gs = gs - gs.mean(axis=0) + g
+        count += draws * (r + 1)
+    parts = [net.gather(part) for part in (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), away)]
+    if net.rank > 0:
+        return None, count
+    Hs, gs, start = np.ascontiguousarray(np.moveaxis(parts[0], 1, 0)), np.ascontiguousarray(np.moveaxis(parts[1], 1, 0)), parts[2]
+    mean = Hs.mean(axis=(0, 1))
+    curvature = float(np.linalg.eigvalsh(mean)[-1]) if np.isfinite(mean).all() else np.nan
+    return LinearModel(Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance), count
+
+
+def _on_root(net: Any, rows: np.ndarray, act: Callable[[np.ndarray], Any], otherwise: Any) -> Any:
+    """The result of `act` on the rows of all agents on rank 0, and `otherwise` on the others."""
+    stack = net.gather(rows)
+    return otherwise if stack is None else act(stack)
+
+
+def _basis(net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+    """An orthonormal basis (d, r), r <= `most`, and the number of gradients that it took."""
+    m, d = G.shape
+    length = min(KRYLOV, max(2, most // 2), d)
+    v = net.mean(away)
+    vectors: list[np.ndarray] = []
+    for _ in range(length):                         # Lanczos with full orthogonalization
+        for u in vectors * 2:
+            v = v - u * (u @ v)
+        norm = float(np.linalg.norm(v))
+        if not norm > 0 or not np.isfinite(norm):
+            v = np.random.default_rng(len(vectors)).standard_normal(d)
+            for u in vectors * 2:
+                v = v - u * (u @ v)
+            norm = float(np.linalg.norm(v))
+        vectors.append(v / norm)
+        v = net.mean(product(np.tile(vectors[-1], (m, 1))))
+    parts = [np.array(vectors)]
+    count = length + 1
+    if net.n * d <= STACK:
+        curvature, top = _top_vectors(net, product, m, d)
+        count += LOCAL
+        chosen = _on_root(net, np.hstack([curvature[:, None], top]), _largest, None)
+        gradients = _on_root(net, G, _principal, None)
+        parts += [part for part in (chosen, gradients) if part is not None]
+    made = None
+    if net.rank == 0:
+        rows = [row for part in parts[1:] for row in part]
+        rest = np.array(rows).reshape(-1, d)
+        rest = rest - (rest @ parts[0].T) @ parts[0]
+        _, s, Vt = np.linalg.svd(rest, full_matrices=False)
+        made = np.ascontiguousarray(np.linalg.qr(np.vstack([parts[0], Vt[s > 1e-6]])[:most].T)[0])
+    return net.comm.bcast(made), count
+
+
+def _largest(stack: np.ndarray) -> np.ndarray:
+    return stack[np.argsort(-stack[:, 0], kind="stable")[:AGENTS], 1:]
+
+
+def _principal(G: np.ndarray) -> np.ndarray:
+    G = G - G.mean(axis=0)
+    _, s, Vt = np.linalg.svd(G, full_matrices=False)
+    return Vt[s > 1e-6 * max(float(s[0]), 1e-300)][:AGENTS]
+
+
+def _top_vectors(net: Any, product: Gradient, m: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """The largest curvature of each local agent, and its direction, after a few Lanczos steps of its own."""
+    start = np.random.default_rng(3).standard_normal(d)
+    v = np.tile(start / np.linalg.norm(start), (m, 1))
+    basis, images = [], []
+    for _ in range(min(LOCAL, d)):
+        basis.append(v)
+        images.append(product(v))
+        v = images[-1]
+        for u in basis * 2:
+            v = v - u * (u * v).sum(axis=1)[:, None]
+        v = v / np.maximum(np.linalg.norm(v, axis=1), 1e-300)[:, None]
+    Q, P = np.stack(basis, axis=1), np.stack(images, axis=1)            # (m, l, d)
+    T = np.nan_to_num(Q @ P.transpose(0, 2, 1))
+    values, S = np.linalg.eigh((T + T.transpose(0, 2, 1)) / 2)
+    top = (Q.transpose(0, 2, 1) @ S[:, :, -1:])[:, :, 0]
+    return values[:, -1], top

@@ -1,0 +1,304 @@
+"""Step sizes: the race against scans and single runs, the guard, schedules, and what a file keeps of them."""
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import stepsizes
+from mpi4py import MPI
+
+import mpidec
+from mpidec import problems as P
+from mpidec import record
+from mpidec import solvers as S
+from mpidec import topology as T
+from mpidec.solvers.base import at_step, with_step_size
+from mpidec.solvers.step_schedules import SCHEDULES, parsed
+
+D = 4
+ALL = [(S.GradientTracking(), T.ring), (S.GradientTracking(variant="semi-atc"), T.exponential),
+       (S.GradientTracking(variant="diging"), T.one_peer_exponential), (S.EXTRA(), T.ring), (S.ExactDiffusion(), T.grid),
+       (S.D2(), T.star), (S.PushDIGing(), T.exponential),
+       (S.RelaySGD(), T.chain), (S.RelaySGD(relay="gradient"), T.binary_tree), (S.DGD(), T.ring),
+       (S.DGD(order="cta"), T.one_peer_exponential), (S.DGD(order="awc"), T.ring), (S.Diffusion(), T.exponential),
+       (S.PushSum(), T.exponential), (S.DSGDCECA(), T.ceca)]
+EXACT = [case for case in ALL if case[0].exact]
+
+
+def label(case):
+    return repr(case) if isinstance(case, S.Solver) else getattr(case, "__name__", None)
+
+
+def data(n, seed=0, p=6):
+    rng = np.random.default_rng([seed, n])
+    A, b = rng.standard_normal((n, p, D)) / np.sqrt(p), rng.standard_normal((n, p))
+    return A, b, np.linalg.lstsq(A.reshape(-1, D), b.reshape(-1), rcond=None)[0]
+
+
+def squares(net, **options):
+    A, b, _ = data(net.n)
+    return P.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi], **options)
+
+
+@dataclass(frozen=True)
+class Tracking(S.Solver):
+    """Gradient tracking as the documentation writes it."""
+
+    step_size: Any = "auto"
+
+    class State(NamedTuple):
+        X: np.ndarray
+        WY: np.ndarray
+        G: np.ndarray
+
+    def init(self, X, W=None):
+        return self.State(X, np.zeros_like(X), np.zeros_like(X))
+
+    def step(self, s, G, W):
+        Y = s.WY + G - s.G
+        X, WY = W([s.X - self.step_size * Y, Y])
+        return self.State(X, WY, G)
+
+
+@dataclass(frozen=True)
+class PEXTRA(S.Solver):
+    """A method with proximal steps."""
+
+    step_size: Any = "auto"
+    uses = "prox"
+
+    class State(NamedTuple):
+        X: np.ndarray
+        WX: np.ndarray
+        D: np.ndarray
+
+    def init(self, X, W):
+        return self.State(X, W(X), np.zeros_like(X))
+
+    def point(self, s):
+        return s.WX - s.D
+
+    def step(self, s, X, W):
+        return self.State(X, W.next(X), s.D + (s.X - s.WX) / 2)
+
+
+@pytest.mark.parametrize("solver, graph", [*ALL, (Tracking(), T.ring)], ids=label)
+def test_columns_of_one_stack_are_single_runs(solver, graph):
+    n, sizes = 6, np.array([0.03, 0.1, 0.2])
+    rng = np.random.default_rng(1)
+    X0, C, B = (rng.standard_normal((n, D)) for _ in range(3))
+    with mpidec.Network(n) as net:
+        W, own = net.mixer(graph(n)), slice(net.lo, net.hi)
+
+        def final(solver, repeat):
+            X, C_, B_ = (np.repeat(Z[own], repeat, axis=1) for Z in (X0, C**2, B))
+            s = solver.init(X, W.at(0))
+            for k in range(20):
+                s = solver.step(s, C_ * (solver.point(s) - B_), W.at(k))
+            return s.X.reshape(net.m, D, repeat)
+
+        stack = final(with_step_size(solver, np.tile(sizes, D)), 3)
+        for j, size in enumerate(sizes):
+            np.testing.assert_allclose(stack[:, :, j], final(with_step_size(solver, size), 1)[:, :, 0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("solver, graph", [*ALL, (Tracking(), T.ring), (PEXTRA(), T.ring)], ids=label)
+@pytest.mark.filterwarnings("ignore:.*unstable")
+def test_auto_has_the_same_bits_on_any_number_of_ranks(solver, graph):
+    n = 6
+    with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
+        ours, one = (mpidec.solve(squares(a), solver, graph(n), steps=300, net=a, every=300) for a in (net, alone))
+        assert ours.step_size == one.step_size == ours.choice.step_size > 0
+        assert ours.choice.predicted.tolist() == one.choice.predicted.tolist()
+        np.testing.assert_array_equal(ours.x, one.x)
+        if solver.exact:
+            np.testing.assert_allclose(ours.x, data(n)[2], rtol=1e-6)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("case, n, graph, method", [
+    ("wine", 6, "ring", "gt"), ("wine", 16, "one_peer", "gt"), ("wine", 6, "ring", "ed"), ("breast_cancer", 6, "exponential", "gt"),
+    ("synthetic", 16, "ring", "extra"), ("synthetic", 6, "grid", "dgd"), ("synthetic", 6, "ring", "dgd_constant")])
+def test_auto_is_as_good_as_the_best_of_a_scan(case, n, graph, method):
+    pytest.importorskip("sklearn")
+    row = stepsizes.compare(case, n, graph, method)
+    assert row["ratio"] <= 1.3 and row["cost"] <= 0.5, row
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.timeout(3600)
+def test_auto_against_scans_in_the_whole_table():
+    pytest.importorskip("sklearn")
+    found = stepsizes.table(stepsizes.PROBLEMS, [6, 16], stepsizes.GRAPHS, ["gt", "extra", "ed", "dgd", "dgd_1/k"])
+    ratios = np.array([row["ratio"] for row in found])
+    assert np.median(ratios) <= 1.05 and np.quantile(ratios, 0.9) <= 1.3 and ratios.max() <= 2
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("far", [10, 1000])
+@pytest.mark.parametrize("solver", [S.GradientTracking(), S.EXTRA()], ids=label)
+def test_auto_converges_from_far_away(solver, far):
+    rng = np.random.default_rng(0)
+    A, y = rng.standard_normal((6, 20, 3)), np.sign(rng.standard_normal((6, 20)))
+    problem = P.LogisticRegression(A, y, l2=0.1)
+    x = problem.solution()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = mpidec.solve(problem, solver, T.ring(6), steps=4000, x0=far * np.linalg.norm(x) * np.ones(3), every=4000)
+    assert result.outcome == "completed" and np.linalg.norm(result.x - x) < 1e-6
+
+
+def test_a_run_that_does_not_converge_begins_again(shared_tmp):
+    """Cubic curvature: the linear model at 0 does not see that of the start, where its step size explodes."""
+    n, path = 4, shared_tmp / "run.h5"
+    with mpidec.Network(n) as net:
+        problem = P.Custom(lambda X: (X**2 / 2 + X**4).sum(axis=1), lambda X: X + 4 * X**3, m=net.m, d=1, x_star=[0.0])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = mpidec.solve(problem, S.ExactDiffusion(), T.complete(n), steps=400, x0=[0.9], net=net, record=path)
+        assert result.outcome == "completed" and np.abs(result.X).max() < 1e-6
+        assert result.step_size < 0.7 * result.choice.tried[np.argmin(result.choice.predicted)]
+        if net.rank == 0:
+            assert any("begins again" in str(one.message) for one in caught)
+            run = record.read(path)
+            assert run.metrics["step"].tolist() == list(range(401)) and run.attributes["step_size"] == result.step_size
+
+
+def test_safe_is_a_bound():
+    n = 6
+    with mpidec.Network(n) as net:
+        largest = max(net.comm.allgather(squares(net).smoothness.max(initial=0)))
+        for solver, graph in EXACT:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = mpidec.solve(squares(net), with_step_size(solver, "safe"), graph(n), steps=3000, net=net, every=3000)
+            assert 0.01 / largest < result.step_size <= 1.001 / largest, solver
+            np.testing.assert_allclose(result.x, data(n)[2], atol=1e-3)
+
+
+def test_safe_needs_the_smoothness():
+    with mpidec.Network(3) as net:
+        problem = P.Custom(lambda X: (X**2).sum(axis=1), lambda X: 2 * X, m=net.m, d=1)
+        assert mpidec.solve(problem, S.EXTRA(), T.ring(3), steps=30, x0=[1.0], net=net).step_size > 0
+        with pytest.raises(ValueError, match=r"step_size=.safe.*smoothness"):
+            mpidec.solve(problem, S.EXTRA("safe"), T.ring(3), steps=3, net=net)
+
+
+def test_a_function_that_is_not_convex_gets_a_bound():
+    with mpidec.Network(4) as net:
+        problem = P.Custom(lambda X: np.cos(X).sum(axis=1), lambda X: -np.sin(X), m=net.m, d=1, smoothness=1.0, x_star=[0.0])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = mpidec.solve(problem, S.GradientTracking(), T.ring(4), steps=500, x0=[0.1], net=net)
+        assert result.choice.rule == "safe" and result.outcome == "completed"
+        np.testing.assert_allclose(abs(result.x), np.pi, rtol=1e-6)
+        assert net.rank or any("no step size converges" in str(one.message) for one in caught)
+
+
+def test_many_unknowns_are_projected():
+    n, d = 4, 300
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((n, 20, d)) / 20, rng.standard_normal((n, 20))
+    with mpidec.Network(n) as net:
+        problem = P.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi], l2=0.05)
+        choice = mpidec.tune(problem, S.EXTRA(), T.ring(n), net=net)
+        assert choice.rule == "steps" and choice.gradients < 150
+        steps = int(2 * choice.expected) + 50
+        result = mpidec.solve(problem, S.EXTRA(choice.step_size), T.ring(n), steps=steps, net=net, every=steps)
+        whole = P.LeastSquares(A, b, l2=0.05).solution()
+        assert np.linalg.norm(result.x - whole) < 1e-5 * np.linalg.norm(whole)
+
+
+@pytest.mark.parametrize("oracle", [lambda problem: P.MiniBatch(problem, 2), lambda problem: P.Noisy(problem, 0.5)])
+def test_random_gradients_get_smaller_steps_for_longer_runs(oracle):
+    with mpidec.Network(4) as net:
+        short, long = (mpidec.tune(oracle(squares(net)), S.GradientTracking(), T.ring(4), steps=steps, net=net)
+                       for steps in (100, 3000))
+        assert short.rule == long.rule == "error" and long.step_size < short.step_size and long.expected < short.expected
+
+
+@pytest.mark.parametrize("mixing", [lambda W: W.accelerate(3), lambda W: W.compress("blockwise8", feedback=True),
+                                    lambda W: W.compress("bfloat16").accelerate(2)])
+def test_auto_with_other_mixers(mixing):
+    with mpidec.Network(6) as net:
+        result = mpidec.solve(squares(net), S.ExactDiffusion(), T.ring(6), steps=300, net=net, mixing=mixing)
+        assert result.choice.rule == "steps" and np.linalg.norm(result.x - data(6)[2]) < 0.1
+        counts = mpidec.solve(squares(net), S.ExactDiffusion(result.step_size), T.ring(6), steps=300, net=net, mixing=mixing)
+        np.testing.assert_array_equal(result.x, counts.x)
+        np.testing.assert_array_equal(result.metrics["bytes"], counts.metrics["bytes"])      # the search is not counted
+
+
+SCHEDULED = [S.Constant(0.1), S.Inverse(0.3, delay=5), S.InverseSqrt(0.3), S.StepDecay(0.2, 0.5, every=7), S.Cosine(0.2, steps=15),
+             S.WarmUp(0.2, steps=6, then=S.Cosine(steps=10)), S.WarmUp(0.2, steps=4)]
+FORMULAS = [lambda k: 0.1, lambda k: 0.3 / (1 + k / 5), lambda k: 0.3 / math.sqrt(1 + k), lambda k: 0.2 * 0.5 ** (k // 7),
+            lambda k: 0.2 * (0.01 + 0.495 * (1 + math.cos(math.pi * min(k / 15, 1)))),
+            lambda k: 0.2 * (k + 1) / 6 if k < 6 else 0.2 * (0.01 + 0.495 * (1 + math.cos(math.pi * min((k - 6) / 10, 1)))),
+            lambda k: 0.2 * min(k + 1, 4) / 4]
+
+
+@pytest.mark.parametrize("schedule, formula", list(zip(SCHEDULED, FORMULAS)), ids=lambda case: getattr(case, "name", ""))
+def test_schedules_are_loops_by_hand(schedule, formula):
+    assert parsed(str(schedule)) == schedule
+    n = 4
+    for solver, graph in ((S.DGD(schedule), T.ring), (S.GradientTracking(schedule), T.grid), (PEXTRA(schedule), T.ring)):
+        with mpidec.Network(n) as net:
+            problem, W = squares(net), net.mixer(graph(n))
+            s = at_step(solver, 0).init(np.zeros((net.m, D)), W.at(0))
+            for k in range(20):
+                now = replace(solver, step_size=formula(k))
+                G = problem.grad(now.point(s)) if solver.uses == "gradient" else problem.prox(now.point(s), formula(k))
+                s = now.step(s, G, W.at(k))
+            result = mpidec.solve(problem, solver, graph(n), steps=20, net=net)
+            np.testing.assert_allclose(result.X, s.X, rtol=1e-11, atol=1e-14)
+
+
+def test_functions_of_k_are_resumed_bit_for_bit(shared_tmp):
+    n, whole, parts = 4, shared_tmp / "whole.h5", shared_tmp / "parts.h5"
+    for solver in (S.DGD(lambda k: 0.3 / (k + 1)), S.GradientTracking(S.Cosine("auto", steps=40))):
+        with mpidec.Network(n) as net:
+            one = mpidec.solve(squares(net), solver, T.ring(n), steps=50, net=net, record=whole)
+            mpidec.solve(squares(net), with_step_size(solver, one.step_size), T.ring(n), steps=20, net=net, record=parts)
+            again = mpidec.solve(squares(net), with_step_size(solver, one.step_size), T.ring(n), steps=50, net=net,
+                                 record=mpidec.Record(parts, resume=True))
+            np.testing.assert_array_equal(one.X, again.X)
+
+
+def test_a_resumed_run_keeps_the_number(shared_tmp):
+    """The choice of a method with bias depends on the number of steps; a resumed run has more of them."""
+    n, path = 4, shared_tmp / "run.h5"
+    with mpidec.Network(n) as net:
+        first = mpidec.solve(squares(net), S.DGD(), T.ring(n), steps=50, net=net, record=path)
+        again = mpidec.solve(squares(net), S.DGD(), T.ring(n), steps=500, net=net, record=mpidec.Record(path, resume=True))
+        assert again.step_size == first.step_size and again.choice is None
+        assert mpidec.tune(squares(net), S.DGD(), T.ring(n), steps=500, net=net).step_size < first.step_size
+        given = mpidec.solve(squares(net), S.DGD(first.step_size), T.ring(n), steps=500, net=net)
+        np.testing.assert_array_equal(again.X, given.X)
+
+
+@pytest.mark.serial
+def test_schedules_are_refused_with_a_reason():
+    for text, words in (("inverse(-1)", "start is -1"), ("cosine(0.1, steps=0)", "steps is 0"), ("cosine(0.1, stops=3)", "stops"),
+                        ("__import__('os')", "there is no schedule"), ("warm_up(0.1, 5, then=3)", "then is 3"),
+                        ("1 + 1", "contains"), ("inverse(", "cannot be read")):
+        with pytest.raises(ValueError, match=words):
+            parsed(text)
+    with pytest.raises(ValueError, match="only solve"):
+        S.Inverse()(3)
+    with pytest.raises(ValueError, match="only solve"):
+        S.DGD().step(S.DGD().init(np.ones((1, 2))), np.ones((1, 2)), lambda X: X)
+    assert {"constant", "inverse", "inverse_sqrt", "step", "cosine", "warm_up"} == set(SCHEDULES)
+
+
+@pytest.mark.serial
+def test_tune_shows_what_it_tried():
+    pytest.importorskip("matplotlib")
+    choice = mpidec.tune(P.LeastSquares(*data(4)[:2]), S.EXTRA(0.7), T.ring(4))
+    text = str(choice)
+    assert "<- chosen" in text and "does not converge" in text and len(text.splitlines()) == len(choice.tried) + 2
+    assert choice.plot().axes[0].get_xlabel() == "step size"
+    with pytest.raises(ValueError, match="Consensus has no step size"):
+        mpidec.tune(P.LeastSquares(*data(4)[:2]), S.Consensus(), T.ring(4))
