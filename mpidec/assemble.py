@@ -1,7 +1,6 @@
 """Assembly of the arguments of `solve` from an experiment: rank 0 reads the data, every rank receives its agents' rows."""
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

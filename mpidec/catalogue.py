@@ -84,7 +84,9 @@ def _graph(thing: Any) -> str | None:
     if not inspect.isroutine(thing):
         return f"{_what(thing)}, expected a function of the number of agents n that returns a topology, a graph or a matrix"
     first = next(iter(inspect.signature(thing).parameters), None)
-    return None if first == "n" else f"a function of {first or 'nothing'}, expected its first parameter to be n, the number of agents"
+    if first == "n":
+        return None
+    return f"a function of {first or 'nothing'}, expected its first parameter to be n, the number of agents"
 
 
 def _codec(thing: Any) -> str | None:

@@ -318,6 +318,8 @@ def _is_default(experiment: Experiment, agents: int) -> bool:
 
 def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a component that an experiment can set: those whose type can be written in TOML."""
+    if not callable(component):                         # a graph or a data set itself, of a plug-in
+        return {}
     try:
         hints = typing.get_type_hints(component.__init__ if inspect.isclass(component) else component)
     except NameError:

@@ -174,10 +174,12 @@ def _load(name: str, kind: str, check: Callable[[Any], str | None]) -> Any:
     if wanted and hasattr(module, wanted):
         return getattr(module, wanted)
     public = {key: thing for key, thing in vars(module).items() if not key.startswith("_")}
-    fitting = [key for key, thing in public.items() if getattr(thing, "__module__", None) == module.__name__ and check(thing) is None]
+    own = {key: thing for key, thing in public.items() if getattr(thing, "__module__", None) == module.__name__}
+    fitting = [key for key, thing in own.items() if check(thing) is None]
     where = os.path.basename(place)
     if not wanted:
-        raise ValueError(f"{where} needs the name of a {kind} in it: {' or '.join(f'{where}:{key}' for key in fitting or ['NAME'])}")
+        names = " or ".join(f"{where}:{key}" for key in fitting or ["NAME"])
+        raise ValueError(f"{where} needs the name of a {kind} in it: {names}")
     raise ValueError(f"{place} has no {wanted}: {nearest(wanted, fitting or public) if public else 'it is empty'}")
 
 
@@ -207,7 +209,8 @@ def _file(path: Path) -> ModuleType:
 def _module(name: str, wanted: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    return _guarded(lambda: importlib.import_module(name), f"module {name}", missing=name)
+    module: ModuleType = _guarded(lambda: importlib.import_module(name), f"module {name}", missing=name)
+    return module
 
 
 def _guarded(act: Callable[[], Any], what: str, missing: str = "") -> Any:

@@ -115,8 +115,8 @@ def _called(make: Any, n: int) -> Any:
     try:
         return make(n)
     except TypeError as error:
-        raise TypeError(f"topology {name} cannot be called with n = {n}: {error}; expected a function of n that returns a topology, "
-                        "a graph or a matrix") from error
+        raise TypeError(f"topology {name} cannot be called with n = {n}: {error}; expected a function of n that returns a "
+                        "topology, a graph or a matrix") from error
 
 
 def method(solver: Any, problem: Any = None) -> Any:
@@ -146,7 +146,8 @@ def method(solver: Any, problem: Any = None) -> Any:
     missing = [name for name in SOLVER if not hasattr(made, name)]
     if missing:
         if not {"init", "step"} & set(missing):
-            raise TypeError(f"solver {type(made).__name__} has no {', '.join(missing)}: derive the class from mpidec.solvers.Solver")
+            raise TypeError(f"solver {type(made).__name__} has no {', '.join(missing)}: derive the class from "
+                            "mpidec.solvers.Solver")
         remedy = "derive it from mpidec.solvers.Solver and define init(X, W) and step(s, G, W)" if _own(made) else _expected()
         raise TypeError(f"solver is {_what(made)}: {remedy}")
     return _with_term(made, problem)
@@ -176,7 +177,8 @@ def _with_term(solver: Any, problem: Any) -> Any:
         bounded = getattr(term, "bounded", True)
         remedy = "use a solver with a proximal step (docs/protocol.md)" if bounded else (
             "wrap the problem in mpidec.problems.Subgradient(problem), or use a solver with a proximal step (docs/protocol.md)")
-        raise ValueError(f"the problem has the term {term!r}, which {type(solver).__name__} would ignore, as it takes gradients: {remedy}")
+        raise ValueError(f"the problem has the term {term!r}, which {type(solver).__name__} would ignore, as it takes gradients: "
+                         f"{remedy}")
     return solver
 
 
@@ -250,7 +252,8 @@ def oracle(problem: Any) -> None:
     missing = [name for name in ("m", "d", "value", "grad") if not hasattr(inner, name)]
     if missing:
         raise TypeError(f"problem {type(inner).__name__} has no {', '.join(missing)}, expected m and d (the local agents and the "
-                        "length of a row), value(X) -> (m,) and grad(X) -> (m, d): mpidec.problems.Custom(value, grad, m, d) has all")
+                        "length of a row), value(X) -> (m,) and grad(X) -> (m, d): mpidec.problems.Custom(value, grad, m, d) has "
+                        "them")
     for name in ("m", "d"):
         if not isinstance(getattr(inner, name), numbers.Integral):
             raise TypeError(f"problem {type(inner).__name__}: {name} is {getattr(inner, name)!r}, expected an integer: "

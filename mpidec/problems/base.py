@@ -249,7 +249,7 @@ class LinearModel:
             return float(self._loss(scores(x), Y).sum() + squares - pull @ x)
 
         def grad(x: Array) -> Array:
-            return (A.T @ self._slope(scores(x), Y)).ravel() + ridge * x - pull
+            return np.asarray((A.T @ self._slope(scores(x), Y)).ravel() + ridge * x - pull)
 
         def hess(x: Array) -> Array | LinearOperator:
             C = self._curvature(scores(x), Y)

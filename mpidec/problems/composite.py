@@ -53,7 +53,7 @@ def minimize(
     t = 1 / smoothness if smoothness > 0 else 1.0
 
     def prox(v: Array) -> Array:
-        return term.prox(v[None], t * factor)[0]
+        return np.asarray(term.prox(v[None], t * factor)[0])
 
     def residual(x: Array) -> float:
         """Size of the fixed-point residual of a proximal gradient step, relative to the terms that cancel in it."""
@@ -100,7 +100,7 @@ def _on_face(value: Callable[[Array], float], grad: Callable[[Array], Array], he
     def reduced(u: Array) -> Array:
         H = hess(at(u))
         HZ = H @ Z if isinstance(H, np.ndarray) else H.matmat(Z)
-        return Z.T @ (HZ + ridge[:, None] * Z)
+        return np.asarray(Z.T @ (HZ + ridge[:, None] * Z))
 
     try:
         u = newton.minimize(lambda u: value(at(u)) + float(slope @ at(u) + 0.5 * ridge @ at(u)**2),

@@ -154,7 +154,8 @@ def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
         labels = [i for i, name in enumerate(names) if name in LABELS]
         if len(labels) > 1 and label is None:
             raise ValueError(f"{path}, line {first_line}: {len(labels)} label columns "
-                             f"({', '.join(first[i].strip() for i in labels)}), expected one of {', '.join(LABELS)} (label=... chooses)")
+                             f"({', '.join(first[i].strip() for i in labels)}), expected one of {', '.join(LABELS)} "
+                             "(label=... chooses)")
         column = labels[0] if labels else column
     if label is not None:
         column = _column(first, label, header, f"{path}, line {first_line}")
@@ -176,14 +177,14 @@ def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
     if not samples:
         raise ValueError(f"{path}: a header but no samples, expected lines of numbers after line {first_line}")
     table = np.array(samples)
-    names = [(line, word) for line, word in classes if not _numeric(word)]
-    if not names:
+    words_of = [(line, word) for line, word in classes if not _numeric(word)]
+    if not words_of:
         return np.delete(table, column, axis=1), table[:, column].copy(), named_b
-    if len(names) < len(classes):                        # one wrong word among numbers is an error, not a class
-        line, word = names[0]
+    if len(words_of) < len(classes):                     # one wrong word among numbers is an error, not a class
+        line, word = words_of[0]
         raise ValueError(f"{path}, line {line}, column {column + 1}: {word[:40]!r} is not a number, expected a finite number, or "
                          "class names in all lines")
-    return np.delete(table, column, axis=1), np.array([word for _, word in names]), named_b
+    return np.delete(table, column, axis=1), np.array([word for _, word in words_of]), named_b
 
 
 def _column(first: list[str], label: str | int, header: bool, where: str) -> int:
@@ -195,7 +196,8 @@ def _column(first: list[str], label: str | int, header: bool, where: str) -> int
         return label % len(names)
     if header:
         near = difflib.get_close_matches(str(label), names, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(names[:8])}{', ...' if names[8:] else ''}"
+        some = f"expected one of {', '.join(names[:8])}{', ...' if names[8:] else ''}"
+        hint = f"did you mean {' or '.join(near)}?" if near else some
         raise ValueError(f"{where}: no column {label!r} for the label: {hint}")
     raise ValueError(f"{where}: no column {label!r} for the label: without a header, expected a number 0 .. {len(names) - 1}")
 
@@ -259,7 +261,8 @@ def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
             if not colon or not (number.isascii() and number.isdigit()):
                 raise ValueError(f"{place}: {word[:40]!r}, expected index:value")
             if not last < int(number):
-                raise ValueError(f"{place}: index {number} after {last}, expected ascending indices from 1, or from 0 in the whole file")
+                raise ValueError(f"{place}: index {number} after {last}, expected ascending indices from 1, or from 0 in the whole "
+                                 "file")
             last = int(number)
             where.append(len(y) - 1)
             index.append(last)

@@ -164,7 +164,7 @@ def load_problem(data: Any = None, n: int | None = None, problem: str | Callable
     net.agree(error)
     if made is not None:
         _warn(made.note)
-    return scattered(made, None if isinstance(problem, str) else problem, net)
+    return scattered(made, problem, net)
 
 
 def _agents(n: Any) -> int:
@@ -334,16 +334,15 @@ def local(prepared: Prepared, lo: int, hi: int) -> Any:
     return _with_solution(registry.make_problem(prepared.make, A, y, mask, **prepared.options), prepared.x_star)
 
 
-def scattered(prepared: Prepared | None, make: Callable[..., Any] | None, net: Any) -> Any:
+def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, net: Any) -> Any:
     """Return the problem of the local agents from the one that rank 0 holds; collective.
 
     Parameters
     ----------
     prepared : Prepared, or None
         On rank 0; None elsewhere.
-    make : callable, or None
-        Class or function that builds the problem, if it is known on every rank; otherwise that of `prepared`, which must
-        be one of the package.
+    make : str or callable, or None
+        What builds the problem, if it is known on every rank; otherwise that of `prepared`, one of the package.
     net : Network
 
     Examples
@@ -353,14 +352,15 @@ def scattered(prepared: Prepared | None, make: Callable[..., Any] | None, net: A
     >>> with mpidec.Network(4) as net:
     ...     problem = scattered(prepare("synthetic_least_squares", 4) if net.rank == 0 else None, None, net)
     """
-    head = None if prepared is None else (registry.name_of(prepared.make), prepared.options, prepared.x_star,
-                                          prepared.arrays is not None, prepared.arrays is not None and prepared.arrays[2] is not None)
+    A, y, mask = (None, None, None) if prepared is None or prepared.arrays is None else prepared.arrays
+    head = None if prepared is None else (registry.name_of(prepared.make), prepared.options, prepared.x_star, A is not None,
+                                          mask is not None)
     name, options, x_star, data, padded = net.comm.bcast(head)
+    arrays = [net.scatter(array) if there else None for array, there in ((A, data), (y, data), (mask, padded))]
     problem, error = None, None
-    arrays = [net.scatter(prepared.arrays[k] if prepared is not None and prepared.arrays is not None else None) if there else None
-              for k, there in ((0, data), (1, data), (2, padded))]
     try:
-        make = registry.PROBLEM_TABLE.find(name) if make is None else make
+        make = name if make is None else make
+        make = registry.PROBLEM_TABLE.find(make) if isinstance(make, str) else make
         problem = (registry.make_problem(make, *arrays, **options) if data
                    else registry.of_agents(make, net.agents, net.n, **options))
     except (ValueError, TypeError) as caught:

@@ -79,7 +79,7 @@ class LeastSquares(LinearModel):
 
     @property
     def strong_convexity(self) -> Array:
-        r"""Smallest curvatures :math:`\mu_i = w \lambda_{\min}(A_i^T A_i) + \lambda`, (m,); without :math:`\lambda` with an intercept."""
+        r"""Smallest curvatures :math:`\mu_i = w \lambda_{\min}(A_i^T A_i) + \lambda`, (m,), or without :math:`\lambda`."""
         least = self._spectrum[:, 0].clip(min=0.0) if self.features <= self.p else np.zeros(self.m)
         return np.asarray(self.weight * least + (0.0 if self.intercept else self.l2))
 
@@ -192,7 +192,7 @@ class LogisticRegression(LinearModel):
     def _curvature(self, T: Array, Y: Array) -> Array:
         from scipy.special import expit
 
-        return (expit(T) * expit(-T))[:, :, None]
+        return np.asarray((expit(T) * expit(-T))[:, :, None])
 
 
 class Softmax(LinearModel):
@@ -213,7 +213,8 @@ class Softmax(LinearModel):
         Number of classes. By default the largest label present plus one, at least 2; pass it if a process holds only
         some of the agents.
     l2 : float
-        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much). Without a ridge, the minimizer is unique only up to adding the same
+        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much).
+        Without a ridge, the minimizer is unique only up to adding the same
         vector to all :math:`x_c`; :meth:`solution` returns the one with :math:`\sum_c x_c = 0`, a property that
         gradient iterations from zero preserve.
     mask : (m, p) array, optional
@@ -261,13 +262,12 @@ class Softmax(LinearModel):
             i, s = np.argwhere(wrong)[0]
             raise ValueError(f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected integers "
                              f"0 .. {self.classes - 1} (problems.class_numbers(y) converts any values)")
-        Y = (y[:, :, None] == np.arange(self.classes)).astype(np.float64)
-        return Y
+        return np.asarray(y[:, :, None] == np.arange(self.classes), dtype=np.float64)
 
     def _loss(self, T: Array, Y: Array) -> Array:
         top = T.max(axis=-1)
         T = T - top[..., None]
-        return np.log(np.exp(T).sum(axis=-1)) - (T * Y).sum(axis=-1)
+        return np.asarray(np.log(np.exp(T).sum(axis=-1)) - (T * Y).sum(axis=-1))
 
     def _slope(self, T: Array, Y: Array) -> Array:
         T -= T.max(axis=-1, keepdims=True)

@@ -41,8 +41,8 @@ def minimizer(problem: Any) -> Array:
     array([2.])
     """
     if problem.d > LARGEST:
-        raise ValueError(f"{problem.d} unknowns, expected at most {LARGEST} for a solution from gradients: give x_star, or a method "
-                         "solution()")
+        raise ValueError(f"{problem.d} unknowns, expected at most {LARGEST} for a solution from gradients: give x_star, or a "
+                         "method solution()")
 
     def rows(x: Array) -> Array:
         return np.tile(x, (problem.m, 1))
@@ -53,7 +53,7 @@ def minimizer(problem: Any) -> Array:
     def hess(x: Array) -> Array:
         steps = np.cbrt(np.finfo(float).eps) * np.maximum(np.abs(x), 1.0)
         H = np.array([(grad(x + e) - grad(x - e)) / (2 * e.max()) for e in np.diag(steps)])
-        return (H + H.T) / 2
+        return np.asarray((H + H.T) / 2)
 
     def scale(x: Array) -> float:
         return float(np.linalg.norm(np.abs(problem.grad(rows(x))).mean(axis=0))) + float(np.linalg.norm(hess(x) @ x))

@@ -163,7 +163,7 @@ class Noisy:
         def gradient(X: Array, k: int) -> Array:
             for row, agent in zip(noise, agents):
                 streams.at(agent, k).standard_normal(out=row)
-            return exact(X, k) + deviation * noise
+            return np.asarray(exact(X, k) + deviation * noise)
 
         return gradient
 

@@ -168,9 +168,10 @@ def default_problem(data: Dataset) -> str:
     >>> default_problem(load("synthetic_least_squares"))
     'least_squares'
     """
-    if data.kind == "regression":
+    classes = len(np.unique(data.y))
+    if data.kind == "regression" or classes > max(len(data.y) // 2, 2):
         return "least_squares"
-    return "logistic" if len(np.unique(data.y)) <= 2 else "softmax"
+    return "logistic" if classes <= 2 else "softmax"
 
 
 def problem_parameters(problem: str | Callable[..., Any]) -> dict[str, Any]:
@@ -280,9 +281,9 @@ def make_problem(make: Callable[..., Any], A: Any, y: Any, mask: Any, **options:
     if any(p.name == "mask" or p.kind is p.VAR_KEYWORD for p in signature):
         return make(A, y, mask=mask, **options)
     if mask is not None:
-        raise ValueError(f"{getattr(make, '__name__', 'the problem')} has no parameter mask, but some agents have fewer samples than "
-                         "others, expected mask=None among its parameters (True for samples), or a number of agents that divides "
-                         "the samples")
+        raise ValueError(f"{getattr(make, '__name__', 'the problem')} has no parameter mask, but some agents have fewer samples "
+                         "than others, expected mask=None among its parameters (True for samples), or a number of agents that "
+                         "divides the samples")
     return make(A, y, **options)
 
 
