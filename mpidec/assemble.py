@@ -1,7 +1,6 @@
 """Assembly of the arguments of `solve` from an experiment: rank 0 reads the data, every rank receives its agents' rows."""
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,8 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from . import catalogue, problems
+from . import catalogue, problems, resolve
 from .config import Experiment, parameters
+from .problems.loading import Prepared, prepare, scattered
 
 T = TypeVar("T")
 REFUSALS = (ValueError, TypeError, OSError, MemoryError, ImportError, OverflowError)   # raised for invalid input
@@ -97,8 +97,10 @@ class Assembly:
         wanted = self.experiment.mixing
         try:
             if wanted.codec is not None:
-                options = {"seed": self.experiment.run.seed, **wanted.options}
-                W = W.compress(wanted.codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
+                own = wanted.codec in catalogue.codecs().own
+                codec = wanted.codec if own else catalogue.codecs().find(wanted.codec)(**wanted.options)
+                options = {"seed": self.experiment.run.seed, **wanted.options} if own else {}
+                W = W.compress(codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
             if wanted.accelerate is not None:
                 W = W.accelerate(wanted.accelerate, wanted.method or "chebyshev")
             if self.solver.edgewise and (wanted.accelerate or getattr(W, "feedback", False)):
@@ -137,30 +139,21 @@ def build(experiment: Experiment, net: Any) -> Assembly:
         On every rank, if the input is refused on any rank.
     """
     topology = agreed(net, _topology, experiment)
-    whole: list[Any] = []                                     # on rank 0: the problem of all agents
+    whole: list[Prepared] = []                                # on rank 0: the problem of all agents
 
     def load() -> tuple[Any, ...]:
-        made, partition, samples = _load(experiment, net.n)
-        _oracle(made, experiment)                             # checked here, so that errors name global agents
+        made = _prepared(experiment, net.n)
+        _oracle(made.whole, experiment)                       # checked here, so that errors name global agents
         whole.append(made)
-        x_star, note = made.x_star, ""
-        if x_star is None:
-            try:
-                x_star = made.solution()
-            except ValueError as error:
-                note = f"the error metric is not available: {error}"
-        return type(made), made.options, made.mask is not None, x_star, note, partition, samples
+        return made.x_star, made.note, made.partition or None, made.samples
 
-    make, options, padded, x_star, note, partition, samples = on_root(net.comm, load)
-    A, y, mask = (net.scatter(getattr(whole[0], name) if whole else None) if there else None
-                  for name, there in (("A", True), ("y", True), ("mask", padded)))
-    whole.clear()
-
-    def local() -> tuple[Any, Any]:
-        problem = make(A, y, mask=mask, x_star=x_star, **options)
-        return problem, _oracle(problem, experiment)
-
-    problem, oracle = agreed(net, local)
+    x_star, note, partition, samples = on_root(net.comm, load)
+    make = agreed(net, catalogue.problems().find, experiment.problem.name)
+    try:
+        problem = scattered(whole.pop() if whole else None, make, net)
+    except REFUSALS as error:                                 # raised on every rank
+        raise InputError(_message(error)) from error
+    oracle = agreed(net, _oracle, problem, experiment)
     solver_options = dict(experiment.solver.options)
     if "step_size" in parameters(catalogue.solvers()[experiment.solver.name]):
         solver_options.setdefault("step_size", "auto")
@@ -175,22 +168,17 @@ def build(experiment: Experiment, net: Any) -> Assembly:
 
 
 def _topology(experiment: Experiment) -> Any:
-    make = catalogue.topologies()[experiment.topology.name]
-    return make(experiment.run.agents, **experiment.topology.options)
+    make, n = catalogue.topologies().find(experiment.topology.name), experiment.run.agents
+    return resolve.graph(make(n, **experiment.topology.options) if callable(make) else make, n)
 
 
-def _load(experiment: Experiment, n: int) -> tuple[Any, str, int]:
-    """Return the problem of all agents, the kind of partition, and the number of samples."""
+def _prepared(experiment: Experiment, n: int) -> Prepared:
+    """Return the problem of all agents."""
     wanted = experiment.problem
-    known = parameters(catalogue.problems()[wanted.name])
-    of_data = {name: value for name, value in wanted.options.items() if name not in known}
-    if wanted.data in catalogue.data_sets() and "n" in inspect.signature(catalogue.data_sets()[wanted.data]).parameters:
-        of_data["n"] = n
-    data = problems.load(wanted.data, standardize=wanted.standardize, **of_data)
-    how = wanted.partition or data.partition
-    parts = problems.partition(data.y, n, how, alpha=wanted.alpha or 1.0, seed=experiment.run.seed)
-    of_problem = {name: value for name, value in wanted.options.items() if name in known}
-    return problems.build(wanted.name, data, parts, 0, n, **of_problem), how, len(data.y)
+    given = {key: getattr(wanted, key) for key in ("l2_total", "l1", "l1_total", "lower", "upper", "simplex")}
+    return prepare(wanted.data, n, wanted.name, label=wanted.label, partition=wanted.partition, alpha=wanted.alpha or 1.0,
+                   seed=experiment.run.seed, standardize=wanted.standardize, intercept=bool(wanted.intercept),
+                   scale=wanted.scale or "sum", **given, **wanted.options)
 
 
 def _oracle(problem: Any, experiment: Experiment) -> Any:
@@ -198,4 +186,6 @@ def _oracle(problem: Any, experiment: Experiment) -> Any:
     wanted, oracle = experiment.problem, problem
     if wanted.batch_size is not None:
         oracle = problems.MiniBatch(problem, wanted.batch_size)
-    return oracle if wanted.noise is None else problems.Noisy(oracle, wanted.noise)
+    if wanted.noise is not None:
+        oracle = problems.Noisy(oracle, wanted.noise)
+    return resolve.with_subgradients(oracle, catalogue.solvers().find(experiment.solver.name))

@@ -3,18 +3,22 @@
 Every source is a list of settings ``table.key = value``; later sources take precedence: defaults < file < flags <
 ``--set``.  Values are checked against the signatures of the components that receive them, so a new problem, data set,
 solver or topology needs no change here.  Equal settings give an equal `Experiment` and TOML text, whatever their source.
+
+Components of the user's own are named ``FILE.py:NAME`` or ``MODULE:NAME``.  A relative file is looked up in the folder of the
+experiment file, then in the working folder; the experiment holds its absolute path, so that it can be run again and resumed.
 """
 from __future__ import annotations
 
-import difflib
 import inspect
+import os
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
-from . import catalogue, values
+from . import catalogue, plugins, values
+from .problems import registry
 from .solvers.step_schedules import SCHEDULES, WORDS
 from .solvers.step_schedules import parsed as schedule
 
@@ -40,10 +44,19 @@ class Problem:
     """Table ``[problem]``: the loss, the data set, and its partition over the agents."""
 
     name: str = "logistic"
-    data: str = "breast_cancer"
+    data: str | None = "breast_cancer"
+    label: int | str | None = None
     partition: Literal["iid", "sorted", "dirichlet", "blocks"] | None = None
     alpha: float | None = None
     standardize: bool = False
+    intercept: bool | None = None
+    scale: Literal["sum", "mean"] | None = None
+    l2_total: float | None = None
+    l1: float | None = None
+    l1_total: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    simplex: float | None = None
     batch_size: int | None = None
     noise: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -137,11 +150,13 @@ class Setting(NamedTuple):
 
 TABLES: dict[str, type] = {"problem": Problem, "solver": Solver, "topology": Topology, "mixing": Mixing, "run": Run}
 REQUIRES = {"feedback": "codec", "gamma": "codec", "method": "accelerate"}
-TOTAL_L2 = {"logistic": 16.0, "softmax": 16.0}      # l2 summed over all agents, so the solution does not depend on their number
+TOTAL_L2 = {name: entry.l2_total for name, entry in registry.PROBLEMS.items() if entry.l2_total}     # summed over all agents
+NAMES = ("problem.name", "problem.data", "solver.name", "topology.name", "mixing.codec")             # of components, or files
 POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "run.checkpoint", "problem.alpha", "problem.batch_size",
-            "mixing.accelerate", "mixing.gamma"}
+            "mixing.accelerate", "mixing.gamma", "problem.simplex"}
 STEP_SIZE = "solver.step_size"
-NOT_NEGATIVE = {"run.seed", "problem.noise", STEP_SIZE}
+NOT_NEGATIVE = {"run.seed", "problem.noise", "problem.l2_total", "problem.l1", "problem.l1_total", STEP_SIZE}
+OWN = " (one of your own: FILE.py:NAME)"
 LARGEST, LARGEST_SEED = 2**63 - 1, 2**32 - 1
 
 
@@ -171,9 +186,19 @@ def read_toml(path: str = "", *, text: str | None = None) -> list[Setting]:
             raise ConfigError(unknown("table", table, TABLES, f"{name}:{table}"))
         if not isinstance(content, dict):
             raise ConfigError(f"{name}:{table}: expected a table, [{table}], got {values.shown(content)}")
-        settings += [Setting(f"{table}.{key}", value, f"{name}:{table}.{key}", text=False, level=0)
-                     for key, value in content.items()]
+        settings += [Setting(f"{table}.{key}", _found(f"{table}.{key}", value, os.path.dirname(path)), f"{name}:{table}.{key}",
+                             text=False, level=0) for key, value in content.items()]
     return settings
+
+
+def _found(key: str, value: Any, folder: str) -> Any:
+    """Return the name of a component with the absolute path of its file, or a data file that lies beside the experiment."""
+    if key not in NAMES or not isinstance(value, str):
+        return value
+    beside = os.path.join(folder, value if not os.path.isabs(value) else os.path.basename(value))
+    if key == "problem.data" and os.path.splitext(value)[1] and not os.path.exists(value) and os.path.isfile(beside):
+        return beside
+    return plugins.located(value, folder)
 
 
 def parse_set(argument: str) -> Setting:
@@ -201,7 +226,7 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     given: dict[str, dict[str, Setting]] = {table: {} for table in TABLES}
     for setting in settings:
         table, _, key = setting.key.partition(".")
-        given[table][key] = setting
+        given[table][key] = setting._replace(value=_found(setting.key, setting.value, os.curdir)) if setting.text else setting
     tables = {table: _table_values(table, given[table]) for table in TABLES}
     problem, run = tables["problem"], tables["run"]
     catalogue_of = {"problem": catalogue.problems(), "solver": catalogue.solvers(), "topology": catalogue.topologies()}
@@ -209,19 +234,17 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
         default = _default_graph(tables) if table == "topology" else None
         name = tables[table].setdefault("name", default or TABLES[table]().name)
         if name not in names:
-            raise ConfigError(unknown(table, name, names, _origin(given[table].get("name"))))
+            raise ConfigError(unknown(table, name, names, _origin(given[table].get("name"))) + OWN)
     name = problem["name"]
-    data = catalogue.data(problem.setdefault("data", catalogue.default_data(name)))
-    if data is None:
-        origin = _origin(given["problem"].get("data"))
-        raise ConfigError(unknown("data set", problem["data"], catalogue.data_sets(), origin) + ", or a file")
-    accepted = {"problem": {**parameters(data), **parameters(catalogue_of["problem"][name])}}
-    accepted |= {table: parameters(catalogue_of[table][tables[table]["name"]]) for table in ("solver", "topology")}
+    accepted = {table: parameters(_component(names, tables[table]["name"], given[table].get("name")))
+                for table, names in catalogue_of.items()}
+    accepted["problem"] = {**_data(name, problem, given["problem"]),
+                           **{key: value for key, value in accepted["problem"].items() if key not in registry.RESERVED}}
     for table, known in accepted.items():
         tables[table]["options"] = _options(table, tables[table]["name"], given[table], known)
     accepted["mixing"] = _mixing(tables["mixing"], given["mixing"])
     agents = run.setdefault("agents", ranks if ranks > 1 else AGENTS_ALONE)
-    if name in TOTAL_L2:
+    if name in TOTAL_L2 and problem.get("scale") != "mean" and "l2_total" not in problem:
         problem["options"].setdefault("l2", TOTAL_L2[name] / agents)
     if problem.get("partition") == "dirichlet":
         problem.setdefault("alpha", 1.0)
@@ -232,6 +255,35 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
         if "seed" in accepted[table]:
             tables[table]["options"].setdefault("seed", run.get("seed", 0))
     return Experiment(**{table: TABLES[table](**content) for table, content in tables.items()})
+
+
+def _component(names: plugins.Table, name: str, setting: Setting | None) -> Any:
+    """Return the component with this name; the error for a plug-in names the setting."""
+    try:
+        return names[name]
+    except ValueError as error:
+        raise ConfigError(f"{_origin(setting)}: {error}") from error
+
+
+def _data(name: str, problem: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, inspect.Parameter]:
+    """Complete and check ``problem.data``, and return the parameters of the data set."""
+    if not registry.takes_data(name):
+        for key in ("data", "label", "partition", "standardize", "intercept", "scale"):
+            if key in given:
+                raise ConfigError(f"{given[key].origin}: {plugins.short(name)} is made from the numbers of the agents and takes no "
+                                  f"data: omit {key}")
+        problem["data"] = None
+        return {}
+    source = problem.setdefault("data", catalogue.default_data(name))
+    if source is None:
+        raise ConfigError(f"problem {plugins.short(name)} requires data: add --data NAME, or --data FILE")
+    try:
+        data = catalogue.data(source)
+    except ValueError as error:
+        raise ConfigError(f"{_origin(given.get('data'))}: {error}") from error
+    if data is None:
+        raise ConfigError(unknown("data set", source, catalogue.data_sets(), _origin(given.get("data"))) + ", or a file")
+    return parameters(data)
 
 
 def _default_graph(tables: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -245,17 +297,19 @@ def _mixing(table: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, in
     codecs = catalogue.codecs()
     codec = table.get("codec")
     if codec is not None and codec not in codecs:
-        raise ConfigError(unknown("codec", codec, codecs, _origin(given["codec"])))
+        raise ConfigError(unknown("codec", codec, codecs, _origin(given["codec"])) + OWN)
     for key, other in REQUIRES.items():
         if key in table and other not in table:
             raise ConfigError(f"{given[key].origin}: has no effect without mixing.{other}: add --set mixing.{other}=...")
-    known = parameters(codecs[codec]) if codec is not None else {}
+    known = parameters(_component(codecs, codec, given["codec"])) if codec is not None else {}
     table["options"] = _options("mixing", codec or "mixing without a codec", given, known)
     return known
 
 
 def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a component that an experiment can set: those whose type can be written in TOML."""
+    if not callable(component):                         # a graph or a data set itself, of a plug-in
+        return {}
     try:
         hints = typing.get_type_hints(component.__init__ if inspect.isclass(component) else component)
     except NameError:
@@ -263,6 +317,8 @@ def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     result = {}
     for name, parameter in inspect.signature(component).parameters.items():
         hint = hints.get(name, parameter.annotation)
+        if hint is inspect.Parameter.empty and isinstance(parameter.default, (bool, int, float, str)):
+            hint = type(parameter.default)                          # of a plug-in without annotations
         if name != "n" and not name.startswith("_") and values.settable(hint):
             result[name] = parameter.replace(annotation=hint)
     return result
@@ -357,7 +413,4 @@ def _origin(setting: Setting | None) -> str:
 
 def unknown(what: str, name: str, known: Iterable[str], origin: str) -> str:
     """Return the message for an unknown name, with the closest known ones."""
-    known = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=3, cutoff=0.5)
-    remedy = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}"
-    return f"{origin}: unknown {what} {values.shown(name)}: {remedy}"
+    return f"{origin}: unknown {what} {values.shown(name)}: {plugins.nearest(name, known)}"

@@ -20,6 +20,7 @@ from ._version import __version__
 from .assemble import InputError, on_root
 from .config import ConfigError, Experiment, Setting
 from .mixing.network import Network
+from .plugins import short
 from .record import Record
 from .record import read as read_run
 from .runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
@@ -51,13 +52,20 @@ examples:
   mpirun -n 16 python -m mpidec.run --resume run.h5       continue from the last checkpoint, on any number of ranks
 
 tables of an experiment file (flags override the file, and --set overrides flags):
-  [problem]   name, data, standardize, partition = "iid" | "sorted" | "dirichlet" (alpha) | "blocks", batch_size, noise; l2, ...
+  [problem]   name, data, label (column of a file: name or number), partition = "iid" | "sorted" | "dirichlet" (alpha) | "blocks",
+              standardize (columns to mean 0 and variance 1: set it if they differ much in size), intercept,
+              scale = "sum" | "mean" (of the losses; the mean is over all samples), batch_size, noise; delta, ...
+              l2, l1 (of each agent: with sums, n agents together have n times as much, so the solution depends on n),
+              l2_total, l1_total (of all agents together: 1 / C of scikit-learn, the same solution for any number of agents),
+              lower, upper (bounds of the unknowns), simplex (their sum)
   [solver]    name; step_size = 0.1 | "auto" | "safe" | "inverse(0.1)" and other schedules of the step k: constant, inverse (1/k),
               inverse_sqrt, step(0.1, ratio=0.5, every=1000), cosine(auto, steps=2000), warm_up(auto, 100, then=cosine), ...
   [topology]  name; weights, ...
   [mixing]    codec; fraction, ...; feedback, gamma; accelerate = 3, method = "chebyshev" | "fastmix"
   [run]       agents, steps, seed, every, out, stop_error, trajectory, checkpoint (seconds between checkpoints),
               progress = "auto" | "bar" | "lines" | "none"
+Solvers, topologies, problems, data sets and codecs of your own: --solver FILE.py:NAME or MODULE:NAME, or an entry point of an
+installed package. A relative file is looked up in the folder of the experiment file, then in the working folder.
 The attribute "config" of every run.h5 contains the complete experiment in this form.
 
 exit status: 0 completed, or stopped by --stop-error; 1 error in the program or on the disk; 2 error in the input;
@@ -96,7 +104,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--tune", action="store_true", help="print the step sizes that auto compares, and its choice; do not run")
     result.add_argument("-o", metavar="tune.png", dest="picture", help="with --tune: draw them, too")
     result.add_argument("--quiet", action="store_true", help="print warnings and errors only, no progress and no summary")
-    result.add_argument("--list", action="store_true", help="list all problems, data sets, solvers, topologies and codecs")
+    result.add_argument("--list", action="store_true",
+                        help="list all problems, data sets, solvers, topologies and codecs, and installed plug-ins")
     result.add_argument("--version", action="store_true", help="print the versions of mpidec and MPI")
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
@@ -243,13 +252,14 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
         outcome += f" at step {result.steps}"
     gap = made.spectral_gap()
     rows = {
-        "problem": f"{problem.name}{report.options(problem.options)}",
-        "data": f"{problem.data}, {made.samples} samples x {made.d} unknowns, partition {problem.partition}",
+        "problem": f"{short(problem.name)}{report.options(_penalties(problem))}",
+        "data": f"{short(problem.data)}, {made.samples} samples x {made.d} unknowns, partition {problem.partition}"
+                if problem.data else f"none, {made.d} unknowns",
         "agents": f"{n} on {ranks} rank{'s' * (ranks > 1)}",
-        "topology": f"{made.topology.name}{report.options(made.experiment.topology.options)}"
+        "topology": f"{short(made.experiment.topology.name)}{report.options(made.experiment.topology.options)}"
                     + (f", spectral gap {gap:.4g}" if gap is not None else ""),
         **_mixing(made.experiment.mixing),
-        "solver": f"{made.experiment.solver.name}{report.options(made.experiment.solver.options)}",
+        "solver": f"{short(made.experiment.solver.name)}{report.options(made.experiment.solver.options)}",
         **({"step size": result.choice.line()} if result.choice is not None else {}),
         "steps": f"{result.steps} of {wanted.steps}",
         "outcome": outcome,
@@ -265,8 +275,14 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
     return report.table({name.replace("_", " "): value for name, value in rows.items()})
 
 
+def _penalties(problem: config.Problem) -> dict[str, Any]:
+    """The options of a problem, and the settings of its scale and penalties that are not the defaults."""
+    names = ("scale", "intercept", "l2_total", "l1", "l1_total", "lower", "upper", "simplex")
+    return dict(problem.options) | {name: value for name in names if (value := getattr(problem, name)) is not None}
+
+
 def _mixing(wanted: config.Mixing) -> dict[str, str]:
-    parts = [f"{wanted.codec}{report.options(wanted.options)}"] if wanted.codec else []
+    parts = [f"{short(wanted.codec)}{report.options(wanted.options)}"] if wanted.codec else []
     parts += [f"{wanted.accelerate} times, {wanted.method or 'chebyshev'}"] if wanted.accelerate else []
     return {"mixing": ", ".join(parts)} if parts else {}
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from . import resolve
 from .metrics import Metrics
 from .mixing import Mixer, Network
 from .mixing.operator import Operator, StepOperator
@@ -85,12 +86,15 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     ----------
     problem : problem or oracle
         The functions of the local agents, such as `mpidec.problems.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi])`, or an
-        oracle that wraps them, such as `MiniBatch(problem, 32)`.  None for a solver that uses no gradients (`x0` is then required).
-    solver : Solver
-        With a step size that is a number; "auto" (the default), found before the first step (see Notes), or "safe"; or a function
-        of the step k, such as the schedule `mpidec.solvers.InverseSqrt()`.
-    topology : Topology or Schedule
-        The graph, or sequence of graphs, of the n agents.
+        oracle that wraps them, such as `MiniBatch(problem, 32)`; `mpidec.problems.load_problem` makes one from data.  None for a
+        solver that uses no gradients (`x0` is then required).
+    solver : Solver, class or str
+        A solver; a class is made with its defaults.  Names are those of the command line, and ``"FILE.py:NAME"``.  Its step size is
+        a number; "auto" (the default), found before the first step (see Notes), or "safe"; or a function of the step k, such as the
+        schedule `mpidec.solvers.InverseSqrt()`.
+    topology : Topology, Schedule, str, networkx graph, matrix or function
+        The graph, or sequence of graphs, of the n agents: also by name, as a networkx graph (with Metropolis weights), as a
+        stochastic matrix (rows are receivers), or as a function of n.
     steps : int
         Number of steps; a resumed run counts them from its original start.
     x0 : array (d,) or (n, d), optional
@@ -153,12 +157,15 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     """
     with ExitStack() as stack:
         if net is None:
-            net = stack.enter_context(Network(topology.n))
+            net = stack.enter_context(_network(problem, topology, x0))
         error: Exception | None = None
         try:
+            resolve.oracle(problem)
+            topology, solver = resolve.graph(topology, net.n), resolve.method(solver, problem)
             oracle, (_, problem) = problem, _answer(problem, solver, net, seed)
             steps, every, seed = _integer("steps", steps, 0), _integer("every", every, 1), _integer("seed", seed, 0)
             X = _rows(x0, problem, net)
+            resolve.probe(problem, X)
             with warnings.catch_warnings():
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
@@ -339,6 +346,23 @@ def _recorded_step_size(net: Network, record: Record) -> float:
             error = caught
     net.agree(error)
     return float(net.comm.bcast(size))
+
+
+def _network(problem: Any, topology: Any, x0: Any) -> Network:
+    """The network of as many agents as the arguments of `solve` stand for."""
+    if isinstance(topology, str) or callable(topology):     # n may be known only to all ranks together
+        with Network() as ranks:
+            n, error = 0, None
+            try:
+                n = resolve.agents(problem, topology, x0)
+            except (ValueError, TypeError) as caught:
+                error = caught
+            ranks.agree(error)
+            counted = getattr(getattr(problem, "problem", problem), "m", None) is not None
+            n = int(ranks.comm.allreduce(n)) if counted else n
+    else:
+        n = resolve.agents(problem, topology, x0)
+    return Network(n)
 
 
 def _made(mixing: Callable[[Mixer], Operator[StepOperator]], mixer: Mixer, net: Network) -> Operator[StepOperator]:

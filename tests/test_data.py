@@ -114,6 +114,9 @@ GOOD = {
     "numbered.csv": "0,1,label\n0,1,0\n2,3,1\n4,5,1\n6,7,0\n",
     "comment.csv": "# from numpy.savetxt\n0, 1, 0\n 2, 3e0, +1\n4,5,1\n6,7,0\n",
     "mark.csv": "\ufeffu,v,y\n0,1,0\n2,3,1\n4,5,1\n6,7,0\n",
+    "words.csv": "u,v,y\n0,1,cat\n2,3,dog\n4,5,dog\n6,7,cat\n",
+    "words_alone.csv": "0,1,cat\n2,3,dog\n4,5,dog\n6,7,cat\n",
+    "from_0.svm": "0 1:1\n1 0:2 1:3\n1 0:4 1:5\n0 0:6 1:7\n",
     "mine.svm": "0 2:1\n1 1:2 2:3\n1 1:4 2:5 # a comment\n\n0 1:6 2:7\n",
     "mine.libsvm": "+0 2:1\n1 qid:3 1:2 2:3\n1 1:4 2:5\n0 1:6 2:7\n",
     "mine.txt": "0 2:1\r\n1 1:2 2:3\r\n1 1:4 2:5\r\n0 1:6 2:7",
@@ -148,7 +151,7 @@ BAD_TEXT = {
     "long.csv": ("u,v,y\n1,2,0\n1,2,0,4\n", "line 3: 4 values, expected 3 as in line 1"),
     "word.csv": ("1,2,0\n1,x,0\n", "line 2, column 2: 'x' is not a number"),
     "word_first.csv": ("1,x,0\n1,2,0\n", "line 1, column 2: 'x' is not a number"),
-    "string_label.csv": ("u,v,label\n1,2,benign\n", "line 2, column 3: 'benign' is not a number"),
+    "string_label.csv": ("u,v,label\n1,2,0\n1,2,benign\n", "line 3, column 3: 'benign' is not a number.*class names in all lines"),
     "hole.csv": ("1,2,0\n1,,0\n", "line 2, column 2: is empty"),
     "nan.csv": ("1,2,0\n\n1,nan,0\n", "line 3, column 2 is nan, expected a finite number"),
     "inf.csv": ("u,v,y\n1,2,-inf\n", "line 2, column 3 is -inf"),
@@ -168,7 +171,7 @@ BAD_TEXT = {
     "no_label.svm": ("1:2 2:3\n", "line 1: starts with '1:2', expected 'label index:value"),
     "no_colon.svm": ("1 1:2\n1 5\n", "line 2: '5', expected index:value"),
     "no_value.svm": ("1 1:\n", "line 1, index 1: is empty"),
-    "zero.svm": ("1 0:2\n", "line 1: index 0 after 0, expected ascending indices from 1"),
+    "zero.svm": ("1 0:2 0:3\n", "line 1: index 0 after 0, expected ascending indices from 1, or from 0"),
     "negative.svm": ("1 -1:2\n", "line 1: '-1:2', expected index:value"),
     "twice.svm": ("1 1:2\n1 1:2 1:3\n", "line 2: index 1 after 1"),
     "descending.svm": ("1 2:2 1:3\n", "line 1: index 1 after 2"),
@@ -214,7 +217,7 @@ BAD_ARRAYS = {
     "short": ({"A": A4, "b": Y4[:3]}, r"b has shape \(3,\), expected \(4,\): one per row of A \(4, 2\)"),
     "no_rows": ({"A": A4[:0], "y": Y4[:0]}, r"A has shape \(0, 2\), expected at least one sample"),
     "complex": ({"A": A4 * 1j, "y": Y4}, "A has dtype complex128, expected real numbers"),
-    "strings": ({"A": A4, "y": Y4.astype(str)}, "y has dtype <U.*expected real numbers"),
+    "strings": ({"A": A4.astype(str), "y": Y4}, "A has dtype <U.*expected real numbers"),
     "nan": ({"A": nan_at(A4, (2, 1)), "y": Y4}, "A is nan at row 2, column 1"),
     "nan_label": ({"A": A4, "b": nan_at(Y4, 3)}, "b is nan at row 3"),
     "pickle": ({"A": A4, "y": np.array([print, 1, 2, 3], dtype=object)}, "y holds Python objects .*never loaded"),
@@ -279,6 +282,28 @@ def test_paths(tmp_path):
         load(tmp_path / "heart.csv", n=3)
     with pytest.raises(TypeError, match=r"data = 3 is a int, expected a name or a path"):
         load(3)
+
+
+@pytest.mark.parametrize("label, column", [("kind", 1), (1, 1), (-2, 1), ("u", 0), (None, 2)])
+def test_the_column_of_the_label_is_chosen(tmp_path, label, column):
+    (tmp_path / "mine.csv").write_text("u,kind,v\n1,7,3\n2,8,4\n")
+    data = load(tmp_path / "mine.csv", label=label)
+    table = np.array([[1.0, 7, 3], [2, 8, 4]])
+    assert np.array_equal(data.y, table[:, column])
+    assert np.array_equal(data.A, np.delete(table, column, axis=1))
+
+
+def test_a_wrong_label_is_refused(tmp_path):
+    (tmp_path / "mine.csv").write_text("u,kind,v\n1,7,3\n2,8,4\n")
+    (tmp_path / "bare.csv").write_text("1,7,3\n2,8,4\n")
+    (tmp_path / "mine.svm").write_text("1 1:2\n")
+    np.savez(tmp_path / "mine.npz", A=A4, target=["a", "b", "b", "a"])
+    assert load(tmp_path / "mine.npz", label="target").classes == ("a", "b")
+    for name, label, message in (("mine.csv", "knid", "no column 'knid' for the label: did you mean kind"),
+                                 ("bare.csv", 3, r"no column 3 .*expected a number 0 .. 2"),
+                                 ("mine.svm", 0, "omit label"), ("mine.npz", "tarte", r"holds A, target, expected A .* and tarte")):
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path / name, label=label)
 
 
 # -- partitions ----------------------------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # The rows stand in the order of the layers, but for the last five: each imports only what stands above it.
 LAYERS = {
     "_streams": ((), ()),
+    "plugins": ((), ()),
     "topology": ((), ("scipy", "networkx")),
-    "problems": (("_streams",), ("scipy", "sklearn", "torch")),
+    "problems": (("_streams", "plugins"), ("scipy", "sklearn", "torch")),
     "arrays": ((), ("torch", "cupy")),
     "kernels": (("topology", "arrays"), ("scipy",)),
     "runtime": (("topology", "arrays", "kernels"), ("mpi4py", "cupy", "torch")),

@@ -6,6 +6,7 @@ from mpidec.problems.datasets import (
     Dataset,
     breast_cancer,
     class_numbers,
+    dataset,
     diabetes,
     digits,
     load,
@@ -13,16 +14,20 @@ from mpidec.problems.datasets import (
     standardized,
     synthetic_least_squares,
 )
+from mpidec.problems.loading import load_problem
 from mpidec.problems.losses import Huber, LeastSquares, LogisticRegression, Softmax
-from mpidec.problems.oracles import Full, MiniBatch, Noisy, Oracle, Streams
+from mpidec.problems.minimizer import minimizer
+from mpidec.problems.oracles import Full, MiniBatch, Noisy, Oracle, Streams, Subgradient
 from mpidec.problems.partition import partition, stack
 from mpidec.problems.registry import (
     build,
     dataset_names,
     default_dataset,
+    default_problem,
     problem_names,
     problem_parameters,
 )
+from mpidec.problems.terms import Separable, Simplex, Term, box, elastic_net, l1, simplex, term
 
 __all__ = [
     "Custom",
@@ -36,21 +41,34 @@ __all__ = [
     "Noisy",
     "Oracle",
     "Problem",
+    "Separable",
+    "Simplex",
     "Softmax",
     "Streams",
+    "Subgradient",
+    "Term",
+    "box",
     "breast_cancer",
     "build",
     "class_numbers",
+    "dataset",
     "dataset_names",
     "default_dataset",
+    "default_problem",
     "diabetes",
     "digits",
+    "elastic_net",
+    "l1",
     "load",
+    "load_problem",
+    "minimizer",
     "partition",
     "problem_names",
     "problem_parameters",
     "signs",
+    "simplex",
     "stack",
     "standardized",
     "synthetic_least_squares",
+    "term",
 ]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mpidec.problems import checks, newton
+from mpidec.problems import checks, composite, newton
 from mpidec.problems.checks import Array
+from mpidec.problems.terms import Term
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
@@ -23,7 +25,7 @@ class Problem(Protocol):
     """Functions f_i of the local agents; row i of `X` is the point of local agent i.
 
     Optional members: ``smoothness`` (m,), ``strong_convexity`` (m,), ``prox(V, t)``, ``solution()``,
-    ``concatenate(parts)``.
+    ``concatenate(parts)``, ``term`` (a nonsmooth part of every f_i, whose gradient `grad` leaves out).
     """
 
     @property
@@ -44,10 +46,30 @@ class Problem(Protocol):
 class LinearModel:
     r"""Base class of all losses: a loss of a linear model, summed over each agent's samples, with a ridge.
 
-    .. math:: f_i(x) = \sum_s \ell(a_{is}^T x;\, y_{is}) + \frac{\lambda}{2} \|x\|^2
+    .. math:: f_i(x) = w \sum_s \ell(a_{is}^T x;\, y_{is}) + \frac{\lambda}{2} \|x\|^2 + r(x)
 
     A subclass defines `_loss`, `_slope` and `_curvature` as functions of the scores :math:`T = A x`, shape (m, p, c)
-    with c = 1 except for Softmax (c classes), and `bound`, an upper bound of the curvature.
+    with c = 1 except for Softmax (c classes), and `bound`, an upper bound of the curvature. `labels` says what targets it
+    takes: "numbers", "signs" (-1 and +1) or "classes" (0, 1, 2, ...).
+
+    Parameters
+    ----------
+    A, y : (m, p, features) and (m, p) arrays
+        Samples and targets of the local agents.
+    l2 : float
+        Ridge :math:`\lambda \ge 0` of every agent. All n agents together have n times as much, so a given `l2` means
+        another problem for another n; `load_problem(..., l2_total=...)` divides a total by n.
+    mask : (m, p) array, optional
+        True for samples, False for padding.
+    x_star : (d,) array, optional
+        Minimizer of the average over all agents.
+    weight : float
+        Factor :math:`w > 0` of the loss; n / N for N samples in all makes the average cost a mean over the samples.
+    term : Term, optional
+        Nonsmooth term r of every agent, such as `problems.l1(0.1)`. `grad` leaves it out; `value`, `prox` and `solution`
+        include it.
+    intercept : bool
+        Whether the last feature is an intercept (a column of ones), which neither the ridge nor the term concerns.
 
     Notes
     -----
@@ -57,9 +79,10 @@ class LinearModel:
 
     bound: ClassVar[float]
     targets_name: ClassVar[str] = "y"
+    labels: ClassVar[str] = "numbers"
 
-    def __init__(self, A: ArrayLike, y: ArrayLike, *, mask: ArrayLike | None, x_star: ArrayLike | None, l2: float,
-                 **options: Any) -> None:
+    def __init__(self, A: ArrayLike, y: ArrayLike, *, mask: ArrayLike | None = None, x_star: ArrayLike | None = None,
+                 l2: float = 0.0, weight: float = 1.0, term: Term | None = None, intercept: bool = False, **options: Any) -> None:
         self.A = checks.data(A)
         self.y = checks.targets(y, self.targets_name, self.A)
         self.mask = checks.valid(mask, self.A)
@@ -69,10 +92,18 @@ class LinearModel:
         checks.finite(self.A, "A")
         checks.finite(self.y, self.targets_name)
         self.l2 = checks.number(l2, "l2")
-        self.options: dict[str, Any] = {"l2": self.l2, **options}
+        self.weight = checks.number(weight, "weight", positive=True)
+        if term is not None and not isinstance(term, Term):
+            raise TypeError(f"term is a {type(term).__name__}, expected problems.l1(...), elastic_net, box or simplex")
+        self.intercept = bool(intercept)
         self._Y = self._encode(self.y)
         self.m, self.p, self.features = self.A.shape
         self.d = self.features * self._Y.shape[2]
+        free = self._Y.shape[2] if self.intercept else 0
+        self.term = replace(term, free=free) if free and term is not None else term                 # type: ignore[type-var]
+        self.options: dict[str, Any] = {"l2": self.l2, "weight": self.weight, "term": self.term, "intercept": self.intercept,
+                                        **options}
+        self._penalty: float | Array = self.l2 * (np.arange(self.d) < self.d - free) if free else self.l2
         self.x_star = None if x_star is None else self._point(x_star)
 
     def _point(self, x_star: ArrayLike) -> Array:
@@ -109,11 +140,13 @@ class LinearModel:
         loss = self._loss(self.A @ self._columns(X), self._Y)
         if self.mask is not None:
             loss *= self.mask
-        total = loss.sum(axis=1)
-        return total + 0.5 * self.l2 * (X * X).sum(axis=1) if self.l2 else total
+        total: Array = loss.sum(axis=1) if self.weight == 1 else self.weight * loss.sum(axis=1)
+        if self.l2:
+            total = total + (0.5 * (self._penalty * X * X).sum(axis=1) if self.intercept else 0.5 * self.l2 * (X * X).sum(axis=1))
+        return total if self.term is None else total + self.term.value(X)
 
     def grad(self, X: Array) -> Array:
-        """Return the gradient of f_i at row i, (m, d) -> (m, d)."""
+        """Return the gradient of f_i (without its term) at row i, (m, d) -> (m, d)."""
         return self._grad(X, self.A, self._Y, None)
 
     def sample_grad(self, X: Array, rows: NDArray[np.intp], weight: Array) -> Array:
@@ -136,9 +169,11 @@ class LinearModel:
         R = self._slope(A @ self._columns(X), Y)
         if weight is not None:
             R *= weight[:, None, None]
+        if self.weight != 1:
+            R *= self.weight
         G: Array = (A.transpose(0, 2, 1) @ R).reshape(X.shape)
         if self.l2:
-            G += self.l2 * X
+            G += self._penalty * X
         return G
 
     # -- constants -----------------------------------------------------------------------------------------------
@@ -157,12 +192,12 @@ class LinearModel:
     @property
     def smoothness(self) -> Array:
         r"""Smoothness constants :math:`L_i = \beta\, \lambda_{\max}(A_i^T A_i) + \lambda`, (m,)."""
-        return self.bound * self._spectrum[:, -1] + self.l2
+        return self.weight * self.bound * self._spectrum[:, -1] + self.l2
 
     @property
     def strong_convexity(self) -> Array:
-        r"""Lower bounds :math:`\mu_i` of the curvature of f_i, (m,): the ridge :math:`\lambda`."""
-        return np.full(self.m, self.l2)
+        r"""Lower bounds :math:`\mu_i` of the curvature of f_i, (m,): the ridge :math:`\lambda`, or 0 with an intercept."""
+        return np.full(self.m, 0.0 if self.intercept else self.l2)
 
     # -- minimizers ----------------------------------------------------------------------------------------------
 
@@ -176,7 +211,7 @@ class LinearModel:
         """
         if not self.m:
             raise ValueError("no local agents, so there is no solution: concatenate the problems of all ranks first")
-        return self._minimize(*self._pooled(), self.m * self.l2, np.zeros(self.d), np.zeros(self.d))
+        return self._minimize(*self._pooled(), self.m * self._penalty, np.zeros(self.d), np.zeros(self.d), self.m)
 
     def _pooled(self) -> tuple[Array, Array]:
         return self.A.reshape(-1, self.features), self._Y.reshape(-1, self._Y.shape[2])
@@ -189,7 +224,7 @@ class LinearModel:
         t = self._steps(t)
         X = np.empty_like(V)
         for i in range(self.m):
-            X[i] = self._minimize(self.A[i], self._Y[i], self.l2 + 1 / t[i], V[i] / t[i], V[i])
+            X[i] = self._minimize(self.A[i], self._Y[i], self._penalty + 1 / t[i], V[i] / t[i], V[i], 1)
         return X
 
     def _steps(self, t: float | Array) -> Array:
@@ -198,20 +233,23 @@ class LinearModel:
             raise ValueError(f"t = {t}, expected numbers > 0")
         return t
 
-    def _minimize(self, A: Array, Y: Array, ridge: float, pull: Array, x0: Array) -> Array:
-        """Minimize sum_s loss(a_s x; y_s) + ridge/2 ||x||^2 - <pull, x> over one set of samples, A (N, features)."""
+    def _minimize(self, A: Array, Y: Array, ridge: float | Array, pull: Array, x0: Array, agents: int) -> Array:
+        """Minimize weight sum_s loss(a_s x; y_s) + x^T diag(ridge) x / 2 - <pull, x> + agents * term(x), A (N, features)."""
         from scipy.sparse.linalg import LinearOperator
 
         size, shape = np.abs(A.T), (self.features, Y.shape[1])
+        if self.weight != 1:
+            ridge, pull = ridge / self.weight, pull / self.weight
 
         def scores(x: Array) -> Array:
             return A @ x.reshape(shape)
 
         def value(x: Array) -> float:
-            return float(self._loss(scores(x), Y).sum() + 0.5 * ridge * (x @ x) - pull @ x)
+            squares = 0.5 * ridge * (x @ x) if np.ndim(ridge) == 0 else 0.5 * (ridge * x) @ x
+            return float(self._loss(scores(x), Y).sum() + squares - pull @ x)
 
         def grad(x: Array) -> Array:
-            return (A.T @ self._slope(scores(x), Y)).ravel() + ridge * x - pull
+            return np.asarray((A.T @ self._slope(scores(x), Y)).ravel() + ridge * x - pull)
 
         def hess(x: Array) -> Array | LinearOperator:
             C = self._curvature(scores(x), Y)
@@ -222,13 +260,16 @@ class LinearModel:
             for c in range(shape[1]):
                 for e in range(c + 1):
                     H[:, c, :, e] = H[:, e, :, c] = A.T @ (C[:, c, e, None] * A)
-            return H.reshape(x.size, x.size) + ridge * np.eye(x.size)
+            return np.asarray(H.reshape(x.size, x.size) + ridge * np.eye(x.size))
 
         def scale(x: Array) -> float:
             terms = (size @ np.abs(self._slope(scores(x), Y))).ravel() + ridge * np.abs(x) + np.abs(pull)
             return float(np.linalg.norm(terms))
 
-        return newton.minimize(value, grad, hess, scale, x0)
+        if self.term is None:
+            return newton.minimize(value, grad, hess, scale, x0)
+        largest = self.bound * float(np.linalg.norm(A, 2))**2 + float(np.max(ridge))
+        return composite.minimize(value, grad, hess, scale, x0, largest, self.term, agents / self.weight)
 
     # -- several processes ---------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ class Dataset:
     A : (N, d) array
         One sample per row.
     y : (N,) array
-        Targets, or class labels as given.
+        Targets, or class labels as given; class names are numbered in alphabetical order.
     name : str
         Name of the data set, or path of the file.
     kind : {"classification", "regression"}
@@ -35,6 +35,8 @@ class Dataset:
         Default partition of the data set.
     x_star : (d,) array, optional
         Minimizer of the least squares problem, if it is known by construction.
+    classes : tuple of str
+        Names of the classes 0, 1, ... if the labels are names; otherwise empty.
 
     Examples
     --------
@@ -52,19 +54,24 @@ class Dataset:
     kind: str
     partition: str = "iid"
     x_star: Array | None = None
+    classes: tuple[str, ...] = ()
 
 
-def load(source: str | os.PathLike[str], *, standardize: bool = False, **options: Any) -> Dataset:
-    """Return a data set, given by its name or by the path of a file.
+def load(source: str | os.PathLike[str], *, standardize: bool = False, label: str | int | None = None, **options: Any) -> Dataset:
+    """Return a data set, given by its name or by the path of a file; see also :func:`load_problem`.
 
     Parameters
     ----------
     source : str or path
         ``breast_cancer``, ``digits``, ``diabetes``, ``synthetic_least_squares``; or a file: ``.npz`` with arrays ``A``
         (N, d) and ``y`` or ``b`` (N,), ``.csv`` (with or without a header; the label is the column named y, b, label or
-        target, otherwise the last one), or LIBSVM (``.svm``, ``.libsvm``, ``.txt``).
+        target, otherwise the last one), or LIBSVM (``.svm``, ``.libsvm``, ``.txt``; indices from 1, or from 0 if 0 occurs).
+        Labels may be class names in ``.npz`` and ``.csv``.
     standardize : bool
         Whether every feature is shifted and scaled to mean 0 and variance 1 over all samples (targets are unchanged).
+    label : str or int, optional
+        The label of a file: name or number of a column of a CSV file (from 0, or from the end if negative), or name of an
+        array of an .npz file.
     **options
         Parameters of the synthetic data set: ``n, p, d, heterogeneity, seed``.
 
@@ -97,6 +104,8 @@ def load(source: str | os.PathLike[str], *, standardize: bool = False, **options
             if not known:
                 raise ValueError(f"data set {name} takes no parameters, but {option} was given")
             checks.choice(option, known, f"parameter of data set {name}")
+        if label is not None:
+            raise ValueError(f"data set {name} has its labels, but label = {label!r} was given (it chooses a column of a file)")
         result = make(**options)
     else:
         path = Path(name)
@@ -108,9 +117,60 @@ def load(source: str | os.PathLike[str], *, standardize: bool = False, **options
         if options:
             raise ValueError(f"{name} takes no parameters, but {', '.join(options)} was given "
                              "(only synthetic data sets have parameters)")
-        A, y, named_b = files.read(path)
-        result = Dataset(A, y, name, "regression" if named_b else _kind(y))
+        A, y, named_b = files.read(path, label)
+        result = dataset(A, y, name, "regression" if named_b else None)
     return replace(result, A=standardized(result.A)) if standardize else result
+
+
+def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None = None) -> Dataset:
+    """Return the data set of two arrays, checked; labels may be class names.
+
+    Parameters
+    ----------
+    A : (N, d) array_like
+        One sample per row.
+    y : (N,) array_like
+        Targets or labels.
+    name : str
+        Name of the data set, for messages.
+    kind : {"classification", "regression"}, optional
+        Type of the targets; by default it is guessed as for files.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If shapes do not match, or a value is not a finite number.
+
+    Examples
+    --------
+    >>> from mpidec.problems import dataset
+    >>> data = dataset([[0.0], [1.0], [2.0]], ["ill", "well", "ill"])
+    >>> data.y, data.classes, data.kind
+    (array([0., 1., 0.]), ('ill', 'well'), 'classification')
+    """
+    A = checks.real(A, "A")
+    if A.ndim == 3:
+        raise ValueError(f"A has shape {A.shape}, expected (N, d): samples that are split over the agents already go straight "
+                         "into a problem: problems.LeastSquares(A, b)")
+    if A.ndim != 2 or 0 in A.shape:
+        raise ValueError(f"A has shape {A.shape}, expected (N, d): one sample per row, at least one sample and one feature")
+    labels = np.asarray(y)
+    classes: tuple[str, ...] = ()
+    if labels.dtype.kind in "OUS" and labels.size and all(isinstance(label, (str, bytes)) for label in labels.flat):
+        values, numbers = np.unique(labels.astype(str), return_inverse=True)
+        labels, classes, kind = numbers.reshape(labels.shape), tuple(map(str, values)), kind or "classification"
+    labels = checks.real(labels, "y")
+    if labels.ndim == 2 and 1 in labels.shape and len(A) > 1:
+        raise ValueError(f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A (y.ravel())")
+    if labels.shape != A.shape[:1]:
+        raise ValueError(f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A {A.shape}")
+    for what, array in (("A", A), ("y", labels)):
+        bad = np.argwhere(~np.isfinite(array))
+        if len(bad):
+            place = ", ".join(f"{word} {i}" for word, i in zip(("row", "column"), bad[0]))
+            raise ValueError(f"{what} is {array[tuple(bad[0])]} at {place}, expected finite numbers (drop or impute that sample)")
+    A, targets = np.ascontiguousarray(A, dtype=np.float64), np.ascontiguousarray(labels, dtype=np.float64)
+    return Dataset(A, targets, name, kind or _kind(targets), classes=classes)
 
 
 def _kind(y: Array) -> str:

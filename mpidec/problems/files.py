@@ -7,7 +7,7 @@ import difflib
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,25 @@ from numpy.typing import NDArray
 from mpidec.problems.checks import Array
 
 LABELS = ("y", "b", "label", "target")
+Labels = NDArray[Any]                                    # numbers, or class names as strings
 MEMORY = 2**33                                           # largest dense matrix, in bytes, that a LIBSVM file may need
 
 
-def read(path: Path) -> tuple[Array, Array, bool]:
+def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, bool]:
     """Read a data file in the format given by its extension.
+
+    Parameters
+    ----------
+    path : Path
+    label : str or int, optional
+        The label: the name or the number (from 0; negative ones count from the end) of a column of a CSV file, or the name
+        of an array of an .npz file.
 
     Returns
     -------
     A : (N, d) array
     y : (N,) array
+        Numbers, or strings if the labels are class names.
     named_b : bool
         Whether the targets are named ``b``, which marks regression targets.
 
@@ -35,7 +44,8 @@ def read(path: Path) -> tuple[Array, Array, bool]:
     ValueError
         If the file is missing, empty or malformed; the message names the file and the line or row.
     """
-    readers = {".npz": _npz, ".csv": _csv, ".svm": _libsvm, ".libsvm": _libsvm, ".txt": _libsvm}
+    readers: dict[str, Callable[[Path, str | int | None], tuple[Array, Labels, bool]]] = {
+        ".npz": _npz, ".csv": _csv, ".svm": _libsvm, ".libsvm": _libsvm, ".txt": _libsvm}
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path}: unknown file extension {path.suffix or '(none)'!r}, expected one of {' '.join(readers)}")
     try:
@@ -47,7 +57,7 @@ def read(path: Path) -> tuple[Array, Array, bool]:
             raise ValueError(f"{path} is not a regular file")
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty, expected samples")
-        return readers[path.suffix.lower()](path)
+        return readers[path.suffix.lower()](path, label)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
 
@@ -81,36 +91,37 @@ def _number(word: str, where: str) -> float:
 
 # -- .npz --------------------------------------------------------------------------------------------------------
 
-def _npz(path: Path) -> tuple[Array, Array, bool]:
+def _npz(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path}: not an .npz archive, or truncated; expected one made by numpy.savez(file, A=A, y=y)")
     try:
         with np.load(path, allow_pickle=False) as archive:
             names = archive.files
-            label = [name for name in ("y", "b") if name in names]
-            if "A" not in names or not label:
-                raise ValueError(f"{path} holds {', '.join(names) or 'no arrays'}, expected A (N, d) and y or b (N,)")
-            if len(label) > 1:
-                raise ValueError(f"{path} holds both y and b, expected one of them")
-            A, y = (_member(archive, name, path) for name in ("A", label[0]))
+            labels = [name for name in (("y", "b") if label is None else (label,)) if name in names]
+            if "A" not in names or not labels:
+                wanted = "y or b" if label is None else label
+                raise ValueError(f"{path} holds {', '.join(names) or 'no arrays'}, expected A (N, d) and {wanted} (N,)")
+            if len(labels) > 1:
+                raise ValueError(f"{path} holds both y and b, expected one of them (label=... chooses)")
+            A, y = _member(archive, "A", path), _member(archive, str(labels[0]), path, names=True)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(f"{path}: damaged archive ({error})") from None
     if A.ndim != 2:
         raise ValueError(f"{path}: A has shape {A.shape}, expected (N, d)")
     if y.shape != A.shape[:1]:
-        raise ValueError(f"{path}: {label[0]} has shape {y.shape}, expected {A.shape[:1]}: one per row of A {A.shape}")
+        raise ValueError(f"{path}: {labels[0]} has shape {y.shape}, expected {A.shape[:1]}: one per row of A {A.shape}")
     if 0 in A.shape:
         raise ValueError(f"{path}: A has shape {A.shape}, expected at least one sample and one feature")
-    for name, array in (("A", A), (label[0], y)):
-        if not np.isfinite(array).all():
+    for name, array in (("A", A), (labels[0], y)):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
             place = np.argwhere(~np.isfinite(array))[0]
             column = f", column {place[1]}" if len(place) == 2 else ""
             raise ValueError(f"{path}: {name} is {array[tuple(place)]} at row {place[0]}{column} (from 0), expected "
                              "finite numbers (drop or impute that sample)")
-    return A, y, label[0] == "b"
+    return A, y, labels[0] == "b"
 
 
-def _member(archive: Any, name: str, path: Path) -> Array:
+def _member(archive: Any, name: str, path: Path, names: bool = False) -> Labels:
     try:
         array: NDArray[Any] = archive[name]
     except ValueError as error:
@@ -118,14 +129,16 @@ def _member(archive: Any, name: str, path: Path) -> Array:
         raise ValueError(f"{path}: {name} holds {why}, expected an array of numbers") from None
     if not isinstance(array, np.ndarray):                # a member that is not in .npy format
         raise ValueError(f"{path}: {name} holds raw bytes, expected an array of numbers")
+    if names and array.dtype.kind == "U":
+        return array
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"{path}: {name} has dtype {array.dtype}, expected real numbers")
+        raise ValueError(f"{path}: {name} has dtype {array.dtype}, expected real numbers{' or class names' if names else ''}")
     return np.ascontiguousarray(array, dtype=np.float64)
 
 
 # -- .csv --------------------------------------------------------------------------------------------------------
 
-def _csv(path: Path) -> tuple[Array, Array, bool]:
+def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
     rows = _csv_rows(path)
     first_line, first = next(rows, (0, []))
     if not first:
@@ -139,26 +152,54 @@ def _csv(path: Path) -> tuple[Array, Array, bool]:
             raise ValueError(f"{path}, line {first_line}: column {names.index('') + 1} has no name (if it is a "
                              "pandas index, write the file with index=False)")
         labels = [i for i, name in enumerate(names) if name in LABELS]
-        if len(labels) > 1:
+        if len(labels) > 1 and label is None:
             raise ValueError(f"{path}, line {first_line}: {len(labels)} label columns "
-                             f"({', '.join(first[i].strip() for i in labels)}), expected one of {', '.join(LABELS)}")
+                             f"({', '.join(first[i].strip() for i in labels)}), expected one of {', '.join(LABELS)} "
+                             "(label=... chooses)")
         column = labels[0] if labels else column
-        named_b = names[column] == "b"
-    samples = []
+    if label is not None:
+        column = _column(first, label, header, f"{path}, line {first_line}")
+    named_b = header and first[column].strip().lower() == "b"
+    samples, classes = [], []
     for line, words in rows if header else _chain(first_line, first, rows):
         if len(words) != len(first):
             raise ValueError(f"{path}, line {line}: {len(words)} values, expected {len(first)} as in line {first_line}")
+        classes.append((line, words[column].strip()))
         try:
             sample = [float(word) for word in words]
         except ValueError:
             sample = [math.nan]
+            if not _numeric(words[column]) and words[column].strip():
+                words[column] = "0"                      # a class name
         if not all(map(math.isfinite, sample)) or any("_" in word for word in words):
             sample = [_number(word, f"{path}, line {line}, column {c}") for c, word in enumerate(words, start=1)]
         samples.append(sample)
     if not samples:
         raise ValueError(f"{path}: a header but no samples, expected lines of numbers after line {first_line}")
     table = np.array(samples)
-    return np.delete(table, column, axis=1), table[:, column].copy(), named_b
+    words_of = [(line, word) for line, word in classes if not _numeric(word)]
+    if not words_of:
+        return np.delete(table, column, axis=1), table[:, column].copy(), named_b
+    if len(words_of) < len(classes):                     # one wrong word among numbers is an error, not a class
+        line, word = words_of[0]
+        raise ValueError(f"{path}, line {line}, column {column + 1}: {word[:40]!r} is not a number, expected a finite number, or "
+                         "class names in all lines")
+    return np.delete(table, column, axis=1), np.array([word for _, word in words_of]), named_b
+
+
+def _column(first: list[str], label: str | int, header: bool, where: str) -> int:
+    """Return the number of the label's column."""
+    names = [word.strip() for word in first]
+    if header and str(label) in names:
+        return names.index(str(label))
+    if isinstance(label, int) and -len(names) <= label < len(names):
+        return label % len(names)
+    if header:
+        near = difflib.get_close_matches(str(label), names, n=3)
+        some = f"expected one of {', '.join(names[:8])}{', ...' if names[8:] else ''}"
+        hint = f"did you mean {' or '.join(near)}?" if near else some
+        raise ValueError(f"{where}: no column {label!r} for the label: {hint}")
+    raise ValueError(f"{where}: no column {label!r} for the label: without a header, expected a number 0 .. {len(names) - 1}")
 
 
 def _chain(line: int, first: list[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
@@ -181,22 +222,25 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise ValueError(f"{path}, line {line}: malformed ({error}), expected numbers and commas") from None
 
 
-def _is_header(words: list[str]) -> bool:
-    def numeric(word: str) -> bool:
-        try:
-            float(word)
-        except ValueError:
-            return False
-        return True
+def _numeric(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
+
+def _is_header(words: list[str]) -> bool:
     if any(word.strip().lower() in LABELS for word in words):
         return True
-    return not any(numeric(word) for word in words) and any(word.strip() for word in words)
+    return not any(map(_numeric, words)) and any(word.strip() for word in words)
 
 
 # -- LIBSVM ------------------------------------------------------------------------------------------------------
 
-def _libsvm(path: Path) -> tuple[Array, Array, bool]:
+def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
+    if label is not None:
+        raise ValueError(f"{path}: label = {label!r}, but every line of a LIBSVM file begins with its label: omit label")
     y: list[float] = []
     where: list[int] = []
     index: list[int] = []
@@ -209,7 +253,7 @@ def _libsvm(path: Path) -> tuple[Array, Array, bool]:
         if ":" in words[0]:
             raise ValueError(f"{place}: starts with {words[0][:40]!r}, expected 'label index:value ...'")
         y.append(_number(words[0], f"{place}, label"))
-        last = 0
+        last = -1
         for word in words[1:]:
             number, colon, value = word.partition(":")
             if number == "qid":
@@ -217,20 +261,22 @@ def _libsvm(path: Path) -> tuple[Array, Array, bool]:
             if not colon or not (number.isascii() and number.isdigit()):
                 raise ValueError(f"{place}: {word[:40]!r}, expected index:value")
             if not last < int(number):
-                raise ValueError(f"{place}: index {number} after {last}, expected ascending indices from 1")
+                raise ValueError(f"{place}: index {number} after {last}, expected ascending indices from 1, or from 0 in the whole "
+                                 "file")
             last = int(number)
             where.append(len(y) - 1)
-            index.append(last - 1)
+            index.append(last)
             values.append(_number(value, f"{place}, index {number}"))
     if not y:
         raise ValueError(f"{path}: no lines with data, expected samples")
     if not index:
         raise ValueError(f"{path}: {len(y)} labels but no features, expected 'label index:value ...' (for values "
                          "separated by commas, name the file .csv)")
-    width = max(index) + 1
+    first = min(min(index), 1)                           # a file that uses the index 0 counts from 0
+    width = max(index) + 1 - first
     if (size := 8 * len(y) * width) > MEMORY:
         raise ValueError(f"{path}: {len(y)} samples of {width} features need {size / 1e9:.3g} GB as a dense matrix, "
                          "expected at most 8 GB (select features)")
     A = np.zeros((len(y), width))
-    A[where, index] = values
+    A[where, np.array(index) - first] = values
     return A, np.array(y), False

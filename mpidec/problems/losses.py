@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from mpidec.problems import checks
 from mpidec.problems.base import LinearModel
 from mpidec.problems.checks import Array
+from mpidec.problems.terms import Term
 
 
 class LeastSquares(LinearModel):
@@ -25,11 +26,13 @@ class LeastSquares(LinearModel):
     b : (m, p) array
         Targets.
     l2 : float
-        Ridge :math:`\lambda \ge 0` of every agent.
+        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much, see :class:`LinearModel`).
     mask : (m, p) array, optional
         True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
         Minimizer of the average over all agents, if it is known.
+    weight, term, intercept
+        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see :class:`LinearModel`.
 
     Raises
     ------
@@ -55,8 +58,8 @@ class LeastSquares(LinearModel):
     targets_name = "b"
 
     def __init__(self, A: ArrayLike, b: ArrayLike, l2: float = 0.0, *, mask: ArrayLike | None = None,
-                 x_star: ArrayLike | None = None) -> None:
-        super().__init__(A, b, mask=mask, x_star=x_star, l2=l2)
+                 x_star: ArrayLike | None = None, weight: float = 1.0, term: Term | None = None, intercept: bool = False) -> None:
+        super().__init__(A, b, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept)
 
     @property
     def b(self) -> Array:
@@ -71,11 +74,14 @@ class LeastSquares(LinearModel):
         T -= Y
         return T
 
+    def _curvature(self, T: Array, Y: Array) -> Array:
+        return np.ones((*T.shape, 1))
+
     @property
     def strong_convexity(self) -> Array:
-        r"""Smallest curvatures :math:`\mu_i = \lambda_{\min}(A_i^T A_i) + \lambda`, (m,)."""
+        r"""Smallest curvatures :math:`\mu_i = w \lambda_{\min}(A_i^T A_i) + \lambda`, (m,), or without :math:`\lambda`."""
         least = self._spectrum[:, 0].clip(min=0.0) if self.features <= self.p else np.zeros(self.m)
-        return least + self.l2
+        return np.asarray(self.weight * least + (0.0 if self.intercept else self.l2))
 
     def solution(self) -> Array:
         """Return the minimizer (of least norm) of the average of the local f_i, (d,), by scipy.linalg.lstsq."""
@@ -83,9 +89,11 @@ class LeastSquares(LinearModel):
 
         if not self.m:
             raise ValueError("no local agents, so there is no solution: concatenate the problems of all ranks first")
+        if self.term is not None:
+            return super().solution()
         A, b = self._pooled()
         if self.l2:
-            A = np.vstack([A, np.sqrt(self.m * self.l2) * np.eye(self.d)])
+            A = np.vstack([A, np.sqrt(self.m * self._penalty / self.weight) * np.eye(self.d)])
             b = np.vstack([b, np.zeros((self.d, 1))])
         x = lstsq(A, b)[0]
         x += lstsq(A, b - A @ x)[0]                      # one step of iterative refinement
@@ -101,9 +109,11 @@ class LeastSquares(LinearModel):
 
         `t` > 0 is one number or one per local agent, (m,). The singular value decomposition is computed once.
         """
-        t = self._steps(t)[:, None]
+        if self.term is not None or (self.intercept and self.l2):
+            return super().prox(V, t)
+        t = self._steps(t)[:, None] * self.weight
         S, Vt, Sb = self._factors
-        ridge, pull = self.l2 + 1 / t, V / t
+        ridge, pull = self.l2 / self.weight + 1 / t, V / t
         inside = (Vt @ pull[:, :, None])[..., 0]
         coordinates = (Sb + inside) / (S * S + ridge)
         if self.features > self.p:                       # component of v_i outside the row space of A_i
@@ -117,7 +127,7 @@ class LogisticRegression(LinearModel):
 
     .. math:: f_i(x) = \sum_s \log(1 + e^{-y_{is} a_{is}^T x}) + \tfrac{\lambda}{2} \|x\|^2
 
-    There is no intercept. To include one, append a column of ones to `A` (it is regularized like the other features).
+    There is no intercept. To include one, append a column of ones to `A` and pass ``intercept=True``.
 
     Parameters
     ----------
@@ -126,11 +136,13 @@ class LogisticRegression(LinearModel):
     y : (m, p) array
         Labels, -1 or +1; :func:`mpidec.problems.signs` converts any two values.
     l2 : float
-        Ridge :math:`\lambda \ge 0` of every agent.
+        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much, see :class:`LinearModel`).
     mask : (m, p) array, optional
         True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
         Minimizer of the average over all agents, if it is known.
+    weight, term, intercept
+        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see :class:`LinearModel`.
 
     Raises
     ------
@@ -151,10 +163,11 @@ class LogisticRegression(LinearModel):
     """
 
     bound = 0.25
+    labels = "signs"
 
     def __init__(self, A: ArrayLike, y: ArrayLike, l2: float = 0.0, *, mask: ArrayLike | None = None,
-                 x_star: ArrayLike | None = None) -> None:
-        super().__init__(A, y, mask=mask, x_star=x_star, l2=l2)
+                 x_star: ArrayLike | None = None, weight: float = 1.0, term: Term | None = None, intercept: bool = False) -> None:
+        super().__init__(A, y, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept)
 
     def _encode(self, y: Array) -> Array:
         wrong = (np.abs(y) != 1.0) if self.mask is None else (np.abs(y) != 1.0) & self.mask
@@ -179,7 +192,7 @@ class LogisticRegression(LinearModel):
     def _curvature(self, T: Array, Y: Array) -> Array:
         from scipy.special import expit
 
-        return (expit(T) * expit(-T))[:, :, None]
+        return np.asarray((expit(T) * expit(-T))[:, :, None])
 
 
 class Softmax(LinearModel):
@@ -200,13 +213,16 @@ class Softmax(LinearModel):
         Number of classes. By default the largest label present plus one, at least 2; pass it if a process holds only
         some of the agents.
     l2 : float
-        Ridge :math:`\lambda \ge 0` of every agent. Without a ridge, the minimizer is unique only up to adding the same
+        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much).
+        Without a ridge, the minimizer is unique only up to adding the same
         vector to all :math:`x_c`; :meth:`solution` returns the one with :math:`\sum_c x_c = 0`, a property that
         gradient iterations from zero preserve.
     mask : (m, p) array, optional
         True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
         Minimizer of the average over all agents, if it is known.
+    weight, term, intercept
+        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see :class:`LinearModel`.
 
     Raises
     ------
@@ -227,11 +243,13 @@ class Softmax(LinearModel):
     """
 
     bound = 0.5
+    labels = "classes"
 
     def __init__(self, A: ArrayLike, y: ArrayLike, classes: int | None = None, l2: float = 0.0, *,
-                 mask: ArrayLike | None = None, x_star: ArrayLike | None = None) -> None:
+                 mask: ArrayLike | None = None, x_star: ArrayLike | None = None, weight: float = 1.0,
+                 term: Term | None = None, intercept: bool = False) -> None:
         self.classes = None if classes is None else checks.integer(classes, "classes", least=2)
-        super().__init__(A, y, mask=mask, x_star=x_star, l2=l2)
+        super().__init__(A, y, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept)
         self.options["classes"] = self.classes
 
     def _encode(self, y: Array) -> Array:
@@ -244,13 +262,12 @@ class Softmax(LinearModel):
             i, s = np.argwhere(wrong)[0]
             raise ValueError(f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected integers "
                              f"0 .. {self.classes - 1} (problems.class_numbers(y) converts any values)")
-        Y = (y[:, :, None] == np.arange(self.classes)).astype(np.float64)
-        return Y
+        return np.asarray(y[:, :, None] == np.arange(self.classes), dtype=np.float64)
 
     def _loss(self, T: Array, Y: Array) -> Array:
         top = T.max(axis=-1)
         T = T - top[..., None]
-        return np.log(np.exp(T).sum(axis=-1)) - (T * Y).sum(axis=-1)
+        return np.asarray(np.log(np.exp(T).sum(axis=-1)) - (T * Y).sum(axis=-1))
 
     def _slope(self, T: Array, Y: Array) -> Array:
         T -= T.max(axis=-1, keepdims=True)
@@ -279,11 +296,13 @@ class Huber(LinearModel):
     delta : float
         Residual, > 0, beyond which the loss is linear, in the units of `b`.
     l2 : float
-        Ridge :math:`\lambda \ge 0` of every agent.
+        Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much, see :class:`LinearModel`).
     mask : (m, p) array, optional
         True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
         Minimizer of the average over all agents, if it is known.
+    weight, term, intercept
+        Factor of the loss, nonsmooth term, and whether the last feature is an intercept; see :class:`LinearModel`.
 
     Raises
     ------
@@ -306,9 +325,11 @@ class Huber(LinearModel):
     targets_name = "b"
 
     def __init__(self, A: ArrayLike, b: ArrayLike, delta: float = 1.0, l2: float = 0.0, *,
-                 mask: ArrayLike | None = None, x_star: ArrayLike | None = None) -> None:
+                 mask: ArrayLike | None = None, x_star: ArrayLike | None = None, weight: float = 1.0,
+                 term: Term | None = None, intercept: bool = False) -> None:
         self.delta = checks.number(delta, "delta", positive=True)
-        super().__init__(A, b, mask=mask, x_star=x_star, l2=l2, delta=self.delta)
+        super().__init__(A, b, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept,
+                         delta=self.delta)
 
     @property
     def b(self) -> Array:

@@ -163,6 +163,52 @@ class Noisy:
         def gradient(X: Array, k: int) -> Array:
             for row, agent in zip(noise, agents):
                 streams.at(agent, k).standard_normal(out=row)
-            return exact(X, k) + deviation * noise
+            return np.asarray(exact(X, k) + deviation * noise)
 
         return gradient
+
+
+class Subgradient:
+    r"""The gradient plus a subgradient of the problem's term, for solvers without a proximal step.
+
+    .. math:: g_i = \nabla s_i(x_i) + r'(x_i), \qquad r'(x) \in \partial r(x)
+
+    With a constant step size, subgradient methods end near the minimizer, at a distance proportional to the step size.
+
+    Parameters
+    ----------
+    source : Problem or oracle
+        A problem with a term that has subgradients, such as `problems.l1(0.1)`, or an oracle of its gradients.
+
+    Raises
+    ------
+    ValueError
+        If the problem has no term, or one without subgradients (a box or a simplex).
+
+    Notes
+    -----
+    No communication.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import LeastSquares, Subgradient, l1
+    >>> problem = LeastSquares(np.ones((1, 2, 1)), [[1, 2]], term=l1(0.5))
+    >>> Subgradient(problem).start(range(1), seed=0)(np.ones((1, 1)), 0)
+    array([[-0.5]])
+    """
+
+    def __init__(self, source: Problem | Oracle) -> None:
+        given: Any = source
+        self.source: Oracle = given if hasattr(given, "start") else Full(given)
+        self.problem = self.source.problem
+        term = getattr(self.problem, "term", None)
+        if term is None:
+            raise ValueError(f"{type(self.problem).__name__} has no term, so its gradient is complete: pass it without Subgradient")
+        self._subgradient = term.subgradient
+        self._subgradient(np.zeros((0, self.problem.d)))     # refuses constraints
+
+    def start(self, agents: Sequence[int], seed: int) -> Gradient:
+        """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
+        smooth, subgradient = self.source.start(agents, seed), self._subgradient
+        return lambda X, k: smooth(X, k) + subgradient(X)

@@ -3,33 +3,124 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpidec.plugins import Table, is_plugin
 from mpidec.problems import checks
 from mpidec.problems.base import LinearModel
-from mpidec.problems.datasets import DATASETS, Dataset, class_numbers, signs
+from mpidec.problems.datasets import DATASETS, Dataset, class_numbers, dataset, signs
 from mpidec.problems.losses import Huber, LeastSquares, LogisticRegression, Softmax
 from mpidec.problems.partition import stack
 
+RESERVED = ("mask", "x_star", "weight", "term", "intercept", "n", "agents")    # arguments that are not settings of a problem
+
 
 class Entry(NamedTuple):
-    """Registry entry of a problem: its class, its default data set, and a one-line description."""
+    """Registry entry of a problem: its class, its default data set and total ridge, and a one-line description."""
 
     make: type[LinearModel]
     data: str
     description: str
+    l2_total: float = 0.0
 
 
 PROBLEMS = {
     "least_squares": Entry(LeastSquares, "diabetes", "linear least squares, optionally with a ridge (l2)"),
-    "logistic": Entry(LogisticRegression, "breast_cancer", "logistic regression for two classes (l2)"),
-    "softmax": Entry(Softmax, "digits", "multinomial logistic regression (l2, classes)"),
+    "logistic": Entry(LogisticRegression, "breast_cancer", "logistic regression for two classes (l2)", 16.0),
+    "softmax": Entry(Softmax, "digits", "multinomial logistic regression (l2, classes)", 16.0),
     "huber": Entry(Huber, "diabetes", "linear regression with the Huber loss (delta, l2)"),
 }
+
+
+def _problem(thing: Any) -> str | None:
+    """Return what is wrong with `thing` as a problem, or None: a class or function of the local agents' (A, y), or of `agents`."""
+    if not callable(thing):
+        return f"a {type(thing).__name__}, expected a class or a function of (A, y) or of (agents, ...) that makes a problem"
+    if inspect.isclass(thing) and not all(hasattr(thing, name) for name in ("value", "grad")):
+        missing = " and ".join(name for name in ("value", "grad") if not hasattr(thing, name))
+        return f"a class without {missing}, expected a problem with value(X) and grad(X)"
+    first = _positional(thing)
+    if (first[:1] != ["agents"] and len(first) < 2) or first[:1] == ["n"]:
+        return f"made from ({', '.join(first)}), expected its first parameters to be A and y, or agents"
+    return None
+
+
+def _data(thing: Any) -> str | None:
+    """Return what is wrong with `thing` as a data set, or None: a function that returns it, or the data set itself."""
+    if isinstance(thing, (Dataset, tuple)) or (callable(thing) and not inspect.isclass(thing)):
+        return None
+    return f"a {'class' if inspect.isclass(thing) else type(thing).__name__}, expected a function that returns (A, y) or a Dataset"
+
+
+def _positional(make: Callable[..., Any]) -> list[str]:
+    return [p.name for p in inspect.signature(make).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+PROBLEM_TABLE = Table("problem", "mpidec.problems", {name: entry.make for name, entry in PROBLEMS.items()}, _problem)
+DATA_TABLE = Table("data set", "mpidec.datasets", DATASETS, _data)
+
+
+def description(make: Any) -> str:
+    """Return the one-line description of a problem of the package, or an empty text.
+
+    Examples
+    --------
+    >>> from mpidec.problems import Huber
+    >>> description(Huber)
+    'linear regression with the Huber loss (delta, l2)'
+    """
+    return next((entry.description for entry in PROBLEMS.values() if entry.make is make), "")
+
+
+def takes_data(problem: str | Callable[..., Any]) -> bool:
+    """Return whether a problem is made from data (A, y), rather than from the numbers of the agents alone.
+
+    Examples
+    --------
+    >>> takes_data("huber")
+    True
+    """
+    return _positional(PROBLEM_TABLE.find(problem) if isinstance(problem, str) else problem)[:1] != ["agents"]
+
+
+def maker(source: str) -> Callable[..., Any]:
+    """Return the function that builds a data set of this name; an object in a plug-in counts as a function without parameters.
+
+    Examples
+    --------
+    >>> maker("digits").__name__
+    'digits'
+    """
+    thing = DATA_TABLE.find(source)
+    return thing if callable(thing) else lambda: thing
+
+
+def from_maker(source: str, **options: Any) -> Dataset:
+    """Return the data set that a plug-in or an entry point makes.
+
+    Raises
+    ------
+    ValueError
+        If it fails, or returns neither a Dataset nor (A, y); the message is one line.
+
+    Examples
+    --------
+    >>> from_maker("synthetic_least_squares", n=2, p=3, d=1).A.shape
+    (6, 1)
+    """
+    try:
+        made = maker(source)(**options)
+    except (ValueError, TypeError, OSError) as error:
+        raise ValueError(f"data set {source}: {error}") from error
+    if isinstance(made, Dataset):
+        return made
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise ValueError(f"data set {source} is a {type(made).__name__}, expected (A, y) or a Dataset")
+    return dataset(*made, name=source)
 
 
 def problem_names() -> dict[str, str]:
@@ -68,7 +159,22 @@ def default_dataset(problem: str) -> str:
     return PROBLEMS[checks.choice(problem, PROBLEMS, "problem")].data
 
 
-def problem_parameters(problem: str) -> dict[str, Any]:
+def default_problem(data: Dataset) -> str:
+    """Return the name of the problem that suits a data set: by the kind of its targets and the number of classes.
+
+    Examples
+    --------
+    >>> from mpidec.problems import default_problem, load
+    >>> default_problem(load("synthetic_least_squares"))
+    'least_squares'
+    """
+    classes = len(np.unique(data.y))
+    if data.kind == "regression" or classes > max(len(data.y) // 2, 2):
+        return "least_squares"
+    return "logistic" if classes <= 2 else "softmax"
+
+
+def problem_parameters(problem: str | Callable[..., Any]) -> dict[str, Any]:
     """Return the default values of the parameters of a problem (l2, delta, ...), by name.
 
     Examples
@@ -77,20 +183,21 @@ def problem_parameters(problem: str) -> dict[str, Any]:
     >>> problem_parameters("huber")
     {'delta': 1.0, 'l2': 0.0}
     """
-    make = PROBLEMS[checks.choice(problem, PROBLEMS, "problem")].make
-    named = list(inspect.signature(make).parameters.values())[2:]
-    return {p.name: p.default for p in named if p.kind is not p.KEYWORD_ONLY}
+    make = problem if callable(problem) else PROBLEM_TABLE.find(problem)
+    named = list(inspect.signature(make).parameters.values())[2 if takes_data(make) else 1:]
+    return {p.name: p.default for p in named
+            if p.name not in RESERVED and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
-def build(problem: str, dataset: Dataset, parts: Sequence[NDArray[np.intp]], lo: int, hi: int,
-          **params: Any) -> LinearModel:
-    """Return the problem of agents lo..hi-1 on a partitioned data set.
+def build(problem: str | Callable[..., Any], dataset: Dataset, parts: Sequence[NDArray[np.intp]], lo: int, hi: int,
+          **params: Any) -> Any:
+    """Return the problem of agents lo..hi-1 on a partitioned data set; :func:`load_problem` does all of it in one call.
 
     Parameters
     ----------
-    problem : str
+    problem : str or class
         ``least_squares``, ``logistic`` (any two label values become -1 and +1), ``softmax`` (any labels become class
-        numbers) or ``huber``.
+        numbers), ``huber``, the name of a plug-in, or a class or function of (A, y).
     dataset : Dataset
         Whole data set, from :func:`load`.
     parts : list of n int arrays
@@ -98,7 +205,7 @@ def build(problem: str, dataset: Dataset, parts: Sequence[NDArray[np.intp]], lo:
     lo, hi : int
         Range of the local agents.
     **params
-        Parameters of the problem: ``l2``, ``delta``, ``classes``.
+        Parameters of the problem: ``l2``, ``delta``, ``classes``; ``weight``, ``term``, ``intercept``.
 
     Raises
     ------
@@ -113,22 +220,71 @@ def build(problem: str, dataset: Dataset, parts: Sequence[NDArray[np.intp]], lo:
     >>> build("least_squares", data, parts, 0, 4).solution().round(6) == data.x_star.round(6)
     array([ True,  True,  True])
     """
-    known = problem_parameters(problem)
-    for name in params:
-        checks.choice(name, known, f"parameter of problem {problem}")
+    make, options, arrays = recipe(problem, dataset, parts, lo, hi, **params)
+    return make_problem(make, *arrays, **options)
+
+
+def recipe(problem: str | Callable[..., Any], dataset: Dataset, parts: Sequence[NDArray[np.intp]], lo: int, hi: int,
+           **params: Any) -> tuple[Callable[..., Any], dict[str, Any], tuple[Any, Any, Any]]:
+    """Return the class, the options and the arrays (A, y, mask) from which :func:`build` makes a problem.
+
+    Examples
+    --------
+    >>> from mpidec.problems import Dataset, partition
+    >>> data = Dataset(np.eye(2), np.array([3.0, 4.0]), "mine", "regression")
+    >>> make, options, (A, y, mask) = recipe("huber", data, partition(data.y, 2, "blocks"), 0, 2, delta=2.0)
+    >>> make.__name__, options, y.tolist()
+    ('Huber', {'delta': 2.0}, [[3.0], [4.0]])
+    """
+    make = PROBLEM_TABLE.find(problem) if isinstance(problem, str) else problem
+    name = problem if isinstance(problem, str) else getattr(make, "__name__", "problem")
+    if (complaint := _problem(make)) is not None:
+        raise TypeError(f"{name} cannot be used as a problem: it is {complaint}")
+    signature = inspect.signature(make).parameters
+    known, any_name = problem_parameters(make), any(p.kind is p.VAR_KEYWORD for p in signature.values())
+    for param in params:
+        if param in RESERVED and not (param in signature or any_name):
+            raise ValueError(f"problem {name} has no parameter {param}, expected a class derived from problems.LinearModel for it")
+        if param not in RESERVED and not any_name:
+            checks.choice(param, known, f"parameter of problem {name}")
     y: NDArray[Any] = dataset.y
     options: dict[str, Any] = dict(params)
+    labels = getattr(make, "labels", "numbers")
     try:
-        if problem == "logistic":
+        if labels == "signs":
             y = signs(y)
-        elif problem == "softmax":
+        elif labels == "classes":
             y = _classes(y, options)
     except ValueError as error:
         raise ValueError(f"data {dataset.name}: {error}") from None
-    if problem == "least_squares" and not options.get("l2"):
+    if make is LeastSquares and not options.get("l2") and options.get("term") is None and not options.get("intercept"):
         options["x_star"] = dataset.x_star
-    A, y, mask = stack(dataset.A, y, parts, lo, hi)
-    return PROBLEMS[problem].make(A, y, mask=mask, **options)
+    return make, options, stack(dataset.A, y, parts, lo, hi)
+
+
+def make_problem(make: Callable[..., Any], A: Any, y: Any, mask: Any, **options: Any) -> Any:
+    """Return the problem of the local agents' arrays; `mask` is passed only where the problem has that parameter.
+
+    Raises
+    ------
+    ValueError
+        If agents have different numbers of samples, and the problem takes no mask.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import LeastSquares
+    >>> make_problem(LeastSquares, np.ones((1, 2, 1)), np.ones((1, 2)), None).m
+    1
+    """
+    signature = inspect.signature(make).parameters.values()
+    if any(p.name == "mask" or p.kind is p.VAR_KEYWORD for p in signature):
+        return make(A, y, mask=mask, **options)
+    if mask is not None:
+        raise ValueError(f"{getattr(make, '__name__', 'the problem')} has no parameter mask, but some agents have fewer samples "
+                         "than others, expected mask=None among its parameters (True for samples), or a number of agents that "
+                         "divides the samples")
+    return make(A, y, **options)
 
 
 def _classes(y: NDArray[Any], options: dict[str, Any]) -> NDArray[Any]:
@@ -144,3 +300,59 @@ def _classes(y: NDArray[Any], options: dict[str, Any]) -> NDArray[Any]:
     if options["classes"] < found:
         raise ValueError(f"classes = {classes}, expected at least {found}, the number of distinct labels")
     return numbers
+
+
+def is_known_data(source: str) -> bool:
+    """Return whether `source` names a data set of the package, of a plug-in or of an entry point, rather than a file.
+
+    Examples
+    --------
+    >>> is_known_data("digits"), is_known_data("mine.csv")
+    (True, False)
+    """
+    return source in DATASETS or is_plugin(source) or source in DATA_TABLE
+
+
+def in_package(source: str) -> bool:
+    """Return whether `source` names a data set of the package.
+
+    Examples
+    --------
+    >>> in_package("digits"), in_package("my.py:data")
+    (True, False)
+    """
+    return source in DATASETS
+
+
+def data_parameters(source: str) -> tuple[str, ...]:
+    """Return the names of the parameters of a data set.
+
+    Examples
+    --------
+    >>> data_parameters("synthetic_least_squares")
+    ('n', 'p', 'd', 'heterogeneity', 'seed')
+    """
+    return tuple(inspect.signature(maker(source)).parameters)
+
+
+def of_agents(make: Callable[..., Any], agents: Sequence[int], n: int, **options: Any) -> Any:
+    """Return the problem that `make` builds from the numbers of the local agents (and of n, if it is a parameter).
+
+    Examples
+    --------
+    >>> of_agents(lambda agents, n, d=1: (list(agents), n, d), range(2), 4, d=3)
+    ([0, 1], 4, 3)
+    """
+    return make(agents, **({"n": n} if "n" in inspect.signature(make).parameters else {}), **options)
+
+
+def name_of(make: Callable[..., Any]) -> str | None:
+    """Return the name of a problem of the package, or None.
+
+    Examples
+    --------
+    >>> from mpidec.problems import Huber
+    >>> name_of(Huber)
+    'huber'
+    """
+    return next((name for name, entry in PROBLEMS.items() if entry.make is make), None)

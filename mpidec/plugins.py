@@ -1,0 +1,231 @@
+"""Plug-ins: solvers, topologies, problems, data sets and codecs of the user's own, by name.
+
+A name is one of the package, one that an installed package declares as an entry point (groups ``mpidec.solvers``,
+``mpidec.topologies``, ``mpidec.problems``, ``mpidec.datasets``, ``mpidec.codecs``), ``FILE.py:NAME``, or ``MODULE:NAME``.
+A relative file is looked up in the folder of the experiment file, then in the working folder.
+"""
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = ["Table", "is_plugin", "located", "nearest", "short"]
+
+PLUGIN = re.compile(r"(?P<place>.+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
+
+
+def is_plugin(name: str) -> bool:
+    """Return whether `name` has the form ``FILE.py:NAME``, ``MODULE:NAME``, or ``FILE.py`` (whose NAME is missing).
+
+    Examples
+    --------
+    >>> is_plugin("my.py:NIDS"), is_plugin("package.module:NIDS"), is_plugin("extra"), is_plugin("mine.csv")
+    (True, True, False, False)
+    """
+    return bool(PLUGIN.fullmatch(name)) or name.endswith(".py")
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return the remedy for an unknown name: the closest known ones, or else all of them.
+
+    Examples
+    --------
+    >>> nearest("Gradient-Traking", ["dgd", "gradient_tracking"])
+    'did you mean gradient_tracking?'
+    >>> nearest("x", ["dgd", "extra"])
+    'expected one of dgd, extra'
+    """
+    known = list(dict.fromkeys(known))
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_").replace(" ", "_")
+    near = {word: None for trial in (name, plain) for word in difflib.get_close_matches(trial, known, n=3, cutoff=cutoff)}
+    return f"did you mean {' or '.join(list(near)[:3])}?" if near else f"expected one of {', '.join(known) or 'none'}"
+
+
+def located(name: str, *folders: str | os.PathLike[str]) -> str:
+    """Return `name` with the absolute path of its file; any other name is returned unchanged.
+
+    A relative path is looked up in `folders`, then in the working folder.  If an absolute path has gone, a file of the same
+    name in `folders` or in the working folder takes its place, so that an experiment can be moved together with its file.
+
+    Examples
+    --------
+    >>> located("extra"), located("package.module:NIDS")
+    ('extra', 'package.module:NIDS')
+    """
+    place, colon, thing = name.rpartition(":") if PLUGIN.fullmatch(name) else (name, "", "")
+    if not place.endswith(".py"):
+        return name
+    path = Path(place).expanduser()
+    around = [Path(folder).absolute() for folder in (*folders, os.curdir)]
+    tries = [folder / path for folder in around] + [folder / path.name for folder in around if path.is_absolute()]
+    found = next((trial for trial in tries if trial.is_file()), tries[-1] if not path.is_absolute() else path)
+    return f"{os.path.normpath(found)}{colon}{thing}"
+
+
+def short(name: str) -> str:
+    """Return `name` for a table or a label, without the folder of a plug-in's file.
+
+    Examples
+    --------
+    >>> short("/home/me/my.py:NIDS"), short("extra")
+    ('my.py:NIDS', 'extra')
+    """
+    return os.path.basename(name) if is_plugin(name) else name
+
+
+class Table(Mapping[str, Any]):
+    """Components of one kind by name: those of the package, of entry points, and of the user's files and modules.
+
+    Iteration yields the names of the package and of entry points; plug-ins by ``FILE.py:NAME`` or ``MODULE:NAME`` are
+    imported when they are looked up.
+
+    Parameters
+    ----------
+    kind : str
+        What the components are, for messages: "solver".
+    group : str
+        Group of entry points.
+    own : mapping
+        The components of the package.
+    check : callable
+        ``check(thing)`` returns None, or a text that says what `thing` is and what was expected.
+
+    Examples
+    --------
+    >>> table = Table("solver", "mpidec.solvers", {"dgd": dict}, lambda thing: None)
+    >>> table["dgd"], "dgd" in table, table["collections:Counter"]
+    (<class 'dict'>, True, <class 'collections.Counter'>)
+    """
+
+    def __init__(self, kind: str, group: str, own: Mapping[str, Any], check: Callable[[Any], str | None]) -> None:
+        self.kind, self.group, self.own, self.check = kind, group, own, check
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.own
+        yield from sorted(set(self._entry_points()) - set(self.own))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (name in self.own or is_plugin(name) or name in self._entry_points())
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the component with this name.
+
+        Raises
+        ------
+        KeyError
+            If no component has this name.
+        ValueError
+            If a plug-in cannot be imported, or is of another kind; the message is one line.
+        """
+        if name in self.own:
+            return self.own[name]
+        if is_plugin(name):
+            thing = _load(located(name), self.kind, self.check)
+        elif name in (points := self._entry_points()):
+            thing = _guarded(points[name].load, f"entry point {name} of {points[name].value}")
+        else:
+            raise KeyError(name)
+        if (complaint := self.check(thing)) is not None:
+            raise ValueError(f"{short(name)} cannot be used as a {self.kind}: it is {complaint}")
+        return thing
+
+    def find(self, name: str) -> Any:
+        """Return the component with this name; the error for an unknown name is a ValueError that suggests others."""
+        try:
+            return self[name]
+        except KeyError:
+            raise ValueError(f"unknown {self.kind} {name!r}: {nearest(name, self)} (one of your own: FILE.py:NAME)") from None
+
+    def described(self, describe: Callable[[Any], str]) -> dict[str, str]:
+        """Return a line for each name; a plug-in that cannot be loaded is listed with its error."""
+        lines = {}
+        for name in self:
+            try:
+                lines[name] = describe(self[name])
+            except ValueError as error:
+                lines[name] = f"(not available: {error})"
+            if name not in self.own:
+                lines[name] = f"{lines[name]} [{self._entry_points()[name].value}]"
+        return lines
+
+    def _entry_points(self) -> dict[str, Any]:
+        from importlib.metadata import entry_points  # imported on use: it takes 30 ms
+
+        return {point.name: point for point in entry_points(group=self.group)}
+
+
+def _load(name: str, kind: str, check: Callable[[Any], str | None]) -> Any:
+    """Import the file or the module of a plug-in, and return its object."""
+    place, _, wanted = name.rpartition(":") if PLUGIN.fullmatch(name) else (name, "", "")
+    module = _file(Path(place)) if place.endswith(".py") else _module(place, wanted)
+    if wanted and hasattr(module, wanted):
+        return getattr(module, wanted)
+    public = {key: thing for key, thing in vars(module).items() if not key.startswith("_")}
+    own = {key: thing for key, thing in public.items() if getattr(thing, "__module__", None) == module.__name__}
+    fitting = [key for key, thing in own.items() if check(thing) is None]
+    where = os.path.basename(place)
+    if not wanted:
+        names = " or ".join(f"{where}:{key}" for key in fitting or ["NAME"])
+        raise ValueError(f"{where} needs the name of a {kind} in it: {names}")
+    raise ValueError(f"{place} has no {wanted}: {nearest(wanted, fitting or public) if public else 'it is empty'}")
+
+
+def _file(path: Path) -> ModuleType:
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.py")], n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "a path is relative to the experiment file or the working folder"
+        raise ValueError(f"{path}: no such file: {hint}")
+    name = f"mpidec_plugin_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module                           # before its code runs, as dataclasses and pickle need it
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))                # modules beside it can be imported
+    try:
+        _guarded(lambda: spec.loader.exec_module(module), str(path))                                # type: ignore[union-attr]
+    except ValueError:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _module(name: str, wanted: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    module: ModuleType = _guarded(lambda: importlib.import_module(name), f"module {name}", missing=name)
+    return module
+
+
+def _guarded(act: Callable[[], Any], what: str, missing: str = "") -> Any:
+    """Return the result of `act`; whatever it raises becomes a ValueError of one line that names the place."""
+    try:
+        return act()
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and missing and missing.startswith(error.name or " "):
+            raise ValueError(f"no module named {error.name!r}: install it, or name a file: FILE.py:NAME") from None
+        place = f"{error.filename}, line {error.lineno}" if isinstance(error, SyntaxError) else _place(error, what)
+        said = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+        raise ValueError(f"{what} cannot be imported: {place}: {type(error).__name__}: {said}") from error
+
+
+def _place(error: BaseException, what: str) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == what] or frames
+    return f"line {own[-1].lineno}" if own[-1].filename == what else f"{own[-1].filename}, line {own[-1].lineno}"

@@ -1,0 +1,375 @@
+"""From data to a problem in one call: load, standardize, partition, build, and compute the solution."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidec.problems import checks, registry, terms
+from mpidec.problems.base import LinearModel
+from mpidec.problems.datasets import Dataset, dataset, load, standardized
+from mpidec.problems.minimizer import minimizer
+from mpidec.problems.partition import partition as split
+
+SCALES = ("sum", "mean")
+UNEVEN = 1e3                                             # ratio of column sizes that is worth a hint
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """The problem of all n agents, and the pieces from which any of them can be built.
+
+    Parameters
+    ----------
+    whole : Problem
+        All agents.
+    make : callable
+        Class or function that builds it.
+    options : dict
+        Arguments of `make`, by name.
+    arrays : (A, y, mask), or None
+        Data of all agents; None for a problem that is made from the numbers of the agents.
+    x_star : (d,) array, or None
+        Minimizer of the average.
+    note : str
+        Why there is no `x_star`, otherwise empty.
+    partition : str
+        The kind of partition; empty without data.
+    samples : int
+        Number of samples of all agents.
+    classes : tuple of str
+        Names of the classes, if the labels are names.
+    """
+
+    whole: Any
+    make: Callable[..., Any]
+    options: dict[str, Any]
+    arrays: tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None] | None
+    x_star: NDArray[np.float64] | None
+    note: str
+    partition: str
+    samples: int
+    classes: tuple[str, ...] = ()
+
+
+def load_problem(data: Any = None, n: int | None = None, problem: str | Callable[..., Any] | None = None, *, net: Any = None,
+                 lo: int | None = None, hi: int | None = None, partition: str | None = None, alpha: float = 1.0, seed: int = 0,
+                 standardize: bool = False, intercept: bool = False, label: str | int | None = None, scale: str = "sum",
+                 l2: float | None = None, l2_total: float | None = None, l1: float | None = None, l1_total: float | None = None,
+                 lower: float | None = None, upper: float | None = None, simplex: float | None = None, **params: Any) -> Any:
+    r"""Return the problem of the local agents on a data set, with its solution as `x_star`.
+
+    .. math::
+        \text{sum}:\;  f_i(x) &= \textstyle\sum_{s \in S_i} \ell_s(x) + \tfrac{\lambda_2}{2} \|x\|^2 + \lambda_1 \|x\|_1, \\
+        \text{mean}:\; f_i(x) &= \tfrac{n}{N} \textstyle\sum_{s \in S_i} \ell_s(x) + \tfrac{\lambda_2}{2} \|x\|^2
+                                 + \lambda_1 \|x\|_1,
+
+    for N samples in all. Everything minimizes the average :math:`f = \frac1n \sum_i f_i`: with "mean", its loss is the mean
+    over all samples, and a given :math:`\lambda_2` means the same problem for every n; with "sum" (the default), n agents
+    together have n times :math:`\lambda_2`, so a given `l2` means another problem for another n, but a given `l2_total` does
+    not.
+
+    Parameters
+    ----------
+    data : str, path, (A, y), Dataset or Bunch
+        Name of a data set, a file (see :func:`load`), arrays A (N, d) and y (N,), ``FILE.py:NAME`` of a function that
+        returns them, or a data set of scikit-learn. Labels may be names of classes. None for a problem that needs no data.
+    n : int
+        Number of agents; by default that of `net`.
+    problem : str, class or function, optional
+        ``least_squares``, ``logistic``, ``softmax``, ``huber``, ``FILE.py:NAME``, a class derived from LinearModel, or a
+        function of the local agents' arrays A (m, p, d) and y (m, p) (and `mask`, if they have different numbers of
+        samples) that returns a problem, such as Custom; or one whose first parameter is `agents`, their numbers. By
+        default ``logistic`` for two classes, ``softmax`` for more, and ``least_squares`` otherwise.
+    net : Network, optional
+        Rank 0 loads the data, and each rank receives the rows of its own agents; collective. Without it, every process
+        loads the data.
+    lo, hi : int, optional
+        Agents lo..hi-1 only, without a network; by default all n.
+    partition : {"iid", "sorted", "dirichlet", "blocks"}, optional
+        By default that of the data set; ``iid`` for files and arrays.
+    alpha, seed
+        Concentration of ``dirichlet``, and seed of the partition; see :func:`partition`.
+    standardize : bool
+        Whether features are shifted and scaled to mean 0 and variance 1.
+    intercept : bool
+        Whether a column of ones is appended, which no penalty and no constraint concerns.
+    label : str or int, optional
+        Column of the label in a file; see :func:`load`.
+    scale : {"sum", "mean"}
+        Scale of the costs, see above.
+    l2, l1 : float, optional
+        :math:`\lambda_2` and :math:`\lambda_1` of every agent.
+    l2_total, l1_total : float, optional
+        The same relative to the sum of the losses of all samples, for any n and either scale: 1 / C of scikit-learn. By
+        default 16 for ``l2_total`` of ``logistic`` and ``softmax``, otherwise 0.
+    lower, upper : float, optional
+        Bounds of every unknown.
+    simplex : float, optional
+        Sum of the unknowns, which are then >= 0.
+    **params
+        Other parameters of the problem (``delta``, ``classes``) and of a synthetic data set.
+
+    Returns
+    -------
+    Problem
+        `x_star` is None, after a warning, if there is no finite minimizer.
+
+    Raises
+    ------
+    ValueError, TypeError
+        On every rank: an unknown name, a malformed file, or an argument out of range.
+
+    Notes
+    -----
+    The command line builds its problems by the same code: ``mpidec.run`` and Python give the same bits.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> from mpidec.problems import load_problem
+    >>> problem = load_problem("synthetic_least_squares", n=4)
+    >>> problem.m, problem.d, float(np.linalg.norm(problem.x_star).round(9))
+    (4, 10, 1.0)
+    >>> load_problem((np.eye(4), ["ill", "well", "well", "ill"]), n=2, l2_total=1.0).l2
+    0.5
+
+    Each rank with its own agents:
+
+    >>> with mpidec.Network(4) as net:
+    ...     problem = load_problem("synthetic_least_squares", net=net)
+    """
+    settings = {"partition": partition, "alpha": alpha, "seed": seed, "standardize": standardize, "intercept": intercept,
+                "label": label, "scale": scale, "l2": l2, "l2_total": l2_total, "l1": l1, "l1_total": l1_total, "lower": lower,
+                "upper": upper, "simplex": simplex, **params}
+    if net is None:
+        prepared = prepare(data, _agents(n), problem, **settings)
+        _warn(prepared.note)
+        return local(prepared, 0 if lo is None else lo, prepared.whole.m if hi is None else hi)
+    made, error = None, None
+    try:
+        if n is not None and n != net.n:
+            raise ValueError(f"n = {n}, but the network has {net.n} agents, expected one of n and net")
+        if lo is not None or hi is not None:
+            raise ValueError("lo and hi with net: the network knows the local agents, expected one of them")
+        made = prepare(data, net.n, problem, **settings) if net.rank == 0 else None
+    except (ValueError, TypeError, OSError, MemoryError) as caught:
+        error = caught
+    net.agree(error)
+    if made is not None:
+        _warn(made.note)
+    return scattered(made, problem, net)
+
+
+def _agents(n: Any) -> int:
+    if n is None:
+        raise TypeError("load_problem needs n, the number of agents (load_problem(data, n=16)), or net=, a Network")
+    return checks.integer(n, "n")
+
+
+def _warn(note: str) -> None:
+    if note:
+        warnings.warn(note, UserWarning, stacklevel=3)
+
+
+def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, *, partition: str | None = None,
+            alpha: float = 1.0, seed: int = 0, standardize: bool = False, intercept: bool = False, label: str | int | None = None,
+            scale: str = "sum", l2: float | None = None, l2_total: float | None = None, l1: float | None = None,
+            l1_total: float | None = None, lower: float | None = None, upper: float | None = None, simplex: float | None = None,
+            **params: Any) -> Prepared:
+    """Return the problem of all n agents with its solution; the arguments are those of :func:`load_problem`.
+
+    Examples
+    --------
+    >>> from mpidec.problems.loading import prepare
+    >>> made = prepare("synthetic_least_squares", 4, p=5)
+    >>> made.samples, made.partition, made.whole.m
+    (20, 'blocks', 4)
+    """
+    checks.choice(scale, SCALES, "scale")
+    given = {"l2": l2, "l2_total": l2_total, "l1": l1, "l1_total": l1_total, "lower": lower, "upper": upper, "simplex": simplex}
+    if problem is not None and not registry.takes_data(problem):
+        return _without_data(data, n, problem, {**params, **{name: value for name, value in given.items() if value is not None}})
+    if data is None:
+        if not isinstance(problem, str) or problem not in registry.PROBLEMS:
+            raise ValueError("data is missing: give a data set, a file or arrays (A, y) (--data on the command line)")
+        data = registry.default_dataset(problem)
+    known = registry.problem_parameters(problem) if problem is not None else {}
+    of_data = {name: value for name, value in params.items() if name not in known}
+    whole_set, uneven = _data(data, n, label, standardize, of_data if problem is not None else None, params)
+    problem = registry.default_problem(whole_set) if problem is None else problem
+    options = {name: value for name, value in params.items() if name in registry.problem_parameters(problem)}
+    N, how = len(whole_set.y), partition or whole_set.partition
+    options |= _scales(problem, n, N, scale, given)
+    if intercept:
+        whole_set = replace(whole_set, A=np.hstack([whole_set.A, np.ones((N, 1))]))
+        options["intercept"] = True
+    parts = split(whole_set.y, n, how, alpha=alpha, seed=seed)
+    make, options, arrays = registry.recipe(problem, whole_set, parts, 0, n, **options)
+    whole = registry.make_problem(make, *arrays, **options)
+    options.pop("x_star", None)
+    if isinstance(whole, LinearModel):
+        arrays, options = (whole.A, whole.y, whole.mask), whole.options
+    x_star, note = _solution(whole)
+    if uneven:
+        _warn(uneven)
+    return Prepared(whole, make, options, arrays, x_star, note, how, N, whole_set.classes)
+
+
+def _without_data(data: Any, n: int, problem: str | Callable[..., Any], params: dict[str, Any]) -> Prepared:
+    """Return a problem that is made from the numbers of the agents, `make(agents, ...)`."""
+    make = registry.PROBLEM_TABLE.find(problem) if isinstance(problem, str) else problem
+    if data is not None:
+        raise ValueError(f"data is given, but {getattr(make, '__name__', 'the problem')} is made from the numbers of the agents: "
+                         "omit data")
+    for name in params:
+        checks.choice(name, registry.problem_parameters(make), "parameter of the problem")
+    whole = registry.of_agents(make, range(n), n, **params)
+    return Prepared(whole, make, params, None, *_solution(whole), "", 0)
+
+
+def _data(data: Any, n: int, label: str | int | None, standardize: bool, of_data: dict[str, Any] | None,
+          params: dict[str, Any]) -> tuple[Dataset, str]:
+    """Return the data set that `data` stands for, and a hint if its columns differ very much in size."""
+    if isinstance(data, (str, os.PathLike)):
+        name = os.fspath(data)
+        if registry.is_known_data(name):
+            made_from = registry.data_parameters(name)
+            options = of_data if of_data is not None else {key: value for key, value in params.items() if key in made_from}
+            if "n" in made_from:
+                options = {"n": n, **options}
+            known = registry.in_package(name)
+            result = load(name, label=label, **options) if known else registry.from_maker(name, **options)
+        else:
+            result = load(name, label=label, **(of_data or {}))
+    else:
+        if of_data:
+            raise ValueError(f"unknown parameter {', '.join(of_data)}: arrays have none, expected parameters of the problem or of "
+                             "a synthetic data set")
+        if label is not None:
+            raise ValueError("label with arrays: it chooses a column of a file; pass (A, y)")
+        result = _arrays(data)
+    if standardize:
+        return replace(result, A=standardized(result.A)), ""
+    return result, _uneven(result)
+
+
+def _arrays(data: Any) -> Dataset:
+    if isinstance(data, Dataset):
+        return data
+    if hasattr(data, "data") and hasattr(data, "target"):
+        return dataset(data.data, data.target)
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        return dataset(*data)
+    what = f"an array of shape {data.shape}" if isinstance(data, np.ndarray) else f"a {type(data).__name__}"
+    raise TypeError(f"data is {what}, expected a name, a file, or two arrays (A, y): load_problem((A, y), n=16)")
+
+
+def _uneven(data: Dataset) -> str:
+    """Return a hint if the columns differ very much in size, or an empty text."""
+    size = np.sqrt((data.A * data.A).mean(axis=0))
+    if not (size > 0).any() or (ratio := size.max() / size[size > 0].min()) <= UNEVEN:
+        return ""
+    return (f"data {data.name}: the columns of A differ in size by a factor of {ratio:.1g}, which makes first-order methods slow; "
+            "standardize=True (--set problem.standardize=true) removes this")
+
+
+def _scales(problem: str | Callable[..., Any], n: int, N: int, scale: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the factor of the loss, the ridge and the term, as arguments of the problem."""
+    result: dict[str, Any] = {}
+    per, word = (N, "mean") if scale == "mean" else (n, "sum")
+    if word == "mean" and n != N:
+        result["weight"] = n / N
+    amounts = {}
+    for name in ("l2", "l1"):
+        each, total = given[name], given[f"{name}_total"]
+        if each is not None and total is not None:
+            raise ValueError(f"{name} = {each} and {name}_total = {total}, expected one of them: {name} is that of every agent")
+        if total is not None:
+            each = checks.number(total, f"{name}_total") / per
+        amounts[name] = each
+    if amounts["l2"] is None and isinstance(problem, str) and problem in registry.PROBLEMS:
+        amounts["l2"] = registry.PROBLEMS[problem].l2_total / per
+    if amounts["l2"] is not None:
+        result["l2"] = amounts["l2"]
+    term = terms.term(l1=0.0 if amounts["l1"] is None else amounts["l1"], lower=given["lower"], upper=given["upper"],
+                      simplex=given["simplex"])
+    if term is not None:
+        result["term"] = term
+    return result
+
+
+def _solution(whole: Any) -> tuple[NDArray[np.float64] | None, str]:
+    """Return the minimizer of the average, or None and the reason."""
+    x_star = getattr(whole, "x_star", None)
+    if x_star is None:
+        try:
+            x_star = whole.solution() if hasattr(whole, "solution") else minimizer(whole)
+        except ValueError as error:
+            return None, f"the error metric is not available: {error}"
+    return np.asarray(x_star, dtype=np.float64), ""
+
+
+def local(prepared: Prepared, lo: int, hi: int) -> Any:
+    """Return the problem of agents lo..hi-1, with the solution for all.
+
+    Examples
+    --------
+    >>> from mpidec.problems.loading import local, prepare
+    >>> local(prepare("synthetic_least_squares", 4), 1, 3).m
+    2
+    """
+    n = prepared.whole.m
+    if not 0 <= lo <= hi <= n:
+        raise ValueError(f"agents {lo}..{hi} of {n}, expected 0 <= lo <= hi <= n = {n}")
+    if prepared.arrays is None:
+        return _with_solution(registry.of_agents(prepared.make, range(lo, hi), n, **prepared.options), prepared.x_star)
+    A, y, mask = (None if array is None else array[lo:hi] for array in prepared.arrays)
+    return _with_solution(registry.make_problem(prepared.make, A, y, mask, **prepared.options), prepared.x_star)
+
+
+def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, net: Any) -> Any:
+    """Return the problem of the local agents from the one that rank 0 holds; collective.
+
+    Parameters
+    ----------
+    prepared : Prepared, or None
+        On rank 0; None elsewhere.
+    make : str or callable, or None
+        What builds the problem, if it is known on every rank; otherwise that of `prepared`, one of the package.
+    net : Network
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> from mpidec.problems.loading import prepare, scattered
+    >>> with mpidec.Network(4) as net:
+    ...     problem = scattered(prepare("synthetic_least_squares", 4) if net.rank == 0 else None, None, net)
+    """
+    A, y, mask = (None, None, None) if prepared is None or prepared.arrays is None else prepared.arrays
+    head = None if prepared is None else (registry.name_of(prepared.make), prepared.options, prepared.x_star, A is not None,
+                                          mask is not None)
+    name, options, x_star, data, padded = net.comm.bcast(head)
+    arrays = [net.scatter(array) if there else None for array, there in ((A, data), (y, data), (mask, padded))]
+    problem, error = None, None
+    try:
+        make = name if make is None else make
+        make = registry.PROBLEM_TABLE.find(make) if isinstance(make, str) else make
+        problem = (registry.make_problem(make, *arrays, **options) if data
+                   else registry.of_agents(make, net.agents, net.n, **options))
+    except (ValueError, TypeError) as caught:
+        error = caught
+    net.agree(error)
+    return _with_solution(problem, x_star)
+
+
+def _with_solution(problem: Any, x_star: NDArray[np.float64] | None) -> Any:
+    if x_star is not None and getattr(problem, "x_star", None) is None:
+        problem.x_star = x_star
+    return problem

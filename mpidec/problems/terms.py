@@ -1,0 +1,272 @@
+"""Terms without a gradient that are added to a cost: l1 norm, elastic net, box and simplex constraints, with their prox."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpidec.problems import checks
+from mpidec.problems.checks import Array
+
+
+class Face(NamedTuple):
+    """Affine set near a point on which a term is smooth: x = point + basis @ u, with this slope and these curvatures."""
+
+    basis: Array
+    slope: Array
+    ridge: Array
+
+
+class Term(ABC):
+    r"""Base class of terms r: convex functions with an inexpensive proximal operator.
+
+    Every agent has the same term, :math:`f_i(x) = s_i(x) + r(x)` with a smooth :math:`s_i`. A problem with a term returns
+    the gradient of :math:`s_i` from `grad`, and the value and the proximal point of :math:`f_i` from `value` and `prox`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import LeastSquares, l1
+    >>> problem = LeastSquares(np.ones((2, 1, 1)), [[1.0], [3.0]], term=l1(0.5))
+    >>> problem.solution().round(12)
+    array([1.5])
+    """
+
+    @abstractmethod
+    def value(self, X: Array) -> Array:
+        """Return r at every row, (m, d) -> (m,); constraints count as 0, whether they hold or not."""
+
+    @abstractmethod
+    def prox(self, V: Array, t: float | Array) -> Array:
+        r"""Return :math:`\arg\min_x r(x) + \|x - v_i\|^2 / (2t)` at row i, (m, d) -> (m, d), for one t or one per row."""
+
+    @abstractmethod
+    def subgradient(self, X: Array) -> Array:
+        """Return a subgradient of r at every row, (m, d) -> (m, d); a ValueError for constraints, which have none."""
+
+    @abstractmethod
+    def face(self, x: Array) -> Face:
+        """Return the face of r that contains `x`, a proximal point, (d,)."""
+
+
+@dataclass(frozen=True)
+class Separable(Term):
+    r"""Term of every entry on its own: l1 norm, ridge and bounds.
+
+    .. math:: r(x) = \lambda_1 \|x\|_1 + \tfrac{\lambda_2}{2} \|x\|^2 \quad \text{subject to} \quad
+              \text{lower} \le x_j \le \text{upper}
+
+    Built by :func:`l1`, :func:`elastic_net` and :func:`box`.
+
+    Parameters
+    ----------
+    l1, l2 : float
+        :math:`\lambda_1, \lambda_2 \ge 0`.
+    lower, upper : float
+        Bounds of every entry; infinite by default.
+    free : int
+        Number of entries at the end that the term leaves alone (an intercept).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import Separable
+    >>> Separable(l1=1.0, lower=0.0).prox(np.array([[-3.0, 0.5, 3.0]]), 1.0)
+    array([[0., 0., 2.]])
+    """
+
+    l1: float = 0.0
+    l2: float = 0.0
+    lower: float = -math.inf
+    upper: float = math.inf
+    free: int = 0
+
+    def __post_init__(self) -> None:
+        checks.number(self.l1, "l1")
+        checks.number(self.l2, "l2")
+        if not self.lower < self.upper:
+            raise ValueError(f"lower = {self.lower} and upper = {self.upper}, expected lower < upper")
+
+    @property
+    def bounded(self) -> bool:
+        """Whether some bound is finite."""
+        return bool(np.isfinite([self.lower, self.upper]).any())
+
+    def _held(self, X: Array) -> Array:
+        """Return the entries that the term concerns, a view."""
+        return X[..., :X.shape[-1] - self.free]
+
+    def value(self, X: Array) -> Array:
+        """Return r at every row, (m, d) -> (m,); bounds count as 0, whether they hold or not."""
+        Z = self._held(X)
+        result: Array = self.l1 * np.abs(Z).sum(axis=-1) + 0.5 * self.l2 * (Z * Z).sum(axis=-1)
+        return result
+
+    def prox(self, V: Array, t: float | Array) -> Array:
+        r"""Return the soft threshold of row i, divided by :math:`1 + t \lambda_2` and clipped to the bounds, (m, d) -> (m, d)."""
+        t = np.asarray(t, dtype=np.float64)[..., None]
+        X = np.array(V, dtype=np.float64)
+        Z = self._held(X)
+        if self.l1:
+            Z[...] = np.sign(Z) * np.maximum(np.abs(Z) - t * self.l1, 0.0)
+        if self.l2:
+            Z /= 1 + t * self.l2
+        if self.bounded:
+            np.clip(Z, self.lower, self.upper, out=Z)
+        return X
+
+    def subgradient(self, X: Array) -> Array:
+        r"""Return :math:`\lambda_1\, \mathrm{sign}(x) + \lambda_2 x` at every row, (m, d) -> (m, d).
+
+        Raises
+        ------
+        ValueError
+            If there are bounds.
+        """
+        if self.bounded:
+            raise ValueError(NO_SUBGRADIENT)
+        G = np.zeros_like(X)
+        self._held(G)[...] = self.l1 * np.sign(self._held(X)) + self.l2 * self._held(X)
+        return G
+
+    def face(self, x: Array) -> Face:
+        """Return the face that contains `x`, (d,): entries at a bound or, with an l1 norm, at 0 stay there."""
+        at = self._held(x)
+        moving = np.ones(x.shape, bool)
+        self._held(moving)[...] = (at > self.lower) & (at < self.upper) & ((at != 0) if self.l1 else True)
+        slope, ridge = np.zeros_like(x), np.zeros_like(x)
+        self._held(slope)[...], self._held(ridge)[...] = self.l1 * np.sign(at), self.l2
+        return Face(np.eye(len(x))[:, moving], slope, ridge)
+
+
+@dataclass(frozen=True)
+class Simplex(Term):
+    r"""Simplex constraint: entries :math:`x_j \ge 0` with the sum `total`; built by :func:`simplex`.
+
+    Parameters
+    ----------
+    total : float
+        Sum of the entries, > 0.
+    free : int
+        Number of entries at the end that the constraint leaves alone (an intercept).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import Simplex
+    >>> Simplex(1.0).prox(np.array([[0.5, 0.9, -3.0]]), 1.0).round(12)
+    array([[0.3, 0.7, 0. ]])
+    """
+
+    total: float = 1.0
+    free: int = 0
+
+    def __post_init__(self) -> None:
+        checks.number(self.total, "simplex", positive=True)
+
+    def value(self, X: Array) -> Array:
+        """Return zeros, (m, d) -> (m,)."""
+        return np.zeros(X.shape[:-1])
+
+    def prox(self, V: Array, t: float | Array) -> Array:
+        """Return the projection of every row onto the simplex, (m, d) -> (m, d), by sorting; `t` has no effect."""
+        X = np.array(V, dtype=np.float64)
+        Z = X[..., :X.shape[-1] - self.free]
+        down = -np.sort(-Z, axis=-1)
+        excess = (np.cumsum(down, axis=-1) - self.total) / np.arange(1, Z.shape[-1] + 1)
+        last = (down > excess).sum(axis=-1, keepdims=True) - 1
+        np.maximum(Z - np.take_along_axis(excess, last, axis=-1), 0.0, out=Z)
+        return X
+
+    def subgradient(self, X: Array) -> Array:
+        """Raise a ValueError: a constraint has no subgradient that leads back to it."""
+        raise ValueError(NO_SUBGRADIENT)
+
+    def face(self, x: Array) -> Face:
+        """Return the face that contains `x`, (d,): zeros stay zero, and the sum stays the same."""
+        held: NDArray[np.intp] = np.flatnonzero(x[:len(x) - self.free] > 0)
+        rest = np.eye(len(x))[:, len(x) - self.free:]
+        basis = np.zeros((len(x), max(len(held) - 1, 0)))
+        if len(held) > 1:                                # orthonormal directions in which the sum does not change
+            basis[held] = np.linalg.qr(np.column_stack([np.ones(len(held)), np.eye(len(held))[:, 1:]]))[0][:, 1:]
+        return Face(np.hstack([basis, rest]), np.zeros_like(x), np.zeros_like(x))
+
+
+NO_SUBGRADIENT = "a box or a simplex has no subgradient, expected a solver with a proximal step (docs/protocol.md)"
+
+
+def l1(strength: float) -> Separable:
+    r"""L1 norm, :math:`r(x) = \lambda_1 \|x\|_1`; its prox is the soft threshold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import l1
+    >>> l1(1.0).prox(np.array([[-3.0, 0.5]]), 2.0)
+    array([[-1.,  0.]])
+    """
+    return Separable(l1=strength)
+
+
+def elastic_net(l1: float, l2: float) -> Separable:
+    r"""Elastic net, :math:`r(x) = \lambda_1 \|x\|_1 + \frac{\lambda_2}{2} \|x\|^2`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import elastic_net
+    >>> elastic_net(1.0, 1.0).prox(np.array([[-3.0, 0.5]]), 1.0)
+    array([[-1.,  0.]])
+    """
+    return Separable(l1=l1, l2=l2)
+
+
+def box(lower: float = -math.inf, upper: float = math.inf) -> Separable:
+    r"""Box constraint, :math:`\text{lower} \le x_j \le \text{upper}`; its prox is the projection.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import box
+    >>> box(0.0, 1.0).prox(np.array([[-3.0, 0.5, 3.0]]), 1.0)
+    array([[0. , 0.5, 1. ]])
+    """
+    return Separable(lower=lower, upper=upper)
+
+
+def simplex(total: float = 1.0) -> Simplex:
+    r"""Simplex constraint, :math:`x_j \ge 0` and :math:`\sum_j x_j = \text{total}`; its prox is the projection.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import simplex
+    >>> simplex(1.0).prox(np.array([[2.0, 0.0]]), 1.0)
+    array([[1., 0.]])
+    """
+    return Simplex(total)
+
+
+def term(*, l1: float = 0.0, lower: float | None = None, upper: float | None = None, simplex: float | None = None,
+         free: int = 0) -> Term | None:
+    """Return the term with these parameters, or None if none is given.
+
+    Examples
+    --------
+    >>> from mpidec.problems import term
+    >>> term(l1=0.5)
+    Separable(l1=0.5, l2=0.0, lower=-inf, upper=inf, free=0)
+    """
+    given: dict[str, Any] = {name: bound for name, bound in (("lower", lower), ("upper", upper)) if bound is not None}
+    if simplex is not None:
+        if given or l1:
+            raise ValueError("simplex with l1, lower or upper: a point of the simplex has bounds and a fixed l1 norm already, "
+                             "expected simplex alone")
+        return Simplex(checks.number(simplex, "simplex", positive=True), free)
+    l1 = checks.number(l1, "l1")
+    return Separable(l1=l1, free=free, **given) if l1 or given else None

@@ -1,0 +1,323 @@
+"""Arguments of `solve` as users give them: names, classes, graphs and matrices; what cannot be used is refused in one line."""
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import numbers
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .plugins import Table
+
+__all__ = ["agents", "graph", "method", "oracle", "probe", "with_subgradients"]
+
+SOLVER = ("init", "step", "point", "check", "uses", "per_edge", "keeps_rows")
+ORDER = "the order is mpidec.solve(problem, solver, topology, steps=...)"
+
+
+def agents(problem: Any, topology: Any, x0: Any = None) -> int:
+    """Return the number of agents n that the arguments of `solve` stand for; if only the problem says it, the local number m.
+
+    Parameters
+    ----------
+    problem, topology, x0
+        As given to `solve`.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> agents(None, mpidec.topology.ring(4)), agents(None, np.eye(3)), agents(None, "ring", x0=np.ones((5, 2)))
+    (4, 3, 5)
+    """
+    n = getattr(topology, "n", None)
+    if isinstance(n, numbers.Integral) and not inspect.isclass(topology):
+        return int(n)
+    if hasattr(topology, "adj") and hasattr(topology, "number_of_nodes") and not inspect.isclass(topology):
+        return int(topology.number_of_nodes())
+    shape = getattr(topology, "shape", None)
+    if shape is None and isinstance(topology, (list, tuple)):
+        shape = (len(topology),)
+    if shape:
+        return int(shape[0])
+    graph(topology, 1, check=True)
+    oracle(problem)
+    m = getattr(getattr(problem, "problem", problem), "m", None)
+    if isinstance(m, numbers.Integral):
+        return int(m)
+    if np.ndim(x0) == 2:
+        return len(x0)
+    raise ValueError("the number of agents is unknown: give a topology with it, such as mpidec.topology.ring(16), or x0 of shape "
+                     "(n, d)")
+
+
+def graph(topology: Any, n: int, *, check: bool = False) -> Any:
+    """Return the topology of n agents that `topology` stands for.
+
+    Parameters
+    ----------
+    topology : Topology, Schedule, str, networkx graph, matrix or function
+        A name (one of the package, an entry point, or ``FILE.py:NAME``), a graph (with Metropolis weights), a stochastic
+        matrix, or a function of n that returns any of these.
+    n : int
+        Number of agents.
+    check : bool
+        Only look whether `topology` is of a kind that can be used, and return it.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If it is something else, or has another number of agents.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> graph("ring", 4), graph(mpidec.topology.star, 3)
+    (Topology('ring', n=4, kind='doubly', directed=False), Topology('star', n=3, kind='doubly', directed=False))
+    """
+    from .topology import Schedule, Topology, from_networkx, from_weights
+
+    made: Any = topology
+    if isinstance(topology, str):
+        from .catalogue import topologies
+        made = _named(topologies(), topology)
+    elif inspect.isclass(topology) or _is_solver(topology):
+        what = topology.__name__ if inspect.isclass(topology) else f"the solver {type(topology).__name__}"
+        swapped = ORDER if _is_solver(topology) else "expected a topology such as mpidec.topology.ring(16)"
+        raise TypeError(f"topology is {'the class ' if inspect.isclass(topology) else ''}{what}: {swapped}")
+    if check and callable(made):
+        return made
+    if inspect.isroutine(made):
+        made = _called(made, n)
+    if hasattr(made, "adj") and hasattr(made, "number_of_nodes"):
+        made = from_networkx(made)
+    elif not isinstance(made, (Topology, Schedule)) and (hasattr(made, "shape") or isinstance(made, (list, tuple))):
+        made = from_weights(made)
+    if not isinstance(made, (Topology, Schedule)):
+        number = isinstance(made, numbers.Integral) and not isinstance(made, bool)
+        remedy = f'name the graph, such as "ring" or mpidec.topology.ring({made})' if number else (
+            'expected a name such as "ring", a topology such as mpidec.topology.ring(16), a networkx graph or a matrix')
+        raise TypeError(f"topology is {_what(made)}: {remedy}")
+    if made.n != n and not check:
+        raise ValueError(f"topology {made.name} has {made.n} agents, expected {n}, as many as the problem or the network: "
+                         f"build it with n = {n}")
+    return made
+
+
+def _called(make: Any, n: int) -> Any:
+    name = getattr(make, "__name__", "the function")
+    required = [p.name for p in inspect.signature(make).parameters.values()
+                if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY, p.KEYWORD_ONLY)][1:]
+    if required:
+        raise TypeError(f"topology {name} needs {' and '.join(required)}, too: call it, {name}({n}, "
+                        f"{', '.join(f'{p}=...' for p in required)})")
+    try:
+        return make(n)
+    except TypeError as error:
+        raise TypeError(f"topology {name} cannot be called with n = {n}: {error}; expected a function of n that returns a "
+                        "topology, a graph or a matrix") from error
+
+
+def method(solver: Any, problem: Any = None) -> Any:
+    """Return the solver that `solver` stands for: an instance, a class (made with its defaults), or a name.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If it is something else, or misses a member of the protocol.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> method("consensus"), method(mpidec.solvers.Consensus)
+    (Consensus(), Consensus())
+    """
+    made = solver
+    if isinstance(solver, str):
+        from .catalogue import solvers
+        made = _named(solvers(), solver)
+    if inspect.isclass(made):
+        if not all(callable(getattr(made, name, None)) for name in ("init", "step")):
+            raise TypeError(f"solver is the class {made.__name__}, which has no init and step: {_expected()}")
+        made = _instance(made)
+    if _is_graph(made):
+        raise TypeError(f"solver is {_what(made)}: {ORDER}")
+    missing = [name for name in SOLVER if not hasattr(made, name)]
+    if missing:
+        if not {"init", "step"} & set(missing):
+            raise TypeError(f"solver {type(made).__name__} has no {', '.join(missing)}: derive the class from "
+                            "mpidec.solvers.Solver")
+        remedy = "derive it from mpidec.solvers.Solver and define init(X, W) and step(s, G, W)" if _own(made) else _expected()
+        raise TypeError(f"solver is {_what(made)}: {remedy}")
+    return _with_term(made, problem)
+
+
+def _own(thing: Any) -> bool:
+    return hasattr(thing, "step") and type(thing).__module__ == "__main__"
+
+
+def _instance(make: Any) -> Any:
+    required = [p.name for p in inspect.signature(make).parameters.values()
+                if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY, p.KEYWORD_ONLY)]
+    if required:
+        raise TypeError(f"solver {make.__name__} needs {' and '.join(required)}: pass an object, "
+                        f"{make.__name__}({', '.join(f'{name}=...' for name in required)})")
+    return make()
+
+
+def _with_term(solver: Any, problem: Any) -> Any:
+    """Return the solver with the term of the problem, if it has a field for it; refuse one that would ignore the term."""
+    term = getattr(getattr(problem, "problem", problem), "term", None)
+    if term is None:
+        return solver
+    if _takes_term(solver):
+        return dataclasses.replace(solver, term=term) if getattr(solver, "term", None) is None else solver
+    if solver.uses == "gradient" and not _has_subgradients(problem):
+        bounded = getattr(term, "bounded", True)
+        remedy = "use a solver with a proximal step (docs/protocol.md)" if bounded else (
+            "wrap the problem in mpidec.problems.Subgradient(problem), or use a solver with a proximal step (docs/protocol.md)")
+        raise ValueError(f"the problem has the term {term!r}, which {type(solver).__name__} would ignore, as it takes gradients: "
+                         f"{remedy}")
+    return solver
+
+
+def _takes_term(solver: Any) -> bool:
+    return any(field.name == "term" for field in dataclasses.fields(solver)) if dataclasses.is_dataclass(solver) else False
+
+
+def _has_subgradients(oracle: Any) -> bool:
+    while oracle is not None:
+        if type(oracle).__name__ == "Subgradient":
+            return True
+        oracle = getattr(oracle, "source", None)
+    return False
+
+
+def with_subgradients(oracle: Any, solver: Any) -> Any:
+    """Return `oracle`, with subgradients of the problem's term if the class `solver` takes gradients and no term.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((1, 1, 1)), [[1.0]], term=mpidec.problems.l1(0.1))
+    >>> type(with_subgradients(problem, mpidec.solvers.DGD)).__name__
+    'Subgradient'
+    """
+    term = getattr(getattr(oracle, "problem", oracle), "term", None)
+    if term is None or solver.uses != "gradient" or _takes_term(solver):
+        return oracle
+    from .problems import Subgradient
+    try:
+        return Subgradient(oracle)
+    except ValueError as error:
+        raise ValueError(f"solver {solver.__name__} takes gradients, and {error}") from None
+
+
+def oracle(problem: Any) -> None:
+    """Check that `problem` is a problem, an oracle or None, and say what is missing.
+
+    Raises
+    ------
+    TypeError, ValueError
+
+    Examples
+    --------
+    >>> oracle("logistic")
+    Traceback (most recent call last):
+    ...
+    TypeError: problem is the name 'logistic': load it with mpidec.problems.load_problem("breast_cancer", n=16, problem="logistic")
+    """
+    if problem is None:
+        return
+    if isinstance(problem, str):
+        from .problems import registry
+        if problem in registry.PROBLEMS:
+            call = f'"{registry.default_dataset(problem)}", n=16, problem="{problem}"'
+        else:
+            call = f'"{problem}", n=16'
+        raise TypeError(f"problem is the name {problem!r}: load it with mpidec.problems.load_problem({call})")
+    if _is_solver(problem) or _is_graph(problem):
+        raise TypeError(f"problem is {_what(problem)}: {ORDER}")
+    if inspect.isclass(problem):
+        raise TypeError(f"problem is the class {problem.__name__}: pass an object, such as {problem.__name__}(A, b)")
+    if inspect.isroutine(problem):
+        raise TypeError(f"problem is {_what(problem)}: wrap it in mpidec.problems.Custom(value, grad, m, d)")
+    if isinstance(problem, (np.ndarray, list, tuple)):
+        raise TypeError(f"problem is {_what(problem)}: build one from data, mpidec.problems.load_problem((A, y), n=16)")
+    if hasattr(problem, "fit") and hasattr(problem, "get_params"):
+        raise TypeError(f"problem is {_what(problem)}, an estimator: build a problem from its data, "
+                        "mpidec.problems.load_problem((A, y), n=16)")
+    inner = getattr(problem, "problem", problem)
+    missing = [name for name in ("m", "d", "value", "grad") if not hasattr(inner, name)]
+    if missing:
+        raise TypeError(f"problem {type(inner).__name__} has no {', '.join(missing)}, expected m and d (the local agents and the "
+                        "length of a row), value(X) -> (m,) and grad(X) -> (m, d): mpidec.problems.Custom(value, grad, m, d) has "
+                        "them")
+    for name in ("m", "d"):
+        if not isinstance(getattr(inner, name), numbers.Integral):
+            raise TypeError(f"problem {type(inner).__name__}: {name} is {getattr(inner, name)!r}, expected an integer: "
+                            f"{'the number of local agents' if name == 'm' else 'the length of a row'}")
+
+
+def probe(problem: Any, X: np.ndarray) -> None:
+    """Check the shapes of what a problem of the user's own returns at the initial point.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> probe(mpidec.problems.LeastSquares(np.ones((1, 2, 1)), np.ones((1, 2))), np.zeros((1, 1)))
+    """
+    if problem is None or type(problem).__module__.startswith("mpidec.problems") or not hasattr(problem, "grad"):
+        return
+    name = type(problem).__name__
+    for what, shape in (("value", X.shape[:1]), ("grad", X.shape)):
+        given = X.copy()
+        result = getattr(problem, what)(given)
+        if np.shape(result) != shape:
+            raise ValueError(f"problem {name}: {what}(X) has shape {np.shape(result)} for X of shape {X.shape}, expected {shape}: "
+                             f"{'one number' if what == 'value' else 'one gradient'} for each row of X")
+        if not np.array_equal(given, X):
+            raise ValueError(f"problem {name}: {what}(X) changes X, expected it to leave X alone: write X = X - ..., not X -= ...")
+        if what == "grad" and isinstance(result, np.ndarray) and np.shares_memory(result, given):
+            raise ValueError(f"problem {name}: grad(X) returns X itself or a view of it, expected a new array: return X.copy()")
+
+
+def _named(table: Table, name: str) -> Any:
+    from .catalogue import solvers, topologies
+    other = next((other for other in (solvers(), topologies()) if other is not table and name in other.own), None)
+    if other is not None and name not in table:
+        raise ValueError(f"{name!r} is a {other.kind}, expected a {table.kind}: {ORDER}")
+    return table.find(name)
+
+
+def _is_solver(thing: Any) -> bool:
+    return hasattr(thing, "init") and hasattr(thing, "step") and not hasattr(thing, "W")
+
+
+def _is_graph(thing: Any) -> bool:
+    return (hasattr(thing, "spectral_gap") or (hasattr(thing, "adj") and hasattr(thing, "number_of_nodes"))
+            ) and not inspect.isclass(thing)
+
+
+def _expected() -> str:
+    return ('expected a name such as "exact_diffusion", or an object such as mpidec.solvers.ExactDiffusion(step_size=0.1) '
+            "(python -m mpidec.run --list)")
+
+
+def _what(thing: Any) -> str:
+    if thing is None:
+        return "None"
+    if isinstance(thing, (bool, int, float, np.number)):
+        return f"the number {thing}"
+    if inspect.isroutine(thing):
+        return f"the function {getattr(thing, '__name__', '')}"
+    if isinstance(thing, np.ndarray):
+        return f"an array of shape {thing.shape}"
+    if hasattr(thing, "spectral_gap"):
+        return f"the topology {getattr(thing, 'name', '')}"
+    return f"a {type(thing).__name__}"
