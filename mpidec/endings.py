@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,18 +83,18 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
         All records of the run.
     """
     values, steps = metrics[name], metrics["step"]
-    middle, last = len(values) // 2, float(values[-1])
+    middle, last = (len(values) - 1) // 2, float(values[-1])
     change = abs(values[middle] - last)
     objective = metrics.get("objective")
     columns = spread(net, problem)
     size = f" than {solver.step_size:.3g}" if isinstance(getattr(solver, "step_size", None), (int, float)) else ""
     if objective is not None and objective[-1] > objective[0] + 1e-9 * abs(objective[0]):
         return f"the objective grew from {objective[0]:.3g} to {objective[-1]:.3g}: use a step size smaller{size}"
-    if stochastic and last > 0.5 * values[middle]:
+    if stochastic and len(values) > 2 and last > 0.5 * values[middle]:
         return f"the gradients are random, and {name} has stopped falling: use a smaller step size{size} or larger batches"
-    if middle and change <= _STILL * last:
-        return (f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with the "
-                "step size: use an exact method, such as gradient_tracking, or a smaller step size")
+    if len(values) > 2 and change <= _STILL * last:
+        return (f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "
+                "the step size: use an exact method, such as gradient_tracking, or a smaller step size")
     if columns is not None:
         ratio, largest, smallest = columns
         if ratio > _COLUMNS:
@@ -103,12 +104,12 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
     if "error" in metrics and metrics["error_rms"][-1] > 3 * metrics["error"][-1] and topology.period == 1 and net.n <= _LARGE:
         return (f"the agents still disagree (consensus {disagreement:.3g}; {topology.name} has a spectral gap of "
                 f"{topology.spectral_gap():.3g}): use a graph with more edges, such as exponential, or mixing.accelerate=3")
-    if middle and values[middle] > last > limit > 0:
+    if values[middle] > last > limit > 0:
         rate = math.log(values[middle] / last) / float(steps[-1] - steps[middle])
         more = math.log(last / limit) / rate
         if more < 1e9:
-            return f"it still falls, and needs about {_rounded(more)} more steps at this rate: raise the steps, or the step size{size}"
-    return f"{name} falls slowly: use another step size{size}, or a graph with more edges"
+            return f"it still falls, and needs about {_rounded(more)} more steps at this rate: take more steps, or larger ones"
+    return f"{name} falls slowly: use a larger step size, or a graph with more edges"
 
 
 def spread(net: Any, problem: Any) -> tuple[float, int, int] | None:
@@ -122,6 +123,17 @@ def spread(net: Any, problem: Any) -> tuple[float, int, int] | None:
         return None
     largest, smallest = used[np.argmax(norms[used])], used[np.argmin(norms[used])]
     return float(norms[largest] / norms[smallest]), int(largest), int(smallest)
+
+
+def short(number: float) -> str:
+    """A number as people write it: 1e-8.
+
+    Examples
+    --------
+    >>> short(1e-8), short(0.05)
+    ('1e-8', '0.05')
+    """
+    return re.sub(r"e([-+])0*", lambda match: "e" + match[1].strip("+"), f"{number:g}")
 
 
 def _rounded(number: float) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .endings import Target, exploded, likely_cause, not_finite
+from .endings import Target, exploded, likely_cause, not_finite, short
 from .metrics import COUNTERS, Metrics
 from .mixing import Mixer, Network
 from .mixing.operator import Operator, StepOperator
@@ -290,8 +290,9 @@ class _Run:
         if missed is None:
             return Outcome.COMPLETED, "", None
         name, limit = missed
-        cause = likely_cause(self.net, self.problem, self.mixer.topology, self.solver, self.stochastic, self._columns(), name, limit)
-        return Outcome.MISSED, f"{name} {metrics[name]:.3g} after {k} steps, target {limit:g} missed: {cause}", None
+        cause = likely_cause(self.net, self.problem, self.mixer.topology, self.solver, self.stochastic, self._columns(), name,
+                             limit)
+        return Outcome.MISSED, f"{name} {metrics[name]:.3g} after {k} steps, target {short(limit)} missed: {cause}", None
 
     def _answer(self, V: np.ndarray, k: int) -> Any:
         """The gradients (or proximal points) of step `k`; if they fail on one of several ranks, zeros until the next decision.

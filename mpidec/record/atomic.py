@@ -81,7 +81,8 @@ class AtomicFile(io.RawIOBase):
     def update(self, sync: bool = False) -> Iterator[Any]:
         """Open the file with h5py (``"r+"``, or ``"w"`` at the first update of a new file) and publish the changes.
 
-        With `sync` they are on the disk when this returns, and outlive a crash of the machine, too.  If the block or any write fails, nothing is published, and the next update starts from the front again.
+        With `sync` they are on the disk when this returns, and outlive a crash of the machine, too.  If the block or any
+        write fails, nothing is published, and the next update starts from the front again.
         """
         import h5py
         self._prepare()

@@ -124,7 +124,7 @@ class Recorder(Generic[State]):
         self._net.agree(self.error)
 
     def abandon(self, failed: bool = False) -> None:
-        """Write what is recorded, with the outcome "failed" if so, and close the file, ignoring errors: the run has ended already."""
+        """Write what is recorded, with the outcome "failed" if so, and close the file; errors are ignored: the run has ended."""
         if self._file is not None:
             if failed and self.error is None:
                 self._try(self._file.fail)

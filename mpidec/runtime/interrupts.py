@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -47,3 +48,12 @@ def interrupts() -> Iterator[Callable[[], bool]]:
         yield lambda: deferred.noted
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def interrupt(*_: Any) -> None:
+    """Interrupt this process like the first Ctrl-C, however often it is called: a launcher may pass a signal on twice."""
+    current = signal.getsignal(signal.SIGINT)
+    if isinstance(current, _Deferred):
+        current.noted = True
+    else:
+        os.kill(os.getpid(), signal.SIGINT)
