@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
     except RuntimeError as error:
         return report_error(comm, str(error), 2)
     try:
-        with deferred_interrupts(comm):
+        with deferred_interrupts(comm), signals_interrupt():
             return obey(argv, comm)
     except InputError as error:
         return report_error(comm, str(error), error.status)
@@ -210,7 +210,7 @@ def obey(argv: Sequence[str], comm: MPI.Intracomm) -> int:
         if comm.rank == 0:
             print(command.text, flush=True)
         return 0
-    with warnings_from_rank_0(comm.rank), signals_interrupt():
+    with warnings_from_rank_0(comm.rank):
         warn_if_not_compiled(not _machine.uncompiled())
         return run(command.experiment, command.resume, command.quiet, comm)
 
@@ -259,7 +259,7 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
     """The table printed at the end of a run."""
     problem, wanted, n = made.experiment.problem, made.experiment.run, made.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
-    steps, seconds = result.metrics["step"], float(metrics["time"])
+    steps, times = result.metrics["step"], result.metrics["time"]
     outcome = str(result.outcome)
     if outcome == "stopped":
         outcome += f" at step {result.steps}: error <= {wanted.stop_error:g}"
@@ -281,7 +281,7 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
     }
     rows |= {name: f"{metrics[name]:.6g}" for name in (*report.COLUMNS, "error_max") if name in metrics}
     rows |= {
-        "time": f"{seconds:.3g} s, {(steps[-1] - steps[0]) / max(seconds, 1e-9):.4g} steps/s",
+        "time": f"{times[-1]:.3g} s, {(steps[-1] - steps[0]) / max(times[-1] - times[0], 1e-9):.4g} steps/s",
         "sent": f"{report.quantity(metrics['bytes'] / n, 'B')} per agent",
         "file": wanted.out,
     }
