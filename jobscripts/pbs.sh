@@ -5,7 +5,8 @@
 #   qsub -v ARGS="--solver extra --steps 5000" jobscripts/pbs.sh    another experiment; all flags: python -m mpidec.run --help
 #
 # Expected: under a minute; a summary table at the end of mpidec.o<job>, with error <= 1e-8; run-<job>.h5 and run-<job>.png.
-# A rerun job continues from its last checkpoint.
+# A run that does not end within the walltime is saved 90 s before it, and the script submits itself again to continue, up to
+# RESTARTS times (default 100).  A rerun job continues from its last checkpoint.
 #PBS -N mpidec
 #PBS -l select=4:ncpus=4:mpiprocs=4
 #PBS -l walltime=00:10:00
@@ -13,15 +14,29 @@
 #PBS -r y
 set -euo pipefail
 cd "$PBS_O_WORKDIR"
+walltime=${WALLTIME:-600}                    # seconds, as above; another one: qsub -l walltime=02:00:00 -v WALLTIME=7200
+script=${SCRIPT:-jobscripts/pbs.sh}          # this file, to be submitted again
 
 # module load python openmpi                 # only if mpi4py uses the cluster's own MPI
 source "${VENV:-.venv}/bin/activate"         # an environment with mpidec, on a file system shared by all nodes
 export OMP_NUM_THREADS=1
 
 read -ra args <<<"${ARGS:-}"
-out=run-${PBS_JOBID%%.*}.h5
-if [ -e "$out" ]; then args+=(--resume "$out"); else args+=(--out "$out"); fi
+out=${OUT:-run-${PBS_JOBID%%.*}.h5}
+if [ -e "$out" ]; then args=(--resume "$out"); else args+=(--out "$out"); fi
 
+status=0
 ranks=$(wc -l <"$PBS_NODEFILE")              # one line per rank; for MPICH and Open MPI (Cray's mpiexec needs no file)
-mpirun -machinefile "$PBS_NODEFILE" -n "$ranks" python -m mpidec.run "${args[@]}"
-python -m mpidec.plot "$out" -o "${out%.h5}.png"
+timeout --signal=USR1 --kill-after=80 $((walltime - 90)) \
+    mpirun -machinefile "$PBS_NODEFILE" -n "$ranks" python -m mpidec.run "${args[@]}" || status=$?
+if [ "$status" -eq 124 ]; then               # mpirun passed the signal on, and mpidec.run has saved and ended
+    restarts=$((${RESTARTS:-100} - 1))
+    [ "$restarts" -ge 0 ] || exit "$status"
+    echo "walltime: $out is saved; the script submits itself again to continue"
+    again="OUT=$out,VENV=${VENV:-.venv},WALLTIME=$walltime,SCRIPT=$script,RESTARTS=$restarts"
+    [ -e "$out" ] || again="$again,ARGS=${ARGS:-}"
+    qsub -l "walltime=$walltime" -v "$again" "$script"
+    exit 0
+fi
+if [ -e "$out" ]; then python -m mpidec.plot "$out" -o "${out%.h5}.png"; fi
+exit "$status"

@@ -6,12 +6,14 @@
 #   LAUNCH=srun sbatch jobscripts/slurm.sh                          another launcher: see jobscripts/README.md
 #
 # Expected: under a minute; a summary table at the end of mpidec-<job>.out, with error <= 1e-8; run-<job>.h5 and run-<job>.png.
-# A requeued job continues from its last checkpoint.
+# A run that does not end within the time limit is saved 90 s before it, and the job requeues itself and continues, up to
+# RESTARTS times (default 100).  A job that Slurm requeues continues from its last checkpoint.
 #SBATCH --job-name=mpidec
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=4
 #SBATCH --cpus-per-task=1
 #SBATCH --time=00:10:00
+#SBATCH --signal=B:USR1@90
 #SBATCH --output=mpidec-%j.out
 #SBATCH --open-mode=append
 #SBATCH --requeue
@@ -25,7 +27,23 @@ export OMP_NUM_THREADS=1
 read -ra launch <<<"${LAUNCH:-mpirun}"       # mpirun, srun, srun --mpi=pmi2 or srun --mpi=pmix: that of mpi4py's library
 read -ra args <<<"${ARGS:-}"
 out=run-$SLURM_JOB_ID.h5
-if [ -e "$out" ]; then args+=(--resume "$out"); else args+=(--out "$out"); fi
+if [ -e "$out" ]; then args=(--resume "$out"); else args+=(--out "$out"); fi
 
-"${launch[@]}" -n "$SLURM_NTASKS" python -m mpidec.run "${args[@]}"
-python -m mpidec.plot "$out" -o "${out%.h5}.png"
+status=0 again=
+trap 'again=yes; kill -USR1 "$run" 2>/dev/null || true' USR1        # the launcher passes it on: mpidec.run saves and ends
+"${launch[@]}" -n "$SLURM_NTASKS" python -m mpidec.run "${args[@]}" &
+run=$!
+wait "$run" || status=$?
+if [ "$again" ]; then                        # the signal has ended the first wait
+    status=0
+    wait "$run" || status=$?
+    case $status in
+    0 | 3 | 4) ;;                            # it has ended by itself meanwhile
+    *)  [ "${SLURM_RESTART_COUNT:-0}" -lt "${RESTARTS:-100}" ] || exit "$status"
+        echo "time limit: $out is saved; job $SLURM_JOB_ID requeues itself to continue"
+        scontrol requeue "$SLURM_JOB_ID"
+        exit 0 ;;
+    esac
+fi
+if [ -e "$out" ]; then python -m mpidec.plot "$out" -o "${out%.h5}.png"; fi
+exit "$status"

@@ -1,4 +1,4 @@
-"""Metrics of an iterate: consensus, objective, gradient norm and error; bit-identical on any number of ranks."""
+"""Metrics of an iterate: consensus, objective, gradient norm and errors; bit-identical on any number of ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-COUNTERS = ("step", "time", "rounds", "bytes")
+COUNTERS = ("step", "time", "rounds", "rows", "bytes", "gradients", "prox")
+GROWING = frozenset(COUNTERS)                       # they only grow: a limit on them is a budget, not a target
 
 
 class Metrics:
@@ -15,39 +16,72 @@ class Metrics:
     .. math::
         \text{consensus} = \sqrt{\tfrac{1}{n} \textstyle\sum_i \|x_i - \bar x\|^2}, \quad
         \text{objective} = f(\bar x), \quad \text{gradient\_norm} = \|\nabla f(\bar x)\|, \quad
-        \text{error} = \|\bar x - x^\star\| / \|x^\star\|
+        \text{error} = \|\bar x - x^\star\| / \|x^\star\|, \\
+        \text{error\_rms} = \sqrt{\tfrac{1}{n} \textstyle\sum_i \|x_i - x^\star\|^2} \, / \, \|x^\star\|, \quad
+        \text{error\_max} = \max_i \|x_i - x^\star\| / \|x^\star\|
 
-    with :math:`f = \tfrac{1}{n} \sum_i f_i`; the error only if :math:`x^\star` is known (absolute if it is zero).
+    with :math:`f = \tfrac{1}{n} \sum_i f_i`; the errors only if :math:`x^\star` is known (absolute if it is zero).
+
+    Attributes
+    ----------
+    names : tuple of str
+        The names of all metrics, the counters first.
+    size : float
+        Root mean square of the norms of the rows at the last call.
 
     Notes
     -----
-    A call takes two sums of one row over all agents, and one gradient and one value of each local agent.
+    A call takes two sums of one row over all agents (the second one at the mean, which the first one finds), one gradient and
+    one value of each local agent, and a maximum over the ranks if :math:`x^\star` is known.
     """
 
     def __init__(self, net: Any, problem: Any):
-        self._net, self._problem = net, problem
+        self._net, self._problem, self.size = net, problem, 0.0
         known = getattr(problem, "x_star", None)
         self._x_star = None if known is None else np.asarray(known, float).reshape(-1)
+        self._scale = 1.0 if self._x_star is None else float(np.linalg.norm(self._x_star)) or 1.0
         names = ["consensus"] if problem is None else ["consensus", "gradient_norm", "objective"]
-        self.names = (*COUNTERS, *names, *(["error"] if self._x_star is not None else []))
+        self.names = (*COUNTERS, *names, *(["error", "error_rms", "error_max"] if self._x_star is not None else []))
 
-    def __call__(self, X: np.ndarray, sent: int) -> dict[str, float]:
-        """Return the metrics of the rows `X`, shape `(m, d)`, and `bytes`, the sum of `sent` over all ranks."""
-        net, m = self._net, len(X)
+    def __call__(self, X: np.ndarray, rows: int = 0, sent: int = 0) -> dict[str, float]:
+        """Return the metrics of the rows `X`, shape `(m, d)`, and the sums over all ranks of the `rows` and bytes `sent`."""
+        net, m, problem = self._net, len(X), self._problem
         mean = net.mean(X)
-        rows = np.zeros((m, 3 if self._problem is None else 3 + X.shape[1]))
-        rows[:, 0] = ((X - mean) ** 2).sum(axis=1)
-        rows[:1, 1] = sent
-        if self._problem is not None:
+        terms = np.zeros((m, 4 if problem is None else 4 + X.shape[1]))
+        terms[:, 0] = ((X - mean) ** 2).sum(axis=1)
+        terms[:1, 1:3] = sent, rows
+        if problem is not None:
             at = np.tile(mean, (m, 1))
-            rows[:, 2] = self._problem.value(at)
-            rows[:, 3:] = self._problem.grad(at)
-        total = net.sum(rows)
-        result = {"bytes": float(total[1]), "consensus": float(np.sqrt(total[0] / net.n))}
-        if self._problem is not None:
-            result["objective"] = float(total[2] / net.n)
-            result["gradient_norm"] = float(np.sqrt((total[3:] ** 2).sum())) / net.n
+            terms[:, 3] = problem.value(at)
+            terms[:, 4:] = problem.grad(at)
+        total = net.sum(terms)
+        result = {"rows": float(total[2]), "bytes": float(total[1]), "consensus": float(np.sqrt(total[0] / net.n))}
+        self.size = float(np.sqrt(total[0] / net.n + mean @ mean))
+        if problem is not None:
+            result["objective"] = float(total[3] / net.n)
+            result["gradient_norm"] = float(np.sqrt((total[4:] ** 2).sum())) / net.n
         if self._x_star is not None:
-            scale = float(np.linalg.norm(self._x_star)) or 1.0
-            result["error"] = float(np.linalg.norm(mean - self._x_star)) / scale
+            away = float(np.linalg.norm(mean - self._x_star))
+            result["error"] = away / self._scale
+            result["error_rms"] = float(np.sqrt(total[0] / net.n + away * away)) / self._scale
+            result["error_max"] = self._worst(X) / self._scale
         return result
+
+    def _worst(self, X: np.ndarray) -> float:
+        """The largest distance of an agent from the solution."""
+        mine = np.sqrt(((X - self._x_star) ** 2).sum(axis=1).max(initial=0.0))
+        return float(mine if self._net.size == 1 else -self._net._together.minimum(np.array([-mine]), "the metrics of a record")[0])
+
+    def culprit(self, X: np.ndarray) -> int:
+        """The first agent whose row, value or gradient is not finite, or whose row is the largest if all are; collective."""
+        net = self._net
+        sizes = (X * X).sum(axis=1)
+        if self._problem is not None and len(X):
+            at = np.tile(net.mean(X), (len(X), 1))
+            sizes = sizes + 0 * (self._problem.value(at) + self._problem.grad(at).sum(axis=1))
+        elif self._problem is not None:
+            net.mean(X)
+        sizes[~np.isfinite(sizes)] = np.inf
+        mine = np.array([[-sizes.max(initial=-1.0), net.lo + int(np.argmax(sizes))]] if len(X) else [[2.0, 0.0]])
+        all_ = mine if net.size == 1 else net._together.gather_all(mine, "the end of the run").reshape(-1, 2)
+        return int(all_[np.lexsort((all_[:, 1], all_[:, 0]))[0], 1])

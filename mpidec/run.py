@@ -4,6 +4,8 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
+import shlex
 import signal
 import sys
 import threading
@@ -23,12 +25,14 @@ from .mixing.network import Network
 from .plugins import short
 from .record import Record
 from .record import read as read_run
+from .runtime.interrupts import interrupt, interrupts
 from .runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
 from .solve import Result, solve
 from .tuning import tune
 
-STATUS = {"completed": 0, "stopped": 0, "diverged": 3, "interrupted": 130}
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+STATUS = {"completed": 0, "stopped": 0, "diverged": 3, "missed": 4, "interrupted": 130}
+OPEN_FILES = (errno.EMFILE, errno.ENFILE)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, *OPEN_FILES)
 FLAGS = {
     "problem": ("problem.name", "P", "loss: logistic (default), least_squares, ..."),
     "data": ("problem.data", "D", "name of a data set, or a file: .npz with A (N, d) and y or b (N,), .csv, LIBSVM"),
@@ -39,7 +43,7 @@ FLAGS = {
     "step-size": ("solver.step_size", "A", "number, auto (default: the run finds it), safe (a bound), or a schedule: inverse(0.1)"),
     "seed": ("run.seed", "S", "seed of all random numbers (default: 0)"),
     "every": ("run.every", "E", "steps between two records (default: 10)"),
-    "out": ("run.out", "FILE", "output file (default: run.h5)"),
+    "out": ("run.out", "FILE", "output file (default: run.h5, or run-2.h5, run-3.h5, ... if it exists)"),
     "stop-error": ("run.stop_error", "TOL", "stop when error <= TOL; 'none' takes all steps"),
 }
 EPILOG = """\
@@ -69,7 +73,8 @@ installed package. A relative file is looked up in the folder of the experiment 
 The attribute "config" of every run.h5 contains the complete experiment in this form.
 
 exit status: 0 completed, or stopped by --stop-error; 1 error in the program or on the disk; 2 error in the input;
-3 the iterates diverged; 130 interrupted (the file is complete up to that step, and --resume continues the run)."""
+3 diverged; 4 all steps taken, but the target (--stop-error) missed; 130 interrupted (the file is complete up to that step, and
+--resume continues the run).  Ctrl-C, SIGTERM and SIGUSR1 (which batch systems send before the time limit) interrupt a run."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -101,6 +106,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--set", metavar="table.key=value", action="append", default=[],
                         help="set any key of an experiment file")
     result.add_argument("--resume", metavar="run.h5", help="continue the run in this file; --steps may raise the number of steps")
+    result.add_argument("--force", action="store_true", help="replace the output file if it exists")
     result.add_argument("--tune", action="store_true", help="print the step sizes that auto compares, and its choice; do not run")
     result.add_argument("-o", metavar="tune.png", dest="picture", help="with --tune: draw them, too")
     result.add_argument("--quiet", action="store_true", help="print warnings and errors only, no progress and no summary")
@@ -138,11 +144,31 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
     if args.resume is not None:
         if args.experiment:
             raise ConfigError(f"--resume continues the experiment in {args.resume}: omit {args.experiment}")
+        if args.force:
+            raise ConfigError(f"--force replaces {args.resume}, --resume continues it: omit one of them")
         return Command(resumed(args.resume, flags), args.resume, args.quiet)
     if args.picture is not None and not args.tune:
         raise ConfigError("-o is the picture of --tune; the output file of a run is --out")
     file = config.read_toml(args.experiment) if args.experiment else []
-    return Command(config.load([*file, *flags], ranks), quiet=args.quiet, tune=args.tune, picture=args.picture)
+    experiment = config.load([*file, *flags], ranks)
+    if not (args.force or args.tune):
+        out = _free(experiment.run.out, given=any(flag.key == "run.out" for flag in flags))
+        experiment = replace(experiment, run=replace(experiment.run, out=out))
+    return Command(experiment, quiet=args.quiet, tune=args.tune, picture=args.picture)
+
+
+def _free(out: str, given: bool) -> str:
+    """The name of the output file: an existing one is refused if it was `given` on the command line, else a number is added."""
+    if not os.path.isfile(out):
+        return out
+    if given:
+        raise ConfigError(f"--out {out} exists: choose another name, replace it with --force, or continue its run with "
+                          f"--resume {shlex.quote(out)}")
+    stem, suffix = os.path.splitext(out)
+    stem, number = re.sub(r"-\d+$", "", stem), 2
+    while os.path.isfile(f"{stem}-{number}{suffix}"):
+        number += 1
+    return f"{stem}-{number}{suffix}"
 
 
 def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
@@ -171,28 +197,41 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
     argv = sys.argv[1:] if argv is None else argv
     try:
         check_launcher(comm)
-        if comm.size > 1:
-            abort_when_uncaught()
-        command = on_root(comm, command_of, argv, comm.size)
-        if command.experiment is None:
-            if comm.rank == 0:
-                print(command.text, flush=True)
-            return 0
-        with warnings_from_rank_0(comm.rank), sigterm_interrupts():
-            warn_if_not_compiled(not _machine.uncompiled())
-            if command.tune:
-                return tuned(command.experiment, command.picture, comm)
-            return run(command.experiment, command.resume, command.quiet, comm)
+    except RuntimeError as error:
+        return report_error(comm, str(error), 2)
+    try:
+        with deferred_interrupts(comm), signals_interrupt():
+            return obey(argv, comm)
     except InputError as error:
         return report_error(comm, str(error), error.status)
-    except RuntimeError as error:
-        if comm.size > 1:
+    except (OSError, ImportError) as error:
+        if getattr(error, "errno", None) not in OPEN_FILES and os.strerror(errno.EMFILE) not in str(error):
             raise
-        return report_error(comm, str(error), 2)
+        print(f"mpidec.run: error: {' '.join(str(error).split())}: raise the limit of open files (ulimit -n 1024)", file=sys.stderr,
+              flush=True)
+        if comm.size > 1:
+            comm.Abort(1)
+        return 1
     except KeyboardInterrupt:
         if comm.size > 1:
             comm.Abort(130)
         return report_error(comm, "interrupted", 130)
+
+
+def obey(argv: Sequence[str], comm: MPI.Intracomm) -> int:
+    """Do what the command line says on all ranks of `comm`, and return the exit status."""
+    if comm.size > 1:
+        abort_when_uncaught()
+    command = on_root(comm, command_of, argv, comm.size)
+    if command.experiment is None:
+        if comm.rank == 0:
+            print(command.text, flush=True)
+        return 0
+    with warnings_from_rank_0(comm.rank):
+        warn_if_not_compiled(not _machine.uncompiled())
+        if command.tune:
+            return tuned(command.experiment, command.picture, comm)
+        return run(command.experiment, command.resume, command.quiet, comm)
 
 
 def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intracomm) -> int:
@@ -214,12 +253,25 @@ def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intra
             shown.close()
         made = made.with_step_size(result.step_size)
         if comm.rank == 0:
-            if result.outcome == "diverged":
-                print(f"mpidec.run: diverged at step {result.steps}: use a step size smaller than "
-                      f"{getattr(result, 'step_size', 0)}", file=sys.stderr, flush=True)
+            told = ending(made, result, comm.size)
+            if told:
+                print(f"mpidec.run: {told}", file=sys.stderr, flush=True)
             if not quiet:
                 print(summary(made, result, comm.size), flush=True)
     return STATUS[str(result.outcome)]
+
+
+def ending(made: assemble.Assembly, result: Result, ranks: int) -> str:
+    """What the user must know about a run that did not end well, in one line; else an empty string."""
+    if result.outcome == "diverged":
+        step = result.step_size
+        remedy = f"use a step size smaller than {step:.3g}" if isinstance(step, (int, float)) else "use smaller step sizes"
+        return f"diverged at step {result.steps}: {result.reason}: {remedy}"
+    if result.outcome == "interrupted":
+        launcher = f"mpirun -n {ranks} " if ranks > 1 else ""
+        return (f"interrupted after step {result.steps}: continue with "
+                f"{launcher}python -m mpidec.run --resume {shlex.quote(made.experiment.run.out)}")
+    return result.reason
 
 
 def tuned(experiment: Experiment, picture: str | None, comm: MPI.Intracomm) -> int:
@@ -244,12 +296,14 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
     """The table printed at the end of a run."""
     problem, wanted, n = made.experiment.problem, made.experiment.run, made.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
-    steps, seconds = result.metrics["step"], float(metrics["time"])
+    steps, times = result.metrics["step"], result.metrics["time"]
     outcome = str(result.outcome)
     if outcome == "stopped":
         outcome += f" at step {result.steps}: error <= {wanted.stop_error:g}"
     elif outcome == "diverged":
         outcome += f" at step {result.steps}"
+    elif outcome == "missed":
+        outcome += f": error > {wanted.stop_error:g} after {result.steps} steps"
     gap = made.spectral_gap()
     rows = {
         "problem": f"{short(problem.name)}{report.options(_penalties(problem))}",
@@ -264,9 +318,9 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
         "steps": f"{result.steps} of {wanted.steps}",
         "outcome": outcome,
     }
-    rows |= {name: f"{metrics[name]:.6g}" for name in report.COLUMNS if name in metrics}
+    rows |= {name: f"{metrics[name]:.6g}" for name in (*report.COLUMNS, "error_max") if name in metrics}
     rows |= {
-        "time": f"{seconds:.3g} s, {(steps[-1] - steps[0]) / max(seconds, 1e-9):.4g} steps/s",
+        "time": f"{times[-1]:.3g} s, {(steps[-1] - steps[0]) / max(times[-1] - times[0], 1e-9):.4g} steps/s",
         "sent": f"{report.quantity(metrics['bytes'] / n, 'B')} per agent",
         "file": wanted.out,
     }
@@ -315,16 +369,27 @@ def warnings_from_rank_0(rank: int) -> Iterator[None]:
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Context that treats SIGTERM (sent by batch systems) like Ctrl-C: the run ends with a complete file that can be resumed."""
+def deferred_interrupts(comm: MPI.Intracomm) -> Iterator[None]:
+    """Context in which Ctrl-C waits for the first step if there are several ranks: before it, they cannot end together."""
+    if comm.size == 1:
+        yield
+        return
+    with interrupts():
+        yield
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Context that treats SIGTERM and SIGUSR1 (sent by batch systems) like Ctrl-C: the file is complete and can be resumed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    former = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, former)
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

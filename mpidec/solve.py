@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 import operator
 import os
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -18,11 +16,13 @@ from typing import Any
 import numpy as np
 
 from . import resolve
-from .metrics import Metrics
+from .endings import Target, exploded, likely_cause, not_finite, short
+from .metrics import COUNTERS, Metrics
 from .mixing import Mixer, Network
 from .mixing.operator import Operator, StepOperator
 from .record.recorder import Record, Recorder
 from .runtime.decisions import Control
+from .runtime.interrupts import interrupts
 from .runtime.launch import library
 from .solvers.base import at_step
 from .stepsize import Choice, Guard, Retry, Search, chosen, wanted
@@ -37,6 +37,7 @@ class Outcome(str, enum.Enum):
 
     COMPLETED = "completed"
     STOPPED = "stopped"
+    MISSED = "missed"
     DIVERGED = "diverged"
     INTERRUPTED = "interrupted"
 
@@ -55,12 +56,18 @@ class Result:
     x : array (d,)
         Their average over all agents.
     outcome : Outcome
-        "completed", "stopped" (by `stop`), "diverged" or "interrupted"; compares equal to the plain string.
+        "completed" (all steps taken, no target), "stopped" (by `stop`), "missed" (all steps taken, but `stop` not reached),
+        "diverged" or "interrupted"; compares equal to the plain string.
     steps : int
-        Steps taken; for a diverged run, the first step after which an iterate was not finite.
+        Steps taken; for a diverged run, the first step after which an iterate (or, at a record, a metric) was not finite.
     metrics : dict of arrays
-        One entry per record: `step`, `time` (s), `rounds`, `bytes`, `consensus`, and, if the problem provides them,
-        `gradient_norm`, `objective` and `error`.
+        One entry per record: the counters `step`, `time` (s), `rounds` (mixings), `rows` and `bytes` (sent by all agents),
+        `gradients` and `prox` (evaluations of each agent); `consensus`; and, if the problem provides them, `gradient_norm`,
+        `objective`, `error`, `error_rms` and `error_max`; see `mpidec.metrics.Metrics`.
+    reason : str
+        For a diverged run what happened, for a missed target the last value and the likely cause; else empty.
+    agent : int or None
+        For a diverged run the first agent whose iterate was not finite, or the one farthest from zero.
     step_size : float, callable or None
         The step size of the run: the number that "auto" or "safe" became, or the schedule starting there.
     choice : Choice or None
@@ -72,12 +79,14 @@ class Result:
     outcome: Outcome
     steps: int
     metrics: dict[str, np.ndarray] = field(repr=False)
+    reason: str = ""
+    agent: int | None = None
     step_size: Any = None
     choice: Choice | None = field(default=None, repr=False)
 
 
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
-          record: str | os.PathLike | Record | None = None, every: int = 1, stop: Stop | None = None,
+          record: str | os.PathLike | Record | None = None, every: int = 10, stop: Stop | None = None,
           progress: Progress | bool | None = None,
           mixing: Callable[[Mixer], Operator[StepOperator]] | None = None) -> Result:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
@@ -108,8 +117,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     every : int
         Steps between two records.  The first and the last iterate are always recorded.
     stop : mapping or callable, optional
-        `{"error": 1e-8}` stops at the first record with `error <= 1e-8`; a callable receives the metrics of each record, on rank 0
-        only, and returns whether to stop.
+        `{"error": 1e-8}` stops at the first record with `error <= 1e-8`, `{"error_rms": 1e-8, "consensus": 1e-9}` where both
+        hold; counters are budgets: `{"bytes": 1e9}` stops at the first record with `bytes >= 1e9`.  A callable receives the
+        metrics of each record, on rank 0 only, and returns whether to stop.
     progress : callable or bool, optional
         Called as `progress(step, steps, metrics)` at each record, on rank 0; True prints a line instead.
     mixing : callable, optional
@@ -126,11 +136,18 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         On every rank, before the first step: a wrong shape, or a topology that the solver does not support.
     OSError
         On every rank: the file could not be written.
+    Exception
+        Of a gradient, on every rank, that of the lowest rank; of a step, on the ranks where it was raised.  What is recorded is
+        written, with the outcome "failed".
 
     Notes
     -----
     Collective.  A step communicates what the solver sends; a record needs two sums over all agents, and a gather if the trajectory
     is stored.  At records, and every few steps in between, one small reduction decides for all ranks whether to continue.
+
+    A run diverges when an iterate is not finite after some step (found exactly, with its agent), when a metric is not finite at a
+    record (an objective of +inf only at the last one), or when its last record is an explosion: the objective has grown by 1e6
+    and the iterates by 1e3.  Explosions are judged at the end only, so that no run ends early that would have come back.
 
     The iterates are bit-identical on any number of ranks; to this end BLAS runs with one thread during the call.
 
@@ -170,7 +187,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
                 solver.check(topology.at(0) if topology.period == 1 else topology)
-            reached = _stop(stop, problem)
+            target = _target(stop, problem)
         except (ValueError, TypeError) as caught:
             error = caught
         net.agree(error)
@@ -178,33 +195,35 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         stack.enter_context(_one_blas_thread())
         stack.enter_context(net.memory())
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
-        search, choice = None, None
+        record = Record(record) if isinstance(record, (str, os.PathLike)) else record
         if wanted(solver) is not None and record is not None and record.resume:
             solver = chosen(solver, _recorded_step_size(net, record))
-        asked = solver
+        asked, search, choice, guard = solver, None, None, None
         for attempt in range(ATTEMPTS + 1):
             with _closing(net.mixer(topology)) as plain:
                 mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
-                if search is None and wanted(solver) is not None:
+                if wanted(solver) is not None:
                     tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
                     search = Search(net, problem, oracle, solver, topology, mixer, X, steps, seed, tol)
                     choice = search()
                     note = print if progress is True else getattr(progress, "note", None)
                     if note is not None and net.rank == 0:
                         note(f"step size {choice.line()}")
-                guard = None
                 if search is not None and choice is not None:
                     solver = chosen(asked, choice.step_size)
+                    guard = None
                     if search.point is not None and attempt < ATTEMPTS:
                         guard = Guard(net, search.point, X, choice, steps)
-                answer = _answer(oracle, solver, net, seed)[0]
-                run = _Run(net, problem, solver, mixer, answer, steps, every, reached, _progress(progress), guard, choice)
+                run = _Run(net, problem, solver, mixer, _answer(oracle, solver, net, seed)[0], hasattr(oracle, "start"), steps, every,
+                           target, _progress(progress), guard, choice)
                 try:
                     return run(X, record, seed)
                 except Retry as retry:
-                    smaller = search.smaller(choice)                                                # type: ignore[union-attr, arg-type]
+                    if search is None or choice is None:
+                        raise
+                    smaller = search.smaller(choice)
                     if net.rank == 0:
-                        warnings.warn(f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "  # type: ignore[union-attr]
+                        warnings.warn(f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "
                                       f"({retry}): the run begins again with {smaller.step_size:.4g}", RuntimeWarning, stacklevel=2)
                     choice = smaller
         raise RuntimeError("unreachable")
@@ -214,15 +233,18 @@ class _Run:
     """One run of the solver loop."""
 
     def __init__(self, net: Network, problem: Any, solver: Any, mixer: Operator[StepOperator],
-                 answer: Callable[[np.ndarray, int], Any], steps: int, every: int,
-                 reached: Callable[[Mapping[str, float]], bool], progress: Progress | None, guard: Guard | None = None,
-                 choice: Choice | None = None):
-        self.net, self.solver, self.mixer, self.answer = net, solver, mixer, answer
-        self.steps, self.every, self.reached, self.progress = steps, every, reached, progress
+                 answer: Callable[[np.ndarray, int], Any], stochastic: bool, steps: int, every: int,
+                 target: Target | Callable[[Mapping[str, float]], bool] | None, progress: Progress | None,
+                 guard: Guard | None = None, choice: Choice | None = None):
+        self.net, self.problem, self.solver, self.mixer, self.answer = net, problem, solver, mixer, answer
+        self.stochastic, self.steps, self.every, self.target, self.progress = stochastic, steps, every, target, progress
         self.guard, self.choice = guard, choice
         self.measure = Metrics(net, problem)
-        self.rows: list[list[float]] = []
+        self.records: list[dict[str, float]] = []
+        self.sizes: list[float] = []
         self.recorder: Recorder | None = None
+        self.error: Exception | None = None         # of a gradient on this rank
+        self.common = False                         # whether all ranks have raised an exception together
         self._elapsed = 0.0
 
     def __call__(self, X: np.ndarray, record: Record | None, seed: int) -> Result:
@@ -233,43 +255,55 @@ class _Run:
             if record is not None and self.recorder is not None and record.resume:
                 first, s = self._resume(self.recorder, record, seed)
             elif record is not None and self.recorder is not None:
-                self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed))
-            with _interrupts() as interrupted:
+                self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed),
+                                     self.steps // self.every + 2)
+            with interrupts() as interrupted:
                 control = Control(self.net, record.checkpoint_seconds if record else None)
-                s, k, outcome = self._loop(s, first, control, interrupted)
+                s, k, outcome, reason, agent = self._loop(s, first, control, interrupted)
                 self.net._drain()
-        except BaseException:
+        except BaseException as error:
             if self.recorder is not None:
-                self.recorder.abandon()
+                self.recorder.abandon(failed=isinstance(error, Exception) and not isinstance(error, Retry))
+            if self.common:                         # none ends the job before rank 0 has written
+                self.net.agree()
             raise
         if self.recorder is not None:
             if outcome is not Outcome.DIVERGED:
                 self._checkpoint(k, s)
             self.recorder.finish(s.X, str(outcome), k)
-        columns = np.array(self.rows).reshape(-1, len(self.measure.names)).T
-        metrics = {name: column.astype(np.int64) if name in ("step", "rounds", "bytes") else column
-                   for name, column in zip(self.measure.names, columns)}
-        return Result(s.X, self.net.mean(s.X), outcome, k, metrics, getattr(self.solver, "step_size", None), self.choice)
+        return Result(s.X, self.net.mean(s.X), outcome, k, self._columns(), reason, agent, getattr(self.solver, "step_size", None),
+                      self.choice)
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """All records as arrays."""
+        whole = set(COUNTERS) - {"time"}
+        return {name: np.array([metrics[name] for metrics in self.records], np.int64 if name in whole else float)
+                for name in self.measure.names}
 
     def _resume(self, recorder: Recorder[Any], record: Record, seed: int) -> tuple[int, Any]:
         """Load the last checkpoint; return its step and state, and restore the memory and the counters of the mixer."""
-        first, s, (self._elapsed, rounds, sent), memory = recorder.load()
+        first, s, counters, memory = recorder.load()
+        self._elapsed, rounds, sent, rows = (*counters, 0.0)[:4]    # an earlier version has counted no rows
         if first > 0 and self.mixer.feedback and not memory and self.net.rank == 0:
             warnings.warn(f"{record.path}: the checkpoint of step {first} contains no error feedback memory (it was written by an "
                           "earlier version): the memory starts at zero, and the results differ from an uninterrupted run",
                           RuntimeWarning, stacklevel=4)
         self.mixer.recall(memory)
-        self.mixer.counts.rounds, self.mixer.counts.bytes = int(rounds), int(sent) if self.net.rank == 0 else 0
+        counts, root = self.mixer.counts, self.net.rank == 0
+        counts.rounds, counts.bytes, counts.messages = int(rounds), int(sent) * root, int(rows) * root
         changed = {key: value for key, value in self._meta(record, seed).items() if key in ("ranks", "mpi", "config")}
         recorder.resume(first, changed)
         return first, s
 
-    def _loop(self, s: Any, first: int, control: Control, interrupted: Callable[[], bool]) -> tuple[Any, int, Outcome]:
-        solver, mixer, answer, steps, every = self.solver, self.mixer, self.answer, self.steps, self.every
+    def _loop(self, s: Any, first: int, control: Control, interrupted: Callable[[], bool]
+              ) -> tuple[Any, int, Outcome, str, int | None]:
+        solver, mixer, answer, steps, every = self.solver, self.mixer, self._answer, self.steps, self.every
         self._clock = time.perf_counter() - self._elapsed
+        stopped = False
         if first == 0:
             self._checkpoint(0, s)
-        stopped = (first == 0 or first >= steps) and self._record(first, s)
+        if first == 0 or first >= steps or (self.recorder is not None and self.recorder.has(first)):
+            stopped = self._record(first, s)        # a run that has reached its target takes no further steps
         k = first
         step = self.net._keeping(solver.step) if solver.keeps_rows else solver.step
         varying, guard = callable(getattr(solver, "step_size", None)), self.guard
@@ -285,40 +319,102 @@ class _Run:
             recording = k % every == 0 or k == steps
             if not (recording or control.due(k)):
                 continue
-            decision = control.decide(k, interrupted(), self.recorder.error if self.recorder else None)
+            error = self.error or (self.recorder.error if self.recorder else None)
+            decision = control.decide(k, interrupted(), error)
             if decision.failed:
-                self.net.agree(self.recorder.error if self.recorder else None)
+                self._fail(error)
             if decision.diverged is not None:
+                k, agent = decision.diverged
+                reason = f"the iterate of agent {agent} is not finite after step {k}"
                 if guard is not None:
-                    raise Retry(f"the iterates are not finite after {decision.diverged} steps")
-                return s, decision.diverged, Outcome.DIVERGED
+                    raise Retry(reason)
+                return s, k, Outcome.DIVERGED, reason, agent
             if recording or decision.interrupted:
                 stopped = self._record(k, s)
+                if not_finite(self.records[-1], last=False):
+                    break
             if decision.interrupted:
-                return s, k, Outcome.INTERRUPTED
+                return s, k, Outcome.INTERRUPTED, "", None
             if decision.checkpoint:
                 self._checkpoint(k, s)
-        return s, k, Outcome.STOPPED if stopped else Outcome.COMPLETED
+        return (s, k, *self._ending(s, k, stopped))
+
+    def _ending(self, s: Any, k: int, stopped: bool) -> tuple[Outcome, str, int | None]:
+        """The outcome of a run that has ended by itself, the reason, and the agent concerned."""
+        metrics = self.records[-1]
+        name = not_finite(metrics, last=True) if k else ""
+        if name or (reason := exploded(self.records, self.sizes)):
+            agent = self.measure.culprit(s.X)
+            reason = (f"{name} is {metrics[name]:g} after step {k} (first at agent {agent})" if name
+                      else f"{reason} in {k} steps (agent {agent} is the farthest)")
+            return Outcome.DIVERGED, reason, agent
+        if stopped:
+            return Outcome.STOPPED, "", None
+        missed = self.target.missed(metrics) if isinstance(self.target, Target) else None
+        if missed is None:
+            return Outcome.COMPLETED, "", None
+        name, limit = missed
+        cause = likely_cause(self.net, self.problem, self.mixer.topology, self.solver, self.stochastic, self._columns(), name,
+                             limit)
+        return Outcome.MISSED, f"{name} {metrics[name]:.3g} after {k} steps, target {short(limit)} missed: {cause}", None
+
+    def _answer(self, V: np.ndarray, k: int) -> Any:
+        """The gradients (or proximal points) of step `k`; if they fail on one of several ranks, zeros until the next decision.
+
+        The other ranks wait for this one in their mixings: it goes on to the decision, where all ranks raise its exception.
+        """
+        if self.net.size == 1:
+            return self.answer(V, k)
+        if self.error is None:
+            try:
+                return self.answer(V, k)
+            except Exception as error:
+                self.error = error
+        return np.zeros_like(V)
+
+    def _fail(self, error: Exception | None) -> None:
+        """Raise the exception of the lowest rank that has one, on all ranks."""
+        try:
+            self.net.agree(error)
+        except Exception as raised:
+            if raised is not error:
+                raised.told_by_another_rank = True  # type: ignore[attr-defined]
+            self.common = True
+            raise
 
     def _record(self, k: int, s: Any) -> bool:
         begun = time.perf_counter()
-        metrics = {"step": k, "time": begun - self._clock, "rounds": self.mixer.rounds, **self.measure(s.X, self.mixer.bytes)}
-        self.rows.append([metrics[name] for name in self.measure.names])
+        uses = self.solver.uses
+        metrics = {"step": k, "time": begun - self._clock, "rounds": self.mixer.rounds,
+                   "gradients": k * (uses == "gradient"), "prox": k * (uses == "prox"),
+                   **self.measure(s.X, self.mixer.messages, self.mixer.bytes)}
+        self.records.append(metrics)
+        self.sizes.append(self.measure.size)
         if self.recorder is not None:
             self.recorder.append(k, metrics, s.X)
         if self.progress is not None and self.net.rank == 0:
             self.progress(k, self.steps, metrics)
-        stopped = bool(self.reached(metrics)) if self.net.rank == 0 else False
-        if self.reached is not _never and self.net.size > 1:
-            stopped = self.net.comm.bcast(stopped)
+        stopped = self._reached(metrics)
         self._clock += time.perf_counter() - begun
         return stopped
+
+    def _reached(self, metrics: Mapping[str, float]) -> bool:
+        """Whether to stop; where the clock or a callable decides, rank 0 does."""
+        target = self.target
+        if target is None:
+            return False
+        if isinstance(target, Target):
+            if "time" not in target.limits or self.net.size == 1:
+                return target.reached(metrics)      # the other metrics have the same bits on all ranks
+            return bool(self.net.comm.bcast(target.reached(metrics)))
+        stopped = bool(target(metrics)) if self.net.rank == 0 else False
+        return stopped if self.net.size == 1 else bool(self.net.comm.bcast(stopped))
 
     def _checkpoint(self, k: int, s: Any) -> None:
         if self.recorder is not None:
             begun = time.perf_counter()
-            sent = self.net.comm.allreduce(self.mixer.bytes)
-            counters = np.array([begun - self._clock, self.mixer.rounds, sent], float)
+            sent, rows = self.net.comm.allreduce(np.array([self.mixer.bytes, self.mixer.messages]))
+            counters = np.array([begun - self._clock, self.mixer.rounds, sent, rows], float)
             self.recorder.checkpoint(k, s, counters, self.mixer.memory())
             self._clock += time.perf_counter() - begun
 
@@ -427,29 +523,23 @@ def _rows(x0: Any, problem: Any, net: Network) -> np.ndarray:
     return np.tile(x0, (net.m, 1)) if x0.ndim == 1 else np.array(x0[net.lo:net.hi])
 
 
-def _never(metrics: Mapping[str, float]) -> bool:
-    return False
-
-
-def _stop(stop: Stop | None, problem: Any) -> Callable[[Mapping[str, float]], bool]:
-    if stop is None:
-        return _never
-    if callable(stop):
+def _target(stop: Stop | None, problem: Any) -> Target | Callable[[Mapping[str, float]], bool] | None:
+    if stop is None or callable(stop):
         return stop
     if not isinstance(stop, Mapping):
         raise TypeError(f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable')
-    known = {"consensus", "gradient_norm", "objective", "time", "bytes", "rounds"}
-    known |= {"error"} if getattr(problem, "x_star", None) is not None else set()
+    errors = {"error", "error_rms", "error_max"}
+    known = {"consensus", *COUNTERS} - {"step"}
+    known |= {"gradient_norm", "objective"} if problem is not None else set()
+    known |= errors if getattr(problem, "x_star", None) is not None else set()
     for name, limit in stop.items():
         if name not in known:
-            reason = " (the problem has no x_star)" if name == "error" else ""
+            reason = (" (the problem has no x_star)" if name in errors else
+                      " (steps=... limits the steps)" if name in ("step", "steps") else "")
             raise ValueError(f"stop: unknown metric {name!r}{reason}, expected one of {', '.join(sorted(known))}")
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
             raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
-    growing = {"time", "bytes", "rounds"}
-    limits = dict(stop)
-    return lambda metrics: all(metrics[name] >= limit if name in growing else metrics[name] <= limit
-                               for name, limit in limits.items())
+    return Target(dict(stop))
 
 
 def _progress(progress: Progress | bool | None) -> Progress | None:
@@ -471,25 +561,3 @@ def _one_blas_thread() -> Iterator[None]:
     from threadpoolctl import threadpool_limits
     with threadpool_limits(1, user_api="blas"):
         yield
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Context that defers Ctrl-C: the first one takes effect at the next common decision, the second one raises."""
-    interrupted = False
-
-    def note(number: int, frame: Any) -> None:
-        nonlocal interrupted
-        if interrupted:
-            raise KeyboardInterrupt
-        interrupted = True
-
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not ours:
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: interrupted
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)

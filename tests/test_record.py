@@ -203,11 +203,15 @@ def test_resuming_drops_what_came_after_the_checkpoint(tmp_path):
         file.checkpoint(4, {"X": iterate(4, 3, 2)})
         fill(file, range(5, 9))
         file.finish(iterate(8, 3, 2), "interrupted", 8)
-    with RunFile.resume(path, meta={"ranks": 4}) as file:
-        run = read(path)
-        assert (run.outcome, run.steps, run.x, run.attributes["ranks"]) == ("running", 4, None, 4)
-        assert check(path) == 5
+    with RunFile.resume(path, meta={"ranks": 4}, flush_seconds=0) as file:
         file.append(4, {**metrics(4), "time": 99.0}, iterate(0, 3, 2))     # is there already
+        fill(file, range(5, 8))
+        file.checkpoint(7, {"X": iterate(7, 3, 2)})
+        assert (check(path), read(path).outcome, last_checkpoint(path)[0]) == (9, "interrupted", 4)     # it holds more than this
+        fill(file, [8])
+        run = read(path)
+        assert (check(path), run.outcome, run.steps, run.x, run.attributes["ranks"]) == (9, "running", 8, None, 4)
+    with RunFile.resume(path) as file:
         fill(file, range(5, 7))
         file.finish(iterate(6, 3, 2), "completed", 6)
     assert check(path) == 7 and read(path).outcome == "completed" and not spares(tmp_path)

@@ -84,8 +84,9 @@ def test_divergence_is_an_outcome_with_its_step(net, shared_tmp):
     result = mpidec.solve(problem, S.DGD(50.0), T.ring(N), steps=100_000, net=net, every=1000, record=shared_tmp / "run.h5")
     assert result.outcome == "diverged"
     assert 50 < result.steps < 300
-    finite = mpidec.solve(problem, S.DGD(50.0), T.ring(N), steps=result.steps - 1, net=net, every=1000)
-    assert finite.outcome == "completed"
+    assert f"the iterate of agent {result.agent} is not finite after step {result.steps}" == result.reason
+    before = mpidec.solve(problem, S.DGD(50.0), T.ring(N), steps=result.steps - 1, net=net, every=1000)
+    assert np.isfinite(before.X).all() and (before.outcome, before.steps) == ("diverged", result.steps - 1)
     with h5py.File(shared_tmp / "run.h5") as file:
         assert np.isfinite(file["metrics/objective"][...]).all()
         assert file["result/x"].attrs["outcome"] == "diverged"
@@ -310,7 +311,7 @@ def test_consensus_needs_no_problem(net):
     X = np.random.default_rng(2).standard_normal((N, 4))
     result = mpidec.solve(None, S.Consensus(), T.ring(N), steps=200, x0=X, net=net, every=100)
     np.testing.assert_allclose(result.X, np.tile(X.mean(axis=0), (net.m, 1)), atol=1e-12)
-    assert set(result.metrics) == {"step", "time", "rounds", "bytes", "consensus"}
+    assert set(result.metrics) == {"step", "time", "rounds", "rows", "bytes", "gradients", "prox", "consensus"}
 
 
 def test_progress_is_told_on_rank_0(net):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
 import io
@@ -14,6 +15,14 @@ from typing import Any
 
 GRACE = 0.02  # longest time, in seconds, between a reader's open and its lock
 SMALL = 4 << 20  # bytes up to which a copy takes less time than GRACE
+_OPEN_FILES = "raise the limit of open files (ulimit -n 1024)"
+REMEDY = {
+    errno.ENOSPC: "free some space (the file takes twice its size while it is written), or record less often (every=...)",
+    errno.EDQUOT: "free some of the quota (the file takes twice its size while it is written), or record less often (every=...)",
+    errno.EFBIG: "raise the file size limit (ulimit -f) or record less often (every=...)",
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
+}
 
 
 class AtomicFile(io.RawIOBase):
@@ -65,25 +74,31 @@ class AtomicFile(io.RawIOBase):
             self.close()
             if error.errno is None:
                 raise
-            raise OSError(error.errno, f"cannot write {os.fspath(path)}: {error.strerror}: choose another name") from error
+            remedy = REMEDY.get(error.errno, "choose another name")
+            raise OSError(error.errno, f"cannot write {os.fspath(path)}: {error.strerror}: {remedy}") from error
 
     @contextlib.contextmanager
-    def update(self) -> Iterator[Any]:
+    def update(self, sync: bool = False) -> Iterator[Any]:
         """Open the file with h5py (``"r+"``, or ``"w"`` at the first update of a new file) and publish the changes.
 
-        If the block or any write fails, nothing is published, and the next update starts from the front again.
+        With `sync` they are on the disk when this returns, and outlive a crash of the machine, too.  If the block or any
+        write fails, nothing is published, and the next update starts from the front again.
         """
         import h5py
         self._prepare()
         try:
-            with h5py.File(self, "w" if self._front < 0 else "r+") as file:
+            with h5py.File(self, "w" if self._front < 0 else "r+", libver="v110") as file:
                 yield file
         except BaseException:
             if self._failure is None:
                 raise
         if self._failure is not None:
             raise self._failure
+        if sync:
+            os.fsync(self._spare)
         self._publish()
+        if sync:
+            _sync_folder(os.path.dirname(self.path))
 
     def close(self) -> None:
         """Remove the spare and the lock file; the front remains.  May be called again."""
@@ -229,6 +244,15 @@ def _check_writable(given: str, path: str, existing: bool) -> None:
         raise OSError(f"cannot write {given}: it is not a regular file")
     if not os.access(folder, os.W_OK | os.X_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
         raise PermissionError(f"cannot write {given}: no permission to write {path} or its folder: choose another")
+
+
+def _sync_folder(folder: str) -> None:
+    with contextlib.suppress(OSError):  # a file system without it
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _write(descriptor: int, view: memoryview, offset: int) -> None:

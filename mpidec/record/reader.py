@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 RUNNING = "running"  # outcome of a run that is in progress or was killed
+FAILED = "failed"  # outcome of a run that an exception has ended
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Run:
     config : TOML text that reruns the experiment ("" if the file has none)
     attributes : root attributes: ``schema mpidec config seed agents ranks mpi created``
     metrics : arrays of equal length, by name: ``step time rounds bytes consensus ...``
-    outcome : ``"completed"``, ``"stopped"``, ``"diverged"``, ``"interrupted"``, or ``"running"`` if no end was written:
-        the run is in progress or was killed
+    outcome : ``"completed"``, ``"stopped"``, ``"missed"``, ``"diverged"``, ``"interrupted"``, ``"failed"`` (by an exception), or
+        ``"running"`` if no end was written: the run is in progress or was killed
     steps : number of steps made, as far as recorded
     x : (n, d) final rows of all agents, None for an unfinished run
     topology : mixing matrices (n, n), one per phase; empty if they were not recorded
@@ -88,7 +89,7 @@ def read(path: str | os.PathLike[str]) -> Run:
             metrics={name: dataset[:] for name, dataset in file["metrics"].items()},
             outcome=outcome,
             steps=int(result.attrs["steps"]),
-            x=None if outcome == RUNNING else result[...],
+            x=None if outcome in (RUNNING, FAILED) else result[...],
             topology=tuple(_phases(file, int(attributes["agents"]))),
         )
 

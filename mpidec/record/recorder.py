@@ -24,7 +24,7 @@ class Record:
     Parameters
     ----------
     path : str or path
-        HDF5 file; an existing one is replaced.
+        HDF5 file; an existing one is replaced when the first record is written.
     trajectory : bool
         Whether every record includes the iterates of all agents, `n * d` numbers.
     flush_seconds, checkpoint_seconds : float
@@ -63,15 +63,16 @@ class Recorder(Generic[State]):
             edges = np.array(net.comm.allgather(len(getattr(state, per_edge[0]))))
             self._counts = dict.fromkeys(per_edge, edges)
         self._file: RunFile | None = None
+        self._kept: int | None = None               # step of the last record of a resumed run
         self.error: Exception | None = None
 
     def create(self, row_shape: tuple[int, ...], names: tuple[str, ...], state: State, topology: Any,
-               meta: Mapping[str, Any]) -> None:
-        """Create a new file; collective; an error is raised on all ranks."""
+               meta: Mapping[str, Any], records: int | None = None) -> None:
+        """Create a new file for about so many `records`; collective; an error is raised on all ranks."""
         shapes = {name: self._stacked(name, value) for name, value in zip(state._fields, state)}    # type: ignore[attr-defined]
         self._on_root(lambda: RunFile(
             self._spec.path, n=self._net.n, row_shape=row_shape, metrics=names, meta=meta, topology=_phases(topology),
-            trajectory=self._spec.trajectory, state=shapes, flush_seconds=self._spec.flush_seconds))
+            trajectory=self._spec.trajectory, state=shapes, flush_seconds=self._spec.flush_seconds, records=records))
 
     def load(self) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
         """The step, the state, the counters and the mixer's memory of the last checkpoint; collective, the file is not changed."""
@@ -95,6 +96,11 @@ class Recorder(Generic[State]):
     def resume(self, step: int, meta: Mapping[str, Any]) -> None:
         """Reopen the file to continue after `step`; collective, an error is raised on all ranks."""
         self._on_root(lambda: RunFile.resume(self._spec.path, step, meta=meta, flush_seconds=self._spec.flush_seconds))
+        self._kept = self._net.comm.bcast(self._file.last if self._file is not None else None)
+
+    def has(self, step: int) -> bool:
+        """Whether the resumed run has a record of `step`, its last one."""
+        return self._kept == step
 
     def append(self, step: int, metrics: Mapping[str, float], X: np.ndarray) -> None:
         """Add a record; collective if the trajectory is stored."""
@@ -118,9 +124,11 @@ class Recorder(Generic[State]):
         self._try(write)
         self._net.agree(self.error)
 
-    def abandon(self) -> None:
-        """Close the file as it is, ignoring errors: the run has failed already."""
+    def abandon(self, failed: bool = False) -> None:
+        """Write what is recorded, with the outcome "failed" if so, and close the file; errors are ignored: the run has ended."""
         if self._file is not None:
+            if failed and self.error is None:
+                self._try(self._file.fail)
             self.error = None
             self._try(self._file.close)
 
@@ -136,6 +144,9 @@ class Recorder(Generic[State]):
                 return act()
             except (OSError, ValueError) as error:
                 self.error = error
+            except ImportError as error:            # h5py is loaded here, where open files may have run out
+                self.error = OSError(f"cannot write {os.fspath(self._spec.path)}: {error}: check h5py, and the limit of open files "
+                                     "(ulimit -n)")
         return None
 
     def _stacked(self, name: str, value: Any) -> tuple[tuple[int, ...], Any]:

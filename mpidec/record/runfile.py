@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import errno
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,20 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .atomic import AtomicFile
-from .reader import RUNNING, SCHEMA, last_checkpoint, open_run
+from .atomic import REMEDY, AtomicFile
+from .reader import FAILED, RUNNING, SCHEMA, last_checkpoint, open_run
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-COUNTERS = frozenset({"step", "rounds", "messages", "bytes"})  # stored as int64; all other metrics as float64
+COUNTERS = frozenset({"step", "rounds", "messages", "rows", "bytes", "gradients", "prox"})  # int64; others float64
 BUFFER_BYTES, BUFFER_ROWS = 16 << 20, 8192
 CHUNK_BYTES, CHUNK_ROWS = 256 << 10, 1024
-REMEDY = {
-    errno.ENOSPC: "free some space or record less often (every=...)",
-    errno.EDQUOT: "free some of the quota or record less often (every=...)",
-    errno.EFBIG: "raise the file size limit (ulimit -f) or record less often (every=...)",
-}
+FEWEST_ROWS = 64  # of a chunk of metrics: 512 bytes
+NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
 
 
 class RunFile:
@@ -49,6 +45,7 @@ class RunFile:
     state : shape and dtype of each array of the checkpoints; a dtype that cannot be stored is refused at once
     dtype : dtype of the iterates
     flush_seconds : longest time between flushes, whose records are lost if the process is killed
+    records : about how many records are expected, for files of a few of them to be small; more are never a problem
 
     Raises
     ------
@@ -61,7 +58,8 @@ class RunFile:
     Notes
     -----
     This class does not use MPI: gather on one rank and write there.  An unfinished run has the outcome ``"running"``,
-    NaN in ``/result/x``, and the last flushed step in the attribute ``steps``.  ``/checkpoint/<name>`` holds the solver's
+    NaN in ``/result/x``, and the last flushed step in the attribute ``steps``.  Metrics and trajectory have HDF5 dimension
+    scales (``step``, ``agent``, ``entry``), as netCDF-4 and xarray expect.  ``/checkpoint/<name>`` holds the solver's
     state at the step in the group's attribute ``step``.  While it is being written, the file takes twice its size on
     disk (see `AtomicFile`).
 
@@ -93,6 +91,7 @@ class RunFile:
         state: Mapping[str, tuple[tuple[int, ...], DTypeLike]] | None = None,
         dtype: DTypeLike = np.float64,
         flush_seconds: float = 2.0,
+        records: int | None = None,
     ) -> None:
         names = [name for name in metrics if name != "step"]
         if len(set(names)) < len(names) or not all(name and "/" not in name for name in names):
@@ -101,6 +100,7 @@ class RunFile:
             _check_storable(name, np.dtype(kind))
         created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         self._layout = {"mpidec": "", "created": created, **meta, "schema": SCHEMA, "agents": n}, tuple(topology or ())
+        self._expected = records if records is not None else 8 * CHUNK_ROWS
         self._begin(AtomicFile(path), (n, *row_shape), np.dtype(dtype), names, trajectory, flush_seconds)
 
     @classmethod
@@ -113,6 +113,9 @@ class RunFile:
         flush_seconds: float = 2.0,
     ) -> RunFile:
         """Open the file of an earlier run to continue after ``step``; later records are dropped.
+
+        They are dropped in the update that has replaced them (or fills the buffer, or is the last one): until then the file keeps
+        all that it had, whatever happens to the disk or to this process.
 
         Parameters
         ----------
@@ -132,22 +135,26 @@ class RunFile:
             shape, dtype, trajectory = x.shape[1:], x.dtype, x.chunks is not None
             names = [name for name in file["metrics"] if name != "step"]
             steps = file["metrics/step"][:]
+        ahead = int(steps[-1]) if len(steps) else -1
         steps = steps[steps <= step]
         kept = len(steps)
         self = cls.__new__(cls)
         self._begin(AtomicFile(path, existing=True), shape, dtype, names, trajectory, flush_seconds)
         self._exists, self._flushed = True, kept
         self._last = self._resumed = int(steps[-1]) if kept else -1
-        try:
-            with self._update() as file:
-                for dataset in (*file["metrics"].values(), *([*file["trajectory"].values()] if trajectory else [])):
-                    dataset.resize(kept, axis=0)
-                _set_result(file, np.nan, RUNNING, step)
-                file.attrs.update(meta or {})
-        except BaseException:
-            self._file.close()
-            raise
+        self._ahead, self._meta, self._resuming = ahead, dict(meta or {}), step
+        if ahead <= step:
+            try:
+                self.flush()
+            except BaseException:
+                self._file.close()
+                raise
         return self
+
+    @property
+    def last(self) -> int:
+        """The step of the last record; -1 without records."""
+        return self._last
 
     def append(self, step: int, metrics: Mapping[str, float], X: NDArray[Any] | None = None) -> None:
         """Record a step: its metrics and, if the trajectory is recorded, a copy of the rows X (n, d) of all agents.
@@ -171,12 +178,13 @@ class RunFile:
             self._X[len(self._rows)] = X
         self._rows.append((step, *row))
         self._last = step
-        if not self._flushed or len(self._rows) >= self._capacity or time.monotonic() >= self._due:
+        due = not self._flushed or time.monotonic() >= self._due
+        if len(self._rows) >= self._capacity or (due and self._last >= self._ahead):
             self.flush()
 
     def flush(self) -> None:
         """Write the buffered records, which then outlive the process."""
-        if self._rows:
+        if self._rows or self._resuming is not None:
             with self._update():
                 pass
 
@@ -193,7 +201,9 @@ class RunFile:
         arrays = {name: np.asarray(value) for name, value in state.items()}
         for name, array in arrays.items():
             _check_storable(name, array.dtype)
-        with self._update() as file:
+        if self._last < self._ahead and len(self._rows) < self._capacity:
+            return  # the file holds more than this resumed run has made so far
+        with self._update(f"the checkpoint of step {step} ({sum(array.nbytes for array in arrays.values()):,} bytes) to") as file:
             group = file.require_group("checkpoint")
             for name in set(group) - set(arrays):
                 del group[name]
@@ -215,10 +225,16 @@ class RunFile:
         with self._update() as file:
             _set_result(file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps)
 
+    def fail(self) -> None:
+        """Write the remaining records and the outcome "failed"; a resumed file that holds more than they are stays as it is."""
+        if self._last >= self._ahead:
+            with self._update() as file:
+                _set_result(file, None, FAILED, max(self._last, 0))
+
     def close(self) -> None:
         """Flush the buffered records and close the file.  May be called again."""
         try:
-            if not (self._file.closed or self._failed):
+            if not (self._file.closed or self._failed) and self._last >= self._ahead:
                 self.flush()
         finally:
             self._file.close()
@@ -248,24 +264,28 @@ class RunFile:
         self._exists = self._failed = False
         self._flushed = 0
         self._last = self._resumed = -1  # steps of the last record, and of the last record before a resume
+        self._ahead = -1  # last step in the file when it was resumed
+        self._resuming: int | None = None  # the step to continue after, until the file is changed
+        self._meta: Mapping[str, Any] = {}
 
     @contextmanager
-    def _update(self) -> Iterator[Any]:
-        """Update of the file that also writes the buffered records."""
+    def _update(self, what: str = "") -> Iterator[Any]:
+        """Update of the file that also writes the buffered records; `what` else it writes is for the disk at once."""
         if self._file.closed:
             raise ValueError(f"{self._file.path} is closed: nothing more can be recorded")
         try:
-            with self._file.update() as file:
+            with self._file.update(sync=bool(what)) as file:
                 if not self._exists:
                     self._create(file)
+                self._shorten(file)
                 self._extend(file)
                 yield file
         except OSError as error:
             self._failed = True
             if isinstance(error, FileExistsError):  # another program replaced the file
                 raise
-            raise self._explain(error) from error
-        self._exists, self._failed = True, False
+            raise self._explain(error, what) from error
+        self._exists, self._failed, self._resuming = True, False, None
         self._flushed += len(self._rows)
         self._rows.clear()
         self._due = time.monotonic() + self._seconds
@@ -276,13 +296,14 @@ class RunFile:
         rows = self._shape
         for name in ("metrics/step", *(f"metrics/{name}" for name in self._names)):
             kind = np.int64 if name[8:] in COUNTERS else np.float64
-            file.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(CHUNK_ROWS,))
+            file.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(self._chunk_rows(),))
         if self._X is None:
             file.create_dataset("trajectory/x", (0, *rows), self._dtype)
             file.create_dataset("trajectory/step", (0,), np.int64)
         else:
             file.create_dataset("trajectory/x", (0, *rows), self._dtype, maxshape=(None, *rows), chunks=self._chunks())
-            file.create_dataset("trajectory/step", (0,), np.int64, maxshape=(None,), chunks=(CHUNK_ROWS,))
+            file.create_dataset("trajectory/step", (0,), np.int64, maxshape=(None,), chunks=(self._chunk_rows(),))
+        _add_scales(file)
         file.create_dataset("result/x", rows, self._dtype, fillvalue=np.nan)
         _set_result(file, None, RUNNING, 0)
         for phase, W in enumerate(topology):
@@ -295,7 +316,19 @@ class RunFile:
         n, *row = self._shape
         size = max(self._dtype.itemsize * int(np.prod(row)), 1)
         agents = min(max(CHUNK_BYTES // size, 1), n)
-        return (min(max(CHUNK_BYTES // (size * n), 1), CHUNK_ROWS), agents, *row)
+        return (min(max(CHUNK_BYTES // (size * n), 1), self._chunk_rows(), max(self._expected, 1)), agents, *row)
+
+    def _chunk_rows(self) -> int:
+        return min(max(self._expected // 8, FEWEST_ROWS), CHUNK_ROWS)
+
+    def _shorten(self, file: Any) -> None:
+        """Drop what a resumed run has after its checkpoint, once."""
+        if self._resuming is not None:
+            for dataset in (*file["metrics"].values(), *([*file["trajectory"].values()] if self._X is not None else [])):
+                if dataset.maxshape[:1] == (None,):
+                    dataset.resize(self._flushed, axis=0)
+            _set_result(file, np.nan, RUNNING, self._resuming)
+            file.attrs.update(self._meta)
 
     def _extend(self, file: Any) -> None:
         if not self._rows:
@@ -310,17 +343,36 @@ class RunFile:
             dataset[start:] = np.asarray(rows, dataset.dtype)
         _set_result(file, None, RUNNING, self._last)
 
-    def _explain(self, error: OSError) -> OSError:
+    def _explain(self, error: OSError, what: str) -> OSError:
         saved = f"its first {self._flushed} records are safe" if self._exists else "nothing was written"
-        what = os.strerror(error.errno) if error.errno else str(error)
+        if self._resuming is not None:
+            saved = "the file is as it was"
+        elif what and self._exists:
+            saved += ", and the checkpoint before"
+        why = os.strerror(error.errno) if error.errno else str(error)
         remedy = REMEDY.get(error.errno or 0, "check that the disk and the folder exist and are writable")
-        text = f"cannot write {self._file.path}: {what}; {saved}; {remedy}"
+        text = f"cannot write {what}{' ' * bool(what)}{self._file.path}: {why}; {saved}; {remedy}"
         return OSError(error.errno, text) if error.errno else OSError(text)
 
 
 def _check_storable(name: str, dtype: np.dtype[Any]) -> None:
     if dtype.kind not in "biufc":
         raise TypeError(f"checkpoint: {name} is of type {dtype}, expected an array of numbers or a number")
+
+
+def _add_scales(file: Any) -> None:
+    """Attach the steps as dimension scales to metrics and trajectory; agents and entries are dimensions without values."""
+    for group in (file["metrics"], file["trajectory"]):
+        group["step"].make_scale("step")
+        for name, dataset in group.items():
+            if name != "step":
+                dataset.dims[0].attach_scale(group["step"])
+    x = file["trajectory/x"]
+    for axis, length in enumerate(x.shape[1:], 1):
+        name = ("agent", "entry")[axis - 1] if axis < 3 else f"axis{axis}"
+        scale = file.create_dataset(f"trajectory/{name}", (length,), ">f4")
+        scale.make_scale(f"{NO_VARIABLE}{length:10d}")
+        x.dims[axis].attach_scale(scale)
 
 
 def _set_result(file: Any, x: ArrayLike | None, outcome: str, steps: int) -> None:

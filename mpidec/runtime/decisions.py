@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, NamedTuple
 
@@ -16,8 +17,8 @@ class Decision(NamedTuple):
 
     Attributes
     ----------
-    diverged : int or None
-        The first step after which an iterate was not finite, if there is one.
+    diverged : (int, int) or None
+        The first step after which an iterate was not finite, if there is one, and the first agent concerned.
     interrupted : bool
         Whether a rank was interrupted.
     checkpoint : bool
@@ -26,7 +27,7 @@ class Decision(NamedTuple):
         Whether a rank has an error.
     """
 
-    diverged: int | None
+    diverged: tuple[int, int] | None
     interrupted: bool
     checkpoint: bool
     failed: bool
@@ -52,9 +53,11 @@ class Control:
         self._saved = time.monotonic()
 
     def watch(self, k: int, X: np.ndarray) -> None:
-        """Record step `k` if it is the first one after which a local iterate is not finite (or overflows when summed)."""
-        if self._diverged == _NEVER and not np.isfinite(X.sum()):
-            self._diverged = k
+        """Record step `k` and the agent if it is the first one after which a local iterate is not finite."""
+        if self._diverged == _NEVER and not math.isfinite(X.sum()):
+            wrong = ~np.isfinite(X).reshape(len(X), -1).all(axis=1)
+            if wrong.any():                         # a sum of large finite numbers may overflow, too
+                self._diverged = k * self._net.n + self._net.lo + int(np.argmax(wrong))
 
     def due(self, k: int) -> bool:
         """Whether a decision is due after step `k`; the same on all ranks."""
@@ -73,7 +76,8 @@ class Control:
         self._due = k + int(ours[4])
         if ours[2]:
             self._saved = now
-        return Decision(int(ours[0]) if ours[0] < _NEVER else None, bool(ours[1]), bool(ours[2]), bool(ours[3]))
+        diverged = divmod(int(ours[0]), self._net.n) if ours[0] < _NEVER else None
+        return Decision(diverged, bool(ours[1]), bool(ours[2]), bool(ours[3]))
 
     def _interval(self, k: int, now: float) -> int:
         steps, seconds = k - self._last[0], now - self._last[1]

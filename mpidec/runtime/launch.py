@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 import warnings
 from functools import cache
@@ -13,6 +14,8 @@ from mpi4py import MPI
 
 _SIZES = {"PMI_SIZE": "MPICH's or Intel's mpiexec (PMI)", "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
           "MV2_COMM_WORLD_SIZE": "MVAPICH's mpirun", "SLURM_STEP_NUM_TASKS": "srun", "PALS_SIZE": "PALS' mpiexec"}
+
+_SHARED, _OTHERS = 0.5, 5.0                         # seconds in which the rank that reports an error ends the job
 
 
 def library() -> str:
@@ -54,6 +57,8 @@ def abort_when_uncaught() -> None:
         world = MPI.COMM_WORLD
         text = "".join(traceback.format_exception(kind, error, trace))
         sys.stdout.flush()
+        if not issubclass(kind, KeyboardInterrupt):  # one traceback for an error of all ranks, or of another rank
+            time.sleep(_OTHERS if getattr(error, "told_by_another_rank", False) else _SHARED if world.rank > 0 else 0)
         sys.stderr.write("".join(f"[rank {world.rank}] {line}" for line in text.splitlines(keepends=True)))
         sys.stderr.flush()
         world.Abort(130 if issubclass(kind, KeyboardInterrupt) else 1)

@@ -1,0 +1,141 @@
+"""Endings of a run: its target, an explosion, and the likely cause of a missed target."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .metrics import GROWING
+
+OBJECTIVE, SIZE, GROWTH = 1e6, 1e3, 10.0            # factors of an explosion
+_COLUMNS = 30.0                                     # ratio of column norms that slows a run down
+_STILL = 1e-9                                       # relative change over half of a run that has come to rest
+_LARGE = 1500                                       # agents up to which the spectral gap is computed for a message
+
+
+@dataclass(frozen=True)
+class Target:
+    """Limits of metrics at which a run stops, all of them at one record.
+
+    Examples
+    --------
+    >>> target = Target({"error": 1e-8, "rounds": 100})
+    >>> target.reached({"error": 1e-9, "rounds": 100})
+    True
+    >>> target.missed({"error": 0.5, "rounds": 100})
+    ('error', 1e-08)
+    """
+
+    limits: Mapping[str, float]
+
+    def reached(self, metrics: Mapping[str, float]) -> bool:
+        """Whether all limits are reached."""
+        return all(metrics[name] >= limit if name in GROWING else metrics[name] <= limit for name, limit in self.limits.items())
+
+    def missed(self, metrics: Mapping[str, float]) -> tuple[str, float] | None:
+        """The first metric that is still above its limit, with the limit; None if there is none (budgets do not count)."""
+        return next(((name, limit) for name, limit in self.limits.items()
+                     if name not in GROWING and not metrics[name] <= limit), None)
+
+
+def not_finite(metrics: Mapping[str, float], last: bool) -> str:
+    """The name of a metric that is not finite, or "".
+
+    An objective of +inf counts only at the last record (`last`): a mean that is still outside the domain of f may enter it.
+    """
+    return next((name for name, value in metrics.items()
+                 if not math.isfinite(value) and (last or name != "objective" or value != math.inf)), "")
+
+
+def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> str:
+    """What has exploded between the first and the last record, or "".
+
+    An explosion is judged at the end of a run only, because an iterate may grow by any factor and still come back (step sizes
+    that start too large and decrease).  The objective must have grown by 1e6 in size, at least tenfold since the first half of
+    the run, and the rows by 1e3; without an objective the rows by 1e6.
+    """
+    if len(records) < 2:
+        return ""
+    if "objective" not in records[0]:
+        far = sizes[-1] > OBJECTIVE * sizes[0] > 0
+        return f"the rows grew from {sizes[0]:.3g} to {sizes[-1]:.3g}" if far else ""
+    values = [abs(metrics["objective"]) for metrics in records]
+    early = max(value for value in values[:(len(values) + 1) // 2])
+    if values[-1] > OBJECTIVE * values[0] > 0 and values[-1] > GROWTH * early and sizes[-1] > SIZE * sizes[0]:
+        return f"the objective grew from {records[0]['objective']:.3g} to {records[-1]['objective']:.3g}"
+    return ""
+
+
+def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic: bool, metrics: Mapping[str, np.ndarray], name: str,
+                 limit: float) -> str:
+    """The likely cause of a missed target `metrics[name] <= limit`, with a remedy; collective.
+
+    Parameters
+    ----------
+    stochastic : bool
+        Whether the gradients are random.
+    metrics : dict of arrays
+        All records of the run.
+    """
+    values, steps = metrics[name], metrics["step"]
+    middle, last = (len(values) - 1) // 2, float(values[-1])
+    change = abs(values[middle] - last)
+    objective = metrics.get("objective")
+    columns = spread(net, problem)
+    size = f" than {solver.step_size:.3g}" if isinstance(getattr(solver, "step_size", None), (int, float)) else ""
+    if objective is not None and objective[-1] > objective[0] + 1e-9 * abs(objective[0]):
+        return f"the objective grew from {objective[0]:.3g} to {objective[-1]:.3g}: use a step size smaller{size}"
+    if stochastic and len(values) > 2 and last > 0.5 * values[middle]:
+        return f"the gradients are random, and {name} has stopped falling: use a smaller step size{size} or larger batches"
+    if len(values) > 2 and change <= _STILL * last:
+        return (f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "
+                "the step size: use an exact method, such as gradient_tracking, or a smaller step size")
+    if columns is not None:
+        ratio, largest, smallest = columns
+        if ratio > _COLUMNS:
+            return (f"the columns of the data differ in size by a factor of {ratio:.2g} (column {largest} the largest, column "
+                    f"{smallest} the smallest): standardize them (problem.standardize=true)")
+    disagreement = metrics["consensus"][-1]
+    if "error" in metrics and metrics["error_rms"][-1] > 3 * metrics["error"][-1] and topology.period == 1 and net.n <= _LARGE:
+        return (f"the agents still disagree (consensus {disagreement:.3g}; {topology.name} has a spectral gap of "
+                f"{topology.spectral_gap():.3g}): use a graph with more edges, such as exponential, or mixing.accelerate=3")
+    if values[middle] > last > limit > 0:
+        rate = math.log(values[middle] / last) / float(steps[-1] - steps[middle])
+        more = math.log(last / limit) / rate
+        if more < 1e9:
+            return f"it still falls, and needs about {_rounded(more)} more steps at this rate: take more steps, or larger ones"
+    return f"{name} falls slowly: use a larger step size, or a graph with more edges"
+
+
+def spread(net: Any, problem: Any) -> tuple[float, int, int] | None:
+    """Ratio of the largest to the smallest norm of the data's columns, and the two columns; None without data; collective."""
+    A = getattr(problem, "A", None)
+    if not (isinstance(A, np.ndarray) and A.ndim == 3):
+        return None
+    norms = np.sqrt(net.sum((A * A).sum(axis=1)))
+    used = np.flatnonzero(norms > 0)
+    if not len(used):
+        return None
+    largest, smallest = used[np.argmax(norms[used])], used[np.argmin(norms[used])]
+    return float(norms[largest] / norms[smallest]), int(largest), int(smallest)
+
+
+def short(number: float) -> str:
+    """A number as people write it: 1e-8.
+
+    Examples
+    --------
+    >>> short(1e-8), short(0.05)
+    ('1e-8', '0.05')
+    """
+    return re.sub(r"e([-+])0*", lambda match: "e" + match[1].strip("+"), f"{number:g}")
+
+
+def _rounded(number: float) -> str:
+    digits = max(len(str(int(number))) - 2, 0)
+    return f"{round(number / 10**digits) * 10**digits:,}"
