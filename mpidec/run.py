@@ -215,7 +215,8 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
     except KeyboardInterrupt:
         if comm.size > 1:
             comm.Abort(130)
-        return report_error(comm, "interrupted", 130)
+        print("mpidec.run: interrupted", file=sys.stderr, flush=True)
+        return 130
 
 
 def obey(argv: Sequence[str], comm: MPI.Intracomm) -> int:

@@ -401,6 +401,102 @@ def test_a_full_disk_costs_no_record(tmp_path, monkeypatch, capfd):
     assert "".join(capfd.readouterr()) == "" and len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("room", [0, 1, 3, 8, 15, 30, 1000])
+def test_a_resume_on_a_full_disk_keeps_what_the_file_had(tmp_path, monkeypatch, room):
+    path = tmp_path / "run.h5"
+    with new(path) as file:
+        fill(file, range(5))
+        file.checkpoint(4, {"X": iterate(4, 3, 2)})
+        fill(file, range(5, 9))
+        file.finish(iterate(8, 3, 2), "interrupted", 8)
+    before = path.read_bytes()
+
+    def resumed() -> None:
+        with RunFile.resume(path, flush_seconds=0) as file:
+            fill(file, range(5, 8))
+            file.checkpoint(7, {"X": iterate(7, 3, 2)})
+            if room == 1000:
+                raise OSError(errno.EIO, "the process ends here")
+            fill(file, [8])
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "os", FullDisk(room))
+        error = error_of(resumed)
+    assert error is not None and path.read_bytes() == before and not spares(tmp_path)
+    assert room == 1000 or "the file is as it was" in str(error)
+
+
+def test_a_checkpoint_on_a_full_disk_says_what_where_and_what_to_do(tmp_path, monkeypatch):
+    path = tmp_path / "run.h5"
+    with new(path) as file:
+        fill(file, range(3))
+        file.checkpoint(2, {"X": np.zeros((1000, 3))})
+        with monkeypatch.context() as patch:
+            patch.setattr(atomic, "os", FullDisk(2))
+            error = error_of(lambda: file.checkpoint(3, {"X": np.ones((1000, 3))}))
+        assert str(error) == (f"[Errno 28] cannot write the checkpoint of step 3 (24,000 bytes) to {path}: No space left on device; its "
+                              "first 3 records are safe, and the checkpoint before; free some space (the file takes twice its size "
+                              "while it is written), or record less often (every=...)")
+        assert last_checkpoint(path)[0] == 2
+
+
+class Synced:
+    """Stands in for `os` in the module under test: notes which files are synchronized, and when one is renamed."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def fsync(self, descriptor):
+        self.calls.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        os.fsync(descriptor)
+
+    def replace(self, *names):
+        self.calls.append("rename")
+        os.replace(*names)
+
+
+def test_checkpoints_are_on_the_disk(tmp_path, monkeypatch):
+    with new(tmp_path / "run.h5") as file:
+        monkeypatch.setattr(atomic, "os", synced := Synced())
+        file.append(0, metrics(0), iterate(0, 3, 2))
+        assert "file" not in synced.calls                   # records alone are not worth the wait
+        synced.calls.clear()
+        file.checkpoint(0, {"X": iterate(0, 3, 2)})
+        assert synced.calls[:2] == ["file", "rename"] and synced.calls[-1] == "folder"
+
+
+def test_small_runs_make_small_files(tmp_path):
+    """16 agents, 30 unknowns, 6 records: 23 kB of iterates, and as much again of checkpoint, result and metrics."""
+    path = tmp_path / "run.h5"
+    with new(path, 16, 30, records=6) as file:
+        fill(file, range(6), 16, 30)
+        file.checkpoint(5, {name: np.ones((16, 30)) for name in ("X", "Y", "G")})
+        file.finish(iterate(5, 16, 30), "completed", steps=5)
+    assert check(path, 16, 30) == 6
+    assert path.stat().st_size < 70_000
+
+
+def test_steps_and_agents_are_dimension_scales(tmp_path):
+    """As netCDF-4 wants them: xarray.open_dataset("run.h5", engine="h5netcdf", group="metrics")."""
+    path = tmp_path / "run.h5"
+    with new(path) as file:
+        fill(file, range(4))
+        file.finish(iterate(3, 3, 2), "completed", steps=3)
+    with RunFile.resume(path, 2) as file:
+        fill(file, [3, 4])
+    with h5py.File(path) as file:
+        for name, dataset in file["metrics"].items():
+            scales = [dataset] if name == "step" else list(dataset.dims[0].values())
+            assert [scale.name for scale in scales] == ["/metrics/step"] and len(scales[0]) == 5, name
+        assert file["metrics/step"].is_scale and file["trajectory/step"].is_scale
+        dims = file["trajectory/x"].dims
+        assert [[scale.name for scale in dim.values()] for dim in dims] == [["/trajectory/step"], ["/trajectory/agent"],
+                                                                           ["/trajectory/entry"]]
+        assert [dim[0].shape for dim in dims] == [(5,), (3,), (2,)]
+
+
 def fill_the_disk(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
     try:

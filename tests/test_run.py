@@ -105,6 +105,76 @@ def test_divergence_is_an_outcome(capsys):
     assert record.read("run.h5").outcome == "diverged"
 
 
+def test_a_missed_target_has_its_own_status_and_says_the_cause(capsys):
+    assert run.main([*SMALL, "--agents=4", "--steps=30", "--step-size=0.01", "--stop-error=1e-12"]) == 4
+    said = capsys.readouterr()
+    assert rows(said.out)["outcome"] == "missed: error > 1e-12 after 30 steps"
+    assert re.fullmatch(r"mpidec.run: error \S+ after 30 steps, target 1e-12 missed: .*more steps.*\n", said.err)
+    assert record.read("run.h5").outcome == "missed"
+
+
+def test_an_explosion_is_divergence(capsys):
+    assert run.main([*SMALL, "--agents=4", "--steps=40", "--step-size=100"]) == 3
+    said = capsys.readouterr()
+    assert said.err.startswith("mpidec.run: diverged at step 40: the objective grew from") and said.err.count("\n") == 1
+
+
+def test_no_file_is_replaced_silently(capsys):
+    small = [*SMALL, "--agents=4", "--quiet"]
+    for name, steps in (("run.h5", 3), ("run-2.h5", 4), ("run-3.h5", 5)):       # the default name counts up
+        assert run.main([*small, f"--steps={steps}"]) == 0
+        assert record.read(name).steps == steps
+    before = Path("run.h5").read_bytes()
+    assert run.main([*small, "--steps=9", "--out=run.h5"]) == 2
+    assert capsys.readouterr().err == ("mpidec.run: error: --out run.h5 exists: choose another name, replace it with --force, or "
+                                       "continue its run with --resume run.h5\n")
+    assert Path("run.h5").read_bytes() == before
+    assert run.main([*small, "--steps=9", "--out=run.h5", "--force"]) == 0
+    assert record.read("run.h5").steps == 9
+    Path("again.toml").write_text(record.read("run-2.h5").config)
+    assert run.main(["again.toml", "--quiet"]) == 0
+    assert record.read("run-4.h5").steps == 4
+    assert run.main(["--resume", "run.h5", "--force"]) == 2 and "omit one of them" in capsys.readouterr().err
+
+
+def test_a_resume_of_a_run_at_its_target_takes_no_further_steps(capsys):
+    stopped = [*SMALL, "--agents=4", "--step-size=0.05", "--steps=3000"]
+    assert run.main([*stopped, "--stop-error=1e-6"]) == 0
+    first = record.read("run.h5")
+    assert run.main(["--resume", "run.h5"]) == 0
+    assert record.read("run.h5").steps == first.steps and record.read("run.h5").outcome == "stopped"
+    assert rows(capsys.readouterr().out)["outcome"] == f"stopped at step {first.steps}: error <= 1e-06"
+    assert run.main(["--resume", "run.h5", "--stop-error=1e-9"]) == 0
+    assert record.read("run.h5").steps > first.steps
+
+
+def test_an_error_of_the_program_keeps_its_traceback(monkeypatch):
+    from mpidec import problems
+
+    def broken(self, X):
+        raise RuntimeError("a fault")
+    monkeypatch.setattr(problems.LeastSquares, "grad", broken)
+    with pytest.raises(RuntimeError, match="a fault"):
+        run.main([*SMALL, "--agents=4", "--steps=30"])
+    assert record.read("run.h5").outcome == "failed"
+
+
+def test_too_many_open_files_are_one_line(capsys, monkeypatch):
+    def exhausted(*args):
+        raise ImportError("/lib/_sparsetools.so: cannot open shared object file: Too many open files")
+    monkeypatch.setattr(run, "solve", lambda *args, **options: exhausted())
+    assert run.main([*SMALL, "--agents=4", "--steps=30"]) == 1
+    assert re.fullmatch(r"mpidec.run: error: .*Too many open files: raise the limit of open files \(ulimit -n 1024\)\n",
+                        capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_an_interrupt_before_the_first_step_is_one_line(capsys, monkeypatch, number):
+    monkeypatch.setattr(run.assemble, "build", lambda *args: os.kill(os.getpid(), number))
+    assert run.main([*SMALL, "--agents=4", "--steps=30"]) == 130
+    assert capsys.readouterr().err == "mpidec.run: interrupted\n"
+
+
 def test_resume_is_as_if_never_interrupted(capsys):
     args = [*SMALL, "--agents=5", "--set=problem.batch_size=2", "--every=7"]
     assert run.main([*args, "--steps=100", "--out=whole.h5"]) == 0
@@ -271,6 +341,65 @@ def test_ranks_that_believe_to_be_alone_are_told():
     assert done.returncode == 2 and "PMI_SIZE=4" in done.stderr and "Traceback" not in done.stderr
 
 
+EARLY = """
+import os, signal, sys
+from mpi4py import MPI
+from mpidec import assemble, run
+load = assemble._load
+def interrupted(*args):
+    os.kill(os.getpid(), signal.SIGINT)
+    return load(*args)
+assemble._load = interrupted
+sys.exit(run.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.launch
+def test_an_interrupt_before_the_first_step_of_several_ranks_is_one_line():
+    done = launch.mpirun(2, ["-c", EARLY, *LONG, "--quiet"], timeout=60)
+    assert done.returncode != 0
+    assert [line for line in done.stderr.splitlines() if "mpidec" in line or "Traceback" in line] == [
+        "mpidec.run: interrupted after step 1: continue with mpirun -n 2 python -m mpidec.run --resume run.h5"], done.stderr
+    assert record.read("run.h5").outcome == "interrupted"
+
+
+SHARED = """
+import sys
+from mpi4py import MPI
+from mpidec import run, solvers
+plain, count = solvers.GradientTracking.step, [0]
+def step(self, s, G, W):
+    count[0] += 1
+    if count[0] == 500 and MPI.COMM_WORLD.rank >= int(sys.argv[1]):
+        raise ZeroDivisionError(f"a fault of rank {MPI.COMM_WORLD.rank}")
+    return plain(self, s, G, W)
+solvers.GradientTracking.step = step
+sys.exit(run.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.launch
+def test_one_traceback_for_one_error_that_all_ranks_share():
+    done = launch.mpirun(3, ["-c", SHARED, "0", *LONG], timeout=60)
+    assert done.returncode not in (0, 2) and done.stderr.count("Traceback") == 1
+    assert "[rank 0] ZeroDivisionError: a fault of rank 0" in done.stderr
+    assert (record.read("run.h5").outcome, record.read("run.h5").steps) == ("failed", 400)
+
+
+@pytest.mark.launch
+def test_the_traceback_of_one_rank_is_not_lost():
+    done = launch.mpirun(3, ["-c", SHARED, "2", *LONG], timeout=60)
+    assert done.returncode not in (0, 2) and "[rank 2] ZeroDivisionError: a fault of rank 2" in done.stderr
+
+
+@pytest.mark.launch
+def test_few_open_files_are_enough_or_said_in_one_line():
+    done = subprocess.run(["bash", "-c", f"ulimit -n 32; exec {sys.executable} -m mpidec.run {' '.join(SMALL)} --steps=20 --quiet"],
+                          env=launch.environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 or (done.stderr.count("mpidec.run: error:") == 1 and "ulimit -n" in done.stderr)
+    assert "Traceback" not in done.stderr
+
+
 FAULT = """
 import sys
 from mpi4py import MPI
@@ -291,7 +420,8 @@ def test_an_exception_on_one_rank_ends_the_job():
     begun = time.monotonic()
     done = launch.mpirun(4, ["-c", FAULT, *LONG], timeout=60)
     assert done.returncode not in (0, 2) and "ZeroDivisionError: a fault of rank 1" in done.stderr
-    assert "rank 1" in done.stderr and "Traceback" in done.stderr and time.monotonic() - begun < 50
+    assert done.stderr.count("Traceback") == 1 and "[rank 1] Traceback" in done.stderr and time.monotonic() - begun < 50
+    assert record.read("run.h5").outcome == "failed"
 
 
 @pytest.mark.launch
@@ -306,6 +436,8 @@ def test_interrupted_runs_are_complete_and_go_on():
     if stopped.outcome == "running" and killed:
         return
     assert stopped.outcome == "interrupted" and (killed or rows(done.stdout)["outcome"] == "interrupted")
+    again = f"mpidec.run: interrupted after step {stopped.steps}: continue with mpirun -n 4 python -m mpidec.run --resume run.h5"
+    assert killed or again in done.stderr
     goal = stopped.steps + 300
     assert run.main(["--resume", "run.h5", f"--steps={goal}", "--quiet"]) == 0
     assert run.main([*LONG, f"--steps={goal}", "--out=whole.h5", "--quiet"]) == 0

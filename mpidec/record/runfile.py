@@ -222,7 +222,7 @@ class RunFile:
         x = np.asarray(x)
         if x.shape != self._shape:
             raise ValueError(f"result x has shape {x.shape}, expected {self._shape}: all agents' rows")
-        with self._update() as file:
+        with self._update("the result to") as file:
             _set_result(file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps)
 
     def fail(self) -> None:
