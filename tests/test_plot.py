@@ -120,7 +120,7 @@ def test_runs_of_any_length(tmp_path, steps):
 def test_infinite_huge_and_missing_values_break_no_figure(tmp_path):
     """A value of 1e308 was an OverflowError of matplotlib's logarithmic axis."""
     names = [name for name in NAMES if name != "error"]
-    for number, values in enumerate([[0.0, 1.0, 1e9, np.inf, np.nan, -1.0], [1.0, 1e308], [np.nan, np.nan], [np.inf], [0.0, 0.0]]):
+    for number, values in enumerate([[0.0, 1.0, 1e9, np.inf, np.nan, -1.0], [1.0, 1e308], [5e-324, 1e308], [1e-300, 1e207, np.inf], [-1e308, 1e308], [np.nan, np.nan], [np.inf], [0.0, 0.0]]):
         path = tmp_path / f"{number}.h5"
         with RunFile(path, n=1, row_shape=(1,), metrics=names, meta={}, trajectory=False) as file:
             for k, value in enumerate(values):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..record import Run, read
-from .cases import Case, shown
+from .cases import Case, flat, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -170,6 +170,7 @@ def table(cases: Sequence[Case], target: tuple[str, float | None], failures: Map
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         groups.setdefault(tuple(map(str, case.varied.values())), []).append(case)
+    notes += _differing(cases)
     rows = [_row(group, [runs[case.file] for case in group], metric, limit, failures) for group in groups.values()]
     if recorded and all(_alike([runs[case.file] for case in group]) for group in groups.values()):
         notes.append("the seeds make no difference: nothing in these experiments is random "
@@ -243,6 +244,21 @@ def _row(group: Sequence[Case], runs: Sequence[Run | None], metric: str, limit: 
 
 def _spread(values: Sequence[float]) -> Spread:
     return Spread(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan)
+
+
+def _differing(cases: Sequence[Case]) -> list[str]:
+    """Return a note for each setting that differs although it is not varied, because its default follows from a varied one."""
+    given = [flat(case.experiment.to_toml()) for case in cases]
+    notes = []
+    for key in dict.fromkeys(key for one in given for key in one):
+        if key in cases[0].varied or key.startswith(("run.", "solver.")) or key.endswith(".seed"):
+            continue
+        found: dict[str, str] = {}
+        for case, one in zip(cases, given):
+            found.setdefault(str(one.get(key, "default")), ", ".join(shown(*setting) for setting in case.varied.items()))
+        if len(found) > 1:
+            notes.append(f"{key} is not varied, but differs: {', '.join(f'{value} ({first})' for value, first in found.items())}")
+    return notes
 
 
 def _alike(runs: Sequence[Run | None]) -> bool:
