@@ -10,8 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import plot as plot
     from . import problems as problems
     from . import solvers as solvers
+    from . import sweep as sweep
     from . import topology as topology
 from ._version import __version__ as __version__
 from .mixing import Mixer as Mixer
@@ -24,7 +26,7 @@ from .solve import Result as Result
 from .solve import solve as solve
 from .tuning import tune as tune
 
-_LAZY = ("problems", "solvers", "topology")         # loaded on first use, so that jobs with many ranks start faster
+_LAZY = ("plot", "problems", "solvers", "sweep", "topology")         # loaded on first use, so that jobs with many ranks start faster
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Figures of finished, running, killed and diverged runs; errors of the command line."""
+"""Figures of finished, running, killed and diverged runs; labels, bands and axes; errors of the command line."""
 from __future__ import annotations
 
 import os
@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
-from mpidec.plot import main, plot
+from mpidec.plot import figure
+from mpidec.plot.command import main
+from mpidec.plot.drawing import Curve, band
 from mpidec.record import RunFile
 
 pytest.importorskip("matplotlib")
@@ -19,87 +22,146 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMES = ["time", "rounds", "bytes", "consensus", "gradient_norm", "objective", "error"]
 
 
-def make(path: Path, solver="exact_diffusion", agents=16, rate=0.9, steps=100, outcome="completed", names=NAMES) -> Path:
+def make(path: Path, solver="exact_diffusion", agents=16, rate=0.9, steps=100, outcome="completed", names=NAMES, **settings) -> Path:
     """Write a run whose quantities decay like ``rate**k``; with outcome None it has no end."""
-    config = f'[solver]\nname = "{solver}"\n[topology]\nname = "exponential"\n' if solver else "# no experiment"
-    with RunFile(path, n=agents, row_shape=(3,), metrics=names, meta={"mpidec": "0.1", "config": config},
+    more = "".join(f"{key} = {value!r}\n" for key, value in settings.items())
+    config = f'[solver]\nname = "{solver}"\n{more}[topology]\nname = "exponential"\n[run]\nagents = {agents}\n'
+    with RunFile(path, n=agents, row_shape=(3,), metrics=names, meta={"mpidec": "0.1", "config": config if solver else "# none"},
                  trajectory=False) as file:
         for k in range(steps + 1):
             row = {"time": k / 1000, "rounds": k, "bytes": 4096 * k, "consensus": k * rate**k, "objective": 0.1 + rate**k,
-                   "gradient_norm": 3 * rate**k, "error": rate**k}
+                   "gradient_norm": 3 * rate**k, "error": rate**k, "gradients": 16 * k}
             file.append(k, row)
         if outcome:
             file.finish(np.zeros((agents, 3)), outcome, steps)
     return path
 
 
-def legend(figure) -> list[str]:
-    return [text.get_text() for text in figure.legends[0].get_texts()]
+def legend(shown) -> list[str]:
+    return [text.get_text() for text in shown.legends[0].get_texts()]
 
 
 def test_a_grid_of_quantities_and_axes(tmp_path):
     paths = [make(tmp_path / "a.h5"), make(tmp_path / "b.h5", "gradient_tracking", rate=0.8)]
-    figure = plot(paths)
-    panels = np.array(figure.axes).reshape(3, 3)
-    assert [panel.get_xlabel() for panel in panels[-1]] == ["steps", "data sent", "seconds"]
-    assert [panel.get_ylabel().split()[0] for panel in panels[:, 0]] == ["objective", "consensus", "error"]
-    assert [panel.get_yscale() for panel in panels[:, 0]] == ["linear", "log", "log"]
-    assert legend(figure) == ["exact diffusion, exponential, 16 agents", "gradient tracking, exponential, 16 agents"]
+    shown = figure(paths)
+    panels = np.array(shown.axes).reshape(3, 3)
+    assert [panel.get_xlabel() for panel in panels[-1]] == ["steps", "data sent by all agents", "seconds"]
+    assert "smallest recorded" in panels[0, 0].get_ylabel()
+    assert [panel.get_ylabel().split()[0] for panel in panels[1:, 0]] == ["consensus", "error"]
+    assert {panel.get_yscale() for panel in panels.flat} == {"log"}
+    assert legend(shown) == ["exact diffusion", "gradient tracking"]
+    assert shown.legends[0].get_title().get_text() == "exponential, 16 agents"
     x, y = panels[2, 1].lines[1].get_data()
     assert np.array_equal(x, 4096 * np.arange(101)) and np.allclose(y, 0.8 ** np.arange(101))
-    assert len({line.get_color() for line in panels[0, 0].lines}) == 2
-    assert len({line.get_linestyle() for line in panels[0, 0].lines}) == 2      # told apart without colour, too
+
+
+def test_lines_that_coincide_are_both_visible(tmp_path):
+    lines = figure([make(tmp_path / "a.h5"), make(tmp_path / "b.h5", "dgd")], x="steps", y="error").axes[0].lines
+    for look in ("color", "linestyle", "marker", "linewidth", "markevery"):
+        first, second = (str(getattr(line, f"get_{look}")()) for line in lines)
+        assert first != second, look
+    assert lines[0].get_linewidth() > 1.5 * lines[1].get_linewidth()            # drawn below the other one
+
+
+def test_the_objective_is_the_distance_to_its_minimum(tmp_path):
+    paths = [make(tmp_path / "a.h5", rate=0.5, steps=20), make(tmp_path / "b.h5", "dgd", rate=0.9, steps=20)]
+    axes = figure(paths, x="steps", y="objective").axes[0]
+    assert np.allclose(axes.lines[1].get_ydata(), 0.9 ** np.arange(21) - 0.5**20)       # 0.1 + 0.5**20 is the smallest
+    for path in paths:
+        with h5py.File(path, "r+") as file:
+            file.attrs["f_star"] = 0.1
+    axes = figure(paths, x="steps", y="objective").axes[0]
+    assert np.allclose(axes.lines[0].get_ydata(), 0.5 ** np.arange(21)) and axes.get_ylabel() == r"$f(\bar{x}) - f^{\ast}$"
+    assert axes.get_yscale() == "log"
 
 
 def test_a_notebook_shows_it(tmp_path):
     formatter = pytest.importorskip("IPython.core.formatters").PNGFormatter()
-    assert formatter(plot(make(tmp_path / "a.h5")))[:4] == b"\x89PNG"
+    assert formatter(figure(make(tmp_path / "a.h5")))[:4] == b"\x89PNG"
 
 
 def test_axes_and_labels_can_be_chosen(tmp_path):
-    path = make(tmp_path / "a.h5")
-    figure = plot(str(path), x=["seconds"], labels=["mine"])
-    assert [panel.get_xlabel() for panel in figure.axes] == ["seconds"] * 3 and legend(figure) == ["mine"]
-    assert len(plot([path], x=["steps", "bytes"]).axes) == 6
+    path = make(tmp_path / "a.h5", names=[*NAMES, "gradients"])
+    shown = figure(str(path), x=["seconds", "gradients"], y=["consensus", "gradient_norm"], label=["mine"])
+    assert [panel.get_xlabel() for panel in shown.axes] == ["", "", "seconds", "gradients"] and legend(shown) == ["mine"]
+    assert shown.axes[1].lines[0].get_xdata()[1] == 16
+    assert len(figure([path], x=["steps", "bytes"]).axes) == 6
+
+
+def test_labels_say_what_differs(tmp_path):
+    gt, ed = "gradient_tracking", "exact_diffusion"
+    paths = [make(tmp_path / "a.h5", gt, step_size=0.1), make(tmp_path / "b.h5", gt, step_size=0.2), make(tmp_path / "c.h5", ed)]
+    assert legend(figure(paths)) == ["gradient tracking, step size 0.1", "gradient tracking, step size 0.2", "exact diffusion"]
+    assert legend(figure([paths[0], paths[2]])) == ["gradient tracking", "exact diffusion"]
+    assert legend(figure([paths[0], make(tmp_path / "d.h5", gt, agents=4)])) == ["16 agents", "4 agents"]
 
 
 def test_runs_of_one_kind_are_told_apart_by_their_files(tmp_path):
     (tmp_path / "sub").mkdir()
     a, b, c = make(tmp_path / "a.h5"), make(tmp_path / "b.h5"), make(tmp_path / "sub" / "a.h5")
     common = "exact diffusion, exponential, 16 agents"
-    assert legend(plot([a, b])) == [f"{common} (a)", f"{common} (b)"]
-    assert legend(plot([a, c])) == [f"{common} ({a})", f"{common} ({c})"]
-    assert legend(plot(make(tmp_path / "none.h5", solver=""))) == ["none"]
+    assert legend(figure([a, b])) == [f"{common} (a)", f"{common} (b)"]
+    assert legend(figure([a, c])) == [f"{common} ({a})", f"{common} ({c})"]
+    assert legend(figure(make(tmp_path / "none.h5", solver=""))) == ["none"]
 
 
 def test_unfinished_and_diverged_runs_say_so(tmp_path):
     killed, diverged = make(tmp_path / "a.h5", outcome=None), make(tmp_path / "b.h5", "dgd", rate=1.5, outcome="diverged")
-    assert [text.split("agents")[1] for text in legend(plot([killed, diverged]))] == [
-        ", unfinished after 100 steps", ", diverged after 100 steps"]
+    assert legend(figure([killed, diverged])) == ["exact diffusion, unfinished after 100 steps", "dgd, diverged after 100 steps"]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 20_000])
 def test_runs_of_any_length(tmp_path, steps):
-    figure = plot(make(tmp_path / "a.h5", steps=steps))
-    assert 0 < len(figure.axes[0].lines[0].get_xdata()) <= 4000
-    figure.savefig(tmp_path / "a.png")
+    shown = figure(make(tmp_path / "a.h5", steps=steps))
+    assert 0 < len(shown.axes[0].lines[0].get_xdata()) <= 4000
+    shown.savefig(tmp_path / "a.png")
 
 
-def test_values_that_no_axis_shows(tmp_path):
+def test_infinite_huge_and_missing_values_break_no_figure(tmp_path):
+    """A value of 1e308 was an OverflowError of matplotlib's logarithmic axis."""
     names = [name for name in NAMES if name != "error"]
-    with RunFile(tmp_path / "a.h5", n=1, row_shape=(1,), metrics=names, meta={}, trajectory=False) as file:
-        for k, value in enumerate([0.0, 1.0, 1e9, np.inf, np.nan, -1.0]):
-            file.append(k, dict.fromkeys(names, 0.0) | {"objective": value, "consensus": abs(value)})
-    figure = plot(tmp_path / "a.h5")
-    figure.savefig(tmp_path / "a.pdf")
-    assert figure.axes[6].get_ylabel().startswith("gradient") and figure.axes[3].get_yscale() == "log"
+    for number, values in enumerate([[0.0, 1.0, 1e9, np.inf, np.nan, -1.0], [1.0, 1e308], [5e-324, 1e308], [1e-300, 1e207, np.inf], [-1e308, 1e308], [np.nan, np.nan], [np.inf], [0.0, 0.0]]):
+        path = tmp_path / f"{number}.h5"
+        with RunFile(path, n=1, row_shape=(1,), metrics=names, meta={}, trajectory=False) as file:
+            for k, value in enumerate(values):
+                file.append(k, dict.fromkeys(names, value) | {"time": k, "rounds": k, "bytes": k, "consensus": abs(value)})
+            file.finish(np.zeros((1, 1)), "diverged", len(values) - 1)
+        shown = figure(path)
+        shown.savefig(tmp_path / f"{number}.pdf")
+        assert shown.axes[6].get_ylabel().startswith("gradient")
+    figure(sorted(tmp_path.glob("*.h5"))).savefig(tmp_path / "all.png")
+
+
+def test_a_diverging_run_does_not_hide_the_others(tmp_path):
+    good, bad = make(tmp_path / "a.h5"), make(tmp_path / "b.h5", "dgd", rate=5.0, outcome="diverged")
+    low, high = figure([good, bad], x="steps", y="error").axes[0].get_ylim()
+    assert 1 < high < 1e4 and low < 1e-4
+
+
+def test_bands_of_seeds(tmp_path):
+    files = [make(tmp_path / f"{k}.h5", rate=rate, steps=10 + k) for k, rate in enumerate((0.5, 0.6, 0.7))]
+    shown = figure({"ring": {"extra": files}, "grid": {"extra": files[:1], "dgd": files[1:]}}, y="error")
+    assert [axes.get_title() for axes in shown.axes] == ["ring", "grid"] and legend(shown) == ["extra", "dgd"]
+    axes = shown.axes[0]
+    assert len(axes.lines) == 1 and len(axes.collections) == 1
+    assert np.allclose(axes.lines[0].get_ydata(), 0.6 ** np.arange(11))         # the median, until the first run ends
+    low, high = axes.collections[0].get_paths()[0].get_extents().get_points()[:, 1]
+    assert (low, high) == (0.5**10, 1.0)
+    assert shown.axes[1].lines[0].get_color() == axes.lines[0].get_color()
+
+
+def test_a_band_interpolates_between_the_records_of_its_runs():
+    one, two = Curve(np.array([0.0, 4.0]), np.array([1.0, 1e-4])), Curve(np.array([0.0, 2.0, 8.0]), np.array([1.0, 1.0, 1.0]))
+    x, low, middle, high = band([one, two])
+    assert np.array_equal(x, [0, 2, 4]) and np.allclose(low, [1, 1e-2, 1e-4]) and np.allclose(high, 1)
+    assert np.allclose(middle, (low + high) / 2)
 
 
 def test_a_run_that_is_going_on(tmp_path):
     with RunFile(tmp_path / "a.h5", n=1, row_shape=(1,), metrics=NAMES, meta={}, flush_seconds=0) as file:
         for k in range(5):
             file.append(k, dict.fromkeys(NAMES, 1.0), np.ones((1, 1)))
-            assert len(plot(tmp_path / "a.h5", "steps").axes[0].lines[0].get_xdata()) == k + 1
+            assert len(figure(tmp_path / "a.h5", "steps").axes[0].lines[0].get_xdata()) == k + 1
 
 
 def test_the_command_writes_the_figure(tmp_path, capsys):
@@ -107,7 +169,8 @@ def test_the_command_writes_the_figure(tmp_path, capsys):
     assert main([str(a), str(b)]) == 0
     assert capsys.readouterr() == (f"{tmp_path / 'a.png'}\n", "")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
-    assert main([str(a), "--x", "steps", "-o", str(tmp_path / "b.pdf")]) == 0
+    paper = ["--x", "steps", "--y", "error", "--label", "one", "other", "--style", "paper", "-o", str(tmp_path / "b.pdf")]
+    assert main([str(a), str(b), *paper]) == 0
     assert (tmp_path / "b.pdf").read_bytes()[:4] == b"%PDF"
 
 
@@ -134,6 +197,9 @@ def test_malformed_commands_answer_in_one_line(tmp_path, capsys):
         ([run, "-o", "figure"], "figure: expected a name that ends in one of"),
         ([run, "-o", str(tmp_path / "none" / "a.png")], "none/a.png"),
         ([run, "--x", "hours"], "invalid choice: 'hours'"),
+        ([run, "--x", "gradients"], "a.h5: 'gradients' is not recorded, expected one of steps, bytes, seconds, rounds"),
+        ([run, "--y", "errors"], "a.h5: 'errors' is not recorded, expected one of consensus, error, gradient_norm, objective"),
+        ([run, "--label", "a", "b"], "1 runs, 2 labels"),
         ([run, "--colour"], "unrecognized arguments: --colour"),
     ]:
         with pytest.raises(SystemExit) as ended:
@@ -144,9 +210,13 @@ def test_malformed_commands_answer_in_one_line(tmp_path, capsys):
 
 def test_malformed_calls(tmp_path):
     run = make(tmp_path / "a.h5")
-    with pytest.raises(ValueError, match="x axis 'hours' is unknown, expected one of steps, bytes, seconds"):
-        plot(run, x=["hours"])
-    with pytest.raises(ValueError, match="1 runs, 3 axes, 2 labels"):
-        plot(run, labels=["a", "b"])
-    with pytest.raises(ValueError, match="0 runs"):
-        plot([])
+    for call, text in [
+        (lambda: figure(run, x=["hours"]), "x axis 'hours' is unknown, expected one of steps, bytes, seconds"),
+        (lambda: figure(run, label=["a", "b"]), "1 runs, 2 labels"),
+        (lambda: figure([run, run], label=["a", "a"]), "expected different ones"),
+        (lambda: figure([]), "0 runs"),
+        (lambda: figure({}), "0 runs"),
+        (lambda: figure(run, style="pink"), "style 'pink' is unknown, expected one of screen, paper"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            call()

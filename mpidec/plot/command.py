@@ -1,0 +1,60 @@
+"""Command ``python -m mpidec.plot``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from .._figure import STYLES
+from .quantities import X
+from .runs import figure
+
+EPILOG = """\
+examples:
+  python -m mpidec.plot run.h5                                          f - f*, consensus and error against steps, bytes and seconds
+  python -m mpidec.plot extra.h5 dgd.h5 --x bytes --y error             one panel: the error against the data sent
+  python -m mpidec.plot a.h5 b.h5 --label ring exponential --style paper -o comparison.pdf
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"mpidec.plot: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``python -m mpidec.plot``; return its exit status."""
+    parser = _Parser(prog="python -m mpidec.plot", description="Plot f - f*, consensus and error of runs.", epilog=EPILOG,
+                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="run.h5", help="run files, finished or not")
+    parser.add_argument("-o", "--out", metavar="FIGURE", help="output file, .png, .pdf, .svg, ... (default: FIRST_RUN.png)")
+    parser.add_argument("--x", nargs="+", choices=list(X), metavar="AXIS",
+                        help=f"{', '.join(X)} (default: steps, bytes and seconds)")
+    parser.add_argument("--y", nargs="+", metavar="METRIC",
+                        help="objective (drawn as f - f*), error, consensus, gradient_norm, or another metric of the files "
+                             "(default: objective, consensus and error)")
+    parser.add_argument("--label", nargs="+", metavar="NAME", help="one label per run (default: the settings in which they differ)")
+    parser.add_argument("--style", choices=list(STYLES), default="screen",
+                        help="screen (default), or paper: the width of a column or a page, serif letters, no title")
+    options = parser.parse_args(arguments)
+    out = options.out or str(Path(options.runs[0]).with_suffix(".png"))
+    try:
+        check_name(out)
+        figure(options.runs, options.x, options.y, options.label, options.style).savefig(out, dpi=200)
+    except ImportError as error:
+        parser.error(f"{error}: pip install 'mpidec[plot]'")
+    except (OSError, ValueError) as error:
+        parser.error(" ".join(str(error).split()))
+    print(out)
+    return 0
+
+
+def check_name(out: str) -> None:
+    """Raise ValueError if matplotlib cannot write a file of this name."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    suffixes = sorted(FigureCanvasBase.get_supported_filetypes())
+    if Path(out).suffix.lower()[1:] not in suffixes:
+        raise ValueError(f"-o {out}: expected a name that ends in one of .{', .'.join(suffixes)}")

@@ -1,0 +1,204 @@
+"""Drawing of lines and bands on one grid of panels with one legend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._figure import COLOURS, STYLES
+from .._figure import figure as empty
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.2, 1.2, 1.2)), (0, (8, 2, 2, 2, 2, 2)))
+MARKERS = "osD^vXP"
+MARKED = 8            # markers on a line
+MOST_POINTS = 2000    # per line; more are not visible
+ABOVE = 1e3           # a diverging curve is cut where it is so many times larger than all others
+DECADES = 2           # positive values that span more are on a logarithmic axis
+SMALLEST = 1e-300     # lower end of a logarithmic axis
+TALL = 2.2            # height of a row of panels, inches
+WRAP = 4              # panels side by side
+
+
+class Curve(NamedTuple):
+    """Values of one run against one axis; both without NaN at the start of a run, y with NaN where nothing can be drawn."""
+
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    diverged: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """Line of a panel: one curve, or several that make a band (smallest to largest) around their median."""
+
+    label: str
+    curves: Sequence[Curve]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes: its lines, labels and title; panels of one `y` have a common scale."""
+
+    lines: Sequence[Line]
+    x: str
+    y: str
+    title: str = ""
+    unit: str = ""
+    whole: bool = field(default=False)
+
+
+def draw(panels: Sequence[Panel], columns: int, style: str, title: str = "") -> Figure:
+    """Return a figure of panels, row by row, with `columns` panels side by side, and a common legend above them."""
+    from matplotlib import rc_context
+
+    rows = math.ceil(len(panels) / columns)
+    names = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
+    with rc_context(STYLES[style]):
+        width = _width(columns, style)
+        across = _across(names, width, style)
+        high = 0.2 if style == "screen" else 0.16
+        tall = TALL if style == "screen" else 1.8
+        above = title if style == "screen" else ""
+        height = tall * rows + high * (math.ceil(len(names) / across) + bool(above)) + 0.3
+        figure = empty(figsize=(width, height), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        handles: dict[str, Any] = {}
+        for place, (axes, panel) in enumerate(zip(grid.flat, panels)):
+            _draw(axes, panel, names, handles, style)
+            below = panels[place + columns:place + columns + 1]
+            _dress(axes, panel, labelled_x=not below or below[0].x != panel.x,
+                   labelled_y=place % columns == 0 or panel.y != panels[place - 1].y)
+        for axes in grid.flat[len(panels):]:
+            axes.set_visible(False)
+        for quantity in dict.fromkeys(panel.y for panel in panels):
+            _scale([(axes, panel) for axes, panel in zip(grid.flat, panels) if panel.y == quantity])
+        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=across, title=above or None)
+        figure.align_ylabels()
+    return figure
+
+
+def _width(columns: int, style: str) -> float:
+    if style == "paper":                                    # one column of a journal, or its whole page
+        return 3.4 if columns == 1 else 7.0
+    return max(4.2, 3.0 * columns + 0.5)
+
+
+def _across(names: Sequence[str], width: float, style: str) -> int:
+    """Return the number of legend entries side by side for which none is cut off."""
+    inches = max(len(name) for name in names) * (0.073 if style == "screen" else 0.055) + 0.62
+    return max(1, min(len(names), int(width / inches)))
+
+
+def _draw(axes: Any, panel: Panel, names: Sequence[str], handles: dict[str, Any], style: str) -> None:
+    count = len(names)
+    base = 1.3 if style == "screen" else 1.0
+    for line in panel.lines:
+        number = names.index(line.label)
+        colour = COLOURS[number % len(COLOURS)]
+        dash = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
+        broad = base * (1 + 0.9 * (count - 1 - number) / max(count - 1, 1))      # earlier lines show at the sides of later ones
+        look = {"color": colour, "linewidth": broad, "linestyle": dash, "marker": MARKERS[number % len(MARKERS)],
+                "markersize": 3.6 if style == "screen" else 3, "markeredgecolor": "white", "markeredgewidth": 0.4}
+        regular = [curve for curve in line.curves if not curve.diverged]
+        if len(regular) > 1:
+            x, low, middle, high = band(regular)
+            axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+            shown = [axes.plot(x, middle, **look, markevery=_marked(x, number, count))[0]]
+            others = [curve for curve in line.curves if curve.diverged]
+        else:
+            shown, others = [], list(line.curves)
+        for curve in others:
+            x, y = _thinned(curve)
+            thin = {"alpha": 0.5, "linewidth": 0.8 * base} if regular and len(line.curves) > 1 else {}
+            shown += axes.plot(x, y, **{**look, **thin}, markevery=_marked(x, number, count))
+        if shown:
+            handles.setdefault(line.label, shown[0])
+
+
+def band(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], ...]:
+    """Return x and the smallest, the median and the largest value of several curves, up to the end of the shortest one.
+
+    Values between the points of a curve are interpolated, on the logarithmic scale where they are positive.
+    """
+    first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
+    x = np.unique(np.concatenate([[first, last], *(curve.x for curve in curves)]))
+    x = x[(x >= first) & (x <= last)]
+    x = x[np.unique(np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int))]
+    positive = all((curve.y[np.isfinite(curve.y)] > 0).all() for curve in curves)
+    table = np.full((len(curves), len(x)), np.nan)
+    for row, curve in zip(table, curves):
+        finite = np.isfinite(curve.y)
+        if finite.any():
+            values = np.interp(x, curve.x[finite], np.log(curve.y[finite]) if positive else curve.y[finite])
+            row[:] = np.exp(values) if positive else values
+    table = table[np.isfinite(table).all(axis=1)]
+    if not len(table):
+        table = np.full((1, len(x)), np.nan)
+    return x, table.min(axis=0), np.median(table, axis=0), table.max(axis=0)
+
+
+def _thinned(curve: Curve) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    chosen = np.unique(np.linspace(0, len(curve.x) - 1, min(len(curve.x), MOST_POINTS)).astype(int))
+    return curve.x[chosen], curve.y[chosen]
+
+
+def _marked(x: NDArray[np.float64], number: int, count: int) -> list[int]:
+    """Return the points with a marker, evenly spaced in x and shifted from line to line, so that coinciding lines show."""
+    if len(x) <= MARKED:
+        return list(range(len(x)))
+    finite = np.nan_to_num(x, posinf=0, neginf=0)
+    places = finite[0] + (np.arange(MARKED) + (number + 0.5) / count) / MARKED * (finite[-1] - finite[0])
+    return sorted({int(np.abs(finite - place).argmin()) for place in places})
+
+
+def _dress(axes: Any, panel: Panel, labelled_x: bool, labelled_y: bool) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    if labelled_x:
+        axes.set_xlabel(panel.x)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=panel.whole, steps=[1, 2, 5, 10]))
+    if panel.unit:
+        axes.xaxis.set_major_formatter(EngFormatter(panel.unit))
+    if labelled_y:
+        axes.set_ylabel(panel.y)
+    axes.set_title(panel.title)
+
+
+def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
+    """Give the panels of one quantity a common scale: logarithmic if positive values span more than two decades.
+
+    Diverging curves are cut: only the values of the others count for the upper end.
+    """
+    from matplotlib.ticker import LogLocator
+
+    curves = [curve for _, panel in group for line in panel.lines for curve in line.curves]
+    regular = [curve for curve in curves if not curve.diverged]
+    values = _finite([curve.y for curve in curves])
+    tame = _finite([curve.y for curve in regular] or [curve.y[:1] for curve in curves])
+    positive = values[values > 0]
+    if not positive.size:
+        return
+    low = positive.min()
+    high = min(positive.max(), ABOVE * tame.max()) if tame.size and tame.max() > 0 else positive.max()
+    logarithmic = not (values < 0).any() and positive.max() > 10**DECADES * low
+    for axes, _ in group:
+        if logarithmic:
+            axes.set_yscale("log", nonpositive="mask")
+            axes.yaxis.set_major_locator(LogLocator(numticks=7))
+            axes.minorticks_off()
+            axes.set_ylim(max(low / 2, SMALLEST), high * 2)
+        elif high < values.max():
+            axes.set_ylim(top=high)
+
+
+def _finite(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    values = np.concatenate([np.ravel(column) for column in columns]) if len(columns) else np.zeros(0)
+    return values[np.isfinite(values)]

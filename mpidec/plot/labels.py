@@ -1,0 +1,90 @@
+"""Labels of runs: the settings in which they differ, and those which they share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..record import Run
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FIRST = ("solver.name", "topology.name", "problem.name", "problem.data", "run.agents")  # told first, and shared ones in the title
+UNTOLD = ("run.out", "run.every", "run.trajectory", "run.checkpoint", "run.progress", "run.stop_error")
+MISSING = "default"
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """Return the settings of a run, ``{"solver.name": "extra", ...}``; empty if its file holds no experiment."""
+    try:
+        tables = tomllib.loads(run.config)
+    except tomllib.TOMLDecodeError:
+        return {}
+    return {f"{table}.{key}": value for table, content in tables.items() if isinstance(content, dict)
+            for key, value in content.items()}
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """Return one label per run: the fewest settings that tell the runs apart, or the names of their files.
+
+    A setting that follows from others is omitted: runs of two solvers with two step sizes are labelled by the solver.
+    """
+    given = [settings(run) for run in runs]
+    names = [", ".join(worded(key, one.get(key, MISSING)) for key in keys) for one, keys in zip(given, telling(given))]
+    if not any(names):
+        names = [", ".join(worded(key, one[key]) for key in FIRST if key in one) for one in given]
+    files = _files([run.path for run in runs])
+    full = [f"{name} ({file})" if name and names.count(name) > 1 else name or file for name, file in zip(names, files)]
+    return [name + _ending(run) for name, run in zip(full, runs)]
+
+
+def common(runs: Sequence[Run]) -> str:
+    """Return the main settings that all of several runs share, for a title."""
+    if len(runs) < 2:
+        return ""
+    given = [settings(run) for run in runs]
+    keys = [key for key in FIRST if all(key in one for one in given) and len({str(one[key]) for one in given}) == 1]
+    return ", ".join(worded(key, given[0][key]) for key in keys)
+
+
+def telling(given: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return for each run the fewest keys, in order of interest, whose values tell it from the others as far as possible."""
+    every = [key for key in dict.fromkeys([*FIRST, *(key for one in given for key in one)]) if key not in UNTOLD]
+    result = []
+    for one in given:
+        alike, keys = [other for other in given if other], []
+        for key in every if one else []:
+            same = [other for other in alike if str(other.get(key, MISSING)) == str(one.get(key, MISSING))]
+            if len(same) < len(alike):
+                keys.append(key)
+            alike = same
+        result.append(keys)
+    return result
+
+
+def worded(key: str, value: Any) -> str:
+    """Return a setting in words: the name of a solver, ``16 agents``, ``step size 0.1``."""
+    table, _, name = key.partition(".")
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    if key == "run.agents":
+        return f"{text} agents"
+    if name in ("name", "data", "codec", "partition"):
+        return Path(text).name.replace("_", " ") if value != MISSING else f"{table} {text}"
+    return f"{name.replace('_', ' ')} {text}"
+
+
+def _files(paths: Sequence[str]) -> list[str]:
+    stems = [Path(path).stem for path in paths]
+    return stems if len(set(stems)) == len(stems) else list(paths)
+
+
+def _ending(run: Run) -> str:
+    """Return what a reader must know of a run that has not ended as wanted."""
+    steps = f"{run.steps} steps"
+    return {"running": f", unfinished after {steps}", "interrupted": f", interrupted after {steps}",
+            "failed": f", failed after {steps}", "diverged": f", diverged after {steps}"}.get(run.outcome, "")

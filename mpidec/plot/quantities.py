@@ -1,0 +1,89 @@
+"""Quantities of runs and their axes: f - f* from the objective, and every metric of the files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..record import Run
+from .labels import settings
+
+X = {"steps": ("step", "steps"), "bytes": ("bytes", "data sent by all agents"), "seconds": ("time", "seconds"),
+     "gradients": ("gradients", "gradients"), "rounds": ("rounds", "rounds of communication")}
+Y = {
+    "objective": r"$f(\bar{x}) - f^{\ast}$",
+    "consensus": r"consensus  $\mathrm{rms}_i\,\Vert x_i - \bar{x}\Vert$",
+    "error": r"error  $\Vert\bar{x} - x^{\ast}\Vert\,/\,\Vert x^{\ast}\Vert$",
+    "error_rms": r"error  $\mathrm{rms}_i\,\Vert x_i - x^{\ast}\Vert\,/\,\Vert x^{\ast}\Vert$",
+    "error_max": r"error  $\max_i\,\Vert x_i - x^{\ast}\Vert\,/\,\Vert x^{\ast}\Vert$",
+    "gradient_norm": r"gradient  $\Vert\nabla f(\bar{x})\Vert$",
+}
+LOWEST = r"$f(\bar{x})\,-\,$smallest recorded $f$"
+SEVERAL = r"$f(\bar{x}) - f^{\ast}$  (or $-$ smallest recorded $f$)"
+LARGEST = 1e200  # values beyond are not drawn: logarithmic axes overflow
+ROUNDING = 4 * np.finfo(float).eps
+
+
+def x_values(run: Run, name: str) -> NDArray[np.float64]:
+    """Return the values of an x axis at the records of a run."""
+    if name not in X:
+        raise ValueError(f"x axis {name!r} is unknown, expected one of {', '.join(X)}")
+    return _metric(run, X[name][0], name, [axis for axis, (metric, _) in X.items() if metric in run.metrics])
+
+
+def y_values(runs: Sequence[Run], name: str) -> tuple[list[NDArray[np.float64]], str]:
+    """Return a quantity at the records of each run, and its label; infinite, NaN and huge values become NaN."""
+    known = [key for key in runs[0].metrics if all(key in run.metrics for run in runs) and key not in {m for m, _ in X.values()}]
+    columns = [_metric(run, name, name, known) for run in runs]
+    columns = [np.where(np.abs(column) < LARGEST, column, np.nan) for column in columns]
+    return _gaps(runs, columns) if name == "objective" else (columns, Y.get(name, name.replace("_", " ")))
+
+
+def drawn_by_default(runs: Sequence[Run]) -> list[str]:
+    """Return the quantities of a figure without a choice: objective, consensus and error as far as all runs have them."""
+    shared = {name for name in runs[0].metrics if all(name in run.metrics for run in runs)}
+    last = ["error" if "error" in shared else "gradient_norm"]
+    return [name for name in ["objective", "consensus", *last] if name in shared] or sorted(shared - {m for m, _ in X.values()})[:3]
+
+
+def _metric(run: Run, metric: str, name: str, known: Iterable[str]) -> NDArray[np.float64]:
+    if metric not in run.metrics:
+        raise ValueError(f"{run.path}: {name!r} is not recorded, expected one of {', '.join(known)}")
+    return np.asarray(run.metrics[metric], float)
+
+
+def _gaps(runs: Sequence[Run], columns: Sequence[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], str]:
+    """Return f - f*, with the f* of the file or else the smallest f that any run of the same problem has recorded.
+
+    Differences within the rounding error of f, and negative ones, become NaN: they are noise.
+    """
+    stored = [_stored(run) for run in runs]
+    problems = [_problem(run) for run in runs]
+    gaps: list[NDArray[np.float64]] = []
+    lowest: dict[tuple[Any, ...], float] = {}
+    for problem, column in zip(problems, columns):
+        lowest[problem] = min(lowest.get(problem, math.inf), float(np.nanmin(column, initial=math.inf)))
+    for optimum, problem, column in zip(stored, problems, columns):
+        f = lowest[problem] if optimum is None else optimum
+        gap = column - f if math.isfinite(f) else column
+        gaps.append(np.where(gap > ROUNDING * abs(f), gap, np.nan))
+    known = [optimum is not None for optimum in stored]
+    return gaps, Y["objective"] if all(known) else SEVERAL if any(known) else LOWEST
+
+
+def _stored(run: Run) -> float | None:
+    value = run.attributes.get("f_star")
+    return float(value) if value is not None and np.ndim(value) == 0 and math.isfinite(float(value)) else None
+
+
+def _problem(run: Run) -> tuple[Any, ...]:
+    """Return what determines f: the problem, the number of agents and the seed."""
+    given: Mapping[str, Any] = settings(run)
+    if not given:
+        return (run.path,)
+    return tuple(f"{key}={value}" for key, value in sorted(given.items())
+                 if key.startswith("problem.") or key in ("run.agents", "run.seed"))

@@ -1,0 +1,114 @@
+"""Figure of run files: which lines, which panels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from .._figure import STYLES
+from ..record import Run, read
+from .drawing import WRAP, Curve, Line, Panel, draw
+from .labels import common, labels
+from .quantities import X, drawn_by_default, x_values, y_values
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Path = str | os.PathLike[str]
+UNITS = {"bytes": "B"}
+WHOLE = ("steps", "rounds", "gradients")
+
+
+def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Path]]], x: str | Sequence[str] | None = None,
+           y: str | Sequence[str] | None = None, label: Sequence[str] | None = None, style: str = "screen") -> Figure:
+    """Plot runs in one figure, with a panel per quantity and x axis.
+
+    Parameters
+    ----------
+    paths : path, sequence of paths, or mapping
+        Run files, finished or not.  A mapping ``{panel: {label: paths}}`` has a panel per entry, and one line per label: the median
+        of its runs, with a band from their smallest to their largest value.
+    x : str or sequence of str
+        "steps", "bytes" (sent by all agents), "seconds", "rounds", "gradients" (where recorded).  Default: steps, bytes and
+        seconds; of a mapping, steps.
+    y : str or sequence of str
+        "objective" (drawn as f - f*), "error", "consensus", "gradient_norm" or any other metric of the files.  Default: objective,
+        consensus and error; of a mapping, the error.
+    label : sequence of str
+        Names of the runs.  Default: the settings in which they differ.
+    style : str
+        "screen", or "paper": widths of a column (one panel) or a page, serif letters, no title.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A figure without a window: ``figure.savefig("run.pdf")`` writes it, and a notebook displays it.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing or not a run file, or a quantity is unknown.
+
+    Notes
+    -----
+    f* is the attribute ``f_star`` of the files.  Without it, the smallest objective that one of the runs of the same problem has
+    recorded takes its place, and the label of the axis says so: the end of the best run is then not meaningful.
+
+    Infinite and NaN values are omitted.  A curve of a diverged run is cut where it is 1000 times larger than the others.
+
+    Examples
+    --------
+    >>> import os, tempfile, mpidec.record as record
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
+    >>> names = ["time", "bytes", "objective", "consensus", "gradient_norm"]
+    >>> with record.RunFile(path, n=4, row_shape=(2,), metrics=names, meta={}, trajectory=False) as file:
+    ...     for k in range(9):
+    ...         file.append(k, dict.fromkeys(names, 2.0**-k))
+    >>> len(figure(path, x="steps").axes)
+    3
+    """
+    if style not in STYLES:
+        raise ValueError(f"style {style!r} is unknown, expected one of {', '.join(STYLES)}")
+    if isinstance(paths, Mapping):
+        if label is not None:
+            raise ValueError("label has no effect with a mapping, whose keys are the labels: omit it")
+        parts = {title: {name: _runs(files) for name, files in lines.items()} for title, lines in paths.items()}
+        title = common([run for lines in parts.values() for runs in lines.values() for run in runs])
+    else:
+        runs = _runs(paths)
+        names = labels(runs) if label is None else list(label)
+        if len(names) != len(runs):
+            raise ValueError(f"{len(runs)} runs, {len(names)} labels: expected one label per run")
+        if len(set(names)) < len(names):
+            raise ValueError(f"labels {', '.join(names)}: expected different ones")
+        parts, title = {"": {name: [run] for name, run in zip(names, runs)}}, common(runs)
+    every = [run for lines in parts.values() for runs in lines.values() for run in runs]
+    if not every:
+        raise ValueError("0 runs: expected at least one")
+    banded = isinstance(paths, Mapping)
+    columns = _list(x) or (["steps"] if banded else ["steps", "bytes", "seconds"])
+    rows = _list(y) or (drawn_by_default(every)[-1:] if banded else drawn_by_default(every))
+    values = {row: y_values(every, row) for row in rows}
+    number = {id(run): place for place, run in enumerate(every)}
+
+    def panel(title: str, row: str, column: str) -> Panel:
+        def curve(run: Run) -> Curve:
+            return Curve(x_values(run, column), values[row][0][number[id(run)]], run.outcome == "diverged")
+
+        lines = [Line(name, [curve(run) for run in runs]) for name, runs in parts[title].items()]
+        return Panel(lines, X[column][1], values[row][1], title, UNITS.get(column, ""), column in WHOLE)
+
+    panels = [panel(part, row, column) for row in rows for column in columns for part in parts]
+    across = len(parts) if len(parts) > 1 else len(columns)
+    if across > WRAP or across == 1:                        # many of one kind, or rows of one panel each: as many rows as needed
+        across = min(len(panels), WRAP if len(panels) > 6 or len(panels) == WRAP else 3)
+    return draw(panels, across, style, title)
+
+
+def _runs(paths: Path | Sequence[Path]) -> list[Run]:
+    return [read(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+
+
+def _list(names: str | Sequence[str] | None) -> list[str]:
+    return [] if names is None else [names] if isinstance(names, str) else list(names)

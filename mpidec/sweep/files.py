@@ -1,0 +1,77 @@
+"""Files of a sweep: which runs are finished, which can be resumed, which belong to another experiment."""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import Any
+
+from ..config import ConfigError, Experiment
+from ..record import last_checkpoint, read
+from .cases import Case, flat
+
+CHOSEN = "# chosen by the run: "                                        # first line of the config of a run of a sweep
+ALWAYS = ("problem.partition", "solver.step_size")                      # what a run may have chosen, if that line is missing
+FREE = ("run.out", "run.progress", "run.checkpoint")                    # these do not change a run
+FINISHED = ("completed", "stopped", "diverged")
+
+
+class Status(enum.Enum):
+    """What is to be done for a case."""
+
+    NEW = "new"
+    UNFINISHED = "unfinished"
+    FINISHED = "finished"
+
+
+def config_text(wanted: Experiment, made: Experiment) -> str:
+    """Return the TOML text of `made`, headed by the settings that the run itself has chosen because `wanted` leaves them open."""
+    asked, got = flat(wanted.to_toml()), flat(made.to_toml())
+    return f"{CHOSEN}{', '.join(key for key in got if asked.get(key) != got[key])}\n{made.to_toml()}"
+
+
+def status(case: Case) -> Status:
+    """Return the status of a case according to its file.
+
+    Raises
+    ------
+    ConfigError
+        The file holds a run of another experiment.
+    """
+    if not os.path.lexists(case.file):
+        return Status.NEW
+    try:
+        run = read(case.file)
+    except ValueError as error:
+        raise ConfigError(f"{error}: remove it, or choose another --out") from error
+    other = _difference(case.experiment, run.config)
+    if other:
+        raise ConfigError(f"{case.file} holds another experiment ({other}): choose another --out, or remove the file")
+    if run.outcome in FINISHED:
+        return Status.FINISHED
+    try:
+        last_checkpoint(case.file)
+    except ValueError:
+        return Status.NEW
+    return Status.UNFINISHED
+
+
+def _difference(wanted: Experiment, text: str) -> str:
+    """Return the first setting in which an experiment differs from that of a file, for a message; "" if they are equal."""
+    asked = flat(wanted.to_toml())
+    try:
+        found = flat(text)
+    except (ValueError, AttributeError):
+        return "without settings"
+    head = text.partition("\n")[0]
+    chosen = head.removeprefix(CHOSEN).split(", ") if head.startswith(CHOSEN) else [key for key in ALWAYS if key not in asked]
+    for key in dict.fromkeys([*asked, *found]):
+        if key in FREE or (key in chosen and asked.get(key) in (None, "auto", "safe")):
+            continue
+        if asked.get(key) != found.get(key) or key in chosen:
+            return f"{key} is {_shown(found.get(key), key in chosen)}, not {_shown(asked.get(key))}"
+    return ""
+
+
+def _shown(value: Any, chosen: bool = False) -> str:
+    return "chosen by the run" if chosen else "not set" if value is None else repr(value)

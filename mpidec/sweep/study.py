@@ -1,0 +1,238 @@
+"""Conduct of a sweep: the runs are shared out over the ranks, finished ones are kept, and unfinished ones resumed."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from .. import assemble, config, values
+from ..assemble import InputError, on_root
+from ..config import ConfigError, Setting
+from ..mixing.network import Network
+from ..record import Record, read
+from ..solve import Outcome, solve
+from .cases import Case, Variation, cases, check_table, flat
+from .files import Status, config_text, status
+from .sharing import Groups
+from .tables import Table, table
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+EVERYWHERE = (InputError, ValueError, TypeError, OSError)               # raised on all ranks of a run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep has to do: all cases, and for each whether it is new, unfinished or finished."""
+
+    cases: Sequence[Case]
+    states: Sequence[Status]
+    target: tuple[str, float | None]
+    ranks_per_run: int
+
+    def open(self) -> list[int]:
+        """Return the numbers of the cases that have to run."""
+        return [number for number, state in enumerate(self.states) if state is not Status.FINISHED]
+
+
+class Report(NamedTuple):
+    """What a group of ranks reports of a run."""
+
+    number: int
+    outcome: str
+    steps: int
+    seconds: float
+    value: float
+    notes: tuple[str, ...] = ()
+
+
+def sweep(experiment: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, vary: Mapping[str, Sequence[Any]],
+          seeds: int | None = None, out: str = "sweep", target: tuple[str, float | None] = ("error", None), ranks_per_run: int = 1,
+          comm: Intracomm | None = None, told: Callable[[str], None] | None = None) -> Table:
+    """Run an experiment with every combination of varied settings and seeds, and return the table of results.
+
+    Parameters
+    ----------
+    experiment : path or mapping, optional
+        An experiment file, or settings such as ``{"problem.data": "wine", "run.steps": 500}``; by default the default experiment.
+    vary : mapping
+        The values of each varied setting: ``{"solver.name": ["extra", "dgd"], "topology.name": ["ring", "grid"]}``.
+    seeds : int, optional
+        Number of seeds for each combination, counted from the seed of the experiment.
+    out : str
+        Folder of the run files.  Finished runs in it are kept, and unfinished ones resumed.
+    target : (str, float or None)
+        Metric and limit of the table.  Without a limit it is the `stop_error` of the runs, or 1e-6.
+    ranks_per_run : int
+        Ranks that share one run; 1 by default, so that as many runs as ranks take place at once.
+    comm : communicator, optional
+        By default `MPI.COMM_WORLD`.
+    told : callable, optional
+        Called on rank 0 with a line for each run that ends.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    InputError
+        On every rank: a setting is unknown, or a file in the folder holds another experiment.
+    KeyboardInterrupt
+        On every rank: the sweep was interrupted; a second call continues it.
+
+    Notes
+    -----
+    Collective.  A run that diverges or fails does not end the sweep: the table shows it.  With several `ranks_per_run`, an error
+    that is not raised on all of them ends the whole job.
+
+    Examples
+    --------
+    >>> import tempfile, mpidec
+    >>> small = {"problem.name": "least_squares", "problem.data": "synthetic_least_squares", "run.agents": 4, "run.steps": 20}
+    >>> table = sweep(small, vary={"solver.name": ["extra", "dgd"]}, seeds=2, out=tempfile.mkdtemp())
+    >>> [(row.varied["solver.name"], row.runs, dict(row.outcomes)) for row in table.rows]
+    [('extra', 2, {'completed': 2}), ('dgd', 2, {'completed': 2})]
+    """
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD if comm is None else comm
+
+    def planned() -> Plan:
+        if isinstance(experiment, Mapping):
+            settings = [Setting(key, value, key, text=False, level=0) for key, value in experiment.items()]
+            for key in (*experiment, *vary):
+                check_table(key, key)
+        else:
+            settings = config.read_toml(os.fspath(experiment)) if experiment is not None else []
+        variations = [_variation(key, chosen) for key, chosen in vary.items()]
+        return plan(settings, variations, seeds, out, target, ranks_per_run, comm.size)
+
+    return conduct(on_root(comm, planned), comm, told)[0]
+
+
+def _variation(key: str, chosen: Any) -> Variation:
+    if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
+        raise ConfigError(f"vary[{key!r}] is {values.shown(chosen)}, expected a list of values")
+    plain = tuple(value.item() if isinstance(value, np.generic) else value for value in chosen)
+    return Variation(key, plain, f"vary[{key!r}]", text=False)
+
+
+def plan(settings: Sequence[Setting], variations: Sequence[Variation], seeds: int | None, folder: str,
+         target: tuple[str, float | None] = ("error", None), ranks_per_run: int = 1, ranks: int = 1) -> Plan:
+    """Return the plan of a sweep into `folder`, which is created; called on rank 0.
+
+    Raises
+    ------
+    ConfigError, OSError
+        A setting is invalid, a file in the folder holds another experiment, or the folder cannot be written.
+    """
+    if not variations and seeds is None:
+        raise ConfigError("nothing is varied: add --vary table.key=value,value or --seeds N")
+    every = cases(settings, variations, seeds, folder)
+    agents = min(case.experiment.run.agents for case in every)
+    if not 1 <= ranks_per_run <= ranks:
+        raise ConfigError(f"--ranks-per-run {ranks_per_run}: expected a number from 1 to {ranks}, the ranks of the job")
+    if agents < ranks_per_run:
+        raise ConfigError(f"--ranks-per-run {ranks_per_run}: a run with {agents} agents has no work for more than {agents} ranks")
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise ConfigError(f"--out {folder}: is a file, expected a folder for the files of the runs")
+    os.makedirs(folder, exist_ok=True)
+    return Plan(every, [status(case) for case in every], target, ranks_per_run)
+
+
+def conduct(wanted: Plan, comm: Intracomm, told: Callable[[str], None] | None = None) -> tuple[Table, dict[str, str]]:
+    """Run what is open in a plan; return the table, and the messages of failed runs by file; collective.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        The sweep was interrupted; what has been done is in the files.
+    """
+    todo = wanted.open()
+    done = len(wanted.cases) - len(todo)
+    failures: dict[str, str] = {}
+    notes: dict[str, None] = {}
+
+    def heard(report: Report) -> None:
+        nonlocal done
+        case = wanted.cases[report.number]
+        if report.outcome == "failed":
+            failures[case.file] = report.notes[0]
+        else:
+            notes.update(dict.fromkeys(report.notes))
+        done += report.outcome != "interrupted"
+        if told is not None:
+            told(f"[{done:{len(str(len(wanted.cases)))}}/{len(wanted.cases)}] {case}: {_ended(report, wanted.target[0])}")
+
+    with Groups(comm, wanted.ranks_per_run, heard) as groups:
+        groups.each(todo, lambda number: perform(number, wanted, groups.own, groups.serve),
+                    lambda report: report.outcome == "interrupted")
+    finished, made = comm.bcast((done == len(wanted.cases), _made(wanted, failures, notes)) if comm.rank == 0 else None)
+    if not finished:
+        raise KeyboardInterrupt
+    return made, comm.bcast(failures)
+
+
+def perform(number: int, wanted: Plan, comm: Intracomm, serve: Callable[[], Any]) -> Report:
+    """Make one run on the ranks of `comm`; errors of the run are reported, and `serve` is called at its records."""
+    case, began = wanted.cases[number], time.perf_counter()
+    alone = comm.size == 1
+    reported: tuple[type[Exception], ...] = (Exception,) if alone else EVERYWHERE
+    try:
+        with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
+            warnings.simplefilter("default")
+            result = _solved(case, wanted.states[number], comm, serve)
+    except reported as error:
+        message = " ".join(f"{'' if isinstance(error, EVERYWHERE) else type(error).__name__ + ': '}{error}".split())
+        return Report(number, "failed", 0, time.perf_counter() - began, float("nan"), (message,))
+    except KeyboardInterrupt:
+        if not alone:
+            raise
+        return Report(number, "interrupted", 0, time.perf_counter() - began, float("nan"))
+    last = result.metrics.get(wanted.target[0], ())
+    return Report(number, str(result.outcome), result.steps, time.perf_counter() - began, float(last[-1]) if len(last) else
+                  float("nan"), tuple(dict.fromkeys(str(warning.message) for warning in caught)))
+
+
+def _solved(case: Case, state: Status, comm: Intracomm, serve: Callable[[], Any]) -> Any:
+    experiment, resume = case.experiment, state is Status.UNFINISHED
+    if resume:                                              # with the settings that the run has chosen
+        experiment = on_root(comm, _resumed, case)
+    wanted = experiment.run
+    with Network(wanted.agents, comm) as net:
+        made = assemble.build(experiment, net)
+        stop = None if wanted.stop_error is None or made.x_star is None else {"error": wanted.stop_error}
+        record = Record(case.file, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume,
+                        config=config_text(case.experiment, made.experiment))
+        result = solve(made.oracle, made.solver, made.topology, steps=wanted.steps, x0=made.x0, net=net, seed=wanted.seed,
+                       record=record, every=wanted.every, stop=stop, progress=lambda *_: serve(), mixing=made.mixing)
+    return replace(result, outcome=Outcome(str(result.outcome)))
+
+
+def _resumed(case: Case) -> Any:
+    """Return the experiment in the file of an unfinished case."""
+    given = flat(read(case.file).config)
+    settings = [Setting(key, value, f"{case.file}:{key}", text=False, level=0) for key, value in given.items()]
+    experiment = config.load(settings)
+    return replace(experiment, run=case.experiment.run)
+
+
+def _ended(report: Report, metric: str) -> str:
+    if report.outcome == "failed":
+        return f"failed: {report.notes[0]}"
+    value = f", {metric} {report.value:.2e}" if report.value == report.value else ""
+    return f"{report.outcome} after {report.steps} steps{value}, {report.seconds:.1f} s"
+
+
+def _made(wanted: Plan, failures: Mapping[str, str], notes: Mapping[str, None]) -> Table:
+    result = table(wanted.cases, wanted.target, failures)
+    return replace(result, notes=(*result.notes, *notes))
