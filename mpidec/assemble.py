@@ -176,9 +176,11 @@ def _prepared(experiment: Experiment, n: int) -> Prepared:
     """Return the problem of all agents."""
     wanted = experiment.problem
     given = {key: getattr(wanted, key) for key in ("l2_total", "l1", "l1_total", "lower", "upper", "simplex")}
+    options = dict(wanted.options)
+    seed = options.pop("seed", None)
     return prepare(wanted.data, n, wanted.name, label=wanted.label, partition=wanted.partition, alpha=wanted.alpha or 1.0,
                    seed=experiment.run.seed, standardize=wanted.standardize, intercept=bool(wanted.intercept),
-                   scale=wanted.scale or "sum", **given, **wanted.options)
+                   scale=wanted.scale or "sum", data_seed=seed, **given, **options)
 
 
 def _oracle(problem: Any, experiment: Experiment) -> Any:

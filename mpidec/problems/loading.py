@@ -95,7 +95,7 @@ def load_problem(data: Any = None, n: int | None = None, problem: str | Callable
     partition : {"iid", "sorted", "dirichlet", "blocks"}, optional
         By default that of the data set; ``iid`` for files and arrays.
     alpha, seed
-        Concentration of ``dirichlet``, and seed of the partition; see :func:`partition`.
+        Concentration of ``dirichlet``, and seed of the partition (see :func:`partition`) and of a synthetic data set.
     standardize : bool
         Whether features are shifted and scaled to mean 0 and variance 1.
     intercept : bool
@@ -182,8 +182,10 @@ def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, 
             alpha: float = 1.0, seed: int = 0, standardize: bool = False, intercept: bool = False, label: str | int | None = None,
             scale: str = "sum", l2: float | None = None, l2_total: float | None = None, l1: float | None = None,
             l1_total: float | None = None, lower: float | None = None, upper: float | None = None, simplex: float | None = None,
-            **params: Any) -> Prepared:
+            data_seed: int | None = None, **params: Any) -> Prepared:
     """Return the problem of all n agents with its solution; the arguments are those of :func:`load_problem`.
+
+    `data_seed` is the seed of a data set or problem that takes one, by default `seed`.
 
     Examples
     --------
@@ -194,6 +196,9 @@ def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, 
     """
     checks.choice(scale, SCALES, "scale")
     given = {"l2": l2, "l2_total": l2_total, "l1": l1, "l1_total": l1_total, "lower": lower, "upper": upper, "simplex": simplex}
+    drawn = seed if data_seed is None else data_seed
+    if problem is not None and "seed" in registry.problem_parameters(problem):
+        params["seed"] = drawn
     if problem is not None and not registry.takes_data(problem):
         return _without_data(data, n, problem, {**params, **{name: value for name, value in given.items() if value is not None}})
     if data is None:
@@ -202,7 +207,7 @@ def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, 
         data = registry.default_dataset(problem)
     known = registry.problem_parameters(problem) if problem is not None else {}
     of_data = {name: value for name, value in params.items() if name not in known}
-    whole_set, uneven = _data(data, n, label, standardize, of_data if problem is not None else None, params)
+    whole_set, uneven = _data(data, n, label, standardize, of_data if problem is not None else None, params, drawn)
     problem = registry.default_problem(whole_set) if problem is None else problem
     options = {name: value for name, value in params.items() if name in registry.problem_parameters(problem)}
     N, how = len(whole_set.y), partition or whole_set.partition
@@ -235,15 +240,14 @@ def _without_data(data: Any, n: int, problem: str | Callable[..., Any], params: 
 
 
 def _data(data: Any, n: int, label: str | int | None, standardize: bool, of_data: dict[str, Any] | None,
-          params: dict[str, Any]) -> tuple[Dataset, str]:
+          params: dict[str, Any], seed: int) -> tuple[Dataset, str]:
     """Return the data set that `data` stands for, and a hint if its columns differ very much in size."""
     if isinstance(data, (str, os.PathLike)):
         name = os.fspath(data)
         if registry.is_known_data(name):
             made_from = registry.data_parameters(name)
             options = of_data if of_data is not None else {key: value for key, value in params.items() if key in made_from}
-            if "n" in made_from:
-                options = {"n": n, **options}
+            options = {**{key: value for key, value in (("n", n), ("seed", seed)) if key in made_from}, **options}
             known = registry.in_package(name)
             result = load(name, label=label, **options) if known else registry.from_maker(name, **options)
         else:
