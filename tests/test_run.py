@@ -155,7 +155,7 @@ def test_an_error_of_the_program_keeps_its_traceback(monkeypatch):
         raise RuntimeError("a fault")
     monkeypatch.setattr(problems.LeastSquares, "grad", broken)
     with pytest.raises(RuntimeError, match="a fault"):
-        run.main([*SMALL, "--agents=4", "--steps=30"])
+        run.main([*SMALL, "--agents=4", "--steps=30", "--step-size=0.01"])
     assert record.read("run.h5").outcome == "failed"
 
 
@@ -176,7 +176,7 @@ def test_an_interrupt_before_the_first_step_is_one_line(capsys, monkeypatch, num
 
 
 def test_resume_is_as_if_never_interrupted(capsys):
-    args = [*SMALL, "--agents=5", "--set=problem.batch_size=2", "--every=7"]
+    args = [*SMALL, "--agents=5", "--set=problem.batch_size=2", "--every=7", "--step-size=0.02"]
     assert run.main([*args, "--steps=100", "--out=whole.h5"]) == 0
     assert run.main([*args, "--steps=56", "--out=parts.h5"]) == 0
     with h5py.File("parts.h5", "r+") as file:
@@ -345,11 +345,11 @@ EARLY = """
 import os, signal, sys
 from mpi4py import MPI
 from mpidec import assemble, run
-load = assemble._load
+load = assemble._prepared
 def interrupted(*args):
     os.kill(os.getpid(), signal.SIGINT)
     return load(*args)
-assemble._load = interrupted
+assemble._prepared = interrupted
 sys.exit(run.main(sys.argv[1:]))
 """
 
