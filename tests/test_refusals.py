@@ -7,7 +7,9 @@ import os
 import signal
 import threading
 import time
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
+from mpidec.mixing.network import _LEFT
+from mpidec.runtime import progress
 
 pytestmark = pytest.mark.timeout(60)
 TRANSPORTS = ["shared", "neighbor", "p2p"]
@@ -562,3 +566,71 @@ def test_a_call_waits_for_a_poll_of_another_thread():
             net._engine._polls.remove(slow)
             thread.join(30)
         assert len(got) == 2
+
+
+@several
+def test_a_sum_that_one_rank_was_interrupted_in(transport, comm):
+    """Its communicator has a collective under way on one rank: the network is left alone when the next one is made."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for k in range(3):
+            with contextlib.suppress(KeyboardInterrupt, KeyError), mpidec.Network(transport=transport) as net:
+                W, X = net.mixer(T.complete(net.n)), np.ones((1, 2))
+                net.sum(W(X))
+                if net.rank == k % net.size:
+                    signal.setitimer(signal.ITIMER_REAL, 0.1)
+                    net.sum(X)
+                raise KeyError
+            with mpidec.Network(transport=transport) as net:
+                works(net, k)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+@several
+@pytest.mark.parametrize("where", ["posting", "starting"])
+def test_rows_of_messages_that_a_signal_has_cut_short_are_kept(comm, monkeypatch, where):
+    """MPI may write to them, and nothing else refers to them."""
+    net = mpidec.Network(transport="p2p")
+    W, X = net.mixer(T.complete(net.n)), np.ones((1, 3))
+    W(X), W(X)
+    comm.Barrier()
+    if net.rank == 0:
+        kept = len(progress._ABANDONED)
+        with monkeypatch.context() as patch:
+            patch.setattr("mpidec.transport.halo.MessageRequest", interrupted)
+            patch.setattr("mpidec.transport.persistent.MPI.Prequest", SimpleNamespace(Startall=interrupted))
+            with pytest.raises(KeyboardInterrupt):
+                W.start(X) if where == "posting" else W(X)
+        assert len(progress._ABANDONED) > kept
+        with pytest.raises(RuntimeError, match="out of step"):
+            W(X)
+    comm.Barrier()
+
+
+def test_what_a_wait_tests_is_kept_from_the_first_turn_on():
+    with pytest.raises(KeyboardInterrupt):
+        progress.wait_until(interrupted, "nothing")
+    assert progress._ABANDONED.pop() is interrupted
+
+
+@several
+def test_a_network_that_is_dropped_is_left_at_once(transport):
+    """Not by a garbage collection, amid which a signal would be lost."""
+    gc.collect()
+    gc.disable()
+    try:
+        net = mpidec.Network(transport=transport)
+        use(net).wait()
+        net.neighbor_allreduce(1.0, 1, [], [])
+        left = weakref.ref(net)
+        del net
+        assert left() is None or left() in _LEFT
+    finally:
+        gc.enable()
+    with mpidec.Network(transport=transport) as net:
+        works(net)

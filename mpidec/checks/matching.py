@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..runtime.memory import empty
-from ..runtime.progress import ProgressEngine, ranks, wait_until
+from ..runtime.progress import ProgressEngine, abandon, ranks, wait_until
 from .header import CONFIRMATION, DATA, EDGE, FAILED, LAST, MIXING_QUERY, QUERY, REFUSED, Header, Subject, pack, unpack
 from .history import History, Key, PastOperation
 from .mismatch import Disagreement, closes, describe, different_calls, different_signatures, not_expected, not_sent
@@ -46,13 +46,15 @@ class Matching:
     ----------
     broken : str
         Why operations without headers are out of step; empty if they are not.
+    interrupted : str
+        Why all operations are, after an exception from outside.
     """
 
     def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int,
                  engine: ProgressEngine | None = None, refusal: Callable[[], Exception | None] = lambda: None):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.broken, self.check = "", True
-        self._engine, self._interrupted = engine or ProgressEngine(), ""
+        self._engine, self.interrupted = engine or ProgressEngine(), ""
         self._engine.on_interrupt(self._refuse)
         self._serial, self._mixings, self._refusal = serial, mixings, refusal
         self._count, self._payloads = 0, 0
@@ -77,8 +79,8 @@ class Matching:
             If a wait was interrupted before, so that this rank may be one operation apart from the others.
         """
         with self._engine:
-            if self._interrupted:
-                raise RuntimeError(_OUT_OF_STEP.format(self._interrupted))
+            if self.interrupted:
+                raise RuntimeError(_OUT_OF_STEP.format(self.interrupted))
         if peer is None:
             self._count += 1
             return Operation(self, op, self._count, None, self._mixings())
@@ -179,7 +181,7 @@ class Matching:
         self._refuse(f"{type(error).__name__} in {where}")
 
     def _refuse(self, reason: str) -> None:
-        self._interrupted = self._interrupted or reason
+        self.interrupted = self.interrupted or reason
         self.broken = self.broken or reason
 
     def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
@@ -241,6 +243,9 @@ class Matching:
         except Exception as error:
             if not self._late:
                 self._late.append(error)
+        except BaseException:                       # of a signal handler: MPI may write to what had been about to arrive
+            abandon([operation.received for operation in self._active.values()])
+            raise
         finally:
             self._polling = False
 

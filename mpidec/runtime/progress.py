@@ -202,12 +202,12 @@ def wait_until(test: Callable[[], bool], what: str | Callable[[], str], ask: Cal
     Exception
         What `test` or `ask` raises.  What MPI may still read or write is kept then.
     """
-    for _ in range(_TURNS):
-        if test():
-            return
-        os.sched_yield()
-    patience = Patience(what, ask)
     try:
+        for _ in range(_TURNS):
+            if test():
+                return
+            os.sched_yield()
+        patience = Patience(what, ask)
         while not test():
             progress()
             waited = patience.look()
