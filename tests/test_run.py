@@ -106,7 +106,7 @@ def test_divergence_is_an_outcome(capsys):
 
 
 def test_resume_is_as_if_never_interrupted(capsys):
-    args = [*SMALL, "--agents=5", "--set=problem.batch_size=2", "--every=7"]
+    args = [*SMALL, "--agents=5", "--set=problem.batch_size=2", "--every=7", "--step-size=0.05"]    # auto depends on the steps
     assert run.main([*args, "--steps=100", "--out=whole.h5"]) == 0
     assert run.main([*args, "--steps=56", "--out=parts.h5"]) == 0
     with h5py.File("parts.h5", "r+") as file:
