@@ -206,12 +206,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                     tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
                     search = Search(net, problem, oracle, solver, topology, mixer, X, steps, seed, tol)
                     choice = search()
-                    note = print if progress is True else getattr(progress, "note", None)
-                    if note is not None and net.rank == 0:
-                        note(f"step size {choice.line()}")
+                guard = None
                 if search is not None and choice is not None:
                     solver = chosen(asked, choice.step_size)
-                    guard = None
                     if search.point is not None and attempt < ATTEMPTS:
                         guard = Guard(net, search.point, X, choice, steps)
                 run = _Run(net, problem, solver, mixer, _answer(oracle, solver, net, seed)[0], hasattr(oracle, "start"), steps, every,
@@ -257,6 +254,9 @@ class _Run:
             elif record is not None and self.recorder is not None:
                 self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed),
                                      self.steps // self.every + 2)
+            note = getattr(self.progress, "note", None)
+            if note is not None and self.choice is not None and self.net.rank == 0:
+                note(f"step size {self.choice.line()}")
             with interrupts() as interrupted:
                 control = Control(self.net, record.checkpoint_seconds if record else None)
                 s, k, outcome, reason, agent = self._loop(s, first, control, interrupted)
@@ -543,11 +543,18 @@ def _target(stop: Stop | None, problem: Any) -> Target | Callable[[Mapping[str, 
 
 
 def _progress(progress: Progress | bool | None) -> Progress | None:
-    if progress is True:
-        return lambda step, steps, metrics: print(
-            f"step {step}/{steps}  " + "  ".join(f"{name} {metrics[name]:.3e}" for name in
-                                                 ("objective", "consensus", "error") if name in metrics), flush=True)
-    return progress or None
+    return _Printed() if progress is True else progress or None
+
+
+class _Printed:
+    """Progress in one line for each record."""
+
+    def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        self.note(f"step {step}/{steps}  " + "  ".join(f"{name} {metrics[name]:.3e}" for name in
+                                                       ("objective", "consensus", "error") if name in metrics))
+
+    def note(self, line: str) -> None:
+        print(line, flush=True)
 
 
 @contextmanager

@@ -6,6 +6,20 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from .tuning import tune as tune
+
+
+class _Function(ModuleType):
+    """A module that is called like the function in it: the import of this one replaces the function `mpidec.tune`."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return tune(*args, **options)
+
+
+sys.modules[__name__].__class__ = _Function
 
 if __name__ == "__main__":
     sys.exit(import_module("mpidec.run").main(["--tune", *sys.argv[1:]]))

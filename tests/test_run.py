@@ -176,7 +176,7 @@ def test_an_interrupt_before_the_first_step_is_one_line(capsys, monkeypatch, num
 
 
 def test_resume_is_as_if_never_interrupted(capsys):
-    args = [*SMALL, "--agents=5", "--set=problem.batch_size=2", "--every=7", "--step-size=0.02"]
+    args = [*SMALL, "--agents=5", "--set=problem.batch_size=2", "--every=7", "--step-size=0.05"]    # auto depends on the steps
     assert run.main([*args, "--steps=100", "--out=whole.h5"]) == 0
     assert run.main([*args, "--steps=56", "--out=parts.h5"]) == 0
     with h5py.File("parts.h5", "r+") as file:

@@ -16,7 +16,7 @@ from .._figure import STYLES
 from ..assemble import InputError, on_root
 from ..config import ConfigError, Setting
 from ..plot.quantities import X
-from ..run import FLAGS, Parser, sigterm_interrupts
+from ..run import FLAGS, Parser, signals_interrupt
 from ..runtime.launch import abort_when_uncaught, check_launcher
 from .cases import parse_vary
 from .study import Plan, conduct, plan
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
             if comm.rank == 0:
                 print(command.text, flush=True)
             return 0
-        with sigterm_interrupts():
+        with signals_interrupt():
             return run(command, command.plan, comm)
     except InputError as error:
         return _told(comm, f"error: {' '.join(str(error).split())}", error.status)
