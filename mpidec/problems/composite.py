@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 ACCEPTED = 1e-10
-ROUNDS, STEPS = 60, 100                                  # of proximal gradient steps between two attempts on a face
+ROUNDS, FEWEST, MOST = 80, 10, 150                       # rounds of proximal gradient steps, growing, between two attempts on a face
 
 
 def minimize(
@@ -64,8 +64,8 @@ def minimize(
     momentum, best, error = 1.0, x, np.inf
     face: Face | None = None
     with np.errstate(all="ignore"):
-        for _ in range(ROUNDS):
-            for _ in range(STEPS):
+        for k in range(ROUNDS):
+            for _ in range(min(FEWEST + 2 * k * k, MOST)):
                 following = prox(y - t * grad(y))
                 if (y - following) @ (following - x) > 0:        # momentum points uphill: begin again
                     momentum = 1.0
