@@ -470,6 +470,7 @@ def test_a_full_disk_is_told_and_the_file_reads():
     done = launch.mpirun(2, ["-c", LIMITED, *LONG, "--every=1"], timeout=60)
     said = [line for line in done.stderr.splitlines() if "mpidec.run: error:" in line]
     assert done.returncode == 1 and len(said) == 1 and "run.h5" in said[0] and "Traceback" not in done.stderr
+    assert said[0].endswith("; then continue with mpirun -n 2 python -m mpidec.run --resume run.h5")
     assert len(record.read("run.h5").metrics["step"]) > 0
 
 
