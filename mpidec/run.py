@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
-from . import _machine, assemble, catalogue, config, report
+from . import _machine, _startup, assemble, catalogue, config, report
 from ._version import __version__
 from .assemble import InputError, on_root
 from .config import ConfigError, Experiment, Setting
@@ -178,6 +178,7 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     argv = sys.argv[1:] if argv is None else argv
+    _startup.loaded()
     try:
         check_launcher(comm)
     except RuntimeError as error:
