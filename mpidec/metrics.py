@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -51,26 +52,29 @@ class Metrics:
         terms[:, 0] = ((X - mean) ** 2).sum(axis=1)
         terms[:1, 1:3] = sent, rows
         if problem is not None:
-            at = np.tile(mean, (m, 1))
+            at = np.empty_like(X)
+            at[:] = mean
             terms[:, 3] = problem.value(at)
             terms[:, 4:] = problem.grad(at)
         total = net.sum(terms)
-        result = {"rows": float(total[2]), "bytes": float(total[1]), "consensus": float(np.sqrt(total[0] / net.n))}
-        self.size = float(np.sqrt(total[0] / net.n + mean @ mean))
+        result = {"rows": float(total[2]), "bytes": float(total[1]), "consensus": sqrt(total[0] / net.n)}
+        self.size = sqrt(total[0] / net.n + mean @ mean)
         if problem is not None:
             result["objective"] = float(total[3] / net.n)
-            result["gradient_norm"] = float(np.sqrt((total[4:] ** 2).sum())) / net.n
+            result["gradient_norm"] = sqrt((total[4:] ** 2).sum()) / net.n
         if self._x_star is not None:
-            away = float(np.linalg.norm(mean - self._x_star))
+            gap = mean - self._x_star
+            away = sqrt(gap @ gap)
             result["error"] = away / self._scale
-            result["error_rms"] = float(np.sqrt(total[0] / net.n + away * away)) / self._scale
+            result["error_rms"] = sqrt(total[0] / net.n + away * away) / self._scale
             result["error_max"] = self._worst(X) / self._scale
         return result
 
     def _worst(self, X: np.ndarray) -> float:
         """The largest distance of an agent from the solution."""
-        mine = np.sqrt(((X - self._x_star) ** 2).sum(axis=1).max(initial=0.0))
-        return float(mine if self._net.size == 1 else -self._net._together.minimum(np.array([-mine]), "the metrics of a record")[0])
+        D = X - self._x_star
+        mine = sqrt(np.einsum("ij,ij->i", D, D).max(initial=0.0))
+        return mine if self._net.size == 1 else -float(self._net._together.minimum(np.array([-mine]), "the metrics of a record")[0])
 
     def culprit(self, X: np.ndarray) -> int:
         """The first agent whose row, value or gradient is not finite, or whose row is the largest if all are; collective."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
-from . import _machine, assemble, catalogue, config, report
+from . import _machine, _startup, assemble, catalogue, config, report
 from ._version import __version__
 from .assemble import InputError, on_root
 from .config import ConfigError, Experiment, Setting
@@ -195,6 +195,7 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
     """
     comm = MPI.COMM_WORLD if comm is None else comm
     argv = sys.argv[1:] if argv is None else argv
+    _startup.loaded()
     try:
         check_launcher(comm)
     except RuntimeError as error:
@@ -249,7 +250,9 @@ def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intra
                            seed=wanted.seed, record=record, every=wanted.every, stop=stop, progress=shown,
                            mixing=made.mixing)
         except OSError as error:                              # error of the file, raised on all ranks
-            raise InputError(str(error), 1 if error.errno in FULL else 2) from error
+            message, full = error.strerror or str(error), error.errno in FULL
+            more = f"; then continue with {_again(wanted.out, comm.size)}" if full and os.path.isfile(wanted.out) else ""
+            raise InputError(message + more, 1 if full else 2) from error
         finally:
             shown.close()
         made = made.with_step_size(result.step_size)
@@ -269,10 +272,13 @@ def ending(made: assemble.Assembly, result: Result, ranks: int) -> str:
         remedy = f"use a step size smaller than {step:.3g}" if isinstance(step, (int, float)) else "use smaller step sizes"
         return f"diverged at step {result.steps}: {result.reason}: {remedy}"
     if result.outcome == "interrupted":
-        launcher = f"mpirun -n {ranks} " if ranks > 1 else ""
-        return (f"interrupted after step {result.steps}: continue with "
-                f"{launcher}python -m mpidec.run --resume {shlex.quote(made.experiment.run.out)}")
+        return f"interrupted after step {result.steps}: continue with {_again(made.experiment.run.out, ranks)}"
     return result.reason
+
+
+def _again(out: str, ranks: int) -> str:
+    """The command that continues a run."""
+    return f"{f'mpirun -n {ranks} ' if ranks > 1 else ''}python -m mpidec.run --resume {shlex.quote(out)}"
 
 
 def tuned(experiment: Experiment, picture: str | None, comm: MPI.Intracomm) -> int:

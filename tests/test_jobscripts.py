@@ -106,8 +106,8 @@ def test_a_pbs_job_saves_submits_itself_and_goes_on(folder):
         assert (done.returncode, run.outcome) == (0, "interrupted") and run.steps > steps, done
         steps = run.steps
         called = (folder / "called").read_text().splitlines()[-1]
-        assert called == (f"qsub|-l walltime=600 -v OUT=run-9.h5,VENV=venv,WALLTIME=600,SCRIPT=jobscripts/pbs.sh,RESTARTS={99 - turn} "
-                          "jobscripts/pbs.sh")
+        assert called == ("qsub|-l walltime=600 -v OUT=run-9.h5,VENV=venv,WALLTIME=600,SCRIPT=jobscripts/pbs.sh,"
+                          f"RESTARTS={99 - turn} jobscripts/pbs.sh")
 
 
 @pytest.mark.slow

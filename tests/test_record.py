@@ -433,9 +433,9 @@ def test_a_checkpoint_on_a_full_disk_says_what_where_and_what_to_do(tmp_path, mo
         with monkeypatch.context() as patch:
             patch.setattr(atomic, "os", FullDisk(2))
             error = error_of(lambda: file.checkpoint(3, {"X": np.ones((1000, 3))}))
-        assert str(error) == (f"[Errno 28] cannot write the checkpoint of step 3 (24,000 bytes) to {path}: No space left on device; its "
-                              "first 3 records are safe, and the checkpoint before; free some space (the file takes twice its size "
-                              "while it is written), or record less often (every=...)")
+        assert error.strerror == (f"cannot write the checkpoint of step 3 (24,000 bytes) to {path}: No space left on device; its "
+                                  "first 3 records are safe, and the checkpoint before; free some space (the file takes twice its "
+                                  "size while it is written), or record less often (every=...)")
         assert last_checkpoint(path)[0] == 2
 
 

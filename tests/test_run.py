@@ -341,6 +341,15 @@ def test_ranks_that_believe_to_be_alone_are_told():
     assert done.returncode == 2 and "PMI_SIZE=4" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.launch
+def test_an_interrupt_while_loading_is_one_line(tmp_path):
+    """With a stand-in for mpi4py that is interrupted while it is imported."""
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("import os, time\nos.kill(os.getpid(), 2)\ntime.sleep(9)\n")
+    done = launch.mpirun(0, ["-m", "mpidec.run"], env={"PYTHONPATH": f"{tmp_path}:{launch.ROOT}"})
+    assert (done.returncode, done.stderr, done.stdout) == (130, "mpidec.run: interrupted\n", "")
+
+
 EARLY = """
 import os, signal, sys
 from mpi4py import MPI
@@ -470,6 +479,7 @@ def test_a_full_disk_is_told_and_the_file_reads():
     done = launch.mpirun(2, ["-c", LIMITED, *LONG, "--every=1"], timeout=60)
     said = [line for line in done.stderr.splitlines() if "mpidec.run: error:" in line]
     assert done.returncode == 1 and len(said) == 1 and "run.h5" in said[0] and "Traceback" not in done.stderr
+    assert said[0].endswith("; then continue with mpirun -n 2 python -m mpidec.run --resume run.h5")
     assert len(record.read("run.h5").metrics["step"]) > 0
 
 
