@@ -24,7 +24,7 @@ from .solve import Outcome as Outcome
 from .solve import Result as Result
 from .solve import solve as solve
 
-_LAZY = ("plot", "problems", "solvers", "sweep", "topology")         # loaded on first use, so that jobs with many ranks start faster
+_LAZY = ("plot", "problems", "solvers", "sweep", "topology")     # loaded on first use, so that jobs with many ranks start faster
 
 
 def __getattr__(name: str) -> Any:
