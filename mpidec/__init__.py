@@ -28,7 +28,7 @@ from .solve import Result as Result
 from .solve import solve as solve
 from .tuning import tune as tune
 
-_LAZY = ("plot", "problems", "solvers", "sweep", "topology")         # loaded on first use, so that jobs with many ranks start faster
+_LAZY = ("plot", "problems", "solvers", "sweep", "topology")     # loaded on first use, so that jobs with many ranks start faster
 
 
 def __getattr__(name: str) -> Any:

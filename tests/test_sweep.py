@@ -50,7 +50,8 @@ def test_a_sweep_runs_every_combination(folder):
     told = []
     vary = {"solver.name": ["extra", "dgd"], "topology.name": ["ring", "star"]}
     result = sweep(SMALL, vary=vary, seeds=2, out=folder, target=("error", 0.9), told=told.append)
-    assert [tuple(row.varied.values()) for row in result.rows] == [("extra", "ring"), ("extra", "star"), ("dgd", "ring"), ("dgd", "star")]
+    assert [tuple(row.varied.values()) for row in result.rows] == [
+        ("extra", "ring"), ("extra", "star"), ("dgd", "ring"), ("dgd", "star")]
     assert all(row.runs == 2 and row.outcomes == {"completed": 2} and len(row.files) == 2 for row in result.rows)
     assert len(told) == (8 if WORLD.rank == 0 else 0)
     if WORLD.rank == 0:
@@ -69,8 +70,8 @@ def test_a_sweep_runs_every_combination(folder):
 
 
 def test_a_run_that_fails_or_diverges_does_not_end_the_sweep(folder):
-    result = sweep({**SMALL, "run.steps": 3000, "solver.step_size": 50.0}, vary={"solver.name": ["relaysgd", "dgd"], "topology.name": ["ring"]},
-                   out=folder, target=("error", 1e-3))
+    result = sweep({**SMALL, "run.steps": 3000, "solver.step_size": 50.0}, out=folder, target=("error", 1e-3),
+                   vary={"solver.name": ["relaysgd", "dgd"], "topology.name": ["ring"]})
     failed, diverged = result.rows
     assert failed.outcomes == {"failed": 1} and not failed.files and math.isnan(failed.last)
     assert diverged.outcomes == {"diverged": 1} and diverged.reached == 0 and diverged.steps is None
@@ -99,7 +100,7 @@ def test_each_number_is_taken_once(size):
             return number
         groups.each(range(20), act, lambda number: False)
     taken = WORLD.allgather(mine)
-    assert sorted(sum(taken[::size][:WORLD.size // size], [])) == list(range(20))
+    assert sorted(number for numbers in taken[::size][:WORLD.size // size] for number in numbers) == list(range(20))
     assert all(taken[rank] == taken[rank - rank % size] for rank in range(WORLD.size // size * size))
     assert sorted(heard) == (list(range(20)) if WORLD.rank == 0 else [])
 
@@ -131,7 +132,8 @@ def test_cases_and_their_files():
 
 @pytest.mark.serial
 @pytest.mark.parametrize("argument, values", [
-    ("solver.step_size=0.1,0.2", ("0.1", "0.2")), ("mixing.sizes=[1, 2],[3]", ("[1, 2]", "[3]")), ("problem.data='a,b.csv'", ("'a,b.csv'",))])
+    ("solver.step_size=0.1,0.2", ("0.1", "0.2")),
+    ("mixing.sizes=[1, 2],[3]", ("[1, 2]", "[3]")), ("problem.data='a,b.csv'", ("'a,b.csv'",))])
 def test_values_of_vary(argument, values):
     assert parse_vary(argument).values == values
 
@@ -145,7 +147,7 @@ def test_malformed_commands_answer_in_one_line(tmp_path, capsys, monkeypatch):
         ([], "nothing is varied: add --vary table.key=value,value or --seeds N"),
         (["--vary", "solver.name=extr"], "--vary solver.name: unknown solver 'extr': did you mean extra?"),
         (["--vary", "solvr.name=extra"], "--vary solvr.name: unknown table 'solvr': did you mean solver?"),
-        (["--vary", "solver.stepsize=1"], "--vary solver.stepsize: unknown parameter of gradient_tracking 'stepsize': did you mean"),
+        (["--vary", "solver.stepsize=1"], "--vary solver.stepsize: unknown parameter of gradient_tracking 'stepsize'"),
         (["--vary", "solver=extra"], "--vary solver: expected table.key, such as solver.name"),
         (["--vary", "solver.name=a,,b"], "--vary 'solver.name=a,,b': expected table.key=value,value"),
         (["--vary", "problem.l2=1,x"], "--vary problem.l2: expected a finite number, got 'x'"),
@@ -188,8 +190,9 @@ def test_figures_have_a_panel_per_graph(tmp_path):
     pytest.importorskip("matplotlib")
     vary = {"solver.name": ["extra", "dgd"], "topology.name": ["ring", "star"]}
     shown = sweep(SMALL, vary=vary, seeds=2, out=str(tmp_path / "found")).figure(x=["steps", "bytes"])
-    assert [axes.get_title() for axes in shown.axes] == ["ring", "star"] * 2
-    assert [len(axes.lines) for axes in shown.axes] == [2] * 4 and [len(axes.collections) for axes in shown.axes] == [2] * 4
+    assert [axes.get_title() for axes in shown.axes] == ["ring", "star", "", ""]
+    assert [len(axes.lines) for axes in shown.axes] == [2] * 4          # all runs have the same steps and bytes
+    assert [len(axes.collections) for axes in shown.axes] == [2] * 4
     assert [text.get_text() for text in shown.legends[0].get_texts()] == ["extra", "dgd"]
 
 
@@ -203,7 +206,8 @@ def written(path: Path, errors: list[float], outcome: str) -> None:
 
 @pytest.mark.serial
 def test_a_table_by_hand(tmp_path):
-    found = cases(load(), [parse_vary("solver.name=extra,gradient_tracking,dgd")], 3, str(tmp_path))
+    settings = load(**{"topology.name": "ring"})
+    found = cases(settings, [parse_vary("solver.name=extra,gradient_tracking,dgd")], 3, str(tmp_path))
     for case, errors in zip(found, [[1, 0.1], [1, 0.5, 0.3, 0.2, 0.1], [1, 0.5, 0.05], [1, 1, 1], [1, 0.1, 1], [1, math.inf]]):
         written(case.file, errors, "diverged" if errors[-1] == math.inf else "completed")
     result = table(found, ("error", 0.1), {found[6].file: "out of order"})
@@ -257,8 +261,7 @@ def test_an_unfinished_run_continues_with_what_it_had_chosen(tmp_path):
     text = record.read(whole).config
     assert text.startswith("# chosen by the run: ") and "solver.step_size" in text.partition("\n")[0]
     half = tmp_path / "half" / "extra.h5"
-    found = cases([config.Setting(key, value, key, text=False) for key, value in settings.items()], [parse_vary("solver.name=extra")],
-                  None, str(half.parent))
+    found = cases(load("solver.step_size"), [parse_vary("solver.name=extra")], None, str(half.parent))
     half.parent.mkdir()
     interrupted_at_30(found[0])
     assert record.read(half).outcome == "interrupted"
@@ -291,13 +294,13 @@ def test_an_error_of_the_program_is_a_failure_of_its_run(tmp_path, monkeypatch):
     monkeypatch.setattr(solvers.DGD, "step", broken)
     result = sweep(SMALL, vary={"solver.name": ["dgd", "extra"]}, out=str(tmp_path / "found"))
     assert [dict(row.outcomes) for row in result.rows] == [{"failed": 1}, {"completed": 1}]
-    assert result.notes == ("ZeroDivisionError: by zero (dgd, seed 0)",)
+    assert result.notes[0] == "ZeroDivisionError: by zero (dgd, seed 0)"
 
 
 @pytest.mark.launch
 @pytest.mark.parametrize("ranks", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_killed_and_restarted_it_repeats_nothing(tmp_path, ranks):
-    """Killed in the middle: finished files are not touched again, unfinished ones are resumed, and the results are the same bits."""
+    """Finished files are not touched again, unfinished ones are resumed, and the results are the same bits."""
     long = [*FLAGS, "--set=run.steps=20000", "--set=run.every=100", "--set=run.checkpoint=0.1", "--seeds", "3"]
     command = [*(launch.mpirun_command(ranks) if ranks else []), sys.executable, "-m", "mpidec.sweep", *long]
     process = launch.start([*command, "--out", "killed"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)

@@ -76,6 +76,8 @@ def draw(panels: Sequence[Panel], columns: int, style: str, title: str = "") -> 
             below = panels[place + columns:place + columns + 1]
             _dress(axes, panel, labelled_x=not below or below[0].x != panel.x,
                    labelled_y=place % columns == 0 or panel.y != panels[place - 1].y)
+            if place < columns or panels[place - columns].title != panel.title:
+                axes.set_title(panel.title)
         for axes in grid.flat[len(panels):]:
             axes.set_visible(False)
         for quantity in dict.fromkeys(panel.y for panel in panels):
@@ -92,9 +94,14 @@ def _width(columns: int, style: str) -> float:
 
 
 def _across(names: Sequence[str], width: float, style: str) -> int:
-    """Return the number of legend entries side by side for which none is cut off."""
-    inches = max(len(name) for name in names) * (0.073 if style == "screen" else 0.055) + 0.62
-    return max(1, min(len(names), int(width / inches)))
+    """Return the largest number of legend entries side by side that fits."""
+    letter, space = (0.073, 0.62) if style == "screen" else (0.052, 0.55)           # inches; matplotlib fills column by column
+    for across in range(len(names), 1, -1):
+        rows = math.ceil(len(names) / across)
+        columns = [names[first:first + rows] for first in range(0, len(names), rows)]
+        if sum(letter * max(map(len, column)) + space for column in columns) <= width:
+            return across
+    return 1
 
 
 def _draw(axes: Any, panel: Panel, names: Sequence[str], handles: dict[str, Any], style: str) -> None:
@@ -112,6 +119,10 @@ def _draw(axes: Any, panel: Panel, names: Sequence[str], handles: dict[str, Any]
             x, low, middle, high = band(regular)
             axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
             shown = [axes.plot(x, middle, **look, markevery=_marked(x, number, count))[0]]
+            for curve in regular:                           # what longer runs do after the end of the band
+                rest = curve.x >= x[-1]
+                if rest.sum() > 1:
+                    axes.plot(*_thinned(Curve(curve.x[rest], curve.y[rest])), color=colour, linewidth=0.5 * base, alpha=0.7)
             others = [curve for curve in line.curves if curve.diverged]
         else:
             shown, others = [], list(line.curves)
@@ -124,7 +135,7 @@ def _draw(axes: Any, panel: Panel, names: Sequence[str], handles: dict[str, Any]
 
 
 def band(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], ...]:
-    """Return x and the smallest, the median and the largest value of several curves, up to the end of the shortest one.
+    """Return x and the smallest, the median and the largest value of several curves, until the first of them ends.
 
     Values between the points of a curve are interpolated, on the logarithmic scale where they are positive.
     """
@@ -169,7 +180,6 @@ def _dress(axes: Any, panel: Panel, labelled_x: bool, labelled_y: bool) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(panel.unit))
     if labelled_y:
         axes.set_ylabel(panel.y)
-    axes.set_title(panel.title)
 
 
 def _scale(group: Sequence[tuple[Any, Panel]]) -> None:

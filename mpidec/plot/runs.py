@@ -28,7 +28,8 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
     ----------
     paths : path, sequence of paths, or mapping
         Run files, finished or not.  A mapping ``{panel: {label: paths}}`` has a panel per entry, and one line per label: the median
-        of its runs, with a band from their smallest to their largest value.
+        of its runs, with a band from their smallest to their largest value, until the first of them ends; thin lines
+        continue the others.
     x : str or sequence of str
         "steps", "bytes" (sent by all agents), "seconds", "rounds", "gradients" (where recorded).  Default: steps, bytes and
         seconds; of a mapping, steps.

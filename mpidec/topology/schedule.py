@@ -5,9 +5,16 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from .drawing import MOST_PHASES, draw
 from .spectra import gap
 from .topology import Topology, fingerprint
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STEPS_DRAWN = 12      # of a schedule without a period
 
 
 class Schedule(ABC):
@@ -35,6 +42,37 @@ class Schedule(ABC):
     @abstractmethod
     def fingerprint(self) -> int:
         """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
+
+    def plot(self, style: str = "screen") -> Figure:
+        """Plot the graphs of one period, and the disagreement that is left after each step.
+
+        Without a period these are the first 12 steps; graphs beyond the seventh are not drawn.
+
+        Parameters
+        ----------
+        style : str
+            "screen" or "paper" (serif letters).
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            See `Topology.plot`.
+
+        Raises
+        ------
+        ValueError
+            There are more than 512 agents.
+
+        Examples
+        --------
+        >>> from mpidec.topology import one_peer_exponential
+        >>> len(one_peer_exponential(8).plot().axes)                  # three graphs and the disagreement
+        4
+        """
+        steps = self.period or STEPS_DRAWN
+        graphs = min(steps, MOST_PHASES)
+        more = "" if graphs == self.period else f"; the first {graphs} of {self.period or 'endless'} graphs"
+        return draw(self.name, [self.at(k) for k in range(steps)], self.spectral_gap() if self.period else None, more, style)
 
     def __eq__(self, other: object) -> bool:
         return self.fingerprint() == other.fingerprint() if isinstance(other, Schedule) else NotImplemented

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _check
+from .drawing import draw
 from .source import Block, Source
 from .spectra import gap
 
 if TYPE_CHECKING:
     import networkx
+    from matplotlib.figure import Figure
     from scipy.sparse import csr_array
 
 
@@ -148,6 +150,34 @@ class Topology:
         else:
             G.add_edges_from((j, i) for j, i, _ in edges)
         return G
+
+    def plot(self, style: str = "screen") -> Figure:
+        r"""Plot the graph and the eigenvalues of W.
+
+        Parameters
+        ----------
+        style : str
+            "screen" or "paper" (serif letters).
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A figure without a window: ``figure.savefig("ring.png")`` writes it, and a notebook displays it.  Eigenvalues are
+            drawn by size if W is symmetric, else in the complex plane; the shaded band or disc has the second largest
+            modulus.
+
+        Raises
+        ------
+        ValueError
+            There are more than 512 agents.
+
+        Examples
+        --------
+        >>> from mpidec.topology import exponential
+        >>> len(exponential(8).plot().axes)
+        2
+        """
+        return draw(self.name, [self], self.spectral_gap(), "", style)
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of name, n and W, the same on every rank and in every process."""
