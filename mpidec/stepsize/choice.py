@@ -280,8 +280,8 @@ class Search:
             if left[-1] <= PROGRESS:
                 return smaller * size
         warnings.warn(f'step_size="auto": with this codec, {name_of(self._solver)} leaves {min(left):.2g} of the first error after '
-                      f"{CODEC_STEPS} steps, whatever the step size: send more (fraction, levels), set gamma, or take another codec "
-                      "or solver", RuntimeWarning, stacklevel=5)
+                      f"{CODEC_STEPS} steps, whatever the step size: send more (fraction, levels), set gamma, or take another "
+                      "codec or solver", RuntimeWarning, stacklevel=5)
         return size
 
     def _smoothness(self) -> float:
