@@ -30,7 +30,7 @@ PROBLEMS = {
 GRAPHS = {"ring": T.ring, "grid": T.grid, "exponential": T.exponential, "one_peer": T.one_peer_exponential}
 METHODS = {
     "gt": S.GradientTracking(), "extra": S.EXTRA(), "ed": S.ExactDiffusion(),
-    "dgd": S.DGD(S.InverseSqrt(delay=100)), "dgd_1/k": S.DGD(S.Inverse(delay=100)), "dgd_constant": S.DGD(),
+    "dgd": S.DGD(S.InverseSqrt()), "dgd_1/k": S.DGD(S.Inverse()), "dgd_constant": S.DGD(),
 }
 
 

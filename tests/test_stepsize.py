@@ -232,8 +232,18 @@ def test_auto_with_other_mixers(mixing):
         np.testing.assert_array_equal(result.metrics["bytes"], counts.metrics["bytes"])      # the search is not counted
 
 
-SCHEDULED = [S.Constant(0.1), S.Inverse(0.3, delay=5), S.InverseSqrt(0.3), S.StepDecay(0.2, 0.5, every=7), S.Cosine(0.2, steps=15),
-             S.WarmUp(0.2, steps=6, then=S.Cosine(steps=10)), S.WarmUp(0.2, steps=4)]
+@pytest.mark.serial
+def test_a_codec_that_no_step_size_helps_is_said():
+    problem, _ = stepsizes.make("synthetic", 16)
+    for options in ({"codec": "qsgd", "feedback": True}, {"codec": "top_k", "fraction": 0.25}):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            mpidec.tune(problem, S.ExactDiffusion(), T.ring(16), mixing=lambda W, options=options: W.compress(**options))
+        assert any("whatever the step size" in str(one.message) for one in caught) == (options["codec"] == "top_k")
+
+
+SCHEDULED = [S.Constant(0.1), S.Inverse(0.3, delay=5), S.InverseSqrt(0.3, delay=1), S.StepDecay(0.2, 0.5, every=7),
+             S.Cosine(0.2, steps=15), S.WarmUp(0.2, steps=6, then=S.Cosine(steps=10)), S.WarmUp(0.2, steps=4)]
 FORMULAS = [lambda k: 0.1, lambda k: 0.3 / (1 + k / 5), lambda k: 0.3 / math.sqrt(1 + k), lambda k: 0.2 * 0.5 ** (k // 7),
             lambda k: 0.2 * (0.01 + 0.495 * (1 + math.cos(math.pi * min(k / 15, 1)))),
             lambda k: 0.2 * (k + 1) / 6 if k < 6 else 0.2 * (0.01 + 0.495 * (1 + math.cos(math.pi * min((k - 6) / 10, 1)))),

@@ -31,7 +31,7 @@ class DSGDCECA(Solver):
 
     Parameters
     ----------
-    step_size : float
+    step_size : float, "auto", "safe" or function of k
         :math:`\alpha`
 
     Notes

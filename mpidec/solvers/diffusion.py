@@ -67,7 +67,7 @@ class DGD(Solver):
 
     Parameters
     ----------
-    step_size : float
+    step_size : float, "auto", "safe" or function of k
         :math:`\alpha`; atc is stable up to 2 / L, awc up to (1 + lambda_min(W)) / L.
     order : {"atc", "cta", "awc"}
 
@@ -128,7 +128,7 @@ class Diffusion(DGD):
 
     Parameters
     ----------
-    step_size : float
+    step_size : float, "auto", "safe" or function of k
     order : {"atc", "cta"}
 
     Notes

@@ -30,7 +30,7 @@ class GradientTracking(Solver):
 
     Parameters
     ----------
-    step_size : float
+    step_size : float, "auto", "safe" or function of k
         :math:`\alpha`; of the order of (1 - sigma_2)^2 / L in theory, often 1/(2 L) to 1/(10 L) in practice.
     variant : {"atc", "semi-atc", "diging"}
 

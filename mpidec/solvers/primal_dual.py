@@ -25,7 +25,7 @@ class EXTRA(Solver):
 
     Parameters
     ----------
-    step_size : float
+    step_size : float, "auto", "safe" or function of k
         :math:`\alpha < (1 + \lambda_{\min}(W)) / L`.
 
     Notes
@@ -77,7 +77,7 @@ class ExactDiffusion(Solver):
 
     Parameters
     ----------
-    step_size : float
+    step_size : float, "auto", "safe" or function of k
         :math:`\alpha`; stable up to about 1 / L on any symmetric `W`.
 
     Notes
@@ -128,7 +128,7 @@ class D2(Solver):
 
     Parameters
     ----------
-    step_size : float
+    step_size : float, "auto", "safe" or function of k
         :math:`\alpha`
 
     Notes

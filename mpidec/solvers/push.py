@@ -26,7 +26,7 @@ class PushSum(Solver):
 
     Parameters
     ----------
-    step_size : float
+    step_size : float, "auto", "safe" or function of k
         :math:`\alpha`; 0 for consensus.
 
     Notes
@@ -83,7 +83,7 @@ class PushDIGing(Solver):
 
     Parameters
     ----------
-    step_size : float
+    step_size : float, "auto", "safe" or function of k
         :math:`\alpha`
 
     Notes

@@ -32,7 +32,7 @@ class RelaySGD(Solver):
 
     Parameters
     ----------
-    step_size : float
+    step_size : float, "auto", "safe" or function of k
         :math:`\alpha`
     relay : {"model", "gradient"}
         Relayed quantity: the half step, as above; or the update, with :math:`V^k = -\alpha \nabla F(X^k)` and

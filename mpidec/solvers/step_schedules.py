@@ -90,16 +90,17 @@ class Inverse(StepSchedule):
     ----------
     start : float or {"auto", "safe"}
     delay : float
-        :math:`\tau`, the step at which half of `start` is left.
+        :math:`\tau`, the step at which half of `start` is left.  With 1, :math:`\alpha_k = \alpha_0 / (k + 1)`; its first steps are
+        too large for "auto" on losses of bounded slope (logistic, Huber), which are far from their linear model then.
 
     Examples
     --------
-    >>> [Inverse(1.0)(k) for k in (0, 1, 9)]
+    >>> [Inverse(1.0, delay=1)(k) for k in (0, 1, 9)]
     [1.0, 0.5, 0.1]
     """
 
     name: ClassVar = "inverse"
-    delay: float = 1.0
+    delay: float = 100
 
     def factor(self, k: int) -> float:
         return 1 / (1 + k / self.delay)
@@ -117,12 +118,12 @@ class InverseSqrt(StepSchedule):
 
     Examples
     --------
-    >>> [InverseSqrt(1.0)(k) for k in (0, 3, 99)]
+    >>> [InverseSqrt(1.0, delay=1)(k) for k in (0, 3, 99)]
     [1.0, 0.5, 0.1]
     """
 
     name: ClassVar = "inverse_sqrt"
-    delay: float = 1.0
+    delay: float = 100
 
     def factor(self, k: int) -> float:
         return 1 / math.sqrt(1 + k / self.delay)
@@ -200,7 +201,7 @@ class WarmUp(StepSchedule):
     --------
     >>> [WarmUp(0.4, steps=4)(k) for k in (0, 1, 3, 100)]
     [0.1, 0.2, 0.4, 0.4]
-    >>> WarmUp(0.4, steps=4, then=Inverse())(5)
+    >>> WarmUp(0.4, steps=4, then=Inverse(delay=1))(5)
     0.2
     """
 
@@ -241,7 +242,7 @@ def parsed(text: str) -> StepSchedule:
     >>> parsed("step(0.1, ratio=0.5, every=100)")
     StepDecay(start=0.1, ratio=0.5, every=100)
     >>> str(parsed("inverse"))
-    'inverse(start=auto, delay=1.0)'
+    'inverse(start=auto, delay=100)'
     """
     try:
         schedule = _value(ast.parse(text.strip(), mode="eval").body)

@@ -18,12 +18,13 @@ from ..mixing.network import Network
 from ..solvers.base import name_of, with_step_size
 from ..solvers.step_schedules import WORDS, StepSchedule
 from .linear import LinearModel, linear_model
-from .race import MORE, Ranking, Stack, fastest, most_accurate, noise, stable
+from .race import MORE, Ranking, Stack, fastest, most_accurate, noise, progress, stable
 from .reference import minimizer
 from .safe import MANY, safe
 
 T = TypeVar("T")
 TOLERANCE = 1e-6
+CODEC_STEPS, PROGRESS = 512, 0.5                    # a codec is tried for so many steps, which leave this part of the error
 OCTAVES, NOTCHES = 6, 4                             # range of a race, and step sizes in a factor of 2
 TOP = 2.4                                           # largest step size of a race, in units of 1 / curvature
 
@@ -125,13 +126,23 @@ def chosen(solver: Any, size: float) -> Any:
     return with_step_size(solver, step.starting_at(size) if isinstance(step, StepSchedule) else size)
 
 
-def uncompressed(made: Any, plain: Any, d: int) -> Any:
-    """The mixer `made` without its codec, from `plain`: with the same acceleration, and the same gamma for rows of `d` entries."""
+def rebuilt(made: Any, plain: Any, d: int, codec: bool = False) -> Any:
+    """The mixer `made`, derived from `plain`; unless `codec`, the identity takes the place of its codec, with the same gamma.
+
+    The gamma is that of rows of `d` entries.
+    """
     if isinstance(made, Accelerated):
-        return uncompressed(made.W, plain, d).accelerate(made.K, made.method)
-    if isinstance(made, Compressed) and (gamma := made.gamma(d)) < 1:
-        return plain.compress("identity", feedback=False, gamma=gamma)
-    return plain
+        return rebuilt(made.W, plain, d, codec).accelerate(made.K, made.method)
+    if not isinstance(made, Compressed):
+        return plain
+    if codec:
+        return plain.compress(made.codec, feedback=made.feedback, gamma=made.gamma(d))
+    return plain.compress("identity", feedback=False, gamma=made.gamma(d)) if made.gamma(d) < 1 else plain
+
+
+def compressed(made: Any) -> bool:
+    """Whether a mixer has a codec."""
+    return isinstance(made, Compressed) or (isinstance(made, Accelerated) and compressed(made.W))
 
 
 class Search:
@@ -178,7 +189,7 @@ class Search:
             batches = None if gradient is None else lambda k: lambda X: gradient(X, k)
             self._model, gradients = linear_model(net, self._problem.grad, x, self._X0, batches, self._steps)
             self.point, gradients = x, gradients + count
-            choice = self._on_root(lambda W: self._raced(W, gradients))
+            choice = self._on_root(lambda plain: self._raced(plain, gradients))
             why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
         elif net.n > MANY:
             why = f"it takes at most {MANY} agents."
@@ -187,16 +198,16 @@ class Search:
             if wanted(self._solver) == "auto" and net.rank == 0:
                 warnings.warn(f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size', RuntimeWarning,
                               stacklevel=3)
-            size = self._on_root(lambda W: safe(self._solver, W, smoothness))
+            size = self._on_root(lambda plain: safe(self._solver, self._like(plain), smoothness))
             choice = Choice(size, "safe", np.empty(0), np.empty(0), self._steps, self._tol, smoothness, gradients, 0.0, why)
         return replace(choice, seconds=time.perf_counter() - begun)
 
     def smaller(self, choice: Choice) -> Choice:
         """At most half of a choice with which the run did not converge, checked in the linear model."""
-        def halved(W: Any) -> Choice:
+        def halved(plain: Any) -> Choice:
             size = choice.step_size / 2
             if choice.rule == "steps" and self._model is not None:
-                size = self._checked(W, self._model, size, 512)
+                size = self._checked(self._like(plain), self._model, size, 512)
             return replace(choice, step_size=size, note=f"{choice.step_size:.4g} did not converge")
         return self._on_root(halved)
 
@@ -207,21 +218,26 @@ class Search:
         if self._net.rank == 0:
             try:
                 with Network(self._net.n, comm=MPI.COMM_SELF) as alone, closing(alone.mixer(self._topology)) as plain:
-                    result = act(uncompressed(self._made, plain, self._X0.shape[1]))
+                    result = act(plain)
             except (ValueError, TypeError, RuntimeError) as caught:
                 error = caught
         self._net.agree(error)
         return cast("T", self._net._together.broadcast(result, 0, "the choice of a step size"))
 
-    def _raced(self, W: Any, gradients: int) -> Choice | None:
+    def _like(self, plain: Any, codec: bool = False) -> Any:
+        return rebuilt(self._made, plain, self._X0.shape[1], codec)
+
+    def _raced(self, plain: Any, gradients: int) -> Choice | None:
         """The choice of the race; None if no step size converges."""
-        model = self._model
+        model, W = self._model, self._like(plain)
         if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
             return None
         ranking = self._race(W, model)
         if ranking is None:
             return None
         size = self._checked(W, model, ranking.size, ranking.steps) if self._exact else ranking.size
+        if compressed(self._made) and self._exact and model.r == self._X0.shape[1]:
+            size = self._with_codec(plain, model, size)
         return Choice(size, "steps" if self._exact else "error", ranking.sizes, ranking.predicted, self._steps, self._tol,
                       model.curvature, gradients, 0.0)
 
@@ -253,6 +269,19 @@ class Search:
             if stable(stack, model, steps).all():
                 break
             size *= 2.0 ** (-1 / NOTCHES)
+        return size
+
+    def _with_codec(self, plain: Any, model: LinearModel, size: float) -> float:
+        """The largest of `size` and some smaller ones that makes progress with the codec; `size`, with a warning, if none does."""
+        left = []
+        for smaller in (1.0, 0.25, 0.0625):
+            stack = Stack(self._solver, _one, self._like(plain, codec=True), model, np.array([smaller * size]), model.start)
+            left.append(progress(stack, model, CODEC_STEPS))
+            if left[-1] <= PROGRESS:
+                return smaller * size
+        warnings.warn(f'step_size="auto": with this codec, {name_of(self._solver)} leaves {min(left):.2g} of the first error after '
+                      f"{CODEC_STEPS} steps, whatever the step size: send more (fraction, levels), set gamma, or take another "
+                      "codec or solver", RuntimeWarning, stacklevel=5)
         return size
 
     def _smoothness(self) -> float:

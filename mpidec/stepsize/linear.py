@@ -128,14 +128,14 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         for j in range(r):
             direction = np.eye(1, d, j)[0] if V is None else V[:, j]
             column = (gradient(at + h * direction) - base) / h
-            H[:, :, j] = column if V is None else column @ V
+            H[:, :, j] = column if V is None else _project(column, V)
         return (H + H.transpose(0, 2, 1)) / 2
 
     H, count = curvatures(grad, G), count + r
     away, g = X0 - at, G - net.mean(G)
     distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
     if V is not None:
-        g, away = g @ V, away @ V
+        g, away = _project(g, V), _project(away, V)
     Hs, gs = H[None], g[None]
     if batches is not None:
         draws = int(np.clip(steps // (4 * (r + 1)), 4, min(DRAWS, max(4, ENTRIES * 8 // (net.n * r * r)))))
@@ -143,7 +143,7 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         for k in range(draws):
             gradient = batches(k)
             base = gradient(at)
-            drawn.append((curvatures(gradient, base), base if V is None else base @ V))
+            drawn.append((curvatures(gradient, base), base if V is None else _project(base, V)))
         Hs, gs = np.stack([part[0] for part in drawn]), np.stack([part[1] for part in drawn])
         gs = gs - gs.mean(axis=0) + g
         count += draws * (r + 1)
@@ -154,6 +154,11 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
     mean = Hs.mean(axis=(0, 1))
     curvature = float(np.linalg.eigvalsh(mean)[-1]) if np.isfinite(mean).all() else np.nan
     return LinearModel(Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance), count
+
+
+def _project(rows: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """`rows @ V`, one row after the other: the same bits for any number of local agents."""
+    return np.asarray((rows[:, None, :] @ V)[:, 0])
 
 
 def _on_root(net: Any, rows: np.ndarray, act: Callable[[np.ndarray], Any], otherwise: Any) -> Any:

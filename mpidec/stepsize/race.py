@@ -13,7 +13,7 @@ from .linear import LinearModel
 MORE = 1.05                                         # the race is run with 5 % larger step sizes than those returned
 SHORTEST, ENOUGH, LONGEST = 32, 512, 2048           # steps
 HORIZON = 4096                                      # steps after which the error of methods with bias is extrapolated
-TRANSIENT = 1e4                                     # largest error on the way, in units of that at the start
+TRANSIENT = 1e6                                     # largest error on the way, in units of that at the start
 
 
 class Stack:
@@ -196,3 +196,11 @@ def stable(stack: Stack, model: LinearModel, steps: int) -> np.ndarray:
     stack.run(steps)
     last = _errors(stack, model)[1]
     return np.asarray((last <= middle) | (last <= 10 * first))
+
+
+def progress(stack: Stack, model: LinearModel, steps: int) -> float:
+    """The error after `steps` steps of the only step size in the stack, in units of that at the start."""
+    first = float(_errors(stack, model)[0][0])
+    stack.run(steps)
+    last = float(_errors(stack, model)[0][0])
+    return last / first if np.isfinite(last) and first > 0 else np.inf
