@@ -66,6 +66,13 @@ def test_solve_counts_the_agents_of_all_ranks():
         expected = mpidec.solve(problem, mpidec.solvers.DGD(0.01), mpidec.topology.ring(n), steps=3, net=net)
     for graph in ("ring", mpidec.topology.ring, lambda n: mpidec.topology.ring(n)):
         assert np.array_equal(mpidec.solve(problem, mpidec.solvers.DGD(0.01), graph, steps=3).X, expected.X)
+    one = mpidec.problems.LeastSquares(A[None], Y[None])
+    assert mpidec.solve(one, "consensus", "ring", steps=1).X.shape == (1, 4)
+    if MPI.COMM_WORLD.size > 1:                                 # each rank may hold all agents, or some
+        with pytest.raises(ValueError, match=r"the problem has \d+ agents, but this rank hosts 2 .*load_problem\(..., net=net\)"):
+            mpidec.solve(load_problem((A, Y), n), mpidec.solvers.DGD(0.01), "ring", steps=3)
+        with pytest.raises(ValueError, match="the number of agents is unknown"):
+            mpidec.solve(mpidec.problems.LeastSquares(A[None].repeat(2, 0), Y[None].repeat(2, 0)), "consensus", "ring", steps=3)
 
 
 # -- in one process --------------------------------------------------------------------------------------------------------
