@@ -48,7 +48,8 @@ def on_root(comm: Any, act: Callable[..., T], *args: Any) -> T:
     result, refusal = comm.bcast(outcome)
     if refusal is not None:
         raise InputError(refusal)
-    return result
+    value: T = result
+    return value
 
 
 def agreed(net: Any, act: Callable[..., T], *args: Any) -> T:
@@ -83,6 +84,7 @@ class Assembly:
     samples: int
     d: int
     note: str = ""
+    classes: tuple[str, ...] = ()
 
     def mixing(self, W: Any) -> Any:
         """Return the mixer of the experiment: `W`, compressed and accelerated according to the table ``[mixing]``.
@@ -145,9 +147,9 @@ def build(experiment: Experiment, net: Any) -> Assembly:
         made = _prepared(experiment, net.n)
         _oracle(made.whole, experiment)                       # checked here, so that errors name global agents
         whole.append(made)
-        return made.x_star, made.note, made.partition or None, made.samples
+        return made.x_star, made.note, made.partition or None, made.samples, made.classes
 
-    x_star, note, partition, samples = on_root(net.comm, load)
+    x_star, note, partition, samples, classes = on_root(net.comm, load)
     make = agreed(net, catalogue.problems().find, experiment.problem.name)
     try:
         problem = scattered(whole.pop() if whole else None, make, net)
@@ -164,7 +166,7 @@ def build(experiment: Experiment, net: Any) -> Assembly:
     x0 = None
     if solver.uses == "nothing":
         x0 = np.stack([np.random.default_rng([experiment.run.seed, agent]).standard_normal(problem.d) for agent in range(net.n)])
-    return Assembly(experiment, oracle, solver, topology, x0, x_star, samples, problem.d, note)
+    return Assembly(experiment, oracle, solver, topology, x0, x_star, samples, problem.d, note, classes)
 
 
 def _topology(experiment: Experiment) -> Any:

@@ -87,7 +87,8 @@ class Table(Mapping[str, Any]):
     """Components of one kind by name: those of the package, of entry points, and of the user's files and modules.
 
     Iteration yields the names of the package and of entry points; plug-ins by ``FILE.py:NAME`` or ``MODULE:NAME`` are
-    imported when they are looked up.
+    imported when they are looked up, on every rank that does so: what a file should only do as a program belongs behind
+    ``if __name__ == "__main__"``.
 
     Parameters
     ----------
@@ -118,7 +119,9 @@ class Table(Mapping[str, Any]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (name in self.own or is_plugin(name) or name in self._entry_points())
+        if not isinstance(name, str) or ("." in name and not is_plugin(name)):              # a file of data, for one
+            return False
+        return name in self.own or is_plugin(name) or name in self._entry_points()
 
     def __getitem__(self, name: str) -> Any:
         """Return the component with this name.

@@ -18,7 +18,7 @@ ORDER = "the order is mpidec.solve(problem, solver, topology, steps=...)"
 
 
 def agents(problem: Any, topology: Any, x0: Any = None) -> int:
-    """Return the number of agents n that the arguments of `solve` stand for; if only the problem says it, the local number m.
+    """Return the number of agents n that the arguments of `solve` stand for; if the problem knows only its local ones, m.
 
     Parameters
     ----------
@@ -43,9 +43,10 @@ def agents(problem: Any, topology: Any, x0: Any = None) -> int:
         return int(shape[0])
     graph(topology, 1, check=True)
     oracle(problem)
-    m = getattr(getattr(problem, "problem", problem), "m", None)
-    if isinstance(m, numbers.Integral):
-        return int(m)
+    inner = getattr(problem, "problem", problem)
+    for name in ("n", "m"):
+        if isinstance(getattr(inner, name, None), numbers.Integral):
+            return int(getattr(inner, name))
     if np.ndim(x0) == 2:
         return len(x0)
     raise ValueError("the number of agents is unknown: give a topology with it, such as mpidec.topology.ring(16), or x0 of shape "

@@ -316,6 +316,7 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
         "problem": f"{short(problem.name)}{report.options(_penalties(problem))}",
         "data": f"{short(problem.data)}, {made.samples} samples x {made.d} unknowns, partition {problem.partition}"
                 if problem.data else f"none, {made.d} unknowns",
+        **({"classes": ", ".join(f"{word} = {number}" for number, word in _classes(made))} if made.classes else {}),
         "agents": f"{n} on {ranks} rank{'s' * (ranks > 1)}",
         "topology": f"{short(made.experiment.topology.name)}{report.options(made.experiment.topology.options)}"
                     + (f", spectral gap {gap:.4g}" if gap is not None else ""),
@@ -334,6 +335,12 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
     if made.note:
         rows["note"] = made.note
     return report.table({name.replace("_", " "): value for name, value in rows.items()})
+
+
+def _classes(made: assemble.Assembly) -> list[tuple[int, str]]:
+    """The numbers that stand for the names of the classes."""
+    return [(2 * c - 1 if len(made.classes) == 2 and made.experiment.problem.name == "logistic" else c, word)
+            for c, word in enumerate(made.classes)]
 
 
 def _penalties(problem: config.Problem) -> dict[str, Any]:

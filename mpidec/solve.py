@@ -454,8 +454,13 @@ def _network(problem: Any, topology: Any, x0: Any) -> Network:
             except (ValueError, TypeError) as caught:
                 error = caught
             ranks.agree(error)
-            counted = getattr(getattr(problem, "problem", problem), "m", None) is not None
-            n = int(ranks.comm.allreduce(n)) if counted else n
+            inner = getattr(problem, "problem", problem)
+            if ranks.size > 1 and hasattr(inner, "m") and not hasattr(inner, "n"):
+                counts = ranks.comm.allgather(inner.m)
+                if set(counts) != {1}:                      # each rank may hold some agents, or all of them
+                    raise ValueError(f"the number of agents is unknown: the problems of the ranks have {counts} agents; pass a "
+                                     "topology with n, such as mpidec.topology.ring(n), or net=, a Network")
+                n = len(counts)
     else:
         n = resolve.agents(problem, topology, x0)
     return Network(n)
@@ -507,7 +512,8 @@ def _rows(x0: Any, problem: Any, net: Network) -> np.ndarray:
         raise ValueError("neither problem nor x0 is given: without a problem, pass x0 of shape (n, d)")
     if problem is not None and problem.m != net.m:
         raise ValueError(f"rank {net.rank}: the problem has {problem.m} agents, but this rank hosts {net.m} (agents "
-                         f"{net.lo}:{net.hi} of {net.n}): pass the data of the local agents, A[net.lo:net.hi]")
+                         f"{net.lo}:{net.hi} of {net.n}): pass the data of the local agents, A[net.lo:net.hi], or "
+                         "load_problem(..., net=net)")
     d = np.shape(x0)[-1] if problem is None and np.ndim(x0) else getattr(problem, "d", 1)
     if x0 is None:
         return np.zeros((net.m, d))

@@ -12,7 +12,13 @@ UNIONS, LISTS = (Union, types.UnionType), (tuple, list, Sequence)
 
 
 def converted(value: Any, hint: Any) -> Any:
-    """Return `value` converted without loss to the type `hint`; TypeError or ValueError if that is impossible."""
+    """Return `value` converted without loss to the type `hint`; TypeError or ValueError if that is impossible.
+
+    Examples
+    --------
+    >>> converted(3, float), converted("none", int | None), converted([1, 2], tuple[int, ...])
+    (3.0, None, (1, 2))
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in UNIONS:
         if value == "none" and type(None) in arguments and str not in arguments:
@@ -47,7 +53,13 @@ def _checked(value: Any, good: bool) -> Any:
 
 
 def settable(hint: Any) -> bool:
-    """Return whether values of the type `hint` can be written in TOML."""
+    """Return whether values of the type `hint` can be written in TOML.
+
+    Examples
+    --------
+    >>> settable(float | None), settable(dict)
+    (True, False)
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in UNIONS:
         return all(settable(choice) for choice in arguments
@@ -58,13 +70,25 @@ def settable(hint: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Return the representation of a value for a message, at most 60 characters long."""
+    """Return the representation of a value for a message, at most 60 characters long.
+
+    Examples
+    --------
+    >>> shown("atc")
+    "'atc'"
+    """
     result = repr(value)
     return result if len(result) <= 60 else result[:57] + "..."
 
 
 def text(value: Any) -> str:
-    """Return the value as TOML text."""
+    """Return the value as TOML text.
+
+    Examples
+    --------
+    >>> text([1, 2.5]), text(True), text("atc")
+    ('[1, 2.5]', 'true', '"atc"')
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):

@@ -154,7 +154,7 @@ def data_files(draw: random.Random) -> Case:
         lambda: ("x.csv", csv.replace("1.0", "one", 1).encode()), lambda: ("x.csv", csv.replace("1.0", str(value), 1).encode()),
         lambda: ("x.csv", b"1\n2\n3\n4\n5\n6\n7\n"), lambda: ("x.csv", csv.encode("utf-16")),
         lambda: ("x.csv", csv.replace("1.0", "", 1).encode()), lambda: ("x.csv", b"1,2\n3,4\n"),
-        lambda: ("x.svm", svm.replace("1:", "0:", 1).encode()), lambda: ("x.svm", svm.replace(" 3:", " 1:", 1).encode()),
+        lambda: ("x.svm", svm.replace("1:", "-1:", 1).encode()), lambda: ("x.svm", svm.replace(" 3:", " 1:", 1).encode()),
         lambda: ("x.svm", svm.replace("1:", "1;", 1).encode()), lambda: ("x.svm", svm.replace(":", ":x", 1).encode()),
         lambda: ("x.svm", b"+1 999999999999:1\n" * 8), lambda: ("x.svm", svm[3:].encode()), lambda: ("x.svm", b"\n\n"),
         lambda: ("x.parquet", csv.encode()), lambda: ("x", csv.encode()),

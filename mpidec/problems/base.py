@@ -75,6 +75,21 @@ class LinearModel:
     -----
     All arithmetic is batched over the leading axis, one agent after the other, so an agent's results are
     bit-identical whichever other agents the process holds. Nothing is communicated.
+
+    Examples
+    --------
+    A loss of your own, :math:`\sqrt{1 + r^2}`; ``load_problem("mine.csv", n=16, problem=Absolute)`` fills it with data:
+
+    >>> class Absolute(LinearModel):
+    ...     bound = 1.0
+    ...     def _loss(self, T, Y):
+    ...         return np.sqrt(1 + (T - Y)[..., 0] ** 2)
+    ...     def _slope(self, T, Y):
+    ...         return (T - Y) / np.sqrt(1 + (T - Y) ** 2)
+    ...     def _curvature(self, T, Y):
+    ...         return ((1 + (T - Y) ** 2) ** -1.5)[:, :, None]
+    >>> Absolute(np.ones((1, 3, 1)), [[0.0, 1.0, 2.0]]).solution().round(12)
+    array([1.])
     """
 
     bound: ClassVar[float]

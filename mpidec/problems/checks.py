@@ -15,7 +15,13 @@ Array = NDArray[np.float64]
 
 
 def number(value: Any, name: str, *, positive: bool = False) -> float:
-    """Return `value` as a finite float >= 0 (> 0 if `positive`)."""
+    """Return `value` as a finite float >= 0 (> 0 if `positive`).
+
+    Examples
+    --------
+    >>> number(2, "l2")
+    2.0
+    """
     bound = "> 0" if positive else ">= 0"
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} = {value!r} is a {type(value).__name__}, expected a number {bound}")
@@ -25,7 +31,13 @@ def number(value: Any, name: str, *, positive: bool = False) -> float:
 
 
 def integer(value: Any, name: str, *, least: int = 1) -> int:
-    """Return `value` as an int >= `least`."""
+    """Return `value` as an int >= `least`.
+
+    Examples
+    --------
+    >>> integer(2, "agents")
+    2
+    """
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
@@ -38,7 +50,13 @@ def integer(value: Any, name: str, *, least: int = 1) -> int:
 
 
 def choice(name: Any, names: Iterable[str], what: str) -> str:
-    """Return `name` if it is one of `names`; otherwise the error suggests the closest matches."""
+    """Return `name` if it is one of `names`; otherwise the error suggests the closest matches.
+
+    Examples
+    --------
+    >>> choice("iid", ("iid", "sorted"), "partition")
+    'iid'
+    """
     names = list(names)
     if name in names:
         return str(name)

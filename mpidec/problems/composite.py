@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 ACCEPTED = 1e-10
-ROUNDS, FEWEST, MOST = 80, 10, 150                       # rounds of proximal gradient steps, growing, between two attempts on a face
+ROUNDS, FEWEST, MOST = 80, 10, 150                       # rounds of proximal gradient steps, more and more between two attempts
 
 
 def minimize(
@@ -49,6 +49,16 @@ def minimize(
     ------
     ValueError
         If no minimizer is found to a relative accuracy of 1e-10.
+
+    Examples
+    --------
+    The l1 norm moves the minimizer of :math:`\|x - (1, 3)\|^2 / 2` by 2 towards zero:
+
+    >>> from mpidec.problems import l1
+    >>> c = np.array([1.0, 3.0])
+    >>> minimize(lambda x: float((x - c) @ (x - c) / 2), lambda x: x - c, lambda x: np.eye(2), lambda x: 1.0, np.zeros(2), 1.0,
+    ...          l1(2.0), 1.0).round(12)
+    array([0., 1.])
     """
     t = 1 / smoothness if smoothness > 0 else 1.0
 

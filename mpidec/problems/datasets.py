@@ -127,7 +127,7 @@ def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None =
 
     Parameters
     ----------
-    A : (N, d) array_like
+    A : (N, d) array_like or scipy.sparse matrix
         One sample per row.
     y : (N,) array_like
         Targets or labels.
@@ -148,7 +148,7 @@ def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None =
     >>> data.y, data.classes, data.kind
     (array([0., 1., 0.]), ('ill', 'well'), 'classification')
     """
-    A = checks.real(A, "A")
+    A = checks.real(A.toarray() if hasattr(A, "toarray") else A, "A")                     # a sparse matrix
     if A.ndim == 3:
         raise ValueError(f"A has shape {A.shape}, expected (N, d): samples that are split over the agents already go straight "
                          "into a problem: problems.LeastSquares(A, b)")

@@ -43,6 +43,16 @@ def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, boo
     ------
     ValueError
         If the file is missing, empty or malformed; the message names the file and the line or row.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "mine.csv")
+    ...     _ = path.write_text("u,kind,v\\n1,ill,3\\n2,well,4\\n")
+    ...     read(path, label="kind")
+    (array([[1., 3.],
+           [2., 4.]]), array(['ill', 'well'], dtype='<U4'), False)
     """
     readers: dict[str, Callable[[Path, str | int | None], tuple[Array, Labels, bool]]] = {
         ".npz": _npz, ".csv": _csv, ".svm": _libsvm, ".libsvm": _libsvm, ".txt": _libsvm}

@@ -119,7 +119,7 @@ def load_problem(data: Any = None, n: int | None = None, problem: str | Callable
     Returns
     -------
     Problem
-        `x_star` is None, after a warning, if there is no finite minimizer.
+        With the number of all agents as `n`. `x_star` is None, after a warning, if there is no finite minimizer.
 
     Raises
     ------
@@ -333,9 +333,9 @@ def local(prepared: Prepared, lo: int, hi: int) -> Any:
     if not 0 <= lo <= hi <= n:
         raise ValueError(f"agents {lo}..{hi} of {n}, expected 0 <= lo <= hi <= n = {n}")
     if prepared.arrays is None:
-        return _with_solution(registry.of_agents(prepared.make, range(lo, hi), n, **prepared.options), prepared.x_star)
+        return _of_n(registry.of_agents(prepared.make, range(lo, hi), n, **prepared.options), n, prepared.x_star)
     A, y, mask = (None if array is None else array[lo:hi] for array in prepared.arrays)
-    return _with_solution(registry.make_problem(prepared.make, A, y, mask, **prepared.options), prepared.x_star)
+    return _of_n(registry.make_problem(prepared.make, A, y, mask, **prepared.options), n, prepared.x_star)
 
 
 def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, net: Any) -> Any:
@@ -370,10 +370,12 @@ def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, 
     except (ValueError, TypeError) as caught:
         error = caught
     net.agree(error)
-    return _with_solution(problem, x_star)
+    return _of_n(problem, net.n, x_star)
 
 
-def _with_solution(problem: Any, x_star: NDArray[np.float64] | None) -> Any:
+def _of_n(problem: Any, n: int, x_star: NDArray[np.float64] | None) -> Any:
+    """Return `problem` with the number n of all agents and the solution as attributes."""
+    problem.n = n
     if x_star is not None and getattr(problem, "x_star", None) is None:
         problem.x_star = x_star
     return problem

@@ -37,6 +37,11 @@ def minimize(
     ------
     ValueError
         If there is no finite minimizer (separable labels without regularization).
+
+    Examples
+    --------
+    >>> minimize(lambda x: float(x @ x / 2 - x.sum()), lambda x: x - 1, lambda x: np.eye(2), lambda x: 1.0, np.zeros(2)).round(12)
+    array([1., 1.])
     """
     import scipy.optimize  # imported on use: it takes 0.3 s
 
