@@ -15,6 +15,7 @@ from .metrics import GROWING
 OBJECTIVE, SIZE, GROWTH = 1e6, 1e3, 10.0            # factors of an explosion
 _COLUMNS = 30.0                                     # ratio of column norms that slows a run down
 _STILL = 1e-9                                       # relative change over half of a run that has come to rest
+_SLOW = 1000                                        # factor of the steps taken that are missing when a run has come to rest
 _LARGE = 500                                        # agents up to which the spectral gap is computed for a message
 
 
@@ -99,14 +100,15 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
         return f"the gradients are random, and {name} has stopped falling: use a smaller step size{size} or larger batches"
     if len(values) > 2 and change <= _STILL * abs(last) and name == "objective":
         return "it has come to rest: the target may lie below the minimum"
+    at_rest = (f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "
+               "the step size: use an exact method, such as gradient_tracking, or a smaller step size")
     if len(values) > 2 and change <= _STILL * last:
-        return (f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "
-                "the step size: use an exact method, such as gradient_tracking, or a smaller step size")
+        return at_rest
     if columns is not None:
         ratio, largest, smallest = columns
         if ratio > _COLUMNS:
             return (f"the columns of the data differ in size by a factor of {ratio:.2g} (column {largest} the largest, column "
-                    f"{smallest} the smallest): standardize them (problem.standardize=true)")
+                    f"{smallest} the smallest, counted from 0): standardize them (problem.standardize=true)")
     disagreement = metrics["consensus"][-1]
     if "error" in metrics and metrics["error_rms"][-1] > 3 * metrics["error"][-1] and topology.period == 1 and net.n <= _LARGE:
         return (f"the agents still disagree (consensus {disagreement:.3g}; {topology.name} has a spectral gap of "
@@ -114,8 +116,9 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
     if values[middle] > last > limit > 0:
         rate = math.log(values[middle] / last) / float(steps[-1] - steps[middle])
         more = math.log(last / limit) / rate
-        if more < 1e9:
-            return f"it still falls, and needs about {_rounded(more)} more steps at this rate: take more steps, or larger ones"
+        if more > _SLOW * steps[-1]:
+            return at_rest
+        return f"it still falls, and needs about {_rounded(more)} more steps at this rate: take more steps, or larger ones"
     return f"{name} falls slowly: use a larger step size, or a graph with more edges"
 
 
