@@ -15,7 +15,8 @@ from .metrics import GROWING
 OBJECTIVE, SIZE, GROWTH = 1e6, 1e3, 10.0            # factors of an explosion
 _COLUMNS = 30.0                                     # ratio of column norms that slows a run down
 _STILL = 1e-9                                       # relative change over half of a run that has come to rest
-_LARGE = 1500                                       # agents up to which the spectral gap is computed for a message
+_SLOW = 1000                                        # factor of the steps taken that are missing when a run has come to rest
+_LARGE = 500                                        # agents up to which the spectral gap is computed for a message
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Target:
     def reached(self, metrics: Mapping[str, float]) -> bool:
         """Whether all limits are reached."""
         return all(metrics[name] >= limit if name in GROWING else metrics[name] <= limit for name, limit in self.limits.items())
+
+    @property
+    def is_quality(self) -> bool:
+        """Whether a limit is on something else than a budget."""
+        return any(name not in GROWING for name in self.limits)
 
     def missed(self, metrics: Mapping[str, float]) -> tuple[str, float] | None:
         """The first metric that is still above its limit, with the limit; None if there is none (budgets do not count)."""
@@ -92,14 +98,17 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
         return f"the objective grew from {objective[0]:.3g} to {objective[-1]:.3g}: use a step size smaller{size}"
     if stochastic and len(values) > 2 and last > 0.5 * values[middle]:
         return f"the gradients are random, and {name} has stopped falling: use a smaller step size{size} or larger batches"
+    if len(values) > 2 and change <= _STILL * abs(last) and name == "objective":
+        return "it has come to rest: the target may lie below the minimum"
+    at_rest = (f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "
+               "the step size: use an exact method, such as gradient_tracking, or a smaller step size")
     if len(values) > 2 and change <= _STILL * last:
-        return (f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "
-                "the step size: use an exact method, such as gradient_tracking, or a smaller step size")
+        return at_rest
     if columns is not None:
         ratio, largest, smallest = columns
         if ratio > _COLUMNS:
             return (f"the columns of the data differ in size by a factor of {ratio:.2g} (column {largest} the largest, column "
-                    f"{smallest} the smallest): standardize them (problem.standardize=true)")
+                    f"{smallest} the smallest, counted from 0): standardize them (problem.standardize=true)")
     disagreement = metrics["consensus"][-1]
     if "error" in metrics and metrics["error_rms"][-1] > 3 * metrics["error"][-1] and topology.period == 1 and net.n <= _LARGE:
         return (f"the agents still disagree (consensus {disagreement:.3g}; {topology.name} has a spectral gap of "
@@ -107,15 +116,16 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
     if values[middle] > last > limit > 0:
         rate = math.log(values[middle] / last) / float(steps[-1] - steps[middle])
         more = math.log(last / limit) / rate
-        if more < 1e9:
-            return f"it still falls, and needs about {_rounded(more)} more steps at this rate: take more steps, or larger ones"
+        if more > _SLOW * steps[-1]:
+            return at_rest
+        return f"it still falls, and needs about {_rounded(more)} more steps at this rate: take more steps, or larger ones"
     return f"{name} falls slowly: use a larger step size, or a graph with more edges"
 
 
 def spread(net: Any, problem: Any) -> tuple[float, int, int] | None:
     """Ratio of the largest to the smallest norm of the data's columns, and the two columns; None without data; collective."""
     A = getattr(problem, "A", None)
-    if not (isinstance(A, np.ndarray) and A.ndim == 3):
+    if not (hasattr(problem, "features") and isinstance(A, np.ndarray) and A.ndim == 3):
         return None
     norms = np.sqrt(net.sum((A * A).sum(axis=1)))
     used = np.flatnonzero(norms > 0)

@@ -342,6 +342,8 @@ class _Run:
     def _ending(self, s: Any, k: int, stopped: bool) -> tuple[Outcome, str, int | None]:
         """The outcome of a run that has ended by itself, the reason, and the agent concerned."""
         metrics = self.records[-1]
+        if stopped and isinstance(self.target, Target) and self.target.is_quality:
+            return Outcome.STOPPED, "", None
         name = not_finite(metrics, last=True) if k else ""
         if name or (reason := exploded(self.records, self.sizes)):
             agent = self.measure.culprit(s.X)
