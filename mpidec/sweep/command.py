@@ -132,8 +132,8 @@ def run(command: Command, wanted: Plan, comm: MPI.Intracomm) -> int:
     """Run a sweep on all ranks of `comm`, write its table and its figure, and return the exit status."""
     shown = comm.rank == 0 and not command.quiet
     if shown:
-        kept, groups = len(wanted.cases) - len(wanted.open()), comm.size // wanted.ranks_per_run
-        print(f"{len(wanted.cases)} runs, {kept} of them finished before; {groups} at a time; folder {command.folder}", flush=True)
+        count, kept, groups = len(wanted.cases), len(wanted.cases) - len(wanted.open()), comm.size // wanted.ranks_per_run
+        print(f"{count} run{'s' * (count > 1)}, {kept} of them finished before; {groups} at a time; folder {command.folder}", flush=True)
     table, failures = conduct(wanted, comm, (lambda line: print(line, flush=True)) if shown else None)
     on_root(comm, _write, command, wanted, table, failures)
     return 1 if failures else 0
