@@ -8,10 +8,21 @@ import pytest
 
 from mpidec import __main__ as console
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 pytestmark = pytest.mark.serial
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ["--problem=least_squares", "--data=synthetic_least_squares", "--set=problem.p=4", "--set=problem.d=3", "--steps=5",
          "--quiet"]
+
+
+def test_the_installed_command_is_this_one():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    module, _, name = settings["project"]["scripts"]["mpidec"].partition(":")
+    assert module == console.__name__ and getattr(console, name) is console.main
 
 
 def test_help_lists_the_commands(capsys):

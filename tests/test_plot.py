@@ -76,6 +76,14 @@ def test_the_objective_is_the_distance_to_its_minimum(tmp_path):
     assert axes.get_yscale() == "log"
 
 
+def test_a_legend_of_many_lines_fits_into_the_figure(tmp_path):
+    paths = [make(tmp_path / f"{k}.h5", step_size=k / 7) for k in range(8)]
+    for shown in (figure(paths), figure(paths, x="steps", y="error", style="paper")):
+        shown.draw_without_rendering()
+        box = shown.legends[0].get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= shown.bbox.width
+
+
 def test_a_notebook_shows_it(tmp_path):
     formatter = pytest.importorskip("IPython.core.formatters").PNGFormatter()
     assert formatter(figure(make(tmp_path / "a.h5")))[:4] == b"\x89PNG"

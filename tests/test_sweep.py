@@ -186,6 +186,16 @@ def test_the_command_writes_tables_and_a_figure(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.serial
+def test_an_experiment_file_and_flags_describe_the_same_sweep(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("experiment.toml").write_text('[problem]\nname = "least_squares"\ndata = "synthetic_least_squares"\np = 4\nd = 3\n'
+                                       "[solver]\nstep_size = 0.01\n[run]\nagents = 4\nsteps = 40\nevery = 10\n")
+    assert main(["experiment.toml", "--vary", "solver.name=extra,dgd", "--quiet"]) == 0
+    assert main([*FLAGS, "--vary", "solver.name=extra,dgd"]) == 0
+    assert "2 runs, 2 of them finished before" in capsys.readouterr().out
+
+
+@pytest.mark.serial
 def test_figures_have_a_panel_per_graph(tmp_path):
     pytest.importorskip("matplotlib")
     vary = {"solver.name": ["extra", "dgd"], "topology.name": ["ring", "star"]}

@@ -97,9 +97,8 @@ def _across(names: Sequence[str], width: float, style: str) -> int:
     """Return the largest number of legend entries side by side that fits."""
     letter, space = (0.073, 0.62) if style == "screen" else (0.052, 0.55)           # inches; matplotlib fills column by column
     for across in range(len(names), 1, -1):
-        rows = math.ceil(len(names) / across)
-        columns = [names[first:first + rows] for first in range(0, len(names), rows)]
-        if sum(letter * max(map(len, column)) + space for column in columns) <= width:
+        columns = np.array_split([len(name) for name in names], across)
+        if sum(letter * column.max() + space for column in columns) <= width:
             return across
     return 1
 

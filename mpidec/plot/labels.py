@@ -22,10 +22,20 @@ MISSING = "default"
 def settings(run: Run) -> dict[str, Any]:
     """Return the settings of a run, ``{"solver.name": "extra", ...}``; empty if its file holds no experiment."""
     try:
-        tables = tomllib.loads(run.config)
+        return flat(run.config)
     except tomllib.TOMLDecodeError:
         return {}
-    return {f"{table}.{key}": value for table, content in tables.items() if isinstance(content, dict)
+
+
+def flat(text: str) -> dict[str, Any]:
+    """Return the settings of TOML text as ``{"table.key": value}``.
+
+    Examples
+    --------
+    >>> flat('[solver]\\nname = "extra"')
+    {'solver.name': 'extra'}
+    """
+    return {f"{table}.{key}": value for table, content in tomllib.loads(text).items() if isinstance(content, dict)
             for key, value in content.items()}
 
 
@@ -68,7 +78,13 @@ def telling(given: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def worded(key: str, value: Any) -> str:
-    """Return a setting in words: the name of a solver, ``16 agents``, ``step size 0.1``."""
+    """Return a setting in words.
+
+    Examples
+    --------
+    >>> worded("solver.name", "gradient_tracking"), worded("run.agents", 16), worded("problem.l2", 0.1)
+    ('gradient tracking', '16 agents', 'l2 0.1')
+    """
     table, _, name = key.partition(".")
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     if key == "run.agents":

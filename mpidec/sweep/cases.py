@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +12,7 @@ from typing import Any, NamedTuple
 
 from .. import config, values
 from ..config import ConfigError, Experiment, Setting
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from ..plot.labels import MISSING, worded
 
 OWN = {"run.out": "--out", "run.progress": "--quiet"}                   # settings that belong to the sweep itself
 DEFAULTS = [Setting("run.trajectory", False, "default of sweeps", text=False, level=-1),
@@ -108,23 +103,8 @@ def cases(settings: Sequence[Setting], variations: Sequence[Variation], seeds: i
 
 
 def shown(key: str, value: Any) -> str:
-    """Return a varied setting for a message, a table or a label.
-
-    Examples
-    --------
-    >>> shown("solver.name", "gradient_tracking"), shown("problem.l2", 0.1)
-    ('gradient tracking', 'l2 0.1')
-    """
-    table, _, name = key.partition(".")
-    if name in ("name", "data", "codec", "partition"):
-        return str(value).replace("_", " ") if value is not None else f"{table} {name} default"
-    text = "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-    return f"{text} agents" if key == "run.agents" else f"{name.replace('_', ' ')} {text}"
-
-
-def flat(text: str) -> dict[str, Any]:
-    """Return the settings of TOML text as ``{"table.key": value}``."""
-    return {f"{table}.{key}": value for table, content in tomllib.loads(text).items() for key, value in content.items()}
+    """Return a varied setting for a message, a table or a label; None stands for a default."""
+    return worded(key, MISSING if value is None else value)
 
 
 def _check(settings: Iterable[Setting], variations: Sequence[Variation], seeds: int | None) -> None:

@@ -37,6 +37,10 @@ measured while they share the machine.  --ranks-per-run R gives each run R ranks
 
 exit status: 0 all runs have ended (also diverged ones); 1 some run failed; 2 error in the input; 130 interrupted."""
 
+# Where a sweep differs from a run.
+HELP = {"agents": f"number of agents (default: {config.AGENTS_ALONE}, on any number of ranks)",
+        "seed": "first seed (default: 0)"}
+
 
 class Command(NamedTuple):
     """Parsed command line: a sweep, or a text to print."""
@@ -71,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--style", choices=list(STYLES), default="screen", help="style of the figure, see mpidec.plot")
     for flag, (_, metavar, text) in FLAGS.items():
         if flag != "out":
-            result.add_argument(f"--{flag}", metavar=metavar, help=text)
+            result.add_argument(f"--{flag}", metavar=metavar, help=HELP.get(flag, text))
     result.add_argument("--set", metavar="table.key=value", action="append", default=[], help="set any key of an experiment file")
     result.add_argument("--quiet", action="store_true", help="print the table only, no line per run")
     result.add_argument("-h", "--help", action="store_true", help="print this help")
@@ -132,8 +136,9 @@ def run(command: Command, wanted: Plan, comm: MPI.Intracomm) -> int:
     """Run a sweep on all ranks of `comm`, write its table and its figure, and return the exit status."""
     shown = comm.rank == 0 and not command.quiet
     if shown:
-        kept, groups = len(wanted.cases) - len(wanted.open()), comm.size // wanted.ranks_per_run
-        print(f"{len(wanted.cases)} runs, {kept} of them finished before; {groups} at a time; folder {command.folder}", flush=True)
+        count, kept, groups = len(wanted.cases), len(wanted.cases) - len(wanted.open()), comm.size // wanted.ranks_per_run
+        print(f"{count} run{'s' * (count > 1)}, {kept} of them finished before; {groups} at a time; folder {command.folder}",
+              flush=True)
     table, failures = conduct(wanted, comm, (lambda line: print(line, flush=True)) if shown else None)
     on_root(comm, _write, command, wanted, table, failures)
     return 1 if failures else 0

@@ -16,9 +16,11 @@ from .. import assemble, config, values
 from ..assemble import InputError, on_root
 from ..config import ConfigError, Setting
 from ..mixing.network import Network
+from ..plot.labels import flat
 from ..record import Record, read
+from ..runtime.launch import abort_when_uncaught
 from ..solve import Outcome, solve
-from .cases import Case, Variation, cases, check_table, flat
+from .cases import Case, Variation, cases, check_table
 from .files import Status, config_text, status
 from .sharing import Groups
 from .tables import Table, table
@@ -157,6 +159,8 @@ def conduct(wanted: Plan, comm: Intracomm, told: Callable[[str], None] | None = 
     KeyboardInterrupt
         The sweep was interrupted; what has been done is in the files.
     """
+    if comm.size > 1:
+        abort_when_uncaught()
     todo = wanted.open()
     done = len(wanted.cases) - len(todo)
     failures: dict[str, str] = {}

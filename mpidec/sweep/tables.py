@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..plot.labels import flat
 from ..record import Run, read
-from .cases import Case, flat, shown
+from .cases import Case, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
