@@ -211,8 +211,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                     solver = chosen(asked, choice.step_size)
                     if search.point is not None and attempt < ATTEMPTS:
                         guard = Guard(net, search.point, X, choice, steps)
-                run = _Run(net, problem, solver, mixer, _answer(oracle, solver, net, seed)[0], hasattr(oracle, "start"), steps, every,
-                           target, _progress(progress), guard, choice)
+                answer = _answer(oracle, solver, net, seed)[0]
+                run = _Run(net, problem, solver, mixer, answer, hasattr(oracle, "start"), steps, every, target, _progress(progress),
+                           guard, choice)
                 try:
                     return run(X, record, seed)
                 except Retry as retry:

@@ -14,7 +14,7 @@ from .cases import Case
 CHOSEN = "# chosen by the run: "                                        # first line of the config of a run of a sweep
 ALWAYS = ("problem.partition", "solver.step_size")                      # what a run may have chosen, if that line is missing
 FREE = ("run.out", "run.progress", "run.checkpoint")                    # these do not change a run
-FINISHED = ("completed", "stopped", "diverged")
+FINISHED = ("completed", "stopped", "missed", "diverged")
 
 
 class Status(enum.Enum):

@@ -216,7 +216,8 @@ def _solved(case: Case, state: Status, comm: Intracomm, serve: Callable[[], Any]
         made = assemble.build(experiment, net)
         stop = None if wanted.stop_error is None or made.x_star is None else {"error": wanted.stop_error}
         record = Record(case.file, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume,
-                        config=config_text(case.experiment, made.experiment))
+                        config=lambda solver: config_text(case.experiment, made.with_step_size(
+                            getattr(solver, "step_size", None)).experiment))
         result = solve(made.oracle, made.solver, made.topology, steps=wanted.steps, x0=made.x0, net=net, seed=wanted.seed,
                        record=record, every=wanted.every, stop=stop, progress=lambda *_: serve(), mixing=made.mixing)
     return replace(result, outcome=Outcome(str(result.outcome)))
