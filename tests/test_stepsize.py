@@ -1,6 +1,7 @@
 """Step sizes: the race against scans and single runs, the guard, schedules, and what a file keeps of them."""
 
 import math
+import sys
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -12,11 +13,16 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import problems as P
-from mpidec import record
+from mpidec import record, run
 from mpidec import solvers as S
 from mpidec import topology as T
 from mpidec.solvers.base import at_step, with_step_size
 from mpidec.solvers.step_schedules import SCHEDULES, parsed
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 D = 4
 ALL = [(S.GradientTracking(), T.ring), (S.GradientTracking(variant="semi-atc"), T.exponential),
@@ -150,6 +156,17 @@ def test_auto_converges_from_far_away(solver, far):
         warnings.simplefilter("ignore")
         result = mpidec.solve(problem, solver, T.ring(6), steps=4000, x0=far * np.linalg.norm(x) * np.ones(3), every=4000)
     assert result.outcome == "completed" and np.linalg.norm(result.x - x) < 1e-6
+
+
+@pytest.mark.serial
+def test_step_sizes_that_dropped_out_are_not_chosen():
+    """Far from the minimizer, the first steps of tiny step sizes look fast: their early predictions are too good."""
+    pytest.importorskip("sklearn")
+    problem, x = stepsizes.make("diabetes", 16)
+    x0 = 10 * np.linalg.norm(x) * np.random.default_rng(1).standard_normal(len(x)) / np.sqrt(len(x))
+    choice = mpidec.tune(problem, S.EXTRA(), T.ring(16), x0=x0)
+    steps, _ = stepsizes.scan(problem, S.EXTRA(), T.ring(16), choice.step_size * np.array([0.5, 1, 2]), x, 12000, x0=x0)
+    assert steps[1] <= 1.3 * steps.min() < np.inf
 
 
 def test_a_run_that_does_not_converge_begins_again(shared_tmp):
@@ -312,3 +329,24 @@ def test_tune_shows_what_it_tried():
     assert choice.plot().axes[0].get_xlabel() == "step size"
     with pytest.raises(ValueError, match="Consensus has no step size"):
         mpidec.tune(P.LeastSquares(*data(4)[:2]), S.Consensus(), T.ring(4))
+
+
+@pytest.mark.serial
+def test_the_command_line_prints_and_keeps_the_number(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ["--problem=least_squares", "--data=synthetic_least_squares", "--set=problem.p=4", "--set=problem.d=3", "--agents=4"]
+    assert run.main([*small, "--steps=50", "--solver=extra"]) == 0
+    said = capsys.readouterr().out
+    config = tomllib.loads(record.read("run.h5").config)
+    assert f"step size {config['solver']['step_size']:.4g} (auto" in said.splitlines()[0]
+    assert run.main(["--resume", "run.h5", "--steps=80"]) == 0
+    assert "auto" not in capsys.readouterr().out
+    assert tomllib.loads(record.read("run.h5").config)["solver"] == config["solver"]
+    assert run.main([*small, "--steps=50", "--solver=dgd", "--step-size=inverse(delay=20)"]) == 0
+    text = tomllib.loads(record.read("run.h5").config)["solver"]["step_size"]
+    assert parsed(text).delay == 20 and parsed(text).start > 0
+    capsys.readouterr()
+    assert run.main([*small, "--tune", "--solver=extra"]) == 0
+    assert f"{config['solver']['step_size']:.4g} (auto" in capsys.readouterr().out
+    assert run.main([*small, "--steps=20", "--step-size=safe"]) == 0
+    assert "(safe bound)" in capsys.readouterr().out

@@ -55,6 +55,8 @@ class Choice:
         Duration of the search.
     note : str
         What else there is to know; empty if nothing.
+    early : array of bool
+        Which step sizes dropped out of the race early, so that their predictions are rough.
     """
 
     step_size: float
@@ -67,6 +69,7 @@ class Choice:
     gradients: int
     seconds: float
     note: str = ""
+    early: np.ndarray = field(default_factory=lambda: np.empty(0, bool), repr=False)
 
     @property
     def expected(self) -> float:
@@ -90,8 +93,9 @@ class Choice:
     def __str__(self) -> str:
         title = f"steps to error {self.tol:.0e}" if self.rule == "steps" else f"error after {self.steps} steps"
         rows = [f"{'step size':>12}  predicted {title}"] if len(self.tried) else []
-        for a, value in zip(self.tried, self.predicted):
+        for a, value, early in zip(self.tried, self.predicted, self.early):
             shown = "does not converge" if not np.isfinite(value) else f"{value:.0f}" if self.rule == "steps" else f"{value:.3g}"
+            shown += " (dropped out)" * bool(early and np.isfinite(value))
             rows.append(f"{a:12.5g}  {shown}" + ("  <- chosen" if np.isclose(a, self.step_size, rtol=1e-9) else ""))
         return "\n".join([*rows, f"step size {self.line()}"])
 
@@ -101,7 +105,11 @@ class Choice:
         figure = Figure(figsize=(4.8, 3.2), layout="constrained")
         panel = figure.subplots()
         finite = np.isfinite(self.predicted)
-        panel.loglog(self.tried[finite], self.predicted[finite], "o-", markersize=3, color="#0072B2")
+        panel.loglog(self.tried[finite], self.predicted[finite], "-", color="#0072B2", linewidth=1)
+        for chosen, fill, label in ((finite & ~self.early, "#0072B2", None), (finite & self.early, "white", "dropped out: rough")):
+            if chosen.any():
+                panel.loglog(self.tried[chosen], self.predicted[chosen], "o", markersize=4, color="#0072B2", markerfacecolor=fill,
+                             label=label)
         for k, a in enumerate(self.tried[~finite]):
             panel.axvline(a, color="0.85", linewidth=1, zorder=0, label="does not converge" if k == 0 else None)
         panel.axvline(self.step_size, color="#D55E00", linestyle="--", linewidth=1, label=f"chosen: {self.step_size:.3g}")
@@ -239,7 +247,7 @@ class Search:
         if compressed(self._made) and self._exact and model.r == self._X0.shape[1]:
             size = self._with_codec(plain, model, size)
         return Choice(size, "steps" if self._exact else "error", ranking.sizes, ranking.predicted, self._steps, self._tol,
-                      model.curvature, gradients, 0.0)
+                      model.curvature, gradients, 0.0, "", ranking.early)
 
     def _race(self, W: Any, model: LinearModel) -> Ranking | None:
         octaves, notches, top = OCTAVES, NOTCHES, TOP

@@ -11,7 +11,8 @@ from ..solvers.base import with_step_size
 from .linear import LinearModel
 
 MORE = 1.05                                         # the race is run with 5 % larger step sizes than those returned
-SHORTEST, ENOUGH, LONGEST = 32, 512, 2048           # steps
+SHORTEST, ENOUGH, LONGEST = 32, 512, 4096           # steps
+PART = 4                                            # a race of at least ENOUGH steps ends after this part of the predicted steps
 HORIZON = 4096                                      # steps after which the error of methods with bias is extrapolated
 TRANSIENT = 1e6                                     # largest error on the way, in units of that at the start
 
@@ -87,12 +88,15 @@ class Ranking:
         Index of the best; -1 if none converges.
     steps : int
         Steps of the race.
+    early : array (S,) of bool
+        Which step sizes have dropped out, so that their predictions are rough.
     """
 
     sizes: np.ndarray
     predicted: np.ndarray
     best: int
     steps: int
+    early: np.ndarray
 
     @property
     def size(self) -> float:
@@ -135,9 +139,11 @@ def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
         strikes[alive] = np.where(patience * least >= T, 0, strikes[alive] + 1)
         near = now[0][places] <= 1e3 * np.nanmin(now[0][places])
         left = alive[(strikes[alive] < 2) & near]
-        enough = least <= max(K, 32 * K * (K >= ENOUGH)) or len(left) <= 1
+        enough = least <= max(K, PART * K * (K >= ENOUGH)) or len(left) <= 1
         if (enough and np.isfinite(least)) or K >= LONGEST or not len(left):
-            return Ranking(sizes, predicted, int(np.argmin(predicted)) if np.isfinite(predicted).any() else -1, K)
+            early = np.full(len(sizes), True)
+            early[alive] = False
+            return Ranking(sizes, predicted, int(alive[np.argmin(T)]) if np.isfinite(least) else -1, K, early)
         if len(left) < len(alive):
             kept, alive = _places(stack, sizes, left), left
             before = (now[0][kept], now[1][kept]) if stack.keep(kept) else now
@@ -172,7 +178,7 @@ def most_accurate(stack: Stack, model: LinearModel, steps: int, noisy: bool, dec
     predicted[np.isin(sizes, stack.sizes)] = np.where(np.isfinite(found), found, np.inf) / scale
     predicted[~near] = np.inf
     best = int(np.argmin(predicted))
-    return Ranking(sizes, predicted, best if predicted[best] <= max(model.distance / scale, 1.0) else -1, K)
+    return Ranking(sizes, predicted, best if predicted[best] <= max(model.distance / scale, 1.0) else -1, K, ~near)
 
 
 def _power(first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, steps: int) -> np.ndarray:
