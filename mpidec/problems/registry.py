@@ -39,7 +39,7 @@ PROBLEMS = {
 def _problem(thing: Any) -> str | None:
     """Return what is wrong with `thing` as a problem, or None: a class or function of the local agents' (A, y), or of `agents`."""
     if not callable(thing):
-        return f"an object of type {type(thing).__name__}, expected a class or a function of (A, y) or of (agents, ...) that makes a problem"
+        return f"{_object(thing)}, expected a class or a function of (A, y) or of (agents, ...) that makes a problem"
     if inspect.isclass(thing) and not all(hasattr(thing, name) for name in ("value", "grad")):
         missing = " and ".join(name for name in ("value", "grad") if not hasattr(thing, name))
         return f"a class without {missing}, expected a problem with value(X) and grad(X)"
@@ -53,7 +53,11 @@ def _data(thing: Any) -> str | None:
     """Return what is wrong with `thing` as a data set, or None: a function that returns it, or the data set itself."""
     if isinstance(thing, (Dataset, tuple)) or (callable(thing) and not inspect.isclass(thing)):
         return None
-    return f"{'a class' if inspect.isclass(thing) else f'an object of type {type(thing).__name__}'}, expected a function that returns (A, y) or a Dataset"
+    return f"{'a class' if inspect.isclass(thing) else _object(thing)}, expected a function that returns (A, y) or a Dataset"
+
+
+def _object(thing: Any) -> str:
+    return f"an object of type {type(thing).__name__}"
 
 
 def _positional(make: Callable[..., Any]) -> list[str]:
