@@ -99,7 +99,7 @@ def _codec(thing: Any) -> str | None:
 def _what(thing: Any) -> str:
     if inspect.isclass(thing):
         return "a solver" if issubclass(thing, _solvers.Solver) else "a class"
-    return "a function" if inspect.isroutine(thing) else f"a {type(thing).__name__}"
+    return "a function" if inspect.isroutine(thing) else f"an object of type {type(thing).__name__}"
 
 
 SOLVERS = Table("solver", "mpidec.solvers", _solvers.CATALOGUE, _solver)

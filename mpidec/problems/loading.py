@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Callable
@@ -195,6 +196,8 @@ def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, 
     (20, 'blocks', 4)
     """
     checks.choice(scale, SCALES, "scale")
+    if problem is not None:
+        registry.check(problem)
     given = {"l2": l2, "l2_total": l2_total, "l1": l1, "l1_total": l1_total, "lower": lower, "upper": upper, "simplex": simplex}
     drawn = seed if data_seed is None else data_seed
     if problem is not None and "seed" in registry.problem_parameters(problem):
@@ -205,11 +208,16 @@ def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, 
         if not isinstance(problem, str) or problem not in registry.PROBLEMS:
             raise ValueError("data is missing: give a data set, a file or arrays (A, y) (--data on the command line)")
         data = registry.default_dataset(problem)
-    known = registry.problem_parameters(problem) if problem is not None else {}
-    of_data = {name: value for name, value in params.items() if name not in known}
-    whole_set, uneven = _data(data, n, label, standardize, of_data if problem is not None else None, params, drawn)
-    problem = registry.default_problem(whole_set) if problem is None else problem
-    options = {name: value for name, value in params.items() if name in registry.problem_parameters(problem)}
+    own = registry.problem_parameters(problem) if problem is not None else {}
+    of_data = registry.data_parameters(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else ()
+    if problem is not None:
+        _known(params, problem, of_data)
+    whole_set, uneven = _data(data, n, label, standardize, {name: value for name, value in params.items()
+                                                           if name in of_data and name not in own}, drawn)
+    if problem is None:
+        problem = registry.default_problem(whole_set)
+        _known(params, problem, of_data)
+    options = {name: value for name, value in params.items() if name in registry.problem_parameters(problem) or name not in of_data}
     N, how = len(whole_set.y), partition or whole_set.partition
     options |= _scales(problem, n, N, scale, given)
     if intercept:
@@ -239,23 +247,29 @@ def _without_data(data: Any, n: int, problem: str | Callable[..., Any], params: 
     return Prepared(whole, make, params, None, *_solution(whole), "", 0)
 
 
-def _data(data: Any, n: int, label: str | int | None, standardize: bool, of_data: dict[str, Any] | None,
-          params: dict[str, Any], seed: int) -> tuple[Dataset, str]:
+def _known(params: dict[str, Any], problem: str | Callable[..., Any], of_data: tuple[str, ...]) -> None:
+    """Refuse parameters that neither the problem nor the data set has."""
+    if registry.takes_any(problem):
+        return
+    name = problem if isinstance(problem, str) else getattr(problem, "__name__", "of this class")
+    known = [*registry.problem_parameters(problem), *of_data, *inspect.signature(load_problem).parameters]
+    for param in params:
+        checks.choice(param, [word for word in dict.fromkeys(known) if word not in ("data", "problem", "params")],
+                      f"parameter of problem {name}")
+
+
+def _data(data: Any, n: int, label: str | int | None, standardize: bool, of_data: dict[str, Any], seed: int) -> tuple[Dataset, str]:
     """Return the data set that `data` stands for, and a hint if its columns differ very much in size."""
     if isinstance(data, (str, os.PathLike)):
         name = os.fspath(data)
         if registry.is_known_data(name):
             made_from = registry.data_parameters(name)
-            options = of_data if of_data is not None else {key: value for key, value in params.items() if key in made_from}
-            options = {**{key: value for key, value in (("n", n), ("seed", seed)) if key in made_from}, **options}
+            options = {**{key: value for key, value in (("n", n), ("seed", seed)) if key in made_from}, **of_data}
             known = registry.in_package(name)
             result = load(name, label=label, **options) if known else registry.from_maker(name, **options)
         else:
-            result = load(name, label=label, **(of_data or {}))
+            result = load(name, label=label)
     else:
-        if of_data:
-            raise ValueError(f"unknown parameter {', '.join(of_data)}: arrays have none, expected parameters of the problem or of "
-                             "a synthetic data set")
         if label is not None:
             raise ValueError("label with arrays: it chooses a column of a file; pass (A, y)")
         result = _arrays(data)

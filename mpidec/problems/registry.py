@@ -39,7 +39,7 @@ PROBLEMS = {
 def _problem(thing: Any) -> str | None:
     """Return what is wrong with `thing` as a problem, or None: a class or function of the local agents' (A, y), or of `agents`."""
     if not callable(thing):
-        return f"a {type(thing).__name__}, expected a class or a function of (A, y) or of (agents, ...) that makes a problem"
+        return f"{_object(thing)}, expected a class or a function of (A, y) or of (agents, ...) that makes a problem"
     if inspect.isclass(thing) and not all(hasattr(thing, name) for name in ("value", "grad")):
         missing = " and ".join(name for name in ("value", "grad") if not hasattr(thing, name))
         return f"a class without {missing}, expected a problem with value(X) and grad(X)"
@@ -53,7 +53,11 @@ def _data(thing: Any) -> str | None:
     """Return what is wrong with `thing` as a data set, or None: a function that returns it, or the data set itself."""
     if isinstance(thing, (Dataset, tuple)) or (callable(thing) and not inspect.isclass(thing)):
         return None
-    return f"a {'class' if inspect.isclass(thing) else type(thing).__name__}, expected a function that returns (A, y) or a Dataset"
+    return f"{'a class' if inspect.isclass(thing) else _object(thing)}, expected a function that returns (A, y) or a Dataset"
+
+
+def _object(thing: Any) -> str:
+    return f"an object of type {type(thing).__name__}"
 
 
 def _positional(make: Callable[..., Any]) -> list[str]:
@@ -325,14 +329,46 @@ def in_package(source: str) -> bool:
 
 
 def data_parameters(source: str) -> tuple[str, ...]:
-    """Return the names of the parameters of a data set.
+    """Return the names of the parameters of a data set; a file has none.
 
     Examples
     --------
     >>> data_parameters("synthetic_least_squares")
     ('n', 'p', 'd', 'heterogeneity', 'seed')
     """
-    return tuple(inspect.signature(maker(source)).parameters)
+    return tuple(inspect.signature(maker(source)).parameters) if is_known_data(source) else ()
+
+
+def takes_any(problem: str | Callable[..., Any]) -> bool:
+    """Return whether a problem takes parameters of any name (``**params``).
+
+    Examples
+    --------
+    >>> takes_any("huber"), takes_any(lambda A, y, **params: None)
+    (False, True)
+    """
+    make = problem if callable(problem) else PROBLEM_TABLE.find(problem)
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(make).parameters.values())
+
+
+def check(problem: Any) -> None:
+    """Check that `problem` names a problem, or is a class or function that makes one.
+
+    Raises
+    ------
+    TypeError, ValueError
+
+    Examples
+    --------
+    >>> check("huber")
+    """
+    if isinstance(problem, str):
+        PROBLEM_TABLE.find(problem)
+    elif hasattr(problem, "grad") and not inspect.isclass(problem):
+        raise TypeError(f"problem is a {type(problem).__name__} object, which has its data already: pass a name or the class, or "
+                        "use it as it is")
+    elif (complaint := _problem(problem)) is not None:
+        raise TypeError(f"{getattr(problem, '__name__', repr(problem))} cannot be used as a problem: it is {complaint}")
 
 
 def of_agents(make: Callable[..., Any], agents: Sequence[int], n: int, **options: Any) -> Any:

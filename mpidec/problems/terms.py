@@ -89,6 +89,9 @@ class Separable(Term):
     def __post_init__(self) -> None:
         checks.number(self.l1, "l1")
         checks.number(self.l2, "l2")
+        for name in ("lower", "upper"):
+            if isinstance(bound := getattr(self, name), bool) or not isinstance(bound, (int, float, np.integer, np.floating)):
+                raise TypeError(f"{name} = {bound!r} is a {type(bound).__name__}, expected a number")
         if not self.lower < self.upper:
             raise ValueError(f"lower = {self.lower} and upper = {self.upper}, expected lower < upper")
 
