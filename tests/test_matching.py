@@ -47,7 +47,7 @@ def test_a_header_survives_its_packing():
         subject = h.Subject(op, mode, signature, dtype, tuple(rng.integers(0, 2**62, rng.integers(0, 9)).tolist()))
         header = h.Header(int(rng.integers(6)), bool(rng.integers(2)), int(rng.integers(2**62)), subject, int(rng.integers(6)),
                           bool(rng.integers(2)), float(rng.standard_normal()), int(rng.integers(2**62)), int(rng.integers(2**30)),
-                          text, int(rng.integers(-1, 2**62)))
+                          text, int(rng.integers(-1, 2**62)), bool(rng.integers(2)))
         raw = h.pack(2**48 - 1, header)
         assert h.unpack(np.frombuffer(raw + b"array", np.uint8)) == (2**48 - 1, header, len(raw))
         assert len(raw) % 16 == 0                           # the array behind it is aligned
@@ -185,6 +185,40 @@ def test_a_failure_that_any_poll_receives_is_not_lost(matching):
     elif matching.rank == 1:
         matching.withdraw("W(X)", TypeError("rows are int64"), [0])
         matching.comm.send(None, 0, tag=7)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_first_reason_is_raised(matching, comm):
+    """Also if a later call has failed meanwhile for another one, because the rank that gave the first one closes its network."""
+    if comm.rank == 1:
+        matching.report(0, "the reason")
+        matching.send(0, h.Header(h.REFUSED, False, 1, h.Subject("agree"), text="rank 1 closes the network"))
+    comm.Barrier()
+    if comm.rank == 0:
+        operation = matching.operation("agree")
+        operation.senders = {(1, h.EDGE)}
+        matching.start(operation, waiting(operation))
+        with pytest.raises(Disagreement, match="the reason"):
+            operation.wait()
+        assert "closes" in operation.text
+    comm.Barrier()
+
+
+def waiting(operation):
+    operation.expect(h.EDGE, [1])
+    yield ARRIVED
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_is_out_of_step_says_so(matching, comm):
+    if comm.rank == 1:
+        matching.withdraw("W(X)", TypeError("integers"), [0])
+    elif comm.rank == 0:
+        with pytest.raises(Disagreement, match=r"rank 1 gave up W\(X\) call 1: TypeError: integers"):
+            matching.verify("W(X)", "", [1], [1])
+        with pytest.raises(RuntimeError, match="out of step"):
+            matching.register(PastOperation("W(X)", "", "", frozenset([1]), ""))
+    comm.Barrier()
 
 
 def test_an_operation_that_the_end_of_the_network_leaves_incomplete(comm):

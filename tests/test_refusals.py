@@ -7,7 +7,9 @@ import os
 import signal
 import threading
 import time
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
+from mpidec.mixing.network import _LEFT
+from mpidec.runtime import progress
 
 pytestmark = pytest.mark.timeout(60)
 TRANSPORTS = ["shared", "neighbor", "p2p"]
@@ -89,11 +93,13 @@ def test_objects_are_refused_by_local_view_calls(transport, call):
         net.close()
 
 
-def test_objects_are_not_sent_over_edges(net):
+def test_objects_are_not_sent_over_edges(transport):
+    net = mpidec.Network(2 * MPI.COMM_WORLD.size, transport=transport)
     phase = net.mixer(T.ring(net.n)).at(0)
     with pytest.raises(TypeError):
         phase.exchange(np.full((len(phase.plan.senders), 1), "x" * 50, dtype=object))
-    works(net)
+    with contextlib.suppress(RuntimeError, ValueError):
+        net.close()
 
 
 @several
@@ -200,6 +206,97 @@ def test_an_output_that_cannot_be_written_to(transport, ranks):
 
 WRONG = {"integers": lambda net: np.ones((net.m, 2), int), "rows": lambda net: np.ones((net.m + 1, 2)), "scalar": lambda net: 3.0,
          "objects": lambda net: np.ones((net.m, 2), object)}
+
+
+@several
+@pytest.mark.parametrize("call", ["dict", "sum"])
+def test_what_is_refused_on_one_rank_is_refused_by_all_from_then_on(transport, comm, call):
+    """Also where the others have not sent anything yet, since the rows are of a new kind."""
+    net = mpidec.Network(transport=transport)
+    W, X, wrong = net.mixer(T.complete(net.n)), np.ones((net.m, 2)), net.rank == 0
+    W(X)
+    integers, rows = X.astype(int), np.ones((3, 2))
+    calls = {"dict": lambda: W({"a": X, "b": integers if wrong else X}), "sum": lambda: net.sum(rows if wrong else X)}
+    again = {"dict": lambda: W(X), "sum": lambda: (net.sum(X), net.sum(X))}[call]      # the first one may still be agreed upon
+    with pytest.raises((TypeError, ValueError), match="expected" if wrong else "rank 0 gave up"):
+        calls[call]()
+    if transport == "shared" and call == "dict":
+        again()
+    else:
+        with pytest.raises(RuntimeError, match="out of step"):
+            again()
+    comm.Barrier()
+
+
+HUGE = np.broadcast_to(np.float32(1), (1, 1 << 45))         # there is no memory for it
+REFUSED = {"exchange": lambda W, C, F, A, X, wrong: W.at(0).exchange(X[[0] * 99] if wrong else X[[0] * (W.n - 1)]),
+           "exchange a list": lambda W, C, F, A, X, wrong: W.at(0).exchange([1] if wrong else X[[0] * (W.n - 1)]),
+           "exchange compressed": lambda W, C, F, A, X, wrong: C.at(0).exchange(X.astype(complex) if wrong else X[[0] * (W.n - 1)]),
+           "compressed integers": lambda W, C, F, A, X, wrong: C(X.astype(int) if wrong else X),
+           "compressed complex": lambda W, C, F, A, X, wrong: C(X.astype(complex) if wrong else X),
+           "compressed list": lambda W, C, F, A, X, wrong: C([X, 3.0 if wrong else X]),
+           "feedback": lambda W, C, F, A, X, wrong: F(X.astype(complex) if wrong else X),
+           "accelerated": lambda W, C, F, A, X, wrong: A(X[[0, 0]] if wrong else X),
+           "accelerated compressed": lambda W, C, F, A, X, wrong: C.accelerate(2)(X[[0, 0]] if wrong else X),
+           "no memory": lambda W, C, F, A, X, wrong: W(HUGE if wrong else X),
+           "no memory for the result": lambda W, C, F, A, X, wrong: W(X),
+           "no memory for a started one": lambda W, C, F, A, X, wrong: W.start(X).wait()}
+
+
+@several
+@pytest.mark.parametrize("call", REFUSED)
+def test_neighbours_are_told_of_what_is_refused_on_one_rank(transport, comm, monkeypatch, call):
+    """Rank 0 is wrong, or has no memory; in the memory of a node the network goes on."""
+    net = mpidec.Network(transport=transport)
+    W, X, wrong = net.mixer(T.complete(net.n)), np.ones((1, 3)), net.rank == 0
+    C, F, A = W.compress("bfloat16"), W.compress("top_k", k=1), W.accelerate(2)
+    if call == "no memory for the result" and transport == "shared":
+        return                                              # it is made in compiled code
+    W(X), C(X), F(X), A(X)
+    before = F.memory()
+    with monkeypatch.context() as patch:
+        if wrong and call.startswith("no memory for"):
+            patch.setattr("mpidec.transport.sums.empty", no_memory)
+            patch.setattr("mpidec.mixing.phase.empty", no_memory)
+        with pytest.raises((TypeError, ValueError, MemoryError)) as caught:
+            REFUSED[call](W, C, F, A, X, wrong)
+    assert wrong or "rank 0 gave up" in str(caught.value)
+    if wrong:
+        assert all(np.array_equal(before[name], now) for name, now in F.memory().items())
+    comm.Barrier()
+    if transport == "shared":
+        works(net)
+    elif call == "feedback":
+        with pytest.raises(RuntimeError, match="out of step"):
+            W(X)
+
+
+def no_memory(*_):
+    raise MemoryError
+
+
+@several
+def test_error_feedback_after_a_refusal(comm):
+    """Neighbours may have other rows by then: nobody goes on with those, and nobody waits."""
+    with mpidec.Network(transport="shared") as net:
+        W, X = net.mixer(T.complete(net.n)), np.arange(3.0) + np.full((1, 3), net.rank)
+        F = W.compress("top_k", k=1)
+        F(X)
+        with pytest.raises((TypeError, ValueError), match="complex" if net.rank == 0 else "gave up"):
+            F(X.astype(complex) if net.rank == 0 else X)
+        for _ in range(3):
+            with pytest.raises((RuntimeError, ValueError), match="error feedback is out of step"):
+                F(X)
+        works(net)
+
+
+@several
+def test_after_a_mismatch_that_all_ranks_find_the_network_works(net):
+    W = net.mixer(T.complete(net.n))
+    W(np.ones((net.m, 2)))
+    with pytest.raises(ValueError, match="rank"):
+        W(np.ones((net.m, 5 + net.rank)))
+    works(net)
 
 
 @several
@@ -365,8 +462,9 @@ def test_an_exception_that_one_rank_sees_leaves_nothing_in_the_way(transport, co
 
 @several
 @pytest.mark.parametrize("d", [3, 20_000])
-def test_an_interrupted_mixing_leaves_the_network_out_of_step(comm, d):
-    """Ctrl-C in W(X), caught by the user: calls after it do not pair off with other calls of the neighbours."""
+def test_an_interrupted_mixing_leaves_the_network_out_of_step(comm, monkeypatch, d):
+    """Ctrl-C in W(X), caught by the user: calls after it do not pair off with other calls of the neighbours, which are told."""
+    monkeypatch.setenv("MPIDEC_TIMEOUT", "20")
     net = mpidec.Network(transport="shared")
     W = net.mixer(T.complete(net.n))
     W(np.zeros((1, d)))
@@ -384,6 +482,9 @@ def test_an_interrupted_mixing_leaves_the_network_out_of_step(comm, d):
         else:
             comm.Barrier()                                  # rank 0 is through by now: only the mixing that it began can be had
             np.testing.assert_allclose(W(np.full((1, d), float(net.rank))), np.full((1, d), (net.n - 1) / 2))
+            for text in (r"rank 0 is out of step \(KeyboardInterrupt in mixing 2\)", r"network is out of step \(rank 0: Keyboard"):
+                with pytest.raises(RuntimeError, match=text):
+                    W(np.zeros((1, d)))
     finally:
         signal.signal(signal.SIGALRM, before)
     comm.Barrier()
@@ -439,3 +540,97 @@ def test_two_threads_with_a_network_each(transport, comm):
         thread.join()
     assert not failed
     one.close(), other.close()
+
+
+def test_a_call_waits_for_a_poll_of_another_thread():
+    """The thread of the last call polls while it waits for something else; the network goes over to another thread meanwhile."""
+    with mpidec.Network(transport="shared") as net:
+        W, polling, got = net.mixer(T.complete(net.n)), threading.Event(), []
+        W(np.ones((1, 3)))
+
+        def slow():
+            polling.set()
+            time.sleep(0.3)
+
+        def call():
+            polling.wait()
+            with net._engine:
+                got.append(W(np.ones((1, 3))))
+        for use in (call, lambda: (polling.wait(), got.append(W(np.ones((1, 3)))))):
+            polling.clear()
+            with net._engine:                               # this thread's again
+                net._engine._polls.append(slow)
+            thread = threading.Thread(target=use)
+            thread.start()
+            net._engine.poll()
+            net._engine._polls.remove(slow)
+            thread.join(30)
+        assert len(got) == 2
+
+
+@several
+def test_a_sum_that_one_rank_was_interrupted_in(transport, comm):
+    """Its communicator has a collective under way on one rank: the network is left alone when the next one is made."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for k in range(3):
+            with contextlib.suppress(KeyboardInterrupt, KeyError), mpidec.Network(transport=transport) as net:
+                W, X = net.mixer(T.complete(net.n)), np.ones((1, 2))
+                net.sum(W(X))
+                if net.rank == k % net.size:
+                    signal.setitimer(signal.ITIMER_REAL, 0.1)
+                    net.sum(X)
+                raise KeyError
+            with mpidec.Network(transport=transport) as net:
+                works(net, k)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+@several
+@pytest.mark.parametrize("where", ["posting", "starting"])
+def test_rows_of_messages_that_a_signal_has_cut_short_are_kept(comm, monkeypatch, where):
+    """MPI may write to them, and nothing else refers to them."""
+    net = mpidec.Network(transport="p2p")
+    W, X = net.mixer(T.complete(net.n)), np.ones((1, 3))
+    W(X), W(X)
+    comm.Barrier()
+    if net.rank == 0:
+        kept = len(progress._ABANDONED)
+        with monkeypatch.context() as patch:
+            patch.setattr("mpidec.transport.halo.MessageRequest", interrupted)
+            patch.setattr("mpidec.transport.persistent.MPI.Prequest", SimpleNamespace(Startall=interrupted))
+            with pytest.raises(KeyboardInterrupt):
+                W.start(X) if where == "posting" else W(X)
+        assert len(progress._ABANDONED) > kept
+        with pytest.raises(RuntimeError, match="out of step"):
+            W(X)
+    comm.Barrier()
+
+
+def test_what_a_wait_tests_is_kept_from_the_first_turn_on():
+    with pytest.raises(KeyboardInterrupt):
+        progress.wait_until(interrupted, "nothing")
+    assert progress._ABANDONED.pop() is interrupted
+
+
+@several
+def test_a_network_that_is_dropped_is_left_at_once(transport):
+    """Not by a garbage collection, amid which a signal would be lost."""
+    gc.collect()
+    gc.disable()
+    try:
+        net = mpidec.Network(transport=transport)
+        use(net).wait()
+        net.neighbor_allreduce(1.0, 1, [], [])
+        left = weakref.ref(net)
+        del net
+        assert left() is None or left() in _LEFT
+    finally:
+        gc.enable()
+    with mpidec.Network(transport=transport) as net:
+        works(net)

@@ -14,7 +14,7 @@ EDGE, UP, DOWN, CONFIRMATION, TO_LEADER, FROM_LEADER = range(6)         # stages
 
 _FIXED = struct.Struct("<QqqdqIIIBBBx")             # see `pack`
 _LENGTHS = struct.Struct("<5I")
-_PAIR, _CONFIRM = 1, 2                              # flags
+_PAIR, _CONFIRM, _OUT_OF_STEP = 1, 2, 4             # flags
 _ALIGNMENT = 16                                     # bytes: the array behind a header begins at a multiple
 
 
@@ -56,6 +56,8 @@ class Header(NamedTuple):
     before : int
         How many mixings in shared memory the sender had begun before operation `number`; in a query about such a mixing, how many
         operations it had begun before mixing `number`.
+    out_of_step : bool
+        Whether the sender refuses operations without headers from now on.
     """
 
     kind: int
@@ -69,6 +71,7 @@ class Header(NamedTuple):
     tag: int = 0
     text: str = ""
     before: int = 0
+    out_of_step: bool = False
 
 
 def pack(serial: int, header: Header) -> bytes:
@@ -83,7 +86,8 @@ def pack(serial: int, header: Header) -> bytes:
     """
     subject, reason = _pack_subject(header.subject), header.text.encode("utf-8", "backslashreplace")
     fixed = _FIXED.pack(serial, header.number, header.before, header.weight, header.nbytes, header.tag, len(subject), len(reason),
-                        header.kind, header.stage, _PAIR * header.pair + _CONFIRM * header.confirm)
+                        header.kind, header.stage,
+                        _PAIR * header.pair + _CONFIRM * header.confirm + _OUT_OF_STEP * header.out_of_step)
     if not reason:
         return fixed + subject
     return b"".join((fixed, subject, reason, bytes(-len(reason) % _ALIGNMENT)))
@@ -96,7 +100,7 @@ def unpack(message: np.ndarray) -> tuple[int, Header, int]:
     end = _FIXED.size + subject_size
     reason = bytes(raw[end:end + reason_size]).decode() if reason_size else ""
     header = Header(kind, bool(flags & _PAIR), number, _unpack_subject(bytes(raw[_FIXED.size:end])), stage,
-                    bool(flags & _CONFIRM), weight, nbytes, tag, reason, before)
+                    bool(flags & _CONFIRM), weight, nbytes, tag, reason, before, bool(flags & _OUT_OF_STEP))
     return serial, header, end + reason_size + -reason_size % _ALIGNMENT
 
 

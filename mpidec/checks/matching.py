@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..runtime.memory import empty
-from ..runtime.progress import ProgressEngine, ranks, wait_until
+from ..runtime.progress import ProgressEngine, abandon, ranks, wait_until
 from .header import CONFIRMATION, DATA, EDGE, FAILED, LAST, MIXING_QUERY, QUERY, REFUSED, Header, Subject, pack, unpack
 from .history import History, Key, PastOperation
 from .mismatch import Disagreement, closes, describe, different_calls, different_signatures, not_expected, not_sent
@@ -39,20 +39,24 @@ class Matching:
         How many mixings in shared memory this rank has begun; those are numbered separately.
     engine : ProgressEngine, optional
         Refuses calls of other threads, of forked children, and of a closed network.
+    refusal : callable, optional
+        A mismatch in shared memory that this rank was told of and has not raised, or None.
 
     Attributes
     ----------
     broken : str
         Why operations without headers are out of step; empty if they are not.
+    interrupted : str
+        Why all operations are, after an exception from outside.
     """
 
     def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int,
-                 engine: ProgressEngine | None = None):
+                 engine: ProgressEngine | None = None, refusal: Callable[[], Exception | None] = lambda: None):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.broken, self.check = "", True
-        self._engine, self._interrupted = engine or ProgressEngine(), ""
+        self._engine, self.interrupted = engine or ProgressEngine(), ""
         self._engine.on_interrupt(self._refuse)
-        self._serial, self._mixings = serial, mixings
+        self._serial, self._mixings, self._refusal = serial, mixings, refusal
         self._count, self._payloads = 0, 0
         self._pairs: Counter[int] = Counter()
         self._active: dict[Key, Operation] = {}
@@ -75,8 +79,8 @@ class Matching:
             If a wait was interrupted before, so that this rank may be one operation apart from the others.
         """
         with self._engine:
-            if self._interrupted:
-                raise RuntimeError(_OUT_OF_STEP.format(self._interrupted))
+            if self.interrupted:
+                raise RuntimeError(_OUT_OF_STEP.format(self.interrupted))
         if peer is None:
             self._count += 1
             return Operation(self, op, self._count, None, self._mixings())
@@ -104,7 +108,7 @@ class Matching:
         Raises
         ------
         Disagreement
-            If a mismatch has been found in an operation that had already ended.
+            If a mismatch has been found in an operation that had already ended; it is the reason of errors in later ones.
         """
         if not operation.done:
             with self._engine:
@@ -113,7 +117,9 @@ class Matching:
                 except BaseException as error:
                     self.interrupt(str(operation), error)
                     raise
-            if not operation.done:
+            if operation.error is not None and not self._late and (refusal := self._refusal()) is not None:
+                raise refusal
+            if not operation.done or operation.error is not None:
                 self._raise_late()
 
     def test(self, operation: Operation) -> bool:
@@ -175,12 +181,13 @@ class Matching:
         self._refuse(f"{type(error).__name__} in {where}")
 
     def _refuse(self, reason: str) -> None:
-        self._interrupted = self._interrupted or reason
+        self.interrupted = self.interrupted or reason
         self.broken = self.broken or reason
 
     def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
         """Take no part in an operation without headers: the ranks that would wait for this one are told."""
         operation = self.operation(op)
+        self.broken = self.broken or str(error)
         self.reject(operation, error, concerned)
         self.broken = operation.text
 
@@ -236,6 +243,9 @@ class Matching:
         except Exception as error:
             if not self._late:
                 self._late.append(error)
+        except BaseException:                       # of a signal handler: MPI may write to what had been about to arrive
+            abandon([operation.received for operation in self._active.values()])
+            raise
         finally:
             self._polling = False
 
@@ -292,6 +302,8 @@ class Matching:
     def send(self, dest: int, header: Header, array: np.ndarray | None = None, synchronous: bool = False) -> list[MPI.Request]:
         """Send a header and its array; requests that must complete (they keep what MPI reads)."""
         self._peers.add(dest)
+        if header.kind == FAILED and self.broken:
+            header = header._replace(out_of_step=True)
         send = self.comm.Issend if synchronous else self.comm.Isend
         if array is None or not array.nbytes:
             requests = [send([pack(self._serial, header), MPI.BYTE], dest, _HEADER)]
@@ -365,6 +377,8 @@ class Matching:
         elif header.kind == QUERY:
             self._answer(operation, past, source, header)
         elif operation is not None and (header.kind == REFUSED or operation.waits_for(source)):
+            if header.out_of_step:                  # nothing will come from there any more
+                self.broken = self.broken or header.text
             operation.fail(Disagreement(header.text))
         elif operation is None and not failed:
             if header.kind == REFUSED:

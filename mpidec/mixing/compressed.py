@@ -30,9 +30,18 @@ class Estimate:
         self.pending: Pending | None = None
 
     def complete(self) -> None:
-        """Complete the mixing under way, which updates `halo`."""
+        """Complete the mixing under way, which updates `halo`.
+
+        Raises
+        ------
+        RuntimeError
+            If it has failed: neighbours may not have the same rows any more.
+        """
         if self.pending is not None:
-            self.pending.wait()
+            try:
+                self.pending.wait()
+            except Exception as error:
+                raise RuntimeError(f"the error feedback is out of step ({error}): make a new mixer, W.compress(...)") from error
             self.pending = None
 
 
@@ -124,20 +133,30 @@ class CompressedPhase(WrappedPhase):
         self._calls += 1
         return self._calls - 1, self._k * _MAX_CALLS + self._calls - 1
 
+    def _give_up(self, error: Exception, op: str = "W(X)") -> None:
+        super()._give_up(error, "fetch" if op == "W(X)" else op)
+
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        _check(rows)
+        with self._telling():
+            _check(rows)
         call, step = self._call()
         memory = self._compression.memory
         if memory is None:
             return self._begin_direct(rows, target, step)
-        return self._begin_feedback(rows, target, step, memory.estimate(call, rows, len(self._phase.halo)))
+        try:
+            estimate = memory.estimate(call, rows, len(self._phase.halo))
+        except (RuntimeError, MemoryError) as error:
+            self._give_up(error)
+            raise
+        return self._begin_feedback(rows, target, step, estimate)
 
     def _begin_direct(self, X: np.ndarray, target: np.ndarray, step: int) -> Pending:
         """`X + gamma (W - I) C(X)`"""
         phase, codec, agents, halo = self._phase, self._compression.codec, self._compression.agents, self._phase.halo
         d, dtype = X.shape[1], X.dtype
-        encoded = codec.encode(X, step, agents)
-        Q = codec.decode(encoded, d, dtype, step, agents)
+        with self._telling():
+            encoded = codec.encode(X, step, agents)
+            Q = codec.decode(encoded, d, dtype, step, agents)
         arrival = phase.fetch(encoded)
         return Pending(arrival, lambda: self._move(X, Q, codec.decode(arrival.wait(), d, dtype, step, halo), target))
 
@@ -145,7 +164,8 @@ class CompressedPhase(WrappedPhase):
         """`X_hat += C(X - X_hat)`, then `X + gamma (W - I) X_hat`"""
         phase, codec, agents, halo = self._phase, self._compression.codec, self._compression.agents, self._phase.halo
         scale = codec.delta(X.shape[1]) if codec.unbiased else 1.0
-        encoded = codec.encode(X - X_hat.own, step, agents)
+        with self._telling():
+            encoded = codec.encode(X - X_hat.own, step, agents)
         codec.add(encoded, X_hat.own, step, agents, scale)
         arrival = phase.fetch(encoded)
 
@@ -177,12 +197,17 @@ class CompressedPhase(WrappedPhase):
         if self._compression.memory is not None or codec.feedback:
             raise ValueError(f"a different row for each neighbour is sent without error feedback, and {codec!r} mixes with it: "
                              'take compress("blockwise8") or "float16", without feedback')
-        rows, (out_edges, in_edges) = flat(M), _edge_numbers(self.topology, agents.start, agents.stop)
-        if len(rows) != len(out_edges):
-            raise ValueError(f"messages have shape {M.shape}, expected ({len(out_edges)}, ...): one row for each out-edge")
-        _check(rows)
+        out_edges, in_edges = _edge_numbers(self.topology, agents.start, agents.stop)
+        with self._telling("W.exchange(M)"):
+            if not hasattr(M, "dtype") or np.ndim(M) == 0 or len(M) != len(out_edges):
+                raise ValueError(f"messages have shape {np.shape(M)}, expected an array ({len(out_edges)}, ...): one row for each "
+                                 "out-edge")
+            rows = flat(M)
+            _check(rows)
         _, step = self._call()
-        arrived = self._phase.exchange(codec.encode(rows, step, out_edges))
+        with self._telling("W.exchange(M)"):
+            encoded = codec.encode(rows, step, out_edges)
+        arrived = self._phase.exchange(encoded)
         return codec.decode(arrived, rows.shape[1], rows.dtype, step, in_edges).reshape(len(arrived), *M.shape[1:])
 
 

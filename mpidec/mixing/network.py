@@ -26,7 +26,7 @@ from ..runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_co
 from ..runtime.memory import empty, memory, shared
 from ..runtime.node import NodeMemory
 from ..runtime.partition import Partition
-from ..runtime.progress import ProgressEngine
+from ..runtime.progress import ProgressEngine, abandon
 from ..runtime.row_types import RowTypes
 from ..transport.halo import Ending
 from ..transport.node_calls import NodeCalls
@@ -107,7 +107,7 @@ class Network(LocalView):
             node.close()
             node = None
         self._memory = node
-        self._matching = Matching(self.comm, self._serial, self._begun, self._engine)
+        self._matching = Matching(self.comm, self._serial, partial(_mixings, node), self._engine, partial(_refusal, node))
         self._engine.add(self._matching.poll)
         self._context = Context(self.comm, self.rank, self.partition, self._engine, node, self._matching, RowTypes(),
                                 self.transport)
@@ -155,13 +155,10 @@ class Network(LocalView):
     def _same_everywhere(self, topology: Topology | Schedule) -> None:
         fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
         low, high = np.array([fingerprint, -fingerprint], np.int64), np.empty(2, np.int64)
-        self._enter("net.mixer")(self.comm.Iallreduce(low, high, MPI.MIN))
+        self._enter("net.mixer")(lambda: self.comm.Iallreduce(low, high, MPI.MIN))
         if high[0] != -high[1]:
             raise ValueError(f"the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
                              "must build the same one: give random topologies the same seed everywhere")
-
-    def _begun(self) -> int:
-        return 0 if self._memory is None or self._memory.node is None else self._memory.node.seq
 
     def empty(self, shape: int | tuple[int, ...] = (), dtype: Any = None, like: Any = None) -> Any:
         """Rows for the local agents, uninitialized: shape `(m, *shape)`, in memory where mixing is cheapest.
@@ -265,10 +262,11 @@ class Network(LocalView):
         item = row_type(Z.itemsize)
         sent, received = width * self.m, held * width[self.rank]
         wait = self._enter(op, f"rows of {Z.shape[1]} {Z.dtype}")
-        wait(self.comm.Ialltoallv([out, (sent, np.cumsum(sent) - sent), item],
-                                  [mine, (received, np.cumsum(received) - received), item]))
+        wait(lambda: self.comm.Ialltoallv([out, (sent, np.cumsum(sent) - sent), item],
+                                          [mine, (received, np.cumsum(received) - received), item]))
         total, slice_sum = np.empty(Z.shape[1], Z.dtype), ordered_sum(mine)
-        wait(self.comm.Iallgatherv([slice_sum, int(width[self.rank]), item], [total, (width, np.cumsum(width) - width), item]))
+        wait(lambda: self.comm.Iallgatherv([slice_sum, int(width[self.rank]), item],
+                                           [total, (width, np.cumsum(width) - width), item]))
         return total.reshape(X.shape[1:])
 
     def mean(self, X: np.ndarray) -> np.ndarray:
@@ -317,7 +315,7 @@ class Network(LocalView):
         row = self._context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
         stack = np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype) if self.rank == 0 else None
         into = None if stack is None else [stack, (counts, np.cumsum(counts) - counts), row]
-        wait(self.comm.Igatherv([rows, len(rows), row], into))
+        wait(lambda: self.comm.Igatherv([rows, len(rows), row], into))
         return stack
 
     def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
@@ -345,7 +343,7 @@ class Network(LocalView):
         rows = np.empty((int(counts[self.rank]), *shape[1:]), dtype)
         row = self._context.row_type(rows.itemsize * int(np.prod(shape[1:])))
         source = [whole, (counts, np.cumsum(counts) - counts), row] if self.rank == 0 else None
-        wait(self.comm.Iscatterv(source, [rows, len(rows), row]))
+        wait(lambda: self.comm.Iscatterv(source, [rows, len(rows), row]))
         return rows
 
     def agree(self, error: Exception | None = None) -> None:
@@ -374,15 +372,15 @@ class Network(LocalView):
             raise
         return rows
 
-    def _enter(self, op: str, signature: str = "") -> Callable[[MPI.Request], None]:
-        """Begin a call of all ranks, after they have agreed on its signature once; the function that waits for its requests."""
+    def _enter(self, op: str, signature: str = "") -> Callable[[Callable[[], MPI.Request]], None]:
+        """Begin a call of all ranks, after they have agreed on its signature once; the function that completes its requests."""
         ask = self._asking(op, signature)
-        return lambda request: self._together.wait(request, op, ask)
+        return lambda begin: self._together.wait(begin, op, ask)
 
     def _asking(self, op: str, signature: str = "") -> Callable[[], None]:
         with self._engine:
             self._open()
-            matching, before = self._matching, self._begun()
+            matching, before = self._matching, self._context.mixings
             if signature and self.check and (op, signature) not in self._agreed:
                 number = matching.agree(op, signature)
                 self._agreed.add((op, signature))
@@ -406,7 +404,7 @@ class Network(LocalView):
             for mixer in list(self._mixers):
                 mixer.close(ends)
             self._mixers.clear()
-            self._together.wait(self.comm.Ibarrier(), "net.close")  # by then every rank has read this one's rows
+            self._together.wait(self.comm.Ibarrier, "net.close")    # by then every rank has read this one's rows
             if self._memory is not None:
                 error = error or self._memory.refusal()
                 self._memory.close()
@@ -415,6 +413,25 @@ class Network(LocalView):
             self._engine.close()
         if error is not None:
             raise error
+
+    @property
+    def _interrupted(self) -> bool:
+        """Whether this rank may be one call apart from the others."""
+        return bool(self._matching.interrupted) or self._together.interrupted
+
+    def _drop(self, together: Collectives) -> None:
+        """Free what needs no call on a communicator whose ranks are one call apart; collective over another one."""
+        for mixer in list(self._mixers):
+            with contextlib.suppress(Exception):
+                mixer.close("broken")
+        self._mixers.clear()
+        self._engine.close()
+        abandon((self._matching, self.comm))
+        self.comm = MPI.Intracomm()
+        self._context.row_type.free()
+        together.minimum(np.zeros(1), "Network()")  # by then no rank looks at this one's rows
+        if self._memory is not None:
+            self._memory.close()
 
     def __enter__(self) -> Network:
         return self
@@ -462,7 +479,7 @@ def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int,
     mine = np.zeros(3 + _LEFT_AT_ONCE, np.int64)
     mine[:3] = agents, TRANSPORTS.index(chosen), int(per_node)
     left = [net for net in _LEFT if net.size == comm.size]
-    mine[3:3 + len(left[:_LEFT_AT_ONCE])] = [net._serial for net in left[:_LEFT_AT_ONCE]]
+    mine[3:3 + len(left[:_LEFT_AT_ONCE])] = [-net._serial if net._interrupted else net._serial for net in left[:_LEFT_AT_ONCE]]
     all_ = together.gather_all(mine, "Network()")
     for column, what in enumerate(("n", "transport", "MPIDEC_RANKS_PER_NODE")):
         values = all_[:, column].tolist()
@@ -470,12 +487,23 @@ def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int,
             other = next(rank for rank, value in enumerate(values) if value != values[0])
             said = [TRANSPORTS[value] if column == 1 else value for value in (values[0], values[other])]
             raise ValueError(f"Network: {what} is {said[0]} on rank 0 and {said[1]} on rank {other}, expected the same everywhere")
-    common = set.intersection(*(set(row.tolist()) for row in all_[:, 3:])) - {0}
+    serials = all_[:, 3:]
+    common = set.intersection(*(set(row.tolist()) for row in abs(serials))) - {0}
     for net in sorted((net for net in left if net._serial in common), key=lambda net: net._serial):
+        if -net._serial in serials:
+            net._drop(together)
         with contextlib.suppress(ValueError):       # a mismatch that was found out after the exception
             net.close()
         _LEFT.remove(net)
     return agents, chosen, int(per_node) or None
+
+
+def _mixings(memory: NodeMemory | None) -> int:
+    return 0 if memory is None else memory.node.seq
+
+
+def _refusal(memory: NodeMemory | None) -> Exception | None:
+    return None if memory is None else memory.refusal()
 
 
 def _whole(n: object) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
+from ..checks.mismatch import Disagreement
 from .pending import Pending
 
 if TYPE_CHECKING:
@@ -44,6 +46,20 @@ class StepOperator(ABC):
     @abstractmethod
     def start(self, X: Any, out: Any = None) -> Pending:
         """Begin to mix `X`; `wait()` on the result returns the mixed rows."""
+
+    @abstractmethod
+    def _give_up(self, error: Exception, op: str = "W(X)") -> None:
+        """Tell the neighbours that they need not wait for this rank in a mixing, or in another operation."""
+
+    @contextmanager
+    def _telling(self, op: str = "W(X)") -> Iterator[None]:
+        """A context whose errors are told to the neighbours, since this rank takes no part in what they begin."""
+        try:
+            yield
+        except (TypeError, ValueError, MemoryError) as error:
+            if not isinstance(error, Disagreement):
+                self._give_up(error, op)
+            raise
 
     @abstractmethod
     def to_edges(self, X: np.ndarray) -> np.ndarray:

@@ -134,17 +134,23 @@ class Phase(StepOperator):
         with self._context.engine:
             try:
                 return self._start(X, out)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, MemoryError) as error:
                 if not isinstance(error, Disagreement):
                     self._give_up(error)
                 raise
 
-    def _give_up(self, error: Exception) -> None:
-        """Tell the neighbours that they need not wait for this rank, whose arguments are wrong."""
-        self._transport.give_up(error)
-        if self._context.size > 1 and not self._single_node:
-            route = self.plan.halo_route
-            self._context.matching.withdraw("W(X)" + self._over, error, {*route.dests.tolist(), *route.sources.tolist()})
+    def _give_up(self, error: Exception, op: str = "W(X)") -> None:
+        """Tell the neighbours that they need not wait for this rank in `W(X)`, "fetch" or "W.exchange(M)"."""
+        if self._context.size == 1:
+            return
+        with self._context.engine:
+            if op == "W(X)":
+                self._transport.give_up(error)
+            elif self._single_node:
+                (self._halo_reader if op == "fetch" else self._edge_reader).give_up(error)
+            if not self._single_node:
+                route = self.plan.edge_route[0] if op == "W.exchange(M)" else self.plan.halo_route
+                self._context.matching.withdraw(op + self._over, error, {*route.dests.tolist(), *route.sources.tolist()})
 
     def _start(self, X: Any, out: Any) -> Pending:
         if isinstance(X, Mapping):
@@ -267,10 +273,10 @@ class Phase(StepOperator):
         Pending
             Of an array (len(halo), ...): the rows of the agents `halo`.
         """
-        rows = np.ascontiguousarray(rows)
-        flat, shape = rows.reshape(self.m, math.prod(rows.shape[1:])), rows.shape[1:]
-        halo = empty((len(self.halo), flat.shape[1]), flat.dtype)
-        with self._context.engine:
+        with self._context.engine, self._telling("fetch"):
+            rows = np.ascontiguousarray(rows)
+            flat, shape = rows.reshape(self.m, math.prod(rows.shape[1:])), rows.shape[1:]
+            halo = empty((len(self.halo), flat.shape[1]), flat.dtype)
             if self._single_node:
                 return Pending(self._halo_reader.start(_bytes(flat), _bytes(halo)), lambda: halo.reshape(len(halo), *shape))
             self._count(row_bytes(flat))
@@ -329,28 +335,36 @@ class Phase(StepOperator):
         ...     W.exchange(np.array([[1.], [10.], [12.], [21.]])).ravel().tolist()   # 0->1, 1->0, 1->2, 2->1
         [10.0, 1.0, 21.0, 12.0]
         """
-        plan = self.plan
-        if getattr(M.dtype, "hasobject", False):
-            raise TypeError(f"messages are of dtype {M.dtype}, expected numbers: objects cannot be sent")
-        if len(M) != len(plan.senders):
-            raise ValueError(f"messages have shape {M.shape}, expected ({len(plan.senders)}, ...): one row for each out-edge")
-        M, format, restore = to_host(M)
-        M = np.ascontiguousarray(M)
         with self._context.engine:
+            with self._telling("W.exchange(M)"):
+                M, format, restore = self._checked_messages(M)
+                arrived = np.empty((self.in_edges, *M.shape[1:]), M.dtype)
+                if self._single_node:
+                    reading = self._edge_reader.start(_bytes(M), _bytes(arrived))
+                else:
+                    route, arrival = self.plan.edge_route
+                    self._count(row_bytes(M))
+                    request = self._exchange.start(self.plan, route, M, arrived, ("W.exchange(M)", words(M.shape[1:]), M.dtype))
             if self._single_node:
-                result = np.empty((self.in_edges, *M.shape[1:]), M.dtype)
-                self._edge_reader.start(_bytes(M), _bytes(result)).wait()
-                return restore(result, format)
-            route, arrival = plan.edge_route
-            arrived = np.empty((len(arrival), *M.shape[1:]), M.dtype)
-            self._count(row_bytes(M))
-            request = self._exchange.start(plan, route, M, arrived, ("W.exchange(M)", words(M.shape[1:]), M.dtype))
+                reading.wait()
+                return restore(arrived, format)
             if route.own is not None:
                 arrived[route.own[1]] = request.sent[route.own[0]]
             request.wait()
         result = np.empty_like(arrived)
         result[arrival] = arrived
         return restore(result, format)
+
+    def _checked_messages(self, M: Any) -> tuple[np.ndarray, str, Any]:
+        """The messages as a NumPy array in C order, its format, and what makes the kind of `M` of a result."""
+        if not hasattr(M, "dtype") or np.ndim(M) == 0:
+            raise TypeError(f"messages are {type(M).__name__}, expected an array with one row for each out-edge")
+        if getattr(M.dtype, "hasobject", False):
+            raise TypeError(f"messages are of dtype {M.dtype}, expected numbers: objects cannot be sent")
+        if len(M) != len(self.plan.senders):
+            raise ValueError(f"messages have shape {M.shape}, expected ({len(self.plan.senders)}, ...): one row for each out-edge")
+        rows, format, restore = to_host(M)
+        return np.ascontiguousarray(rows), format, restore
 
     def sum_edges(self, M: np.ndarray) -> np.ndarray:
         """Sum over the edges into each local agent, in ascending order of the senders: `(edges, ...) -> (m, ...)`."""

@@ -51,34 +51,41 @@ class WrappedPhase(StepOperator):
     def start(self, X: Any, out: Any = None) -> Pending:
         """Begin to mix `X`; `wait()` on the result returns the mixed rows."""
         if isinstance(X, (Mapping, list, tuple)):
-            if out is not None:
-                raise TypeError("out is given, expected none when several arrays are mixed")
-            if not isinstance(X, Mapping):
-                return self._start_many(list(X))
-            names = by_name(X)
-            many = self._start_many([X[name] for name in names])
-            return Pending(many, lambda: dict(zip(names, many.wait())))
-        rows, restore = as_rows(X, self.m)
-        if out is None:
-            target = self._empty(rows.shape[1:], rows.dtype)
-        else:
-            target, restore = as_target(out, X, rows)
+            return self._start_many(X, out)
+        with self._telling():
+            rows, restore = as_rows(X, self.m)
+            if out is None:
+                target = self._empty(rows.shape[1:], rows.dtype)
+            else:
+                target, restore = as_target(out, X, rows)
         pending = self._begin(rows, target)
         return Pending(pending, lambda: restore(pending.wait()))
 
-    def _start_many(self, arrays: list[Any]) -> Pending:
-        if not arrays:
-            return Pending(None, list)
-        pairs = [as_rows(X, self.m) for X in arrays]
-        if len({rows.dtype for rows, _ in pairs}) > 1:
-            separate = [self.start(X) for X in arrays]
-            return Pending(None, lambda: [pending.wait() for pending in separate])
-        joint = self.start(np.concatenate([rows for rows, _ in pairs], axis=1))
+    def _start_many(self, X: Any, out: Any) -> Pending:
+        with self._telling():
+            if out is not None:
+                raise TypeError("out is given, expected none when several arrays are mixed")
+            names = by_name(X) if isinstance(X, Mapping) else range(len(X))
+            pairs = [as_rows(X[name], self.m) for name in names]
+            separate = len({rows.dtype for rows, _ in pairs}) > 1
+            rows = None if separate or not pairs else np.concatenate([rows for rows, _ in pairs], axis=1)
+        many = self._start_separately([X[name] for name in names]) if rows is None else self._start_joint(rows, pairs)
+        return Pending(many, lambda: dict(zip(names, many.wait()))) if isinstance(X, Mapping) else many
+
+    def _start_separately(self, arrays: list[Any]) -> Pending:
+        separate = [self.start(X) for X in arrays]
+        return Pending(None, lambda: [pending.wait() for pending in separate])
+
+    def _start_joint(self, rows: np.ndarray, pairs: list[Any]) -> Pending:
+        joint = self.start(rows)
 
         def split() -> list[Any]:
             parts = np.split(joint.wait(), np.cumsum([rows.shape[1] for rows, _ in pairs])[:-1], axis=1)
             return [restore(np.ascontiguousarray(part)) for part, (_, restore) in zip(parts, pairs)]
         return Pending(joint, split)
+
+    def _give_up(self, error: Exception, op: str = "W(X)") -> None:
+        self._phase._give_up(error, op)
 
     @abstractmethod
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:

@@ -14,7 +14,8 @@
  * has ended and all out-neighbours have read it, so that `done` and `pin` never speak of a later mixing.
  *
  * The tag is a fingerprint of the operation.  A reader that finds another tag than its own sets refused = seq, so that both sides
- * know.  Rows that are published are kept alive until they have been read, also after an exception.
+ * know.  Rows that are published are kept alive until they have been read, also after an exception.  A rank that is out of step says
+ * so behind its slots, and those that wait for it long enough to call report() find it there.
  *
  * A Node is the memory of the node seen from one rank; a Reader is what this rank reads in one phase, and calling it is a whole
  * mixing.  Every wait calls report(answer, seq) after `patience` seconds, which makes progress elsewhere and raises what is wrong.
@@ -51,6 +52,11 @@ typedef struct {
     _Atomic uint64_t done, pin, refused;
     uint64_t unused_too[5];
 } Slot;                                                  /* a cache line as a sender, and one as a receiver */
+typedef struct {
+    Slot slots[SLOTS];
+    _Atomic uint64_t out_of_step;
+    char reason[248];                                    /* why, in words */
+} Header;
 _Static_assert(sizeof(Slot) == 128 && ATOMIC_LLONG_LOCK_FREE == 2, "slots are shared between processes");
 
 typedef struct Mapped {
@@ -67,6 +73,7 @@ typedef struct {
     PyObject_HEAD
     unsigned long thread;
     long depth;                                          /* calls of that thread that have not ended */
+    int polling;                                         /* the first of them is a poll, which waits for nothing */
 } Guard;
 
 typedef struct Reader Reader;
@@ -171,13 +178,27 @@ static void relock(PyThreadState **unlocked)
 static Slot *slot(const Node *node, int64_t rank, uint64_t seq) { return node->heads[rank] + seq % SLOTS; }
 static Published *published(Node *node, uint64_t seq) { return &node->published[seq % SLOTS]; }
 
+static Header *header(const Node *node, int64_t rank) { return (Header *)node->heads[rank]; }
+
+/* Refuse all further mixings, and let the other ranks know; the first reason (a reference to it is taken over) stays. */
+static void refuse_mixings(Node *node, PyObject *reason)
+{
+    if (!node->broken && reason && !node->closed) {
+        const char *text = PyUnicode_AsUTF8(reason);
+        snprintf(header(node, node->me)->reason, sizeof header(node, node->me)->reason, "%s", text ? text : "an exception");
+        atomic_store_explicit(&header(node, node->me)->out_of_step, 1, memory_order_release);
+        node->broken = Py_NewRef(reason);
+    }
+    PyErr_Clear();
+    Py_XDECREF(reason);
+}
+
 /* The exception that is set ends mixing `seq`, and this rank may be one mixing apart from the others. */
 static void out_of_step(Node *node, uint64_t seq)
 {
     PyObject *kind, *error, *trace;
     PyErr_Fetch(&kind, &error, &trace);
-    if (!node->broken)
-        node->broken = PyUnicode_FromFormat("%s in mixing %llu", ((PyTypeObject *)kind)->tp_name, (unsigned long long)seq);
+    refuse_mixings(node, PyUnicode_FromFormat("%s in mixing %llu", ((PyTypeObject *)kind)->tp_name, (unsigned long long)seq));
     PyErr_Restore(kind, error, trace);
 }
 
@@ -607,18 +628,21 @@ static const Edge *edge_to(const Node *node, int64_t from, int64_t to, uint64_t 
 
 /* ------------------------------------------------------------------------------------------------------------------ Guard */
 
-/* Keep other threads out of the calls of a network; whether this one is in.  Python's lock is held. */
-static int enter(Guard *guard)
+/* Keep other threads out of the calls of a network: 1 if this one is in, 0 if another one is, -1 if that one only polls.  Python's
+ * lock is held. */
+static int enter(Guard *guard, int polling)
 {
     unsigned long me = PyThread_get_thread_ident();
     if (guard->depth && guard->thread != me)
-        return 0;
+        return guard->polling ? -1 : 0;
+    if (!guard->depth)
+        guard->polling = polling;
     guard->thread = me;
     guard->depth++;
     return 1;
 }
 
-static PyObject *guard_acquire(PyObject *self, PyObject *blocking) { return PyBool_FromLong(enter((Guard *)self)); }
+static PyObject *guard_acquire(PyObject *self, PyObject *polling) { return PyLong_FromLong(enter((Guard *)self, polling == Py_True)); }
 
 static PyObject *guard_release(PyObject *self, PyObject *unused)
 {
@@ -627,7 +651,7 @@ static PyObject *guard_release(PyObject *self, PyObject *unused)
 }
 
 static PyMethodDef guard_methods[] = {
-    {"acquire", guard_acquire, METH_O, "Whether this thread may go on; never waits."},
+    {"acquire", guard_acquire, METH_O, "1 if this thread may go on, 0 if another one is in, -1 if that one only polls."},
     {"release", guard_release, METH_NOARGS, "End what acquire began."},
     {0},
 };
@@ -667,14 +691,14 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     node->heads = calloc(size, sizeof *node->heads);
     node->bases = calloc(size, sizeof *node->bases);
     node->maps = calloc(size, sizeof *node->maps);
-    char *header = arena_take(SLOTS * sizeof(Slot));
-    if (!header || !node->heads || !node->bases || !node->maps) {
-        if (header)
-            arena_give(header);
+    char *block = arena_take(sizeof(Header));
+    if (!block || !node->heads || !node->bases || !node->maps) {
+        if (block)
+            arena_give(block);
         Py_DECREF(node);
         return PyErr_NoMemory();
     }
-    node->heads[me] = memset(header, 0, SLOTS * sizeof(Slot));
+    node->heads[me] = memset(block, 0, sizeof(Header));
     node->bases[me] = arena_base;
     return (PyObject *)node;
 }
@@ -751,7 +775,7 @@ static PyObject *node_connect(PyObject *self, PyObject *args)
     unsigned long long inode, size, offset;
     if (!PyArg_ParseTuple(args, "LsKKK", &index, &path, &inode, &size, &offset))
         return NULL;
-    if (index < 0 || index >= node->size || index == node->me || node->maps[index] || offset + SLOTS * sizeof(Slot) > size)
+    if (index < 0 || index >= node->size || index == node->me || node->maps[index] || offset + sizeof(Header) > size)
         return PyErr_Format(PyExc_ValueError, "rank %lld cannot be connected", index);
     int opened = open(path, O_RDONLY | O_CLOEXEC);
     struct stat about;
@@ -857,6 +881,30 @@ static PyObject *node_note(PyObject *self, PyObject *args)
     return PyUnicode_DecodeUTF8(text, strnlen(text, GRAIN / 4), "replace");
 }
 
+/* refuse(reason): refuse all further mixings, and let the other ranks know. */
+static PyObject *node_refuse(PyObject *self, PyObject *reason)
+{
+    if (!PyUnicode_Check(reason))
+        return PyErr_Format(PyExc_TypeError, "refuse takes a str");
+    refuse_mixings((Node *)self, Py_NewRef(reason));
+    Py_RETURN_NONE;
+}
+
+/* out_of_step(index): why a rank refuses mixings; None if it does not. */
+static PyObject *node_out_of_step(PyObject *self, PyObject *number)
+{
+    Node *node = (Node *)self;
+    int64_t index = PyLong_AsLongLong(number);
+    if (PyErr_Occurred())
+        return NULL;
+    if (index < 0 || index >= node->size || !node->heads[index])
+        return PyErr_Format(PyExc_ValueError, "there is no rank %lld", (long long)index);
+    Header *its = header(node, index);
+    if (!atomic_load_explicit(&its->out_of_step, memory_order_acquire))
+        Py_RETURN_NONE;
+    return PyUnicode_DecodeUTF8(its->reason, strnlen(its->reason, sizeof its->reason), "replace");
+}
+
 static PyObject *node_offset(PyObject *self, void *unused)
 {
     Node *node = (Node *)self;
@@ -869,6 +917,8 @@ static PyMethodDef node_methods[] = {
     {"release", node_release, METH_NOARGS, "Let go of what has been read; how many rows are still kept."},
     {"drain", node_drain, METH_NOARGS, "Return when no rows are kept."},
     {"tag", node_tag, METH_VARARGS, "What a rank has published."},
+    {"refuse", node_refuse, METH_O, "Refuse all further mixings."},
+    {"out_of_step", node_out_of_step, METH_O, "Why a rank refuses mixings."},
     {"note", node_note, METH_VARARGS, "What a rank has published, in words."},
     {0},
 };
@@ -877,7 +927,7 @@ static PyMemberDef node_members[] = {
     {"seq", T_ULONGLONG, offsetof(Node, seq), READONLY, "Mixings so far."},
     {"copies", T_LONGLONG, offsetof(Node, copies), READONLY, "Mixings whose rows were copied."},
     {"late", T_INT, offsetof(Node, late), 0, "Whether rows that are mixed are never changed afterwards."},
-    {"broken", T_OBJECT, offsetof(Node, broken), 0, "Why the network is out of step, or None."},
+    {"broken", T_OBJECT, offsetof(Node, broken), READONLY, "Why the network is out of step, or None."},
     {0},
 };
 static PyTypeObject NodeType = {
@@ -1029,7 +1079,17 @@ static PyObject *like(Node *node, PyObject *array, Py_ssize_t bytes)
     return made;
 }
 
-/* reader(X, out): a whole mixing; None, and nothing has happened, if the arrays are not of the common kind. */
+/* None instead of a MemoryError before anything has happened: the caller tries in another way, and tells the others when that fails. */
+static PyObject *none_without_memory(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_MemoryError))
+        return NULL;
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+/* reader(X, out): a whole mixing; None, and nothing has happened, if the arrays are not of the common kind, there is no memory for
+ * them, or another thread is in. */
 static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
 {
     Reader *r = (Reader *)self;
@@ -1047,7 +1107,7 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
     out = out == Py_None ? like(node, args[0], x.len) : Py_NewRef(out);
     if (!out) {
         PyBuffer_Release(&x);
-        return NULL;
+        return none_without_memory();
     }
     if (!rows_of(r, out, PyBUF_WRITABLE, &y)) {
         result = Py_NewRef(Py_None);
@@ -1058,9 +1118,8 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
         result = Py_NewRef(Py_None);
         goto release_y;
     }
-    if (!enter(node->guard)) {
-        PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this network: one thread at a time may use a network, give "
-                                            "each thread a network of its own");
+    if (enter(node->guard, 0) <= 0) {                           /* another thread is in a call, or polls */
+        result = Py_NewRef(Py_None);
         goto release_y;
     }
     uint64_t seq = 0, tag = tag_of(r, x.shape[1], x.itemsize, 0);
@@ -1075,7 +1134,8 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
             if (!failed && !raise_refusal(node) && !interrupted(node, seq))
                 result = Py_NewRef(out);
         }
-    }
+    } else
+        result = none_without_memory();
     node->guard->depth--;
 release_y:
     PyBuffer_Release(&y);
@@ -1134,6 +1194,10 @@ static PyObject *reader_give_up(PyObject *self, PyObject *note)
     Edge *table = new_table(0, note, &bytes);
     int failed = !table || publish(r, Py_None, "", 0, table, bytes, r->signature ^ GAVE_UP, &seq) < 0;
     free(table);
+    if (failed && PyErr_ExceptionMatches(PyExc_MemoryError)) {         /* for the note */
+        PyErr_Clear();
+        failed = publish(r, Py_None, "", 0, NULL, 0, r->signature ^ GAVE_UP, &seq) < 0;
+    }
     if (failed)
         return NULL;
     has_read(r->node, seq);

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .progress import wait_until
+from .progress import abandon, wait_until
 
 
 class Collectives:
@@ -18,27 +18,38 @@ class Collectives:
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
+
+    Attributes
+    ----------
+    interrupted : bool
+        Whether an exception has ended a wait: other ranks may be one collective apart from this one.
     """
 
     def __init__(self, comm: MPI.Intracomm):
-        self._comm = comm
+        self._comm, self.interrupted = comm, False
 
-    def wait(self, request: MPI.Request, what: str, ask: Callable[[], None] | None = None) -> None:
-        """Complete a request of all ranks."""
-        wait_until(request.Test, f"all ranks to come to {what}", ask)
+    def wait(self, begin: Callable[[], MPI.Request], what: str, ask: Callable[[], None] | None = None) -> None:
+        """Complete the request of all ranks that `begin()` makes."""
+        try:
+            wait_until(begin().Test, f"all ranks to come to {what}", ask)
+        except BaseException:
+            self.interrupted = True
+            abandon(begin)                          # and with it the arrays that MPI may still read or write
+            raise
 
     def minimum(self, mine: np.ndarray, what: str, ask: Callable[[], None] | None = None) -> np.ndarray:
         """The least of the arrays of all ranks, entry by entry."""
         if self._comm.size == 1:
             return mine
         least = np.empty_like(mine)
-        self.wait(self._comm.Iallreduce(mine, least, MPI.MIN), what, ask)
+        self.wait(lambda: self._comm.Iallreduce(mine, least, MPI.MIN), what, ask)
         return least
 
     def gather_all(self, mine: np.ndarray, what: str) -> np.ndarray:
         """The arrays of all ranks, shape `(size, ...)`."""
         all_ = np.empty((self._comm.size, *mine.shape), mine.dtype)
-        self.wait(self._comm.Iallgather(np.ascontiguousarray(mine), all_), what)
+        mine = np.ascontiguousarray(mine)
+        self.wait(lambda: self._comm.Iallgather(mine, all_), what)
         return all_
 
     def broadcast(self, thing: Any, root: int, what: str) -> Any:
@@ -47,10 +58,10 @@ class Collectives:
             return thing
         data = np.frombuffer(pickle.dumps(thing), np.uint8) if self._comm.rank == root else np.empty(0, np.uint8)
         length = np.array([len(data)])
-        self.wait(self._comm.Ibcast(length, root), what)
+        self.wait(lambda: self._comm.Ibcast(length, root), what)
         if self._comm.rank != root:
             data = np.empty(int(length[0]), np.uint8)
-        self.wait(self._comm.Ibcast(data, root), what)
+        self.wait(lambda: self._comm.Ibcast(data, root), what)
         return pickle.loads(data.tobytes())
 
     def agree(self, error: Exception | None, what: str, ask: Callable[[], None] | None = None) -> None:

@@ -100,7 +100,7 @@ class NodeMemory:
             request.test()
 
     def _refuse(self, reason: str) -> None:
-        self.node.broken = self.node.broken or reason
+        self.node.refuse(reason)
 
     def refusal(self) -> Exception | None:
         """The mismatch in an earlier mixing that has not been raised yet."""

@@ -42,16 +42,22 @@ class _Guard:
     """Re-entrant lock that knows the thread of its last call, where there is no compiled one."""
 
     def __init__(self) -> None:
-        self._lock, self.thread = threading.RLock(), 0
+        self._lock, self.thread, self._depth, self._polling = threading.Lock(), 0, 0, False
 
-    def acquire(self, blocking: bool) -> bool:
-        if not self._lock.acquire(blocking):
-            return False
-        self.thread = threading.get_ident()
-        return True
+    def acquire(self, polling: bool) -> int:
+        """1 if this thread may go on, 0 if another one is in, -1 if that one only polls."""
+        with self._lock:
+            if self._depth and self.thread != threading.get_ident():
+                return -1 if self._polling else 0
+            if not self._depth:
+                self._polling = polling
+            self.thread = threading.get_ident()
+            self._depth += 1
+            return 1
 
     def release(self) -> None:
-        self._lock.release()
+        with self._lock:
+            self._depth -= 1
 
 
 class ProgressEngine:
@@ -87,7 +93,7 @@ class ProgressEngine:
 
     def poll(self) -> None:
         """Make progress, unless the network belongs to another thread (that of its last call), or a poll is being made already."""
-        if self._polls and not self._polling and self.lock.thread == threading.get_ident() and self.lock.acquire(False):
+        if self._polls and not self._polling and self.lock.thread == threading.get_ident() and self.lock.acquire(True) > 0:
             self._polling = True
             try:
                 for poll in self._polls:
@@ -107,7 +113,9 @@ class ProgressEngine:
             raise RuntimeError("this process is a forked child, and the network belongs to its parent: mix in the parent only")
         if self._closed:
             raise RuntimeError("the network is closed: make a new one")
-        if not self.lock.acquire(False):
+        while (entered := self.lock.acquire(False)) < 0:        # another thread polls, and does not wait for anything
+            time.sleep(1e-4)
+        if not entered:
             raise RuntimeError("another thread is in a call of this network: one thread at a time may use a network, give each "
                                "thread a network of its own")
 
@@ -194,12 +202,12 @@ def wait_until(test: Callable[[], bool], what: str | Callable[[], str], ask: Cal
     Exception
         What `test` or `ask` raises.  What MPI may still read or write is kept then.
     """
-    for _ in range(_TURNS):
-        if test():
-            return
-        os.sched_yield()
-    patience = Patience(what, ask)
     try:
+        for _ in range(_TURNS):
+            if test():
+                return
+            os.sched_yield()
+        patience = Patience(what, ask)
         while not test():
             progress()
             waited = patience.look()

@@ -58,15 +58,19 @@ class HaloExchange:
             return MessageRequest([], sent, arrived)
         ask = self.announce(plan, route, kind)
         nbytes = rows.itemsize * int(np.prod(rows.shape[1:]))
-        requests = self.messages(plan).post(route, sent, arrived, nbytes, fingerprint(kind))
         where = kind[0] + self._over
         what = partial(waiting_for, route.sources.tolist(), where)
-        request = MessageRequest(requests, sent, arrived, what, ask, partial(self._interrupted, where))
-        if len(self._under_way) >= _UNDER_WAY:
-            self._under_way = {some for some in self._under_way if not some.test()}
-        if not request.done:
-            self._under_way.add(request)            # a request that is dropped still reads and writes
-        return request
+        try:
+            requests = self.messages(plan).post(route, sent, arrived, nbytes, fingerprint(kind))
+            request = MessageRequest(requests, sent, arrived, what, ask, partial(self._interrupted, where))
+            if len(self._under_way) >= _UNDER_WAY:
+                self._under_way = {some for some in self._under_way if not some.test()}
+            if not request.done:
+                self._under_way.add(request)        # a request that is dropped still reads and writes
+            return request
+        except BaseException:                       # of a signal handler, amid the posts
+            abandon((sent, arrived))
+            raise
 
     def messages(self, plan: Plan) -> Messages:
         """The messages of a plan, made when they are first used."""

@@ -40,6 +40,7 @@ class NodeReports:
             raise ValueError("reading in place needs the memory of the node")
         self._context, self._memory, self._where, self._signature, self._floats = context, context.memory, where, signature, floats
         self._patience: tuple[int, int, Patience] | None = None
+        self._refused: tuple[int, int] | None = None        # the wait in which the other rank has been found to be out of step
 
     def __call__(self, answer: int, seq: int) -> None:
         """Make progress elsewhere, ask a rank that is late where it is, and raise what is wrong."""
@@ -48,12 +49,23 @@ class NodeReports:
         if what in (shared.OTHER_TAG, shared.REFUSED):
             raise Disagreement(self._mismatch(index, other, seq))
         late = what == shared.LATE_POST
+        self._look_for_refusals(index, other, (answer, seq))
         if self._patience is None or self._patience[:2] != (answer, seq):
             doing = "to begin" if late else "to read the rows of this rank in"
             ask = partial(self._context.matching.ask_about_mixing, other, seq, self._where) if late else None
             self._patience = answer, seq, Patience(f"rank {other} {doing} mixing {seq} ({self._where})", ask)
         progress()
         self._patience[2].look()
+
+    def _look_for_refusals(self, index: int, other: int, wait: tuple[int, int]) -> None:
+        """Raise if a rank that is waited for has refused mixings since a turn ago: what it did before is seen by now."""
+        refusal, before = self._memory.node.out_of_step(index), self._refused
+        self._refused = None if refusal is None else wait
+        if refusal is not None and before == wait:
+            first = refusal if refusal.startswith("rank ") else f"rank {other}: {refusal}"
+            self._memory.node.refuse(first)         # so that those that wait for this rank are told, too
+            raise RuntimeError(f"rank {other} is out of step ({refusal}), and does not come to mixing {wait[1]} ({self._where}): "
+                               "close the network and make a new one")
 
     def _mismatch(self, index: int, other: int, seq: int) -> str:
         """This rank and another one mix different things, in words."""

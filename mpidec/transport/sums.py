@@ -47,6 +47,14 @@ def fits(out: Any, X: np.ndarray) -> bool:
         and not np.may_share_memory(out, X)
 
 
+def _like(X: np.ndarray) -> np.ndarray | None:
+    """An array like `X`; None if there is no memory for it, which `start` then finds, too, and tells the other ranks."""
+    try:
+        return empty(X.shape, X.dtype)
+    except MemoryError:
+        return None
+
+
 class _Sum(Request):
     """A sum that is formed when its halo is there, or at once."""
 
@@ -93,37 +101,47 @@ class _Persistent:
     def __init__(self, context: Context, exchange: HaloExchange, plan: Plan):
         self._context, self._exchange, self._plan = context, exchange, plan
         self._kept: dict[int, tuple[PersistentExchange, Any, Any]] = {}
+        self._active: tuple[PersistentExchange, PastOperation, np.ndarray] | None = None
 
     def start(self, X: np.ndarray) -> tuple[PersistentExchange, list[Any], int, PastOperation] | None:
-        """Begin an exchange; None if it has to be announced, or there are no persistent requests."""
+        """Begin an exchange; None if it has to be announced, or there are no persistent requests.
+
+        From here on to the end of `wait`, exceptions must be handed to `fail`.
+        """
         kept = self._kept.get(X.shape[1])
         if kept is None or not self._exchange.known(self._plan, kept[1]):
             return None
         number = self._context.matching.register(kept[2])
+        self._active = kept[0], kept[2], X
         return kept[0], kept[0].start(X), number, kept[2]
 
     def wait(self, started: tuple[PersistentExchange, list[Any], int, PastOperation], before: int) -> np.ndarray:
         """The halo, when it is there."""
         persistent, requests, number, past = started
         test, turns = MPI.Request.Testall, _TURNS
-        try:
-            while not (test(requests) or test(requests)):
-                turns -= 1
-                if not turns:
-                    sources, ask = self._plan.halo_route.sources.tolist(), self._context.matching.ask
-                    wait_until(partial(test, requests), partial(waiting_for, sources, past.op),
-                               partial(ask, sources, number, past.op, past.signature, before))
-                    break
-                if CROWDED or turns < _TURNS - _SPINS:
-                    os.sched_yield()
-        except BaseException as error:              # its requests are under way
-            persistent.abandon()
-            abandon(persistent)
-            self._kept = {d: kept for d, kept in self._kept.items() if kept[0] is not persistent}
-            if not isinstance(error, Disagreement):
-                self._context.matching.interrupt(past.op, error)
-            raise
+        while not (test(requests) or test(requests)):
+            turns -= 1
+            if not turns:
+                sources, ask = self._plan.halo_route.sources.tolist(), self._context.matching.ask
+                wait_until(partial(test, requests), partial(waiting_for, sources, past.op),
+                           partial(ask, sources, number, past.op, past.signature, before))
+                break
+            if CROWDED or turns < _TURNS - _SPINS:
+                os.sched_yield()
+        self._active = None
         return persistent.halo
+
+    def fail(self, error: BaseException) -> None:
+        """Keep what MPI may still read or write if an exception has come amid an exchange."""
+        if self._active is None:
+            return
+        persistent, past, _ = self._active
+        persistent.abandon()
+        abandon(self._active)
+        self._kept = {d: kept for d, kept in self._kept.items() if kept[0] is not persistent}
+        self._active = None
+        if not isinstance(error, Disagreement):
+            self._context.matching.interrupt(past.op, error)
 
     def make(self, X: np.ndarray) -> None:
         """Make the requests for rows like `X`, which have just been exchanged without them."""
@@ -167,12 +185,16 @@ class MessageSum(Transport):
         if not common(X, self._plan.m) or (out is not None and not fits(out, X)):
             return None
         with self._engine:
-            if out is None:
-                out = empty(X.shape, X.dtype)
-            started = self._persistent.start(X)
-            if started is not None:
-                self._count(8 * X.shape[1])
-                return average(self._plan, X, self._persistent.wait(started, 0), out)
+            if out is None and (out := _like(X)) is None:
+                return None
+            try:
+                started = self._persistent.start(X)
+                if started is not None:
+                    self._count(8 * X.shape[1])
+                    return average(self._plan, X, self._persistent.wait(started, 0), out)
+            except BaseException as error:
+                self._persistent.fail(error)
+                raise
             arriving, halo = self.fetch(X, str(X.shape[1]))
             arriving.wait()
             average(self._plan, X, halo, out)
@@ -212,15 +234,19 @@ class MixedSum(Transport):
         if not common(X, self._plan.m) or (out is not None and not fits(out, X)):
             return None
         with self._context.engine:
-            if out is None:
-                out = empty(X.shape, X.dtype)
+            if out is None and (out := _like(X)) is None:
+                return None
             before = self._context.mixings
-            started = self._persistent.start(X)
-            if started is None:
-                self.start(X, out).wait()
-                self._persistent.make(X)
-            else:
-                self._reader.read_with(X, out, started[0].halo, lambda: self._persistent.wait(started, before))
+            try:
+                started = self._persistent.start(X)
+                if started is not None:
+                    self._reader.read_with(X, out, started[0].halo, lambda: self._persistent.wait(started, before))
+                    return out
+            except BaseException as error:
+                self._persistent.fail(error)
+                raise
+            self.start(X, out).wait()
+            self._persistent.make(X)
             return out
 
     def give_up(self, error: Exception) -> None:
