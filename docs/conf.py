@@ -1,8 +1,15 @@
 """Configuration of the documentation: `make docs`."""
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
 import mpidec
 
@@ -25,4 +32,33 @@ napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 default_role = "code"
-suppress_warnings = ["ref.python"]                       # names such as `n` that several classes have
+suppress_warnings = ["ref.python"]                      # names such as `n` that several classes have
+
+
+class CommandHelp(SphinxDirective):
+    """What a command prints with ``--help``: `{command-help} run`."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "110", "NO_COLOR": "1"}
+        done = subprocess.run([sys.executable, "-m", f"mpidec.{self.arguments[0]}", "--help"], env=env, text=True, check=True,
+                              stdout=subprocess.PIPE, timeout=60)
+        return [nodes.literal_block(done.stdout, done.stdout, language="text")]
+
+
+OUTSIDE = {"README.md": "index.md", "data/README.md": "guide/data_sets.md", "jobscripts/README.md": "guide/jobscripts.md"}
+
+
+def pages_of_files(app, page: str, source: list[str]) -> None:
+    """Let links to files outside of this folder lead to the pages that have their contents."""
+    for file, target in OUTSIDE.items():
+        up = "../" * page.count("/")
+        source[0] = source[0].replace(f"]({up}../{file}", f"]({up}{target}")
+    source[0] = re.sub(r"\]\(((?:\.\./)*index\.md)#[\w-]+\)", r"](\1)", source[0])
+
+
+def setup(app) -> None:
+    app.add_directive("command-help", CommandHelp)
+    app.connect("source-read", pages_of_files)

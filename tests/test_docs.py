@@ -1,25 +1,38 @@
-"""What the documents show is true: doctests, the programs of README and docs, its tables, its commands."""
+"""What the documents show is true: doctests, the programs and commands of README and docs, their tables and links; the site."""
 from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import subprocess
+import sys
+import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import launch
 import mpidec
+from mpidec import catalogue
 
 pytestmark = pytest.mark.serial
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-MODULES = sorted(module.name for module in pkgutil.walk_packages(mpidec.__path__, "mpidec."))
+DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+PAGES = [ROOT / "README.md", ROOT / "data" / "README.md", ROOT / "jobscripts" / "README.md", *DOCS]
+MODULES = sorted(module.name for module in pkgutil.walk_packages(mpidec.__path__, "mpidec.")
+                 if not module.name.endswith("__main__"))
+SLOW = {"docs/protocol.md"}                                 # pages that take long; test_protocol.py runs this one in parts
+SITE = ("sphinx", "myst_parser", "furo", "sphinx_copybutton")
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 @pytest.mark.parametrize("name", ["mpidec", *MODULES])
@@ -27,58 +40,151 @@ def test_doctests(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if name.startswith("mpidec.optim"):
         pytest.importorskip("torch")
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    failed, _ = doctest.testmod(importlib.import_module(name), optionflags=flags)
+    failed, _ = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
     assert not failed, f"{failed} examples of {name} failed"
 
 
-def blocks(text: str, language: str) -> list[tuple[int, str]]:
-    """Return the fenced blocks of one language, each with the line it starts on."""
-    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [(text.count("\n", 0, match.start()) + 1, match.group(1)) for match in found]
+# ---------------------------------------------------------------------------------------------------------------------
+# The blocks of a page: it runs from top to bottom, as a reader would
+
+class Block(NamedTuple):
+    """Fenced block of a page."""
+
+    language: str
+    text: str
+    line: int
+    output: bool                                            # a text directly below commands: what they print
 
 
-def test_python_blocks_of_readme_run(tmp_path, monkeypatch):
-    """They run one after the other, as one program."""
-    monkeypatch.chdir(tmp_path)
-    namespace: dict = {}
-    for line, code in blocks(README, "python"):
-        exec(compile("\n" * line + code, "README.md", "exec"), namespace)
+def blocks(page: Path) -> Iterator[Block]:
+    text, end, before = page.read_text(encoding="utf-8"), 0, ""
+    for match in FENCE.finditer(text):
+        language = match["language"]
+        follows = before == "sh" and not text[end:match.start()].strip()
+        yield Block(language, textwrap.dedent(match["text"]), text.count("\n", 0, match.start()) + 1, language == "text" and follows)
+        end, before = match.end(), language
+
+
+class Reader:
+    """Reader of a page who types all that it shows into one folder.
+
+    A block that begins with the comment ``# name.py`` (or ``.toml``, ``.csv``) is saved under this name.  Other Python blocks run one
+    after the other, as one program, and the commands of ``sh`` blocks by bash; a text directly below these is their output, in which
+    times are not compared.  Blocks of other languages (``console``: for a cluster, or slow) are only read.
+    """
+
+    def __init__(self, page: Path, folder: Path):
+        self.page, self.folder, self.namespace, self.printed = page, folder, {"__name__": "__page__"}, ""
+        (folder / "bin").mkdir()
+        script(folder / "bin" / "mpidec", f'exec "{sys.executable}" -m mpidec "$@"')
+        script(folder / "bin" / "python", f'exec "{sys.executable}" "$@"')
+        self.env = launch.environment()
+        self.env["PATH"] = f"{folder / 'bin'}{os.pathsep}{self.env['PATH']}"
+        for name in ("data", "jobscripts", "docs", "tests", "tutorials"):
+            (folder / name).symlink_to(ROOT / name)
+
+    def read(self) -> None:
+        for block in blocks(self.page):
+            saved = re.match(r"# ([\w-]+\.(?:py|toml|csv))\n", block.text)
+            if saved:
+                (self.folder / saved[1]).write_text(block.text)
+            elif block.language == "python":
+                exec(compile("\n" * block.line + block.text, str(self.page), "exec"), self.namespace)
+            elif block.language == "sh":
+                self.command(block)
+            elif block.output:
+                told = f"{self.page.name}, line {block.line}: printed\n{self.printed}\nexpected\n{block.text}"
+                assert doctest.OutputChecker().check_output(timeless(block.text), timeless(self.printed), FLAGS), told
+
+    def command(self, block: Block) -> None:
+        process = launch.start(["bash", "-euo", "pipefail", "-c", block.text], env=self.env, cwd=self.folder, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        done = launch.finish(process, 100)
+        assert done.returncode == 0, f"{self.page.name}, line {block.line}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+        self.printed = done.stdout
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def timeless(text: str) -> str:
+    """Return a text without what differs between two runs: times, and rules whose length depends on them."""
+    text = re.sub(r"[\d.e+-]+ (?=s\b|ms\b|us\b|steps/s)", "", text)
+    return re.sub(r"-{9,}", "---", text)
+
+
+def shown(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def pages_to_run() -> list:
+    found = [page for page in PAGES if {block.language for block in blocks(page)} & {"sh", "python"}]
+    return [pytest.param(page, id=shown(page), marks=[pytest.mark.slow] * (shown(page) in SLOW)) for page in found]
 
 
 @pytest.mark.launch
-def test_readme_program_prints_what_readme_says(tmp_path, mpirun):
-    _, program = blocks(README, "python")[0]
-    said = re.search(r"^\$ mpirun -n 4 python (\S+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    (tmp_path / said.group(1)).write_text(program)
-    for ranks in (4, 0):
-        done = mpirun(ranks, [said.group(1)], cwd=tmp_path, check=True)
-        assert done.stdout.splitlines() == said.group(2).splitlines()
+@pytest.mark.parametrize("page", pages_to_run())
+def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Reader(page, tmp_path).read()
 
 
-def table(heading: str) -> set[str]:
-    """Return the names in the first column of the table under `heading`, those of a row separated by spaces."""
-    section = README.split(heading)[1].split("\n#")[0]
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables and links
+
+def tables(page: str, heading: str) -> set[str]:
+    """Return the names in the first column of the tables under `heading`."""
+    section = (ROOT / "docs" / "guide" / page).read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`(\w+)", row.split("|")[1])}
 
 
-@pytest.mark.launch
-def test_tables_name_what_there_is(mpirun):
-    """The tables of README and ``--list`` name the same problems, data sets, solvers, topologies and codecs."""
-    listed = mpirun(0, ["-m", "mpidec.run", "--list"], check=True).stdout
-    names = set(re.findall(r"^ +([a-z]\w*)", listed, re.MULTILINE))
-    headings = ("### Topologies", "### Solvers", "### Codecs", "### Problems and data")
-    for heading in headings:
-        assert table(heading) <= names, f"{heading}: {table(heading) - names} not in --list"
-    named = set().union(*map(table, headings))
-    assert names <= named, f"README leaves out {names - named}"
+@pytest.mark.parametrize("heading, page, known", [
+    ("## Solvers", "choosing.md", catalogue.solvers), ("## Graphs", "choosing.md", catalogue.topologies),
+    ("### Codecs", "mixing.md", catalogue.codecs), ("## What there is", "data.md", lambda: {**catalogue.problems(), **catalogue.data_sets()})])
+def test_tables_name_what_there_is(heading, page, known):
+    """All of it, and nothing else."""
+    named = tables(page, heading)
+    assert named == set(known()), f"{page}, {heading}: {sorted(named ^ set(known()))}"
 
 
-def test_links_of_documents_lead_somewhere():
-    for page in [*PAGES, ROOT / "jobscripts" / "README.md", ROOT / "data" / "README.md"]:
-        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page as GitHub makes them from its headings."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_links_lead_somewhere(page):
+    for path, anchor in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{shown(page)} links to {path}, which is not there"
+        if anchor:
+            assert anchor in anchors(target), f"{shown(page)} links to {path}#{anchor}, expected one of {sorted(anchors(target))}"
+
+
+def test_every_page_of_the_guide_is_in_readme():
+    for page in (ROOT / "docs" / "guide").glob("*.md"):
+        if "{include}" not in page.read_text():
+            assert f"(docs/guide/{page.name})" in README, f"README does not link to {page.name}"
+
+
+def test_figures_are_small():
+    for figure in (ROOT / "docs" / "figures").glob("*.png"):
+        assert figure.stat().st_size < 80_000, f"{figure.name} has {figure.stat().st_size} bytes"
+
+
+def test_the_site_is_built_without_warnings(tmp_path):
+    for module in SITE:
+        pytest.importorskip(module)
+    done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j2", "-d", tmp_path / "doctrees", "docs",
+                           tmp_path / "site"], cwd=ROOT, env=launch.environment(), capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "site" / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert "--step-size" in page and "--vary" in page, "the commands do not show what --help prints"
 
 
 def test_version_is_one():

@@ -24,7 +24,7 @@ def partition(y: ArrayLike, n: int, how: str = "iid", *, alpha: float = 1.0, see
 
     .. math:: q_c \sim \mathrm{Dir}(\alpha 1_n),
 
-    in groups of 10 agents, and then re-splits evenly, as RelaySGD does [1]_. With a small :math:`\alpha` each agent has
+    in groups of 10 agents, and then re-splits evenly, as RelaySGD does. With a small :math:`\alpha` each agent has
     few classes, with a large :math:`\alpha` all of them.
 
     Parameters
@@ -62,8 +62,8 @@ def partition(y: ArrayLike, n: int, how: str = "iid", *, alpha: float = 1.0, see
 
     References
     ----------
-    .. [1] T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021, app. B;
-       code epfml/relaysgd. The split equals theirs if `seed` is their seed + 100.
+    T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021, app. B;
+    code epfml/relaysgd. The split equals theirs if `seed` is their seed + 100.
     """
     y = checks.real(y, "y")
     checks.choice(how, HOW, "partition")
