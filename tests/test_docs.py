@@ -28,7 +28,7 @@ DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in 
 PAGES = [ROOT / "README.md", ROOT / "data" / "README.md", ROOT / "jobscripts" / "README.md", *DOCS]
 MODULES = sorted(module.name for module in pkgutil.walk_packages(mpidec.__path__, "mpidec.")
                  if not module.name.endswith("__main__"))
-SLOW = {"docs/protocol.md"}                                 # pages that take long; test_protocol.py runs this one in parts
+SLOW = {"docs/guide/first_steps.md", "docs/guide/comparing.md", "docs/guide/mixing.md"}
 SITE = ("sphinx", "myst_parser", "furo", "sphinx_copybutton")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
@@ -120,7 +120,8 @@ def shown(page: Path) -> str:
 
 
 def pages_to_run() -> list:
-    found = [page for page in PAGES if {block.language for block in blocks(page)} & {"sh", "python"}]
+    """Return the pages with something to run, but for protocol.md, which test_protocol.py runs on several ranks, too."""
+    found = [page for page in PAGES if {block.language for block in blocks(page)} & {"sh", "python"} and page.name != "protocol.md"]
     return [pytest.param(page, id=shown(page), marks=[pytest.mark.slow] * (shown(page) in SLOW)) for page in found]
 
 
