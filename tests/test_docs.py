@@ -53,14 +53,14 @@ class Block(NamedTuple):
     language: str
     text: str
     line: int
-    output: bool                                            # a text directly below commands: what they print
+    output: bool                                            # a text below commands, in the same section: what they print
 
 
 def blocks(page: Path) -> Iterator[Block]:
     text, end, before = page.read_text(encoding="utf-8"), 0, ""
     for match in FENCE.finditer(text):
         language = match["language"]
-        follows = before == "sh" and not text[end:match.start()].strip()
+        follows = before == "sh" and not re.search("^#", text[end:match.start()], re.MULTILINE)
         yield Block(language, textwrap.dedent(match["text"]), text.count("\n", 0, match.start()) + 1, language == "text" and follows)
         end, before = match.end(), language
 
@@ -69,7 +69,7 @@ class Reader:
     """Reader of a page who types all that it shows into one folder.
 
     A block that begins with the comment ``# name.py`` (or ``.toml``, ``.csv``) is saved under this name.  Other Python blocks run one
-    after the other, as one program, and the commands of ``sh`` blocks by bash; a text directly below these is their output, in which
+    after the other, as one program, and the commands of ``sh`` blocks by bash; a text below these is their output, in which
     times are not compared.  Blocks of other languages (``console``: for a cluster, or slow) are only read.
     """
 
