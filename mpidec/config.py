@@ -230,14 +230,15 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     tables = {table: _table_values(table, given[table]) for table in TABLES}
     problem, run = tables["problem"], tables["run"]
     catalogue_of = {"problem": catalogue.problems(), "solver": catalogue.solvers(), "topology": catalogue.topologies()}
+    made: dict[str, Any] = {}
     for table, names in catalogue_of.items():
-        default = _default_graph(tables) if table == "topology" else None
+        default = _default_graph(made["solver"], tables) if table == "topology" else None
         name = tables[table].setdefault("name", default or TABLES[table]().name)
         if name not in names:
             raise ConfigError(unknown(table, name, names, _origin(given[table].get("name"))) + OWN)
+        made[table] = _component(names, name, given[table].get("name"))
     name = problem["name"]
-    accepted = {table: parameters(_component(names, tables[table]["name"], given[table].get("name")))
-                for table, names in catalogue_of.items()}
+    accepted = {table: parameters(component) for table, component in made.items()}
     accepted["problem"] = {**_data(name, problem, given["problem"]),
                            **{key: value for key, value in accepted["problem"].items() if key not in registry.RESERVED}}
     for table, known in accepted.items():
@@ -286,9 +287,9 @@ def _data(name: str, problem: dict[str, Any], given: Mapping[str, Setting]) -> d
     return parameters(data)
 
 
-def _default_graph(tables: Mapping[str, Mapping[str, Any]]) -> str | None:
+def _default_graph(solver: Any, tables: Mapping[str, Mapping[str, Any]]) -> str | None:
     """Return the default topology of the solver, or a symmetric one if the mixing is accelerated."""
-    graph = getattr(catalogue.solvers().get(tables["solver"]["name"]), "graph", None)
+    graph = getattr(solver, "graph", None)
     return "symmetric_exponential" if graph == "exponential" and "accelerate" in tables["mixing"] else graph
 
 

@@ -159,7 +159,7 @@ def test_a_problem_without_data_and_a_graph_itself(here, capsys):
 
 @pytest.mark.serial
 def test_relative_to_the_experiment_file_and_resumed(here, tmp_path_factory, monkeypatch, capsys):
-    Path("e.toml").write_text('[solver]\nname = "my.py:Mine"\nstep_size = 0.05\n[topology]\nname = "my.py:wheel"\n'
+    Path("e.toml").write_text('[solver]\nname = "my.py:Mine"\nstep_size = 1e-4\n[topology]\nname = "my.py:wheel"\n'
                               '[problem]\nname = "least_squares"\ndata = "mine.csv"\n[run]\nagents = 4\nsteps = 10\n')
     Path("mine.csv").write_text("\n".join(f"{i % 7},{i % 5},{i}" for i in range(40)))
     other = tmp_path_factory.mktemp("other")

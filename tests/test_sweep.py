@@ -160,7 +160,7 @@ def test_malformed_commands_answer_in_one_line(tmp_path, capsys, monkeypatch):
         (["--seeds", "0"], "--seeds: expected a positive integer, got 0"),
         (["--seeds", "2", "--target", "low"], "--target low: expected a number, or metric=number"),
         (["--seeds", "2", "--ranks-per-run", "2"], "--ranks-per-run 2: expected a number from 1 to 1"),
-        (["--seed", "2", "--varry", "a"], "unknown flag '--varry': did you mean --vary?"),
+        (["--seed", "2", "--varry", "a"], "unknown flag '--varry': did you mean --vary"),
         (["--vary", "solver.name=dgd", "--steps", "7"], "sweep/dgd.h5 holds another experiment ("),
         (["--seeds", "1", "--out", __file__], "is a file, expected a folder"),
     ]:
