@@ -189,14 +189,18 @@ class Search:
 
     def __call__(self) -> Choice:
         """The choice, the same on all ranks."""
-        begun, net, gradients, why = time.perf_counter(), self._net, 0, ""
+        net, gradients, why = self._net, 0, ""
+        if wanted(self._solver) == "auto":
+            self._problem.grad(self._X0)                # what the first gradient imports, the run would import otherwise
+        mean = np.asarray(net.mean(self._X0))
+        begun = time.perf_counter()
         choice: Choice | None = None
         if wanted(self._solver) == "auto" and net.n <= MANY:
-            x, count = minimizer(net, self._problem, np.asarray(net.mean(self._X0)))
+            x, count = minimizer(net, self._problem, mean)
             gradient = self._gradient
             batches = None if gradient is None else lambda k: lambda X: gradient(X, k)
             self._model, gradients = linear_model(net, self._problem.grad, x, self._X0, batches, self._steps)
-            self.point, gradients = x, gradients + count
+            self.point, gradients = x, gradients + count + 1
             choice = self._on_root(lambda plain: self._raced(plain, gradients))
             why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
         elif net.n > MANY:
@@ -303,7 +307,7 @@ class Search:
             self._net.agree(error)
         if self._model is not None and largest < 0:
             largest = float(np.abs(np.nan_to_num(self._model.H[0])).sum(axis=(1, 2)).max())
-        return max(self._net.comm.allgather(largest))
+        return float(max(self._net.comm.allgather(largest)))
 
 
 def _one(k: int) -> float:

@@ -66,7 +66,7 @@ class LinearModel:
         if uses == "prox":
             return self._prox(E, sizes).reshape(V.shape)
         H, g = (self.H[0], self.g[0]) if len(self.H) == 1 else self._drawn(k)
-        G = H @ E
+        G: np.ndarray = H @ E
         G += g[:, :, None]
         return G.reshape(V.shape)
 
@@ -129,7 +129,7 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
             direction = np.eye(1, d, j)[0] if V is None else V[:, j]
             column = (gradient(at + h * direction) - base) / h
             H[:, :, j] = column if V is None else _project(column, V)
-        return (H + H.transpose(0, 2, 1)) / 2
+        return np.asarray((H + H.transpose(0, 2, 1)) / 2)
 
     H, count = curvatures(grad, G), count + r
     away, g = X0 - at, G - net.mean(G)

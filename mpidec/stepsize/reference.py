@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def minimizer(net: Any, problem: Any, x0: np.ndarray) -> tuple[np.ndarray, int]:
     if net.rank > 0:
         while (x := told(None)) is not None:
             evaluate(x)
-        return told(None)
+        return cast("tuple[np.ndarray, int]", told(None))
     best, least, first, count = x0, np.inf, 0.0, 0
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -59,4 +59,5 @@ def minimizer(net: Any, problem: Any, x0: np.ndarray) -> tuple[np.ndarray, int]:
         pass
     finally:
         told(None)
-    return told((best, count))
+    told((best, count))
+    return best, count
