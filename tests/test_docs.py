@@ -110,8 +110,8 @@ def script(path: Path, text: str) -> None:
 
 
 def timeless(text: str) -> str:
-    """Return a text without what differs between two runs: times, and rules whose length depends on them."""
-    text = re.sub(r"[\d.e+-]+ (?=s\b|ms\b|us\b|steps/s)", "", text)
+    """Return a text without what differs between two runs (times, rules whose length depends on them) or versions (predictions)."""
+    text = re.sub(r"[\d.e+-]+ (?=s\b|ms\b|us\b|steps/s)|(?<=expected in )\d+", "", text)
     return re.sub(r"-{9,}", "---", text)
 
 
@@ -123,6 +123,13 @@ def pages_to_run() -> list:
     """Return the pages with something to run, but for protocol.md, which test_protocol.py runs on several ranks, too."""
     found = [page for page in PAGES if {block.language for block in blocks(page)} & {"sh", "python"} and page.name != "protocol.md"]
     return [pytest.param(page, id=shown(page), marks=[pytest.mark.slow] * (shown(page) in SLOW)) for page in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_blocks_are_of_known_languages(page):
+    """A block of another one would neither run nor be marked as text."""
+    found = {language.strip() for language in re.findall(r"^ *```([^\n`{]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+    assert found <= {"sh", "console", "python", "toml", "text"}, f"{shown(page)}: {sorted(found)}"
 
 
 @pytest.mark.launch
