@@ -11,7 +11,7 @@ from sphinx.util.docutils import SphinxDirective
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-import mpidec
+import mpidec  # noqa: E402
 
 project, author = "mpidec", "The mpidec developers"
 version = release = mpidec.__version__
