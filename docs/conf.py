@@ -11,7 +11,7 @@ from sphinx.util.docutils import SphinxDirective
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-import mpidec
+import mpidec  # noqa: E402
 
 project, author = "mpidec", "The mpidec developers"
 version = release = mpidec.__version__
@@ -59,12 +59,13 @@ def pages_of_files(app, page: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(((?:\.\./)*index\.md)#[\w-]+\)", r"](\1)", source[0])
 
 
-def of_others(app, what: str, name: str, thing, skip: bool, options) -> bool | None:
-    """Leave out what a module has imported from other packages."""
-    return True if not str(getattr(thing, "__module__", "mpidec")).startswith("mpidec") else None
+def not_shown(app, what: str, name: str, thing, skip: bool, options) -> bool | None:
+    """Leave out what a module has imported from other packages, and the states of solvers, whose fields are in the equations."""
+    foreign = not str(getattr(thing, "__module__", "mpidec")).startswith("mpidec")
+    return True if foreign or name in ("State", "MixedState") else None
 
 
 def setup(app) -> None:
     app.add_directive("command-help", CommandHelp)
-    app.connect("autodoc-skip-member", of_others)
+    app.connect("autodoc-skip-member", not_shown)
     app.connect("source-read", pages_of_files)

@@ -61,15 +61,16 @@ def blocks(page: Path) -> Iterator[Block]:
     for match in FENCE.finditer(text):
         language = match["language"]
         follows = before == "sh" and not re.search("^#", text[end:match.start()], re.MULTILINE)
-        yield Block(language, textwrap.dedent(match["text"]), text.count("\n", 0, match.start()) + 1, language == "text" and follows)
+        line = text.count("\n", 0, match.start()) + 1
+        yield Block(language, textwrap.dedent(match["text"]), line, language == "text" and follows)
         end, before = match.end(), language
 
 
 class Reader:
     """Reader of a page who types all that it shows into one folder.
 
-    A block that begins with the comment ``# name.py`` (or ``.toml``, ``.csv``) is saved under this name.  Other Python blocks run one
-    after the other, as one program, and the commands of ``sh`` blocks by bash; a text below these is their output, in which
+    A block that begins with the comment ``# name.py`` (or ``.toml``, ``.csv``) is saved under this name.  Other Python blocks run
+    one after the other, as one program, and the commands of ``sh`` blocks by bash; a text below these is their output, in which
     times are not compared.  Blocks of other languages (``console``: for a cluster, or slow) are only read.
     """
 
@@ -100,7 +101,8 @@ class Reader:
         process = launch.start(["bash", "-euo", "pipefail", "-c", block.text], env=self.env, cwd=self.folder, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         done = launch.finish(process, 100)
-        assert done.returncode == 0, f"{self.page.name}, line {block.line}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+        told = f"{self.page.name}, line {block.line}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, told
         self.printed = done.stdout
 
 
@@ -110,8 +112,8 @@ def script(path: Path, text: str) -> None:
 
 
 def timeless(text: str) -> str:
-    """Return a text without what differs between two runs: times, and rules whose length depends on them."""
-    text = re.sub(r"[\d.e+-]+ (?=s\b|ms\b|us\b|steps/s)", "", text)
+    """Return a text without what differs between two runs (times, rules whose length depends on them) or versions (predictions)."""
+    text = re.sub(r"[\d.e+-]+ (?=s\b|ms\b|us\b|steps/s)|(?<=expected in )\d+", "", text)
     return re.sub(r"-{9,}", "---", text)
 
 
@@ -123,6 +125,13 @@ def pages_to_run() -> list:
     """Return the pages with something to run, but for protocol.md, which test_protocol.py runs on several ranks, too."""
     found = [page for page in PAGES if {block.language for block in blocks(page)} & {"sh", "python"} and page.name != "protocol.md"]
     return [pytest.param(page, id=shown(page), marks=[pytest.mark.slow] * (shown(page) in SLOW)) for page in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_blocks_are_of_known_languages(page):
+    """A block of another one would neither run nor be marked as text."""
+    found = {language.strip() for language in re.findall(r"^ *```([^\n`{]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+    assert found <= {"sh", "console", "python", "toml", "text"}, f"{shown(page)}: {sorted(found)}"
 
 
 @pytest.mark.launch
@@ -144,7 +153,8 @@ def tables(page: str, heading: str) -> set[str]:
 
 @pytest.mark.parametrize("heading, page, known", [
     ("## Solvers", "choosing.md", catalogue.solvers), ("## Graphs", "choosing.md", catalogue.topologies),
-    ("### Codecs", "mixing.md", catalogue.codecs), ("## What there is", "data.md", lambda: {**catalogue.problems(), **catalogue.data_sets()})])
+    ("### Codecs", "mixing.md", catalogue.codecs),
+    ("## What there is", "data.md", lambda: {**catalogue.problems(), **catalogue.data_sets()})])
 def test_tables_name_what_there_is(heading, page, known):
     """All of it, and nothing else."""
     named = tables(page, heading)
@@ -184,8 +194,14 @@ def test_the_site_is_built_without_warnings(tmp_path):
     done = subprocess.run([sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j2", "-d", tmp_path / "doctrees", "docs",
                            tmp_path / "site"], cwd=ROOT, env=launch.environment(), capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "site" / "reference" / "commands.html").read_text(encoding="utf-8")
-    assert "--step-size" in page and "--vary" in page, "the commands do not show what --help prints"
+    reference = {page.stem: page.read_text(encoding="utf-8") for page in (tmp_path / "site" / "reference").glob("*.html")}
+    assert all(flag in reference["commands"] for flag in ("--step-size", "--vary")), "the commands lack what --help prints"
+    for name in ("topology", "solvers", "problems", "record", "mixing", "plot", "sweep"):
+        module = importlib.import_module(f"mpidec.{name}")
+        public = getattr(module, "__all__", [key for key, thing in vars(module).items() if not key.startswith("_")
+                                             and getattr(thing, "__module__", "").startswith("mpidec.")])
+        missing = [key for key in public if f'id="mpidec.{name}.{key}"' not in reference[name]]
+        assert not missing, f"docs/reference/{name}.md lacks {missing}"
 
 
 def test_version_is_one():
