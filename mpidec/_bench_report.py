@@ -162,11 +162,11 @@ def picture(path: str | os.PathLike[str], machine: Mapping[str, Any], rows: Sequ
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from .plot import STYLE
+    from ._figure import SCREEN
     graphs = {group: list(dict.fromkeys(row["graph"] for row in rows if row["group"] == group)) for group in GROUPS}
     graphs = {group: names for group, names in graphs.items() if names}
     heights = [2.3 * len(names) + 0.5 for names in graphs.values()]
-    with rc_context(STYLE):
+    with rc_context(SCREEN):
         figure = Figure(figsize=(9.6, sum(heights) + 0.3), layout="constrained")
         parts = figure.subfigures(len(graphs), 1, height_ratios=heights, squeeze=False)[:, 0]
         for part, (group, names) in zip(parts, graphs.items()):
@@ -180,7 +180,7 @@ def _draw(part: Any, group: str, graphs: Sequence[str], rows: Sequence[Mapping[s
     """Draw the panels of one group."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    from .plot import COLOURS
+    from ._figure import COLOURS
     ratio = GROUPS[group].ratios[0]
     names = list(dict.fromkeys(row["contender"] for row in rows))
     families = list(dict.fromkeys(name.partition(", ")[0] for name in names if name != LOCAL))

@@ -221,7 +221,8 @@ class Cell:
     def rows(self, coefficients: np.ndarray, agents: np.ndarray | None = None, columns: slice = slice(None)) -> np.ndarray:
         """The rows of some agents, by default of the local ones."""
         c = coefficients[self.lo:self.hi] if agents is None else coefficients[agents]
-        return c[:, :1] * self.base[columns] + c[:, 1:]
+        value: np.ndarray = c[:, :1] * self.base[columns] + c[:, 1:]
+        return value
 
     def _network(self, transport: str | None = None) -> Network:
         return self._stack.enter_context(Network(self.n, self.comm, transport=transport))
@@ -322,7 +323,8 @@ class Cell:
             for call in calls:
                 call()
             seconds = time.perf_counter() - start
-        return self.comm.allreduce(seconds / repeats, MPI.MAX)
+        value: float = self.comm.allreduce(seconds / repeats, MPI.MAX)
+        return value
 
     def close(self) -> None:
         """Free all communicators and rows; collective."""
@@ -422,7 +424,7 @@ class NodesCell(Cell):
         if given:
             return int(given) if given.isdigit() else 0         # Network refuses it with a message
         node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-        most = self.comm.allreduce(node.size, MPI.MAX)
+        most: int = self.comm.allreduce(node.size, MPI.MAX)
         node.Free()
         if most < self.comm.size:
             return most

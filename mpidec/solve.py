@@ -86,7 +86,7 @@ class Result:
 
 
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
-          record: str | os.PathLike | Record | None = None, every: int = 10, stop: Stop | None = None,
+          record: str | os.PathLike[str] | Record | None = None, every: int = 10, stop: Stop | None = None,
           progress: Progress | bool | None = None,
           mixing: Callable[[Mixer], Operator[StepOperator]] | None = None) -> Result:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
@@ -191,7 +191,6 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         except (ValueError, TypeError) as caught:
             error = caught
         net.agree(error)
-        record = Record(record) if isinstance(record, (str, os.PathLike)) else record
         stack.enter_context(_one_blas_thread())
         stack.enter_context(net.memory())
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
@@ -240,7 +239,7 @@ class _Run:
         self.measure = Metrics(net, problem)
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
-        self.recorder: Recorder | None = None
+        self.recorder: Recorder[Any] | None = None
         self.error: Exception | None = None         # of a gradient on this rank
         self.common = False                         # whether all ranks have raised an exception together
         self._elapsed = 0.0

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class CuPy:
 
     def on(self, place: int) -> AbstractContextManager[Any]:
         import cupy
-        return cupy.cuda.Device(place)
+        return cast(AbstractContextManager[Any], cupy.cuda.Device(place))
 
     def synchronize(self, place: int) -> None:
         import cupy
@@ -137,14 +137,14 @@ class CuPy:
         with self.on(self.place(part)):
             stream = cupy.cuda.get_current_stream()
             part.get(stream=stream, out=buffer, blocking=False)
-            return stream.record()
+            return cast(Event, stream.record())
 
     def copy_in(self, part: Any, buffer: Any) -> Event:
         import cupy
         with self.on(self.place(part)):
             stream = cupy.cuda.get_current_stream()
             part.set(buffer, stream=stream)
-            return stream.record()
+            return cast(Event, stream.record())
 
     def flat(self, X: Any) -> Any:
         import cupy
@@ -192,7 +192,7 @@ class Torch:
 
     def on(self, place: Any) -> AbstractContextManager[Any]:
         import torch
-        return torch.cuda.device(place)
+        return cast(AbstractContextManager[Any], torch.cuda.device(place))
 
     def synchronize(self, place: Any) -> None:
         import torch
@@ -223,7 +223,7 @@ class Torch:
         import torch
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(place))
-        return event
+        return cast(Event, event)
 
     def flat(self, X: Any) -> Any:
         return plain(X).contiguous().reshape(len(X), math.prod(X.shape[1:]))
@@ -291,7 +291,8 @@ def _torch_format(dtype: Any) -> str:
     if name == BFLOAT16:
         return name
     try:
-        return np.dtype(name).str
+        text: str = np.dtype(name).str
+        return text
     except TypeError:
         raise TypeError(f"the tensor has dtype {name}, expected one that NumPy supports, or bfloat16: x.float()") from None
 

@@ -26,7 +26,8 @@ def widen(bits: np.ndarray, format: str) -> np.ndarray:
     [1.0]
     """
     if format == BFLOAT16:
-        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        result: np.ndarray = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return result
     return bits.astype(working(format), copy=False)
 
 
@@ -36,4 +37,5 @@ def narrow(values: np.ndarray, format: str) -> np.ndarray:
         return values.astype(format, copy=False)
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
+    result: np.ndarray = np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
+    return result

@@ -73,7 +73,8 @@ def native(X: Any, kinds: str) -> np.ndarray:
     X = np.asarray(X)
     if X.dtype.kind not in kinds or X.dtype.hasobject:
         raise TypeError(f"the array has dtype {X.dtype}, expected numbers")
-    return X.astype(X.dtype.newbyteorder("="), copy=False)
+    result: np.ndarray = X.astype(X.dtype.newbyteorder("="), copy=False)
+    return result
 
 
 def _unmasked(X: Any) -> None:

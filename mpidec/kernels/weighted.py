@@ -209,7 +209,8 @@ def _weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.nda
 
 def _pairs(rows: Block) -> np.ndarray:
     """Linear indices of the entries, `row * n + column`, in ascending order."""
-    return np.repeat(np.arange(rows.shape[0]) * np.int64(rows.shape[1]), np.diff(rows.indptr)) + rows.indices
+    result: np.ndarray = np.repeat(np.arange(rows.shape[0]) * np.int64(rows.shape[1]), np.diff(rows.indptr)) + rows.indices
+    return result
 
 
 def _values(pairs: np.ndarray, subset: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -229,5 +230,6 @@ def ordered_sum(Z: np.ndarray) -> np.ndarray:
         _sparsetools.csr_matvecs(len(out), len(Z), Z.shape[1], indptr, np.arange(len(Z), dtype=np.int32),
                                  np.ones(len(Z), Z.dtype), Z.reshape(-1), out.reshape(-1))
         if len(out) <= 1:
-            return out.sum(axis=0)
+            result: np.ndarray = out.sum(axis=0)
+            return result
         Z = out

@@ -151,7 +151,8 @@ class Accelerated(Wrapped[AcceleratedPhase]):
 
     def _s(self, d: int) -> float:
         gamma = self.W.gamma(d)
-        return max(1 - gamma * (1 - self.s), gamma * (1 + self.s) - 1)
+        radius: float = max(1 - gamma * (1 - self.s), gamma * (1 + self.s) - 1)
+        return radius
 
     def compress(self, codec: Any, *, feedback: bool | None = None, gamma: float | None = None, seed: int | None = None,
                  **options: Any) -> NoReturn:

@@ -308,7 +308,7 @@ class Network(LocalView):
             error = caught
         self.agree(error)
         if self.size == 1:
-            return rows.copy()
+            return np.array(rows)
         wait = self._enter("net.gather", f"rows of {' x '.join(map(str, rows.shape[1:]))} {rows.dtype}")
         if counts is None:
             counts = self._together.gather_all(np.array(len(rows)), "net.gather")

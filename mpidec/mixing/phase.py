@@ -304,11 +304,11 @@ class Phase(StepOperator):
         """`out = (W - I) X` of float32 or float64, with rounding errors of the size of `out`, not of `X`; see `average`."""
         return difference(self.plan.weights, own, halo, out)
 
-    def to_edges(self, X: np.ndarray) -> np.ndarray:
+    def to_edges(self, X: Any) -> Any:
         """The sender's row for each edge out of the local agents, sorted by sender, then receiver: `(m, ...) -> (edges, ...)`."""
         return X[self.plan.senders]
 
-    def exchange(self, M: np.ndarray) -> np.ndarray:
+    def exchange(self, M: Any) -> Any:
         """Send a different row to each neighbour.
 
         Parameters
@@ -366,7 +366,7 @@ class Phase(StepOperator):
         rows, format, restore = to_host(M)
         return np.ascontiguousarray(rows), format, restore
 
-    def sum_edges(self, M: np.ndarray) -> np.ndarray:
+    def sum_edges(self, M: Any) -> Any:
         """Sum over the edges into each local agent, in ascending order of the senders: `(edges, ...) -> (m, ...)`."""
         rows, format, restore = to_host(M)
         rows = widen(rows, format) if format == BFLOAT16 else rows

@@ -3,8 +3,6 @@
     python -m mpidec.plot run.h5 [more.h5 ...] -o figure.pdf [--x steps bytes] [--y error] [--style paper]
 """
 
-from .._figure import COLOURS as COLOURS
-from .._figure import SCREEN as STYLE  # noqa: F401 (used by the figures of mpidec.bench)
 from .command import main as main
 from .runs import figure as figure
 

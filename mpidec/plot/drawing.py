@@ -210,4 +210,5 @@ def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
 
 def _finite(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     values = np.concatenate([np.ravel(column) for column in columns]) if len(columns) else np.zeros(0)
-    return values[np.isfinite(values)]
+    result: NDArray[np.float64] = values[np.isfinite(values)]
+    return result

@@ -9,9 +9,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from .runfile import RunFile, last_checkpoint
+from .reader import last_checkpoint
+from .runfile import RunFile
 
-State = TypeVar("State", bound=tuple)
+State = TypeVar("State", bound=tuple[Any, ...])
 _COUNTERS = "counters"                              # time, rounds, bytes: beside the fields of the state
 _MEMORY = "memory."                                 # prefix of the mixer's memory; no field has a dot in its name
 _LARGEST_TOPOLOGY = 5_000_000                       # entries of W up to which it is worth storing
@@ -41,7 +42,7 @@ class Record:
     'run.h5'
     """
 
-    path: str | os.PathLike
+    path: str | os.PathLike[str]
     trajectory: bool = True
     flush_seconds: float = 2.0
     checkpoint_seconds: float = 30.0

@@ -82,6 +82,7 @@ class Collectives:
 
 def _portable(error: Exception | None) -> Exception | None:
     try:
-        return pickle.loads(pickle.dumps(error))
+        copied: Exception | None = pickle.loads(pickle.dumps(error))
+        return copied
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")

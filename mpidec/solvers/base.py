@@ -77,7 +77,7 @@ class Solver:
         """The state after one step, from the gradients `G`, shape `(m, d)`, at `point(s)`, with the operator `W` of the step."""
         raise NotImplementedError
 
-    def point(self, s: Any) -> np.ndarray:
+    def point(self, s: Any) -> Any:
         """The rows at which the next step needs its gradients, shape `(m, d)`."""
         return s.X
 

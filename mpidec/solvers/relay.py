@@ -114,7 +114,7 @@ class RelaySGD(Solver):
                              "not one: use topology.chain(n), star(n) or binary_tree(n), or a spanning tree of your graph")
 
 
-def _with_count(V: np.ndarray) -> np.ndarray:
+def _with_count(V: Any) -> Any:
     """The rows of `V` with one more column of ones: sums of such rows count their terms."""
     rows = zeros(V, len(V), V.shape[1] + 1)
     rows[:, :-1], rows[:, -1] = V, 1

@@ -82,7 +82,8 @@ class Groups:
             return number
         self._comm.send((report, end), dest=0, tag=ASK)
         self._wait(lambda: self._comm.Iprobe(0, ANSWER))
-        return self._comm.recv(source=0, tag=ANSWER)
+        answer: int | None = self._comm.recv(source=0, tag=ANSWER)
+        return answer
 
     def _taken(self, report: Any, end: bool) -> int | None:
         if report is not None:

@@ -77,7 +77,8 @@ def positions(topology: Any) -> NDArray[np.float64]:
     else:
         return circle(n)
     at = at - (at.min(axis=0) + at.max(axis=0)) / 2
-    return at / (np.abs(at).max() or 1.0)
+    result: NDArray[np.float64] = at / (np.abs(at).max() or 1.0)
+    return result
 
 
 def circle(n: int) -> NDArray[np.float64]:
@@ -125,7 +126,8 @@ def _tree(topology: Any) -> NDArray[np.float64]:
         return float(at[i, 0])
 
     place(0, 0)
-    return at / [max(leaves - 1, 1), max(-at[:, 1].min(), 1)]
+    result: NDArray[np.float64] = at / [max(leaves - 1, 1), max(-at[:, 1].min(), 1)]
+    return result
 
 
 def _graph(axes: Any, topology: Any, at: NDArray[np.float64]) -> None:

@@ -47,7 +47,8 @@ class Rule(ABC):
         """Return the number of neighbours of each given agent."""
         if agents.size > self.n:
             return self.degree(np.arange(self.n))[agents]
-        return self.candidates(agents)[1].sum(axis=1)
+        result: np.ndarray = self.candidates(agents)[1].sum(axis=1)
+        return result
 
 
 @dataclass(frozen=True)

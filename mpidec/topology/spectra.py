@@ -77,7 +77,8 @@ def _singular(matrices: Sequence[csr_array]) -> float:
             y = W @ y
         for W in reversed(matrices):
             y = W.T @ y
-        return y - y.mean()
+        result: NDArray[np.float64] = y - y.mean()
+        return result
 
     return math.sqrt(max(_lanczos(gram, n, "LA"), 0.0))
 

@@ -208,4 +208,5 @@ def fingerprint(*parts: Any) -> int:
 
 
 def _others(row: Block, i: int) -> NDArray[np.int64]:
-    return row.indices[row.indices != i].astype(np.int64)
+    result: NDArray[np.int64] = row.indices[row.indices != i].astype(np.int64)
+    return result

@@ -95,11 +95,11 @@ class WeightedSum:
         self._reader, self._memory, self._op, self._rank, self._ranks = reader, memory, op, rank, ranks
         self._note, self._fingerprint, self._checked, self._tell = note, _fingerprint(note), checked, tell
 
-    def factors(self, given: Mapping[int, float] | None) -> array | None:
+    def factors(self, given: Mapping[int, float] | None) -> array[float] | None:
         """The factors of the ranks, in their order."""
         return None if given is None else array("d", [given.get(rank, math.nan) for rank in self._ranks])
 
-    def start(self, flat: np.ndarray, own: float, weights: array | None, sends: array | None) -> NodeCall:
+    def start(self, flat: np.ndarray, own: float, weights: array[float] | None, sends: array[float] | None) -> NodeCall:
         """Begin one, with weights and sends as `factors` makes them."""
         sums = flat.dtype.char in "df"
         out = empty(flat.shape, flat.dtype) if sums else np.empty((len(self._ranks), flat.nbytes), np.uint8)

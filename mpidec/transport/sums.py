@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -199,7 +199,7 @@ class MessageSum(Transport):
             arriving.wait()
             average(self._plan, X, halo, out)
             self._persistent.make(X)
-            return out
+            return cast(np.ndarray, out)
 
     def free(self) -> None:
         self._persistent.free()
@@ -241,13 +241,13 @@ class MixedSum(Transport):
                 started = self._persistent.start(X)
                 if started is not None:
                     self._reader.read_with(X, out, started[0].halo, lambda: self._persistent.wait(started, before))
-                    return out
+                    return cast(np.ndarray, out)
             except BaseException as error:
                 self._persistent.fail(error)
                 raise
             self.start(X, out).wait()
             self._persistent.make(X)
-            return out
+            return cast(np.ndarray, out)
 
     def give_up(self, error: Exception) -> None:
         self._reader.give_up(error)

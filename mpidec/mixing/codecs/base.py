@@ -91,4 +91,5 @@ def numbers_of(rows: np.ndarray, start: int, count: int, dtype: Any) -> np.ndarr
     """The `count` numbers of each row of bytes that begin at byte `start`: array (m, count)."""
     dtype = np.dtype(dtype)
     part = np.ascontiguousarray(rows[:, start:start + count * dtype.itemsize])
-    return part.reshape(part.size).view(dtype).reshape(len(rows), count)
+    result: np.ndarray = part.reshape(part.size).view(dtype).reshape(len(rows), count)
+    return result

@@ -31,7 +31,8 @@ class Identity(Codec):
     unbiased: ClassVar[bool] = True
 
     def nbytes(self, d: int, dtype: Any) -> int:
-        return d * np.dtype(dtype).itemsize
+        nbytes: int = d * np.dtype(dtype).itemsize
+        return nbytes
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         return bytes_of(X)
@@ -271,12 +272,14 @@ class QSGD(Codec):
 
 def _largest(V: np.ndarray) -> np.ndarray:
     """Largest magnitude along the last axis; 0 for an empty axis."""
-    return np.maximum(V.max(axis=-1, initial=0), -V.min(axis=-1, initial=0))
+    result: np.ndarray = np.maximum(V.max(axis=-1, initial=0), -V.min(axis=-1, initial=0))
+    return result
 
 
 def _power(exponent: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """The column `2**exponent`."""
-    return np.ldexp(dtype.type(1), exponent.astype(np.int32))[:, None].astype(dtype)
+    result: np.ndarray = np.ldexp(dtype.type(1), exponent.astype(np.int32))[:, None].astype(dtype)
+    return result
 
 
 def _blocks(X: np.ndarray, size: int) -> np.ndarray:

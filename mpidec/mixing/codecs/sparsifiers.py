@@ -75,7 +75,8 @@ class TopK(_Sparse):
     """
 
     def nbytes(self, d: int, dtype: Any) -> int:
-        return self.kept(d) * (np.dtype(dtype).itemsize + 2) + 4 * -(-d // _PART)
+        nbytes: int = self.kept(d) * (np.dtype(dtype).itemsize + 2) + 4 * -(-d // _PART)
+        return nbytes
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         m, d = X.shape
@@ -131,7 +132,8 @@ class RandK(_Sparse):
         integer("RandK", "seed", self.seed, 0, 2**64 - 1)
 
     def nbytes(self, d: int, dtype: Any) -> int:
-        return self.kept(d) * np.dtype(dtype).itemsize
+        nbytes: int = self.kept(d) * np.dtype(dtype).itemsize
+        return nbytes
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         return bytes_of(X[:, _drawn(self.seed, X.shape[1], self.kept(X.shape[1]), step)])

@@ -33,7 +33,8 @@ def _mixed(edges: Edges, node: int, own: np.ndarray, arrived: dict[int, tuple[fl
     if edges.plan is None:
         return combine(edges.terms(node, own, arrived), own)
     halo = np.stack([array for _, (_, array) in sorted(arrived.items())]) if arrived else own[None][:0]
-    return weighted_sum(cast(Weights, edges.plan.weights), own[None], halo, np.empty_like(own[None]))[0]
+    result: np.ndarray = weighted_sum(cast(Weights, edges.plan.weights), own[None], halo, np.empty_like(own[None]))[0]
+    return result
 
 
 def neighbor_allreduce(operation: Operation, x: FlatArray, edges: Edges, rank: int, confirm: bool) -> Steps:

@@ -337,7 +337,8 @@ class LocalView(ABC):
         ...     net.exchange({})
         {}
         """
-        return self.start_exchange(messages, src_ranks).wait()
+        result: dict[int, Any] = self.start_exchange(messages, src_ranks).wait()
+        return result
 
     def start_exchange(self, messages: Mapping[int, Any], src_ranks: Any = None) -> Pending:
         """Begin `exchange`."""
