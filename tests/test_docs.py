@@ -112,8 +112,8 @@ def script(path: Path, text: str) -> None:
 
 
 def timeless(text: str) -> str:
-    """Return a text without what differs between two runs (times, rules whose length depends on them) or versions (predictions)."""
-    text = re.sub(r"[\d.e+-]+ (?=s\b|ms\b|us\b|steps/s)|(?<=expected in )\d+", "", text)
+    """Return a text without what differs between two runs (times, rules whose length depends on them) or versions (the search)."""
+    text = re.sub(r"[\d.e+-]+ (?=s\b|ms\b|us\b|steps/s)|(?<=expected in )\d+|(?<=search: )\d+", "", text)
     return re.sub(r"-{9,}", "---", text)
 
 
