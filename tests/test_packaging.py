@@ -21,8 +21,8 @@ pytestmark = pytest.mark.serial
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = ("mpidec/**/*.py", "mpidec/**/*.[ch]", "mpidec/py.typed", "tests/*.py", "docs/**/*.md", "docs/conf.py", "docs/figures/*",
-          "tutorials/*.ipynb", "jobscripts/*.*", "data/*.*", ".ci/*", "Makefile", "MANIFEST.in", "constraints.txt", "pyproject.toml",
-          "setup.cfg", "*.md", "LICENSE", "CITATION.cff")
+          "tutorials/*.ipynb", "jobscripts/*.*", "data/*.*", ".ci/*", "Makefile", "MANIFEST.in", "constraints.txt",
+          "pyproject.toml", "setup.cfg", "*.md", "LICENSE", "CITATION.cff")
 COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0])
 # Beginning of a program that runs as if some modules had not been compiled.
 HIDDEN = """
