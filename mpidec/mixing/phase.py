@@ -115,7 +115,8 @@ class Phase(StepOperator):
             their names.  Rows on a device are copied through the host, unless there is only one rank, or MPI takes device arrays
             (`MPIDEC_GPU_MPI`) and no node has two ranks.
         out : array, optional
-            Where the rows go: C-contiguous, kind, shape and dtype of `X`, not overlapping it.
+            Where the rows go: C-contiguous, kind, shape and dtype of `X`, not overlapping it.  If `out` alone is wrong, the mixing
+            takes place before the call raises, so that all ranks stay in step.
 
         Returns
         -------
@@ -135,9 +136,20 @@ class Phase(StepOperator):
             try:
                 return self._start(X, out)
             except (TypeError, ValueError, MemoryError) as error:
-                if not isinstance(error, Disagreement):
+                if not isinstance(error, Disagreement) and not self._take_part(X, out, error):
                     self._give_up(error)
                 raise
+
+    def _take_part(self, X: Any, out: Any, error: Exception) -> bool:
+        """Mix nevertheless where `out` alone is wrong, so that all ranks stay in step; whether that was so."""
+        if out is None or isinstance(error, MemoryError):
+            return False
+        try:
+            pending = self._start(X, None)
+        except (TypeError, ValueError, MemoryError):
+            return False
+        pending.wait()
+        return True
 
     def _give_up(self, error: Exception, op: str = "W(X)") -> None:
         """Tell the neighbours that they need not wait for this rank in `W(X)`, "fetch" or "W.exchange(M)"."""
