@@ -273,7 +273,9 @@ def probe(problem: Any, X: np.ndarray) -> None:
     >>> import mpidec, numpy as np
     >>> probe(mpidec.problems.LeastSquares(np.ones((1, 2, 1)), np.ones((1, 2))), np.zeros((1, 1)))
     """
-    if problem is None or type(problem).__module__.startswith("mpidec.problems") or not hasattr(problem, "grad"):
+    from .problems import Custom
+    if problem is None or not hasattr(problem, "grad") or \
+            (type(problem).__module__.startswith("mpidec.problems") and not isinstance(problem, Custom)):
         return
     name = type(problem).__name__
     for what, shape in (("value", X.shape[:1]), ("grad", X.shape)):
@@ -286,6 +288,8 @@ def probe(problem: Any, X: np.ndarray) -> None:
             raise ValueError(f"problem {name}: {what}(X) changes X, expected it to leave X alone: write X = X - ..., not X -= ...")
         if what == "grad" and isinstance(result, np.ndarray) and np.shares_memory(result, given):
             raise ValueError(f"problem {name}: grad(X) returns X itself or a view of it, expected a new array: return X.copy()")
+        if what == "grad" and isinstance(result, np.ndarray) and np.shares_memory(result, problem.grad(given)):
+            raise ValueError(f"problem {name}: grad(X) returns the same array at each call, expected a new one: return G.copy()")
 
 
 def _named(table: Table, name: str) -> Any:

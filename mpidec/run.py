@@ -179,6 +179,9 @@ def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
             raise ConfigError(f"{flag.origin}: a resumed run keeps its experiment, and only {', '.join(free.values())} "
                               "can be changed")
     run = read_run(path)
+    if run.config.startswith("# from mpidec.solve"):
+        raise ConfigError(f"{path} was written by a Python program: continue it there, with "
+                          f"mpidec.solve(..., record=mpidec.Record({path!r}, resume=True))")
     experiment = config.load([*config.read_toml(path, text=run.config), *flags])
     if run.steps >= experiment.run.steps:
         raise ConfigError(f"{path} has already taken {run.steps} steps: request more with --steps")

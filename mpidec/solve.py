@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 import operator
 import os
+import re
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +32,7 @@ from .stepsize.guard import ATTEMPTS
 
 Stop = Mapping[str, float] | Callable[[Mapping[str, float]], bool]
 Progress = Callable[[int, int, Mapping[str, float]], None]
+_TEXT = 160                                         # characters of an argument that ranks compare
 
 
 class Outcome(str, enum.Enum):
@@ -177,6 +180,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
             net = stack.enter_context(_network(problem, topology, x0))
         error: Exception | None = None
         try:
+            if record is not None and not isinstance(record, (str, os.PathLike, Record)):
+                raise TypeError(f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)")
             resolve.oracle(problem)
             topology, solver = resolve.graph(topology, net.n), resolve.method(solver, problem)
             oracle, (_, problem) = problem, _answer(problem, solver, net, seed)
@@ -191,10 +196,12 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         except (ValueError, TypeError) as caught:
             error = caught
         net.agree(error)
+        record = Record(record) if isinstance(record, (str, os.PathLike)) else record
+        _same(net, {"solver": solver, "steps": steps, "every": every, "seed": seed, "stop": stop, "x0": x0,
+                    "record": record and os.fspath(record.path), "resume": record is not None and record.resume})
         stack.enter_context(_one_blas_thread())
         stack.enter_context(net.memory())
         stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
-        record = Record(record) if isinstance(record, (str, os.PathLike)) else record
         if wanted(solver) is not None and record is not None and record.resume:
             solver = chosen(solver, _recorded_step_size(net, record))
         asked, search, choice, guard = solver, None, None, None
@@ -444,6 +451,35 @@ def _recorded_step_size(net: Network, record: Record) -> float:
             error = caught
     net.agree(error)
     return float(net.comm.bcast(size))
+
+
+def _same(net: Network, arguments: Mapping[str, Any]) -> None:
+    """Compare the arguments of all ranks.
+
+    Raises
+    ------
+    ValueError
+        On every rank, naming the argument and both sides.
+    """
+    if net.size == 1:
+        return
+    texts = [_text(value) for value in arguments.values()]
+    every = net.gather_rows(np.array([texts], f"S{_TEXT}"))
+    error = None
+    for rank, others in enumerate(() if every is None else every):
+        for name, mine, other in zip(arguments, () if every is None else every[0], others):
+            if mine != other and error is None:
+                error = ValueError(f"rank 0 and rank {rank} call solve with different {name}: {mine.decode(errors='replace')} and "
+                                   f"{other.decode(errors='replace')}; every rank must pass the same")
+    net.agree(error)
+
+
+def _text(value: Any) -> bytes:
+    """What an argument is, in words that are the same on all ranks; long ones end with a fingerprint."""
+    if isinstance(value, np.ndarray):
+        return f"array {value.shape} #{zlib.crc32(value.tobytes()):08x}".encode()
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
+    return text if len(text) <= _TEXT else text[:_TEXT - 12] + b"... #%08x" % zlib.crc32(text)
 
 
 def _network(problem: Any, topology: Any, x0: Any) -> Network:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from . import resolve
 from .mixing import Mixer, Network
-from .solve import _answer, _closing, _made, _one_blas_thread, _rows
+from .solve import _answer, _closing, _made, _network, _one_blas_thread, _rows
 from .solvers.base import with_step_size
 from .solvers.step_schedules import StepSchedule
 from .stepsize import Choice, Search
@@ -50,9 +51,11 @@ def tune(problem: Any, solver: Any, topology: Any, *, steps: int = 5000, x0: Any
     """
     with ExitStack() as stack:
         if net is None:
-            net = stack.enter_context(Network(topology.n))
+            net = stack.enter_context(_network(problem, topology, x0))
         error: Exception | None = None
         try:
+            resolve.oracle(problem)
+            topology, solver = resolve.graph(topology, net.n), resolve.method(solver, problem)
             behind = _answer(problem, solver, net, seed)[1]
             if not hasattr(solver, "step_size") or solver.uses == "nothing":
                 raise ValueError(f"{type(solver).__name__} has no step size")

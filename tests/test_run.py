@@ -527,3 +527,12 @@ def test_the_main_job_on_sixteen_ranks():
     assert float(rows(done.stdout)["error"]) <= 1e-8
     assert run.main(["--out=1.h5", "--quiet"]) == 0
     assert np.array_equal(record.read("1.h5").x, record.read("16.h5").x)
+
+
+def test_a_file_of_a_python_program_is_continued_there(capsys):
+    import mpidec
+    problem = mpidec.problems.LeastSquares(np.ones((4, 2, 3)), np.ones((4, 2)))
+    mpidec.solve(problem, "extra", "ring", steps=5, record="mine.h5")
+    assert run.main(["--resume", "mine.h5", "--steps=9"]) == 2
+    assert "written by a Python program: continue it there, with mpidec.solve(" in capsys.readouterr().err
+    assert record.read("mine.h5").steps == 5

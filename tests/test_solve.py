@@ -430,3 +430,43 @@ def test_ctrl_c_is_an_outcome():
 
 if __name__ == "__main__":
     sys.exit(pytest.main([__file__]))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Arguments
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name, values", {
+    "solver": (S.EXTRA(0.02), S.EXTRA(0.01)), "every": (10, 7), "seed": (0, 1), "record": ("a.h5", None), "x0": (np.zeros(3), np.ones(3)),
+    "stop": (None, {"time": 3})}.items())
+def test_ranks_with_different_arguments_are_told_which(comm, shared_tmp, name, values):
+    with mpidec.Network(2 * comm.size) as net:
+        problem = mpidec.problems.LeastSquares(np.ones((net.m, 2, 3)), np.ones((net.m, 2)))
+        value = values[net.rank == net.size - 1]
+        if name == "record" and value is not None:
+            value = shared_tmp / value
+        arguments = {"solver": S.EXTRA(0.02), "steps": 5, name: value}
+        with pytest.raises(ValueError, match=f"rank 0 and rank {net.size - 1} call solve with different {name}: .* and "):
+            mpidec.solve(problem, topology=T.ring(net.n), net=net, **arguments)
+        assert mpidec.solve(problem, S.EXTRA(0.02), T.ring(net.n), steps=5, net=net).outcome == "completed"
+    assert not list(shared_tmp.iterdir())
+
+
+@pytest.mark.serial
+def test_gradients_in_one_buffer_or_in_place_are_refused():
+    buffer = np.empty((4, 3))
+
+    def in_place(X):
+        X -= 1
+        return X
+    for grad, words in ((lambda X: np.subtract(X, 1, out=buffer), "the same array at each call"), (in_place, "changes X"),
+                        (lambda X: X, "X itself")):
+        problem = mpidec.problems.Custom(lambda X: (X**2).sum(axis=1), grad, m=4, d=3)
+        with pytest.raises(ValueError, match=words):
+            mpidec.solve(problem, S.EXTRA(0.1), T.ring(4), steps=5)
+
+
+@pytest.mark.serial
+def test_a_record_that_is_no_path():
+    with pytest.raises(TypeError, match=r"record is True, expected a path, or mpidec.Record"):
+        mpidec.solve(None, S.Consensus(), T.ring(4), x0=np.eye(4), steps=5, record=True)
