@@ -289,7 +289,7 @@ class _Run:
 
     def _resume(self, recorder: Recorder[Any], record: Record, seed: int) -> tuple[int, Any]:
         """Load the last checkpoint; return its step and state, and restore the memory and the counters of the mixer."""
-        first, s, counters, memory = recorder.load()
+        first, s, counters, memory = recorder.load(self.mixer.topology)
         self._elapsed, rounds, sent, rows = (*counters, 0.0)[:4]    # an earlier version has counted no rows
         if first > 0 and self.mixer.feedback and not memory and self.net.rank == 0:
             warnings.warn(f"{record.path}: the checkpoint of step {first} contains no error feedback memory (it was written by an "

@@ -437,8 +437,8 @@ if __name__ == "__main__":
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("name, values", {
-    "solver": (S.EXTRA(0.02), S.EXTRA(0.01)), "every": (10, 7), "seed": (0, 1), "record": ("a.h5", None), "x0": (np.zeros(3), np.ones(3)),
-    "stop": (None, {"time": 3})}.items())
+    "solver": (S.EXTRA(0.02), S.EXTRA(0.01)), "every": (10, 7), "seed": (0, 1), "record": ("a.h5", None),
+    "x0": (np.zeros(3), np.ones(3)), "stop": (None, {"time": 3})}.items())
 def test_ranks_with_different_arguments_are_told_which(comm, shared_tmp, name, values):
     with mpidec.Network(2 * comm.size) as net:
         problem = mpidec.problems.LeastSquares(np.ones((net.m, 2, 3)), np.ones((net.m, 2)))
@@ -470,3 +470,14 @@ def test_gradients_in_one_buffer_or_in_place_are_refused():
 def test_a_record_that_is_no_path():
     with pytest.raises(TypeError, match=r"record is True, expected a path, or mpidec.Record"):
         mpidec.solve(None, S.Consensus(), T.ring(4), x0=np.eye(4), steps=5, record=True)
+
+
+@pytest.mark.serial
+def test_a_run_is_resumed_with_its_own_topology(tmp_path):
+    problem, path = mpidec.problems.LeastSquares(np.ones((4, 2, 3)), np.ones((4, 2))), tmp_path / "run.h5"
+    mpidec.solve(problem, S.EXTRA(0.1), T.ring(4), steps=5, record=path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"made with another W, not with that of .*star"):
+        mpidec.solve(problem, S.EXTRA(0.1), T.star(4), steps=9, record=mpidec.Record(path, resume=True))
+    assert path.read_bytes() == before
+    assert mpidec.solve(problem, S.EXTRA(0.1), T.ring(4), steps=9, record=mpidec.Record(path, resume=True)).steps == 9

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from .reader import last_checkpoint
+from .reader import last_checkpoint, read
 from .runfile import RunFile
 
 State = TypeVar("State", bound=tuple[Any, ...])
@@ -75,10 +75,19 @@ class Recorder(Generic[State]):
             self._spec.path, n=self._net.n, row_shape=row_shape, metrics=names, meta=meta, topology=_phases(topology),
             trajectory=self._spec.trajectory, state=shapes, flush_seconds=self._spec.flush_seconds, records=records))
 
-    def load(self) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
+    def load(self, topology: Any) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
         """The step, the state, the counters and the mixer's memory of the last checkpoint; collective, the file is not changed."""
         nothing: tuple[int, dict[str, Any]] = (0, {})
-        step, stored = self._try(lambda: last_checkpoint(self._spec.path)) or nothing
+
+        def stored_state() -> tuple[int, dict[str, Any]]:
+            found, there, given = last_checkpoint(self._spec.path), read(self._spec.path).topology, _phases(topology)
+            same = not there or (given is not None and len(there) == len(given)
+                                 and all(A.shape == B.shape and (A != B).nnz == 0 for A, B in zip(there, given)))
+            if not same:
+                raise ValueError(f"{self._spec.path}: the run was made with another W, not with that of {topology!r:.80}: resume it "
+                                 "with its own topology")
+            return found
+        step, stored = self._try(stored_state) or nothing
         self._net.agree(self.error)
         step, counters = self._net.comm.bcast((step, stored.pop(_COUNTERS, np.zeros(3))))
         kinds = self._net.comm.bcast({name: np.ndim(value) > 0 for name, value in stored.items()})
