@@ -29,6 +29,10 @@ class Metrics:
         The names of all metrics, the counters first.
     size : float
         Root mean square of the norms of the rows at the last call.
+    failed : bool
+        Whether the problem raised an exception at the last call, on any rank; on one rank alone, it raises it itself.
+    error : Exception or None
+        That of this rank.
 
     Notes
     -----
@@ -38,6 +42,8 @@ class Metrics:
 
     def __init__(self, net: Any, problem: Any):
         self._net, self._problem, self.size = net, problem, 0.0
+        self.failed = False
+        self.error: Exception | None = None
         known = getattr(problem, "x_star", None)
         self._x_star = None if known is None else np.asarray(known, float).reshape(-1)
         self._scale = 1.0 if self._x_star is None else float(np.linalg.norm(self._x_star)) or 1.0
@@ -48,20 +54,26 @@ class Metrics:
         """Return the metrics of the rows `X`, shape `(m, d)`, and the sums over all ranks of the `rows` and bytes `sent`."""
         net, m, problem = self._net, len(X), self._problem
         mean = net.mean(X)
-        terms = np.zeros((m, 4 if problem is None else 4 + X.shape[1]))
+        terms = np.zeros((m, 5 if problem is None else 5 + X.shape[1]))
         terms[:, 0] = ((X - mean) ** 2).sum(axis=1)
         terms[:1, 1:3] = sent, rows
         if problem is not None:
             at = np.empty_like(X)
             at[:] = mean
-            terms[:, 3] = problem.value(at)
-            terms[:, 4:] = problem.grad(at)
+            try:
+                terms[:, 3], terms[:, 5:] = problem.value(at), problem.grad(at)
+            except Exception as error:              # the other ranks come to the sum
+                if m == 0 or net.size == 1:
+                    raise
+                self.error = error
+                terms[:, 3:], terms[0, 4] = 0, 1
         total = net.sum(terms)
+        self.failed = bool(total[4])
         result = {"rows": float(total[2]), "bytes": float(total[1]), "consensus": sqrt(total[0] / net.n)}
         self.size = sqrt(total[0] / net.n + mean @ mean)
         if problem is not None:
             result["objective"] = float(total[3] / net.n)
-            result["gradient_norm"] = sqrt((total[4:] ** 2).sum()) / net.n
+            result["gradient_norm"] = sqrt((total[5:] ** 2).sum()) / net.n
         if self._x_star is not None:
             gap = mean - self._x_star
             away = sqrt(gap @ gap)

@@ -193,7 +193,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                     warnings.simplefilter("ignore")
                 solver.check(topology.at(0) if topology.period == 1 else topology)
             target = _target(stop, problem)
-        except (ValueError, TypeError) as caught:
+        except Exception as caught:                 # also of the problem's own functions: raised on all ranks
             error = caught
         net.agree(error)
         record = Record(record) if isinstance(record, (str, os.PathLike)) else record
@@ -225,7 +225,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                 except Retry as retry:
                     if search is None or choice is None:
                         raise
-                    smaller = search.smaller(choice)
+                    smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
                     if net.rank == 0:
                         warnings.warn(f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "
                                       f"({retry}): the run begins again with {smaller.step_size:.4g}", RuntimeWarning, stacklevel=2)
@@ -344,6 +344,7 @@ class _Run:
                 return s, k, Outcome.INTERRUPTED, "", None
             if decision.checkpoint:
                 self._checkpoint(k, s)
+        self._fail(self.error)                      # of the last call of progress
         return (s, k, *self._ending(s, k, stopped))
 
     def _ending(self, s: Any, k: int, stopped: bool) -> tuple[Outcome, str, int | None]:
@@ -356,6 +357,8 @@ class _Run:
             agent = self.measure.culprit(s.X)
             reason = (f"{name} is {metrics[name]:g} after step {k} (first at agent {agent})" if name
                       else f"{reason} in {k} steps (agent {agent} is the farthest)")
+            if self.guard is not None:
+                raise Retry(reason)
             return Outcome.DIVERGED, reason, agent
         if stopped:
             return Outcome.STOPPED, "", None
@@ -397,12 +400,17 @@ class _Run:
         metrics = {"step": k, "time": begun - self._clock, "rounds": self.mixer.rounds,
                    "gradients": k * (uses == "gradient"), "prox": k * (uses == "prox"),
                    **self.measure(s.X, self.mixer.messages, self.mixer.bytes)}
+        if self.measure.failed:
+            self._fail(self.measure.error)
         self.records.append(metrics)
         self.sizes.append(self.measure.size)
         if self.recorder is not None:
             self.recorder.append(k, metrics, s.X)
         if self.progress is not None and self.net.rank == 0:
-            self.progress(k, self.steps, metrics)
+            try:
+                self.progress(k, self.steps, metrics)
+            except Exception as error:              # raised on all ranks at the next decision
+                self.error = self.error or error
         stopped = self._reached(metrics)
         self._clock += time.perf_counter() - begun
         return stopped
@@ -415,14 +423,25 @@ class _Run:
         if isinstance(target, Target):
             if "time" not in target.limits or self.net.size == 1:
                 return target.reached(metrics)      # the other metrics have the same bits on all ranks
-            return bool(self.net.comm.bcast(target.reached(metrics)))
-        stopped = bool(target(metrics)) if self.net.rank == 0 else False
-        return stopped if self.net.size == 1 else bool(self.net.comm.bcast(stopped))
+            return bool(self.net._together.broadcast(target.reached(metrics), 0, "the decision to stop"))
+        stopped = False
+        if self.net.rank == 0:
+            try:
+                stopped = bool(target(metrics))
+            except Exception as error:
+                if self.net.size == 1:
+                    raise
+                self.error = self.error or error
+        stopped, failed = self.net._together.broadcast((stopped, self.error is not None), 0, "the decision to stop")
+        if failed:
+            self._fail(self.error)
+        return bool(stopped)
 
     def _checkpoint(self, k: int, s: Any) -> None:
         if self.recorder is not None:
             begun = time.perf_counter()
-            sent, rows = self.net.comm.allreduce(np.array([self.mixer.bytes, self.mixer.messages]))
+            mine = np.array([self.mixer.bytes, self.mixer.messages])
+            sent, rows = mine if self.net.size == 1 else self.net._together.gather_all(mine, "a checkpoint").sum(axis=0)
             counters = np.array([begun - self._clock, self.mixer.rounds, sent, rows], float)
             self.recorder.checkpoint(k, s, counters, self.mixer.memory())
             self._clock += time.perf_counter() - begun

@@ -7,6 +7,7 @@ import operator
 import os
 import secrets
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from mpi4py import MPI
 from ..arrays.host import empty_like, native
 from ..checks.history import PastOperation
 from ..checks.matching import Matching
+from ..checks.mismatch import Disagreement
 from ..checks.operation import tree
 from ..kernels.weighted import COMPILED, ordered_sum
 from ..runtime.collectives import Collectives
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 TRANSPORTS = ("auto", "shared", "neighbor", "p2p")
 _LEFT: list[Network] = []                           # networks that were left without close()
 _LEFT_AT_ONCE = 8
+_WORDS = 160                                        # characters of a call that ranks tell each other
 
 
 class Network(LocalView):
@@ -357,7 +360,9 @@ class Network(LocalView):
             if error is not None:
                 raise error
             return
-        self._together.agree(error, "net.agree", self._asking("net.agree"))
+        number, ask = self._asking("net.agree")
+        first = self._compare(number, "net.agree", "", ask, self.size if error is None else self.rank)
+        self._together.raise_from(first, error, "net.agree")
 
     def _rows(self, op: str, X: Any) -> np.ndarray:
         """The rows `X`, checked; the other ranks are told when they are wrong."""
@@ -374,10 +379,12 @@ class Network(LocalView):
 
     def _enter(self, op: str, signature: str = "") -> Callable[[Callable[[], MPI.Request]], None]:
         """Begin a call of all ranks, after they have agreed on its signature once; the function that completes its requests."""
-        ask = self._asking(op, signature)
+        number, ask = self._asking(op, signature)
+        if self.check:
+            self._compare(number, op, signature, ask, self.size)
         return lambda begin: self._together.wait(begin, op, ask)
 
-    def _asking(self, op: str, signature: str = "") -> Callable[[], None]:
+    def _asking(self, op: str, signature: str = "") -> tuple[int, Callable[[], None]]:
         with self._engine:
             self._open()
             matching, before = self._matching, self._context.mixings
@@ -388,7 +395,29 @@ class Network(LocalView):
                 number = matching.register(PastOperation(op, "", signature, self._others, ""))
         parent, children = tree(self.rank, self.size)
         near = children if parent is None else [parent, *children]
-        return partial(matching.ask, near, number, op, signature, before)
+        return number, partial(matching.ask, near, number, op, signature, before)
+
+    def _compare(self, number: int, op: str, signature: str, ask: Callable[[], None], first: int) -> int:
+        """The least `first` of all ranks, when all have come to the same call of all ranks.
+
+        Different collectives of MPI meet without a word, and return wrong numbers.
+
+        Raises
+        ------
+        Disagreement
+            On every rank: some are in another call.
+        """
+        words = f"{op} call {number}{f' ({signature})' if signature else ''}"
+        mine = np.array([first, number, zlib.crc32(words.encode())])
+        least, most = np.split(self._together.minimum(np.concatenate([mine, -mine]), op, ask), 2)
+        if not np.array_equal(least[1:], -most[1:]):
+            all_ = self._together.gather_all(np.array(words[:_WORDS].encode(), f"S{_WORDS}").reshape(1).view(np.uint8), op)
+            texts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in all_]
+            texts = [text if text.isascii() and text.isprintable() else "another call" for text in texts]
+            other = next(rank for rank, text in enumerate(texts) if text != texts[0])
+            raise Disagreement(f"rank 0 is in {texts[0]}, rank {other} in {texts[other]}: every rank must make the same calls in "
+                               "the same order")
+        return int(least[0])
 
     def _open(self) -> None:
         if self.comm == MPI.COMM_NULL:

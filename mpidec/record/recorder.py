@@ -84,7 +84,7 @@ class Recorder(Generic[State]):
             same = not there or (given is not None and len(there) == len(given)
                                  and all(A.shape == B.shape and (A != B).nnz == 0 for A, B in zip(there, given)))
             if not same:
-                raise ValueError(f"{self._spec.path}: the run was made with another W, not with that of {topology!r:.80}: resume it "
+                raise ValueError(f"{self._spec.path}: the run was made with another W, not that of {topology!r:.80}: resume it "
                                  "with its own topology")
             return found
         step, stored = self._try(stored_state) or nothing

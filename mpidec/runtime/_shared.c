@@ -1317,7 +1317,7 @@ static int post_table(Reader *r, PyObject *X, const Py_buffer *x, const double *
 static int is_sum(const Py_buffer *out) { return out->format && (out->format[0] == 'd' || out->format[0] == 'f'); }
 
 /* Sum up what the others have published: 0, or -1 with an exception.  Appends to the list `taken` (if not NULL) the place of each
- * rank taken, and what it multiplied by; sets `mismatch` to 4 * i plus 0: ins[i] does not send what is expected here, 1: it sends what
+ * rank taken, and what it multiplied by; sets `mismatch` to 8 * i (plus 4 if ins[i] finds it, too) plus 0: ins[i] does not send what is expected here, 1: it sends what
  * is not, 2: it does not expect what is sent there, 3: it expects what is not. */
 static int read_table(Reader *r, uint64_t seq, const Py_buffer *x, const Py_buffer *out, double own, const double *weights,
                       const double *sends, int checked, uint64_t shape, PyObject *taken, Py_ssize_t *mismatch)
@@ -1354,10 +1354,11 @@ static int read_table(Reader *r, uint64_t seq, const Py_buffer *x, const Py_buff
         int takes = !weights || weights[i] == weights[i], gives = !sends || sends[i] == sends[i];
         if (atomic_load_explicit(&slot(node, ins[i], seq)->posted, memory_order_acquire) != seq)
             given = asked = 0;                           /* that rank has gone on, and waited for nothing from here */
+        int sees = given || asked;                       /* that rank compares, too */
         if (checked && given != takes)
-            *mismatch = 4 * i + given;
+            *mismatch = 8 * i + 4 * sees + given;
         else if (checked && asked != gives)
-            *mismatch = 4 * i + 2 + asked;
+            *mismatch = 8 * i + 4 * sees + 2 + asked;
         else if (given && takes) {
             if (taken) {
                 PyObject *item = Py_BuildValue("nd", i, edge->weight);

@@ -73,6 +73,11 @@ class Collectives:
         """
         size, rank = self._comm.size, self._comm.rank
         first = int(self.minimum(np.array([size if error is None else rank]), what, ask)[0])
+        self.raise_from(first, error, what)
+
+    def raise_from(self, first: int, error: Exception | None, what: str) -> None:
+        """Raise the error of rank `first` on every rank, if there is such a rank."""
+        size, rank = self._comm.size, self._comm.rank
         if size == 1 and error is not None:
             raise error
         if first < size:

@@ -19,7 +19,7 @@ from ..solvers.base import name_of, with_step_size
 from ..solvers.step_schedules import WORDS, StepSchedule
 from .linear import LinearModel, linear_model
 from .race import MORE, Ranking, Stack, fastest, most_accurate, noise, progress, stable
-from .reference import minimizer
+from .reference import minimizer, together
 from .safe import MANY, safe
 
 T = TypeVar("T")
@@ -191,15 +191,15 @@ class Search:
         """The choice, the same on all ranks."""
         net, gradients, why = self._net, 0, ""
         if wanted(self._solver) == "auto":
-            self._problem.grad(self._X0)                # what the first gradient imports, the run would import otherwise
+            self._grad(self._X0)                        # what the first gradient imports, the run would import otherwise
         mean = np.asarray(net.mean(self._X0))
         begun = time.perf_counter()
         choice: Choice | None = None
         if wanted(self._solver) == "auto" and net.n <= MANY:
             x, count = minimizer(net, self._problem, mean)
             gradient = self._gradient
-            batches = None if gradient is None else lambda k: lambda X: gradient(X, k)
-            self._model, gradients = linear_model(net, self._problem.grad, x, self._X0, batches, self._steps)
+            batches = None if gradient is None else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
+            self._model, gradients = linear_model(net, self._grad, x, self._X0, batches, self._steps)
             self.point, gradients = x, gradients + count + 1
             choice = self._on_root(lambda plain: self._raced(plain, gradients))
             why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
@@ -214,10 +214,13 @@ class Search:
             choice = Choice(size, "safe", np.empty(0), np.empty(0), self._steps, self._tol, smoothness, gradients, 0.0, why)
         return replace(choice, seconds=time.perf_counter() - begun)
 
-    def smaller(self, choice: Choice) -> Choice:
-        """At most half of a choice with which the run did not converge, checked in the linear model."""
+    def _grad(self, X: np.ndarray) -> np.ndarray:
+        return together(self._net, lambda: self._problem.grad(X), X)
+
+    def smaller(self, choice: Choice, factor: float = 2.0) -> Choice:
+        """At most 1 / `factor` of a choice with which the run did not converge, checked in the linear model."""
         def halved(plain: Any) -> Choice:
-            size = choice.step_size / 2
+            size = choice.step_size / factor
             if choice.rule == "steps" and self._model is not None:
                 size = self._checked(self._like(plain), self._model, size, 512)
             return replace(choice, step_size=size, note=f"{choice.step_size:.4g} did not converge")
@@ -231,7 +234,7 @@ class Search:
             try:
                 with Network(self._net.n, comm=MPI.COMM_SELF) as alone, closing(alone.mixer(self._topology)) as plain:
                     result = act(plain)
-            except (ValueError, TypeError, RuntimeError) as caught:
+            except Exception as caught:
                 error = caught
         self._net.agree(error)
         return cast("T", self._net._together.broadcast(result, 0, "the choice of a step size"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -14,19 +15,46 @@ class _Enough(Exception):
     """The gradient is small enough."""
 
 
+def together(net: Any, evaluate: Callable[[], np.ndarray], like: np.ndarray) -> np.ndarray:
+    """The result of `evaluate()`, an array of the shape of `like`; an exception on one rank is raised on all; collective.
+
+    Raises
+    ------
+    Exception
+        That of the lowest rank that has one.
+    """
+    result, error = like, None
+    try:
+        result = evaluate()
+        if np.shape(result) != np.shape(like):
+            raise ValueError(f"grad(X) has shape {np.shape(result)} for X of shape {np.shape(like)}, expected the same")
+    except Exception as caught:
+        error = caught
+    net.agree(error)
+    return result
+
+
 def minimizer(net: Any, problem: Any, x0: np.ndarray) -> tuple[np.ndarray, int]:
     """The minimizer of the average of all f_i, as far as L-BFGS comes from `x0`, and the number of gradients; collective.
 
     A known `problem.x_star` costs no gradient.  Otherwise rank 0 runs scipy's L-BFGS, and all ranks evaluate together.
     """
+    failed = False                                  # on all ranks
     known = getattr(problem, "x_star", None)
     if known is not None:
         return np.asarray(known, float).reshape(-1), 0
 
     def evaluate(x: np.ndarray) -> np.ndarray:
+        nonlocal failed
         at = np.tile(x, (net.m, 1))
         rows = np.empty((net.m, len(x) + 1))
-        rows[:, 0], rows[:, 1:] = problem.value(at), problem.grad(at)
+
+        def both() -> np.ndarray:
+            rows[:, 0], rows[:, 1:] = problem.value(at), problem.grad(at)
+            return rows
+        failed = True
+        together(net, both, rows)
+        failed = False
         return np.asarray(net.mean(rows))
 
     def told(thing: Any) -> Any:
@@ -57,7 +85,9 @@ def minimizer(net: Any, problem: Any, x0: np.ndarray) -> tuple[np.ndarray, int]:
         minimize(objective, x0, jac=True, method="L-BFGS-B", options=options)
     except _Enough:
         pass
-    finally:
-        told(None)
+    except Exception:
+        if failed:
+            raise
+    told(None)
     told((best, count))
     return best, count

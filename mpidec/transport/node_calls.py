@@ -153,11 +153,12 @@ class WeightedSum:
         return bool(self._reader.ready(seq))
 
     def _raise(self, mismatch: int) -> NoReturn:
-        place, what = divmod(mismatch, 4)
+        place, what = divmod(mismatch, 8)
         me, other = self._rank, self._ranks[place]
         text = (not_sent(me, other, self._op), not_expected(other, me, self._op),
-                not_expected(me, other, self._op), not_sent(other, me, self._op))[what]
-        self._tell(other, text)
+                not_expected(me, other, self._op), not_sent(other, me, self._op))[what & 3]
+        if not what & 4:                            # the other rank does not list this one, and finds nothing
+            self._tell(other, text)
         raise Disagreement(text)
 
 
