@@ -37,7 +37,7 @@ LAYERS = {
                  ("mpi4py", "scipy", "matplotlib")),
     "record": ((), ("scipy", "h5py")),
     "optim": (("topology", "runtime", "mixing", "solvers"), ("scipy", "torch")),
-    "plot": (("_figure", "record"), ("h5py", "matplotlib")),
+    "plot": (("_figure", "plugins", "record"), ("h5py", "matplotlib", "mpi4py")),
 }
 ORDER = [name for name in LAYERS if name not in ("solvers", "stepsize", "record", "optim", "plot")]
 MPI = {name for name, (_, others) in LAYERS.items() if "mpi4py" in others} | {"_selftest", "sweep"}

@@ -105,6 +105,42 @@ def test_labels_say_what_differs(tmp_path):
     assert legend(figure([paths[0], make(tmp_path / "d.h5", gt, agents=4)])) == ["16 agents", "4 agents"]
 
 
+def test_what_a_run_has_chosen_is_no_difference_unless_nothing_else_differs(tmp_path):
+    """Labels were `step size 0.05` where the weights had been varied, and `auto` had found other step sizes for them."""
+    def auto(name, weights="metropolis", size=0.05, seed=0, head=""):
+        config = (f'{head}[solver]\nname = "extra"\nstep_size = {size}\n[topology]\nname = "ring"\nweights = "{weights}"\n'
+                  f'[run]\nseed = {seed}\n')
+        with RunFile(tmp_path / name, n=4, row_shape=(1,), metrics=NAMES, trajectory=False,
+                     meta={"config": config, **({} if head else {"step_size": size})}) as file:
+            file.append(0, dict.fromkeys(NAMES, 1.0))
+            file.finish(np.zeros((4, 1)), "completed", 0)
+        return tmp_path / name
+    first, of_sweep = auto("a.h5"), "# chosen by the run: solver.step_size\n"
+    assert legend(figure([first, auto("b.h5", "uniform", 0.06)])) == ["weights metropolis", "weights uniform"]
+    assert legend(figure([first, auto("c.h5", "uniform", 0.06, head=of_sweep)])) == ["weights metropolis", "weights uniform"]
+    assert legend(figure([first, auto("d.h5", size=0.06, seed=1)])) == ["seed 0", "seed 1"]
+    assert legend(figure([first, auto("e.h5", size=0.06)])) == ["step size 0.05", "step size 0.06"]
+
+
+def test_runs_from_python_are_labelled_by_solver_and_topology(tmp_path):
+    def recorded(name, solver, topology):
+        return make_python(tmp_path / name, f"# from mpidec.solve: {solver} over {topology}, 20 steps, every 10\n")
+    ring, star = "Topology('ring', n=4, kind='doubly', directed=False)", "Topology('star', n=4, kind='doubly', directed=False)"
+    tracking = recorded("python.h5", "GradientTracking(step_size=0.1, variant='atc')", ring)
+    assert legend(figure(tracking)) == ["gradient tracking, ring, 4 agents"]
+    assert legend(figure([tracking, recorded("b.h5", "HeavyBall(step_size=0.1)", star)])) == ["gradient tracking", "heavy ball"]
+    assert legend(figure([tracking, recorded("c.h5", "GradientTracking(step_size=0.2, variant='atc')", star)])) == ["ring", "star"]
+    assert legend(figure([tracking, make(tmp_path / "d.h5", "dgd")])) == ["gradient tracking", "dgd"]
+    assert legend(figure([tracking, recorded("e.h5", "<my.Own object at 0x7f>", ring)]))[1] == "e"
+
+
+def make_python(path: Path, config: str) -> Path:
+    with RunFile(path, n=4, row_shape=(1,), metrics=NAMES, meta={"config": config}, trajectory=False) as file:
+        file.append(0, dict.fromkeys(NAMES, 1.0))
+        file.finish(np.zeros((4, 1)), "completed", 0)
+    return path
+
+
 def test_runs_of_one_kind_are_told_apart_by_their_files(tmp_path):
     (tmp_path / "sub").mkdir()
     a, b, c = make(tmp_path / "a.h5"), make(tmp_path / "b.h5"), make(tmp_path / "sub" / "a.h5")
