@@ -1,6 +1,7 @@
 """Figures of finished, running, killed and diverged runs; labels, bands and axes; errors of the command line."""
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+import launch
 from mpidec.plot import figure
 from mpidec.plot.command import main
 from mpidec.plot.drawing import Curve, band
@@ -232,6 +234,24 @@ def test_the_command_as_users_type_it(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "mpidec.plot: no.h5 does not exist\n")
 
 
+@pytest.mark.launch
+def test_several_ranks_plot_once(tmp_path):
+    run = str(make(tmp_path / "a.h5"))
+    done = launch.mpirun(2, ["-m", "mpidec.plot", run], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'a.png'}\n"), done.stderr
+    done = launch.mpirun(2, ["-m", "mpidec.plot", run, "-o", "a.xyz"], cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("a.xyz: expected a name") == 1
+
+
+def test_the_picture_of_a_search_is_checked_before_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tune = importlib.import_module("mpidec.tune")
+    for picture, text in [("a.xyz", "-o a.xyz: expected a name that ends in one of"), ("no/a.png", "the folder no does not exist")]:
+        assert tune.main(["--data=nothing", "-o", picture]) == 2
+        out, error = capsys.readouterr()
+        assert out == "" and error.startswith("mpidec.tune: error: ") and text in error and error.count("\n") == 1
+
+
 def test_malformed_commands_answer_in_one_line(tmp_path, capsys):
     run = str(make(tmp_path / "a.h5"))
     (tmp_path / "text.h5").write_text("steps")
@@ -239,10 +259,10 @@ def test_malformed_commands_answer_in_one_line(tmp_path, capsys):
         ([], "required: run.h5"),
         (["missing.h5"], "missing.h5 does not exist"),
         ([str(tmp_path / "text.h5")], "text.h5: not an HDF5 file"),
-        ([str(tmp_path)], "is a folder"),
+        ([str(tmp_path)], f"is a folder: give its run files, {tmp_path / '*.h5'}"),
         ([run, "-o", "figure.xyz"], "figure.xyz: expected a name that ends in one of"),
         ([run, "-o", "figure"], "figure: expected a name that ends in one of"),
-        ([run, "-o", str(tmp_path / "none" / "a.png")], "none/a.png"),
+        ([run, "-o", str(tmp_path / "none" / "a.png")], f"the folder {tmp_path / 'none'} does not exist"),
         ([run, "--x", "hours"], "invalid choice: 'hours'"),
         ([run, "--x", "gradients"], "a.h5: 'gradients' is not recorded, expected one of steps, bytes, seconds, rounds"),
         ([run, "--y", "errors"], "a.h5: 'errors' is not recorded, expected one of consensus, error, gradient_norm, objective"),
