@@ -1,6 +1,7 @@
 """Figures of finished, running, killed and diverged runs; labels, bands and axes; errors of the command line."""
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+import launch
 from mpidec.plot import figure
 from mpidec.plot.command import main
 from mpidec.plot.drawing import Curve, band
@@ -105,6 +107,42 @@ def test_labels_say_what_differs(tmp_path):
     assert legend(figure([paths[0], make(tmp_path / "d.h5", gt, agents=4)])) == ["16 agents", "4 agents"]
 
 
+def test_what_a_run_has_chosen_is_no_difference_unless_nothing_else_differs(tmp_path):
+    """Labels were `step size 0.05` where the weights had been varied, and `auto` had found other step sizes for them."""
+    def auto(name, weights="metropolis", size=0.05, seed=0, head=""):
+        config = (f'{head}[solver]\nname = "extra"\nstep_size = {size}\n[topology]\nname = "ring"\nweights = "{weights}"\n'
+                  f'[run]\nseed = {seed}\n')
+        with RunFile(tmp_path / name, n=4, row_shape=(1,), metrics=NAMES, trajectory=False,
+                     meta={"config": config, **({} if head else {"step_size": size})}) as file:
+            file.append(0, dict.fromkeys(NAMES, 1.0))
+            file.finish(np.zeros((4, 1)), "completed", 0)
+        return tmp_path / name
+    first, of_sweep = auto("a.h5"), "# chosen by the run: solver.step_size\n"
+    assert legend(figure([first, auto("b.h5", "uniform", 0.06)])) == ["weights metropolis", "weights uniform"]
+    assert legend(figure([first, auto("c.h5", "uniform", 0.06, head=of_sweep)])) == ["weights metropolis", "weights uniform"]
+    assert legend(figure([first, auto("d.h5", size=0.06, seed=1)])) == ["seed 0", "seed 1"]
+    assert legend(figure([first, auto("e.h5", size=0.06)])) == ["step size 0.05", "step size 0.06"]
+
+
+def test_runs_from_python_are_labelled_by_solver_and_topology(tmp_path):
+    def recorded(name, solver, topology):
+        return make_python(tmp_path / name, f"# from mpidec.solve: {solver} over {topology}, 20 steps, every 10\n")
+    ring, star = "Topology('ring', n=4, kind='doubly', directed=False)", "Topology('star', n=4, kind='doubly', directed=False)"
+    tracking = recorded("python.h5", "GradientTracking(step_size=0.1, variant='atc')", ring)
+    assert legend(figure(tracking)) == ["gradient tracking, ring, 4 agents"]
+    assert legend(figure([tracking, recorded("b.h5", "HeavyBall(step_size=0.1)", star)])) == ["gradient tracking", "heavy ball"]
+    assert legend(figure([tracking, recorded("c.h5", "GradientTracking(step_size=0.2, variant='atc')", star)])) == ["ring", "star"]
+    assert legend(figure([tracking, make(tmp_path / "d.h5", "dgd")])) == ["gradient tracking", "dgd"]
+    assert legend(figure([tracking, recorded("e.h5", "<my.Own object at 0x7f>", ring)]))[1] == "e"
+
+
+def make_python(path: Path, config: str) -> Path:
+    with RunFile(path, n=4, row_shape=(1,), metrics=NAMES, meta={"config": config}, trajectory=False) as file:
+        file.append(0, dict.fromkeys(NAMES, 1.0))
+        file.finish(np.zeros((4, 1)), "completed", 0)
+    return path
+
+
 def test_runs_of_one_kind_are_told_apart_by_their_files(tmp_path):
     (tmp_path / "sub").mkdir()
     a, b, c = make(tmp_path / "a.h5"), make(tmp_path / "b.h5"), make(tmp_path / "sub" / "a.h5")
@@ -196,6 +234,24 @@ def test_the_command_as_users_type_it(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "mpidec.plot: no.h5 does not exist\n")
 
 
+@pytest.mark.launch
+def test_several_ranks_plot_once(tmp_path):
+    run = str(make(tmp_path / "a.h5"))
+    done = launch.mpirun(2, ["-m", "mpidec.plot", run], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'a.png'}\n"), done.stderr
+    done = launch.mpirun(2, ["-m", "mpidec.plot", run, "-o", "a.xyz"], cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("a.xyz: expected a name") == 1
+
+
+def test_the_picture_of_a_search_is_checked_before_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tune = importlib.import_module("mpidec.tune")
+    for picture, text in [("a.xyz", "-o a.xyz: expected a name that ends in one of"), ("no/a.png", "the folder no does not exist")]:
+        assert tune.main(["--data=nothing", "-o", picture]) == 2
+        out, error = capsys.readouterr()
+        assert out == "" and error.startswith("mpidec.tune: error: ") and text in error and error.count("\n") == 1
+
+
 def test_malformed_commands_answer_in_one_line(tmp_path, capsys):
     run = str(make(tmp_path / "a.h5"))
     (tmp_path / "text.h5").write_text("steps")
@@ -203,10 +259,10 @@ def test_malformed_commands_answer_in_one_line(tmp_path, capsys):
         ([], "required: run.h5"),
         (["missing.h5"], "missing.h5 does not exist"),
         ([str(tmp_path / "text.h5")], "text.h5: not an HDF5 file"),
-        ([str(tmp_path)], "is a folder"),
+        ([str(tmp_path)], f"is a folder: give its run files, {tmp_path / '*.h5'}"),
         ([run, "-o", "figure.xyz"], "figure.xyz: expected a name that ends in one of"),
         ([run, "-o", "figure"], "figure: expected a name that ends in one of"),
-        ([run, "-o", str(tmp_path / "none" / "a.png")], "none/a.png"),
+        ([run, "-o", str(tmp_path / "none" / "a.png")], f"the folder {tmp_path / 'none'} does not exist"),
         ([run, "--x", "hours"], "invalid choice: 'hours'"),
         ([run, "--x", "gradients"], "a.h5: 'gradients' is not recorded, expected one of steps, bytes, seconds, rounds"),
         ([run, "--y", "errors"], "a.h5: 'errors' is not recorded, expected one of consensus, error, gradient_norm, objective"),

@@ -18,6 +18,7 @@ from mpidec import solvers as S
 from mpidec import topology as T
 from mpidec.solvers.base import at_step, with_step_size
 from mpidec.solvers.step_schedules import SCHEDULES, parsed
+from mpidec.stepsize import Choice
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -329,6 +330,20 @@ def test_tune_shows_what_it_tried():
     assert choice.plot().axes[0].get_xlabel() == "step size"
     with pytest.raises(ValueError, match="Consensus has no step size"):
         mpidec.tune(P.LeastSquares(*data(4)[:2]), S.Consensus(), T.ring(4))
+
+
+@pytest.mark.serial
+def test_a_step_size_that_dropped_out_has_no_prediction():
+    """A smaller step with fewer steps than the choice stood in the table, and on the line of the figure."""
+    pytest.importorskip("matplotlib")
+    choice = Choice(0.2, "steps", np.array([0.4, 0.2, 0.1, 0.05]), np.array([np.inf, 300, 500, 120]), 1000, 1e-6, 1.0, 9, 0.1,
+                    early=np.array([True, False, False, True]))
+    rows = str(choice).splitlines()
+    assert "does not converge" in rows[1] and "300  <- chosen" in rows[2] and rows[4].split(maxsplit=1)[1].startswith("dropped out")
+    assert "120" not in str(choice)
+    shown = choice.plot()
+    assert np.array_equal(shown.axes[0].lines[0].get_xdata(), [0.2, 0.1]) and not shown.axes[0].get_legend() and shown.legends
+    assert replace(choice, step_size=0.05).expected == np.inf and "no prediction" in replace(choice, step_size=0.05).line()
 
 
 @pytest.mark.serial

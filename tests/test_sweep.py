@@ -230,14 +230,28 @@ def test_a_table_by_hand(tmp_path):
     assert tracking.outcomes == {"completed": 2, "diverged": 1} and dgd.outcomes == {"failed": 1, "missing": 2}
     assert str(result).splitlines() == [
         "steps, data sent (by all agents) and seconds until error <= 0.1: mean ± standard deviation",
-        "solver             reached    steps     data sent      seconds  final error  outcome",
-        "extra                  3/3  23 ± 15  2.3 ± 1.5 kB  1.17 ± 0.76          0.1  3 completed",
-        "gradient tracking      1/3       10          1 kB          0.5          inf  2 completed, 1 diverged",
-        "dgd                    0/3        -             -            -            -  1 failed, 2 missing",
+        "solver             reached    steps     data sent      seconds  largest final error  outcome",
+        "extra                  3/3  23 ± 15  2.3 ± 1.5 kB  1.17 ± 0.76                  0.1  3 completed",
+        "gradient tracking      1/3       10          1 kB          0.5                  inf  2 completed, 1 diverged",
+        "dgd                    0/3        -             -            -                    -  1 failed, 2 missing",
         "note: out of order (dgd, seed 0)"]
     assert r"extra & 3/3 & $23 \pm 15$ & $2.3 \pm 1.5$\,kB & $1.17 \pm 0.76$ & $0.1$ & 3 completed \\" in result.latex()
+    assert "& largest final error &" in result.latex() and "mean and standard deviation" in result.latex().splitlines()[0]
+    assert result.csv().splitlines()[0].endswith(",largest_final_error,outcome")
     line = result.csv().splitlines()[2].split(",")
     assert line[:5] == ["gradient_tracking", "3", "1", "10.0", ""] and line[-1] == ' 1 diverged"'
+
+
+@pytest.mark.serial
+def test_the_folder_of_a_plug_in_is_not_shown(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    Path("my.py").write_text("from mpidec.solvers import DGD\nclass HeavyBall(DGD):\n    pass\n")
+    assert main([*FLAGS, "--vary", "solver.name=my.py:HeavyBall,dgd", "--out", "found"]) == 0
+    out = capsys.readouterr().out
+    texts = [out, *(path.read_text() for path in Path("found").iterdir() if path.suffix in (".csv", ".tex"))]
+    assert len(texts) == 4 and all("my.py:HeavyBall" in text and str(tmp_path) not in text for text in texts), texts
+    assert Path("found/my.py_HeavyBall.h5").exists()
 
 
 @pytest.mark.serial

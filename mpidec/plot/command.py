@@ -25,7 +25,24 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``python -m mpidec.plot``; return its exit status."""
+    """Run ``python -m mpidec.plot``, on rank 0 if there are several; return its exit status."""
+    from mpi4py import MPI
+
+    status: int | str | None = 1
+    if MPI.COMM_WORLD.rank == 0:
+        try:
+            status = _plotted(arguments)
+        except SystemExit as end:
+            status = end.code
+            raise
+        finally:
+            MPI.COMM_WORLD.bcast(status)
+    else:
+        status = MPI.COMM_WORLD.bcast(None)
+    return int(status or 0)
+
+
+def _plotted(arguments: Sequence[str] | None) -> int:
     parser = _Parser(prog="python -m mpidec.plot", description="Plot f - f*, consensus and error of runs.", epilog=EPILOG,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="run.h5", help="run files, finished or not")
@@ -41,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     out = options.out or str(Path(options.runs[0]).with_suffix(".png"))
     try:
+        for run in options.runs:
+            if Path(run).is_dir():
+                raise IsADirectoryError(f"{run} is a folder: give its run files, {Path(run) / '*.h5'}")
         check_name(out)
         figure(options.runs, options.x, options.y, options.label, options.style).savefig(out, dpi=200)
     except ImportError as error:
@@ -52,9 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_name(out: str) -> None:
-    """Raise ValueError if matplotlib cannot write a file of this name."""
+    """Raise ValueError if matplotlib cannot write a file of this name, or its folder does not exist."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     suffixes = sorted(FigureCanvasBase.get_supported_filetypes())
     if Path(out).suffix.lower()[1:] not in suffixes:
         raise ValueError(f"-o {out}: expected a name that ends in one of .{', .'.join(suffixes)}")
+    if not Path(out).parent.is_dir():
+        raise ValueError(f"-o {out}: the folder {Path(out).parent} does not exist")

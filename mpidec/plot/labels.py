@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..plugins import is_plugin, short
 from ..record import Run
 
 if sys.version_info >= (3, 11):
@@ -17,6 +20,9 @@ else:
 FIRST = ("solver.name", "topology.name", "problem.name", "problem.data", "run.agents")  # told first, and shared ones in the title
 UNTOLD = ("run.out", "run.every", "run.trajectory", "run.checkpoint", "run.progress", "run.stop_error")
 MISSING = "default"
+CHOSEN = "# chosen by the run: "                                        # first line of the config of a run of a sweep
+CALL = re.compile(r"# from mpidec\.solve: (?P<solver>.+) over (?P<topology>.+), \d+ steps, every \d+")
+SHARED = ("solver.name", "topology.name", "run.agents", "solver.step_size")     # known of a run from Python and of one from a file
 
 
 def settings(run: Run) -> dict[str, Any]:
@@ -39,13 +45,66 @@ def flat(text: str) -> dict[str, Any]:
             for key, value in content.items()}
 
 
+def called(text: str) -> dict[str, Any]:
+    """Return the settings in the comment that `mpidec.solve` writes in place of an experiment; empty if there is none.
+
+    Examples
+    --------
+    >>> called("# from mpidec.solve: EXTRA(step_size=0.1) over Topology('ring', n=4), 20 steps, every 10")
+    {'solver.name': 'extra', 'solver.step_size': 0.1, 'topology.name': 'ring', 'run.agents': 4}
+    """
+    found = CALL.match(text)
+    try:
+        solver, topology = (ast.parse(part, mode="eval").body for part in found.groups()) if found else (None, None)
+    except SyntaxError:                                             # the name of an object without a readable repr
+        return {}
+    if not (isinstance(solver, ast.Call) and isinstance(topology, ast.Call)):
+        return {}
+    result: dict[str, Any] = {"solver.name": _registered(ast.unparse(solver.func)),
+                              **{f"solver.{word.arg}": _value(word.value) for word in solver.keywords}}
+    of_graph = {word.arg: _value(word.value) for word in topology.keywords}
+    name = _value(topology.args[0]) if topology.args else of_graph.get("name")
+    return result | ({"topology.name": name} if isinstance(name, str) else {}) | (
+        {"run.agents": of_graph["n"]} if "n" in of_graph else {})
+
+
+def _value(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)
+
+
+def _registered(name: str) -> str:
+    """Return the name of a solver for that of its class: gradient_tracking for GradientTracking."""
+    return {"RelaySGD": "relaysgd", "DSGDCECA": "dsgd_ceca"}.get(name) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def chosen(run: Run) -> set[str]:
+    """Return the settings of a run that it has chosen itself."""
+    head = run.config.partition("\n")[0]
+    listed = head.removeprefix(CHOSEN).split(", ") if head.startswith(CHOSEN) else []
+    return {*listed, *(["solver.step_size"] if "step_size" in run.attributes else [])}
+
+
+def _given(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the settings by which runs can be compared, from their experiments or from the comments of `mpidec.solve`."""
+    told = [settings(run) for run in runs]
+    given = [one or called(run.config) for one, run in zip(told, runs)]
+    if any(told) and any(one and not own for one, own in zip(given, told)):
+        given = [{key: value for key, value in one.items() if key in SHARED} for one in given]
+    return given
+
+
 def labels(runs: Sequence[Run]) -> list[str]:
     """Return one label per run: the fewest settings that tell the runs apart, or the names of their files.
 
-    A setting that follows from others is omitted: runs of two solvers with two step sizes are labelled by the solver.
+    A setting that follows from others is omitted: runs of two solvers with two step sizes are labelled by the solver.  What
+    some run has chosen itself counts only if nothing else differs.
     """
-    given = [settings(run) for run in runs]
-    names = [", ".join(worded(key, one.get(key, MISSING)) for key in keys) for one, keys in zip(given, telling(given))]
+    given = _given(runs)
+    last = set().union(*map(chosen, runs))
+    names = [", ".join(worded(key, one.get(key, MISSING)) for key in keys) for one, keys in zip(given, telling(given, last))]
     if not any(names):
         names = [", ".join(worded(key, one[key]) for key in FIRST if key in one) for one in given]
     files = _files([run.path for run in runs])
@@ -57,14 +116,18 @@ def common(runs: Sequence[Run]) -> str:
     """Return the main settings that all of several runs share, for a title."""
     if len(runs) < 2:
         return ""
-    given = [settings(run) for run in runs]
+    given = _given(runs)
     keys = [key for key in FIRST if all(key in one for one in given) and len({str(one[key]) for one in given}) == 1]
     return ", ".join(worded(key, given[0][key]) for key in keys)
 
 
-def telling(given: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return for each run the fewest keys, in order of interest, whose values tell it from the others as far as possible."""
+def telling(given: Sequence[Mapping[str, Any]], last: Collection[str] = ()) -> list[list[str]]:
+    """Return for each run the fewest keys, in order of interest, whose values tell it from the others as far as possible.
+
+    The keys in `last` come last.
+    """
     every = [key for key in dict.fromkeys([*FIRST, *(key for one in given for key in one)]) if key not in UNTOLD]
+    every.sort(key=lambda key: key in last)
     result = []
     for one in given:
         alike, keys = [other for other in given if other], []
@@ -87,6 +150,8 @@ def worded(key: str, value: Any) -> str:
     """
     table, _, name = key.partition(".")
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    if is_plugin(text):
+        return short(text)
     if key == "run.agents":
         return f"{text} agents"
     if name in ("name", "data", "codec", "partition"):

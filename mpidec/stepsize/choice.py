@@ -43,7 +43,8 @@ class Choice:
     tried : array
         The step sizes of the race, from the largest to the smallest; empty for "safe".
     predicted : array
-        Predicted steps or errors of these; inf for a step size with which the method does not converge.
+        Predicted steps or errors of these; inf for a step size with which the method does not converge.  The numbers of those
+        that dropped out early (`early`) are those of their last comparison, and no predictions.
     steps : int
         Steps of the run.
     tol : float
@@ -56,7 +57,7 @@ class Choice:
     note : str
         What else there is to know; empty if nothing.
     early : array of bool
-        Which step sizes dropped out of the race early, so that their predictions are rough.
+        Which step sizes dropped out of the race early, being clearly slower than others in it.
     """
 
     step_size: float
@@ -73,9 +74,13 @@ class Choice:
 
     @property
     def expected(self) -> float:
-        """The predicted steps or error of the choice."""
-        near = np.flatnonzero(np.isclose(self.tried, self.step_size, rtol=1e-9))
+        """The predicted steps or error of the choice; inf if there is no prediction."""
+        near = np.flatnonzero(np.isclose(self.tried, self.step_size, rtol=1e-9) & ~self._dropped)
         return float(self.predicted[near[0]]) if len(near) else np.inf
+
+    @property
+    def _dropped(self) -> np.ndarray:
+        return np.asarray(self.early & np.isfinite(self.predicted))
 
     def line(self) -> str:
         """The choice as one line: `0.0403 (auto: error 1e-06 expected in 372 steps; 31 gradients, 0.12 s)`."""
@@ -94,8 +99,8 @@ class Choice:
         title = f"steps to error {self.tol:.0e}" if self.rule == "steps" else f"error after {self.steps} steps"
         rows = [f"{'step size':>12}  predicted {title}"] if len(self.tried) else []
         for a, value, early in zip(self.tried, self.predicted, self.early):
-            shown = "does not converge" if not np.isfinite(value) else f"{value:.0f}" if self.rule == "steps" else f"{value:.3g}"
-            shown += " (dropped out)" * bool(early and np.isfinite(value))
+            shown = ("does not converge" if not np.isfinite(value) else "dropped out: clearly slower" if early
+                     else f"{value:.0f}" if self.rule == "steps" else f"{value:.3g}")
             rows.append(f"{a:12.5g}  {shown}" + ("  <- chosen" if np.isclose(a, self.step_size, rtol=1e-9) else ""))
         return "\n".join([*rows, f"step size {self.line()}"])
 
@@ -104,12 +109,12 @@ class Choice:
         from matplotlib.figure import Figure
         figure = Figure(figsize=(4.8, 3.2), layout="constrained")
         panel = figure.subplots()
-        finite = np.isfinite(self.predicted)
-        panel.loglog(self.tried[finite], self.predicted[finite], "-", color="#0072B2", linewidth=1)
-        for chosen, fill, label in ((finite & ~self.early, "#0072B2", None), (finite & self.early, "white", "dropped out: rough")):
-            if chosen.any():
-                panel.loglog(self.tried[chosen], self.predicted[chosen], "o", markersize=4, color="#0072B2", markerfacecolor=fill,
-                             label=label)
+        finite, early = np.isfinite(self.predicted), self._dropped
+        raced = finite & ~early
+        panel.loglog(self.tried[raced], self.predicted[raced], "o-", color="#0072B2", linewidth=1, markersize=4)
+        if early.any():                                     # on the axis: they have no prediction
+            panel.plot(self.tried[early], np.zeros(early.sum()), "x", color="#0072B2", markersize=5, clip_on=False,
+                       transform=panel.get_xaxis_transform(), label="dropped out")
         for k, a in enumerate(self.tried[~finite]):
             panel.axvline(a, color="0.85", linewidth=1, zorder=0, label="does not converge" if k == 0 else None)
         panel.axvline(self.step_size, color="#D55E00", linestyle="--", linewidth=1, label=f"chosen: {self.step_size:.3g}")
@@ -117,7 +122,7 @@ class Choice:
         panel.set_ylabel(f"predicted steps to error {self.tol:.0e}" if self.rule == "steps" else
                          f"predicted error after {self.steps} steps")
         panel.spines[["top", "right"]].set_visible(False)
-        panel.legend(frameon=False)
+        figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9, columnspacing=1.2)
         return figure
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from .. import config, values
 from ..config import ConfigError, Experiment, Setting
 from ..plot.labels import MISSING, worded
+from ..plugins import short
 
 OWN = {"run.out": "--out", "run.progress": "--quiet"}                   # settings that belong to the sweep itself
 DEFAULTS = [Setting("run.trajectory", False, "default of sweeps", text=False, level=-1),
@@ -148,6 +149,7 @@ def _value(experiment: Experiment, key: str) -> Any:
 
 def _file_name(varied: Mapping[str, Any]) -> str:
     """Return ``extra-ring-l2=0.1-seed=0.h5``; letters that a shell or a file system treats specially become underscores."""
-    parts = [str(value) if key.endswith(".name") else f"{key.partition('.')[2]}={value}" for key, value in varied.items()]
+    parts = [short(str(value)) if key.endswith(".name") else f"{key.partition('.')[2]}={short(str(value))}"
+             for key, value in varied.items()]
     name = re.sub(r"[^\w.=+-]+", "_", "-".join(parts)).lstrip(".-_") or "run"
     return name[:LONGEST] + ".h5"

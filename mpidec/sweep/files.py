@@ -7,11 +7,10 @@ import os
 from typing import Any
 
 from ..config import ConfigError, Experiment
-from ..plot.labels import flat
+from ..plot.labels import CHOSEN, flat
 from ..record import last_checkpoint, read
 from .cases import Case
 
-CHOSEN = "# chosen by the run: "                                        # first line of the config of a run of a sweep
 ALWAYS = ("problem.partition", "solver.step_size")                      # what a run may have chosen, if that line is missing
 FREE = ("run.out", "run.progress", "run.checkpoint")                    # these do not change a run
 FINISHED = ("completed", "stopped", "missed", "diverged")

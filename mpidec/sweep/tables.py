@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..plot.labels import flat
+from ..plugins import is_plugin, short
 from ..record import Run, read
 from .cases import Case, shown
 
@@ -86,8 +87,8 @@ class Table:
     >>> row = Row({"solver.name": "extra"}, 2, 2, Spread(370, 14.1), Spread(1.2e6, 0), Spread(0.1, 0.01), 9e-9, {"stopped": 2}, ())
     >>> print(Table([row], "error", 1e-8))
     steps, data sent (by all agents) and seconds until error <= 1e-08: mean ± standard deviation
-    solver  reached     steps  data sent        seconds  final error    outcome
-    extra       2/2  370 ± 14     1.2 MB  0.100 ± 0.010        9e-09  2 stopped
+    solver  reached     steps  data sent        seconds  largest final error  outcome
+    extra       2/2  370 ± 14     1.2 MB  0.100 ± 0.010                9e-09  2 stopped
     """
 
     rows: Sequence[Row]
@@ -110,11 +111,11 @@ class Table:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         numbers = [f"{cost}_{part}" for cost in COSTS for part in ("mean", "std")]
-        writer.writerow([*self._keys(), "runs", "reached", *numbers, f"final_{self.metric}", "outcome"])
+        writer.writerow([*self._keys(), "runs", "reached", *numbers, f"largest_final_{self.metric}", "outcome"])
         for row in self.rows:
             spreads = [number for cost in COSTS for number in getattr(row, cost) or ("", "")]
             values = [("" if isinstance(v, float) and math.isnan(v) else v) for v in [*spreads, row.last]]
-            writer.writerow([*row.varied.values(), row.runs, row.reached, *values, outcome(row)])
+            writer.writerow([*map(_bare, row.varied.values()), row.runs, row.reached, *values, outcome(row)])
         return out.getvalue()
 
     def latex(self) -> str:
@@ -122,7 +123,8 @@ class Table:
         head, *lines = [[_escaped(cell) for cell in line] for line in self._cells(mathematical)]
         left = len(self._keys())
         body = [" & ".join(line) + r" \\" for line in lines]
-        return "\n".join([f"% {self.metric} <= {self.limit:g}; needs \\usepackage{{booktabs}}",
+        what = f"steps, data sent and seconds until {self.metric} <= {self.limit:g}: mean and standard deviation over the seeds"
+        return "\n".join([f"% {what}; needs \\usepackage{{booktabs}}",
                           rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(head) - left - 1)}l}}", r"\toprule",
                           " & ".join(head) + r" \\", r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -148,7 +150,7 @@ class Table:
     def _cells(self, spread: Callable[[Spread | None, str], str]) -> list[list[str]]:
         """Return the head and the rows of the table as text."""
         titles = [_title(key, self._keys()) for key in self._keys()]
-        rows = [[*titles, "reached", *TITLES.values(), f"final {self.metric.replace('_', ' ')}", "outcome"]]
+        rows = [[*titles, "reached", *TITLES.values(), f"largest final {self.metric.replace('_', ' ')}", "outcome"]]
         for row in self.rows:
             rows.append([*(_cell(key, value) for key, value in row.varied.items()), f"{row.reached}/{row.runs}",
                          *(spread(getattr(row, cost), "B" if cost == "bytes" else "") for cost in COSTS),
@@ -189,7 +191,7 @@ def runs_csv(cases: Sequence[Case], failures: Mapping[str, str]) -> str:
     for case, run in zip(cases, runs):
         last = [run.metrics[name][-1] if run and len(run.metrics.get(name, ())) else "" for name in names]
         result = "failed" if case.file in failures else run.outcome if run else "missing"
-        writer.writerow([os.path.basename(case.file), *case.varied.values(), case.seed, result, *last])
+        writer.writerow([os.path.basename(case.file), *map(_bare, case.varied.values()), case.seed, result, *last])
     return out.getvalue()
 
 
@@ -256,7 +258,7 @@ def _differing(cases: Sequence[Case]) -> list[str]:
             continue
         found: dict[str, str] = {}
         for case, one in zip(cases, given):
-            found.setdefault(str(one.get(key, "default")), ", ".join(shown(*setting) for setting in case.varied.items()))
+            found.setdefault(short(str(one.get(key, "default"))), ", ".join(shown(*setting) for setting in case.varied.items()))
         if len(found) > 1:
             notes.append(f"{key} is not varied, but differs: {', '.join(f'{value} ({first})' for value, first in found.items())}")
     return notes
@@ -286,7 +288,14 @@ def _cell(key: str, value: Any) -> str:
     if value is None:
         return "default"
     text = f"{value:g}" if isinstance(value, float) else str(value)
+    if is_plugin(text):
+        return short(text)
     return text.replace("_", " ") if key.partition(".")[2] in ("name", "data", "codec", "partition") else text
+
+
+def _bare(value: Any) -> Any:
+    """Return a value without the folder of a plug-in's file."""
+    return short(value) if isinstance(value, str) else value
 
 
 def _escaped(cell: str) -> str:
