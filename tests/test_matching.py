@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import mpidec
 from mpidec.checks import header as h
 from mpidec.checks.history import PastOperation
 from mpidec.checks.matching import Matching
@@ -245,3 +246,26 @@ def test_operations_do_not_keep_their_arrays(matching):
     operation.wait()
     gc.collect()
     assert not [thing for thing in gc.get_referents(operation, *vars(operation).values()) if isinstance(thing, np.ndarray)]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("other", ["mean", "sum", "gather"])
+def test_different_calls_of_all_ranks_are_told_although_their_kinds_are_known(other):
+    """MPI itself would add up rows of the one and the other."""
+    with mpidec.Network() as net:
+        calls = {"sum": lambda: net.sum(np.full((1, 7), 3.0)), "mean": lambda: net.mean(np.full((1, 3), 5.0)),
+                 "gather": lambda: net.gather(np.full((1, 2), 5.0))}
+        for _ in range(3):
+            for call in calls.values():
+                call()
+        if other == "sum":                                  # the same call with other rows
+            net.sum(np.ones((1, 2)))
+            calls["sum"] = lambda: net.sum(np.ones((1, 2)))
+        if net.rank == net.size - 1:
+            with pytest.raises(ValueError, match="every rank must make the same calls"):
+                calls[other]()
+        else:
+            told = rf"rank 0 is in net.sum call \d+ \(rows of 7 float64\), rank {net.size - 1} in net.{other}"
+            with pytest.raises(ValueError, match=told):
+                net.sum(np.full((1, 7), 3.0))
+        np.testing.assert_array_equal(net.sum(np.full((1, 7), 3.0)), 3.0 * net.size)     # all are in step

@@ -481,3 +481,56 @@ def test_a_run_is_resumed_with_its_own_topology(tmp_path):
         mpidec.solve(problem, S.EXTRA(0.1), T.star(4), steps=9, record=mpidec.Record(path, resume=True))
     assert path.read_bytes() == before
     assert mpidec.solve(problem, S.EXTRA(0.1), T.ring(4), steps=9, record=mpidec.Record(path, resume=True)).steps == 9
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# An exception on one rank is raised on all
+
+class Broken(mpidec.problems.LeastSquares):
+    """A problem whose functions raise on one rank at some call."""
+
+    def __init__(self, net, what, call, rank=-1):
+        super().__init__(np.ones((net.m, 2, 3)), np.ones((net.m, 2)))
+        self.calls, self.what, self.call, self.here = {"value": 0, "grad": 0}, what, call, net.rank == rank % net.size
+
+    def _count(self, what):
+        self.calls[what] += 1
+        if self.here and what == self.what and self.calls[what] == self.call:
+            raise ZeroDivisionError(f"{what} broke")
+
+    def value(self, X):
+        self._count("value")
+        return super().value(X)
+
+    def grad(self, X):
+        self._count("grad")
+        return super().grad(X)
+
+
+@pytest.mark.parametrize("step_size", ["auto", 0.05])
+@pytest.mark.parametrize("what, call", [("value", 1), ("value", 4), ("grad", 1), ("grad", 3), ("grad", 9)])
+def test_what_the_problem_raises_on_one_rank_is_raised_on_all(comm, shared_tmp, step_size, what, call):
+    with mpidec.Network(2 * comm.size) as net:
+        path = shared_tmp / "run.h5"
+        with pytest.raises(ZeroDivisionError, match=f"{what} broke"):
+            mpidec.solve(Broken(net, what, call), S.EXTRA(step_size), T.ring(net.n), steps=30, every=5, net=net, record=path)
+        np.testing.assert_array_equal(net.sum(np.ones((net.m, 1))), [net.n])            # all are in step
+        if net.rank == 0 and path.exists():
+            assert mpidec.read(path).outcome == "failed"
+
+
+@pytest.mark.parametrize("what", ["stop", "progress"])
+def test_what_stop_or_progress_raises_on_rank_0_is_raised_on_all(comm, shared_tmp, what):
+    def broken(*arguments):
+        if (arguments[0]["step"] if what == "stop" else arguments[0]) >= 10:
+            raise ZeroDivisionError("broke")
+        return False
+    with mpidec.Network(2 * comm.size) as net:
+        problem, path = mpidec.problems.LeastSquares(np.ones((net.m, 2, 3)), np.ones((net.m, 2))), shared_tmp / "run.h5"
+        for last in (30, 10):                               # in the midst, and at the last record
+            with pytest.raises(ZeroDivisionError, match="broke"):
+                mpidec.solve(problem, S.EXTRA(0.05), T.ring(net.n), steps=last, every=5, net=net, record=path, **{what: broken})
+            np.testing.assert_array_equal(net.sum(np.ones((net.m, 1))), [net.n])
+            if net.rank == 0:
+                assert mpidec.read(path).outcome == "failed"
+            comm.Barrier()

@@ -309,7 +309,7 @@ class Network(LocalView):
                                  f"({'m' if counts is None else counts[self.rank]}, ...): one row for each agent on the rank")
         except (TypeError, ValueError) as caught:
             error = caught
-        self.agree(error)
+        self._agree(error, "net.gather")
         if self.size == 1:
             return np.array(rows)
         wait = self._enter("net.gather", f"rows of {' x '.join(map(str, rows.shape[1:]))} {rows.dtype}")
@@ -338,7 +338,7 @@ class Network(LocalView):
                     raise ValueError(f"the stack has shape {whole.shape}, expected ({counts.sum()}, ...): one row for each agent")
             except (TypeError, ValueError) as caught:
                 error = caught
-        self.agree(error)
+        self._agree(error, "net.scatter")
         if self.size == 1:
             return whole
         wait = self._enter("net.scatter")
@@ -356,13 +356,16 @@ class Network(LocalView):
         -----
         Collective: one small reduction when no rank has an error.
         """
+        self._agree(error, "net.agree")
+
+    def _agree(self, error: Exception | None, op: str) -> None:
         if self.size == 1:
             if error is not None:
                 raise error
             return
-        number, ask = self._asking("net.agree")
-        first = self._compare(number, "net.agree", "", ask, self.size if error is None else self.rank)
-        self._together.raise_from(first, error, "net.agree")
+        number, ask = self._asking(op)
+        first = self._compare(number, op, "", ask, self.size if error is None else self.rank)
+        self._together.raise_from(first, error, op)
 
     def _rows(self, op: str, X: Any) -> np.ndarray:
         """The rows `X`, checked; the other ranks are told when they are wrong."""
