@@ -189,3 +189,11 @@ def test_help_says_what_l2_means(capsys):
     for words in ("n agents together have n times as much", "l2_total", "1 / C of scikit-learn", "standardize (columns to mean 0",
                   "FILE.py:NAME", "label (column of a file"):
         assert words in said
+
+
+def test_numbers_as_text_are_numbers_and_class_names_are_no_targets():
+    A, y = np.arange(24.0).reshape(12, 2) % 5, np.arange(12) * 1.5
+    ours = [load_problem((A, targets), 2, "least_squares").x_star for targets in (y, y.astype(str))]
+    np.testing.assert_array_equal(*ours)
+    with pytest.raises(ValueError, match=r"class names, expected numbers: .*classes blue, red"):
+        load_problem((A, np.where(y > 4, "red", "blue")), 2, "least_squares")

@@ -402,7 +402,7 @@ def test_an_exception_in_one_ranks_problem_ends_the_job(mpirun):
                "net = mpidec.Network()\n"
                "def grad(X):\n"
                "    if net.rank == 1: raise ArithmeticError('no gradient')\n"
-               "    return X\n"
+               "    return X.copy()\n"
                "problem = mpidec.problems.Custom(lambda X: (X**2).sum(axis=1) / 2, grad, 1, 2)\n"
                "mpidec.solve(problem, mpidec.solvers.DGD(0.1), mpidec.topology.ring(net.n), steps=100, net=net)\n")
     done = mpirun(3, ["-c", program], timeout=30)

@@ -157,8 +157,11 @@ def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None =
     labels = np.asarray(y)
     classes: tuple[str, ...] = ()
     if labels.dtype.kind in "OUS" and labels.size and all(isinstance(label, (str, bytes)) for label in labels.flat):
-        values, numbers = np.unique(labels.astype(str), return_inverse=True)
-        labels, classes, kind = numbers.reshape(labels.shape), tuple(map(str, values)), kind or "classification"
+        try:
+            labels = labels.astype(str).astype(float)   # numbers as text
+        except ValueError:
+            values, numbers = np.unique(labels.astype(str), return_inverse=True)
+            labels, classes, kind = numbers.reshape(labels.shape), tuple(map(str, values)), kind or "classification"
     labels = checks.real(labels, "y")
     if labels.ndim == 2 and 1 in labels.shape and len(A) > 1:
         raise ValueError(f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A (y.ravel())")

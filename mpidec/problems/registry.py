@@ -259,8 +259,11 @@ def recipe(problem: str | Callable[..., Any], dataset: Dataset, parts: Sequence[
             y = signs(y)
         elif labels == "classes":
             y = _classes(y, options)
+        elif dataset.classes:
+            raise ValueError("the targets are class names, expected numbers: use the problem logistic (two classes) or softmax")
     except ValueError as error:
-        raise ValueError(f"data {dataset.name}: {error}") from None
+        names = f" (classes {', '.join(dataset.classes[:5])}{', ...' * (len(dataset.classes) > 5)})" if dataset.classes else ""
+        raise ValueError(f"data {dataset.name}: {error}{names}") from None
     if make is LeastSquares and not options.get("l2") and options.get("term") is None and not options.get("intercept"):
         options["x_star"] = dataset.x_star
     return make, options, stack(dataset.A, y, parts, lo, hi)
