@@ -388,9 +388,7 @@ class _Run:
         """Raise the exception of the lowest rank that has one, on all ranks."""
         try:
             self.net.agree(error)
-        except Exception as raised:
-            if raised is not error:
-                raised.told_by_another_rank = True  # type: ignore[attr-defined]
+        except Exception:
             self.common = True
             raise
 

@@ -82,7 +82,10 @@ class Collectives:
             raise error
         if first < size:
             theirs = self.broadcast(_portable(error) if rank == first else None, first, what)
-            raise error if rank == first and error is not None else theirs
+            if rank == first and error is not None:
+                raise error
+            theirs.told_by_another_rank = True      # whose traceback says more; see `launch.abort_when_uncaught`
+            raise theirs
 
 
 def _portable(error: Exception | None) -> Exception | None:
