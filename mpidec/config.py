@@ -177,6 +177,9 @@ def read_toml(path: str = "", *, text: str | None = None) -> list[Setting]:
     except OSError as error:
         raise ConfigError(f"{name}: cannot read the experiment: {error.strerror}") from None
     except UnicodeDecodeError as error:
+        if os.path.splitext(name)[1] in (".h5", ".hdf5"):
+            raise ConfigError(f"{name} is the file of a run, expected an experiment in TOML: continue the run with --resume "
+                              f"{name}") from None
         raise ConfigError(f"{name}: not a TOML file: byte {error.start} is not UTF-8") from None
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise ConfigError(f"{name}: not valid TOML: {error}") from None
@@ -320,6 +323,8 @@ def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         hint = hints.get(name, parameter.annotation)
         if hint is inspect.Parameter.empty and isinstance(parameter.default, (bool, int, float, str)):
             hint = type(parameter.default)                          # of a plug-in without annotations
+        if name == "step_size" and hint is Any:
+            hint = float | str
         if name != "n" and not name.startswith("_") and values.settable(hint):
             result[name] = parameter.replace(annotation=hint)
     return result

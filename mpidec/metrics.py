@@ -82,6 +82,19 @@ class Metrics:
             result["error_max"] = self._worst(X) / self._scale
         return result
 
+    def least(self) -> float | None:
+        """The objective at the solution, if that is known; collective."""
+        problem, net = self._problem, self._net
+        if problem is None or self._x_star is None:
+            return None
+        values, error = np.zeros((net.m, 1)), None
+        try:
+            values[:, 0] = problem.value(np.tile(self._x_star, (net.m, 1)))
+        except Exception as caught:
+            error = caught
+        net.agree(error)
+        return float(net.mean(values)[0])
+
     def _worst(self, X: np.ndarray) -> float:
         """The largest distance of an agent from the solution."""
         D = X - self._x_star

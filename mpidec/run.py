@@ -83,6 +83,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
 
+    def known(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The parsed arguments; an unknown one is an error that suggests a flag."""
+        args, extra = self.parse_known_args(list(argv))
+        if extra:
+            known = [option for action in self._actions for option in action.option_strings]
+            flag = extra[0].partition("=")[0]
+            raise ConfigError(config.unknown("flag", flag, known, "command line") if flag.startswith("-")
+                              else f"unexpected argument {flag!r}: expected one experiment file and flags")
+        return args
+
 
 class Command(NamedTuple):
     """Parsed command line: an experiment to run or to resume, or a text to print."""
@@ -95,7 +105,7 @@ class Command(NamedTuple):
     picture: str | None = None
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The parser of the command line."""
     result = Parser(prog="python -m mpidec.run", allow_abbrev=False, add_help=False, epilog=EPILOG,
                     description="Run a decentralized optimization experiment and write it to an HDF5 file.",
@@ -126,12 +136,7 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
         If an argument is invalid.
     """
     parse = parser()
-    args, extra = parse.parse_known_args(list(argv))
-    if extra:
-        known = [option for action in parse._actions for option in action.option_strings]
-        flag = extra[0].partition("=")[0]
-        raise ConfigError(config.unknown("flag", flag, known, "command line") if flag.startswith("-")
-                          else f"unexpected argument {flag!r}: expected one experiment file and flags")
+    args = parse.known(argv)
     if args.help:
         return Command(text=parse.format_help().rstrip())
     if args.version:

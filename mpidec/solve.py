@@ -259,7 +259,9 @@ class _Run:
             if record is not None and self.recorder is not None and record.resume:
                 first, s = self._resume(self.recorder, record, seed)
             elif record is not None and self.recorder is not None:
-                self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed),
+                least = self.measure.least()
+                meta = self._meta(record, seed) | ({} if least is None else {"f_star": least})
+                self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, meta,
                                      self.steps // self.every + 2)
             note = getattr(self.progress, "note", None)
             if note is not None and self.choice is not None and self.net.rank == 0:

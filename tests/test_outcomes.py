@@ -253,3 +253,12 @@ def test_an_interrupt_before_the_first_step_ends_the_run_with_a_file(net, shared
     net.comm.Barrier()
     with h5py.File(shared_tmp / "run.h5") as file:
         assert file["metrics/step"][...].tolist() == [0, 1] and file["checkpoint"].attrs["step"] == 1
+
+
+@pytest.mark.serial
+def test_the_file_holds_the_objective_at_the_solution(tmp_path):
+    problem = mpidec.problems.load_problem("synthetic_least_squares", 4, p=6, d=3)
+    mpidec.solve(problem, "extra", "ring", steps=400, record=tmp_path / "run.h5")
+    run = mpidec.read(tmp_path / "run.h5")
+    assert run.attributes["f_star"] == pytest.approx(run.metrics["objective"][-1], rel=1e-12)
+    assert run.attributes["f_star"] == pytest.approx(problem.value(np.tile(problem.x_star, (4, 1))).mean(), rel=1e-14)

@@ -536,3 +536,10 @@ def test_a_file_of_a_python_program_is_continued_there(capsys):
     assert run.main(["--resume", "mine.h5", "--steps=9"]) == 2
     assert "written by a Python program: continue it there, with mpidec.solve(" in capsys.readouterr().err
     assert record.read("mine.h5").steps == 5
+
+
+def test_the_file_of_a_run_is_no_experiment(capsys):
+    assert run.main([*SMALL, "--agents=4", "--steps=3", "--quiet"]) == 0
+    assert run.main(["run.h5"]) == 2
+    said = capsys.readouterr().err
+    assert "run.h5 is the file of a run, expected an experiment in TOML: continue the run with --resume run.h5" in said

@@ -365,3 +365,11 @@ def test_the_command_line_prints_and_keeps_the_number(capsys, tmp_path, monkeypa
     assert f"{config['solver']['step_size']:.4g} (auto" in capsys.readouterr().out
     assert run.main([*small, "--steps=20", "--step-size=safe"]) == 0
     assert "(safe bound)" in capsys.readouterr().out
+
+
+@pytest.mark.serial
+def test_subgradients_take_the_safe_step_size():
+    problem = P.load_problem("synthetic_least_squares", 4, p=6, d=3, l1=0.1)
+    with pytest.warns(RuntimeWarning, match="not smooth"):
+        choice = mpidec.tune(P.Subgradient(problem), S.DGD(), T.ring(4), steps=50)
+    assert choice.rule == "safe"

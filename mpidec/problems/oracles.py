@@ -197,6 +197,7 @@ class Subgradient:
     >>> Subgradient(problem).start(range(1), seed=0)(np.ones((1, 1)), 0)
     array([[-0.5]])
     """
+    smooth = False                                  # `step_size="auto"` has no linear model of it
 
     def __init__(self, source: Problem | Oracle) -> None:
         given: Any = source

@@ -187,6 +187,7 @@ class Search:
         self._X0, self._steps, self._tol = X0, steps, min(tol, TOLERANCE)
         self._noisy = oracle is not None and hasattr(oracle, "start") and type(oracle).__name__ != "Full"
         self._gradient = oracle.start(net.agents, seed) if self._noisy else None
+        self._smooth = bool(getattr(oracle, "smooth", True))
         self._varying = isinstance(solver.step_size, StepSchedule)
         self._exact = bool(solver.exact) and not self._noisy and not self._varying
         self._model: LinearModel | None = None       # on rank 0
@@ -200,7 +201,7 @@ class Search:
         mean = np.asarray(net.mean(self._X0))
         begun = time.perf_counter()
         choice: Choice | None = None
-        if wanted(self._solver) == "auto" and net.n <= MANY:
+        if wanted(self._solver) == "auto" and net.n <= MANY and self._smooth:
             x, count = minimizer(net, self._problem, mean)
             gradient = self._gradient
             batches = None if gradient is None else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
@@ -208,6 +209,8 @@ class Search:
             self.point, gradients = x, gradients + count + 1
             choice = self._on_root(lambda plain: self._raced(plain, gradients))
             why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
+        elif not self._smooth:
+            why = "the problem is not smooth, and its subgradients have no linear model."
         elif net.n > MANY:
             why = f"it takes at most {MANY} agents."
         if choice is None:

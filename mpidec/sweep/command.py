@@ -54,7 +54,7 @@ class Command(NamedTuple):
     text: str = ""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The parser of the command line."""
     result = Parser(prog="python -m mpidec.sweep", allow_abbrev=False, add_help=False, epilog=EPILOG,
                     description="Run an experiment with all combinations of varied settings and seeds; write a table and a figure.",
@@ -91,12 +91,7 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
         If an argument is invalid.
     """
     parse = parser()
-    args, extra = parse.parse_known_args(list(argv))
-    if extra:
-        known = [option for action in parse._actions for option in action.option_strings]
-        flag = extra[0].partition("=")[0]
-        raise ConfigError(config.unknown("flag", flag, known, "command line") if flag.startswith("-")
-                          else f"unexpected argument {flag!r}: expected one experiment file and flags")
+    args = parse.known(argv)
     if args.help:
         return Command(text=parse.format_help().rstrip())
     flags = [Setting(key, value, f"--{flag}") for flag, (key, _, _) in FLAGS.items()
