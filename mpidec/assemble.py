@@ -11,6 +11,8 @@ import numpy as np
 from . import catalogue, problems, resolve
 from .config import Experiment, parameters
 from .problems.loading import Prepared, prepare, scattered
+from .record import Record
+from .solve import Progress, Result, solve
 
 T = TypeVar("T")
 REFUSALS = (ValueError, TypeError, OSError, MemoryError, ImportError, OverflowError)   # raised for invalid input
@@ -111,6 +113,14 @@ class Assembly:
         except REFUSALS as error:
             raise InputError(_message(error)) from error
         return W
+
+    def solve(self, net: Any, path: str, resume: bool, progress: Progress, config: Callable[[Any], str]) -> Result:
+        """Solve the problem, into the file `path`, whose text `config(solver)` states the experiment; collective."""
+        wanted = self.experiment.run
+        stop = None if wanted.stop_error is None or self.x_star is None else {"error": wanted.stop_error}
+        record = Record(path, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume, config=config)
+        return solve(self.oracle, self.solver, self.topology, steps=wanted.steps, x0=self.x0, net=net, seed=wanted.seed,
+                     record=record, every=wanted.every, stop=stop, progress=progress, mixing=self.mixing)
 
     def config(self, solver: Any) -> str:
         """Return the experiment as TOML text, with the step size of `solver`, which the run has found."""

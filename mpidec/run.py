@@ -23,11 +23,10 @@ from .assemble import InputError, on_root
 from .config import ConfigError, Experiment, Setting
 from .mixing.network import Network
 from .plugins import short
-from .record import Record
 from .record import read as read_run
 from .runtime.interrupts import interrupt, interrupts
 from .runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
-from .solve import Result, solve
+from .solve import Result
 from .tuning import tune
 
 STATUS = {"completed": 0, "stopped": 0, "diverged": 3, "missed": 4, "interrupted": 130}
@@ -250,13 +249,8 @@ def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intra
     with Network(wanted.agents, comm) as net:
         made = assemble.build(experiment, net)
         shown = report.progress("none" if quiet or comm.rank else wanted.progress)
-        stop = None if wanted.stop_error is None or made.x_star is None else {"error": wanted.stop_error}
-        record = Record(wanted.out, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint,
-                        resume=resume is not None, config=made.config)
         try:
-            result = solve(made.oracle, made.solver, made.topology, steps=wanted.steps, x0=made.x0, net=net,
-                           seed=wanted.seed, record=record, every=wanted.every, stop=stop, progress=shown,
-                           mixing=made.mixing)
+            result = made.solve(net, wanted.out, resume is not None, shown, made.config)
         except OSError as error:                              # error of the file, raised on all ranks
             message, full = error.strerror or str(error), error.errno in FULL
             more = f"; then continue with {_again(wanted.out, comm.size)}" if full and os.path.isfile(wanted.out) else ""

@@ -199,9 +199,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         record = Record(record) if isinstance(record, (str, os.PathLike)) else record
         _same(net, {"solver": solver, "steps": steps, "every": every, "seed": seed, "stop": stop, "x0": x0,
                     "record": record and os.fspath(record.path), "resume": record is not None and record.resume})
-        stack.enter_context(_one_blas_thread())
-        stack.enter_context(net.memory())
-        stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
+        stack.enter_context(_arithmetic(net))
         if wanted(solver) is not None and record is not None and record.resume:
             solver = chosen(solver, _recorded_step_size(net, record))
         asked, search, choice, guard = solver, None, None, None
@@ -469,7 +467,7 @@ def _recorded_step_size(net: Network, record: Record) -> float:
         except (OSError, ValueError) as caught:
             error = caught
     net.agree(error)
-    return float(net.comm.bcast(size))
+    return float(net._together.broadcast(size, 0, "the step size of the run"))
 
 
 def _same(net: Network, arguments: Mapping[str, Any]) -> None:
@@ -627,7 +625,8 @@ def _closing(mixer: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def _one_blas_thread() -> Iterator[None]:
+def _arithmetic(net: Network) -> Iterator[None]:
+    """Context of the steps: BLAS with one thread, temporaries in the memory of the node, and no warnings of overflow."""
     from threadpoolctl import threadpool_limits
-    with threadpool_limits(1, user_api="blas"):
+    with threadpool_limits(1, user_api="blas"), net.memory(), np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         yield

@@ -8,11 +8,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from . import resolve
 from .mixing import Mixer, Network
-from .solve import _answer, _closing, _made, _network, _one_blas_thread, _rows
+from .solve import _answer, _arithmetic, _closing, _made, _network, _rows
 from .solvers.base import with_step_size
 from .solvers.step_schedules import StepSchedule
 from .stepsize import Choice, Search
@@ -67,9 +65,7 @@ def tune(problem: Any, solver: Any, topology: Any, *, steps: int = 5000, x0: Any
         except (ValueError, TypeError) as caught:
             error = caught
         net.agree(error)
-        stack.enter_context(_one_blas_thread())
-        stack.enter_context(net.memory())
-        stack.enter_context(np.errstate(over="ignore", invalid="ignore", divide="ignore"))
+        stack.enter_context(_arithmetic(net))
         plain = stack.enter_context(_closing(net.mixer(topology)))
         made = plain if mixing is None else _made(mixing, plain, net)
         return Search(net, behind, problem, solver, topology, made, X, steps, seed, tol)()

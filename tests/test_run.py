@@ -162,7 +162,7 @@ def test_an_error_of_the_program_keeps_its_traceback(monkeypatch):
 def test_too_many_open_files_are_one_line(capsys, monkeypatch):
     def exhausted(*args):
         raise ImportError("/lib/_sparsetools.so: cannot open shared object file: Too many open files")
-    monkeypatch.setattr(run, "solve", lambda *args, **options: exhausted())
+    monkeypatch.setattr(run.assemble, "solve", lambda *args, **options: exhausted())
     assert run.main([*SMALL, "--agents=4", "--steps=30"]) == 1
     assert re.fullmatch(r"mpidec.run: error: .*Too many open files: raise the limit of open files \(ulimit -n 1024\)\n",
                         capsys.readouterr().err)

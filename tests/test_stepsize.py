@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import stepsizes
 from mpi4py import MPI
+from proximal import PEXTRA
 
 import mpidec
 from mpidec import problems as P
@@ -68,28 +69,6 @@ class Tracking(S.Solver):
         Y = s.WY + G - s.G
         X, WY = W([s.X - self.step_size * Y, Y])
         return self.State(X, WY, G)
-
-
-@dataclass(frozen=True)
-class PEXTRA(S.Solver):
-    """A method with proximal steps."""
-
-    step_size: Any = "auto"
-    uses = "prox"
-
-    class State(NamedTuple):
-        X: np.ndarray
-        WX: np.ndarray
-        D: np.ndarray
-
-    def init(self, X, W):
-        return self.State(X, W(X), np.zeros_like(X))
-
-    def point(self, s):
-        return s.WX - s.D
-
-    def step(self, s, X, W):
-        return self.State(X, W.next(X), s.D + (s.X - s.WX) / 2)
 
 
 @pytest.mark.parametrize("solver, graph", [*ALL, (Tracking(), T.ring)], ids=label)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import scipy.optimize
+from proximal import PEXTRA
 
 import mpidec
 from mpidec.problems import (
@@ -205,26 +206,6 @@ class PGEXTRA(Solver):
         D = (s.X + WX) / 2 - self.step_size * G
         Z = s.Z + WX - self.step_size * G - s.D if s.D.any() else WX - self.step_size * G
         return self.State(self.term.prox(Z, self.step_size), Z, D)
-
-
-@dataclass(frozen=True)
-class PEXTRA(Solver):
-    step_size: float
-    uses = "prox"
-
-    class State(NamedTuple):
-        X: np.ndarray
-        WX: np.ndarray
-        D: np.ndarray
-
-    def init(self, X, W):
-        return self.State(X, W(X), np.zeros_like(X))
-
-    def point(self, s):
-        return s.WX - s.D
-
-    def step(self, s, X, W):
-        return self.State(X, W.next(X), s.D + (s.X - s.WX) / 2)
 
 
 @pytest.mark.parametrize("amounts", [{"l1": 1.5}, {"lower": 0.0}, {"simplex": 0.5}])

@@ -61,7 +61,7 @@ class Recorder(Generic[State]):
         self._state: type[State] = type(state)
         self._counts = {}
         if per_edge:
-            edges = np.array(net.comm.allgather(len(getattr(state, per_edge[0]))))
+            edges = net._together.gather_all(np.array(len(getattr(state, per_edge[0]))), "the record")
             self._counts = dict.fromkeys(per_edge, edges)
         self._file: RunFile | None = None
         self._kept: int | None = None               # step of the last record of a resumed run
@@ -89,8 +89,8 @@ class Recorder(Generic[State]):
             return found
         step, stored = self._try(stored_state) or nothing
         self._net.agree(self.error)
-        step, counters = self._net.comm.bcast((step, stored.pop(_COUNTERS, np.zeros(3))))
-        kinds = self._net.comm.bcast({name: np.ndim(value) > 0 for name, value in stored.items()})
+        step, counters = self._shared((step, stored.pop(_COUNTERS, np.zeros(3))))
+        kinds = self._shared({name: np.ndim(value) > 0 for name, value in stored.items()})
         fields: tuple[str, ...] = self._state._fields                                               # type: ignore[attr-defined]
         remembered = sorted(name for name in kinds if name.startswith(_MEMORY))
         if set(kinds) - set(remembered) != set(fields):
@@ -99,14 +99,14 @@ class Recorder(Generic[State]):
         state = {}
         for name in fields:
             value = stored.get(name)
-            state[name] = self._net.scatter(value, self._counts.get(name)) if kinds[name] else self._net.comm.bcast(value)
+            state[name] = self._net.scatter(value, self._counts.get(name)) if kinds[name] else self._shared(value)
         memory = {name.removeprefix(_MEMORY): self._net.scatter(stored.get(name)) for name in remembered}
         return step, self._state(**state), counters, memory
 
     def resume(self, step: int, meta: Mapping[str, Any]) -> None:
         """Reopen the file to continue after `step`; collective, an error is raised on all ranks."""
         self._on_root(lambda: RunFile.resume(self._spec.path, step, meta=meta, flush_seconds=self._spec.flush_seconds))
-        self._kept = self._net.comm.bcast(self._file.last if self._file is not None else None)
+        self._kept = self._shared(self._file.last if self._file is not None else None)
 
     def has(self, step: int) -> bool:
         """Whether the resumed run has a record of `step`, its last one."""
@@ -141,6 +141,9 @@ class Recorder(Generic[State]):
                 self._try(self._file.fail)
             self.error = None
             self._try(self._file.close)
+
+    def _shared(self, thing: Any) -> Any:
+        return self._net._together.broadcast(thing, 0, "the record")
 
     def _on_root(self, make: Any) -> None:
         def assign() -> None:

@@ -318,7 +318,7 @@ class Search:
             self._net.agree(error)
         if self._model is not None and largest < 0:
             largest = float(np.abs(np.nan_to_num(self._model.H[0])).sum(axis=(1, 2)).max())
-        return float(max(self._net.comm.allgather(largest)))
+        return float(self._net._together.gather_all(np.array(largest), "the smoothness").max())
 
 
 def _one(k: int) -> float:

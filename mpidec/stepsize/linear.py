@@ -199,7 +199,7 @@ def _basis(net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: i
         rest = rest - (rest @ parts[0].T) @ parts[0]
         _, s, Vt = np.linalg.svd(rest, full_matrices=False)
         made = np.ascontiguousarray(np.linalg.qr(np.vstack([parts[0], Vt[s > 1e-6]])[:most].T)[0])
-    return net.comm.bcast(made), count
+    return net._together.broadcast(made, 0, "the linear model"), count
 
 
 def _largest(stack: np.ndarray) -> np.ndarray:

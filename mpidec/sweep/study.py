@@ -17,9 +17,9 @@ from ..assemble import InputError, on_root
 from ..config import ConfigError, Setting
 from ..mixing.network import Network
 from ..plot.labels import flat
-from ..record import Record, read
+from ..record import read
 from ..runtime.launch import abort_when_uncaught
-from ..solve import Outcome, solve
+from ..solve import Outcome
 from .cases import Case, Variation, cases, check_table
 from .files import Status, config_text, status
 from .sharing import Groups
@@ -214,12 +214,8 @@ def _solved(case: Case, state: Status, comm: Intracomm, serve: Callable[[], Any]
     wanted = experiment.run
     with Network(wanted.agents, comm) as net:
         made = assemble.build(experiment, net)
-        stop = None if wanted.stop_error is None or made.x_star is None else {"error": wanted.stop_error}
-        record = Record(case.file, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume,
-                        config=lambda solver: config_text(case.experiment, made.with_step_size(
-                            getattr(solver, "step_size", None)).experiment))
-        result = solve(made.oracle, made.solver, made.topology, steps=wanted.steps, x0=made.x0, net=net, seed=wanted.seed,
-                       record=record, every=wanted.every, stop=stop, progress=lambda *_: serve(), mixing=made.mixing)
+        result = made.solve(net, case.file, resume, lambda *_: serve(), lambda solver: config_text(
+            case.experiment, made.with_step_size(getattr(solver, "step_size", None)).experiment))
     return replace(result, outcome=Outcome(str(result.outcome)))
 
 
