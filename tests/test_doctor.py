@@ -67,7 +67,7 @@ def test_one_node_or_several(mpirun, tmp_path):
 
 def test_what_is_broken_on_one_rank_and_what_hangs(mpirun, tmp_path):
     done = mpirun(3, ["-c", BROKEN], cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode != 0, "1, or what the launcher makes of it and of the ranks that it killed"
     assert re.search(r"^FAIL wrong +rank 2: ValueError: gave \[2\], expected \[1\]$", done.stdout, re.MULTILINE)
     assert re.search(r"^FAIL hangs +after 1.5 s rank 0 is still in this check$", done.stdout, re.MULTILINE)
 
