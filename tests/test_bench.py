@@ -112,14 +112,14 @@ def test_mixing_between_nodes_and_local_calls_are_measured(mpirun, tmp_path):
 
 def test_a_wrong_contender_is_caught_before_it_is_timed(mpirun, tmp_path):
     done = mpirun(2, ["-c", BROKEN], cwd=tmp_path)
-    assert done.returncode == 1 and "local limit  " not in done.stdout
+    assert done.returncode != 0 and "local limit  " not in done.stdout
     assert f"{bench.NEIGHBORHOOD}, ring, 64 B, phase 0: the result on rank 1 differs from the dense product by 1e-09" in done.stderr
     assert done.stderr.count("differs") == 1
 
 
 def test_a_wrong_step_by_hand_is_caught_before_it_is_timed(mpirun, tmp_path):
     done = mpirun(2, ["-c", BROKEN_STEP], cwd=tmp_path)
-    assert done.returncode == 1 and "solver.step  " not in done.stdout
+    assert done.returncode != 0 and "solver.step  " not in done.stdout
     assert "EXTRA, by hand, exponential, 64 B, phase 0: the result on rank" in done.stderr and "by 1e-09" in done.stderr
 
 
