@@ -22,6 +22,8 @@ from ..checks.matching import Matching
 from ..checks.mismatch import Disagreement
 from ..checks.operation import tree
 from ..kernels.weighted import COMPILED, ordered_sum
+from ..rma.post import Post
+from ..rma.window import Layout, Window
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
@@ -116,6 +118,8 @@ class Network(LocalView):
                                 self.transport)
         self._node_calls = NodeCalls(self._context) if node is not None and node.single_node else None
         self._mixers: list[Mixer] = []
+        self._windows: list[Window] = []
+        self._post: Post | None = None
         self._agreed: set[tuple[str, str]] = set()
         self._known = set()
         self._sums = {}
@@ -150,15 +154,75 @@ class Network(LocalView):
         self.agree(None if topology.n == self.n else ValueError(
             f"{topology.name} topology has {topology.n} agents, the network has {self.n}"))
         if self.size > 1:
-            self._same_everywhere(topology)
+            self._same_everywhere(topology, "net.mixer")
         self._mixers = [mixer for mixer in self._mixers if not mixer.closed]
         self._mixers.append(Mixer(self._context, topology))
         return self._mixers[-1]
 
-    def _same_everywhere(self, topology: Topology | Schedule) -> None:
+    def window(self, x: Any, topology: Topology | None = None, zero: bool = True) -> Window:
+        """A one-sided window: `x`, and a slot for each in-neighbour, which writes to it at any time.
+
+        Parameters
+        ----------
+        x : array, or list of arrays of one dtype
+            Of any shape, float16 to complex128, NumPy or PyTorch (also bfloat16); the same shape and dtype on all ranks.
+        topology : Topology, optional
+            Of the ranks; the one that was set with `set_topology` by default.
+        zero : bool
+            Whether the slots are zeros at first, or copies of `x` (with push-sum weight 0).
+
+        Returns
+        -------
+        Window
+            With `value` a copy of `x`.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: no topology, or arrays that differ between ranks.
+
+        Notes
+        -----
+        Collective.  See `mpidec.rma.Window`.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
+        ...     with net.window(np.arange(3.), mpidec.topology.ring(1)) as win:
+        ...         win.put(2 * win.value)
+        ...         win.update().tolist()
+        [0.0, 1.0, 2.0]
+        """
+        layout, error = None, None
+        try:
+            self._one_agent_each()
+            if topology is None and self._graph is not None:
+                topology = self._graph.topology                                         # type: ignore[assignment]
+            if topology is None:
+                raise ValueError("net.window: no topology, expected one as an argument, or net.set_topology(topology) before")
+            if topology.n != self.n or topology.period != 1:
+                raise ValueError(f"net.window: the {topology.name} topology has {topology.n} agents and period {topology.period}, "
+                                 f"expected a static topology of {self.n}")
+            layout = Layout(x)
+        except (TypeError, ValueError) as caught:
+            error = caught
+        self._agree(error, "net.window")
+        if layout is None or topology is None:
+            raise RuntimeError("unreachable")
+        if self.size > 1:
+            self._same_everywhere(topology, "net.window")
+            self._enter("net.window", f"{layout.words}, zero={bool(zero)}")
+            if self._post is None:
+                self._post = Post(self.comm.Dup(), self._engine)
+        window = Window(self._context, self._together, self._post, topology, x, layout, zero, self._windows.remove)
+        self._windows.append(window)
+        return window
+
+    def _same_everywhere(self, topology: Topology | Schedule, op: str) -> None:
         fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
         low, high = np.array([fingerprint, -fingerprint], np.int64), np.empty(2, np.int64)
-        self._enter("net.mixer")(lambda: self.comm.Iallreduce(low, high, MPI.MIN))
+        self._enter(op)(lambda: self.comm.Iallreduce(low, high, MPI.MIN))
         if high[0] != -high[1]:
             raise ValueError(f"the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
                              "must build the same one: give random topologies the same seed everywhere")
@@ -430,6 +494,8 @@ class Network(LocalView):
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
+        for window in list(self._windows):
+            window._forget() if self._matching.broken or self in _LEFT else window.close()
         with self._engine:
             error = self._close_local()
             ends: Ending = "broken" if self._matching.broken else "left" if self in _LEFT else "complete"
@@ -441,6 +507,8 @@ class Network(LocalView):
                 error = error or self._memory.refusal()
                 self._memory.close()
             self._context.row_type.free()
+            if self._post is not None:
+                self._post.close()
             self.comm.Free()
             self._engine.close()
         if error is not None:
@@ -457,6 +525,10 @@ class Network(LocalView):
             with contextlib.suppress(Exception):
                 mixer.close("broken")
         self._mixers.clear()
+        for window in list(self._windows):
+            window._forget()
+        if self._post is not None:
+            self._post.close(broken=True)
         self._engine.close()
         abandon((self._matching, self.comm))
         self.comm = MPI.Intracomm()

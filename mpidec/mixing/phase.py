@@ -17,6 +17,7 @@ from ..kernels.weighted import difference
 from ..runtime.context import Context
 from ..runtime.cuda_aware import cuda_aware
 from ..runtime.memory import empty
+from ..runtime.pending import Pending
 from ..transport.base import Transport, words
 from ..transport.device import Columns, DeviceSum
 from ..transport.halo import Ending, HaloExchange
@@ -25,7 +26,6 @@ from ..transport.plan import Plan
 from ..transport.sums import LocalSum, MessageSum, MixedSum, average
 from .operator import StepOperator
 from .packing import Restore, by_name, pack
-from .pending import Pending
 
 if TYPE_CHECKING:
     from ..topology import Topology

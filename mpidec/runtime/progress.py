@@ -81,6 +81,11 @@ class ProgressEngine:
         """Let `poll()`, which must not raise or wait, be called in every wait of the process."""
         self._polls.append(poll)
 
+    def remove(self, poll: Callable[[], None]) -> None:
+        """Call `poll()` no longer."""
+        if poll in self._polls:
+            self._polls.remove(poll)
+
     def on_interrupt(self, refuse: Callable[[str], None]) -> None:
         """Call `refuse(reason)` when an exception from outside (Ctrl-C, a signal handler) has ended a call: this rank may be one
         operation apart from the others."""

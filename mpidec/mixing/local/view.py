@@ -21,10 +21,11 @@ from mpi4py import MPI
 from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
 from ...checks.matching import Matching
 from ...checks.operation import Operation, Steps
+from ...rma.window import Window
+from ...runtime.pending import Pending
 from ...runtime.progress import ProgressEngine
 from ...transport.node_calls import NodeCalls, WeightedSum
 from ...transport.plan import Plan
-from ..pending import Pending
 from . import operations
 from .edges import Edges, index, number, valid_nodes
 from .flat import FlatArray, combine
@@ -71,6 +72,7 @@ class LocalView(ABC):
     _machine_list: list[list[int]] | None = None
     _known: set[Any]
     _sums: dict[Any, WeightedSum]
+    _windows: list[Window]
 
     @abstractmethod
     def mixer(self, topology: Topology | Schedule) -> Mixer:
@@ -487,7 +489,9 @@ class LocalView(ABC):
         return self._begin("broadcast", prepare)
 
     def barrier(self) -> None:
-        """Return when all ranks have come here."""
+        """Return when all ranks have come here, and what they have sent through windows is in its slots."""
+        for window in self._windows:
+            window.flush()
         self.start_barrier().wait()
 
     def start_barrier(self) -> Pending:
