@@ -90,7 +90,7 @@ class _Port:
             value.row -= sent
             value["p"] = p - gone
         elif own is not None:
-            value.row[:] = value.row * np.float64(own)
+            value.row[:] = value.row * np.float64(own) if own else 0
             value["p"] = p * own
 
     def update(self, own: float, weights: Weights, reset: bool) -> None:

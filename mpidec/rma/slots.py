@@ -33,7 +33,7 @@ class Slots:
     r"""Values and slots of the local agents of a graph.
 
     An agent i writes :math:`w x` to its slot at an out-neighbour j, or adds it to what is there, and combines its own slots with
-    its value, at any time and without waiting for anybody.  Where i can write to the memory of j, it does so.  Elsewhere the rows go
+    its value, at any time and without waiting for anybody.  Where i can write to the memory of j, it does so.  Elsewhere rows go
     into an outbox, which is sent when the row before has arrived: rows that wait there are added up, or replaced by a newer one, so
     that a receiver that does not look for a long time costs neither memory nor waiting.
 

@@ -44,7 +44,7 @@ class Layout:
     """
 
     def __init__(self, x: Any):
-        self._several = isinstance(x, (list, tuple))
+        self._several = isinstance(x, (list, tuple)) and all(hasattr(one, "dtype") for one in x)
         arrays = list(x) if self._several else [x]
         if not arrays:
             raise ValueError("the list has no arrays, expected at least one")
@@ -54,7 +54,7 @@ class Layout:
         self._restore = [restore for _, _, restore in hosts]
         for array, format in zip(arrays, self._formats):
             if isinstance(array, np.ma.MaskedArray) or (format != BFLOAT16 and np.dtype(format).char not in _SLOTS):
-                raise TypeError(f"the array is {type(array).__name__} of {format}, expected float16 to float64, bfloat16 or complex: "
+                raise TypeError(f"the array is {type(array).__name__} of {format}, expected float16 to float64, bfloat16, complex: "
                                 "x.astype(float)")
         if len(set(self._formats)) > 1:
             raise TypeError(f"the arrays of a window have dtypes {', '.join(self._formats)}, expected one: make a window for each")
