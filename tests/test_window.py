@@ -320,8 +320,9 @@ def test_mutex(net):
             pass
         with pytest.raises(Broken), win.mutex():
             raise Broken
+        net.barrier()
         with win.mutex([net.rank], timeout=0):
-            pass                                    # released when the body raised
+            pass                                    # released where the body raised
         net.barrier()
         if net.n > 1:
             if net.rank == 0:
