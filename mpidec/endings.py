@@ -65,7 +65,8 @@ class Target:
                      if name not in GROWING and not metrics[name] <= limit), None)
 
 
-def target_of(stop: Stop | None, problem: Any, counters: Sequence[str] = COUNTERS) -> Target | Callable[[Mapping[str, float]], bool] | None:
+def target_of(stop: Stop | None, problem: Any, counters: Sequence[str] = COUNTERS
+              ) -> Target | Callable[[Mapping[str, float]], bool] | None:
     if stop is None or callable(stop):
         return stop
     if not isinstance(stop, Mapping):

@@ -107,9 +107,10 @@ def checked(events: Any, topology: Any, kinds: Sequence[int], solver: str) -> np
     ValueError: events[0] averages the agents 0 and 2, which are no neighbours in ring
     """
     names = ("time", "kind", "i", "j")
-    if not isinstance(events, np.ndarray) or events.dtype.names is None or not set(names) <= set(events.dtype.names) or events.ndim != 1:
-        what = f"an array with the fields {events.dtype.names}" if isinstance(events, np.ndarray) else f"a {type(events).__name__}"
-        raise TypeError(f"events is {what}, expected a structured array of one dimension with the fields time, kind, i and j")
+    given = (events.dtype.names or ()) if isinstance(events, np.ndarray) and events.ndim == 1 else ()
+    if not set(names) <= set(given):
+        fields = f" with the fields {', '.join(given)}" if given else ""
+        raise TypeError(f"events is a {type(events).__name__}{fields}, expected a structured array of one dimension with the fields time, kind, i and j")
     times, n = np.asarray(events["time"], float), topology.n
 
     def refuse(wrong: np.ndarray, text: Callable[[Any], str]) -> None:
@@ -118,7 +119,7 @@ def checked(events: Any, topology: Any, kinds: Sequence[int], solver: str) -> np
             raise ValueError(f"events[{k}] {text(events[k])}")
 
     refuse(~np.isfinite(times) | (times < 0), lambda e: f"has the time {e['time']}, expected a finite number >= 0")
-    refuse(np.r_[False, np.diff(times) < 0], lambda e: f"has the time {e['time']}, earlier than the event before: sort them by time")
+    refuse(np.r_[False, np.diff(times) < 0], lambda e: f"has the time {e['time']}, less than the event before: sort them by time")
     expected = " or ".join(f"{kind} ({('gradient', 'averaging')[kind]})" if len(kinds) > 1 else "0 (wake-up)" for kind in kinds)
     refuse(~np.isin(events["kind"], kinds), lambda e: f"has the kind {e['kind']}, expected {expected} for {solver}")
     averaging = events["kind"] == AVERAGING
@@ -129,7 +130,8 @@ def checked(events: Any, topology: Any, kinds: Sequence[int], solver: str) -> np
     i, j = events["i"][averaging], events["j"][averaging]
     apart[averaging] = (i == j) | (np.asarray(W[i, j]).ravel() == 0 if len(i) else False)
     refuse(apart, lambda e: f"averages the agents {e['i']} and {e['j']}, which are no neighbours in {topology.name}")
-    return events
+    result: np.ndarray = events
+    return result
 
 
 def delays(delay: Any, seed: int, n: int) -> Callable[[int, int], float] | None:
@@ -188,6 +190,6 @@ def losses(drop: Any, seed: int, n: int) -> Callable[[int], bool] | None:
     def lost(i: int) -> bool:
         if i not in draws:
             draws[i] = uniforms(seed, i, DROP)
-        return next(draws[i]) < drop
+        return bool(next(draws[i]) < drop)
 
     return lost

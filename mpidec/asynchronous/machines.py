@@ -48,7 +48,7 @@ class Pairs:
     def run(self, until: float) -> None:
         """All events up to the time `until`, included."""
         states, gradient, solver = self.states, self.gradient, self.solver
-        point, descend = solver.point, solver.descend
+        point, descend = solver.gradient_point, solver.descend
         for event in self._source:
             t, kind, i, j = event
             if t > until:
@@ -112,8 +112,8 @@ class Pushers:
         `lost(i)`: whether the next message of agent i is lost.
     """
 
-    def __init__(self, solver: Any, states: Sequence[Any], events: Iterable[Event], gradient: Gradient | None, places: Sequence[Any],
-                 d: int, delay: Delay | None, lost: Loss | None):
+    def __init__(self, solver: Any, states: Sequence[Any], events: Iterable[Event], gradient: Gradient | None,
+                 places: Sequence[Any], d: int, delay: Delay | None, lost: Loss | None):
         self.solver, self.states, self.gradient, self.delay, self.lost = solver, states, gradient, delay, lost
         self.events = self.gradients = self.messages = 0
         self.averagings: dict[tuple[int, int], int] = {}

@@ -21,8 +21,8 @@ from .machines import Pairs, Pushers
 from .result import AsyncResult, collected, stacked
 
 
-def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = None, events: np.ndarray | None = None, x0: Any = None,
-             seed: int = 0, delay: Any = None, drop: float = 0.0, rates: Any = None, every: float = 10,
+def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = None, events: np.ndarray | None = None,
+             x0: Any = None, seed: int = 0, delay: Any = None, drop: float = 0.0, rates: Any = None, every: float = 10,
              stop: Stop | None = None) -> AsyncResult:
     r"""Run an asynchronous method on a queue of events, in this process; the result is a function of the arguments.
 
@@ -87,8 +87,8 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     ([2.0], 'completed', True)
     """
     if (steps is None) == (events is None):
-        raise ValueError(f"{'neither' if steps is None else 'both'} steps {'nor' if steps is None else 'and'} events given, expected "
-                         "one of them: steps=100, or events=, a table")
+        raise ValueError(f"{'neither steps nor events is' if steps is None else 'both steps and events are'} given, expected one "
+                         "of them: steps=100, or events=, a table")
     resolve.oracle(problem)
     n = resolve.agents(problem, topology, x0)
     topology, solver = resolve.graph(topology, n), resolve.method(solver, problem)
@@ -139,8 +139,9 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     with threadpool_limits(1, user_api="blas"), np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         outcome, reason, agent = run(end, every * unit)
     metrics = run.columns()
-    return AsyncResult(stacks["x"], stacks["x"].mean(axis=0), outcome, int(metrics["step"][-1]), metrics, collected(states, stacks),
-                       np.array([s.k for s in states]), dict(machine.averagings), _histogram(machine.staleness), solver, reason, agent)
+    return AsyncResult(stacks["x"], here.mean(stacks["x"]), outcome, int(metrics["step"][-1]), metrics,
+                       collected(states, stacks), np.array([s.k for s in states]), dict(machine.averagings),
+                       _histogram(machine.staleness), solver, reason, agent)
 
 
 def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = None) -> Any:
@@ -197,8 +198,9 @@ class _Run:
                     "messages": machine.messages, "bytes": 8 * self.width * machine.messages}
         self.records.append({**{name: value for name, value in metrics.items() if name not in COUNTERS}, **counters})
         self.sizes.append(self.measure.size)
-        target = self.target
-        return target is not None and bool(target.reached(self.records[-1]) if isinstance(target, Target) else target(self.records[-1]))
+        if self.target is None:
+            return False
+        return bool((self.target.reached if isinstance(self.target, Target) else self.target)(self.records[-1]))
 
     def _ending(self, stopped: bool) -> tuple[Outcome, str, int | None]:
         last = self.records[-1]

@@ -131,7 +131,7 @@ class MiniBatch:
                 return problem.sample_grad(X, rows if order is None else np.take_along_axis(order, rows, axis=1), weight)
             some = np.asarray(agents)
             chosen = rows if order is None else np.take_along_axis(order[some], rows, axis=1)
-            return problem.sample_grad(X, chosen, weight[some], some)
+            return problem.sample_grad(X, chosen, weight[some], agents)
 
         return gradient
 

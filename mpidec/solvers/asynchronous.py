@@ -134,7 +134,7 @@ class PairwiseSolver(Asynchronous):
 
         s = solver.prepared(constants).init(x, place)
 
-        x = solver.point(s, t)                              # gradient event: begins at time t
+        x = solver.gradient_point(s, t)                     # gradient event: begins at time t
         solver.descend(s, gradient(x), t)                   # ends, perhaps at a later time
 
         mine = solver.offer(s, t)                           # averaging event: sent to the partner
@@ -164,7 +164,7 @@ class PairwiseSolver(Asynchronous):
         """
         return self
 
-    def point(self, s: Any, t: float) -> np.ndarray:
+    def gradient_point(self, s: Any, t: float) -> np.ndarray:
         """The point at which the gradient is taken in an event that begins at time `t`: the iterate itself, not a copy."""
         raise NotImplementedError
 

@@ -76,7 +76,7 @@ class PairwiseGossip(PairwiseSolver):
     def init(self, x: np.ndarray, place: Any = None) -> State:
         return self.State(x.copy(), np.zeros_like(x))
 
-    def point(self, s: State, t: float) -> np.ndarray:
+    def gradient_point(self, s: State, t: float) -> np.ndarray:
         return s.x
 
     def descend(self, s: State, g: np.ndarray, t: float) -> None:
@@ -84,7 +84,7 @@ class PairwiseGossip(PairwiseSolver):
         s.t = t
 
     def offer(self, s: State, t: float) -> np.ndarray:
-        return s.x.copy()
+        return np.array(s.x)
 
     def average(self, s: State, mine: np.ndarray, theirs: np.ndarray, t: float) -> None:
         s.x -= 0.5 * (mine - theirs)
@@ -192,7 +192,7 @@ class A2CiD2(PairwiseSolver):
     def init(self, x: np.ndarray, place: Any = None) -> State:
         return self.State(x.copy(), x.copy(), np.zeros_like(x))
 
-    def point(self, s: State, t: float) -> np.ndarray:
+    def gradient_point(self, s: State, t: float) -> np.ndarray:
         if self.order == "sde":
             self._mix(s, t)
         return s.x
@@ -206,7 +206,7 @@ class A2CiD2(PairwiseSolver):
     def offer(self, s: State, t: float) -> np.ndarray:
         if self.order == "sde":
             self._mix(s, t)
-        return s.x.copy()
+        return np.array(s.x)
 
     def average(self, s: State, mine: np.ndarray, theirs: np.ndarray, t: float) -> None:
         self._mix(s, t)
@@ -229,12 +229,11 @@ class A2CiD2(PairwiseSolver):
 
 
 def _movement(solver: PairwiseGossip | A2CiD2, s: Any, g: np.ndarray) -> np.ndarray:
-    step = solver.step_size
-    if callable(step):
-        step = step(s.k)
+    step: Any = solver.size(s.k)
     s.k += 1
     if solver.momentum:
         s.b *= solver.momentum
         s.b += g
         g = s.b
-    return step * g
+    movement: np.ndarray = step * g
+    return movement
