@@ -110,7 +110,8 @@ def checked(events: Any, topology: Any, kinds: Sequence[int], solver: str) -> np
     given = (events.dtype.names or ()) if isinstance(events, np.ndarray) and events.ndim == 1 else ()
     if not set(names) <= set(given):
         fields = f" with the fields {', '.join(given)}" if given else ""
-        raise TypeError(f"events is a {type(events).__name__}{fields}, expected a structured array of one dimension with the fields time, kind, i and j")
+        raise TypeError(f"events is a {type(events).__name__}{fields}, expected a structured array of one dimension with the "
+                        "fields time, kind, i and j")
     times, n = np.asarray(events["time"], float), topology.n
 
     def refuse(wrong: np.ndarray, text: Callable[[Any], str]) -> None:
