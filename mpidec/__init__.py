@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from . import solvers as solvers
     from . import sweep as sweep
     from . import topology as topology
+    from .asynchronous import simulate as simulate
 from ._version import __version__ as __version__
 from .mixing import Mixer as Mixer
 from .mixing import Network as Network
@@ -34,8 +35,10 @@ _LAZY = ("plot", "problems", "solvers", "sweep", "topology")     # loaded on fir
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return import_module(f".{name}", __name__)
+    if name == "simulate":
+        return import_module(".asynchronous", __name__).simulate
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, "simulate"})

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .metrics import GROWING
+from .metrics import COUNTERS, GROWING
 
 OBJECTIVE, SIZE, GROWTH = 1e6, 1e3, 10.0            # factors of an explosion
 _COLUMNS = 30.0                                     # ratio of column norms that slows a run down
 _STILL = 1e-9                                       # relative change over half of a run that has come to rest
 _SLOW = 1000                                        # factor of the steps taken that are missing when a run has come to rest
 _LARGE = 500                                        # agents up to which the spectral gap is computed for a message
+
+Stop = Mapping[str, float] | Callable[[Mapping[str, float]], bool]
+
+
+class Outcome(str, enum.Enum):
+    """Outcome of a run; compares equal to the plain string."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    MISSED = "missed"
+    DIVERGED = "diverged"
+    INTERRUPTED = "interrupted"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,26 @@ class Target:
         """The first metric that is still above its limit, with the limit; None if there is none (budgets do not count)."""
         return next(((name, limit) for name, limit in self.limits.items()
                      if name not in GROWING and not metrics[name] <= limit), None)
+
+
+def target_of(stop: Stop | None, problem: Any, counters: Sequence[str] = COUNTERS
+              ) -> Target | Callable[[Mapping[str, float]], bool] | None:
+    if stop is None or callable(stop):
+        return stop
+    if not isinstance(stop, Mapping):
+        raise TypeError(f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable')
+    errors = {"error", "error_rms", "error_max"}
+    known = {"consensus", *counters} - {"step"}
+    known |= {"gradient_norm", "objective"} if problem is not None else set()
+    known |= errors if getattr(problem, "x_star", None) is not None else set()
+    for name, limit in stop.items():
+        if name not in known:
+            reason = (" (the problem has no x_star)" if name in errors else
+                      " (steps=... limits the steps)" if name in ("step", "steps") else "")
+            raise ValueError(f"stop: unknown metric {name!r}{reason}, expected one of {', '.join(sorted(known))}")
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
+            raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
+    return Target(dict(stop))
 
 
 def not_finite(metrics: Mapping[str, float], last: bool) -> str:

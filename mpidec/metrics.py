@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 COUNTERS = ("step", "time", "rounds", "rows", "bytes", "gradients", "prox")
-GROWING = frozenset(COUNTERS)                       # they only grow: a limit on them is a budget, not a target
+ASYNCHRONOUS = ("step", "time", "events", "gradients", "messages", "bytes")
+GROWING = frozenset(COUNTERS + ASYNCHRONOUS)                       # they only grow: a limit on them is a budget, not a target
 
 
 class Metrics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import numbers
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from .plugins import Table
 
-__all__ = ["agents", "graph", "method", "oracle", "probe", "with_subgradients"]
+__all__ = ["agents", "graph", "integer", "method", "oracle", "probe", "rows", "with_subgradients"]
 
 SOLVER = ("init", "step", "point", "check", "uses", "per_edge", "keeps_rows")
 ORDER = "the order is mpidec.solve(problem, solver, topology, steps=...)"
@@ -290,6 +291,66 @@ def probe(problem: Any, X: np.ndarray) -> None:
             raise ValueError(f"problem {name}: grad(X) returns X itself or a view of it, expected a new array: return X.copy()")
         if what == "grad" and isinstance(result, np.ndarray) and np.shares_memory(result, problem.grad(given)):
             raise ValueError(f"problem {name}: grad(X) returns the same array at each call, expected a new one: return G.copy()")
+
+
+def integer(name: str, value: Any, least: int) -> int:
+    """Return `value` as an int >= `least`.
+
+    Examples
+    --------
+    >>> integer("steps", 10, 0)
+    10
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, expected an integer >= {least}")
+    return number
+
+
+def rows(x0: Any, problem: Any, net: Any) -> np.ndarray:
+    """Return the initial rows of the local agents.
+
+    Parameters
+    ----------
+    x0 : array (d,) or (n, d), or None
+    problem : problem or None
+    net : Network
+        Its `n`, `m`, `lo`, `hi` and `rank`.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> with mpidec.Network(2) as net:
+    ...     rows([1.0], None, net)
+    array([[1.],
+           [1.]])
+    """
+    if problem is None and x0 is None:
+        raise ValueError("neither problem nor x0 is given: without a problem, pass x0 of shape (n, d)")
+    if problem is not None and problem.m != net.m:
+        raise ValueError(f"rank {net.rank}: the problem has {problem.m} agents, but this rank hosts {net.m} (agents "
+                         f"{net.lo}:{net.hi} of {net.n}): pass the data of the local agents, A[net.lo:net.hi], or "
+                         "load_problem(..., net=net)")
+    d = np.shape(x0)[-1] if problem is None and np.ndim(x0) else getattr(problem, "d", 1)
+    if x0 is None:
+        return np.zeros((net.m, d))
+    try:
+        x0 = np.asarray(x0, float)
+    except (TypeError, ValueError):
+        raise ValueError(f"x0 is {x0!r:.60}, expected numbers of shape ({d},) or ({net.n}, {d})") from None
+    if x0.shape not in ((d,), (net.n, d)):
+        raise ValueError(f"x0 has shape {x0.shape}, expected ({d},), common to all agents, or ({net.n}, {d})")
+    if not np.isfinite(x0).all():
+        raise ValueError(f"x0 is not finite in {np.count_nonzero(~np.isfinite(x0))} of {x0.size} entries, the first at index "
+                         f"{tuple(int(i) for i in np.argwhere(~np.isfinite(x0))[0])}")
+    return np.tile(x0, (net.m, 1)) if x0.ndim == 1 else np.array(x0[net.lo:net.hi])
 
 
 def _named(table: Table, name: str) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import enum
-import operator
 import os
 import re
 import time
@@ -18,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from . import resolve
-from .endings import Target, exploded, likely_cause, not_finite, short
+from .endings import Outcome as Outcome
+from .endings import Stop, Target, exploded, likely_cause, not_finite, short, target_of
 from .metrics import COUNTERS, Metrics
 from .mixing import Mixer, Network
 from .mixing.operator import Operator, StepOperator
@@ -30,22 +29,8 @@ from .solvers.base import at_step
 from .stepsize import Choice, Guard, Retry, Search, chosen, wanted
 from .stepsize.guard import ATTEMPTS
 
-Stop = Mapping[str, float] | Callable[[Mapping[str, float]], bool]
 Progress = Callable[[int, int, Mapping[str, float]], None]
 _TEXT = 160                                         # characters of an argument that ranks compare
-
-
-class Outcome(str, enum.Enum):
-    """Outcome of a run; compares equal to the plain string."""
-
-    COMPLETED = "completed"
-    STOPPED = "stopped"
-    MISSED = "missed"
-    DIVERGED = "diverged"
-    INTERRUPTED = "interrupted"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -184,15 +169,19 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                 raise TypeError(f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)")
             resolve.oracle(problem)
             topology, solver = resolve.graph(topology, net.n), resolve.method(solver, problem)
+            if getattr(solver, "asynchronous", False):
+                raise NotImplementedError(f"{type(solver).__name__} is asynchronous, and mpidec.solve takes common steps: run it "
+                                          "with mpidec.simulate(problem, solver, topology, steps=...)")
             oracle, (_, problem) = problem, _answer(problem, solver, net, seed)
-            steps, every, seed = _integer("steps", steps, 0), _integer("every", every, 1), _integer("seed", seed, 0)
-            X = _rows(x0, problem, net)
+            steps, every = resolve.integer("steps", steps, 0), resolve.integer("every", every, 1)
+            seed = resolve.integer("seed", seed, 0)
+            X = resolve.rows(x0, problem, net)
             resolve.probe(problem, X)
             with warnings.catch_warnings():
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
                 solver.check(topology.at(0) if topology.period == 1 else topology)
-            target = _target(stop, problem)
+            target = target_of(stop, problem)
         except Exception as caught:                 # also of the problem's own functions: raised on all ranks
             error = caught
         net.agree(error)
@@ -547,60 +536,8 @@ def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callabl
             raise ValueError(f"{type(solver).__name__} needs problem.prox, which {type(problem).__name__} does not have")
         return lambda V, k: problem.prox(V, at_step(solver, k).step_size), problem
     if hasattr(oracle, "start"):
-        return oracle.start(net.agents, _integer("seed", seed, 0)), problem
+        return oracle.start(net.agents, resolve.integer("seed", seed, 0)), problem
     return lambda X, k: problem.grad(X), problem
-
-
-def _integer(name: str, value: Any, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least or isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}, expected an integer >= {least}")
-    return number
-
-
-def _rows(x0: Any, problem: Any, net: Network) -> np.ndarray:
-    """The initial rows of the local agents."""
-    if problem is None and x0 is None:
-        raise ValueError("neither problem nor x0 is given: without a problem, pass x0 of shape (n, d)")
-    if problem is not None and problem.m != net.m:
-        raise ValueError(f"rank {net.rank}: the problem has {problem.m} agents, but this rank hosts {net.m} (agents "
-                         f"{net.lo}:{net.hi} of {net.n}): pass the data of the local agents, A[net.lo:net.hi], or "
-                         "load_problem(..., net=net)")
-    d = np.shape(x0)[-1] if problem is None and np.ndim(x0) else getattr(problem, "d", 1)
-    if x0 is None:
-        return np.zeros((net.m, d))
-    try:
-        x0 = np.asarray(x0, float)
-    except (TypeError, ValueError):
-        raise ValueError(f"x0 is {x0!r:.60}, expected numbers of shape ({d},) or ({net.n}, {d})") from None
-    if x0.shape not in ((d,), (net.n, d)):
-        raise ValueError(f"x0 has shape {x0.shape}, expected ({d},), common to all agents, or ({net.n}, {d})")
-    if not np.isfinite(x0).all():
-        raise ValueError(f"x0 is not finite in {np.count_nonzero(~np.isfinite(x0))} of {x0.size} entries, the first at index "
-                         f"{tuple(int(i) for i in np.argwhere(~np.isfinite(x0))[0])}")
-    return np.tile(x0, (net.m, 1)) if x0.ndim == 1 else np.array(x0[net.lo:net.hi])
-
-
-def _target(stop: Stop | None, problem: Any) -> Target | Callable[[Mapping[str, float]], bool] | None:
-    if stop is None or callable(stop):
-        return stop
-    if not isinstance(stop, Mapping):
-        raise TypeError(f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable')
-    errors = {"error", "error_rms", "error_max"}
-    known = {"consensus", *COUNTERS} - {"step"}
-    known |= {"gradient_norm", "objective"} if problem is not None else set()
-    known |= errors if getattr(problem, "x_star", None) is not None else set()
-    for name, limit in stop.items():
-        if name not in known:
-            reason = (" (the problem has no x_star)" if name in errors else
-                      " (steps=... limits the steps)" if name in ("step", "steps") else "")
-            raise ValueError(f"stop: unknown metric {name!r}{reason}, expected one of {', '.join(sorted(known))}")
-        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
-            raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
-    return Target(dict(stop))
 
 
 def _progress(progress: Progress | bool | None) -> Progress | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import resolve
 from .mixing import Mixer, Network
-from .solve import _answer, _arithmetic, _closing, _made, _network, _rows
+from .solve import _answer, _arithmetic, _closing, _made, _network
 from .solvers.base import with_step_size
 from .solvers.step_schedules import StepSchedule
 from .stepsize import Choice, Search
@@ -58,7 +58,7 @@ def tune(problem: Any, solver: Any, topology: Any, *, steps: int = 5000, x0: Any
             if not hasattr(solver, "step_size") or solver.uses == "nothing":
                 raise ValueError(f"{type(solver).__name__} has no step size")
             steps = operator.index(steps)
-            X = _rows(x0, behind, net)
+            X = resolve.rows(x0, behind, net)
             solver.check(topology.at(0) if topology.period == 1 else topology)
             step = solver.step_size
             solver = with_step_size(solver, replace(step, start="auto") if isinstance(step, StepSchedule) else "auto")

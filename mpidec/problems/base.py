@@ -25,7 +25,9 @@ class Problem(Protocol):
     """Functions f_i of the local agents; row i of `X` is the point of local agent i.
 
     Optional members: ``smoothness`` (m,), ``strong_convexity`` (m,), ``prox(V, t)``, ``solution()``,
-    ``concatenate(parts)``, ``term`` (a nonsmooth part of every f_i, whose gradient `grad` leaves out).
+    ``concatenate(parts)``, ``term`` (a nonsmooth part of every f_i, whose gradient `grad` leaves out), and ``grad(X, agents)``,
+    the gradients of some local agents, one row of `X` for each, which asynchronous runs call with one agent at a time (without
+    it, they evaluate the gradients of all local agents and take one row; see `mpidec.problems.agents`).
     """
 
     @property
@@ -145,10 +147,11 @@ class LinearModel:
 
     # -- values and gradients ------------------------------------------------------------------------------------
 
-    def _columns(self, X: Array) -> Array:
-        if X.shape != (self.m, self.d):
-            raise ValueError(f"X has shape {X.shape}, expected {(self.m, self.d)}: one row per local agent")
-        return X.reshape(self.m, self.features, -1) if self.m else X.reshape(0, self.features, self._Y.shape[2])
+    def _columns(self, X: Array, m: int | None = None) -> Array:
+        m = self.m if m is None else m
+        if X.shape != (m, self.d):
+            raise ValueError(f"X has shape {X.shape}, expected {(m, self.d)}: one row per local agent")
+        return X.reshape(m, self.features, -1) if m else X.reshape(0, self.features, self._Y.shape[2])
 
     def value(self, X: Array) -> Array:
         """Return f_i at row i, (m, d) -> (m,)."""
@@ -160,11 +163,17 @@ class LinearModel:
             total = total + (0.5 * (self._penalty * X * X).sum(axis=1) if self.intercept else 0.5 * self.l2 * (X * X).sum(axis=1))
         return total if self.term is None else total + self.term.value(X)
 
-    def grad(self, X: Array) -> Array:
-        """Return the gradient of f_i (without its term) at row i, (m, d) -> (m, d)."""
-        return self._grad(X, self.A, self._Y, None)
+    def grad(self, X: Array, agents: Sequence[int] | None = None) -> Array:
+        """Return the gradient of f_i (without its term) at row i, (m, d) -> (m, d).
 
-    def sample_grad(self, X: Array, rows: NDArray[np.intp], weight: Array) -> Array:
+        With `agents`, local indices i: the gradients of these agents alone, one row of `X` for each.
+        """
+        if agents is None:
+            return self._grad(X, self.A, self._Y, None)
+        some: Any = slice(agents[0], agents[0] + 1) if len(agents) == 1 else agents     # a view is faster than a copy
+        return self._grad(X, self.A[some], self._Y[some], None)
+
+    def sample_grad(self, X: Array, rows: NDArray[np.intp], weight: Array, agents: Sequence[int] | None = None) -> Array:
         r"""Return a weighted gradient over selected samples, :math:`w_i \sum_{s \in S_i} \nabla \ell_s(x_i) + \lambda x_i`.
 
         Parameters
@@ -176,12 +185,14 @@ class LinearModel:
         weight : (m,) array
             Factor :math:`w_i`. With the number of samples of the agent divided by B, the expectation over uniform
             draws is the full gradient.
+        agents : sequence of int, optional
+            The local agents that the rows of the other arguments belong to; by default all of them.
         """
-        agents = np.arange(self.m)[:, None]
-        return self._grad(X, self.A[agents, rows], self._Y[agents, rows], weight)
+        some = np.arange(self.m)[:, None] if agents is None else np.asarray(agents)[:, None]
+        return self._grad(X, self.A[some, rows], self._Y[some, rows], weight)
 
     def _grad(self, X: Array, A: Array, Y: Array, weight: Array | None) -> Array:
-        R = self._slope(A @ self._columns(X), Y)
+        R = self._slope(A @ self._columns(X, len(A)), Y)
         if weight is not None:
             R *= weight[:, None, None]
         if self.weight != 1:

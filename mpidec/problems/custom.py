@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mpidec.problems import checks
+from mpidec.problems.agents import by_agents
 from mpidec.problems.checks import Array
 
 
@@ -21,7 +22,9 @@ class Custom:
     value : callable
         ``value(X)``: f_i at row i, (m, d) -> (m,).
     grad : callable
-        ``grad(X)``: the gradient of f_i at row i, (m, d) -> (m, d). It must return a fresh array.
+        ``grad(X)``: the gradient of f_i at row i, (m, d) -> (m, d). It must return a fresh array. A function with a
+        second argument, ``grad(X, agents=None)``, returns with it the gradients of these local agents alone, one row of X for
+        each; asynchronous runs of many agents in one process are faster with it.
     m : int
         Number of local agents; may be 0.
     d : int
@@ -50,7 +53,7 @@ class Custom:
     array([-1., -3.])
     """
 
-    def __init__(self, value: Callable[[Array], Array], grad: Callable[[Array], Array], m: int, d: int, *,
+    def __init__(self, value: Callable[[Array], Array], grad: Callable[..., Array], m: int, d: int, *,
                  smoothness: ArrayLike | None = None, x_star: ArrayLike | None = None) -> None:
         for name, function in (("value", value), ("grad", grad)):
             if not callable(function):
@@ -58,6 +61,7 @@ class Custom:
         self._value, self._grad = value, grad
         self.m = checks.integer(m, "m", least=0)
         self.d = checks.integer(d, "d")
+        self._some = by_agents(grad, self.m)
         self.x_star = None if x_star is None else np.array(x_star, dtype=np.float64)
         if self.x_star is not None and self.x_star.shape != (self.d,):
             raise ValueError(f"x_star has shape {self.x_star.shape}, expected ({self.d},)")
@@ -72,9 +76,11 @@ class Custom:
         """Return f_i at row i, (m, d) -> (m,)."""
         return self._shaped(self._value(X), "value", (self.m,))
 
-    def grad(self, X: Array) -> Array:
-        """Return the gradient of f_i at row i, (m, d) -> (m, d)."""
-        return self._shaped(self._grad(X), "grad", (self.m, self.d))
+    def grad(self, X: Array, agents: Sequence[int] | None = None) -> Array:
+        """Return the gradient of f_i at row i, (m, d) -> (m, d); with `agents`, of these local agents, one row of X for each."""
+        if agents is None:
+            return self._shaped(self._grad(X), "grad", (self.m, self.d))
+        return self._shaped(self._some(X, agents=agents), "grad", (len(agents), self.d))
 
     @property
     def smoothness(self) -> Array:

@@ -10,14 +10,19 @@ import numpy as np
 from mpidec._streams import NOISE, SAMPLES
 from mpidec._streams import Streams as Streams
 from mpidec.problems import checks
+from mpidec.problems.agents import by_agents
 from mpidec.problems.base import LinearModel, Problem
 from mpidec.problems.checks import Array
 
-Gradient = Callable[[Array, int], Array]
+Gradient = Callable[..., Array]                     # gradient(X, k), gradient(X, k, agents=[...])
 
 
 class Oracle(Protocol):
-    """The protocol of an oracle: ``start(agents, seed)`` returns ``gradient(X, k)``, the gradients for step k."""
+    """The protocol of an oracle: ``start(agents, seed)`` returns ``gradient(X, k)``, the gradients for step k.
+
+    For asynchronous runs, ``gradient(X, k, agents=[i, ...])`` returns those of some local agents, one row of `X` for each; without
+    it, the gradients of all local agents are evaluated (`mpidec.problems.agents`).
+    """
 
     @property
     def problem(self) -> Any:
@@ -56,8 +61,12 @@ class Full:
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k)``; nothing is random."""
         _check_agents(self.problem, agents)
-        grad = self.problem.grad
-        return lambda X, k: grad(X)
+        grad, some = self.problem.grad, by_agents(self.problem.grad, self.problem.m)
+
+        def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
+            return grad(X) if agents is None else some(X, agents=agents)
+
+        return gradient
 
 
 class MiniBatch:
@@ -109,15 +118,20 @@ class MiniBatch:
         streams, counts = Streams(checks.integer(seed, "seed", least=0), SAMPLES), problem.counts.tolist()
         weight = problem.counts / B
         order = None if problem.mask is None else np.argsort(~problem.mask, axis=1, kind="stable")
-        rows = np.empty((problem.m, B), dtype=np.intp)
+        numbers, everyone = agents, range(problem.m)
 
-        def gradient(X: Array, k: int) -> Array:
-            for i, agent in enumerate(agents):
-                draw = streams.at(agent, k)              # for few samples, permutation is faster than choice
-                rows[i] = (draw.permutation(counts[i])[:B] if counts[i] < 1000 else
-                           draw.choice(counts[i], B, replace=False, shuffle=False))
-            chosen = rows if order is None else np.take_along_axis(order, rows, axis=1)
-            return problem.sample_grad(X, chosen, weight)
+        def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
+            local = everyone if agents is None else agents
+            rows = np.empty((len(local), B), dtype=np.intp)
+            for row, i in zip(rows, local):
+                draw = streams.at(numbers[i], k)         # for few samples, permutation is faster than choice
+                row[:] = (draw.permutation(counts[i])[:B] if counts[i] < 1000 else
+                          draw.choice(counts[i], B, replace=False, shuffle=False))
+            if agents is None:
+                return problem.sample_grad(X, rows if order is None else np.take_along_axis(order, rows, axis=1), weight)
+            some = np.asarray(agents)
+            chosen = rows if order is None else np.take_along_axis(order[some], rows, axis=1)
+            return problem.sample_grad(X, chosen, weight[some], agents)
 
         return gradient
 
@@ -157,13 +171,15 @@ class Noisy:
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
         exact = self.source.start(agents, seed)
-        streams, noise = Streams(checks.integer(seed, "seed", least=0), NOISE), np.empty((self.problem.m, self.problem.d))
+        some = by_agents(exact, self.problem.m)
+        streams, numbers, everyone = Streams(checks.integer(seed, "seed", least=0), NOISE), agents, range(self.problem.m)
         deviation = self.sigma / np.sqrt(self.problem.d)
 
-        def gradient(X: Array, k: int) -> Array:
-            for row, agent in zip(noise, agents):
-                streams.at(agent, k).standard_normal(out=row)
-            return np.asarray(exact(X, k) + deviation * noise)
+        def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
+            noise = np.empty(X.shape)
+            for row, i in zip(noise, everyone if agents is None else agents):
+                streams.at(numbers[i], k).standard_normal(out=row)
+            return np.asarray((exact(X, k) if agents is None else some(X, k, agents=agents)) + deviation * noise)
 
         return gradient
 
@@ -212,4 +228,9 @@ class Subgradient:
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
         smooth, subgradient = self.source.start(agents, seed), self._subgradient
-        return lambda X, k: smooth(X, k) + subgradient(X)
+        some = by_agents(smooth, self.problem.m)
+
+        def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
+            return np.asarray((smooth(X, k) if agents is None else some(X, k, agents=agents)) + subgradient(X))
+
+        return gradient

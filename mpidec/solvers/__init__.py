@@ -1,11 +1,15 @@
 """Solvers: one family per file, the paper's equations and nothing else."""
 
+from .async_push import AsyncPushSum as AsyncPushSum
+from .async_push import RunningSumTracking as RunningSumTracking
 from .base import Solver as Solver
 from .ceca import DSGDCECA as DSGDCECA
 from .diffusion import DGD as DGD
 from .diffusion import Consensus as Consensus
 from .diffusion import Diffusion as Diffusion
 from .gradient_tracking import GradientTracking as GradientTracking
+from .pairwise import A2CiD2 as A2CiD2
+from .pairwise import PairwiseGossip as PairwiseGossip
 from .primal_dual import D2 as D2
 from .primal_dual import EXTRA as EXTRA
 from .primal_dual import ExactDiffusion as ExactDiffusion
@@ -23,5 +27,6 @@ from .step_schedules import WarmUp as WarmUp
 CATALOGUE: dict[str, type[Solver]] = {
     "consensus": Consensus, "dgd": DGD, "diffusion": Diffusion, "extra": EXTRA, "exact_diffusion": ExactDiffusion, "d2": D2,
     "gradient_tracking": GradientTracking, "push_sum": PushSum, "push_diging": PushDIGing, "relaysgd": RelaySGD,
-    "dsgd_ceca": DSGDCECA}
+    "dsgd_ceca": DSGDCECA, "async_push_sum": AsyncPushSum, "pairwise_gossip": PairwiseGossip, "a2cid2": A2CiD2,
+    "running_sum_tracking": RunningSumTracking}
 """The solvers by the names that the command line uses."""

@@ -49,6 +49,8 @@ class Solver:
     edgewise : bool
         Whether the solver sends a row of its own to each neighbour (`W.exchange`), which excludes mixers with acceleration or
         error feedback.
+    asynchronous : bool
+        Whether the solver consists of events on single agents (`mpidec.solvers.asynchronous`) instead of common steps.
 
     Notes
     -----
@@ -64,6 +66,7 @@ class Solver:
     exact: ClassVar[bool] = True
     graph: ClassVar[str] = "symmetric_exponential"
     edgewise: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
     step_size: Any
 
     def __post_init__(self) -> None:

@@ -20,6 +20,8 @@ from .circulant import symmetric_exponential as symmetric_exponential
 from .explicit import from_networkx as from_networkx
 from .explicit import from_weights as from_weights
 from .one_peer import one_peer_exponential as one_peer_exponential
+from .pairwise import edge_rates as edge_rates
+from .pairwise import mixing_constants as mixing_constants
 from .random_graphs import erdos_renyi as erdos_renyi
 from .random_graphs import geometric as geometric
 from .random_graphs import small_world as small_world

@@ -1,0 +1,196 @@
+"""Events in time: Poisson clocks of the agents, or a given table; and the random numbers that belong to agents."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+GRADIENT, AVERAGING = 0, 1                          # kinds of events
+WAKE, MEET, CHOICE, DELAY, DROP = range(5)          # purposes of random numbers: those of one agent never overlap
+BLOCK = 64
+
+
+class Event(NamedTuple):
+    """Event of agent i (a gradient, or a wake-up) or of the agents i and j (an averaging)."""
+
+    time: float
+    kind: int
+    i: int
+    j: int
+
+
+def generator(seed: int, agent: int, purpose: int) -> np.random.Generator:
+    """The random numbers of an agent for a purpose, one after the other, whatever the other agents do."""
+    return np.random.default_rng([seed, agent, purpose])
+
+
+def intervals(seed: int, agent: int, purpose: int, rate: float) -> Iterator[float]:
+    """Intervals of a Poisson clock."""
+    draw = generator(seed, agent, purpose)
+    while True:
+        yield from (draw.standard_exponential(BLOCK) / rate).tolist()
+
+
+def uniforms(seed: int, agent: int, purpose: int) -> Iterator[float]:
+    """Uniform numbers in [0, 1)."""
+    draw = generator(seed, agent, purpose)
+    while True:
+        yield from draw.random(BLOCK).tolist()
+
+
+def ticking(clocks: Sequence[tuple[int, Iterator[float]]]) -> Iterator[tuple[float, int]]:
+    """Time and name of each tick of many clocks, given as (name, intervals), in the order of time."""
+    of = dict(clocks)
+    heap = [(next(clock), name) for name, clock in clocks]
+    heapq.heapify(heap)
+    while heap:
+        t, name = heap[0]
+        yield t, name
+        heapq.heapreplace(heap, (t + next(of[name]), name))
+
+
+def wakings(seed: int, rates: np.ndarray) -> Iterator[Event]:
+    """Wake-ups of agents by Poisson clocks of the given rates."""
+    clocks = [(i, intervals(seed, i, WAKE, rate)) for i, rate in enumerate(rates.tolist()) if rate > 0]
+    for t, i in ticking(clocks):
+        yield Event(t, GRADIENT, i, i)
+
+
+def meetings(seed: int, rates: np.ndarray, edges: Any) -> Iterator[Event]:
+    """Gradients of agents by Poisson clocks of the given `rates`, and averagings on edges.
+
+    Parameters
+    ----------
+    edges : sparse array (n, n)
+        Rates of averagings of the edges.  Each agent has a clock with half the sum of the rates of its edges, and chooses the edge
+        by its share.
+    """
+    n = len(rates)
+    total = np.asarray(edges.sum(axis=1)).ravel().tolist()
+    clocks = [(i, intervals(seed, i, WAKE, rate)) for i, rate in enumerate(rates.tolist()) if rate > 0]
+    clocks += [(n + i, intervals(seed, i, MEET, rate / 2)) for i, rate in enumerate(total) if rate > 0]
+    choices = [uniforms(seed, i, CHOICE) for i in range(n)]
+    neighbors = [edges.indices[edges.indptr[i]:edges.indptr[i + 1]].tolist() for i in range(n)]
+    shares = [np.cumsum(edges.data[edges.indptr[i]:edges.indptr[i + 1]])[:-1].tolist() for i in range(n)]
+    for t, name in ticking(clocks):
+        if name < n:
+            yield Event(t, GRADIENT, name, name)
+        else:
+            i = name - n
+            yield Event(t, AVERAGING, i, neighbors[i][bisect(shares[i], next(choices[i]) * total[i])])
+
+
+def replayed(table: np.ndarray) -> Iterator[Event]:
+    """Events of a checked table."""
+    return map(Event, *(table[name].tolist() for name in ("time", "kind", "i", "j")))
+
+
+def checked(events: Any, topology: Any, kinds: Sequence[int], solver: str) -> np.ndarray:
+    """Return the table of events if the agents of `topology` can have them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no structured array with the fields time, kind, i and j, or an event is impossible.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> table = np.array([(0.5, 1, 0, 2)], [("time", float), ("kind", int), ("i", int), ("j", int)])
+    >>> checked(table, mpidec.topology.ring(4), (0, 1), "A2CiD2")
+    Traceback (most recent call last):
+    ...
+    ValueError: events[0] averages the agents 0 and 2, which are no neighbours in ring
+    """
+    names = ("time", "kind", "i", "j")
+    given = (events.dtype.names or ()) if isinstance(events, np.ndarray) and events.ndim == 1 else ()
+    if not set(names) <= set(given):
+        fields = f" with the fields {', '.join(given)}" if given else ""
+        raise TypeError(f"events is a {type(events).__name__}{fields}, expected a structured array of one dimension with the "
+                        "fields time, kind, i and j")
+    times, n = np.asarray(events["time"], float), topology.n
+
+    def refuse(wrong: np.ndarray, text: Callable[[Any], str]) -> None:
+        if wrong.any():
+            k = int(np.argmax(wrong))
+            raise ValueError(f"events[{k}] {text(events[k])}")
+
+    refuse(~np.isfinite(times) | (times < 0), lambda e: f"has the time {e['time']}, expected a finite number >= 0")
+    refuse(np.r_[False, np.diff(times) < 0], lambda e: f"has the time {e['time']}, less than the event before: sort them by time")
+    expected = " or ".join(f"{kind} ({('gradient', 'averaging')[kind]})" if len(kinds) > 1 else "0 (wake-up)" for kind in kinds)
+    refuse(~np.isin(events["kind"], kinds), lambda e: f"has the kind {e['kind']}, expected {expected} for {solver}")
+    averaging = events["kind"] == AVERAGING
+    for name in ("i", "j"):
+        wrong = ((events[name] < 0) | (events[name] >= n)) & (averaging | (name == "i"))
+        refuse(wrong, lambda e, name=name: f"has {name} = {e[name]}, expected an agent in 0 .. {n - 1}")    # type: ignore[misc]
+    W, apart = topology.W, np.zeros(len(events), bool)
+    i, j = events["i"][averaging], events["j"][averaging]
+    apart[averaging] = (i == j) | (np.asarray(W[i, j]).ravel() == 0 if len(i) else False)
+    refuse(apart, lambda e: f"averages the agents {e['i']} and {e['j']}, which are no neighbours in {topology.name}")
+    result: np.ndarray = events
+    return result
+
+
+def delays(delay: Any, seed: int, n: int) -> Callable[[int, int], float] | None:
+    """Return the function (i, j) -> delay of the next message from i to j; None if there are no delays.
+
+    Parameters
+    ----------
+    delay : float, (low, high), callable or None
+        A callable is given the random numbers of the sender, i and j.
+
+    Examples
+    --------
+    >>> delays(0.5, 0, 4)(0, 1), delays(None, 0, 4)
+    (0.5, None)
+    """
+    if delay is None or (isinstance(delay, (int, float)) and delay == 0):
+        return None
+    draws: dict[int, np.random.Generator] = {}
+
+    def draw(i: int) -> np.random.Generator:
+        if i not in draws:
+            draws[i] = generator(seed, i, DELAY)
+        return draws[i]
+
+    if callable(delay):
+        def told(i: int, j: int) -> float:
+            value = delay(draw(i), i, j)
+            if not value >= 0 or not np.isfinite(value):
+                raise ValueError(f"delay(rng, {i}, {j}) returned {value!r}, expected a finite number >= 0")
+            return float(value)
+        return told
+    numbers = delay if isinstance(delay, (tuple, list)) else (delay, delay)
+    if len(numbers) != 2 or not all(isinstance(v, (int, float, np.number)) and not isinstance(v, bool) and np.isfinite(v)
+                                    for v in numbers) or not 0 <= numbers[0] <= numbers[1]:
+        raise ValueError(f"delay is {delay!r}, expected a number >= 0, (low, high), or a function of (rng, i, j)")
+    low, high = map(float, numbers)
+    if low == high:
+        return lambda i, j: low
+    return lambda i, j: draw(i).uniform(low, high)
+
+
+def losses(drop: Any, seed: int, n: int) -> Callable[[int], bool] | None:
+    """Return the function i -> whether the next message of agent i is lost; None if none is.
+
+    Examples
+    --------
+    >>> losses(0.0, 0, 4) is None
+    True
+    """
+    if isinstance(drop, bool) or not isinstance(drop, (int, float, np.number)) or not 0 <= drop < 1:
+        raise ValueError(f"drop is {drop!r}, expected a probability >= 0 and < 1")
+    if drop == 0:
+        return None
+    draws: dict[int, Iterator[float]] = {}
+
+    def lost(i: int) -> bool:
+        if i not in draws:
+            draws[i] = uniforms(seed, i, DROP)
+        return bool(next(draws[i]) < drop)
+
+    return lost

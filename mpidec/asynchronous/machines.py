@@ -1,0 +1,195 @@
+"""Agents of a simulation: what the events of a queue do to them."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from .clocks import GRADIENT, Event
+
+Gradient = Callable[[int, np.ndarray, int], np.ndarray]     # gradient(i, x, k)
+Delay = Callable[[int, int], float]
+Loss = Callable[[int], bool]
+
+
+class Pairs:
+    """Agents of a pairwise method.
+
+    Parameters
+    ----------
+    solver : PairwiseSolver
+        Prepared.
+    states : sequence of State
+    events : iterable of Event
+        In the order of time.
+    gradient : callable or None
+        `gradient(i, x, k)`: the gradient of agent i at `x` for its own step k.
+    delay : callable or None
+        `delay(i, j)`: the time between the exchange of i and j and the end of their averaging.  Meanwhile they average with nobody.
+    lost : callable or None
+        `lost(i)`: whether the next averaging that agent i begins fails, for both.
+    """
+
+    def __init__(self, solver: Any, states: Sequence[Any], events: Iterable[Event], gradient: Gradient | None,
+                 delay: Delay | None, lost: Loss | None):
+        self.solver, self.states, self.gradient, self.delay, self.lost = solver, states, gradient, delay, lost
+        self.events = self.gradients = self.messages = 0
+        self.averagings: dict[tuple[int, int], int] = defaultdict(int)
+        self.staleness: dict[int, int] = {}
+        self._source: Iterator[Event] = iter(events)
+        self._flights: list[tuple[float, int, int, int, np.ndarray, np.ndarray]] = []
+        self._busy: set[int] = set()
+
+    def run(self, until: float) -> None:
+        """All events up to the time `until`, included."""
+        states, gradient, solver = self.states, self.gradient, self.solver
+        point, descend = solver.gradient_point, solver.descend
+        for event in self._source:
+            t, kind, i, j = event
+            if t > until:
+                self._source = chain([event], self._source)
+                break
+            if self._flights:
+                self._land(t)
+            self.events += 1
+            if kind != GRADIENT:
+                self._meet(t, i, j)
+            elif gradient is not None:
+                s = states[i]
+                self.gradients += 1
+                descend(s, gradient(i, point(s, t), s.k), t)
+        self._land(until)
+
+    def finish(self) -> None:
+        """End the averagings that have begun."""
+        self._land(np.inf)
+
+    def _meet(self, t: float, i: int, j: int) -> None:
+        busy = self._busy
+        if (self.lost is not None and self.lost(i)) or (busy and (i in busy or j in busy)):
+            return
+        solver, a, b = self.solver, self.states[i], self.states[j]
+        mine, theirs = solver.offer(a, t), solver.offer(b, t)
+        self.messages += 2
+        self.averagings[(i, j) if i < j else (j, i)] += 1
+        if self.delay is None:
+            solver.average(a, mine, theirs, t)
+            solver.average(b, theirs, mine, t)
+        else:
+            busy |= {i, j}
+            heapq.heappush(self._flights, (t + self.delay(i, j), self.events, i, j, mine, theirs))
+
+    def _land(self, until: float) -> None:
+        """End the averagings that end up to the time `until`."""
+        flights, solver = self._flights, self.solver
+        while flights and flights[0][0] <= until:
+            t, _, i, j, mine, theirs = heapq.heappop(flights)
+            solver.average(self.states[i], mine, theirs, t)
+            solver.average(self.states[j], theirs, mine, t)
+            self._busy -= {i, j}
+
+
+class Pushers:
+    """Agents of a push method.
+
+    Parameters
+    ----------
+    solver : PushSolver
+    states, events, gradient
+        As for `Pairs`.
+    places : sequence of Place
+        Senders and receivers of each agent.
+    d : int
+        Length of a row.
+    delay : callable or None
+        `delay(i, j)`: the time that the next message from i to j is on its way.
+    lost : callable or None
+        `lost(i)`: whether the next message of agent i is lost.
+    """
+
+    def __init__(self, solver: Any, states: Sequence[Any], events: Iterable[Event], gradient: Gradient | None,
+                 places: Sequence[Any], d: int, delay: Delay | None, lost: Loss | None):
+        self.solver, self.states, self.gradient, self.delay, self.lost = solver, states, gradient, delay, lost
+        self.events = self.gradients = self.messages = 0
+        self.averagings: dict[tuple[int, int], int] = {}
+        self.staleness: dict[int, int] = defaultdict(int)
+        self._source: Iterator[Event] = iter(events)
+        self._flights: list[tuple[float, int, int, int, float, np.ndarray]] = []
+        self._sent = 0
+        slots = [{j: slot for slot, j in enumerate(place.senders)} for place in places]
+        self._receivers = [[(j, slots[j][i]) for j in place.receivers] for i, place in enumerate(places)]
+        width = solver.width(d)
+        self._box: list[Any] = [None if solver.accumulates else np.zeros((len(place.senders), width)) for place in places]
+        self._ages: list[list[float]] = [[] if solver.accumulates else [np.nan] * len(place.senders) for place in places]
+
+    def run(self, until: float) -> None:
+        """All events up to the time `until`, included."""
+        for event in self._source:
+            t, _, i, _ = event
+            if t > until:
+                self._source = chain([event], self._source)
+                break
+            if self._flights:
+                self._land(t)
+            self.events += 1
+            self._wake(t, i)
+        self._land(until)
+
+    def finish(self) -> None:
+        """Deliver the messages that are on their way, and let the agents take them."""
+        self._land(np.inf)
+        for i, s in enumerate(self.states):
+            self.solver.collect(s, self._box[i])
+            if self.solver.accumulates:
+                self._box[i] = None
+
+    def _wake(self, t: float, i: int) -> None:
+        solver, s, gradient, ages = self.solver, self.states[i], self.gradient, self._ages[i]
+        for sent in ages:
+            if sent == sent:                             # NaN: nothing has arrived yet
+                self.staleness[int(t - sent)] += 1
+        received = self._box[i]
+        if solver.accumulates:
+            self._box[i] = None
+            ages.clear()
+        if gradient is None:
+            messages = solver.wake(s, received, None)
+        else:
+            self.gradients += 1
+            k = s.k
+            messages = solver.wake(s, received, lambda x: gradient(i, x, k))
+        self._send(t, i, messages)
+
+    def _send(self, t: float, i: int, messages: np.ndarray) -> None:
+        one = messages.ndim == 1
+        for place, (j, slot) in enumerate(self._receivers[i]):
+            self.messages += 1
+            if self.lost is not None and self.lost(i):
+                continue
+            message = messages if one else messages[place]
+            if self.delay is None:
+                self._arrive(t, j, slot, message)
+            else:
+                self._sent += 1
+                heapq.heappush(self._flights, (t + self.delay(i, j), self._sent, j, slot, t, message))
+
+    def _arrive(self, sent: float, j: int, slot: int, message: np.ndarray) -> None:
+        box = self._box[j]
+        if self.solver.accumulates:
+            self._box[j] = message if box is None else box + message
+            self._ages[j].append(sent)
+        elif message[-1] > box[slot, -1]:                # else it is older than the one that has arrived
+            box[slot] = message
+            self._ages[j][slot] = sent
+
+    def _land(self, until: float) -> None:
+        """Deliver the messages that arrive up to the time `until`."""
+        flights = self._flights
+        while flights and flights[0][0] <= until:
+            _, _, j, slot, sent, message = heapq.heappop(flights)
+            self._arrive(sent, j, slot, message)

@@ -1,0 +1,257 @@
+"""Simulation of asynchronous methods on a queue of events, in one process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .. import resolve
+from ..endings import Outcome, Stop, Target, exploded, not_finite, short, target_of
+from ..metrics import ASYNCHRONOUS, COUNTERS, Metrics
+from ..problems.agents import of_one
+from ..solvers.asynchronous import PairwiseSolver, Place, PushSolver
+from ..stepsize import chosen, wanted
+from ..topology import edge_rates, mixing_constants
+from .clocks import AVERAGING, GRADIENT, Event, checked, delays, losses, meetings, replayed, wakings
+from .machines import Pairs, Pushers
+from .result import AsyncResult, collected, stacked
+
+
+def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = None, events: np.ndarray | None = None,
+             x0: Any = None, seed: int = 0, delay: Any = None, drop: float = 0.0, rates: Any = None, every: float = 10,
+             stop: Stop | None = None) -> AsyncResult:
+    r"""Run an asynchronous method on a queue of events, in this process; the result is a function of the arguments.
+
+    Agents wake up, or compute gradients, by Poisson clocks of their own; neighbours of a pairwise method average by Poisson clocks
+    of the edges.
+
+    Parameters
+    ----------
+    problem : problem, oracle or None
+        The functions of all n agents.  None for averaging alone, of the rows of `x0`.
+    solver : Solver, class or str
+        An asynchronous solver, such as `mpidec.solvers.A2CiD2(0.1)`.  `step_size="auto"` or "safe" is a bound that needs the
+        largest smoothness constant of any agent.
+    topology : Topology, str, networkx graph, matrix or function
+        The graph; its weights are not used.
+    steps : int, optional
+        Events (wake-ups, or gradients) of an agent in the mean.  The run ends at the time `steps` divided by the mean of `rates`.
+    events : structured array, optional
+        In place of `steps`: the events themselves, with the fields `time`, `kind` (0: gradient or wake-up of agent i, 1: averaging
+        of i and j), `i` and `j`, in the order of time.
+    x0 : array (d,) or (n, d), optional
+        Initial point, common to all agents or one per agent; zeros by default.
+    seed : int
+        Seed of all random numbers.  Those of an agent belong to it and to its own count of events.
+    delay : float, (low, high) or callable, optional
+        Time that a message is on its way: a constant, uniform, or `delay(rng, i, j)`.  For pairwise methods, the time from the
+        exchange to the end of the averaging; a pair of which one is busy does not average.
+    drop : float
+        Probability that a message is lost; for pairwise methods, that an averaging does not happen.
+    rates : float or array (n,), optional
+        Wake-ups, or gradients, of each agent in a unit of time; by default 1.  Small ones are stragglers.
+    every : float
+        Steps between two records; units of time with `events`.
+    stop : mapping or callable, optional
+        As for `mpidec.solve`: `{"error": 1e-8}` stops at the first record with `error <= 1e-8`; the counters `time`, `events`,
+        `gradients`, `messages` and `bytes` are budgets.
+
+    Returns
+    -------
+    AsyncResult
+        For pairwise methods the states after the last event of each agent, not integrated to the end of the run.  For push
+        methods the messages that are on their way at the end are delivered and collected.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A wrong argument, or a topology that the solver does not support.
+
+    Notes
+    -----
+    Not collective: under MPI, each process that calls it simulates alone.  The averagings of a pairwise method have the rates
+    `mpidec.topology.edge_rates(topology, solver.rate)`; its time is that of the queue.  A problem of the user's own without
+    ``grad(X, agents)`` is evaluated for all agents at each event.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> result = mpidec.simulate(mpidec.problems.LeastSquares(A, b), mpidec.solvers.RunningSumTracking(0.05),
+    ...                          mpidec.topology.ring(4), steps=1000, delay=(0, 1), drop=0.2, rates=[0.2, 1, 1, 1])
+    >>> result.x.round(9).tolist(), str(result.outcome), bool(result.counts[0] < result.counts[1] / 3)
+    ([2.0], 'completed', True)
+    """
+    if (steps is None) == (events is None):
+        raise ValueError(f"{'neither steps nor events is' if steps is None else 'both steps and events are'} given, expected one "
+                         "of them: steps=100, or events=, a table")
+    resolve.oracle(problem)
+    n = resolve.agents(problem, topology, x0)
+    topology, solver = resolve.graph(topology, n), resolve.method(solver, problem)
+    if not isinstance(solver, (PairwiseSolver, PushSolver)):
+        raise TypeError(f"{type(solver).__name__} takes common steps: run it with mpidec.solve; asynchronous solvers are A2CiD2, "
+                        "AsyncPushSum, PairwiseGossip and RunningSumTracking")
+    oracle, problem = problem, getattr(problem, "problem", problem)
+    seed = resolve.integer("seed", seed, 0)
+    here = _Here(n)
+    X = resolve.rows(x0, problem, here)
+    resolve.probe(problem, X)
+    solver.check(topology)
+    if problem is None and solver.needs_problem:
+        raise ValueError(f"{type(solver).__name__} needs the gradients of a problem, but problem is None; for averaging, use "
+                         "AsyncPushSum or PairwiseGossip")
+    pairwise = isinstance(solver, PairwiseSolver)
+    if not isinstance(every, (int, float)) or isinstance(every, bool) or not 0 < every < np.inf:
+        raise ValueError(f"every is {every!r}, expected a finite number > 0: the steps between two records")
+    target = target_of(stop, problem, ASYNCHRONOUS)
+    pace = _rates(rates, n)
+    if rates is not None and events is not None:
+        raise ValueError("rates is given, but the events are: leave out one of them")
+    if rates is not None and pairwise and problem is None:
+        raise ValueError("rates are those of gradients, but problem is None; the averagings have the rate of the solver")
+    between, lost = delays(delay, seed, n), losses(drop, seed, n)
+    if lost is not None and isinstance(solver, PushSolver) and solver.accumulates:
+        warnings.warn(f"{type(solver).__name__} loses mass with each lost message (drop={drop}), and ends at a wrong point: use "
+                      "RunningSumTracking", RuntimeWarning, stacklevel=2)
+    solver = prepared(solver, topology, problem)
+    if events is not None:
+        kinds = ((GRADIENT, AVERAGING) if problem is not None else (AVERAGING,)) if pairwise else (GRADIENT,)
+        table = checked(events, topology, kinds, type(solver).__name__ + " without a problem" * (problem is None))
+        source: Iterable[Event] = replayed(table)
+        end, unit = float(table["time"][-1]) if len(table) else 0.0, 1.0
+    else:
+        steps, unit = resolve.integer("steps", steps, 0), 1 / float(pace.mean())
+        end = steps * unit
+        source = (wakings(seed, pace) if not pairwise else
+                  meetings(seed, pace if problem is not None else np.zeros(n), edge_rates(topology, solver.rate)))
+    gradient = None if problem is None else of_one(oracle, range(n), seed)
+    places = [Place(i, n, tuple(topology.in_neighbors(i).tolist()), tuple(topology.out_neighbors(i).tolist())) for i in range(n)]
+    states = [solver.init(x, place) for x, place in zip(X, places)]
+    stacks = stacked(states)
+    machine = (Pairs(solver, states, source, gradient, between, lost) if pairwise else
+               Pushers(solver, states, source, gradient, places, X.shape[1], between, lost))
+    run = _Run(machine, stacks["x"], Metrics(here, problem), target, X.shape[1] if pairwise else solver.width(X.shape[1]), unit)
+    from threadpoolctl import threadpool_limits
+    with threadpool_limits(1, user_api="blas"), np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        outcome, reason, agent = run(end, every * unit)
+    metrics = run.columns()
+    return AsyncResult(stacks["x"], here.mean(stacks["x"]), outcome, int(metrics["step"][-1]), metrics,
+                       collected(states, stacks), np.array([s.k for s in states]), dict(machine.averagings),
+                       _histogram(machine.staleness), solver, reason, agent)
+
+
+def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = None) -> Any:
+    """Return the asynchronous solver with numbers for its step size and for the parameters that depend on the graph.
+
+    Parameters
+    ----------
+    solver, topology, problem
+        A `PairwiseSolver` or `PushSolver`, a topology, and a problem or None.
+    largest : float, optional
+        Largest smoothness constant of any agent; by default that of the agents of `problem`.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> prepared(mpidec.solvers.A2CiD2(0.1), mpidec.topology.complete(2), None).eta
+    1.0
+    """
+    if problem is not None and wanted(solver) is not None:
+        L = float(np.max(problem.smoothness)) if largest is None else largest
+        solver = chosen(solver, solver.safe / L if L > 0 else 1.0)
+    return solver.prepared(partial(mixing_constants, topology)) if isinstance(solver, PairwiseSolver) else solver
+
+
+class _Run:
+    """The loop of records: events until the next one, metrics, and whether to go on."""
+
+    def __init__(self, machine: Pairs | Pushers, X: np.ndarray, measure: Metrics, target: Any, width: int, unit: float):
+        self.machine, self.X, self.measure, self.target, self.width, self.unit = machine, X, measure, target, width, unit
+        self.records: list[dict[str, float]] = []
+        self.sizes: list[float] = []
+
+    def __call__(self, end: float, every: float) -> tuple[Outcome, str, int | None]:
+        k, t = 0, 0.0
+        stopped = self._record(0.0)
+        while not stopped and t < end:
+            k += 1
+            t = min(k * every, end)
+            self.machine.run(t)
+            if t == end:
+                self.machine.finish()
+            stopped = self._record(t)
+            if not_finite(self.records[-1], last=False):
+                break
+        if t < end or end == 0:
+            self.machine.run(0.0 if end == 0 else t)
+            self.machine.finish()
+        return self._ending(stopped)
+
+    def _record(self, t: float) -> bool:
+        machine = self.machine
+        metrics = self.measure(self.X)
+        counters = {"step": int(t / self.unit + 1e-9), "time": t, "events": machine.events, "gradients": machine.gradients,
+                    "messages": machine.messages, "bytes": 8 * self.width * machine.messages}
+        self.records.append({**{name: value for name, value in metrics.items() if name not in COUNTERS}, **counters})
+        self.sizes.append(self.measure.size)
+        if self.target is None:
+            return False
+        return bool((self.target.reached if isinstance(self.target, Target) else self.target)(self.records[-1]))
+
+    def _ending(self, stopped: bool) -> tuple[Outcome, str, int | None]:
+        last = self.records[-1]
+        name = not_finite(last, last=True) if len(self.records) > 1 else ""
+        if name or (not stopped and (reason := exploded(self.records, self.sizes))):
+            reason = f"{name} is {last[name]:g} at time {last['time']:g}" if name else reason
+            return Outcome.DIVERGED, reason, self.measure.culprit(self.X)
+        if stopped:
+            return Outcome.STOPPED, "", None
+        missed = self.target.missed(last) if isinstance(self.target, Target) else None
+        if missed is None:
+            return Outcome.COMPLETED, "", None
+        name, limit = missed
+        return Outcome.MISSED, f"{name} {last[name]:.3g} at time {last['time']:g}, target {short(limit)} missed", None
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """All records as arrays."""
+        names = [*ASYNCHRONOUS, *(name for name in self.measure.names if name not in COUNTERS)]
+        whole = set(ASYNCHRONOUS) - {"time"}
+        return {name: np.array([record[name] for record in self.records], np.int64 if name in whole else float) for name in names}
+
+
+class _Here:
+    """All agents in this process: what metrics need of a network."""
+
+    def __init__(self, n: int):
+        self.n = self.m = self.hi = n
+        self.lo = self.rank = 0
+        self.size = 1
+
+    def mean(self, X: np.ndarray) -> np.ndarray:
+        """The average of the rows."""
+        return np.asarray(X.mean(axis=0))
+
+    def sum(self, X: np.ndarray) -> np.ndarray:
+        """The sum of the rows."""
+        return np.asarray(X.sum(axis=0))
+
+
+def _rates(rates: Any, n: int) -> np.ndarray:
+    try:
+        pace = np.asarray(1.0 if rates is None else rates, float)
+    except (TypeError, ValueError):
+        pace = np.array(np.nan)
+    if pace.shape not in ((), (n,)) or not np.isfinite(pace).all() or (pace < 0).any() or not pace.any():
+        raise ValueError(f"rates is {rates!r:.60}, expected a number > 0, or {n} numbers >= 0, of which some are > 0")
+    return np.array(np.broadcast_to(pace, (n,)))
+
+
+def _histogram(counts: dict[int, int]) -> np.ndarray:
+    ages = np.zeros(max(counts, default=-1) + 1, np.int64)
+    for age, count in counts.items():
+        ages[age] = count
+    return ages

@@ -1,0 +1,63 @@
+"""Gradients of some of the local agents, for asynchronous runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpidec.problems.checks import Array
+
+
+def by_agents(gradient: Callable[..., Array], m: int) -> Callable[..., Array]:
+    """Return `gradient(X, ..., agents=...)`, the gradients of some of `m` local agents, one row of `X` for each.
+
+    It is `gradient` itself if that has the argument `agents`.  Otherwise the gradients of all agents are evaluated, those that are
+    not asked for at the first row of `X`, and the others' rows are dropped: m times the work for one agent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> C = np.array([[1.0], [3.0], [5.0]])
+    >>> by_agents(lambda X: X - C, m=3)(np.zeros((1, 1)), agents=[2])
+    array([[-5.]])
+    """
+    try:
+        if "agents" in inspect.signature(gradient).parameters:
+            return gradient
+    except (TypeError, ValueError):                      # of a function in C
+        pass
+
+    def of_some(X: Array, *step: int, agents: Sequence[int]) -> Array:
+        Z = np.tile(X[:1], (m, 1))
+        Z[agents] = X
+        return np.asarray(gradient(Z, *step)[agents])
+
+    return of_some
+
+
+def of_one(source: Any, agents: Sequence[int], seed: int) -> Callable[[int, Array, int], Array]:
+    """Return `gradient(i, x, k)`: the gradient of local agent i at `x`, shape (d,), for its own step k.
+
+    Parameters
+    ----------
+    source : Problem or oracle
+    agents : sequence of int
+        Numbers of the local agents among all agents.
+    seed : int
+        Seed of the oracle's random numbers, which belong to (seed, agent, k).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import LeastSquares
+    >>> of_one(LeastSquares(np.ones((2, 1, 1)), [[1.0], [3.0]]), range(2), seed=0)(1, np.zeros(1), 0)
+    array([-3.])
+    """
+    if hasattr(source, "start"):
+        gradient = by_agents(source.start(agents, seed), source.problem.m)
+        return lambda i, x, k: gradient(x[None], k, agents=(i,))[0]
+    grad = by_agents(source.grad, source.m)
+    return lambda i, x, k: grad(x[None], agents=(i,))[0]

@@ -1,0 +1,178 @@
+"""Asynchronous push methods: agents wake up at times of their own and send without waiting for answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .asynchronous import Gradient, Place, PushSolver
+from .step_schedules import StepSize
+
+
+@dataclass(frozen=True)
+class AsyncPushSum(PushSolver):
+    r"""Asynchronous push-sum: agents push shares of their mass to their receivers, which add up whatever arrives.
+
+    An agent with r receivers that wakes up
+
+    .. math::
+        u, w &\leftarrow u + \textstyle\sum u_{\text{arrived}},\; w + \textstyle\sum w_{\text{arrived}}, & x &= u / w \\
+        u &\leftarrow u - \alpha \nabla f_i(x) \\
+        \text{sends } &(u, w) / (r + 1) \text{ to each receiver, and keeps the rest}
+
+    With :math:`w = 1` at first.  Without a problem, :math:`x` converges to the average of the initial points: the sums of u and w
+    over all agents and all messages in flight never change, whatever the delays and the paces.  With one, asynchronous
+    subgradient-push.
+
+    Parameters
+    ----------
+    step_size : float, "auto" or function of k
+        :math:`\alpha`; a function of the agent's own number k of wake-ups.
+
+    Notes
+    -----
+    Sent per wake-up: one row and its weight to each receiver, in one message.  Graph: strongly connected, directed or not; the
+    weights of `W` are not used.  A lost message is lost mass: `RunningSumTracking` tolerates that.  With a constant step size, the
+    agents come near the minimizer of a sum in which :math:`f_i` counts as often as agent i wakes up.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> x0 = np.array([[0.], [1.], [2.], [5.]])
+    >>> result = mpidec.simulate(None, AsyncPushSum(), mpidec.topology.exponential(4), steps=100, x0=x0, delay=(0, 2))
+    >>> result.X.round(9).ravel().tolist()
+    [2.0, 2.0, 2.0, 2.0]
+
+    References
+    ----------
+    D. Kempe, A. Dobra, J. Gehrke, "Gossip-based computation of aggregate information", FOCS 2003.
+    M. Assran, M. Rabbat, "Asynchronous gradient push", IEEE Trans. Autom. Control 66 (2021), Algorithm 2.
+    """
+
+    accumulates: ClassVar = True
+    graph: ClassVar = "exponential"
+    safe: ClassVar = 0.1
+    step_size: StepSize = "auto"
+
+    @dataclass(slots=True, eq=False)
+    class State:
+        x: np.ndarray
+        u: np.ndarray
+        w: float
+        receivers: int
+        k: int = 0
+
+    def width(self, d: int) -> int:
+        return d + 1
+
+    def init(self, x: np.ndarray, place: Any = None) -> State:
+        return self.State(x.copy(), x.copy(), 1.0, 0 if place is None else len(place.receivers))
+
+    def collect(self, s: State, received: np.ndarray | None) -> None:
+        if received is not None:
+            s.u += received[:-1]
+            s.w += float(received[-1])
+            np.divide(s.u, s.w, out=s.x)
+
+    def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
+        self.collect(s, received)
+        if gradient is not None:
+            s.u -= self.size(s.k) * gradient(s.x)
+        s.k += 1
+        shares = s.receivers + 1
+        message = np.empty(len(s.u) + 1)
+        np.divide(s.u, shares, out=message[:-1])
+        share = message[-1] = s.w / shares
+        s.u -= s.receivers * message[:-1]                # the rest: no mass is lost by the rounding of the shares
+        s.w -= s.receivers * share
+        np.divide(s.u, s.w, out=s.x)
+        return message
+
+
+@dataclass(frozen=True)
+class RunningSumTracking(PushSolver):
+    r"""Gradient tracking by running sums: exact and linear although messages are late, lost or repeated.
+
+    An agent with p senders and r receivers that wakes up, with the latest :math:`(v_j, \rho_j)` of each sender j,
+
+    .. math::
+        v &= x - \gamma z \\
+        x &\leftarrow \tfrac{1}{p + 1} \bigl( v + \textstyle\sum_j v_j \bigr) \\
+        \hat z &= z + \nabla f_i(x) - g + \textstyle\sum_j (\rho_j - \bar\rho_j), \qquad
+            g \leftarrow \nabla f_i(x), \quad \bar\rho_j \leftarrow \rho_j \\
+        \rho &\leftarrow \rho + \tfrac{1}{r + 1} \hat z, \qquad z \leftarrow \tfrac{1}{r + 1} \hat z \\
+        \text{sends } & (v, \rho)
+
+    With :math:`z = g = \rho = \bar\rho_j = 0` at first.  :math:`\rho` is the sum of all that the agent has ever sent of its
+    estimate z of the gradients' sum: a message that arrives makes up for those that did not.
+
+    Parameters
+    ----------
+    step_size : float, "auto" or function of k
+        :math:`\gamma`; a function of the agent's own number k of wake-ups.
+
+    Notes
+    -----
+    Sent per wake-up: two rows, and a count, to each receiver, in one message that replaces the earlier one.  Graph: strongly
+    connected, directed or not; the weights of `W` are not used.  Until the first message of a sender arrives, the agent takes its
+    own v in the place of :math:`v_j`.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((3, 1, 1)), np.array([[1.], [2.], [6.]]))
+    >>> result = mpidec.simulate(problem, RunningSumTracking(0.1), mpidec.topology.exponential(3), steps=600, drop=0.3)
+    >>> result.X.round(9).ravel().tolist()
+    [3.0, 3.0, 3.0]
+
+    References
+    ----------
+    Y. Tian, Y. Sun, G. Scutari, "Achieving linear convergence in distributed asynchronous multiagent optimization", IEEE Trans.
+    Autom. Control 65 (2020), Algorithm 2 (ASY-SONATA).
+    Z. Zhu, Y. Tian, Y. Huang, J. Xu, S. He, "R-FAST: robust fully-asynchronous stochastic gradient tracking over general
+    topology", arXiv 2307.11617.
+    """
+
+    accumulates: ClassVar = False
+    exact: ClassVar = True
+    needs_problem: ClassVar = True
+    graph: ClassVar = "exponential"
+    safe: ClassVar = 0.05
+    step_size: StepSize = "auto"
+
+    @dataclass(slots=True, eq=False)
+    class State:
+        x: np.ndarray
+        z: np.ndarray
+        g: np.ndarray
+        rho: np.ndarray
+        rho_read: np.ndarray                             # of each sender
+        receivers: int
+        k: int = 0
+
+    def width(self, d: int) -> int:
+        return 2 * d + 1
+
+    def init(self, x: np.ndarray, place: Any = None) -> State:
+        place = place or Place(0, 1, (), ())
+        return self.State(x.copy(), np.zeros_like(x), np.zeros_like(x), np.zeros_like(x), np.zeros((len(place.senders), len(x))),
+                          len(place.receivers))
+
+    def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
+        if received is None or gradient is None:
+            raise ValueError("RunningSumTracking.wake needs the array of the latest messages and a gradient, got None")
+        d, shares = len(s.x), s.receivers + 1
+        v = s.x - self.size(s.k) * s.z
+        arrived = received[:, -1:] > 0
+        np.divide(v + np.where(arrived, received[:, :d], v).sum(axis=0), len(received) + 1, out=s.x)
+        g = gradient(s.x)
+        rho = received[:, d:-1]
+        z = s.z + (g - s.g) + (rho - s.rho_read).sum(axis=0)
+        s.g[:], s.rho_read[:] = g, rho
+        share = z / shares
+        s.rho += share
+        np.subtract(z, s.receivers * share, out=s.z)
+        s.k += 1
+        return np.concatenate([v, s.rho, [s.k]])

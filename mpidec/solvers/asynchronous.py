@@ -1,0 +1,204 @@
+"""Protocols of the asynchronous solvers: events on one agent, which a driver calls in simulated or in real time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .base import Solver, name_of
+
+Gradient = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place of an agent in the network, as `init` of an asynchronous solver is told.
+
+    Parameters
+    ----------
+    agent, n : int
+        Number of the agent, and number of agents.
+    senders, receivers : tuple of int
+        The agents that it receives from and those that it sends to, ascending.
+
+    Examples
+    --------
+    >>> Place(0, 3, senders=(1, 2), receivers=(2,)).receivers
+    (2,)
+    """
+
+    agent: int
+    n: int
+    senders: tuple[int, ...]
+    receivers: tuple[int, ...]
+
+
+class Asynchronous(Solver):
+    r"""Base class of the asynchronous solvers: frozen dataclasses of hyper-parameters, with events on the state of one agent.
+
+    A state is an object with array fields that the events change in place (they may be rows of stacks, one row per agent),
+    numbers, and the agent's own count `k` of gradients or wake-ups.  Its field `x` is the iterate.
+
+    Attributes
+    ----------
+    safe : float
+        "auto" and "safe" stand for the step size `safe` / L with the largest smoothness constant L of any agent.
+    needs_problem : bool
+        Whether there must be a problem; without one, the other solvers compute the average.
+    """
+
+    asynchronous: ClassVar[bool] = True
+    keeps_rows: ClassVar[bool] = True
+    exact: ClassVar[bool] = False
+    safe: ClassVar[float] = 0.5
+    needs_problem: ClassVar[bool] = False
+
+    def step(self, s: Any, G: np.ndarray, W: Any) -> Any:
+        """Refused: there are no common steps."""
+        raise NotImplementedError(f"{name_of(self)} has no common steps: run it with mpidec.simulate(problem, solver, topology, "
+                                  "steps=...)")
+
+    def size(self, k: int) -> Any:
+        """Step size of the agent's own step k."""
+        return self.step_size(k) if callable(self.step_size) else self.step_size
+
+    def check(self, topology: Any) -> None:
+        """Refuse a schedule, and a graph that is not (strongly) connected."""
+        if topology.period != 1:
+            raise ValueError(f"{name_of(self)} needs a constant graph, {topology.name} varies with the step; use a topology such "
+                             "as topology.ring(n)")
+        if not topology.connected:
+            raise ValueError(f"{name_of(self)} needs a connected graph, some agents of the {topology.name} topology are not "
+                             "reached by others; add edges, or use topology.ring(n)")
+
+
+class PushSolver(Asynchronous):
+    r"""Base class of push methods: an agent that wakes up sends vectors of fixed length and never waits for an answer.
+
+    .. code-block:: python
+
+        s = solver.init(x, place)
+        messages = solver.wake(s, received, gradient)       # at each activation
+        solver.collect(s, received)                         # once, after the last activation
+
+    Attributes
+    ----------
+    accumulates : bool
+        How a message joins what has not been read yet.  True: it is added.  False: it replaces the earlier one of its sender;
+        its last entry is its id (1, 2, ... counted by the sender), and a message that arrives after one with a larger id is
+        ignored.
+    """
+
+    accumulates: ClassVar[bool]
+
+    def width(self, d: int) -> int:
+        """Length of a message for rows of length `d`."""
+        raise NotImplementedError
+
+    def init(self, x: np.ndarray, place: Any = None) -> Any:
+        """The state of the agent at `place` that starts at `x`, shape `(d,)`, which is copied."""
+        raise NotImplementedError
+
+    def wake(self, s: Any, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
+        """One activation: take what has arrived, descend, and return what is sent.
+
+        Parameters
+        ----------
+        s : State
+            Changed in place.
+        received : array or None
+            If the solver accumulates: the sum of the messages since the last activation, shape `(width,)`, None if there are none.
+            Otherwise the latest message of each sender, shape `(len(senders), width)`, zeros before the first one.
+        gradient : callable or None
+            `gradient(x)` is the gradient of this agent; None if there is no problem.
+
+        Returns
+        -------
+        array
+            One new vector for all receivers, shape `(width,)`, or one each, shape `(len(receivers), width)`.
+        """
+        raise NotImplementedError
+
+    def collect(self, s: Any, received: np.ndarray | None) -> None:
+        """Take what has arrived after the last activation; nothing is sent."""
+
+
+class PairwiseSolver(Asynchronous):
+    r"""Base class of pairwise methods: gradient events of one agent, averaging events of two neighbours.
+
+    .. code-block:: python
+
+        s = solver.prepared(constants).init(x, place)
+
+        x = solver.gradient_point(s, t)                     # gradient event: begins at time t
+        solver.descend(s, gradient(x), t)                   # ends, perhaps at a later time
+
+        mine = solver.offer(s, t)                           # averaging event: sent to the partner
+        solver.average(s, mine, theirs, t)                  # ends, with the partner's offer, perhaps at a later time
+
+    Time is counted in gradients: in the mean, an agent computes one gradient in a unit of time.
+
+    Attributes
+    ----------
+    rate : float, dict or matrix
+        Averagings of each agent in a unit of time, or the rates of the edges; see `mpidec.topology.mixing_constants`.
+    """
+
+    rate: Any
+
+    def init(self, x: np.ndarray, place: Any = None) -> Any:
+        """The state at time 0 of an agent that starts at `x`, shape `(d,)`, which is copied."""
+        raise NotImplementedError
+
+    def prepared(self, constants: Callable[[Any], tuple[float, float]]) -> PairwiseSolver:
+        r"""The solver with numbers for the parameters that depend on the graph.
+
+        Parameters
+        ----------
+        constants : callable
+            `constants(rate)` returns :math:`(\chi_1, \chi_2)`; called only if a parameter depends on them.
+        """
+        return self
+
+    def gradient_point(self, s: Any, t: float) -> np.ndarray:
+        """The point at which the gradient is taken in an event that begins at time `t`: the iterate itself, not a copy."""
+        raise NotImplementedError
+
+    def descend(self, s: Any, g: np.ndarray, t: float) -> None:
+        """End of a gradient event at time `t`."""
+        raise NotImplementedError
+
+    def offer(self, s: Any, t: float) -> np.ndarray:
+        """What is sent to the partner in an averaging event that begins at time `t`: a new vector, shape `(d,)`."""
+        raise NotImplementedError
+
+    def average(self, s: Any, mine: np.ndarray, theirs: np.ndarray, t: float) -> None:
+        """End of an averaging event at time `t`, with the offers of this agent and of its partner."""
+        raise NotImplementedError
+
+    def check(self, topology: Any) -> None:
+        """Refuse a schedule, and a graph that is not connected or directed."""
+        super().check(topology)
+        if topology.directed:
+            raise ValueError(f"{name_of(self)} needs an undirected graph, the {topology.name} topology is directed: two "
+                             "neighbours exchange; use topology.ring(n) or symmetric_exponential(n)")
+
+
+def number(solver: Any, field: str, low: float, high: float = math.inf, *, optional: bool = False, closed: bool = True) -> None:
+    """Check that a field of a solver is a finite number in [low, high), or in (low, high) unless `closed`.
+
+    Raises
+    ------
+    ValueError
+    """
+    value = getattr(solver, field)
+    if optional and value is None:
+        return
+    real = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not real or not math.isfinite(value) or value < low or value >= high or (value == low and not closed):
+        bounds = f"{'>=' if closed else '>'} {low:g}" + (f" and < {high:g}" if high < math.inf else "")
+        raise ValueError(f"{name_of(solver)}: {field} is {value!r}, expected a finite number {bounds}{' or None' * optional}")
