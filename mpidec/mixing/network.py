@@ -23,6 +23,7 @@ from ..checks.mismatch import Disagreement
 from ..checks.operation import tree
 from ..kernels.weighted import COMPILED, ordered_sum
 from ..rma.post import Post
+from ..rma.slots import Slots
 from ..rma.window import Layout, Window
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
@@ -213,11 +214,33 @@ class Network(LocalView):
         if self.size > 1:
             self._same_everywhere(topology, "net.window")
             self._enter("net.window", f"{layout.words}, zero={bool(zero)}")
-            if self._post is None:
-                self._post = Post(self.comm.Dup(), self._engine)
-        window = Window(self._context, self._together, self._post, topology, x, layout, zero, self._windows.remove)
+        window = Window(self._context, self._together, self._office(), topology, x, layout, zero, self._windows.remove)
         self._windows.append(window)
         return window
+
+    def slots(self, topology: Topology, X: np.ndarray) -> Slots:
+        """Values and slots of the agents of a static topology: what windows and asynchronous methods are made of.
+
+        Parameters
+        ----------
+        topology : Topology
+            Of `n` agents.
+        X : array (m, count)
+            The values of the local agents at first, float32 or float64.
+
+        Notes
+        -----
+        Collective.  See `mpidec.rma.slots.Slots`.
+        """
+        if self.size > 1:
+            self._same_everywhere(topology, "net.slots")
+            self._enter("net.slots", f"rows of {X.shape[1]} {X.dtype}")
+        return Slots(self._context, self._together, self._office(), topology, X, "net.slots")
+
+    def _office(self) -> Post | None:
+        if self.size > 1 and self._post is None:
+            self._post = Post(self.comm.Dup(), self._engine)
+        return self._post
 
     def _same_everywhere(self, topology: Topology | Schedule, op: str) -> None:
         fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF

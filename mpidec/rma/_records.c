@@ -471,6 +471,16 @@ static PyObject *port_read(PyObject *self, PyObject *const *args, Py_ssize_t nar
     return number_of(args[0], port->nin, &k) ? NULL : copy_record(port, in_of(port, k), args[1], 0);
 }
 
+/* take(k, into): copy slot k into a row and empty it: (p, transfers, whether it replaces). */
+static PyObject *port_take(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Port *port = (Port *)self;
+    Py_ssize_t k;
+    if (nargs != 2 || number_of(args[0], port->nin, &k))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "take takes a number and a row");
+    return copy_record(port, in_of(port, k), args[1], 1);
+}
+
 /* set(row): the value becomes a row. */
 static PyObject *port_set(PyObject *self, PyObject *row)
 {
@@ -593,6 +603,7 @@ static PyMethodDef port_methods[] = {
     {"arrive", port_arrive, METH_VARARGS, "Write what a message has brought to a slot."},
     {"leave", (PyCFunction)(void (*)(void))port_leave, METH_FASTCALL, "Empty an outbox."},
     {"read", (PyCFunction)(void (*)(void))port_read, METH_FASTCALL, "Copy a slot, or the value."},
+    {"take", (PyCFunction)(void (*)(void))port_take, METH_FASTCALL, "Copy a slot and empty it."},
     {"set", port_set, METH_O, "Set the value."},
     {"fill", port_fill, METH_NOARGS, "Copy the value into all slots."},
     {"versions", port_versions, METH_NOARGS, "The transfers into each slot."},
@@ -723,7 +734,25 @@ static PyObject *held_mutex(PyObject *self, PyObject *const *args, Py_ssize_t na
     return PyFloat_FromDouble(held);
 }
 
+/* swap(memory, k, before, after): set the k-th word to `after` if it is `before`; whether it was. */
+static PyObject *swap(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer view;
+    if (nargs != 4 || PyObject_GetBuffer(args[0], &view, PyBUF_WRITABLE))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "swap takes memory, a number and two words");
+    size_t k = PyLong_AsSize_t(args[1]);
+    uint64_t before = PyLong_AsUnsignedLongLong(args[2]), after = PyLong_AsUnsignedLongLong(args[3]);
+    PyObject *swapped = NULL;
+    if (!PyErr_Occurred() && k < view.len / sizeof(uint64_t))
+        swapped = PyBool_FromLong(atomic_compare_exchange_strong((_Atomic uint64_t *)view.buf + k, &before, after));
+    else if (!PyErr_Occurred())
+        PyErr_Format(PyExc_IndexError, "there is no word %zu", k);
+    PyBuffer_Release(&view);
+    return swapped;
+}
+
 static PyMethodDef functions[] = {
+    {"swap", (PyCFunction)(void (*)(void))swap, METH_FASTCALL, "Set a word to another value if it has not changed."},
     {"try_mutex", (PyCFunction)(void (*)(void))try_mutex, METH_FASTCALL, "Take a mutex: -1, or its owner."},
     {"await_mutex", (PyCFunction)(void (*)(void))await_mutex, METH_FASTCALL, "Ask to be handed a mutex."},
     {"leave_mutex", (PyCFunction)(void (*)(void))leave_mutex, METH_FASTCALL, "Do not wait for a mutex any more."},

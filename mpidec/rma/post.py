@@ -30,6 +30,7 @@ class Kind(IntEnum):
     GRANTED = 5
     CANCEL = 6
     UNLOCK = 7
+    OTHER = 8                                       # from here on: of what is built on slots
 
 
 class Message(NamedTuple):

@@ -130,6 +130,9 @@ class _Port:
     def read(self, k: int, into: np.ndarray) -> tuple[float, int, int]:
         return self._copy(self._value if k < 0 else self._ins[k], into, False)
 
+    def take(self, k: int, into: np.ndarray) -> tuple[float, int, int]:
+        return self._copy(self._ins[k], into, True)
+
     def set(self, row: Any) -> None:
         self._value.row[:] = self._row(row)
 
@@ -188,6 +191,14 @@ def _held_mutex(memory: np.ndarray, rank: int) -> float:
     return float(time.monotonic() - memory[:HEADER].view(_MUTEX)["since"][0])
 
 
+def _swap(memory: np.ndarray, k: int, before: int, after: int) -> bool:
+    words = memory.view(np.uint64).ravel()
+    if words[k] != before:
+        return False
+    words[k] = after
+    return True
+
+
 COMPILED = _records is not None
 Port: Any = _Port if _records is None else _records.Port
 try_mutex: Any = _try_mutex if _records is None else _records.try_mutex
@@ -195,3 +206,4 @@ await_mutex: Any = _await_mutex if _records is None else _records.await_mutex
 leave_mutex: Any = _leave_mutex if _records is None else _records.leave_mutex
 release_mutex: Any = _release_mutex if _records is None else _records.release_mutex
 held_mutex: Any = _held_mutex if _records is None else _records.held_mutex
+swap: Any = _swap if _records is None else _records.swap

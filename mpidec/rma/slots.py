@@ -60,6 +60,11 @@ class Slots:
         The in- and out-neighbours of each local agent, ascending; the order of the slots.
     mutex : Mutex
         One on each rank.
+    boards : dict of int to array (1 + agents, 8) of uint64
+        Words of the ranks whose memory this one reads and writes, itself included: 8 of the rank and 8 of each of its agents, zeros
+        at first, for what is built on slots; `records.swap` changes one of them if nobody else has.
+    others : callable (rank, message) -> None
+        Receives messages of other kinds.
 
     Notes
     -----
@@ -76,6 +81,8 @@ class Slots:
         self.receivers = _others(topology.columns(lo, hi), lo)
         degree = [len(ranks) for ranks in self.senders]
         mutex = records.HEADER + -(-8 * context.size // records.ALIGNED) * records.ALIGNED
+        board = mutex
+        mutex += records.ALIGNED * (1 + max(context.partition.counts()))
         size = mutex + step * (m + 1 + sum(degree))
         value_at = [mutex + step * i for i in range(m)]
 
@@ -86,7 +93,9 @@ class Slots:
                 block[at:at + records.HEADER].view(np.float64)[2] = 1.0         # p
         region = Region(context, together, size, prepare, what)
         self._blocks, block = region.blocks, region.block
-        self.mutex = Mutex({rank: block[:mutex] for rank, block in region.blocks.items()}, context.rank, self._ask)
+        self.mutex = Mutex({rank: block[:board] for rank, block in region.blocks.items()}, context.rank, self._ask)
+        self.boards = {rank: block[board:mutex].view(np.uint64).reshape(-1, 8) for rank, block in region.blocks.items()}
+        self.others: Callable[[int, Message], None] = _unexpected
 
         def record(block: np.ndarray, at: int) -> np.ndarray:
             return block[at:at + step]
@@ -170,12 +179,18 @@ class Slots:
             self._post.send(rank, Message(self.number, Kind.VALUE, dest, source, p=p, row=row))
         elif kind == Kind.VALUE:
             self._asked[dest, source].pop(0)(message)
-        else:
+        elif kind < Kind.OTHER:
             self.mutex.receive(rank, message)
+        else:
+            self.others(rank, message)
+
+    def tell(self, rank: int, kind: int, source: int, dest: int, number: int = 0) -> None:
+        """Send a message without a row to a rank whose memory this one does not share."""
+        if self._post is not None:
+            self._post.send(rank, Message(self.number, kind, source, dest, number=number))
 
     def _ask(self, rank: int, kind: Kind, number: int) -> None:
-        if self._post is not None:
-            self._post.send(rank, Message(self.number, kind, self._context.rank, rank, number=number))
+        self.tell(rank, kind, self._context.rank, rank, number)
 
     def get(self, agent: int, k: int, w: float) -> Getting | None:
         """Read w times the value of the k-th in-neighbour into its slot; None if it is there already."""
@@ -237,6 +252,10 @@ class Getting:
     def wait(self) -> None:
         """Return when it is there."""
         wait_until(self.test, f"agent {self._source}, whose value was asked for, to look after its messages")
+
+
+def _unexpected(rank: int, message: Message) -> None:
+    raise RuntimeError(f"an unexpected message of rank {rank}: {message}")
 
 
 def _others(rows: Any, lo: int) -> list[list[int]]:
