@@ -119,8 +119,9 @@ class Assembly:
         wanted = self.experiment.run
         stop = None if wanted.stop_error is None or self.x_star is None else {"error": wanted.stop_error}
         record = Record(path, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume, config=config)
-        return solve(self.oracle, self.solver, self.topology, steps=wanted.steps, x0=self.x0, net=net, seed=wanted.seed,
-                     record=record, every=wanted.every, stop=stop, progress=progress, mixing=self.mixing)
+        result: Result = solve(self.oracle, self.solver, self.topology, steps=wanted.steps, x0=self.x0, net=net, seed=wanted.seed,
+                               record=record, every=wanted.every, stop=stop, progress=progress, mixing=self.mixing)
+        return result
 
     def config(self, solver: Any) -> str:
         """Return the experiment as TOML text, with the step size of `solver`, which the run has found."""

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from . import resolve
+from .asynchronous.ranks import run as run_on_ranks
 from .endings import Outcome as Outcome
 from .endings import Stop, Target, exploded, likely_cause, not_finite, short, target_of
 from .metrics import COUNTERS, Metrics
@@ -76,7 +78,8 @@ class Result:
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
           record: str | os.PathLike[str] | Record | None = None, every: int = 10, stop: Stop | None = None,
           progress: Progress | bool | None = None,
-          mixing: Callable[[Mixer], Operator[StepOperator]] | None = None) -> Result:
+          mixing: Callable[[Mixer], Operator[StepOperator]] | None = None, delay: Any = None, drop: float = 0.0,
+          straggler: Mapping[int, float] | None = None) -> Any:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
     Parameters
@@ -169,9 +172,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                 raise TypeError(f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)")
             resolve.oracle(problem)
             topology, solver = resolve.graph(topology, net.n), resolve.method(solver, problem)
-            if getattr(solver, "asynchronous", False):
-                raise NotImplementedError(f"{type(solver).__name__} is asynchronous, and mpidec.solve takes common steps: run it "
-                                          "with mpidec.simulate(problem, solver, topology, steps=...)")
+            own_pace = bool(getattr(solver, "asynchronous", False))
+            _only_for(own_pace, solver, {"delay": delay, "drop": drop or None, "straggler": straggler},
+                      {"stop": stop, "mixing": mixing, "progress": progress or None})
             oracle, (_, problem) = problem, _answer(problem, solver, net, seed)
             steps, every = resolve.integer("steps", steps, 0), resolve.integer("every", every, 1)
             seed = resolve.integer("seed", seed, 0)
@@ -189,6 +192,10 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         _same(net, {"solver": solver, "steps": steps, "every": every, "seed": seed, "stop": stop, "x0": x0,
                     "record": record and os.fspath(record.path), "resume": record is not None and record.resume})
         stack.enter_context(_arithmetic(net))
+        if own_pace:
+            meta = None if record is None else partial(_meta, net, record, topology=topology, steps=steps, every=every, seed=seed)
+            return run_on_ranks(problem, oracle, solver, topology, X, net, steps=steps, every=every, seed=seed, delay=delay,
+                                drop=drop, straggler=straggler, record=record, meta=meta)
         if wanted(solver) is not None and record is not None and record.resume:
             solver = chosen(solver, _recorded_step_size(net, record))
         asked, search, choice, guard = solver, None, None, None
@@ -424,6 +431,9 @@ class _Run:
             self._fail(self.error)
         return bool(stopped)
 
+    def _meta(self, record: Record, seed: int) -> dict[str, Any]:
+        return _meta(self.net, record, self.solver, self.mixer.topology, self.steps, self.every, seed, self.choice)
+
     def _checkpoint(self, k: int, s: Any) -> None:
         if self.recorder is not None:
             begun = time.perf_counter()
@@ -433,14 +443,24 @@ class _Run:
             self.recorder.checkpoint(k, s, counters, self.mixer.memory())
             self._clock += time.perf_counter() - begun
 
-    def _meta(self, record: Record, seed: int) -> dict[str, Any]:
-        from ._version import __version__
-        described = (f"# from mpidec.solve: {self.solver!r} over {self.mixer.topology!r}, {self.steps} steps, every {self.every}\n")
-        config = record.config(self.solver) if callable(record.config) else record.config
-        return {"mpidec": __version__, "config": config or described, "seed": seed, "agents": self.net.n,
-                "ranks": self.net.size, "mpi": library(),
-                "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                **({} if self.choice is None else {"step_size": self.choice.step_size})}
+def _meta(net: Network, record: Record, solver: Any, topology: Any, steps: int, every: int, seed: int, choice: Choice | None = None
+          ) -> dict[str, Any]:
+    """The root attributes of a run's file."""
+    from ._version import __version__
+    config = record.config(solver) if callable(record.config) else record.config
+    described = f"# from mpidec.solve: {solver!r} over {topology!r}, {steps} steps, every {every}\n"
+    return {"mpidec": __version__, "config": config or described, "seed": seed, "agents": net.n, "ranks": net.size,
+            "mpi": library(), "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            **({} if choice is None else {"step_size": choice.step_size})}
+
+
+def _only_for(own_pace: bool, solver: Any, asynchronous: Mapping[str, Any], synchronous: Mapping[str, Any]) -> None:
+    """Refuse arguments that belong to solvers of the other kind."""
+    for name, value in (synchronous if own_pace else asynchronous).items():
+        if value is not None:
+            kind, remedy = ("no common steps", "mpidec.simulate takes stop") if own_pace else (
+                "common steps", "delay, drop and straggler are for asynchronous solvers, such as A2CiD2")
+            raise ValueError(f"{name} is given, but {type(solver).__name__} has {kind}: leave it out ({remedy})")
 
 
 def _recorded_step_size(net: Network, record: Record) -> float:
@@ -527,7 +547,7 @@ def _made(mixing: Callable[[Mixer], Operator[StepOperator]], mixer: Mixer, net: 
 def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callable[[np.ndarray, int], Any], Any]:
     """The function that evaluates the gradients (or proximal points) of step k, and the problem behind an oracle."""
     oracle, problem = problem, getattr(problem, "problem", problem)
-    if solver.uses == "nothing":
+    if solver.uses == "nothing" or (problem is None and getattr(solver, "asynchronous", False) and not solver.needs_problem):
         return lambda V, k: None, problem
     if problem is None:
         raise ValueError(f"{type(solver).__name__} needs the {solver.uses} of a problem, but problem is None")

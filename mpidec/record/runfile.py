@@ -19,7 +19,7 @@ from .reader import FAILED, RUNNING, SCHEMA, last_checkpoint, open_run
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-COUNTERS = frozenset({"step", "rounds", "messages", "rows", "bytes", "gradients", "prox"})  # int64; others float64
+COUNTERS = frozenset({"step", "rounds", "messages", "rows", "bytes", "gradients", "prox", "events"})  # int64; others float64
 BUFFER_BYTES, BUFFER_ROWS = 16 << 20, 8192
 CHUNK_BYTES, CHUNK_ROWS = 256 << 10, 1024
 FEWEST_ROWS = 64  # of a chunk of metrics: 512 bytes
