@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from .record.recorder import Record, Recorder
 from .runtime.decisions import Control
 from .runtime.interrupts import interrupts
 from .runtime.launch import library
-from .solvers.base import at_step
+from .solvers.base import at_step, state
 from .stepsize import Choice, Guard, Retry, Search, chosen, wanted
 from .stepsize.guard import ATTEMPTS
 
@@ -91,7 +91,7 @@ class Result:
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
           record: str | os.PathLike[str] | Record | None = None, every: int = 10, stop: Stop | None = None,
           progress: Progress | bool | None = None,
-          mixing: Callable[[Mixer], Operator[StepOperator]] | None = None) -> Result:
+          mixing: Callable[[Mixer], Operator[StepOperator]] | None = None, **unknown: NoReturn) -> Result:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
     Parameters
@@ -128,6 +128,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     mixing : callable, optional
         Function that derives the mixer used by the solver from the mixer of the topology, such as `lambda W: W.accelerate(3)` or
         `lambda W: W.compress("top_k", fraction=0.01)`.
+    **unknown
+        Any other argument is refused, with the place where it belongs.
 
     Returns
     -------
@@ -175,6 +177,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     >>> result.x.round(9).tolist(), str(result.outcome)
     ([2.0], 'completed')
     """
+    resolve.arguments(unknown, solve)
     with ExitStack() as stack:
         if net is None:
             net = stack.enter_context(_network(problem, topology, x0))
@@ -187,7 +190,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
             oracle, (_, problem) = problem, _answer(problem, solver, net, seed)
             steps, every, seed = _integer("steps", steps, 0), _integer("every", every, 1), _integer("seed", seed, 0)
             X = _rows(x0, problem, net)
-            resolve.probe(problem, X)
+            resolve.probe(problem, X, net.lo, solver.uses == "gradient")
+            resolve.step_size(solver)
             with warnings.catch_warnings():
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
@@ -250,7 +254,7 @@ class _Run:
         self._elapsed = 0.0
 
     def __call__(self, X: np.ndarray, record: Record | None, seed: int) -> Result:
-        first, s = 0, at_step(self.solver, 0).init(X, self.mixer.at(0))
+        first, s = 0, state(self.solver, "init", at_step(self.solver, 0).init(X, self.mixer.at(0)), X.shape)
         if record is not None:
             self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
         try:
@@ -313,12 +317,14 @@ class _Run:
             stopped = self._record(first, s)        # a run that has reached its target takes no further steps
         k = first
         step = self.net._keeping(solver.step) if solver.keeps_rows else solver.step
-        varying, guard = callable(getattr(solver, "step_size", None)), self.guard
+        varying, guard, shape = callable(getattr(solver, "step_size", None)), self.guard, s.X.shape
         while not stopped and k < steps:
             if varying:
                 step = at_step(solver, k).step
                 step = self.net._keeping(step) if solver.keeps_rows else step
             s = step(s, answer(solver.point(s), k), mixer.at(k))
+            if k == first:
+                state(solver, "step", s, shape)
             k += 1
             control.watch(k, s.X)
             if guard is not None and guard.due(k):
@@ -587,7 +593,7 @@ def _rows(x0: Any, problem: Any, net: Network) -> np.ndarray:
 def _target(stop: Stop | None, problem: Any) -> Target | Callable[[Mapping[str, float]], bool] | None:
     if stop is None or callable(stop):
         return stop
-    if not isinstance(stop, Mapping):
+    if not isinstance(stop, Mapping) or not stop:
         raise TypeError(f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable')
     errors = {"error", "error_rms", "error_max"}
     known = {"consensus", *COUNTERS} - {"step"}
@@ -600,6 +606,10 @@ def _target(stop: Stop | None, problem: Any) -> Target | Callable[[Mapping[str, 
             raise ValueError(f"stop: unknown metric {name!r}{reason}, expected one of {', '.join(sorted(known))}")
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
             raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
+        if limit < 0 and name != "objective":
+            raise ValueError(f"stop[{name!r}] is {limit!r}, expected a number >= 0: {name} is never negative")
+        if limit == 0 and name in errors:
+            raise ValueError(f"stop[{name!r}] is 0, expected a number > 0, such as 1e-8: rounding keeps {name} above 0")
     return Target(dict(stop))
 
 

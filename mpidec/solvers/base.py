@@ -134,6 +134,23 @@ def at_step(solver: Any, k: int) -> Any:
     return dataclasses.replace(solver, step_size=solver.step_size(k)) if callable(solver.step_size) else solver
 
 
+def state(solver: Any, method: str, s: Any, shape: tuple[int, ...]) -> Any:
+    """The state `s` that a method of a solver has returned, checked: a NamedTuple with the rows `X` of the given shape.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    what = f"{name_of(solver)}.{method}() must return the state, a NamedTuple with the field X of shape {shape}"
+    if not (isinstance(s, tuple) and hasattr(s, "_fields") and hasattr(s, "X")):
+        fields = f" with the fields {', '.join(s._fields)}" if hasattr(s, "_fields") else ""
+        raise TypeError(f"{what}, got {'None: is a return missing?' if s is None else f'a {type(s).__name__}{fields}'}")
+    if tuple(getattr(s.X, "shape", ())) != shape:
+        given = f"of shape {tuple(s.X.shape)}" if hasattr(s.X, "shape") else f"that is a {type(s.X).__name__}"
+        raise ValueError(f"{what}, got an X {given}")
+    return s
+
+
 def positive_step(solver: Any, zero: bool = True) -> None:
     """Check `solver.step_size`, and convert the text of a schedule.
 
