@@ -13,6 +13,7 @@ from .config import Experiment, parameters
 from .problems.loading import Prepared, prepare, scattered
 from .record import Record
 from .solve import Progress, Result, solve
+from .stepsize import Unstable
 
 T = TypeVar("T")
 REFUSALS = (ValueError, TypeError, OSError, MemoryError, ImportError, OverflowError)   # raised for invalid input
@@ -119,8 +120,11 @@ class Assembly:
         wanted = self.experiment.run
         stop = None if wanted.stop_error is None or self.x_star is None else {"error": wanted.stop_error}
         record = Record(path, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume, config=config)
-        return solve(self.oracle, self.solver, self.topology, steps=wanted.steps, x0=self.x0, net=net, seed=wanted.seed,
-                     record=record, every=wanted.every, stop=stop, progress=progress, mixing=self.mixing)
+        try:
+            return solve(self.oracle, self.solver, self.topology, steps=wanted.steps, x0=self.x0, net=net, seed=wanted.seed,
+                         record=record, every=wanted.every, stop=stop, progress=progress, mixing=self.mixing)
+        except Unstable as error:
+            raise InputError(str(error)) from error
 
     def config(self, solver: Any) -> str:
         """Return the experiment as TOML text, with the step size of `solver`, which the run has found."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["agents", "arguments", "graph", "method", "oracle", "probe", "step_size", "with_subgradients"]
 
-SOLVER = ("init", "step", "point", "check", "uses", "per_edge", "keeps_rows")
+SOLVER = ("init", "step", "point", "check", "uses", "per_edge", "keeps_rows", "unstable")
 STEP_SIZES = ("step_size", "stepsize", "lr", "learning_rate", "alpha", "eta")
 OTHER_NAMES = {"iterations": "steps", "iters": "steps", "max_iter": "steps", "maxiter": "steps", "epochs": "steps", "tol": "stop",
                "out": "record", "random_state": "seed", "network": "net", "callback": "progress", "verbose": "progress"}

@@ -272,6 +272,8 @@ def ending(made: assemble.Assembly, result: Result, ranks: int) -> str:
     if result.outcome == "diverged":
         step = result.step_size
         remedy = f"use a step size smaller than {step:.3g}" if isinstance(step, (int, float)) else "use smaller step sizes"
+        if made.solver.unstable(made.topology):
+            remedy = f"the likely cause is the graph, on which {type(made.solver).__name__} is unstable (see the warning above)"
         return f"diverged at step {result.steps}: {result.reason}: {remedy}"
     if result.outcome == "interrupted":
         return f"interrupted after step {result.steps}: continue with {_again(made.experiment.run.out, ranks)}"

@@ -105,6 +105,16 @@ def test_divergence_is_an_outcome(capsys):
     assert record.read("run.h5").outcome == "diverged"
 
 
+def test_a_graph_that_no_step_size_can_cure_is_said_once(capsys):
+    args = [*SMALL[:2], "--set=problem.p=2", "--set=problem.d=9", "--solver=extra", "--topology=exponential", "--steps=2000"]
+    assert run.main(args) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == said.count("unstable on the exponential topology") == 1 and "undirected graph" in said
+    assert run.main([*args, "--step-size=0.001"]) == 3
+    said = capsys.readouterr().err
+    assert re.search(r"\nmpidec.run: diverged at step .* the likely cause is the graph, on which EXTRA is unstable.*\n$", said) and "smaller" not in said
+
+
 def test_a_missed_target_has_its_own_status_and_says_the_cause(capsys):
     assert run.main([*SMALL, "--agents=4", "--steps=30", "--step-size=0.01", "--stop-error=1e-12"]) == 4
     said = capsys.readouterr()

@@ -139,7 +139,7 @@ def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
         least = T.min()
         patience = 2.5 if K <= 128 else 1.25
         strikes[alive] = np.where(patience * least >= T, 0, strikes[alive] + 1)
-        near = now[0][places] <= 1e3 * np.nanmin(now[0][places])
+        near = now[0][places] <= 1e3 * np.fmin.reduce(now[0][places])
         left = alive[(strikes[alive] < 2) & near]
         enough = least <= max(K, PART * K * (K >= ENOUGH)) or len(left) <= 1
         if (enough and np.isfinite(least)) or K >= LONGEST or not len(left):
