@@ -31,8 +31,8 @@ else:
     import tomli as tomllib
 
 __all__ = [
-    "ConfigError", "Experiment", "Mixing", "Problem", "Run", "Setting", "Solver", "Topology", "load", "parameters", "parse_set",
-    "read_toml", "unknown"]
+    "ConfigError", "Experiment", "Mixing", "Problem", "Run", "Setting", "Solver", "Topology", "is_auto", "load", "parameters",
+    "parse_set", "read_toml", "unknown"]
 
 STEPS, STOP_ERROR = 5000, 1e-8
 AGENTS_ALONE = 16
@@ -377,6 +377,20 @@ def _value(setting: Setting, hint: Any) -> Any:
     like_schedule = difflib.get_close_matches(re.split(r"\W", str(setting.value))[0], SCHEDULES)
     raise ConfigError(f"{setting.origin}: {reason}" if reason and like_schedule else
                       f"{setting.origin}: expected {_expected(hint, setting.key)}, got {values.shown(setting.value)}")
+
+
+def is_auto(text: str) -> bool:
+    """Return whether `text` is the step size "auto", or a schedule that starts there; True for text that is no step size.
+
+    Examples
+    --------
+    >>> is_auto("auto"), is_auto("inverse(auto)"), is_auto("inverse(0.1)"), is_auto("0.1")
+    (True, True, False, False)
+    """
+    value = _parsed(text)
+    if not isinstance(value, str):
+        return False
+    return value != "safe" and (value in WORDS or bool(_complaint(value)) or schedule(value).start == "auto")
 
 
 def _complaint(text: str) -> str:

@@ -11,7 +11,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NoReturn
 
@@ -22,6 +22,7 @@ from .endings import Target, exploded, likely_cause, not_finite, short
 from .metrics import COUNTERS, Metrics
 from .mixing import Mixer, Network
 from .mixing.operator import Operator, StepOperator
+from .record.reader import last_values
 from .record.recorder import Record, Recorder
 from .runtime.decisions import Control
 from .runtime.interrupts import interrupts
@@ -48,7 +49,7 @@ class Outcome(str, enum.Enum):
         return self.value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """Result of `solve`.
 
@@ -81,11 +82,17 @@ class Result:
     x: np.ndarray
     outcome: Outcome
     steps: int
-    metrics: dict[str, np.ndarray] = field(repr=False)
+    metrics: dict[str, np.ndarray]
     reason: str = ""
     agent: int | None = None
     step_size: Any = None
-    choice: Choice | None = field(default=None, repr=False)
+    choice: Choice | None = None
+
+    def __repr__(self) -> str:
+        size = f", step size {self.step_size:.4g}" if self.step_size and isinstance(self.step_size, (int, float)) else ""
+        return (f"Result({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
+                f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}"
+                f"{f'; {self.reason}' if self.reason else ''})")
 
 
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,

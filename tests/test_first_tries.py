@@ -295,3 +295,13 @@ def test_is_refused_in_one_line_with_the_remedy(name):
     missing = [word for word in words if word not in text]
     assert not missing and "\n" not in text and len(text) < 360, f"{text!r} does not say {missing}"
     assert not re.search(r"object at 0x", text)
+
+
+def test_a_result_and_a_run_print_in_one_short_line(tmp_path):
+    result = solve(p=P.load_problem((A, Y), n=4), record=tmp_path / "run.h5")
+    run = mpidec.read(tmp_path / "run.h5")
+    for thing in (result, run):
+        assert "completed after 3 steps" in repr(thing) and f"error {result.metrics['error'][-1]:.4g}" in repr(thing)
+        assert "records: 2" in repr(thing) and "array" not in repr(thing) and "\n" not in str(thing)
+    assert len(repr(result)) < 250 and "step size 0.02" in repr(result) and "(4, 3)" in repr(result)
+    assert len(repr(run)) < 400 + len(str(tmp_path))

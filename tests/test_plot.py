@@ -246,10 +246,12 @@ def test_several_ranks_plot_once(tmp_path):
 def test_the_picture_of_a_search_is_checked_before_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tune = importlib.import_module("mpidec.tune")
+    run = importlib.import_module("mpidec.run")
     for picture, text in [("a.xyz", "-o a.xyz: expected a name that ends in one of"), ("no/a.png", "the folder no does not exist")]:
-        assert tune.main(["--data=nothing", "-o", picture]) == 2
-        out, error = capsys.readouterr()
-        assert out == "" and error.startswith("mpidec.tune: error: ") and text in error and error.count("\n") == 1
+        for name, call, argv in (("tune", tune.main, []), ("run", run.main, ["--tune"])):
+            assert call([*argv, "--data=nothing", "-o", picture]) == 2
+            out, error = capsys.readouterr()
+            assert out == "" and error.startswith(f"mpidec.{name}: error: ") and text in error and error.count("\n") == 1
 
 
 def test_malformed_commands_answer_in_one_line(tmp_path, capsys):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import signal
@@ -112,7 +113,24 @@ def test_a_graph_that_no_step_size_can_cure_is_said_once(capsys):
     assert said.count("\n") == said.count("unstable on the exponential topology") == 1 and "undirected graph" in said
     assert run.main([*args, "--step-size=0.001"]) == 3
     said = capsys.readouterr().err
-    assert re.search(r"\nmpidec.run: diverged at step .* the likely cause is the graph, on which EXTRA is unstable.*\n$", said) and "smaller" not in said
+    assert re.search(r"\nmpidec.run: diverged at step .* the likely cause is the graph, on which EXTRA is unstable.*\n$", said)
+    assert "smaller" not in said
+
+
+@pytest.mark.parametrize("argv, text", [
+    (["--step-size=0.1"], "--step-size 0.1: a search finds the step size: omit it"), (["--step-size=safe"], "omit it"),
+    (["--set=solver.step_size=inverse(0.1)"], "such as inverse(auto)"), (["--out=a.h5"], "--out a.h5: a search writes no run"),
+    (["--resume=a.h5"], "omit one of them"), (["--topology=rings"], "did you mean ring?")])
+def test_a_search_refuses_what_it_would_ignore(capsys, argv, text):
+    tune = importlib.import_module("mpidec.tune")
+    assert tune.main(argv) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("mpidec.tune: error: ") and text in said and said.count("\n") == 1
+
+
+def test_a_search_takes_schedules_that_start_at_auto(capsys):
+    assert run.main([*SMALL, "--tune", "--solver=dgd", "--step-size=inverse(delay=20)", "--agents=4", "--steps=50"]) == 0
+    assert "<- chosen" in capsys.readouterr().out
 
 
 def test_a_missed_target_has_its_own_status_and_says_the_cause(capsys):
