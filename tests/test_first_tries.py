@@ -249,6 +249,8 @@ TRIES = {
     "labels that are words in a class": (lambda: P.LogisticRegression(B[0], np.full((4, 5), "ill")), "dtype <U3", "real numbers"),
     "regression as classification": (lambda: P.load_problem((A, Y), n=4, problem="softmax"), "is this a regression problem?",
         "least_squares"),
+    "one class": (lambda: P.load_problem((A, np.ones(40)), n=4, problem="logistic"), "all 40 labels are equal (1)", "two classes"),
+    "one class by default": (lambda: P.load_problem((A, -np.ones(40)), n=4), "all 40 labels are equal (-1)", "two classes"),
     "three classes": (lambda: P.load_problem((A, np.arange(40) % 3), n=4, problem="logistic"), "two different labels, got 3",
         "use softmax"),
     "n missing": (lambda: P.load_problem((A, Y)), "needs n", "load_problem(data, n=16)"),

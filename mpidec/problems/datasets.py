@@ -38,6 +38,8 @@ class Dataset:
         Minimizer of the least squares problem, if it is known by construction.
     classes : tuple of str
         Names of the classes 0, 1, ... if the labels are names; otherwise empty.
+    hint : str
+        What may be wrong with the choice of the label; otherwise empty.
 
     Examples
     --------
@@ -56,6 +58,7 @@ class Dataset:
     partition: str = "iid"
     x_star: Array | None = None
     classes: tuple[str, ...] = ()
+    hint: str = ""
 
 
 def load(source: str | os.PathLike[str], *, standardize: bool = False, label: str | int | None = None, **options: Any) -> Dataset:
@@ -115,8 +118,8 @@ def load(source: str | os.PathLike[str], *, standardize: bool = False, label: st
         if options:
             raise ValueError(f"{name} takes no parameters, but {', '.join(options)} was given "
                              "(only synthetic data sets have parameters)")
-        A, y, named_b = files.read(path, label)
-        result = dataset(A, y, name, "regression" if named_b else None)
+        A, y, named_b, hint = files.read(path, label)
+        result = replace(dataset(A, y, name, "regression" if named_b else None), hint=hint)
     return replace(result, A=standardized(result.A)) if standardize else result
 
 
