@@ -61,7 +61,7 @@ class Result:
         Their average over all agents.
     outcome : Outcome
         "completed" (all steps taken, no target), "stopped" (by `stop`), "missed" (all steps taken, but `stop` not reached),
-        "diverged" or "interrupted"; compares equal to the plain string.
+        "diverged" or "interrupted" (in `Interrupted.result`); compares equal to the plain string.
     steps : int
         Steps taken; for a diverged run, the first step after which an iterate (or, at a record, a metric) was not finite.
     metrics : dict of arrays
@@ -93,6 +93,24 @@ class Result:
         return (f"Result({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
                 f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}"
                 f"{f'; {self.reason}' if self.reason else ''})")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C has ended a run: raised on every rank by `solve`, after the file has been completed.
+
+    Attributes
+    ----------
+    result : Result
+        What the run has reached, with the outcome "interrupted".
+    """
+
+    def __init__(self, result: Result, record: Record | None = None):
+        text = f"interrupted after step {result.steps}"
+        if record is not None:
+            path = os.fspath(record.path)
+            text += f": {path} is complete up to it, and record=mpidec.Record({path!r}, resume=True) continues the run"
+        super().__init__(text)
+        self.result = result
 
 
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
@@ -148,6 +166,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         On every rank, before the first step: a wrong shape, or a topology that the solver does not support.
     OSError
         On every rank: the file could not be written.
+    Interrupted
+        On every rank, a `KeyboardInterrupt`: Ctrl-C has ended the run after a step.  The file is complete, with the outcome
+        "interrupted", and `result` of the exception is what the run has reached.  A second Ctrl-C ends the run at once.
     Exception
         Of a gradient, on every rank, that of the lowest rank; of a step, on the ranks where it was raised.  What is recorded is
         written, with the outcome "failed".
@@ -230,7 +251,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                 run = _Run(net, problem, solver, mixer, answer, hasattr(oracle, "start"), steps, every, target, _progress(progress),
                            guard, choice)
                 try:
-                    return run(X, record, seed)
+                    result = run(X, record, seed)
+                    break
                 except Retry as retry:
                     if search is None or choice is None:
                         raise
@@ -239,7 +261,11 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                         warnings.warn(f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "
                                       f"({retry}): the run begins again with {smaller.step_size:.4g}", RuntimeWarning, stacklevel=2)
                     choice = smaller
-        raise RuntimeError("unreachable")
+        else:
+            raise RuntimeError("unreachable")
+    if result.outcome is Outcome.INTERRUPTED:       # now that the network of this call is closed
+        raise Interrupted(result, record)
+    return result
 
 
 class _Run:

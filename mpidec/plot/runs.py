@@ -87,7 +87,7 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
             raise ValueError(f"{len(runs)} runs{counted}, {len(names)} labels: expected one label per {per}")
         if len(set(names)) < len(names):
             raise ValueError(f"labels {', '.join(names)}: expected different ones")
-        parts, title = {"": dict(zip(names, groups))}, common(runs)
+        parts, title = {"": dict(zip(names, groups))}, common(runs) if len(groups) > 1 else ""
     every = [run for lines in parts.values() for runs in lines.values() for run in runs]
     if not every:
         raise ValueError("0 runs: expected at least one")
