@@ -353,6 +353,8 @@ def _options(table: str, name: str, given: Mapping[str, Setting],
             continue
         if key in known:
             options[key] = _value(setting, known[key].annotation)
+        elif setting.level >= level and setting.key == STEP_SIZE:
+            raise ConfigError(f"{setting.origin}: {name} has no step size: omit it")
         elif setting.level >= level:
             raise ConfigError(unknown(f"parameter of {name}", key, [*known, *own], setting.origin))
     for key, parameter in known.items():

@@ -157,6 +157,7 @@ def test_text_is_toml_whatever_the_strings(tmp_path):
     (["--step-size", "inverse_sqrt(0.1, dealy=3)"], ["--step-size", "no parameter 'dealy'", "did you mean delay?"]),
     (["--step-size", "inverse_sqrt dealy"], ["--step-size", "'inverse_sqrt dealy'", "name(start, parameter=value)"]),
     (["--step-size", "inverse_sqrd(0.1)"], ["no schedule 'inverse_sqrd'", "did you mean inverse_sqrt?"]),
+    (["--solver", "consensus", "--step-size", "0.1"], ["--step-size", "consensus has no step size", "omit it"]),
     (["--data", "iris"], ["unknown data set 'iris': expected one of breast_cancer, digits, diabetes", "path of a file", ".csv"]),
     (["-o", "tune.png"], ["-o", "--tune"]),
     (["--seed", "-1"], ["--seed", "non-negative integer"]),

@@ -229,6 +229,7 @@ TRIES = {
     "stop at nothing": (lambda: solve(stop={}), "stop is {}", 'such as {"error": 1e-8}'),
     "gradient not finite": (lambda: solve(p=Nothing()), "the gradient of agent 2 at x0 is nan", "in the data of that agent"),
     "gradient not finite, auto": (lambda: solve(p=Nothing(), s="extra"), "the gradient of agent 2 at x0 is nan"),
+    "gradient not finite, tune": (lambda: mpidec.tune(Nothing(), "extra", "ring"), "the gradient of agent 2 at x0 is nan"),
     "init returns an array": (lambda: solve(s=Returning(init=lambda X: X)), "Returning.init() must return the state",
         "field X of shape (4, 3), got a ndarray"),
     "init returns no X": (lambda: solve(s=Returning(init=NoX)), "got a NoX with the fields Y"),
