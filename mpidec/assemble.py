@@ -12,7 +12,8 @@ from . import catalogue, problems, resolve
 from .config import Experiment, parameters
 from .problems.loading import Prepared, prepare, scattered
 from .record import Record
-from .solve import Progress, Result, solve
+from .solve import Interrupted, Progress, Result, solve
+from .stepsize import Unstable
 
 T = TypeVar("T")
 REFUSALS = (ValueError, TypeError, OSError, MemoryError, ImportError, OverflowError)   # raised for invalid input
@@ -115,13 +116,23 @@ class Assembly:
         return W
 
     def solve(self, net: Any, path: str, resume: bool, progress: Progress, config: Callable[[Any], str]) -> Result:
-        """Solve the problem, into the file `path`, whose text `config(solver)` states the experiment; collective."""
+        """Solve the problem, into the file `path`, whose text `config(solver)` states the experiment; collective.
+
+        An interrupt is the outcome of the result.
+        """
         wanted = self.experiment.run
         stop = None if wanted.stop_error is None or self.x_star is None else {"error": wanted.stop_error}
         record = Record(path, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume, config=config)
-        result: Result = solve(self.oracle, self.solver, self.topology, steps=wanted.steps, x0=self.x0, net=net, seed=wanted.seed,
-                               record=record, every=wanted.every, stop=stop, progress=progress, mixing=self.mixing)
-        return result
+        try:
+            result: Result = solve(self.oracle, self.solver, self.topology, steps=wanted.steps, x0=self.x0, net=net,
+                                   seed=wanted.seed, record=record, every=wanted.every, stop=stop, progress=progress,
+                                   mixing=self.mixing)
+            return result
+        except Interrupted as end:
+            ended: Result = end.result
+            return ended
+        except Unstable as error:
+            raise InputError(str(error)) from error
 
     def config(self, solver: Any) -> str:
         """Return the experiment as TOML text, with the step size of `solver`, which the run has found."""

@@ -69,7 +69,7 @@ def target_of(stop: Stop | None, problem: Any, counters: Sequence[str] = COUNTER
               ) -> Target | Callable[[Mapping[str, float]], bool] | None:
     if stop is None or callable(stop):
         return stop
-    if not isinstance(stop, Mapping):
+    if not isinstance(stop, Mapping) or not stop:
         raise TypeError(f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable')
     errors = {"error", "error_rms", "error_max"}
     known = {"consensus", *counters} - {"step"}
@@ -82,6 +82,10 @@ def target_of(stop: Stop | None, problem: Any, counters: Sequence[str] = COUNTER
             raise ValueError(f"stop: unknown metric {name!r}{reason}, expected one of {', '.join(sorted(known))}")
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
             raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
+        if limit < 0 and name != "objective":
+            raise ValueError(f"stop[{name!r}] is {limit!r}, expected a number >= 0: {name} is never negative")
+        if limit == 0 and name in errors:
+            raise ValueError(f"stop[{name!r}] is 0, expected a number > 0, such as 1e-8: rounding keeps {name} above 0")
     return Target(dict(stop))
 
 

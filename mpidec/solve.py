@@ -9,10 +9,10 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -23,11 +23,12 @@ from .endings import Stop, Target, exploded, likely_cause, not_finite, short, ta
 from .metrics import COUNTERS, Metrics
 from .mixing import Mixer, Network
 from .mixing.operator import Operator, StepOperator
+from .record.reader import last_values
 from .record.recorder import Record, Recorder
 from .runtime.decisions import Control
 from .runtime.interrupts import interrupts
 from .runtime.launch import library
-from .solvers.base import at_step
+from .solvers.base import at_step, state
 from .stepsize import Choice, Guard, Retry, Search, chosen, wanted
 from .stepsize.guard import ATTEMPTS
 
@@ -35,7 +36,7 @@ Progress = Callable[[int, int, Mapping[str, float]], None]
 _TEXT = 160                                         # characters of an argument that ranks compare
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """Result of `solve`.
 
@@ -47,7 +48,7 @@ class Result:
         Their average over all agents.
     outcome : Outcome
         "completed" (all steps taken, no target), "stopped" (by `stop`), "missed" (all steps taken, but `stop` not reached),
-        "diverged" or "interrupted"; compares equal to the plain string.
+        "diverged" or "interrupted" (in `Interrupted.result`); compares equal to the plain string.
     steps : int
         Steps taken; for a diverged run, the first step after which an iterate (or, at a record, a metric) was not finite.
     metrics : dict of arrays
@@ -68,18 +69,42 @@ class Result:
     x: np.ndarray
     outcome: Outcome
     steps: int
-    metrics: dict[str, np.ndarray] = field(repr=False)
+    metrics: dict[str, np.ndarray]
     reason: str = ""
     agent: int | None = None
     step_size: Any = None
-    choice: Choice | None = field(default=None, repr=False)
+    choice: Choice | None = None
+
+    def __repr__(self) -> str:
+        size = f", step size {self.step_size:.4g}" if self.step_size and isinstance(self.step_size, (int, float)) else ""
+        return (f"Result({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
+                f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}"
+                f"{f'; {self.reason}' if self.reason else ''})")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C has ended a run: raised on every rank by `solve`, after the file has been completed.
+
+    Attributes
+    ----------
+    result : Result or AsyncResult
+        What the run has reached, with the outcome "interrupted".
+    """
+
+    def __init__(self, result: Any, record: Record | None = None):
+        text = f"interrupted after step {result.steps}"
+        if record is not None:
+            path = os.fspath(record.path)
+            text += f": {path} is complete up to it, and record=mpidec.Record({path!r}, resume=True) continues the run"
+        super().__init__(text)
+        self.result = result
 
 
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
           record: str | os.PathLike[str] | Record | None = None, every: int = 10, stop: Stop | None = None,
           progress: Progress | bool | None = None,
           mixing: Callable[[Mixer], Operator[StepOperator]] | None = None, delay: Any = None, drop: float = 0.0,
-          straggler: Mapping[int, float] | None = None) -> Any:
+          straggler: Mapping[int, float] | None = None, **unknown: NoReturn) -> Any:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
     Parameters
@@ -116,6 +141,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     mixing : callable, optional
         Function that derives the mixer used by the solver from the mixer of the topology, such as `lambda W: W.accelerate(3)` or
         `lambda W: W.compress("top_k", fraction=0.01)`.
+    **unknown
+        Any other argument is refused, with the place where it belongs.
 
     Returns
     -------
@@ -127,6 +154,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         On every rank, before the first step: a wrong shape, or a topology that the solver does not support.
     OSError
         On every rank: the file could not be written.
+    Interrupted
+        On every rank, a `KeyboardInterrupt`: Ctrl-C has ended the run after a step.  The file is complete, with the outcome
+        "interrupted", and `result` of the exception is what the run has reached.  A second Ctrl-C ends the run at once.
     Exception
         Of a gradient, on every rank, that of the lowest rank; of a step, on the ranks where it was raised.  What is recorded is
         written, with the outcome "failed".
@@ -163,6 +193,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     >>> result.x.round(9).tolist(), str(result.outcome)
     ([2.0], 'completed')
     """
+    resolve.arguments(unknown, solve)
     with ExitStack() as stack:
         if net is None:
             net = stack.enter_context(_network(problem, topology, x0))
@@ -179,7 +210,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
             steps, every = resolve.integer("steps", steps, 0), resolve.integer("every", every, 1)
             seed = resolve.integer("seed", seed, 0)
             X = resolve.rows(x0, problem, net)
-            resolve.probe(problem, X)
+            resolve.probe(problem, X, net.lo, solver.uses == "gradient")
+            resolve.step_size(solver)
             with warnings.catch_warnings():
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
@@ -194,37 +226,50 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         stack.enter_context(_arithmetic(net))
         if own_pace:
             meta = None if record is None else partial(_meta, net, record, topology=topology, steps=steps, every=every, seed=seed)
-            return run_on_ranks(problem, oracle, solver, topology, X, net, steps=steps, every=every, seed=seed, delay=delay,
-                                drop=drop, straggler=straggler, record=record, meta=meta)
-        if wanted(solver) is not None and record is not None and record.resume:
-            solver = chosen(solver, _recorded_step_size(net, record))
-        asked, search, choice, guard = solver, None, None, None
-        for attempt in range(ATTEMPTS + 1):
-            with _closing(net.mixer(topology)) as plain:
-                mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
-                if wanted(solver) is not None:
-                    tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
-                    search = Search(net, problem, oracle, solver, topology, mixer, X, steps, seed, tol)
-                    choice = search()
-                guard = None
-                if search is not None and choice is not None:
-                    solver = chosen(asked, choice.step_size)
-                    if search.point is not None and attempt < ATTEMPTS:
-                        guard = Guard(net, search.point, X, choice, steps)
-                answer = _answer(oracle, solver, net, seed)[0]
-                run = _Run(net, problem, solver, mixer, answer, hasattr(oracle, "start"), steps, every, target, _progress(progress),
-                           guard, choice)
-                try:
-                    return run(X, record, seed)
-                except Retry as retry:
-                    if search is None or choice is None:
-                        raise
-                    smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
-                    if net.rank == 0:
-                        warnings.warn(f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "
-                                      f"({retry}): the run begins again with {smaller.step_size:.4g}", RuntimeWarning, stacklevel=2)
-                    choice = smaller
-        raise RuntimeError("unreachable")
+            result: Any = run_on_ranks(problem, oracle, solver, topology, X, net, steps=steps, every=every, seed=seed, delay=delay,
+                                  drop=drop, straggler=straggler, record=record, meta=meta)
+        else:
+            result = _in_common_steps(net, problem, oracle, solver, topology, X, steps, every, seed, stop, target, record,
+                                      _progress(progress), mixing)
+    if result.outcome is Outcome.INTERRUPTED:       # now that the network of this call is closed
+        raise Interrupted(result, record)
+    return result
+
+
+def _in_common_steps(net: Network, problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, steps: int, every: int,
+                     seed: int, stop: Stop | None, target: Target | Callable[[Mapping[str, float]], bool] | None,
+                     record: Record | None, progress: Progress | None,
+                     mixing: Callable[[Mixer], Operator[StepOperator]] | None) -> Result:
+    """Find the step size if it is to be found, and run; begin again with a smaller one if the run does not converge."""
+    if wanted(solver) is not None and record is not None and record.resume:
+        solver = chosen(solver, _recorded_step_size(net, record))
+    asked, search, choice, guard = solver, None, None, None
+    for attempt in range(ATTEMPTS + 1):
+        with _closing(net.mixer(topology)) as plain:
+            mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
+            if wanted(solver) is not None:
+                tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
+                search = Search(net, problem, oracle, solver, topology, mixer, X, steps, seed, tol)
+                choice = search()
+            guard = None
+            if search is not None and choice is not None:
+                solver = chosen(asked, choice.step_size)
+                if search.point is not None and attempt < ATTEMPTS:
+                    guard = Guard(net, search.point, X, choice, steps)
+            answer = _answer(oracle, solver, net, seed)[0]
+            run = _Run(net, problem, solver, mixer, answer, hasattr(oracle, "start"), steps, every, target, progress,
+                       guard, choice)
+            try:
+                return run(X, record, seed)
+            except Retry as retry:
+                if search is None or choice is None:
+                    raise
+                smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
+                if net.rank == 0:
+                    warnings.warn(f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "
+                                  f"({retry}): the run begins again with {smaller.step_size:.4g}", RuntimeWarning, stacklevel=2)
+                choice = smaller
+    raise RuntimeError("unreachable")
 
 
 class _Run:
@@ -246,7 +291,7 @@ class _Run:
         self._elapsed = 0.0
 
     def __call__(self, X: np.ndarray, record: Record | None, seed: int) -> Result:
-        first, s = 0, at_step(self.solver, 0).init(X, self.mixer.at(0))
+        first, s = 0, state(self.solver, "init", at_step(self.solver, 0).init(X, self.mixer.at(0)), X.shape)
         if record is not None:
             self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
         try:
@@ -309,12 +354,14 @@ class _Run:
             stopped = self._record(first, s)        # a run that has reached its target takes no further steps
         k = first
         step = self.net._keeping(solver.step) if solver.keeps_rows else solver.step
-        varying, guard = callable(getattr(solver, "step_size", None)), self.guard
+        varying, guard, shape = callable(getattr(solver, "step_size", None)), self.guard, s.X.shape
         while not stopped and k < steps:
             if varying:
                 step = at_step(solver, k).step
                 step = self.net._keeping(step) if solver.keeps_rows else step
             s = step(s, answer(solver.point(s), k), mixer.at(k))
+            if k == first:
+                state(solver, "step", s, shape)
             k += 1
             control.watch(k, s.X)
             if guard is not None and guard.due(k):

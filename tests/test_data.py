@@ -272,7 +272,7 @@ def test_paths(tmp_path):
     refused(tmp_path / "haert.csv", r"no such file \(similar names in .*: heart.csv\)")
     (tmp_path / "folder.csv").mkdir()
     refused(tmp_path / "folder.csv", "is a directory, expected a file")
-    with pytest.raises(ValueError, match=r"unknown data set 'brest_cancer': did you mean breast_cancer?.*or a file"):
+    with pytest.raises(ValueError, match=r"unknown data set 'brest_cancer': did you mean breast_cancer?.*or the path of a file"):
         load("brest_cancer")
     with pytest.raises(ValueError, match="data set breast_cancer takes no parameters, but n was given"):
         load("breast_cancer", n=3)

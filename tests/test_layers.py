@@ -45,7 +45,7 @@ MPI = {name for name, (_, others) in LAYERS.items() if "mpi4py" in others} | {"_
 LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
 ENTRY_POINTS = {"__main__", "run", "bench", "doctor"}       # they may import anything; nothing imports them
 FLAGS = {"sweep": "run"}                                    # but for a command that has the same flags
-HANDED_OUT = {"Pending", "Phase", "Outcome", "Result", "Run", "CecaRound"}               # nobody makes one by hand
+HANDED_OUT = {"Pending", "Phase", "Outcome", "Result", "Run", "CecaRound", "Interrupted"}    # nobody makes one by hand
 PROTOCOLS = {"Solver", "Problem", "Oracle", "Schedule", "LinearModel", "Streams"}         # the concrete ones have examples
 API = ["mpidec", "mpidec.topology", "mpidec.mixing", "mpidec.problems", "mpidec.solvers", "mpidec.record", "mpidec.plot",
        "mpidec.sweep"]

@@ -246,9 +246,11 @@ def test_an_interrupt_before_the_first_step_ends_the_run_with_a_file(net, shared
         with interrupts():
             if net.rank == net.size - 1:
                 os.kill(os.getpid(), signal.SIGINT)
-            result = mpidec.solve(least_squares(net), S.DGD(0.02), T.ring(N), steps=10**6, net=net, record=shared_tmp / "run.h5")
+            with pytest.raises(mpidec.Interrupted) as caught:
+                mpidec.solve(least_squares(net), S.DGD(0.02), T.ring(N), steps=10**6, net=net, record=shared_tmp / "run.h5")
     finally:
         signal.signal(signal.SIGINT, former)
+    result = caught.value.result
     assert (result.outcome, result.steps) == ("interrupted", 1)
     net.comm.Barrier()
     with h5py.File(shared_tmp / "run.h5") as file:

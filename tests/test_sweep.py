@@ -183,6 +183,11 @@ def test_the_command_writes_tables_and_a_figure(tmp_path, capsys, monkeypatch):
     assert float(rows[0]["error"]) == record.read("found/extra-ring-seed=0.h5").metrics["error"][-1]
     assert main([*FLAGS, *VARY, "--seeds", "2", "--target", "gradient_norm=1", "--out", "found"]) == 0
     assert "8 runs, 8 of them finished before" in capsys.readouterr().out
+    assert main([*FLAGS, *VARY, "--seeds", "2", "--figure", "f.pdf", "--out", "found"]) == 0
+    assert capsys.readouterr().out.endswith("runs.csv, f.pdf\n") and (tmp_path / "found" / "f.pdf").read_bytes()[:4] == b"%PDF"
+    for figure, text in (("f.xyz", "--figure f.xyz: expected a name that ends in one of"), ("a/f.pdf", "without a folder")):
+        assert main([*FLAGS, *VARY, "--figure", figure, "--out", "other"]) == 2
+        assert text in capsys.readouterr().err and not Path("other").exists()
 
 
 @pytest.mark.serial

@@ -152,8 +152,13 @@ class Network(LocalView):
         -----
         Collective: two small reductions; a graph communicator for each phase, when it is first used.
         """
-        self.agree(None if topology.n == self.n else ValueError(
-            f"{topology.name} topology has {topology.n} agents, the network has {self.n}"))
+        error: Exception | None = None
+        if not hasattr(topology, "fingerprint") or isinstance(topology, type):
+            given, name = (repr(topology), str(topology)) if isinstance(topology, str) else (f"a {type(topology).__name__}", "ring")
+            error = TypeError(f"net.mixer: topology is {given}, expected an object such as mpidec.topology.{name}(net.n)")
+        elif topology.n != self.n:
+            error = ValueError(f"{topology.name} topology has {topology.n} agents, the network has {self.n}")
+        self.agree(error)
         if self.size > 1:
             self._same_everywhere(topology, "net.mixer")
         self._mixers = [mixer for mixer in self._mixers if not mixer.closed]

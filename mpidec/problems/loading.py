@@ -217,6 +217,8 @@ def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, 
     if problem is None:
         problem = registry.default_problem(whole_set)
         _known(params, problem, of_data)
+        if whole_set.hint:
+            _warn(f"data {whole_set.name}: {whole_set.hint}")
     options = {name: value for name, value in params.items() if name in registry.problem_parameters(problem) or name not in of_data}
     N, how = len(whole_set.y), partition or whole_set.partition
     options |= _scales(problem, n, N, scale, given)

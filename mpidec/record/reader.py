@@ -19,7 +19,7 @@ RUNNING = "running"  # outcome of a run that is in progress or was killed
 FAILED = "failed"  # outcome of a run that an exception has ended
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """Contents of a run file at the time it was read.
 
@@ -45,6 +45,12 @@ class Run:
     x: NDArray[Any] | None
     topology: tuple[csr_array, ...]
 
+    def __repr__(self) -> str:
+        agents = self.attributes.get("agents", "?")
+        rows = "no final rows" if self.x is None else f"x {self.x.shape}"
+        return (f"Run({self.path!r}: {self.outcome} after {self.steps} steps{last_values(self.metrics)}; {agents} agents, {rows}, "
+                f"records: {len(self.metrics.get('step', ()))}; metrics: {' '.join(self.metrics)})")
+
     def trajectory(self, records: Any = slice(None)) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Read recorded iterates: their steps (k,) and all agents' rows (k, n, d).
 
@@ -56,6 +62,18 @@ class Run:
         with open_run(self.path) as file:
             group = file["trajectory"]
             return group["step"][records], group["x"][records]
+
+
+def last_values(metrics: Mapping[str, NDArray[Any]]) -> str:
+    """Return the last objective, error and consensus in words, as far as they are recorded.
+
+    Examples
+    --------
+    >>> last_values({"error": np.array([1.0, 1e-9]), "step": np.array([0, 10])})
+    ', error 1e-09'
+    """
+    recorded = [name for name in ("objective", "error", "consensus") if len(metrics.get(name, ()))]
+    return "".join(f", {name} {metrics[name][-1]:.4g}" for name in recorded)
 
 
 def read(path: str | os.PathLike[str]) -> Run:

@@ -158,6 +158,10 @@ def compressed(made: Any) -> bool:
     return isinstance(made, Compressed) or (isinstance(made, Accelerated) and compressed(made.W))
 
 
+class Unstable(ValueError):
+    """No step size converges, because the solver is unstable on the graph; raised on every rank."""
+
+
 class Search:
     """Search for the step size of one run; collective.
 
@@ -215,6 +219,10 @@ class Search:
             why = f"it takes at most {MANY} agents."
         if choice is None:
             smoothness = self._smoothness()
+            if wanted(self._solver) == "auto" and (unstable := self._solver.unstable(self._topology)):
+                if self.point is not None:
+                    raise Unstable(f'step_size="auto": no step size converges: {unstable}')
+                why += f" {unstable}."
             if wanted(self._solver) == "auto" and net.rank == 0:
                 warnings.warn(f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size', RuntimeWarning,
                               stacklevel=3)
