@@ -147,13 +147,10 @@ class Matching:
         self.start(operation, steps()).wait()
         return operation.number
 
-    def agree(self, op: str, signature: str, dests: Iterable[int] = ()) -> int:
-        """Return when all ranks have come to an operation with the same `op` and `signature`: its number.
-
-        The ranks `dests` will get something from this one.
-        """
+    def agree(self, op: str, signature: str) -> int:
+        """Return when all ranks have come to an operation with the same `op` and `signature`: its number."""
         operation = self.operation(op)
-        operation.signature, operation.receivers = signature, frozenset(dests)
+        operation.signature = signature
         operation.join_tree()
         self.start(operation, operation.barrier()).wait()
         return operation.number

@@ -145,14 +145,16 @@ class Network(LocalView):
 
         Notes
         -----
-        Collective: two small reductions; a graph communicator for each phase, when it is first used.
+        Collective: two small reductions.  With `neighbor` a third one, and a graph communicator for each topology of the
+        schedule; one with a period of more than 64 steps, or none, uses point-to-point messages.
         """
         self.agree(None if topology.n == self.n else ValueError(
             f"{topology.name} topology has {topology.n} agents, the network has {self.n}"))
         if self.size > 1:
             self._same_everywhere(topology)
         self._mixers = [mixer for mixer in self._mixers if not mixer.closed]
-        self._mixers.append(Mixer(self._context, topology))
+        with self._engine:
+            self._mixers.append(Mixer(self._context, topology))
         return self._mixers[-1]
 
     def _same_everywhere(self, topology: Topology | Schedule) -> None:
