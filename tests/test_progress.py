@@ -50,6 +50,22 @@ def equal(Y, value):
     np.testing.assert_allclose(Y, np.full_like(Y, value), rtol=1e-13)
 
 
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("call", ["mean", "agree"])
+def test_a_network_closes_on_all_ranks_although_one_has_skipped_a_call(comm, call, known):
+    """MPI's collectives do not match any more on its communicator; nothing waits for the time-out."""
+    for _ in range(2):
+        began = time.monotonic()
+        with mpidec.Network() as net:
+            for _ in range(2 * known):
+                CALLS[call](net)
+            if net.rank != net.size - 1:
+                with pytest.raises(ValueError, match=f"rank {net.size - 1} closes the network"):
+                    CALLS[call](net)
+        assert time.monotonic() - began < 10
+    comm.Barrier()
+
+
 @pytest.mark.parametrize("d", [SMALL, LARGE])
 @pytest.mark.parametrize("first", [0, 1])
 def test_waits_in_any_order(net, d, first):

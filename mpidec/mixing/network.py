@@ -433,17 +433,21 @@ class Network(LocalView):
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
         with self._engine:
-            error = self._close_local()
-            ends: Ending = "broken" if self._matching.broken else "left" if self in _LEFT else "complete"
+            error = None if self.size == 1 else self._matching.close(self._together.interrupted)
+            ends: Ending = "broken" if self._matching.broken or self._matching.apart else "left" if self in _LEFT else "complete"
             for mixer in list(self._mixers):
                 mixer.close(ends)
             self._mixers.clear()
-            self._together.wait(self.comm.Ibarrier, "net.close")    # by then every rank has read this one's rows
+            self._matching.meet()                   # by then every rank has read this one's rows
             if self._memory is not None:
                 error = error or self._memory.refusal()
                 self._memory.close()
             self._context.row_type.free()
-            self.comm.Free()
+            if self._matching.apart:                # collectives of MPI may be under way for ever
+                abandon(self.comm)
+                self.comm = MPI.Intracomm()
+            else:
+                self.comm.Free()
             self._engine.close()
         if error is not None:
             raise error
