@@ -5,6 +5,7 @@ All ranks start the same mixings in the same order; between a start and its wait
 from __future__ import annotations
 
 import gc
+import signal
 import time
 
 import numpy as np
@@ -64,6 +65,45 @@ def test_a_network_closes_on_all_ranks_although_one_has_skipped_a_call(comm, cal
                     CALLS[call](net)
         assert time.monotonic() - began < 10
     comm.Barrier()
+
+
+def test_a_network_closes_although_a_rank_was_interrupted_in_a_sum(comm):
+    """The others, which came to the same call later, are told that it has left."""
+    net, handler = mpidec.Network(), signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        net.sum(rows(net))
+        if net.rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                net.sum(rows(net))
+        else:
+            time.sleep(0.3 * (net.rank == 1))
+            with pytest.raises(ValueError, match="rank 0 closes the network"):
+                net.sum(rows(net))
+        net.close()
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    comm.Barrier()
+
+
+@pytest.mark.mpi(min_size=3)
+def test_a_mixing_that_has_failed_fails_in_every_wait(net):
+    """In a ring of one direction rank 1 refuses a mixing; the others find out one after the other, and none waits in vain."""
+    ring = (np.eye(net.n) + np.roll(np.eye(net.n), 1, 0)) / 2
+    W = net.mixer(T.from_weights(ring)).compress("float16", feedback=True)
+    W(rows(net)), W(rows(net))
+    raised = 0
+    for k in range(net.n + 1):
+        pending = None
+        try:
+            pending = W.start(np.array([["text"]]) if net.rank == 1 and k == 0 else rows(net))
+            pending.wait()
+        except (ValueError, TypeError, RuntimeError) as error:
+            raised += 1
+            if pending is not None:
+                with pytest.raises(type(error)):
+                    pending.wait()
+    assert raised
 
 
 @pytest.mark.parametrize("d", [SMALL, LARGE])

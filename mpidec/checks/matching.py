@@ -261,6 +261,7 @@ class Matching:
             self._deliver_early(key)
         for dest in list(self._peers):              # taken after all that was sent there before
             self.send(dest, Header(LAST, False, 0, Subject("")), synchronous=True)
+        self.apart = apart
         self.apart = self.meet(apart)
         for operation in list(self._active.values()):
             operation.abandon("the network was closed")
@@ -417,11 +418,13 @@ class Matching:
         """Reply to the query of a rank that waits for this one, if it waits in vain."""
         subject, record = header.subject, operation or past
         call = describe(subject.op, subject.mode, header.number)
-        if record is None:
-            if header.number > (self._pairs[source] if header.pair else self._count):       # this rank begins no more operations
-                self._reply(REFUSED, source, header, closes(source, call, self.rank))
-        elif past is not None and past.error:
+        last = self._pairs[source] if header.pair else self._count
+        if past is not None and past.error:
             self._reply(FAILED, source, header, past.error)
+        elif header.number > last or (self.apart and not header.pair and header.number == last):
+            self._reply(REFUSED, source, header, closes(source, call, self.rank))       # it begins no more, and has left its last
+        elif record is None:
+            return                                  # long ago
         elif (record.op, record.mode, record.signature) != subject[:3]:
             self._report_mismatch(operation, source, header, self._not_matched(source, header, record))
         elif source not in record.receivers and header.stage != CONFIRMATION:

@@ -40,6 +40,7 @@ class MessageRequest(Request):
                  ask: Callable[[], None] | None = None, interrupted: Callable[[BaseException], None] | None = None):
         self._requests, self.sent, self.arrived, self._what, self._ask = requests, sent, arrived, what, ask
         self._interrupted = interrupted
+        self._error: Exception | None = None
         self.done = not requests
 
     def test(self) -> bool:
@@ -48,7 +49,9 @@ class MessageRequest(Request):
         return self.done
 
     def wait(self) -> None:
-        """Return when all messages have arrived; end the job when the time is over."""
+        """Return when all messages have arrived; end the job when the time is over.  A wait that has failed fails again."""
+        if self._error is not None:
+            raise self._error
         turns = 0 if self.done else _TURNS
         try:
             while turns and not self.test():
@@ -57,6 +60,7 @@ class MessageRequest(Request):
             if not self.done:
                 wait_until(self.test, self._what, self._ask)
         except BaseException as error:
+            self._error = error if isinstance(error, Exception) else None
             if self._interrupted is not None:
                 self._interrupted(error)
             raise
