@@ -4,6 +4,7 @@ All ranks start the same mixings in the same order; between a start and its wait
 """
 from __future__ import annotations
 
+import contextlib
 import gc
 import signal
 import time
@@ -84,6 +85,28 @@ def test_a_network_closes_although_a_rank_was_interrupted_in_a_sum(comm):
     finally:
         signal.signal(signal.SIGALRM, handler)
     comm.Barrier()
+
+
+@pytest.mark.parametrize("ending", ["exception", "dropped"])
+@pytest.mark.parametrize("call", ["mixing", "mean", "barrier"])
+def test_ranks_are_told_that_one_has_left_the_network(way, call, ending):
+    """An exception on one rank leaves `with Network()`, and it makes another network: the others wait for it in the first."""
+    def work(net):
+        W = net.mixer(T.complete(net.n))
+        calls = {**CALLS, "mixing": lambda net: W(np.ones((net.m, 5)))}
+        calls[call](net)
+        if net.rank == 0:
+            raise KeyError("closes the network")
+        calls[call](net)
+
+    net = mpidec.Network()
+    kind = KeyError if net.rank == 0 else ValueError
+    with pytest.raises(kind, match="closes the network"), net if ending == "exception" else contextlib.nullcontext():
+        work(net)
+    del net
+    gc.collect()
+    with mpidec.Network() as net:
+        equal(net.mean(np.ones((net.m, 2))), 1)
 
 
 @pytest.mark.mpi(min_size=3)

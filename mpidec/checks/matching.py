@@ -235,6 +235,8 @@ class Matching:
             return
         self._polling = True
         try:
+            for key in list(self._early) if self._closing else ():
+                self._deliver_early(key)
             while (message := self.comm.Improbe(MPI.ANY_SOURCE, _HEADER, self._status)) is not None:
                 self._take(message, self._status.Get_source(), self._status.Get_count(MPI.BYTE))
             for operation in list(self._active.values()):
@@ -250,18 +252,23 @@ class Matching:
         finally:
             self._polling = False
 
+    def leave(self, apart: bool = False) -> None:
+        """Begin no more operations: ranks that wait for this one are told in its next polls.
+
+        With `apart`, the last operation was left, too, and this rank may be one collective of MPI apart from the others.
+        """
+        self._closing, self.apart = True, apart
+
     def close(self, apart: bool = False) -> Exception | None:
         """Receive all that is still on its way, so that nothing of it can meet another network; collective.
 
-        Returns what was found out about operations that had ended, if nothing has been raised on this rank before.  With `apart`,
-        this rank may be one collective of MPI apart from the others; `self.apart` then says so on all ranks.
+        Returns what was found out about operations that had ended, if nothing has been raised on this rank before.  If any rank
+        is `apart` (see `leave`), the attribute says so on all ranks.
         """
-        self._closing, reported = True, self._reported
-        for key in list(self._early):
-            self._deliver_early(key)
+        reported = self._reported
+        self.leave(apart)
         for dest in list(self._peers):              # taken after all that was sent there before
             self.send(dest, Header(LAST, False, 0, Subject("")), synchronous=True)
-        self.apart = apart
         self.apart = self.meet(apart)
         for operation in list(self._active.values()):
             operation.abandon("the network was closed")
@@ -369,7 +376,7 @@ class Matching:
         else:
             if header.kind == QUERY and not header.pair and header.number > self._count and header.before < self._mixings():
                 self._report_elsewhere(source, header, f"mixing {header.before + 1}")
-            if self._closing or header.number <= (self._pairs[source] if header.pair else self._count):
+            if self._closing or header.number <= self._last(source, header):
                 self._deliver(source, header, raw[end:])
             else:
                 self._early.setdefault((header.number, source if header.pair else -1), []).append((source, header, raw[end:]))
@@ -418,7 +425,7 @@ class Matching:
         """Reply to the query of a rank that waits for this one, if it waits in vain."""
         subject, record = header.subject, operation or past
         call = describe(subject.op, subject.mode, header.number)
-        last = self._pairs[source] if header.pair else self._count
+        last = self._last(source, header)
         if past is not None and past.error:
             self._reply(FAILED, source, header, past.error)
         elif header.number > last or (self.apart and not header.pair and header.number == last):
@@ -468,7 +475,13 @@ class Matching:
             return different_calls(source, call, self.rank, describe(record.op, record.mode, header.number))
         if record is not None and record.signature != subject.signature:
             return different_signatures(source, subject.signature, call, self.rank, record.signature)
+        if header.number > self._last(source, header):          # and so the network is closing here
+            return closes(source, call, self.rank)
         return not_expected(source, self.rank, call)
+
+    def _last(self, source: int, header: Header) -> int:
+        """The number of this rank's last operation of the kind that a message belongs to."""
+        return self._pairs[source] if header.pair else self._count
 
 
 def _pieces(data: np.ndarray) -> list[np.ndarray]:

@@ -471,6 +471,11 @@ class Network(LocalView):
         if self._memory is not None:
             self._memory.close()
 
+    def _leave(self) -> None:
+        """Begin no more calls; the network is freed when the same ranks make the next one."""
+        self._matching.leave(self._together.interrupted)
+        _LEFT.append(self)
+
     def __enter__(self) -> Network:
         return self
 
@@ -478,12 +483,12 @@ class Network(LocalView):
         if kind is None or self.size == 1:
             self.close()
         elif self.comm != MPI.COMM_NULL:            # the other ranks may be anywhere: nothing collective now
-            _LEFT.append(self)
+            self._leave()
 
     def __del__(self) -> None:
         open_ = hasattr(self, "_engine") and self.size > 1 and self.comm != MPI.COMM_NULL
         if open_ and not MPI.Is_finalized() and not sys.is_finalizing():
-            _LEFT.append(self)                      # never closed: MPI may still write to its memory
+            self._leave()                           # never closed: MPI may still write to its memory
 
     def __repr__(self) -> str:
         closed = ", closed" * (self.comm == MPI.COMM_NULL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class MessageRequest(Request):
     def wait(self) -> None:
         """Return when all messages have arrived; end the job when the time is over.  A wait that has failed fails again."""
         if self._error is not None:
-            raise self._error
+            raise copy(self._error)
         turns = 0 if self.done else _TURNS
         try:
             while turns and not self.test():
@@ -60,7 +61,7 @@ class MessageRequest(Request):
             if not self.done:
                 wait_until(self.test, self._what, self._ask)
         except BaseException as error:
-            self._error = error if isinstance(error, Exception) else None
+            self._error = copy(error) if isinstance(error, Exception) else None      # without its frames, which hold the network
             if self._interrupted is not None:
                 self._interrupted(error)
             raise
