@@ -18,7 +18,7 @@ from ..runtime.progress import ProgressEngine, abandon, ranks, wait_until
 from .header import CONFIRMATION, DATA, EDGE, FAILED, LAST, MIXING_QUERY, QUERY, REFUSED, Header, Subject, pack, unpack
 from .history import History, Key, PastOperation
 from .mismatch import Disagreement, closes, describe, different_calls, different_signatures, not_expected, not_sent
-from .operation import ARRIVED, Operation, Steps
+from .operation import ARRIVED, Operation, Steps, tree
 
 _HEADER, _PAYLOAD, _PAYLOADS = 16384, 16385, 16000  # tags; mixers use small ones
 _INLINE, _CHUNK = 1 << 16, 1 << 30                  # bytes that follow a header in its message, and at most in one message
@@ -48,6 +48,8 @@ class Matching:
         Why operations without headers are out of step; empty if they are not.
     interrupted : str
         Why all operations are, after an exception from outside.
+    apart : bool
+        Whether a rank may be one collective of MPI apart from the others, as found out by `close`.
     """
 
     def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int,
@@ -67,6 +69,8 @@ class Matching:
         self._peers: set[int] = set()               # ranks that got a message
         self._status = MPI.Status()
         self._polling = self._closing = self._reported = False
+        self.apart, self._meetings = False, 0
+        self._met: dict[Key, bool] = {}             # the ranks that have come to a meeting: whether any in their tree is apart
 
     # Operations with headers
 
@@ -147,13 +151,10 @@ class Matching:
         self.start(operation, steps()).wait()
         return operation.number
 
-    def agree(self, op: str, signature: str, dests: Iterable[int] = ()) -> int:
-        """Return when all ranks have come to an operation with the same `op` and `signature`: its number.
-
-        The ranks `dests` will get something from this one.
-        """
+    def agree(self, op: str, signature: str) -> int:
+        """Return when all ranks have come to an operation with the same `op` and `signature`: its number."""
         operation = self.operation(op)
-        operation.signature, operation.receivers = signature, frozenset(dests)
+        operation.signature = signature
         operation.join_tree()
         self.start(operation, operation.barrier()).wait()
         return operation.number
@@ -234,6 +235,8 @@ class Matching:
             return
         self._polling = True
         try:
+            for key in list(self._early) if self._closing else ():
+                self._deliver_early(key)
             while (message := self.comm.Improbe(MPI.ANY_SOURCE, _HEADER, self._status)) is not None:
                 self._take(message, self._status.Get_source(), self._status.Get_count(MPI.BYTE))
             for operation in list(self._active.values()):
@@ -249,30 +252,53 @@ class Matching:
         finally:
             self._polling = False
 
-    def close(self) -> Exception | None:
+    def leave(self, apart: bool = False) -> None:
+        """Begin no more operations: ranks that wait for this one are told in its next polls.
+
+        With `apart`, the last operation was left, too, and this rank may be one collective of MPI apart from the others.
+        """
+        self._closing, self.apart = True, apart
+
+    def close(self, apart: bool = False) -> Exception | None:
         """Receive all that is still on its way, so that nothing of it can meet another network; collective.
 
-        Returns what was found out about operations that had ended, if nothing has been raised on this rank before.
+        Returns what was found out about operations that had ended, if nothing has been raised on this rank before.  If any rank
+        is `apart` (see `leave`), the attribute says so on all ranks.
         """
-        self._closing, reported = True, self._reported
-        for key in list(self._early):
-            self._deliver_early(key)
+        reported = self._reported
+        self.leave(apart)
         for dest in list(self._peers):              # taken after all that was sent there before
             self.send(dest, Header(LAST, False, 0, Subject("")), synchronous=True)
-        barrier: MPI.Request | None = None
-
-        def all_here() -> bool:
-            nonlocal barrier
-            self.poll()
-            if barrier is None and not self._unclaimed:
-                barrier = self.comm.Ibarrier()
-            return barrier is not None and barrier.Test()
-
-        wait_until(all_here, "all ranks to close the network", self._ask)
+        self.apart = self.meet(apart)
         for operation in list(self._active.values()):
             operation.abandon("the network was closed")
         wait_until(self._idle, "the last messages of the network")
         return self._late[0] if self._late and not reported else None
+
+    def meet(self, apart: bool = False) -> bool:
+        """Return when all ranks close the network, and have received all that this rank has sent: whether any is `apart`.
+
+        By messages over the tree of all ranks, since collectives of MPI match only if no rank has left out one.
+        """
+        self._meetings = number = self._meetings + 1
+        parent, children = tree(self.rank, self.size)
+
+        def send(some: list[int]) -> None:
+            for rank in some:
+                self.send(rank, Header(LAST, False, number, Subject(""), out_of_step=apart))
+
+        def receive(some: list[int]) -> bool:
+            keys = [(rank, number) for rank in some]
+            wait_until(lambda: self._idle() and all(key in self._met for key in keys), "all ranks to close the network", self._ask)
+            return any(self._met[key] for key in keys)
+
+        apart |= receive(children)
+        if parent is not None:
+            send([parent])
+            apart |= receive([parent])
+        send(children)
+        wait_until(self._idle, "the last messages of the network")
+        return apart
 
     def report(self, rank: int, text: str) -> None:
         """Raise a mismatch on another rank, in its next wait; it is raised on this one."""
@@ -345,10 +371,12 @@ class Matching:
             self._discard(source, header)
         elif header.kind == MIXING_QUERY:
             self._answer_about_mixing(source, header)
-        elif header.kind != LAST:
+        elif header.kind == LAST:
+            self._met[source, header.number] = header.out_of_step
+        else:
             if header.kind == QUERY and not header.pair and header.number > self._count and header.before < self._mixings():
                 self._report_elsewhere(source, header, f"mixing {header.before + 1}")
-            if self._closing or header.number <= (self._pairs[source] if header.pair else self._count):
+            if self._closing or header.number <= self._last(source, header):
                 self._deliver(source, header, raw[end:])
             else:
                 self._early.setdefault((header.number, source if header.pair else -1), []).append((source, header, raw[end:]))
@@ -397,11 +425,13 @@ class Matching:
         """Reply to the query of a rank that waits for this one, if it waits in vain."""
         subject, record = header.subject, operation or past
         call = describe(subject.op, subject.mode, header.number)
-        if record is None:
-            if header.number > (self._pairs[source] if header.pair else self._count):       # this rank begins no more operations
-                self._reply(REFUSED, source, header, closes(source, call, self.rank))
-        elif past is not None and past.error:
+        last = self._last(source, header)
+        if past is not None and past.error:
             self._reply(FAILED, source, header, past.error)
+        elif header.number > last or (self.apart and not header.pair and header.number == last):
+            self._reply(REFUSED, source, header, closes(source, call, self.rank))       # it begins no more, and has left its last
+        elif record is None:
+            return                                  # long ago
         elif (record.op, record.mode, record.signature) != subject[:3]:
             self._report_mismatch(operation, source, header, self._not_matched(source, header, record))
         elif source not in record.receivers and header.stage != CONFIRMATION:
@@ -445,7 +475,13 @@ class Matching:
             return different_calls(source, call, self.rank, describe(record.op, record.mode, header.number))
         if record is not None and record.signature != subject.signature:
             return different_signatures(source, subject.signature, call, self.rank, record.signature)
+        if header.number > self._last(source, header):          # and so the network is closing here
+            return closes(source, call, self.rank)
         return not_expected(source, self.rank, call)
+
+    def _last(self, source: int, header: Header) -> int:
+        """The number of this rank's last operation of the kind that a message belongs to."""
+        return self._pairs[source] if header.pair else self._count
 
 
 def _pieces(data: np.ndarray) -> list[np.ndarray]:

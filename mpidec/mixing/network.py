@@ -150,7 +150,8 @@ class Network(LocalView):
 
         Notes
         -----
-        Collective: two small reductions; a graph communicator for each phase, when it is first used.
+        Collective: two small reductions.  With `neighbor` a third one, and a graph communicator for each topology of the
+        schedule; one with a period of more than 64 steps, or none, uses point-to-point messages.
         """
         error: Exception | None = None
         if not hasattr(topology, "fingerprint") or isinstance(topology, type):
@@ -162,7 +163,8 @@ class Network(LocalView):
         if self.size > 1:
             self._same_everywhere(topology, "net.mixer")
         self._mixers = [mixer for mixer in self._mixers if not mixer.closed]
-        self._mixers.append(Mixer(self._context, topology))
+        with self._engine:
+            self._mixers.append(Mixer(self._context, topology))
         return self._mixers[-1]
 
     def window(self, x: Any, topology: Topology | None = None, zero: bool = True) -> Window:
@@ -522,22 +524,28 @@ class Network(LocalView):
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
-        for window in list(self._windows):
-            window._forget() if self._matching.broken or self in _LEFT else window.close()
         with self._engine:
-            error = self._close_local()
-            ends: Ending = "broken" if self._matching.broken else "left" if self in _LEFT else "complete"
+            error = None if self.size == 1 else self._matching.close(self._together.interrupted)
+            ends: Ending = "broken" if self._matching.broken or self._matching.apart else "left" if self in _LEFT else "complete"
             for mixer in list(self._mixers):
                 mixer.close(ends)
             self._mixers.clear()
-            self._together.wait(self.comm.Ibarrier, "net.close")    # by then every rank has read this one's rows
+            for window in self._windows if ends == "complete" else ():
+                window.flush()
+            self._matching.meet()                   # by then every rank has read this one's rows
             if self._memory is not None:
                 error = error or self._memory.refusal()
                 self._memory.close()
             self._context.row_type.free()
+            for window in list(self._windows):
+                window._forget()
             if self._post is not None:
-                self._post.close()
-            self.comm.Free()
+                self._post.close(broken=self._matching.apart or ends != "complete")
+            if self._matching.apart:                # collectives of MPI may be under way for ever
+                abandon(self.comm)
+                self.comm = MPI.Intracomm()
+            else:
+                self.comm.Free()
             self._engine.close()
         if error is not None:
             raise error
@@ -565,6 +573,11 @@ class Network(LocalView):
         if self._memory is not None:
             self._memory.close()
 
+    def _leave(self) -> None:
+        """Begin no more calls; the network is freed when the same ranks make the next one."""
+        self._matching.leave(self._together.interrupted)
+        _LEFT.append(self)
+
     def __enter__(self) -> Network:
         return self
 
@@ -572,12 +585,12 @@ class Network(LocalView):
         if kind is None or self.size == 1:
             self.close()
         elif self.comm != MPI.COMM_NULL:            # the other ranks may be anywhere: nothing collective now
-            _LEFT.append(self)
+            self._leave()
 
     def __del__(self) -> None:
         open_ = hasattr(self, "_engine") and self.size > 1 and self.comm != MPI.COMM_NULL
         if open_ and not MPI.Is_finalized() and not sys.is_finalizing():
-            _LEFT.append(self)                      # never closed: MPI may still write to its memory
+            self._leave()                           # never closed: MPI may still write to its memory
 
     def __repr__(self) -> str:
         closed = ", closed" * (self.comm == MPI.COMM_NULL)

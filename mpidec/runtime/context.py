@@ -25,9 +25,6 @@ class Matching(Protocol):
     def verify(self, op: str, signature: str, dests: Iterable[int], sources: Iterable[int]) -> int:
         """Number an operation after the neighbours have been found to begin the same one."""
 
-    def agree(self, op: str, signature: str, dests: Iterable[int] = ()) -> int:
-        """The same for all ranks."""
-
     def ask(self, ranks: Iterable[int], number: int, op: str, signature: str, before: int) -> None:
         """Ask the ranks that an operation waits for where they are."""
 

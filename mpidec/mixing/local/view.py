@@ -575,12 +575,6 @@ class LocalView(ABC):
         if topology is not None and count is not None and topology.n != count():
             raise ValueError(f"the {topology.name} topology has {topology.n} agents, expected {count()}")
 
-    def _close_local(self) -> Exception | None:
-        """Let no message outlive the network; what was found out about calls that had ended."""
-        if self.size == 1:
-            return None
-        return self._matching.close()
-
 
 def _but_first(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[1:]
