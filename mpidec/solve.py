@@ -140,8 +140,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     OSError
         On every rank: the file could not be written.
     Exception
-        Of a gradient, on every rank, that of the lowest rank; of a step, on the ranks where it was raised.  What is recorded is
-        written, with the outcome "failed".
+        Of the problem or the solver on some rank, on every rank.  What is recorded is written, with the outcome "failed" and the
+        exception's text.  After one of a solver the network is out of step: use a new one.
 
     Notes
     -----
@@ -200,6 +200,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         _same(net, {"solver": solver, "steps": steps, "every": every, "seed": seed, "stop": stop, "x0": x0,
                     "record": record and os.fspath(record.path), "resume": record is not None and record.resume})
         stack.enter_context(_arithmetic(net))
+        stack.enter_context(net._leaving_together())
         if wanted(solver) is not None and record is not None and record.resume:
             solver = chosen(solver, _recorded_step_size(net, record))
         asked, search, choice, guard = solver, None, None, None
@@ -250,10 +251,10 @@ class _Run:
         self._elapsed = 0.0
 
     def __call__(self, X: np.ndarray, record: Record | None, seed: int) -> Result:
-        first, s = 0, at_step(self.solver, 0).init(X, self.mixer.at(0))
-        if record is not None:
-            self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
         try:
+            first, s = 0, at_step(self.solver, 0).init(X, self.mixer.at(0))
+            if record is not None:
+                self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
             if record is not None and self.recorder is not None and record.resume:
                 first, s = self._resume(self.recorder, record, seed)
             elif record is not None and self.recorder is not None:
@@ -270,7 +271,8 @@ class _Run:
                 self.net._drain()
         except BaseException as error:
             if self.recorder is not None:
-                self.recorder.abandon(failed=isinstance(error, Exception) and not isinstance(error, Retry))
+                failed = isinstance(error, Exception) and not isinstance(error, Retry)
+                self.recorder.abandon(f"{type(error).__name__}: {error}" if failed else "")
             if self.common:                         # none ends the job before rank 0 has written
                 self.net.agree()
             raise

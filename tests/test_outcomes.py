@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import signal
+import time
 
 import h5py
 import numpy as np
@@ -215,6 +216,65 @@ def test_an_exception_of_a_step_is_written(net, shared_tmp):
     net.comm.Barrier()
     run = mpidec.read(shared_tmp / "run.h5")
     assert run.outcome == "failed" and run.metrics["step"].tolist() == [0, 10, 20, 30]
+
+
+class Leaves(S.DGD):
+    """A solver that goes wrong on one rank: in `init`, or in one step before or after its mixing."""
+
+    keeps_rows = True
+
+    def __init__(self, where, here):
+        super().__init__(0.02)
+        object.__setattr__(self, "where", where if here else "")
+        object.__setattr__(self, "steps", itertools.count())
+
+    def __repr__(self):
+        return "Leaves()"                                       # the same on all ranks
+
+    def _maybe(self, where):
+        if self.where == where:
+            raise ArithmeticError(f"broken {where}")
+
+    def init(self, X, W=None):
+        self._maybe("init")
+        return super().init(X, W)
+
+    def step(self, s, G, W):
+        if next(self.steps) != 33:
+            return super().step(s, G, W)
+        self._maybe("before")
+        if self.where == "shape":
+            s, G = s._replace(X=np.zeros((len(G), D + 1))), np.zeros((len(G), D + 1))
+        if self.where == "dtype":
+            s, G = s._replace(X=s.X.astype(np.float32)), G.astype(np.float32)
+        s = super().step(s, G, W)
+        self._maybe("after")
+        return s
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("transport", ["auto", "p2p"])
+@pytest.mark.parametrize("rank", [0, -1])
+@pytest.mark.parametrize("where", ["init", "before", "after", "shape", "dtype"])
+def test_what_a_solver_raises_on_one_rank_is_raised_on_all_and_written(comm, shared_tmp, transport, rank, where):
+    path, error, text = shared_tmp / "run.h5", ArithmeticError, f"broken {where}"
+    if where in ("shape", "dtype"):
+        error, text = ValueError, "rank .* and rank .* mix different things|rank .* has rows .* rank"
+    began = time.monotonic()
+    with mpidec.Network(N, transport=transport) as net:
+        solver = Leaves(where, net.rank == rank % net.size)
+        with pytest.raises(error, match=text):
+            mpidec.solve(least_squares(net), solver, T.complete(N), steps=100, net=net, record=mpidec.Record(path, flush_seconds=1000))
+        if where != "init":
+            run = mpidec.read(path)                             # on every rank: written before any of them raised
+            assert run.outcome == "failed" and run.metrics["step"].tolist() == [0, 10, 20, 30]
+            assert re.search(f"{error.__name__ if error is ArithmeticError else 'Disagreement'}: ({text})", run.reason)
+        assert time.monotonic() - began < 10
+        with pytest.raises(RuntimeError, match="out of step"):
+            net.mean(np.zeros((net.m, 1)))
+    with mpidec.Network(N) as net:
+        result = mpidec.solve(least_squares(net), S.DGD(0.02), T.ring(N), steps=10, net=net)
+    assert result.outcome == "completed"
 
 
 # -- resumed ----------------------------------------------------------------------------------------------------------

@@ -112,6 +112,7 @@ class Network(LocalView):
         self._memory = node
         self._matching = Matching(self.comm, self._serial, partial(_mixings, node), self._engine, partial(_refusal, node))
         self._engine.add(self._matching.poll)
+        self._together.ask = self._matching.look_for_leavers
         self._context = Context(self.comm, self.rank, self.partition, self._engine, node, self._matching, RowTypes(),
                                 self.transport)
         self._node_calls = NodeCalls(self._context) if node is not None and node.single_node else None
@@ -358,6 +359,16 @@ class Network(LocalView):
         """
         self._agree(error, "net.agree")
 
+    @contextmanager
+    def _leaving_together(self) -> Iterator[None]:
+        """A context that an exception on one rank ends on all ranks, each in its next wait; the network is out of step then."""
+        try:
+            yield
+        except Exception as error:
+            if self.size > 1 and not getattr(error, "on_all_ranks", False):
+                self._matching.leave(error)
+            raise
+
     def _agree(self, error: Exception | None, op: str) -> None:
         if self.size == 1:
             if error is not None:
@@ -430,6 +441,9 @@ class Network(LocalView):
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
+        if self._matching.left:                     # by all ranks, which may be one call apart: the next network frees it
+            self._leave()
+            return
         with self._engine:
             error = self._close_local()
             ends: Ending = "broken" if self._matching.broken else "left" if self in _LEFT else "complete"
@@ -472,12 +486,16 @@ class Network(LocalView):
         if kind is None or self.size == 1:
             self.close()
         elif self.comm != MPI.COMM_NULL:            # the other ranks may be anywhere: nothing collective now
+            self._leave()
+
+    def _leave(self) -> None:
+        if self not in _LEFT:
             _LEFT.append(self)
 
     def __del__(self) -> None:
         open_ = hasattr(self, "_engine") and self.size > 1 and self.comm != MPI.COMM_NULL
         if open_ and not MPI.Is_finalized() and not sys.is_finalizing():
-            _LEFT.append(self)                      # never closed: MPI may still write to its memory
+            self._leave()                           # never closed: MPI may still write to its memory
 
     def __repr__(self) -> str:
         closed = ", closed" * (self.comm == MPI.COMM_NULL)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COUNTERS = frozenset({"step", "rounds", "messages", "rows", "bytes", "gradients", "prox"})  # int64; others float64
 BUFFER_BYTES, BUFFER_ROWS = 16 << 20, 8192
 CHUNK_BYTES, CHUNK_ROWS = 256 << 10, 1024
+LONGEST_REASON = 2000  # characters
 FEWEST_ROWS = 64  # of a chunk of metrics: 512 bytes
 NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
 
@@ -225,11 +226,22 @@ class RunFile:
         with self._update("the result to") as file:
             _set_result(file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps)
 
-    def fail(self) -> None:
-        """Write the remaining records and the outcome "failed"; a resumed file that holds more than they are stays as it is."""
-        if self._last >= self._ahead:
+    def fail(self, reason: str = "") -> None:
+        """Write the remaining records and the outcome "failed" with its reason; only these two where there is no space for records.
+
+        A file that holds more than the records so far (of a resumed run, or of another one before the first record) stays as it is.
+        """
+        if self._last < self._ahead or not (self._exists or self._rows):
+            return
+        try:
             with self._update() as file:
-                _set_result(file, None, FAILED, max(self._last, 0))
+                _set_result(file, None, FAILED, max(self._last, 0), reason)
+        except OSError:
+            if not self._exists or self._resuming is not None:
+                raise
+            self._rows.clear()
+            with self._update() as file:
+                _set_result(file, None, FAILED, int(file["result/x"].attrs["steps"]), reason)
 
     def close(self) -> None:
         """Flush the buffered records and close the file.  May be called again."""
@@ -375,10 +387,14 @@ def _add_scales(file: Any) -> None:
         x.dims[axis].attach_scale(scale)
 
 
-def _set_result(file: Any, x: ArrayLike | None, outcome: str, steps: int) -> None:
+def _set_result(file: Any, x: ArrayLike | None, outcome: str, steps: int, reason: str = "") -> None:
     dataset = file["result/x"]
     if x is not None:
         dataset[...] = x
     if dataset.attrs.get("outcome") != outcome:
         dataset.attrs["outcome"] = outcome
     dataset.attrs["steps"] = steps
+    if reason:
+        dataset.attrs["reason"] = reason.encode("utf-8", "backslashreplace").decode().replace("\0", " ")[:LONGEST_REASON]
+    else:
+        dataset.attrs.pop("reason", None)
