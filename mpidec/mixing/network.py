@@ -365,7 +365,7 @@ class Network(LocalView):
         try:
             yield
         except Exception as error:
-            if self.size > 1 and not getattr(error, "on_all_ranks", False):
+            if self.size > 1 and not self._matching.left and not getattr(error, "on_all_ranks", False):
                 self._matching.leave(error)
             raise
 

@@ -381,7 +381,7 @@ def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, 
         make = registry.PROBLEM_TABLE.find(make) if isinstance(make, str) else make
         problem = (registry.make_problem(make, *arrays, **options) if data
                    else registry.of_agents(make, net.agents, net.n, **options))
-    except (ValueError, TypeError) as caught:
+    except Exception as caught:                     # raised on all ranks
         error = caught
     net.agree(error)
     return _of_n(problem, net.n, x_star)
