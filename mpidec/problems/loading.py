@@ -20,6 +20,7 @@ from mpidec.problems.partition import partition as split
 
 SCALES = ("sum", "mean")
 UNEVEN = 1e3                                             # ratio of column sizes that is worth a hint
+LARGEST = 1e70                                           # entry of data whose fourth power, times their number, is a float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,8 +275,9 @@ def _data(data: Any, n: int, label: str | int | None, standardize: bool, of_data
             raise ValueError("label with arrays: it chooses a column of a file; pass (A, y)")
         result = _arrays(data)
     if standardize:
-        return replace(result, A=standardized(result.A)), ""
-    return result, _uneven(result)
+        result = replace(result, A=standardized(result.A))
+    _check_size(result)
+    return result, "" if standardize else _uneven(result)
 
 
 def _arrays(data: Any) -> Dataset:
@@ -287,6 +289,16 @@ def _arrays(data: Any) -> Dataset:
         return dataset(*data)
     what = f"an array of shape {data.shape}" if isinstance(data, np.ndarray) else f"a {type(data).__name__}"
     raise TypeError(f"data is {what}, expected a name, a file, or two arrays (A, y): load_problem((A, y), n=16)")
+
+
+def _check_size(data: Dataset) -> None:
+    """Refuse data whose squares, and their squares, exceed the range of float64."""
+    for name, values, remedy in (("A", data.A, "standardize=True (--set problem.standardize=true) removes their scale"),
+                                 ("y", np.asarray(data.y), "change their unit")):
+        largest = float(np.abs(values).max(initial=0.0)) if values.dtype.kind == "f" else 0.0
+        if largest > 0 and not 1 / LARGEST <= largest <= LARGEST:
+            raise ValueError(f"data {data.name}: the largest entry of {name} is {largest:.1g}, expected {1 / LARGEST:g} to "
+                             f"{LARGEST:g}, since products of four entries must fit into float64: {remedy}")
 
 
 def _uneven(data: Dataset) -> str:

@@ -356,11 +356,11 @@ class RunFile:
         _set_result(file, None, RUNNING, self._last)
 
     def _explain(self, error: OSError, what: str) -> OSError:
-        saved = f"its first {self._flushed} records are safe" if self._exists else "nothing was written"
+        saved = "it holds no records" if self._exists else "nothing was written"
+        if self._flushed:
+            saved = f"its first {self._flushed} records are safe" + ", and the checkpoint before" * bool(what)
         if self._resuming is not None:
             saved = "the file is as it was"
-        elif what and self._exists:
-            saved += ", and the checkpoint before"
         why = os.strerror(error.errno) if error.errno else str(error)
         remedy = REMEDY.get(error.errno or 0, "check that the disk and the folder exist and are writable")
         text = f"cannot write {what}{' ' * bool(what)}{self._file.path}: {why}; {saved}; {remedy}"
