@@ -78,7 +78,7 @@ def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> 
 
 
 def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic: bool, metrics: Mapping[str, np.ndarray], name: str,
-                 limit: float) -> str:
+                 limit: float, codec: str = "") -> str:
     """The likely cause of a missed target `metrics[name] <= limit`, with a remedy; collective.
 
     Parameters
@@ -87,6 +87,8 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
         Whether the gradients are random.
     metrics : dict of arrays
         All records of the run.
+    codec : str
+        Why the codec limits the accuracy, if it does.
     """
     values, steps = metrics[name], metrics["step"]
     middle, last = (len(values) - 1) // 2, float(values[-1])
@@ -98,6 +100,8 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
         return f"the objective grew from {objective[0]:.3g} to {objective[-1]:.3g}: use a step size smaller{size}"
     if stochastic and len(values) > 2 and last > 0.5 * values[middle]:
         return f"the gradients are random, and {name} has stopped falling: use a smaller step size{size} or larger batches"
+    if codec and len(values) > 2 and last > 0.5 * values[middle]:
+        return codec
     if len(values) > 2 and change <= _STILL * abs(last) and name == "objective":
         return "it has come to rest: the target may lie below the minimum"
     at_rest = (f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from . import resolve
+from . import compression, resolve
 from .endings import Target, exploded, likely_cause, not_finite, short
 from .metrics import COUNTERS, Metrics
 from .mixing import Mixer, Network
@@ -207,6 +207,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         for attempt in range(ATTEMPTS + 1):
             with _closing(net.mixer(topology)) as plain:
                 mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
+                if attempt == 0 and net.rank == 0 and (unfit := compression.warning(solver, mixer, X.shape[1])):
+                    warnings.warn(unfit, RuntimeWarning, stacklevel=2)
                 if wanted(solver) is not None:
                     tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
                     search = Search(net, problem, oracle, solver, topology, mixer, X, steps, seed, tol)
@@ -369,7 +371,7 @@ class _Run:
             return Outcome.COMPLETED, "", None
         name, limit = missed
         cause = likely_cause(self.net, self.problem, self.mixer.topology, self.solver, self.stochastic, self._columns(), name,
-                             limit)
+                             limit, compression.limit(self.solver, self.mixer, s.X.shape[1]))
         return Outcome.MISSED, f"{name} {metrics[name]:.3g} after {k} steps, target {short(limit)} missed: {cause}", None
 
     def _answer(self, V: np.ndarray, k: int) -> Any:

@@ -49,6 +49,8 @@ class Solver:
     edgewise : bool
         Whether the solver sends a row of its own to each neighbour (`W.exchange`), which excludes mixers with acceleration or
         error feedback.
+    least_delta : float
+        Contraction parameter of a codec below which the solver may diverge; 0 if it tolerates any codec with error feedback.
 
     Notes
     -----
@@ -64,6 +66,7 @@ class Solver:
     exact: ClassVar[bool] = True
     graph: ClassVar[str] = "symmetric_exponential"
     edgewise: ClassVar[bool] = False
+    least_delta: ClassVar[float] = 0.0
     step_size: Any
 
     def __post_init__(self) -> None:

@@ -47,6 +47,7 @@ class EXTRA(Solver):
     """
 
     keeps_rows: ClassVar = True
+    least_delta: ClassVar = 0.6
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -98,6 +99,7 @@ class ExactDiffusion(Solver):
     """
 
     keeps_rows: ClassVar = True
+    least_delta: ClassVar = 0.6
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -149,6 +151,7 @@ class D2(Solver):
     """
 
     keeps_rows: ClassVar = True
+    least_delta: ClassVar = 0.6
     graph: ClassVar = "ring"
     step_size: StepSize = "auto"
 
