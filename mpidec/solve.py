@@ -216,11 +216,12 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                 guard = None
                 if search is not None and choice is not None:
                     solver = chosen(asked, choice.step_size)
-                    if search.point is not None and attempt < ATTEMPTS:
+                    if search.point is not None:
                         guard = Guard(net, search.point, X, choice, steps)
+                last = attempt == ATTEMPTS
                 answer = _answer(oracle, solver, net, seed)[0]
                 run = _Run(net, problem, solver, mixer, answer, hasattr(oracle, "start"), steps, every, target, _progress(progress),
-                           guard, choice)
+                           None if last else guard, choice, guard if last else None)
                 try:
                     return run(X, record, seed)
                 except Retry as retry:
@@ -240,10 +241,10 @@ class _Run:
     def __init__(self, net: Network, problem: Any, solver: Any, mixer: Operator[StepOperator],
                  answer: Callable[[np.ndarray, int], Any], stochastic: bool, steps: int, every: int,
                  target: Target | Callable[[Mapping[str, float]], bool] | None, progress: Progress | None,
-                 guard: Guard | None = None, choice: Choice | None = None):
+                 guard: Guard | None = None, choice: Choice | None = None, judge: Guard | None = None):
         self.net, self.problem, self.solver, self.mixer, self.answer = net, problem, solver, mixer, answer
         self.stochastic, self.steps, self.every, self.target, self.progress = stochastic, steps, every, target, progress
-        self.guard, self.choice = guard, choice
+        self.guard, self.choice, self.judge = guard, choice, judge     # one that begins again, and one of the last attempt
         self.measure = Metrics(net, problem)
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
@@ -366,6 +367,11 @@ class _Run:
             return Outcome.DIVERGED, reason, agent
         if stopped:
             return Outcome.STOPPED, "", None
+        if self.guard is not None and (far := self.guard.far(s.X, strict=False)):
+            raise Retry(f"{far}, after {k} steps")
+        if self.judge is not None and (far := self.judge.far(s.X, strict=True)):
+            return Outcome.DIVERGED, (f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), "
+                                      "or give a step size or a schedule"), self.measure.culprit(s.X)
         missed = self.target.missed(metrics) if isinstance(self.target, Target) else None
         if missed is None:
             return Outcome.COMPLETED, "", None

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+import warnings
 
 import h5py
 import numpy as np
@@ -106,6 +107,70 @@ def test_noise_around_a_start_at_the_solution_is_no_explosion():
     start, end = {"objective": 1e-22}, {"objective": 1e-6}
     assert not endings.exploded([start, start, end, end], [1.0, 1.0, 1.0, 1.0])
     assert endings.exploded([{"objective": 2.0}, {"objective": 1e207}], [0.0, 1e103])
+
+
+class Exponential:
+    """f_i(x) = sum(exp(x)) - c_i sum(x): far to the right the gradients explode, far to the left they are constant."""
+
+    def __init__(self, net, known):
+        self.m, self.d, self._c = net.m, D, 1.0 + np.arange(net.lo, net.hi)[:, None]
+        if known:
+            self.x_star = np.full(D, np.log((N + 1) / 2))
+
+    def value(self, X):
+        return (np.exp(X) - self._c * X).sum(axis=1)
+
+    def grad(self, X):
+        return np.exp(X) - self._c
+
+
+@pytest.mark.parametrize("known, step_size, text", [
+    (True, "auto", "the error grew from .* to .*e.12"), (False, 1e-3, "the rows grew from .* to .*e.12")])
+@pytest.mark.filterwarnings("ignore:EXTRA")
+def test_a_run_that_one_step_has_thrown_far_away_has_diverged(net, known, step_size, text):
+    """The objective is smaller than at the start, and the gradient, too."""
+    result = mpidec.solve(Exponential(net, known), S.EXTRA(step_size), T.ring(N), steps=200, x0=np.full(D, 300.0), net=net)
+    assert result.outcome == "diverged" and re.search(text, result.reason)
+    assert result.metrics["objective"][-1] < result.metrics["objective"][0]
+
+
+@pytest.mark.filterwarnings("ignore:EXTRA")
+def test_the_last_attempt_that_ends_farther_away_than_it_began_has_diverged(net):
+    problem = mpidec.problems.Custom(lambda X: np.exp(X**2).sum(axis=1), lambda X: 2 * X * np.exp(X**2), net.m, D)
+    result = mpidec.solve(problem, S.EXTRA("auto"), T.ring(N), steps=200, x0=np.full(D, 5.0), net=net)
+    assert result.outcome == "diverged"
+    assert re.search("from the minimizer, .* at the start, .*as with 6 larger step sizes: begin closer", result.reason)
+
+
+def test_a_missed_target_far_away_does_not_blame_the_bias_of_an_exact_method(net):
+    result = mpidec.solve(Exponential(net, False), S.EXTRA(1e-30), T.ring(N), steps=100, x0=np.full(D, 30.0), net=net,
+                          stop={"gradient_norm": 1e-6})
+    assert result.outcome == "missed" and "the steps are too small" in result.reason and "bias" not in result.reason
+
+
+# -- codecs -----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("solver, codec, options, text", [
+    (S.ExactDiffusion(0.02), "top_k", {"k": 1, "feedback": False}, "without error feedback: leave out feedback=False"),
+    (S.EXTRA(0.02), "rand_k", {"k": 1}, "delta of 0.333 for rows of 3; expected >= 0.6"),
+    (S.PushDIGing(0.02), "qsgd", {"feedback": True}, "expected >= 0.9999"),
+    (S.ExactDiffusion(0.02), "blockwise8", {"feedback": True}, ""), (S.EXTRA(0.02), "bfloat16", {}, ""),
+    (S.EXTRA(0.02), "identity", {"feedback": False}, ""), (S.DGD(0.02), "top_k", {"k": 1, "feedback": False}, ""),
+    (S.GradientTracking(0.02), "top_k", {"k": 1}, ""), (S.PushDIGing(0.02), "bfloat16", {}, "")], ids=str)
+def test_a_codec_that_does_not_fit_the_method_is_named(net, solver, codec, options, text):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mpidec.solve(least_squares(net), solver, T.ring(N), steps=3, net=net, mixing=lambda W: W.compress(codec, **options))
+    told = [str(one.message) for one in caught]
+    assert len(told) == (net.rank == 0 and bool(text)) and all(text in one for one in told)
+
+
+def test_a_codec_that_limits_the_accuracy_is_the_cause_of_a_missed_target(net):
+    run = lambda feedback: mpidec.solve(least_squares(net), S.EXTRA(0.05), T.ring(N), steps=1500, net=net, stop={"error": 1e-8},    # noqa: E731
+                                        mixing=lambda W: W.compress("bfloat16", feedback=feedback))
+    missed = run(False)
+    assert missed.outcome == "missed" and "BFloat16() without error feedback limits the accuracy: use feedback=True" in missed.reason
+    assert run(True).outcome == "stopped"
 
 
 # -- metrics ----------------------------------------------------------------------------------------------------------
