@@ -35,8 +35,8 @@ def warning(solver: Any, mixer: Any, d: int) -> str:
         return (f"{name} does not come close to the minimizer, or diverges, with {codec!r} without error feedback: {remedy} all "
                 'entries, as "blockwise8" or "float16" do')
     if codec.delta(d) < least and (made.feedback or codec.unbiased):
-        return (f"{name} may diverge with {codec!r}, which has a contraction parameter delta of {codec.delta(d):.3g} for rows of {d}; "
-                f"expected >= {least:g}: send more of each row, or take another solver, such as gradient_tracking")
+        return (f"{name} may diverge with {codec!r}, which has a contraction parameter delta of {codec.delta(d):.3g} for rows of "
+                f"{d}; expected >= {least:g}: send more of each row, or take another solver, such as gradient_tracking")
     return ""
 
 

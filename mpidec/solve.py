@@ -370,8 +370,9 @@ class _Run:
         if self.guard is not None and (far := self.guard.far(s.X, strict=False)):
             raise Retry(f"{far}, after {k} steps")
         if self.judge is not None and (far := self.judge.far(s.X, strict=True)):
-            return Outcome.DIVERGED, (f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), "
-                                      "or give a step size or a schedule"), self.measure.culprit(s.X)
+            reason = (f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give a "
+                      "step size or a schedule")
+            return Outcome.DIVERGED, reason, self.measure.culprit(s.X)
         missed = self.target.missed(metrics) if isinstance(self.target, Target) else None
         if missed is None:
             return Outcome.COMPLETED, "", None
@@ -521,7 +522,7 @@ def _network(problem: Any, topology: Any, x0: Any) -> Network:
             ranks.agree(error)
             inner = getattr(problem, "problem", problem)
             if ranks.size > 1 and hasattr(inner, "m") and not hasattr(inner, "n"):
-                counts = ranks.comm.allgather(inner.m)
+                counts = ranks._together.gather_all(np.array(inner.m), "solve").tolist()
                 if set(counts) != {1}:                      # each rank may hold some agents, or all of them
                     raise ValueError(f"the number of agents is unknown: the problems of the ranks have {counts} agents; pass a "
                                      "topology with n, such as mpidec.topology.ring(n), or net=, a Network")

@@ -474,5 +474,5 @@ def test_the_scale_of_data_that_float64_cannot_hold_is_named(scale):
     assert np.array_equal(problem.A, same.A)                # without a trace of the scale
     problem = mpidec.problems.LeastSquares(scale * A.reshape(4, 10, 3), y.reshape(4, 10))
     for step_size in ("auto", "safe"):
-        with pytest.raises(ValueError, match="smoothness constant of the problem is .*scale of the data"):
+        with pytest.raises(ValueError, match=r"smoothness constant of the problem is .*scale of the data"):
             mpidec.solve(problem, mpidec.solvers.EXTRA(step_size), "ring", steps=10)

@@ -169,7 +169,8 @@ def test_a_codec_that_limits_the_accuracy_is_the_cause_of_a_missed_target(net):
     run = lambda feedback: mpidec.solve(least_squares(net), S.EXTRA(0.05), T.ring(N), steps=1500, net=net, stop={"error": 1e-8},    # noqa: E731
                                         mixing=lambda W: W.compress("bfloat16", feedback=feedback))
     missed = run(False)
-    assert missed.outcome == "missed" and "BFloat16() without error feedback limits the accuracy: use feedback=True" in missed.reason
+    assert missed.outcome == "missed"
+    assert "BFloat16() without error feedback limits the accuracy: use feedback=True" in missed.reason
     assert run(True).outcome == "stopped"
 
 
@@ -329,7 +330,8 @@ def test_what_a_solver_raises_on_one_rank_is_raised_on_all_and_written(comm, sha
     with mpidec.Network(N, transport=transport) as net:
         solver = Leaves(where, net.rank == rank % net.size)
         with pytest.raises(error, match=text):
-            mpidec.solve(least_squares(net), solver, T.complete(N), steps=100, net=net, record=mpidec.Record(path, flush_seconds=1000))
+            mpidec.solve(least_squares(net), solver, T.complete(N), steps=100, net=net,
+                         record=mpidec.Record(path, flush_seconds=1000))
         if where != "init":
             run = mpidec.read(path)                             # on every rank: written before any of them raised
             assert run.outcome == "failed" and run.metrics["step"].tolist() == [0, 10, 20, 30]

@@ -161,7 +161,7 @@ def load_problem(data: Any = None, n: int | None = None, problem: str | Callable
         if lo is not None or hi is not None:
             raise ValueError("lo and hi with net: the network knows the local agents, expected one of them")
         made = prepare(data, net.n, problem, **settings) if net.rank == 0 else None
-    except (ValueError, TypeError, OSError, MemoryError) as caught:
+    except Exception as caught:                     # raised on all ranks
         error = caught
     net.agree(error)
     if made is not None:
@@ -385,7 +385,7 @@ def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, 
     A, y, mask = (None, None, None) if prepared is None or prepared.arrays is None else prepared.arrays
     head = None if prepared is None else (registry.name_of(prepared.make), prepared.options, prepared.x_star, A is not None,
                                           mask is not None)
-    name, options, x_star, data, padded = net.comm.bcast(head)
+    name, options, x_star, data, padded = net._together.broadcast(head, 0, "the problem")
     arrays = [net.scatter(array) if there else None for array, there in ((A, data), (y, data), (mask, padded))]
     problem, error = None, None
     try:

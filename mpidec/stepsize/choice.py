@@ -331,8 +331,8 @@ def _in_range(smoothness: float) -> float:
     ValueError
     """
     if smoothness > 0 and not 1 / LARGEST <= smoothness <= LARGEST:
-        raise ValueError(f"the smoothness constant of the problem is {smoothness:.1g}, expected {1 / LARGEST:g} to {LARGEST:g}, since its "
-                         "square must fit into float64: change the scale of the data (standardize it), or of the objective")
+        raise ValueError(f"the smoothness constant of the problem is {smoothness:.1g}, expected {1 / LARGEST:g} to {LARGEST:g}, as "
+                         "squares of it must fit into float64: change the scale of the data (standardize it), or of the objective")
     return smoothness
 
 

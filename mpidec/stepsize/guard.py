@@ -61,8 +61,8 @@ class Guard:
 
         If `strict`, they must be closer than those.  Collective.
         """
-        distance = self._distance(X)
-        return "" if distance < (self._near if strict else FARTHER / EXPLOSION * self._far) else f"distance {distance:.2g} from the minimizer, {self._start:.2g} at the start"
+        distance, limit = self._distance(X), self._near if strict else FARTHER / EXPLOSION * self._far
+        return "" if distance < limit else f"distance {distance:.2g} from the minimizer, {self._start:.2g} at the start"
 
     def _distance(self, X: np.ndarray) -> float:
         return float(np.sqrt(self._net.sum(((X - self._point) ** 2).sum(axis=1, keepdims=True))[0]))
