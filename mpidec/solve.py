@@ -370,8 +370,8 @@ class _Run:
         if self.guard is not None and (far := self.guard.far(s.X, strict=False)):
             raise Retry(f"{far}, after {k} steps")
         if self.judge is not None and (far := self.judge.far(s.X, strict=True)):
-            reason = (f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give a "
-                      "step size or a schedule")
+            reason = (f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give "
+                      "a step size or a schedule")
             return Outcome.DIVERGED, reason, self.measure.culprit(s.X)
         missed = self.target.missed(metrics) if isinstance(self.target, Target) else None
         if missed is None:
