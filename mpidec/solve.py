@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from . import resolve
+from . import compression, resolve
 from .asynchronous.ranks import run as run_on_ranks
 from .endings import Outcome as Outcome
 from .endings import Stop, Target, exploded, likely_cause, not_finite, short, target_of
@@ -158,8 +158,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         On every rank, a `KeyboardInterrupt`: Ctrl-C has ended the run after a step.  The file is complete, with the outcome
         "interrupted", and `result` of the exception is what the run has reached.  A second Ctrl-C ends the run at once.
     Exception
-        Of a gradient, on every rank, that of the lowest rank; of a step, on the ranks where it was raised.  What is recorded is
-        written, with the outcome "failed".
+        Of the problem or the solver on some rank, on every rank.  What is recorded is written, with the outcome "failed" and the
+        exception's text.  After one of a solver the network is out of step: use a new one.
 
     Notes
     -----
@@ -224,6 +224,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         _same(net, {"solver": solver, "steps": steps, "every": every, "seed": seed, "stop": stop, "x0": x0,
                     "record": record and os.fspath(record.path), "resume": record is not None and record.resume})
         stack.enter_context(_arithmetic(net))
+        stack.enter_context(net._leaving_together())
         if own_pace:
             meta = None if record is None else partial(_meta, net, record, topology=topology, steps=steps, every=every, seed=seed)
             result: Any = run_on_ranks(problem, oracle, solver, topology, X, net, steps=steps, every=every, seed=seed, delay=delay,
@@ -247,6 +248,8 @@ def _in_common_steps(net: Network, problem: Any, oracle: Any, solver: Any, topol
     for attempt in range(ATTEMPTS + 1):
         with _closing(net.mixer(topology)) as plain:
             mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
+            if attempt == 0 and net.rank == 0 and (unfit := compression.warning(solver, mixer, X.shape[1])):
+                warnings.warn(unfit, RuntimeWarning, stacklevel=2)
             if wanted(solver) is not None:
                 tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
                 search = Search(net, problem, oracle, solver, topology, mixer, X, steps, seed, tol)
@@ -254,11 +257,12 @@ def _in_common_steps(net: Network, problem: Any, oracle: Any, solver: Any, topol
             guard = None
             if search is not None and choice is not None:
                 solver = chosen(asked, choice.step_size)
-                if search.point is not None and attempt < ATTEMPTS:
+                if search.point is not None:
                     guard = Guard(net, search.point, X, choice, steps)
+            last = attempt == ATTEMPTS
             answer = _answer(oracle, solver, net, seed)[0]
             run = _Run(net, problem, solver, mixer, answer, hasattr(oracle, "start"), steps, every, target, progress,
-                       guard, choice)
+                       None if last else guard, choice, guard if last else None)
             try:
                 return run(X, record, seed)
             except Retry as retry:
@@ -278,10 +282,10 @@ class _Run:
     def __init__(self, net: Network, problem: Any, solver: Any, mixer: Operator[StepOperator],
                  answer: Callable[[np.ndarray, int], Any], stochastic: bool, steps: int, every: int,
                  target: Target | Callable[[Mapping[str, float]], bool] | None, progress: Progress | None,
-                 guard: Guard | None = None, choice: Choice | None = None):
+                 guard: Guard | None = None, choice: Choice | None = None, judge: Guard | None = None):
         self.net, self.problem, self.solver, self.mixer, self.answer = net, problem, solver, mixer, answer
         self.stochastic, self.steps, self.every, self.target, self.progress = stochastic, steps, every, target, progress
-        self.guard, self.choice = guard, choice
+        self.guard, self.choice, self.judge = guard, choice, judge     # one that begins again, and one of the last attempt
         self.measure = Metrics(net, problem)
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
@@ -291,10 +295,10 @@ class _Run:
         self._elapsed = 0.0
 
     def __call__(self, X: np.ndarray, record: Record | None, seed: int) -> Result:
-        first, s = 0, state(self.solver, "init", at_step(self.solver, 0).init(X, self.mixer.at(0)), X.shape)
-        if record is not None:
-            self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
         try:
+            first, s = 0, state(self.solver, "init", at_step(self.solver, 0).init(X, self.mixer.at(0)), X.shape)
+            if record is not None:
+                self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
             if record is not None and self.recorder is not None and record.resume:
                 first, s = self._resume(self.recorder, record, seed)
             elif record is not None and self.recorder is not None:
@@ -311,7 +315,8 @@ class _Run:
                 self.net._drain()
         except BaseException as error:
             if self.recorder is not None:
-                self.recorder.abandon(failed=isinstance(error, Exception) and not isinstance(error, Retry))
+                failed = isinstance(error, Exception) and not isinstance(error, Retry)
+                self.recorder.abandon(f"{type(error).__name__}: {error}" if failed else "")
             if self.common:                         # none ends the job before rank 0 has written
                 self.net.agree()
             raise
@@ -405,12 +410,18 @@ class _Run:
             return Outcome.DIVERGED, reason, agent
         if stopped:
             return Outcome.STOPPED, "", None
+        if self.guard is not None and (far := self.guard.far(s.X, strict=False)):
+            raise Retry(f"{far}, after {k} steps")
+        if self.judge is not None and (far := self.judge.far(s.X, strict=True)):
+            reason = (f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give "
+                      "a step size or a schedule")
+            return Outcome.DIVERGED, reason, self.measure.culprit(s.X)
         missed = self.target.missed(metrics) if isinstance(self.target, Target) else None
         if missed is None:
             return Outcome.COMPLETED, "", None
         name, limit = missed
         cause = likely_cause(self.net, self.problem, self.mixer.topology, self.solver, self.stochastic, self._columns(), name,
-                             limit)
+                             limit, compression.limit(self.solver, self.mixer, s.X.shape[1]))
         return Outcome.MISSED, f"{name} {metrics[name]:.3g} after {k} steps, target {short(limit)} missed: {cause}", None
 
     def _answer(self, V: np.ndarray, k: int) -> Any:
@@ -567,7 +578,7 @@ def _network(problem: Any, topology: Any, x0: Any) -> Network:
             ranks.agree(error)
             inner = getattr(problem, "problem", problem)
             if ranks.size > 1 and hasattr(inner, "m") and not hasattr(inner, "n"):
-                counts = ranks.comm.allgather(inner.m)
+                counts = ranks._together.gather_all(np.array(inner.m), "solve").tolist()
                 if set(counts) != {1}:                      # each rank may hold some agents, or all of them
                     raise ValueError(f"the number of agents is unknown: the problems of the ranks have {counts} agents; pass a "
                                      "topology with n, such as mpidec.topology.ring(n), or net=, a Network")

@@ -220,3 +220,20 @@ def test_numbers_as_text_are_numbers_and_class_names_are_no_targets():
     np.testing.assert_array_equal(*ours)
     with pytest.raises(ValueError, match=r"class names, expected numbers: .*classes blue, red"):
         load_problem((A, np.where(y > 4, "red", "blue")), 2, "least_squares")
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("rank", [0, -1])
+def test_any_exception_of_one_rank_is_raised_on_all(monkeypatch, rank):
+    """Of the rank that reads the data, and of one that makes its problem."""
+    from mpidec.problems import loading, registry
+
+    def broken(*arguments, **options):
+        raise ZeroDivisionError("broke")
+
+    with mpidec.Network() as net:
+        if net.rank == rank % net.size:
+            monkeypatch.setattr(*((loading, "prepare") if rank == 0 else (registry, "make_problem")), broken)
+        with pytest.raises(ZeroDivisionError, match="broke"):
+            mpidec.problems.load_problem("synthetic_least_squares", net=net, n=None)
+        assert net.sum(np.ones((net.m, 1)))[0] == net.n

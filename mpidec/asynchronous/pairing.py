@@ -12,6 +12,7 @@ import numpy as np
 
 from ..rma.post import Kind, Message
 from ..rma.records import swap
+from ..runtime.progress import Patience
 from .clocks import CHOICE, MEET, generator
 from .ending import INTERRUPTED, Ending
 from .snapshots import Snapshots
@@ -104,24 +105,25 @@ class Pairing:
         self.messages = 0
         self.idle = self.total = 0.0
         self.staleness: dict[int, int] = {}
-        self._stop = self._interrupted = False
+        self._stop = self._interrupted = self._broken = False
         self._error: BaseException | None = None
 
     # Gradients: the main thread
 
-    def run(self, interrupted: Callable[[], bool], clock: Callable[[], float], engine: Any, finish: Callable[[], Any]) -> None:
+    def run(self, interrupted: Callable[[], bool], clock: Callable[[], float], watch: Callable[[], None], engine: Any,
+            finish: Callable[[], Any]) -> None:
         """All events, until the run has ended and no averaging is under way on any rank.
 
         Parameters
         ----------
-        interrupted, clock
+        interrupted, clock, watch
             As for `Pushing.run`.
         engine : ProgressEngine
             Of the network, whose calls the averaging thread makes.
         finish : callable () -> request
             Begins a nonblocking barrier.
         """
-        thread = threading.Thread(target=self._averaging, args=(engine, finish), name="mpidec-averaging", daemon=True)
+        thread = threading.Thread(target=self._averaging, args=(watch, engine, finish), name="mpidec-averaging", daemon=True)
         thread.start()
         started = time.perf_counter()
         try:
@@ -136,9 +138,12 @@ class Pairing:
                 if not self.agents:
                     time.sleep(1e-3)
             self.total = time.perf_counter() - started
+        except BaseException:
+            self._broken = True
+            raise
         finally:
             self._stop = True
-        thread.join()
+            thread.join()
         if self._error is not None:
             raise self._error
 
@@ -182,10 +187,10 @@ class Pairing:
 
     # Averagings: a thread of its own
 
-    def _averaging(self, engine: Any, finish: Callable[[], Any]) -> None:
+    def _averaging(self, watch: Callable[[], None], engine: Any, finish: Callable[[], Any]) -> None:
         try:
-            finishing = None
-            while True:
+            finishing, patience = None, None
+            while not self._broken:
                 with engine:
                     self.slots.poll()
                     moved = sum(map(self._look, self.agents))
@@ -194,8 +199,12 @@ class Pairing:
                     self.ending.reached()
                     if self._stop and finishing is None and all(self._is_done(agent) for agent in self.agents):
                         finishing = finish()        # this rank begins no more averagings; others may still begin some with it
+                        patience = Patience("all agents to end their averagings")
                     if finishing is not None and finishing.Test():
                         return
+                    watch()
+                    if patience is not None:
+                        patience.look()
                 if not moved:
                     time.sleep(_LOOK)
         except BaseException as error:              # raised by the main thread

@@ -56,8 +56,18 @@ class Pushing:
         self._sent = 0
         self._released: dict[tuple[int, int], float] = {}
 
-    def run(self, interrupted: Callable[[], bool], clock: Callable[[], float]) -> None:
-        """All events, until the run has ended."""
+    def run(self, interrupted: Callable[[], bool], clock: Callable[[], float], watch: Callable[[], None]) -> None:
+        """All events, until the run has ended.
+
+        Parameters
+        ----------
+        interrupted : callable () -> bool
+            Whether Ctrl-C was pressed.
+        clock : callable () -> float
+            Seconds since the run began.
+        watch : callable () -> None
+            Raises what another rank has raised.
+        """
         ending, slots = self.ending, self.slots
         while not ending.reached():
             for i, pause in enumerate(self.pause):
@@ -70,6 +80,7 @@ class Pushing:
                 self.snapshots.look(clock(), ending.events, self.messages)
                 if ending.reached():
                     break
+            watch()
             if interrupted():
                 ending.end(INTERRUPTED)
             if not self.states:

@@ -30,6 +30,7 @@ from .simulation import histogram, prepared
 from .snapshots import Snapshots
 
 _RECORDS = 200
+_LOOK = 0.02                                        # seconds between two looks for ranks that have left
 _SWITCH = 2e-4                                      # seconds after which Python lets the other thread run
 
 
@@ -118,11 +119,12 @@ def run(problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, ne
     def clock() -> float:
         return time.perf_counter() - begun
     snapshots.look(0.0, 0, 0, due=True)
+    watch = _Watch(net)
     with interrupts() as interrupted, _threads(pairwise):
         if pairwise:
-            agents.run(interrupted, clock, net._engine, net.comm.Ibarrier)
+            agents.run(interrupted, clock, watch, net._engine, net.comm.Ibarrier)
         else:
-            agents.run(interrupted, clock)
+            agents.run(interrupted, clock, watch)
     slots.flush()
     net.agree()                                     # everything is in its slot
     if not pairwise:
@@ -163,6 +165,20 @@ def _everywhere(net: Any, mine: np.ndarray) -> np.ndarray:
     rows = net.gather_rows(mine)
     result: np.ndarray = net._together.broadcast(rows, 0, "net.gather")
     return result
+
+
+class _Watch:
+    """Now and then, a look for ranks that have left the run with an exception, which is raised."""
+
+    def __init__(self, net: Any):
+        self._matching, self._next = net._matching, 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _LOOK
+            self._matching.poll()
+            self._matching.look_for_leavers()
 
 
 @contextmanager

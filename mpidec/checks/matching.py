@@ -7,15 +7,18 @@ by a query to the rank that should have sent it.
 
 from __future__ import annotations
 
+import pickle
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 import numpy as np
 from mpi4py import MPI
 
+from ..runtime.collectives import portable
 from ..runtime.memory import empty
-from ..runtime.progress import ProgressEngine, abandon, ranks, wait_until
-from .header import CONFIRMATION, DATA, EDGE, FAILED, LAST, MIXING_QUERY, QUERY, REFUSED, Header, Subject, pack, unpack
+from ..runtime.progress import ProgressEngine, abandon, ask_at_once, ranks, timeout, wait_until
+from .header import CONFIRMATION, DATA, EDGE, FAILED, LAST, LEFT, MIXING_QUERY, QUERY, REFUSED, Header, Subject, pack, unpack
 from .history import History, Key, PastOperation
 from .mismatch import Disagreement, closes, describe, different_calls, different_signatures, not_expected, not_sent
 from .operation import ARRIVED, Operation, Steps, tree
@@ -23,6 +26,8 @@ from .operation import ARRIVED, Operation, Steps, tree
 _HEADER, _PAYLOAD, _PAYLOADS = 16384, 16385, 16000  # tags; mixers use small ones
 _INLINE, _CHUNK = 1 << 16, 1 << 30                  # bytes that follow a header in its message, and at most in one message
 _BYTES = np.dtype(np.uint8)
+_PATIENCE = 0.9                                     # of the time-out: for how long a rank that leaves waits for rank 0
+_REASON = 100                                       # characters of the exception that a network is out of step after
 _OUT_OF_STEP = "the network is out of step ({}): close it and make a new one"
 
 
@@ -50,12 +55,14 @@ class Matching:
         Why all operations are, after an exception from outside.
     apart : bool
         Whether a rank may be one collective of MPI apart from the others, as found out by `close`.
+    left : bool
+        Whether this rank has left all others; see `fail`.
     """
 
     def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int,
                  engine: ProgressEngine | None = None, refusal: Callable[[], Exception | None] = lambda: None):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
-        self.broken, self.check = "", True
+        self.broken, self.check, self.left = "", True, False
         self._engine, self.interrupted = engine or ProgressEngine(), ""
         self._engine.on_interrupt(self._refuse)
         self._serial, self._mixings, self._refusal = serial, mixings, refusal
@@ -66,6 +73,8 @@ class Matching:
         self._early: dict[Key, list[tuple[int, Header, np.ndarray]]] = {}
         self._unclaimed: list[list[MPI.Request]] = []
         self._late: list[Exception] = []            # found out when no operation could take it
+        self._leaver: Exception | None = None       # the exception with which another rank has left, to be raised here
+        self._heard: set[int] = set()               # ranks that have left
         self._peers: set[int] = set()               # ranks that got a message
         self._status = MPI.Status()
         self._polling = self._closing = self._reported = False
@@ -129,7 +138,7 @@ class Matching:
     def test(self, operation: Operation) -> bool:
         """Whether `wait` would return or raise at once, after progress."""
         self.poll()
-        return operation.done or bool(self._late)
+        return operation.done or bool(self._late) or self._leaver is not None
 
     def verify(self, op: str, signature: str, dests: Iterable[int], sources: Iterable[int]) -> int:
         """Return when the ranks `sources` have come to an operation with the same `op` and `signature`: its number.
@@ -305,11 +314,40 @@ class Matching:
         self._reported = True
         self.send(rank, Header(REFUSED, False, 0, Subject(""), text=text))
 
+    def fail(self, error: Exception) -> None:
+        """End the waits of all ranks with `error`, which this rank raises outside of any common call; refuse further operations.
+
+        Returns when rank 0, which may have a file to finish, has left as well.
+        """
+        self.left = True
+        if self.rank == 0 or not getattr(error, "told_by_another_rank", False):     # rank 0 tells the others
+            text = pickle.dumps(portable(error)).decode("latin-1")
+            for rank in range(1, self.size) if self.rank == 0 else [0]:
+                self.send(rank, Header(LEFT, False, 0, Subject(""), text=text))
+        until = time.monotonic() + (1 if self.rank == 0 else _PATIENCE * timeout())
+        wait_until(lambda: (self._idle() and (self.rank == 0 or 0 in self._heard)) or time.monotonic() > until, "rank 0 to leave")
+        self._engine.interrupt(" ".join(f"{type(error).__name__}: {error}".split())[:_REASON])
+
+    def look_for_leavers(self) -> None:
+        """Raise the exception with which another rank has left."""
+        if self._leaver is not None and not self.left:
+            error, self._leaver = self._leaver, None
+            raise error
+
+    def _hear(self, source: int, text: str) -> None:
+        """Have every wait of this rank raise the exception with which another rank has left."""
+        if not self._heard:
+            self._leaver = pickle.loads(text.encode("latin-1"))
+            self._leaver.told_by_another_rank = True                        # type: ignore[union-attr]
+            ask_at_once()
+        self._heard.add(source)
+
     def _idle(self) -> bool:
         self.poll()
         return not self._unclaimed
 
     def _raise_late(self) -> None:
+        self.look_for_leavers()
         if self._late:
             self._reported = True
             raise self._late.pop(0)
@@ -373,6 +411,8 @@ class Matching:
             self._answer_about_mixing(source, header)
         elif header.kind == LAST:
             self._met[source, header.number] = header.out_of_step
+        elif header.kind == LEFT:
+            self._hear(source, header.text)
         else:
             if header.kind == QUERY and not header.pair and header.number > self._count and header.before < self._mixings():
                 self._report_elsewhere(source, header, f"mixing {header.before + 1}")

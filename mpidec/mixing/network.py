@@ -115,6 +115,7 @@ class Network(LocalView):
         self._memory = node
         self._matching = Matching(self.comm, self._serial, partial(_mixings, node), self._engine, partial(_refusal, node))
         self._engine.add(self._matching.poll)
+        self._together.ask = self._matching.look_for_leavers
         self._context = Context(self.comm, self.rank, self.partition, self._engine, node, self._matching, RowTypes(),
                                 self.transport)
         self._node_calls = NodeCalls(self._context) if node is not None and node.single_node else None
@@ -452,6 +453,16 @@ class Network(LocalView):
         """
         self._agree(error, "net.agree")
 
+    @contextmanager
+    def _leaving_together(self) -> Iterator[None]:
+        """A context that an exception on one rank ends on all ranks, each in its next wait; the network is out of step then."""
+        try:
+            yield
+        except Exception as error:
+            if self.size > 1 and not self._matching.left and not getattr(error, "on_all_ranks", False):
+                self._matching.fail(error)
+            raise
+
     def _agree(self, error: Exception | None, op: str) -> None:
         if self.size == 1:
             if error is not None:
@@ -524,6 +535,9 @@ class Network(LocalView):
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
+        if self._matching.left:                     # by all ranks, which may be one call apart: the next network frees it
+            self._leave()
+            return
         with self._engine:
             error = None if self.size == 1 else self._matching.close(self._together.interrupted)
             ends: Ending = "broken" if self._matching.broken or self._matching.apart else "left" if self in _LEFT else "complete"
@@ -575,8 +589,9 @@ class Network(LocalView):
 
     def _leave(self) -> None:
         """Begin no more calls; the network is freed when the same ranks make the next one."""
-        self._matching.leave(self._together.interrupted)
-        _LEFT.append(self)
+        if self not in _LEFT:
+            self._matching.leave(self._together.interrupted)
+            _LEFT.append(self)
 
     def __enter__(self) -> Network:
         return self

@@ -207,6 +207,7 @@ def standardized(A: Array) -> Array:
     array([[-1.,  0.],
            [ 1.,  0.]])
     """
+    A = np.ldexp(A, -np.frexp(np.abs(A).max(axis=0))[1])        # by powers of 2, which leave no trace: squares do not overflow
     shifted: Array = A - A.mean(axis=0)
     deviation: Array = np.sqrt((shifted * shifted).mean(axis=0))
     constant = deviation <= 1e-13 * np.abs(A).max(axis=0)

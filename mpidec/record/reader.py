@@ -33,6 +33,7 @@ class Run:
         ``"running"`` if no end was written: the run is in progress or was killed
     steps : number of steps made, as far as recorded
     x : (n, d) final rows of all agents, None for an unfinished run
+    reason : text of the exception that ended a failed run, else ""
     topology : mixing matrices (n, n), one per phase; empty if they were not recorded
     """
 
@@ -44,6 +45,7 @@ class Run:
     steps: int
     x: NDArray[Any] | None
     topology: tuple[csr_array, ...]
+    reason: str = ""
 
     def __repr__(self) -> str:
         agents = self.attributes.get("agents", "?")
@@ -109,6 +111,7 @@ def read(path: str | os.PathLike[str]) -> Run:
             steps=int(result.attrs["steps"]),
             x=None if outcome in (RUNNING, FAILED) else result[...],
             topology=tuple(_phases(file, int(attributes["agents"]))),
+            reason=str(result.attrs.get("reason", "")),
         )
 
 

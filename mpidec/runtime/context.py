@@ -31,6 +31,9 @@ class Matching(Protocol):
     def ask_about_mixing(self, rank: int, number: int, op: str, before: int | None = None) -> None:
         """Ask a rank that a mixing in shared memory waits for where it is."""
 
+    def look_for_leavers(self) -> None:
+        """Raise the exception with which another rank has left."""
+
     def report(self, rank: int, text: str) -> None:
         """Raise a mismatch on another rank, in its next wait."""
 

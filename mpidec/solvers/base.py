@@ -51,6 +51,8 @@ class Solver:
         error feedback.
     asynchronous : bool
         Whether the solver consists of events on single agents (`mpidec.solvers.asynchronous`) instead of common steps.
+    least_delta : float
+        Contraction parameter of a codec below which the solver may diverge; 0 if it tolerates any codec with error feedback.
 
     Notes
     -----
@@ -67,6 +69,7 @@ class Solver:
     graph: ClassVar[str] = "symmetric_exponential"
     edgewise: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
+    least_delta: ClassVar[float] = 0.0
     step_size: Any
 
     def __post_init__(self) -> None:

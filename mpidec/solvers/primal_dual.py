@@ -47,6 +47,7 @@ class EXTRA(Solver):
     """
 
     keeps_rows: ClassVar = True
+    least_delta: ClassVar = 0.6
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -97,6 +98,7 @@ class ExactDiffusion(Solver):
     """
 
     keeps_rows: ClassVar = True
+    least_delta: ClassVar = 0.6
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -147,6 +149,7 @@ class D2(Solver):
     """
 
     keeps_rows: ClassVar = True
+    least_delta: ClassVar = 0.6
     graph: ClassVar = "ring"
     step_size: StepSize = "auto"
 

@@ -24,6 +24,7 @@ from .safe import MANY, safe
 
 T = TypeVar("T")
 TOLERANCE = 1e-6
+LARGEST = 1e150                                     # smoothness constant, and its inverse
 CODEC_STEPS, PROGRESS = 512, 0.5                    # a codec is tried for so many steps, which leave this part of the error
 OCTAVES, NOTCHES = 6, 4                             # range of a race, and step sizes in a factor of 2
 TOP = 2.4                                           # largest step size of a race, in units of 1 / curvature
@@ -226,7 +227,7 @@ class Search:
             if wanted(self._solver) == "auto" and net.rank == 0:
                 warnings.warn(f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size', RuntimeWarning,
                               stacklevel=3)
-            size = self._on_root(lambda plain: safe(self._solver, self._like(plain), smoothness))
+            size = self._on_root(lambda plain: safe(self._solver, self._like(plain), _in_range(smoothness)))
             choice = Choice(size, "safe", np.empty(0), np.empty(0), self._steps, self._tol, smoothness, gradients, 0.0, why)
         return replace(choice, seconds=time.perf_counter() - begun)
 
@@ -263,6 +264,7 @@ class Search:
         model, W = self._model, self._like(plain)
         if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
             return None
+        _in_range(model.curvature)
         ranking = self._race(W, model)
         if ranking is None:
             return None
@@ -327,6 +329,19 @@ class Search:
         if self._model is not None and largest < 0:
             largest = float(np.abs(np.nan_to_num(self._model.H[0])).sum(axis=(1, 2)).max())
         return float(self._net._together.gather_all(np.array(largest), "the smoothness").max())
+
+
+def _in_range(smoothness: float) -> float:
+    """The smoothness constant, if its square and that of its inverse are in the range of float64.
+
+    Raises
+    ------
+    ValueError
+    """
+    if smoothness > 0 and not 1 / LARGEST <= smoothness <= LARGEST:
+        raise ValueError(f"the smoothness constant of the problem is {smoothness:.1g}, expected {1 / LARGEST:g} to {LARGEST:g}, as "
+                         "squares of it must fit into float64: change the scale of the data (standardize it), or of the objective")
+    return smoothness
 
 
 def _one(k: int) -> float:

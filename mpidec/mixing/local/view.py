@@ -22,6 +22,7 @@ from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
 from ...checks.matching import Matching
 from ...checks.operation import Operation, Steps
 from ...rma.window import Window
+from ...runtime.collectives import Collectives
 from ...runtime.pending import Pending
 from ...runtime.progress import ProgressEngine
 from ...transport.node_calls import NodeCalls, WeightedSum
@@ -73,10 +74,15 @@ class LocalView(ABC):
     _known: set[Any]
     _sums: dict[Any, WeightedSum]
     _windows: list[Window]
+    _together: Collectives
 
     @abstractmethod
     def mixer(self, topology: Topology | Schedule) -> Mixer:
         """The operator `W` of a topology."""
+
+    @abstractmethod
+    def _agree(self, error: Exception | None, op: str) -> None:
+        """Raise on every rank if any rank has an error; collective."""
 
     @abstractmethod
     def _open(self) -> None:
@@ -127,15 +133,17 @@ class LocalView(ABC):
         """
         if self._machine_list is None:
             self._open()
-            per = os.environ.get("MPIDEC_RANKS_PER_NODE")
+            per = os.environ.get("MPIDEC_RANKS_PER_NODE") or ""
+            wrong = per and not (per.isdigit() and int(per) >= 1)
+            self._agree(None if not wrong else ValueError(f"MPIDEC_RANKS_PER_NODE is {per!r}, expected a whole number >= 1"),
+                        "net.machines")
             if per:
-                if not per.isdigit() or int(per) < 1:
-                    raise ValueError(f"MPIDEC_RANKS_PER_NODE is {per!r}, expected a whole number >= 1")
                 leaders = [rank - rank % int(per) for rank in range(self.size)]
-            else:
+            else:                                   # by now all ranks have come
                 node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-                leaders = self.comm.allgather(node.allreduce(self.rank, MPI.MIN))
+                leader = MPI.Group.Translate_ranks(node.group, [0], self.comm.group)[0]
                 node.Free()
+                leaders = self._together.gather_all(np.array(leader), "net.machines").tolist()
             self._machine_list = [[rank for rank, its in enumerate(leaders) if its == leader] for leader in sorted(set(leaders))]
         return self._machine_list
 
@@ -411,8 +419,6 @@ class LocalView(ABC):
                                               dst_machine_weights: Any = None) -> Pending:
         """Begin `hierarchical_neighbor_allreduce`."""
         self._one_agent_each()
-        if self._machine_list is None:
-            self._agree_on("machines")
         machines, mine = self.machines(), self._machine
 
         def prepare(operation: Operation) -> Steps:
