@@ -81,7 +81,7 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     --------
     >>> import mpidec, numpy as np
     >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
-    >>> result = mpidec.simulate(mpidec.problems.LeastSquares(A, b), mpidec.solvers.RunningSumTracking(0.05),
+    >>> result = mpidec.simulate(mpidec.problems.LeastSquares(A, b), mpidec.solvers.RunningSumTracking(0.5),
     ...                          mpidec.topology.ring(4), steps=1000, delay=(0, 1), drop=0.2, rates=[0.2, 1, 1, 1])
     >>> result.x.round(9).tolist(), str(result.outcome), bool(result.counts[0] < result.counts[1] / 3)
     ([2.0], 'completed', True)
@@ -175,20 +175,17 @@ class _Run:
         self.sizes: list[float] = []
 
     def __call__(self, end: float, every: float) -> tuple[Outcome, str, int | None]:
-        k, t = 0, 0.0
-        stopped = self._record(0.0)
-        while not stopped and t < end:
+        k = 0
+        stopped, ended = end > 0 and self._record(0.0), False
+        while not stopped and not ended:
             k += 1
             t = min(k * every, end)
             self.machine.run(t)
             if t == end:
                 self.machine.finish()
             stopped = self._record(t)
-            if not_finite(self.records[-1], last=False):
-                break
-        if t < end or end == 0:
-            self.machine.run(0.0 if end == 0 else t)
-            self.machine.finish()
+            ended = t == end or not_finite(self.records[-1], last=False) != ""
+        self.machine.finish()
         return self._ending(stopped)
 
     def _record(self, t: float) -> bool:
