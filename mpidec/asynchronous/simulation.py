@@ -161,6 +161,9 @@ def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = N
     1.0
     """
     if problem is not None and wanted(solver) is not None:
+        if largest is None and not hasattr(problem, "smoothness"):
+            raise ValueError(f"{type(problem).__name__} has no smoothness, from which {type(solver).__name__} could choose its "
+                             "step size: give it as a number, step_size=0.1")
         L = float(np.max(problem.smoothness)) if largest is None else largest
         solver = chosen(solver, solver.safe / L if L > 0 else 1.0)
     return solver.prepared(partial(mixing_constants, topology)) if isinstance(solver, PairwiseSolver) else solver

@@ -37,8 +37,8 @@ class AsyncPushSum(PushSolver):
     Notes
     -----
     Sent per wake-up: at most one row and its weight to each receiver, in one message.  Graph: strongly connected, directed or
-    not; the weights of `W` are not used.  A lost message is lost mass: `RunningSumTracking` tolerates that.  With a constant step size, the
-    agents come near the minimizer of a sum in which :math:`f_i` counts as often as agent i wakes up.
+    not; the weights of `W` are not used.  A lost message is lost mass: `RunningSumTracking` tolerates that.  With a constant step
+    size, the agents come near the minimizer of a sum in which :math:`f_i` counts as often as agent i wakes up.
 
     Examples
     --------
@@ -132,7 +132,7 @@ class RunningSumTracking(PushSolver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((3, 1, 1)), np.array([[1.], [2.], [6.]]))
-    >>> result = mpidec.simulate(problem, RunningSumTracking(0.1), mpidec.topology.exponential(3), steps=600, drop=0.3)
+    >>> result = mpidec.simulate(problem, RunningSumTracking(0.5), mpidec.topology.exponential(3), steps=600, drop=0.3)
     >>> result.X.round(9).ravel().tolist()
     [3.0, 3.0, 3.0]
 
