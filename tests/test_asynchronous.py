@@ -168,6 +168,16 @@ def test_push_sum_conserves_mass_with_delays_and_stragglers(n):
     assert abs(result.X - X0.mean(axis=0)).max() <= 1e-10
 
 
+def test_shares_do_not_lose_mass_by_rounding():
+    """Thirds are rounded: with a factor of 1/3, 30,000 wake-ups would lose 3e-12 of u."""
+    solver = S.AsyncPushSum()
+    s, received = solver.init(np.full(1, 0.7), Place(0, 3, (1, 2), (1, 2))), None
+    for _ in range(30_000):
+        received = 2 * solver.wake(s, received, None)
+    solver.collect(s, received)
+    assert abs(s.u - 0.7) <= 1e-13 and abs(s.w - 1) <= 1e-13
+
+
 def test_push_sum_agents_that_are_fast_keep_their_weight():
     """A rank that spins while its neighbour sleeps would halve its weight each time, to 0 / 0."""
     result = mpidec.simulate(None, S.AsyncPushSum(), T.ring(3), steps=2000, x0=start(3), rates=[1000.0, 0.1, 0.1])
@@ -216,14 +226,14 @@ def test_running_sum_tracking_is_exact_though_messages_are_lost_and_late(graph):
 
 def test_running_sum_tracking_reads_a_message_once_however_often_it_arrives():
     solver = S.RunningSumTracking(0.5)
-    s = solver.init(np.zeros(1), Place(0, 2, (1,), (1,)))
+    s = solver.init(np.full(1, 4.0), Place(0, 2, (1,), (1,)))
     message = np.array([[2.0, 5.0, 1.0]])                   # v, rho, id
     solver.wake(s, np.zeros((1, 3)), lambda x: np.zeros(1))
-    assert s.x == 0                                         # nothing has arrived: its own v
+    assert s.x == 4                                         # nothing has arrived: its own v
     solver.wake(s, message, lambda x: np.zeros(1))
-    assert (s.x, s.z, s.rho) == (1, 2.5, 2.5)
+    assert (s.x, s.z, s.rho) == (3, 2.5, 2.5)
     out = solver.wake(s, message, lambda x: np.zeros(1))
-    assert (s.z, s.rho) == (1.25, 3.75) and out.tolist() == [-0.25, 3.75, 3.0]
+    assert (s.z, s.rho) == (1.25, 3.75) and out.tolist() == [1.75, 3.75, 3.0]
 
 
 @dataclass(frozen=True)
@@ -285,6 +295,21 @@ def test_random_numbers_belong_to_agents():
     assert times([1.0, 1.0, 1.0]) == times([0.1, 1.0, 3.0])
 
 
+@pytest.mark.parametrize("solver", [S.A2CiD2(0.1), S.AsyncPushSum(0.1)], ids=lambda solver: type(solver).__name__)
+def test_oracles_are_told_the_agents_own_count(solver):
+    class Told:
+        problem, asked = least_squares(4), [[], [], [], []]
+
+        def start(self, agents, seed):
+            def gradient(X, k, agents):
+                self.asked[agents[0]].append(k)
+                return np.zeros_like(X)
+            return gradient
+    source = Told()
+    result = mpidec.simulate(source, solver, T.ring(4), steps=10)
+    assert source.asked == [list(range(count)) for count in result.counts]
+
+
 def test_stragglers_and_budgets():
     result = mpidec.simulate(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=200, rates=[0.1, 1, 1, 1], every=5,
                              stop={"messages": 300})
@@ -307,7 +332,7 @@ def test_outcomes():
 def test_lost_mass_is_said():
     with pytest.warns(RuntimeWarning, match=r"AsyncPushSum loses mass .*drop=0.1.*RunningSumTracking"):
         result = mpidec.simulate(None, S.AsyncPushSum(), T.ring(4), steps=20, x0=start(4), drop=0.1)
-    assert result.state.w.sum() < 4
+    assert result.state.w.sum() < 3.9
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -338,7 +363,7 @@ def test_mixing_constants_of(graph, large, monkeypatch):
 
 
 def test_mixing_constants_of_large_rings_and_given_rates():
-    n = 10**5
+    n = 10**6
     chi1, chi2 = T.mixing_constants(T.ring(n), rate=2.0)
     assert chi1 == pytest.approx(1 / (4 * np.sin(np.pi / n) ** 2), rel=1e-12)
     assert chi2 == pytest.approx((n - 1) / (2 * n), rel=1e-12)
@@ -377,7 +402,7 @@ def test_gradients_of_some_agents_are_rows_of_all(source):
     whole = source.start(numbers, 4)(X, 6) if hasattr(source, "start") else source.grad(X)
     one = of_one(source, numbers, 4)
     assert all(np.array_equal(one(i, X[i], 6), whole[i]) for i in range(problem.m))
-    some = source.start(numbers, 4)(X[[3, 0]], 6, agents=[3, 0]) if hasattr(source, "start") else source.grad(X[[3, 0]], [3, 0])
+    some = source.start(numbers, 4)(X[[3, 0]], 6, agents=(3, 0)) if hasattr(source, "start") else source.grad(X[[3, 0]], (3, 0))
     assert np.array_equal(some, whole[[3, 0]])
 
 
