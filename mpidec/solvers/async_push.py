@@ -94,7 +94,7 @@ class AsyncPushSum(PushSolver):
         message = np.empty(len(s.u) + 1)
         np.divide(s.u, shares, out=message[:-1])
         share = message[-1] = s.w / shares
-        s.u -= s.receivers * message[:-1]                # the rest: no mass is lost by the rounding of the shares
+        s.u -= s.receivers * message[:-1]                # the rest, so that the rounding of the shares loses no mass
         s.w -= s.receivers * share
         s.news = False
         return message
