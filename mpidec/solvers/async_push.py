@@ -20,11 +20,14 @@ class AsyncPushSum(PushSolver):
     .. math::
         u, w &\leftarrow u + \textstyle\sum u_{\text{arrived}},\; w + \textstyle\sum w_{\text{arrived}}, & x &= u / w \\
         u &\leftarrow u - \alpha \nabla f_i(x) \\
-        \text{sends } &(u, w) / (r + 1) \text{ to each receiver, and keeps the rest}
+        \text{with news, sends } &(u, w) / (r + 1) \text{ to each receiver, and keeps the rest}
 
     With :math:`w = 1` at first.  Without a problem, :math:`x` converges to the average of the initial points: the sums of u and w
     over all agents and all messages in flight never change, whatever the delays and the paces.  With one, asynchronous
     subgradient-push.
+
+    An agent to which nothing has arrived since it last sent only takes its gradient step.  If it sent shares of shares, w would
+    vanish at agents that are faster than their senders, and the steps of :math:`x = u / w` would grow without bound.
 
     Parameters
     ----------
@@ -33,9 +36,9 @@ class AsyncPushSum(PushSolver):
 
     Notes
     -----
-    Sent per wake-up: one row and its weight to each receiver, in one message.  Graph: strongly connected, directed or not; the
-    weights of `W` are not used.  A lost message is lost mass: `RunningSumTracking` tolerates that.  With a constant step size, the
-    agents come near the minimizer of a sum in which :math:`f_i` counts as often as agent i wakes up.
+    Sent per wake-up: at most one row and its weight to each receiver, in one message.  Graph: strongly connected, directed or
+    not; the weights of `W` are not used.  A lost message is lost mass: `RunningSumTracking` tolerates that.  With a constant step
+    size, the agents come near the minimizer of a sum in which :math:`f_i` counts as often as agent i wakes up.
 
     Examples
     --------
@@ -53,7 +56,6 @@ class AsyncPushSum(PushSolver):
 
     accumulates: ClassVar = True
     graph: ClassVar = "exponential"
-    safe: ClassVar = 0.1
     step_size: StepSize = "auto"
 
     @dataclass(slots=True, eq=False)
@@ -62,6 +64,7 @@ class AsyncPushSum(PushSolver):
         u: np.ndarray
         w: float
         receivers: int
+        news: bool = True                                # whether anything has arrived since the agent last sent
         k: int = 0
 
     def width(self, d: int) -> int:
@@ -74,20 +77,26 @@ class AsyncPushSum(PushSolver):
         if received is not None:
             s.u += received[:-1]
             s.w += float(received[-1])
+            s.news = True
             np.divide(s.u, s.w, out=s.x)
 
-    def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
+    def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray | None:
         self.collect(s, received)
         if gradient is not None:
             s.u -= self.size(s.k) * gradient(s.x)
         s.k += 1
+        message = self._share(s) if s.news else None
+        np.divide(s.u, s.w, out=s.x)
+        return message
+
+    def _share(self, s: State) -> np.ndarray:
         shares = s.receivers + 1
         message = np.empty(len(s.u) + 1)
         np.divide(s.u, shares, out=message[:-1])
         share = message[-1] = s.w / shares
-        s.u -= s.receivers * message[:-1]                # the rest: no mass is lost by the rounding of the shares
+        s.u -= s.receivers * message[:-1]                # the rest, so that the rounding of the shares loses no mass
         s.w -= s.receivers * share
-        np.divide(s.u, s.w, out=s.x)
+        s.news = False
         return message
 
 
@@ -123,7 +132,7 @@ class RunningSumTracking(PushSolver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((3, 1, 1)), np.array([[1.], [2.], [6.]]))
-    >>> result = mpidec.simulate(problem, RunningSumTracking(0.1), mpidec.topology.exponential(3), steps=600, drop=0.3)
+    >>> result = mpidec.simulate(problem, RunningSumTracking(0.5), mpidec.topology.exponential(3), steps=600, drop=0.3)
     >>> result.X.round(9).ravel().tolist()
     [3.0, 3.0, 3.0]
 
@@ -139,7 +148,7 @@ class RunningSumTracking(PushSolver):
     exact: ClassVar = True
     needs_problem: ClassVar = True
     graph: ClassVar = "exponential"
-    safe: ClassVar = 0.05
+    safe: ClassVar = 1.0
     step_size: StepSize = "auto"
 
     @dataclass(slots=True, eq=False)
