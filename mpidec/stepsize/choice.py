@@ -17,6 +17,7 @@ from ..mixing.compressed import Compressed
 from ..mixing.network import Network
 from ..solvers.base import name_of, with_step_size
 from ..solvers.step_schedules import WORDS, StepSchedule
+from . import pilots
 from .linear import LinearModel, linear_model
 from .race import MORE, Ranking, Stack, fastest, most_accurate, noise, progress, stable
 from .reference import minimizer, together
@@ -205,9 +206,12 @@ class Search:
             x, count = minimizer(net, self._problem, mean)
             gradient = self._gradient
             batches = None if gradient is None else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
-            self._model, gradients = linear_model(net, self._grad, x, self._X0, batches, self._steps)
+            self._model, gradients = linear_model(net, self._grad, x, self._X0, batches, self._steps,
+                                                   self._varying and not self._noisy and self._solver.uses == "gradient")
             self.point, gradients = x, gradients + count + 1
             choice = self._on_root(lambda plain: self._raced(plain, gradients))
+            if choice is not None and self._varying:
+                choice = self._piloted(choice)
             why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
         elif not self._smooth:
             why = "the problem is not smooth, and its subgradients have no linear model."
@@ -269,7 +273,7 @@ class Search:
         if self._solver.uses == "prox":
             octaves, notches, top = 2 * OCTAVES, 2, 64.0
         elif self._varying:
-            octaves, top = 10, 16 * TOP
+            octaves, top = (10, 16 * TOP) if model.slope is None else (13, 128 * TOP)
         factor = self._solver.step_size.factor if self._varying else _one
         highest = int(np.floor(notches * np.log2(top / model.curvature)))
         for attempt in range(3):
@@ -284,6 +288,43 @@ class Search:
                 return ranking
             highest -= octaves * notches
         return ranking if ranking.best >= 0 else None
+
+    def _piloted(self, choice: Choice) -> Choice:
+        """The choice for gradients of bounded slope, after pilots with the problem itself, from whose ends the model goes on; collective.
+
+        A first pilot decides whether the model is right for the choice.  If not, pilots with step sizes around it correct it.
+        """
+        length, bounded = pilots.length(self._steps), self._model is not None and self._model.slope is not None
+        bounded = self._net._together.broadcast(bounded, 0, "the slopes of the gradients")
+        most = (self._steps // 2 - choice.gradients) // max(length, 1) - 1
+        if not bounded or length < pilots.FEWEST or most < 3:
+            return choice
+        sizes = np.array([choice.step_size])
+        errors = self._pilots(sizes, length)
+        if not choice.expected / pilots.NEAR <= errors[0] <= choice.expected * pilots.NEAR:
+            sizes = pilots.around(choice.step_size, most)
+            errors = self._pilots(sizes, length)
+        best = pilots.steadiest(sizes, errors) if len(sizes) > 1 and np.isfinite(errors).any() else 0
+        others = ~np.isclose(choice.tried[:, None], sizes, rtol=1e-9).any(axis=1)
+        tried, predicted = np.append(choice.tried[others], sizes), np.append(choice.predicted[others], errors)
+        early, order = np.append(choice.early[others], np.zeros(len(sizes), bool)), np.argsort(-tried)
+        return replace(choice, step_size=float(sizes[best]), tried=tried[order], predicted=predicted[order], early=early[order],
+                       gradients=choice.gradients + length * (1 + len(sizes) * (len(sizes) > 1)))
+
+    def _pilots(self, sizes: np.ndarray, length: int) -> np.ndarray:
+        """The predicted errors after pilots with these step sizes; collective."""
+        plain = self._net.mixer(self._topology)
+        W = self._like(plain)
+        ends = [self._net.gather(pilots.first_steps(chosen(self._solver, size), W, self._grad, self._X0, length) - self.point)
+                for size in sizes]
+        plain.close()
+
+        def continued(plain: Any) -> np.ndarray:
+            model, factor = cast("LinearModel", self._model), self._solver.step_size.factor
+            E = np.stack([model.coordinates(rows) for rows in ends], axis=2)
+            stack = Stack(self._solver, factor, self._like(plain), model, sizes, E, length)
+            return most_accurate(stack, model, self._steps, False, True).predicted
+        return self._on_root(continued)
 
     def _checked(self, W: Any, model: LinearModel, size: float, steps: int) -> float:
         """`size`, or the next smaller one that is stable together with its neighbours."""

@@ -14,6 +14,8 @@ LARGEST = 100                                       # largest r
 KRYLOV, LOCAL, AGENTS = 24, 8, 32                   # Lanczos vectors of the average; of an agent; agents whose top vector is added
 STACK = 2 * 10**7                                   # largest n d for which rows of all agents are gathered
 DRAWS = 16                                          # mini-batches per agent
+FAR = 1e3                                           # where slopes are bounded, in units of the size of the minimizer
+NEGLIGIBLE = 1e-6                                   # relative size of a direction that is left out
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 
@@ -37,6 +39,13 @@ class LinearModel:
         Largest eigenvalue of the average curvature.
     distance : float
         :math:`\sqrt{\sum_i \|x_i^0 - \hat x\|^2}` over all agents.
+    far : array (n,) or None
+        Curvatures far from :math:`\hat x`, along one direction; None without `slope`.
+    slope : array (n,) or None
+        Largest norms of the gradients beyond :math:`g_i` and the far curvature, for losses of bounded slope; None where the model
+        is linear everywhere.
+    V : array (d, r) or None
+        Orthonormal basis of the dimensions; None for the coordinates themselves.
     """
 
     H: np.ndarray
@@ -46,6 +55,9 @@ class LinearModel:
     size: float
     curvature: float
     distance: float
+    far: np.ndarray | None = None
+    slope: np.ndarray | None = None
+    V: np.ndarray | None = None
     _draws: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
@@ -67,6 +79,8 @@ class LinearModel:
             return self._prox(E, sizes).reshape(V.shape)
         H, g = (self.H[0], self.g[0]) if len(self.H) == 1 else self._drawn(k)
         G: np.ndarray = H @ E
+        if self.slope is not None and self.far is not None:
+            G = _bounded(G, self.far[:, None, None] * E, self.slope[:, None, None])
         G += g[:, :, None]
         return G.reshape(V.shape)
 
@@ -86,6 +100,24 @@ class LinearModel:
         result: np.ndarray = Q @ T
         return result
 
+    def coordinates(self, away: np.ndarray) -> np.ndarray:
+        r"""The rows :math:`x_i - \hat x` in the dimensions of the model."""
+        return away if self.V is None else _project(away, self.V)
+
+    @cached_property
+    def reachable(self) -> np.ndarray:
+        """An orthonormal basis (r, q) of the space that no run leaves: it contains the initial points and the g_i, and each H_i maps
+        it to itself.  Linearly dependent columns of data, and the classes of a softmax, leave directions outside it."""
+        H = self.H[0] / (np.abs(self.H[0]).max() or 1.0)
+        B = _orthonormal(np.vstack([_scaled(self.start), _scaled(self.g[0])]).T)
+        while 0 < B.shape[1] < self.r:
+            images = (H @ B).transpose(1, 0, 2).reshape(self.r, -1)
+            larger = _orthonormal(np.hstack([B, images]))
+            if larger.shape[1] == B.shape[1]:
+                break
+            B = larger
+        return B
+
     @cached_property
     def _spectra(self) -> tuple[np.ndarray, np.ndarray]:
         values, Q = np.linalg.eigh(self.H[0])
@@ -93,7 +125,7 @@ class LinearModel:
 
 
 def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batches: Callable[[int], Gradient] | None = None,
-                 steps: int = 0) -> tuple[LinearModel | None, int]:
+                 steps: int = 0, bounded: bool = False) -> tuple[LinearModel | None, int]:
     """The linear model at the point `x`, on rank 0 (None on the others), and the gradients that it took; collective.
 
     Parameters
@@ -108,6 +140,8 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         `batches(k)`: the function that evaluates the random draw k of a stochastic gradient.
     steps : int
         Steps of the run; few steps make few draws.
+    bounded : bool
+        Whether to look for gradients of bounded slope, which are far from linear in the first steps of a schedule.
 
     Notes
     -----
@@ -147,13 +181,27 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         Hs, gs = np.stack([part[0] for part in drawn]), np.stack([part[1] for part in drawn])
         gs = gs - gs.mean(axis=0) + g
         count += draws * (r + 1)
+    slopes: tuple[np.ndarray | None, ...] = (None, None)
+    if bounded:
+        slopes = _slopes(net, grad, at, G, H, V, FAR * max(float(np.linalg.norm(x)), float(np.linalg.norm(net.mean(X0) - x))))
+        count += 4
     parts = [net.gather(part) for part in (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), away)]
     if net.rank > 0:
         return None, count
     Hs, gs, start = np.ascontiguousarray(np.moveaxis(parts[0], 1, 0)), np.ascontiguousarray(np.moveaxis(parts[1], 1, 0)), parts[2]
     mean = Hs.mean(axis=(0, 1))
     curvature = float(np.linalg.eigvalsh(mean)[-1]) if np.isfinite(mean).all() else np.nan
-    return LinearModel(Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance), count
+    return LinearModel(Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance, *slopes, V), count
+
+
+def _scaled(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(rows / (np.abs(rows).max() or 1.0))
+
+
+def _orthonormal(columns: np.ndarray) -> np.ndarray:
+    """An orthonormal basis of the span of `columns`, without directions that are smaller than the largest by `NEGLIGIBLE`."""
+    values, Q = np.linalg.eigh(columns @ columns.T)
+    return np.asarray(Q[:, values > max(NEGLIGIBLE**2 * values[-1], 0.0)])
 
 
 def _project(rows: np.ndarray, V: np.ndarray) -> np.ndarray:
@@ -165,6 +213,41 @@ def _on_root(net: Any, rows: np.ndarray, act: Callable[[np.ndarray], Any], other
     """The result of `act` on the rows of all agents on rank 0, and `otherwise` on the others."""
     stack = net.gather(rows)
     return otherwise if stack is None else act(stack)
+
+
+def _bounded(G: np.ndarray, far: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """The gradients `G` without g_i, of which the part beyond `far`, h_i e, has at most the norm `slope`."""
+    G -= far
+    G *= np.minimum(1.0, slope / np.sqrt((G**2).sum(axis=1, keepdims=True)).clip(min=1e-300))
+    G += far
+    return G
+
+
+def _slopes(net: Any, grad: Gradient, at: np.ndarray, G: np.ndarray, H: np.ndarray, V: np.ndarray | None, radius: float
+            ) -> tuple[np.ndarray | None, ...]:
+    """`far` and `slope` of all agents on rank 0; None on the others, and where no slope is bounded; collective.
+
+    The gradients are evaluated on both sides of the minimizer, along the direction of the largest average curvature.
+    """
+    def top(stack: np.ndarray) -> np.ndarray:
+        u = np.linalg.eigh(np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0)))[1][:, -1]
+        return np.asarray(u if V is None else V @ u)
+
+    u = net._together.broadcast(_on_root(net, H.reshape(len(H), -1), top, None), 0, "the direction of the largest curvature")
+    v = u if V is None else V.T @ u
+    here = ((H @ v) * v).sum(axis=1)
+    found = []
+    try:
+        for t in (radius, -radius):
+            near, beyond = grad(at + t * u), grad(at + 2 * t * u)
+            h = ((beyond - near) * u).sum(axis=1) / t
+            found.append(np.array([h, np.sqrt(((near - G - t * h[:, None] * u) ** 2).sum(axis=1))]))
+    except Exception:                               # of all ranks: there are no gradients so far away
+        return None, None
+    h, slope = np.mean(found, axis=0)
+    linear = ~(h < 0.5 * here) | ~np.isfinite(slope)
+    stack = net.gather(np.array([np.where(linear, 0.0, h), np.where(linear, np.inf, slope)]).T)
+    return (None, None) if stack is None or np.isinf(stack[:, 1]).all() else (stack[:, 0].clip(min=0.0), stack[:, 1])
 
 
 def _basis(net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: int) -> tuple[np.ndarray, int]:
