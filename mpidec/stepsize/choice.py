@@ -18,9 +18,9 @@ from ..mixing.network import Network
 from ..solvers.base import name_of, with_step_size
 from ..solvers.step_schedules import WORDS, StepSchedule
 from . import pilots
-from .linear import LinearModel, linear_model
+from .linear import LinearModel, dimensions, evaluations, linear_model
 from .race import MORE, Ranking, Stack, fastest, most_accurate, noise, progress, stable
-from .reference import minimizer, together
+from .reference import MOST, minimizer, together
 from .safe import MANY, safe
 
 T = TypeVar("T")
@@ -203,12 +203,7 @@ class Search:
         begun = time.perf_counter()
         choice: Choice | None = None
         if wanted(self._solver) == "auto" and net.n <= MANY and self._smooth:
-            x, count = minimizer(net, self._problem, mean)
-            gradient = self._gradient
-            batches = None if gradient is None else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
-            self._model, gradients = linear_model(net, self._grad, x, self._X0, batches, self._steps,
-                                                   self._varying and not self._noisy and self._solver.uses == "gradient")
-            self.point, gradients = x, gradients + count + 1
+            self._model, self.point, gradients = self._linearized(mean)
             choice = self._on_root(lambda plain: self._raced(plain, gradients))
             if choice is not None and self._varying:
                 choice = self._piloted(choice)
@@ -225,6 +220,24 @@ class Search:
             size = self._on_root(lambda plain: safe(self._solver, self._like(plain), smoothness))
             choice = Choice(size, "safe", np.empty(0), np.empty(0), self._steps, self._tol, smoothness, gradients, 0.0, why)
         return replace(choice, seconds=time.perf_counter() - begun)
+
+    def _linearized(self, x0: np.ndarray) -> tuple[LinearModel | None, np.ndarray | None, int]:
+        """The linear model on rank 0, the estimated minimizer, and the gradients that both took; collective."""
+        net, gradient = self._net, self._gradient
+        batches = None if gradient is None else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
+        bounded = self._varying and not self._noisy and self._solver.uses == "gradient"
+        few = evaluations(self._steps)
+        x, spent = minimizer(net, self._problem, x0, quadratic=len(x0) <= min(dimensions(net.n), few), most=min(few, MOST))
+        spent += 1
+        if x is None:
+            model, x, count = linear_model(net, self._grad, x0, self._X0, batches, self._steps, bounded, quadratic=True)
+            spent += count
+            if x is not None:
+                return model, x, spent
+            x, count = minimizer(net, self._problem, x0, most=min(few, MOST))
+            spent += count
+        model, x, count = linear_model(net, self._grad, cast("np.ndarray", x), self._X0, batches, self._steps, bounded)
+        return model, x, spent + count
 
     def _grad(self, X: np.ndarray) -> np.ndarray:
         return together(self._net, lambda: self._problem.grad(X), X)
@@ -290,9 +303,10 @@ class Search:
         return ranking if ranking.best >= 0 else None
 
     def _piloted(self, choice: Choice) -> Choice:
-        """The choice for gradients of bounded slope, after pilots with the problem itself, from whose ends the model goes on; collective.
+        """The choice for gradients of bounded slope, after pilots with the problem itself; collective.
 
-        A first pilot decides whether the model is right for the choice.  If not, pilots with step sizes around it correct it.
+        The model goes on from the ends of the pilots.  A first one decides whether the race was right about the choice.  If not, there
+        are pilots with step sizes around it.
         """
         length, bounded = pilots.length(self._steps), self._model is not None and self._model.slope is not None
         bounded = self._net._together.broadcast(bounded, 0, "the slopes of the gradients")

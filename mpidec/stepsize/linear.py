@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from .reference import ENOUGH
+
 ENTRIES = 2**17                                     # largest n r^2, all entries of all agents' curvatures
 LARGEST = 100                                       # largest r
 KRYLOV, LOCAL, AGENTS = 24, 8, 32                   # Lanczos vectors of the average; of an agent; agents whose top vector is added
 STACK = 2 * 10**7                                   # largest n d for which rows of all agents are gathered
 DRAWS = 16                                          # mini-batches per agent
 FAR = 1e3                                           # where slopes are bounded, in units of the size of the minimizer
+SHORT = 15                                          # least number of gradients for the curvatures, and for the minimizer
+NEWTON = 2                                          # steps of Newton's method: the second one corrects rounding errors
 NEGLIGIBLE = 1e-6                                   # relative size of a direction that is left out
 
 Gradient = Callable[[np.ndarray], np.ndarray]
@@ -106,8 +110,11 @@ class LinearModel:
 
     @cached_property
     def reachable(self) -> np.ndarray:
-        """An orthonormal basis (r, q) of the space that no run leaves: it contains the initial points and the g_i, and each H_i maps
-        it to itself.  Linearly dependent columns of data, and the classes of a softmax, leave directions outside it."""
+        """An orthonormal basis (r, q) of the space that no run leaves.
+
+        It contains the initial points and the g_i, and each H_i maps it to itself.  Directions outside it come from linearly
+        dependent columns of data, and from the classes of a softmax; there the curvature is often only that of the l2 term.
+        """
         H = self.H[0] / (np.abs(self.H[0]).max() or 1.0)
         B = _orthonormal(np.vstack([_scaled(self.start), _scaled(self.g[0])]).T)
         while 0 < B.shape[1] < self.r:
@@ -125,8 +132,9 @@ class LinearModel:
 
 
 def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batches: Callable[[int], Gradient] | None = None,
-                 steps: int = 0, bounded: bool = False) -> tuple[LinearModel | None, int]:
-    """The linear model at the point `x`, on rank 0 (None on the others), and the gradients that it took; collective.
+                 steps: int = 0, bounded: bool = False, quadratic: bool = False
+                 ) -> tuple[LinearModel | None, np.ndarray | None, int]:
+    """The linear model at the point `x`, on rank 0 (None on the others), the point, and the gradients; collective.
 
     Parameters
     ----------
@@ -142,30 +150,54 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         Steps of the run; few steps make few draws.
     bounded : bool
         Whether to look for gradients of bounded slope, which are far from linear in the first steps of a schedule.
+    quadratic : bool
+        Whether the point is the minimizer that follows from the curvatures at `x`, by Newton's method.  If the gradient does not
+        vanish there, the functions are not quadratic: the point is None, and so is the model.
 
     Notes
     -----
-    Up to 100 dimensions (fewer with many agents: n r^2 <= 2^17), all curvatures are full, from d + 1 gradients.  Otherwise they are
+    In short runs, the curvatures are projected on Lanczos vectors of their average, as many as `evaluations` allows.  Otherwise:
+    up to 100 dimensions (fewer with many agents: n r^2 <= 2^17), all curvatures are full, from d + 1 gradients; above, they are
     projected on r dimensions: Lanczos vectors of the average curvature, from the initial point on; the top vector of the agents of
     largest curvature; and the agents' gradients.
     """
     m, d = X0.shape
     at = np.tile(x, (m, 1))
     G = grad(at)
-    most = max(2, min(LARGEST, int((ENTRIES / net.n) ** 0.5)))
+    most = dimensions(net.n)
+    few = evaluations(steps)
     h = 1e-6 * max(float(np.linalg.norm(x)), 1e-3)
-    V, count = (None, 1) if d <= most else _basis(net, lambda rows: (grad(at + h * rows) - G) / h, G, X0 - at, most)
+    V, count, images = None, 1, None
+
+    def product(rows: np.ndarray) -> np.ndarray:
+        return np.asarray((grad(at + h * rows) - G) / h)
+
+    if min(d, most) > few:
+        vectors, images = _lanczos(net, product, X0 - at, few, keep=True)
+        V = np.ascontiguousarray(vectors.T)
+    elif d > most:
+        V, count = _basis(net, product, G, X0 - at, most)
     r = d if V is None else V.shape[1]
 
-    def curvatures(gradient: Gradient, base: np.ndarray) -> np.ndarray:
+    def curvatures(gradient: Gradient, base: np.ndarray, known: list[np.ndarray] | None = None) -> np.ndarray:
         H = np.empty((m, r, r))
         for j in range(r):
             direction = np.eye(1, d, j)[0] if V is None else V[:, j]
-            column = (gradient(at + h * direction) - base) / h
+            column = (gradient(at + h * direction) - base) / h if known is None else known[j]
             H[:, :, j] = column if V is None else _project(column, V)
         return np.asarray((H + H.transpose(0, 2, 1)) / 2)
 
-    H, count = curvatures(grad, G), count + r
+    H, count = curvatures(grad, G, images), count + r
+    if quadratic:
+        first = float(np.linalg.norm(net.mean(G)))
+        for _ in range(NEWTON):
+            x = x - _solved(net, H, net.mean(G))
+            at = np.tile(x, (m, 1))
+            G, count = grad(at), count + 1
+            if found := float(np.linalg.norm(net.mean(G))) <= ENOUGH * first:
+                break
+        if not found:
+            return None, None, count
     away, g = X0 - at, G - net.mean(G)
     distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
     if V is not None:
@@ -187,11 +219,30 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         count += 4
     parts = [net.gather(part) for part in (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), away)]
     if net.rank > 0:
-        return None, count
+        return None, x, count
     Hs, gs, start = np.ascontiguousarray(np.moveaxis(parts[0], 1, 0)), np.ascontiguousarray(np.moveaxis(parts[1], 1, 0)), parts[2]
     mean = Hs.mean(axis=(0, 1))
     curvature = float(np.linalg.eigvalsh(mean)[-1]) if np.isfinite(mean).all() else np.nan
-    return LinearModel(Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance, *slopes, V), count
+    far, slope = slopes
+    return LinearModel(Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance, far, slope, V), x, count
+
+
+def evaluations(steps: int) -> int:
+    """Gradients that the curvatures may take in a search for a run of `steps` steps, and as many those for the minimizer."""
+    return max(SHORT, steps // 4)
+
+
+def dimensions(n: int) -> int:
+    """Largest number of dimensions of a model of `n` agents."""
+    return max(2, min(LARGEST, int((ENTRIES / n) ** 0.5)))
+
+
+def _solved(net: Any, H: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Newton's step with the average of the curvatures of all agents; collective."""
+    def step(stack: np.ndarray) -> np.ndarray:
+        mean = np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0))
+        return np.asarray(np.linalg.lstsq(mean, gradient, rcond=1e-12)[0])
+    return np.asarray(net._together.broadcast(_on_root(net, H.reshape(len(H), -1), step, None), 0, "Newton's step"))
 
 
 def _scaled(rows: np.ndarray) -> np.ndarray:
@@ -254,20 +305,7 @@ def _basis(net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: i
     """An orthonormal basis (d, r), r <= `most`, and the number of gradients that it took."""
     m, d = G.shape
     length = min(KRYLOV, max(2, most // 2), d)
-    v = net.mean(away)
-    vectors: list[np.ndarray] = []
-    for _ in range(length):                         # Lanczos with full orthogonalization
-        for u in vectors * 2:
-            v = v - u * (u @ v)
-        norm = float(np.linalg.norm(v))
-        if not norm > 0 or not np.isfinite(norm):
-            v = np.random.default_rng(len(vectors)).standard_normal(d)
-            for u in vectors * 2:
-                v = v - u * (u @ v)
-            norm = float(np.linalg.norm(v))
-        vectors.append(v / norm)
-        v = net.mean(product(np.tile(vectors[-1], (m, 1))))
-    parts = [np.array(vectors)]
+    parts = [_lanczos(net, product, away, length)[0]]
     count = length + 1
     if net.n * d <= STACK:
         curvature, top = _top_vectors(net, product, m, d)
@@ -283,6 +321,31 @@ def _basis(net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: i
         _, s, Vt = np.linalg.svd(rest, full_matrices=False)
         made = np.ascontiguousarray(np.linalg.qr(np.vstack([parts[0], Vt[s > 1e-6]])[:most].T)[0])
     return net._together.broadcast(made, 0, "the linear model"), count
+
+
+def _lanczos(net: Any, product: Gradient, away: np.ndarray, length: int, keep: bool = False) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Orthonormal rows (length, d) from Lanczos' method for the average curvature, begun at the initial point, with full
+    orthogonalization, and, if `keep`, their products with the curvatures of the local agents.
+    """
+    m, d = away.shape
+    v = net.mean(away)
+    vectors: list[np.ndarray] = []
+    images: list[np.ndarray] = []
+    for _ in range(length):
+        for u in vectors * 2:
+            v = v - u * (u @ v)
+        norm = float(np.linalg.norm(v))
+        if not norm > 0 or not np.isfinite(norm):
+            v = np.random.default_rng(len(vectors)).standard_normal(d)
+            for u in vectors * 2:
+                v = v - u * (u @ v)
+            norm = float(np.linalg.norm(v))
+        vectors.append(v / norm)
+        image = product(np.tile(vectors[-1], (m, 1)))
+        if keep:
+            images.append(image)
+        v = net.mean(image)
+    return np.array(vectors), images
 
 
 def _largest(stack: np.ndarray) -> np.ndarray:
