@@ -305,8 +305,8 @@ class Search:
     def _piloted(self, choice: Choice) -> Choice:
         """The choice for gradients of bounded slope, after pilots with the problem itself; collective.
 
-        The model goes on from the ends of the pilots.  A first one decides whether the race was right about the choice.  If not, there
-        are pilots with step sizes around it.
+        The model goes on from the ends of the pilots.  A first one decides whether the race was right about the choice.  If not,
+        there are pilots with step sizes around it.
         """
         length, bounded = pilots.length(self._steps), self._model is not None and self._model.slope is not None
         bounded = self._net._together.broadcast(bounded, 0, "the slopes of the gradients")

@@ -229,7 +229,7 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
 
 def evaluations(steps: int) -> int:
     """Gradients that the curvatures may take in a search for a run of `steps` steps, and as many those for the minimizer."""
-    return max(SHORT, steps // 4)
+    return max(SHORT, steps // 4 - 1)
 
 
 def dimensions(n: int) -> int:

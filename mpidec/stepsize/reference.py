@@ -13,7 +13,7 @@ ROUNDING = 1e-12                                    # relative error of a differ
 
 
 class _Enough(Exception):
-    """The gradient is small enough."""
+    """The gradient is small enough, or there were enough evaluations."""
 
 
 def together(net: Any, evaluate: Callable[[], np.ndarray], like: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ def minimizer(net: Any, problem: Any, x0: np.ndarray, quadratic: bool = False, m
         first = size if count == 1 else first
         if size < least:
             best, least = np.array(x), size
-        if size <= ENOUGH * first:
+        if size <= ENOUGH * first or count >= most:
             raise _Enough
         if count == 1:
             before = (float(total[0]), total[1:], np.array(x))
