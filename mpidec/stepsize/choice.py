@@ -318,7 +318,7 @@ class Search:
         if not choice.expected / pilots.NEAR <= errors[0] <= choice.expected * pilots.NEAR:
             sizes = pilots.around(choice.step_size, most)
             errors = self._pilots(sizes, length)
-        best = pilots.steadiest(sizes, errors) if len(sizes) > 1 and np.isfinite(errors).any() else 0
+        best = pilots.steadiest(errors) if len(sizes) > 1 and np.isfinite(errors).any() else 0
         others = ~np.isclose(choice.tried[:, None], sizes, rtol=1e-9).any(axis=1)
         tried, predicted = np.append(choice.tried[others], sizes), np.append(choice.predicted[others], errors)
         early, order = np.append(choice.early[others], np.zeros(len(sizes), bool)), np.argsort(-tried)

@@ -12,7 +12,7 @@ from .race import HORIZON
 
 PART, FEWEST = 32, 16                               # a pilot takes this part of the steps of a run, and at least so many
 LARGER, SMALLER = 5, 4                              # step sizes around the choice, in factors of sqrt(2)
-NEAR = 1.1                                          # errors with this ratio are equal
+NEAR = 1.1                                          # ratio of two predictions that agree
 
 
 def length(steps: int) -> int:
@@ -36,11 +36,10 @@ def around(size: float, most: int) -> np.ndarray:
     return np.asarray(size * 2.0 ** (j[nearest] / 2))
 
 
-def steadiest(sizes: np.ndarray, errors: np.ndarray) -> int:
+def steadiest(errors: np.ndarray) -> int:
     """Index of the step size with the least geometric mean of its own error and that of the next larger one.
 
-    Of several that come near to the least, it is the smallest: the error of one step size alone may be small by chance.
+    The error of one step size alone may be small by chance.
     """
     means = np.append(np.inf, np.sqrt(errors[:-1] * errors[1:]))
-    means[~np.isfinite(means)] = np.inf
-    return int(np.flatnonzero(means <= NEAR * means.min())[-1])
+    return int(np.argmin(np.where(np.isfinite(means), means, np.inf)))
