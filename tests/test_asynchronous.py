@@ -465,6 +465,7 @@ REFUSED = [
     (lambda: simulated(steps=None, events=table((1.0, 1, 1, 1))), r"events\[0\] averages the agents 1 and 1"),
     (lambda: simulated(Bare(), S.A2CiD2("auto")), "Bare has no smoothness.*step_size"),
     (lambda: mpidec.solve(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5), "A2CiD2 is asynchronous.*mpidec.simulate"),
+    (lambda: mpidec.tune(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5), "A2CiD2 is asynchronous, and tune takes common"),
     (lambda: S.A2CiD2(0.1, eta=-1), "A2CiD2: eta is -1, expected a finite number >= 0 or None"),
     (lambda: S.A2CiD2(0.1, alpha=0), "A2CiD2: alpha is 0, expected a finite number > 0"),
     (lambda: S.A2CiD2(0.1, alpha_tilde="x"), "A2CiD2: alpha_tilde is 'x'"),
