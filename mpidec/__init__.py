@@ -24,6 +24,7 @@ from .mixing import Network as Network
 from .mixing import Pending as Pending
 from .record import Record as Record
 from .record import read as read
+from .solve import Interrupted as Interrupted
 from .solve import Outcome as Outcome
 from .solve import Result as Result
 from .solve import solve as solve

@@ -12,7 +12,9 @@ from . import catalogue, problems, resolve
 from .config import Experiment, parameters
 from .problems.loading import Prepared, prepare, scattered
 from .record import Record
-from .solve import Progress, Result, solve
+from .runtime.collectives import portable
+from .solve import Interrupted, Progress, Result, solve
+from .stepsize import Unstable
 
 T = TypeVar("T")
 REFUSALS = (ValueError, TypeError, OSError, MemoryError, ImportError, OverflowError)   # raised for invalid input
@@ -36,33 +38,50 @@ def on_root(comm: Any, act: Callable[..., T], *args: Any) -> T:
     ------
     InputError
         On every rank, if `act` raises one of REFUSALS.
+    Exception
+        On every rank, if `act` raises another one.
     """
-    outcome: tuple[Any, str | None] = (None, None)
+    outcome: tuple[Any, str | None, Exception | None] = (None, None, None)
     if comm.rank == 0:
         try:
-            outcome = (act(*args), None)
+            outcome = (act(*args), None, None)
         except REFUSALS as error:
-            outcome = (None, _message(error))
+            outcome = (None, _message(error), None)
+        except Exception as error:
+            comm.Ibarrier().Wait()
+            comm.bcast((None, None, portable(error)))
+            error.on_all_ranks = True                                                               # type: ignore[attr-defined]
+            raise
     done, pause = comm.Ibarrier(), 0.001
     while not done.Test():
         time.sleep(pause)
         pause = min(1.2 * pause, 0.02)
-    result, refusal = comm.bcast(outcome)
+    result, refusal, failure = comm.bcast(outcome)
     if refusal is not None:
         raise InputError(refusal)
+    if failure is not None:
+        failure.told_by_another_rank = failure.on_all_ranks = True
+        raise failure
     value: T = result
     return value
 
 
 def agreed(net: Any, act: Callable[..., T], *args: Any) -> T:
-    """Return the result of `act(*args)` on each rank; if one rank refuses its input, all ranks raise its `InputError`."""
-    result, error = None, None
+    """Return the result of `act(*args)` on each rank; if one rank refuses its input, all ranks raise its `InputError`.
+
+    Other exceptions are raised on all ranks as they are.
+    """
+    result: Any = None
+    error: Exception | None = None
     try:
         result = act(*args)
     except REFUSALS as caught:
         error = InputError(_message(caught))
+    except Exception as caught:
+        error = caught
     net.agree(error)
-    return result                                                                                   # type: ignore[return-value]
+    made: T = result
+    return made
 
 
 def _message(error: BaseException) -> str:
@@ -115,12 +134,23 @@ class Assembly:
         return W
 
     def solve(self, net: Any, path: str, resume: bool, progress: Progress, config: Callable[[Any], str]) -> Result:
-        """Solve the problem, into the file `path`, whose text `config(solver)` states the experiment; collective."""
+        """Solve the problem, into the file `path`, whose text `config(solver)` states the experiment; collective.
+
+        An interrupt is the outcome of the result.
+        """
         wanted = self.experiment.run
         stop = None if wanted.stop_error is None or self.x_star is None else {"error": wanted.stop_error}
         record = Record(path, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume, config=config)
-        return solve(self.oracle, self.solver, self.topology, steps=wanted.steps, x0=self.x0, net=net, seed=wanted.seed,
-                     record=record, every=wanted.every, stop=stop, progress=progress, mixing=self.mixing)
+        try:
+            result: Result = solve(self.oracle, self.solver, self.topology, steps=wanted.steps, x0=self.x0, net=net,
+                                   seed=wanted.seed, record=record, every=wanted.every, stop=stop, progress=progress,
+                                   mixing=self.mixing)
+            return result
+        except Interrupted as end:
+            ended: Result = end.result
+            return ended
+        except Unstable as error:
+            raise InputError(str(error)) from error
 
     def config(self, solver: Any) -> str:
         """Return the experiment as TOML text, with the step size of `solver`, which the run has found."""

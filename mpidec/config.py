@@ -9,8 +9,10 @@ experiment file, then in the working folder; the experiment holds its absolute p
 """
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from . import catalogue, plugins, values
 from .problems import registry
+from .problems.datasets import unknown as unknown_data
 from .solvers.step_schedules import SCHEDULES, WORDS
 from .solvers.step_schedules import parsed as schedule
 
@@ -28,8 +31,8 @@ else:
     import tomli as tomllib
 
 __all__ = [
-    "ConfigError", "Experiment", "Mixing", "Problem", "Run", "Setting", "Solver", "Topology", "load", "parameters", "parse_set",
-    "read_toml", "unknown"]
+    "ConfigError", "Experiment", "Mixing", "Problem", "Run", "Setting", "Solver", "Topology", "is_auto", "load", "parameters",
+    "parse_set", "read_toml", "unknown"]
 
 STEPS, STOP_ERROR = 5000, 1e-8
 AGENTS_ALONE = 16
@@ -152,10 +155,10 @@ TABLES: dict[str, type] = {"problem": Problem, "solver": Solver, "topology": Top
 REQUIRES = {"feedback": "codec", "gamma": "codec", "method": "accelerate"}
 TOTAL_L2 = {name: entry.l2_total for name, entry in registry.PROBLEMS.items() if entry.l2_total}     # summed over all agents
 NAMES = ("problem.name", "problem.data", "solver.name", "topology.name", "mixing.codec")             # of components, or files
-POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "run.checkpoint", "problem.alpha", "problem.batch_size",
-            "mixing.accelerate", "mixing.gamma", "problem.simplex"}
 STEP_SIZE = "solver.step_size"
-NOT_NEGATIVE = {"run.seed", "problem.noise", "problem.l2_total", "problem.l1", "problem.l1_total", STEP_SIZE}
+POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "run.checkpoint", "problem.alpha", "problem.batch_size",
+            "mixing.accelerate", "mixing.gamma", "problem.simplex", STEP_SIZE}
+NOT_NEGATIVE = {"run.seed", "problem.noise", "problem.l2_total", "problem.l1", "problem.l1_total"}
 OWN = " (one of your own: FILE.py:NAME)"
 LARGEST, LARGEST_SEED = 2**63 - 1, 2**32 - 1
 
@@ -286,7 +289,7 @@ def _data(name: str, problem: dict[str, Any], given: Mapping[str, Setting]) -> d
     except ValueError as error:
         raise ConfigError(f"{_origin(given.get('data'))}: {error}") from error
     if data is None:
-        raise ConfigError(unknown("data set", source, catalogue.data_sets(), _origin(given.get("data"))) + ", or a file")
+        raise ConfigError(f"{_origin(given.get('data'))}: {unknown_data(source, catalogue.data_sets())}")
     return parameters(data)
 
 
@@ -350,6 +353,8 @@ def _options(table: str, name: str, given: Mapping[str, Setting],
             continue
         if key in known:
             options[key] = _value(setting, known[key].annotation)
+        elif setting.level >= level and setting.key == STEP_SIZE:
+            raise ConfigError(f"{setting.origin}: {name} has no step size: omit it")
         elif setting.level >= level:
             raise ConfigError(unknown(f"parameter of {name}", key, [*known, *own], setting.origin))
     for key, parameter in known.items():
@@ -366,19 +371,36 @@ def _value(setting: Setting, hint: Any) -> Any:
             value = values.converted(candidate, hint)
         except (TypeError, ValueError):
             continue
-        if setting.key == STEP_SIZE and isinstance(value, str) and not _is_step_size(value):
+        if setting.key == STEP_SIZE and isinstance(value, str) and _complaint(value):
             continue
         if isinstance(value, str) or value is None or isinstance(value, tuple) or _in_range(setting.key, value):
             return value
-    raise ConfigError(f"{setting.origin}: expected {_expected(hint, setting.key)}, got {values.shown(setting.value)}")
+    reason = _complaint(setting.value) if setting.key == STEP_SIZE and isinstance(setting.value, str) else ""
+    like_schedule = difflib.get_close_matches(re.split(r"\W", str(setting.value))[0], SCHEDULES)
+    raise ConfigError(f"{setting.origin}: {reason}" if reason and like_schedule else
+                      f"{setting.origin}: expected {_expected(hint, setting.key)}, got {values.shown(setting.value)}")
 
 
-def _is_step_size(text: str) -> bool:
-    """Return whether `text` is a word or a schedule that a solver takes as its step size."""
-    try:
-        return text in WORDS or bool(schedule(text))
-    except ValueError:
+def is_auto(text: str) -> bool:
+    """Return whether `text` is the step size "auto", or a schedule that starts there; True for text that is no step size.
+
+    Examples
+    --------
+    >>> is_auto("auto"), is_auto("inverse(auto)"), is_auto("inverse(0.1)"), is_auto("0.1")
+    (True, True, False, False)
+    """
+    value = _parsed(text)
+    if not isinstance(value, str):
         return False
+    return value != "safe" and (value in WORDS or bool(_complaint(value)) or schedule(value).start == "auto")
+
+
+def _complaint(text: str) -> str:
+    """Return why `text` is neither a word nor a schedule that a solver takes as its step size, or ""."""
+    try:
+        return "" if text in WORDS or schedule(text) else text
+    except ValueError as error:
+        return str(error)
 
 
 def _in_range(key: str, value: float) -> bool:
@@ -399,7 +421,7 @@ def _expected(hint: Any, key: str = "") -> str:
     """Return the description of values of type `hint` for a message."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if key == STEP_SIZE:
-        return ('a non-negative number, "auto", "safe", or a schedule, such as "inverse(0.1)" or "cosine(auto, steps=2000)" '
+        return ('a positive number, "auto", "safe", or a schedule, such as "inverse(0.1)" or "cosine(auto, steps=2000)" '
                 f'({", ".join(SCHEDULES)})')
     if origin in values.UNIONS:
         return " or ".join(_expected(choice, key) for choice in arguments if values.settable(choice))

@@ -13,7 +13,7 @@ import numpy as np
 
 from .metrics import COUNTERS, GROWING
 
-OBJECTIVE, SIZE, GROWTH = 1e6, 1e3, 10.0            # factors of an explosion
+OBJECTIVE, SIZE, GROWTH, FAR = 1e6, 1e3, 10.0, 1e30 # factors of an explosion
 _COLUMNS = 30.0                                     # ratio of column norms that slows a run down
 _STILL = 1e-9                                       # relative change over half of a run that has come to rest
 _SLOW = 1000                                        # factor of the steps taken that are missing when a run has come to rest
@@ -69,7 +69,7 @@ def target_of(stop: Stop | None, problem: Any, counters: Sequence[str] = COUNTER
               ) -> Target | Callable[[Mapping[str, float]], bool] | None:
     if stop is None or callable(stop):
         return stop
-    if not isinstance(stop, Mapping):
+    if not isinstance(stop, Mapping) or not stop:
         raise TypeError(f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable')
     errors = {"error", "error_rms", "error_max"}
     known = {"consensus", *counters} - {"step"}
@@ -82,6 +82,10 @@ def target_of(stop: Stop | None, problem: Any, counters: Sequence[str] = COUNTER
             raise ValueError(f"stop: unknown metric {name!r}{reason}, expected one of {', '.join(sorted(known))}")
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
             raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
+        if limit < 0 and name != "objective":
+            raise ValueError(f"stop[{name!r}] is {limit!r}, expected a number >= 0: {name} is never negative")
+        if limit == 0 and name in errors:
+            raise ValueError(f"stop[{name!r}] is 0, expected a number > 0, such as 1e-8: rounding keeps {name} above 0")
     return Target(dict(stop))
 
 
@@ -99,7 +103,8 @@ def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> 
 
     An explosion is judged at the end of a run only, because an iterate may grow by any factor and still come back (step sizes
     that start too large and decrease).  The objective must have grown by 1e6 in size, at least tenfold since the first half of
-    the run, and the rows by 1e3; without an objective the rows by 1e6.
+    the run, and the rows by 1e3; without an objective the rows by 1e6.  Where the solution is known, an error that has grown by
+    1e3, and is larger than 1e3, suffices; and rows that have grown to 1e30 always do.
     """
     if len(records) < 2:
         return ""
@@ -110,11 +115,14 @@ def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> 
     early = max(value for value in values[:(len(values) + 1) // 2])
     if values[-1] > OBJECTIVE * values[0] > 0 and values[-1] > GROWTH * early and sizes[-1] > SIZE * sizes[0]:
         return f"the objective grew from {records[0]['objective']:.3g} to {records[-1]['objective']:.3g}"
-    return ""
+    first, last = (metrics.get("error", 0.0) for metrics in (records[0], records[-1]))
+    if last > SIZE * max(first, 1.0):
+        return f"the error grew from {first:.3g} to {last:.3g}"
+    return f"the rows grew from {sizes[0]:.3g} to {sizes[-1]:.3g}" if sizes[-1] > FAR * max(sizes[0], 1.0) else ""
 
 
 def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic: bool, metrics: Mapping[str, np.ndarray], name: str,
-                 limit: float) -> str:
+                 limit: float, codec: str = "") -> str:
     """The likely cause of a missed target `metrics[name] <= limit`, with a remedy; collective.
 
     Parameters
@@ -123,6 +131,8 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
         Whether the gradients are random.
     metrics : dict of arrays
         All records of the run.
+    codec : str
+        Why the codec limits the accuracy, if it does.
     """
     values, steps = metrics[name], metrics["step"]
     middle, last = (len(values) - 1) // 2, float(values[-1])
@@ -134,10 +144,15 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
         return f"the objective grew from {objective[0]:.3g} to {objective[-1]:.3g}: use a step size smaller{size}"
     if stochastic and len(values) > 2 and last > 0.5 * values[middle]:
         return f"the gradients are random, and {name} has stopped falling: use a smaller step size{size} or larger batches"
+    if codec and len(values) > 2 and last > 0.5 * values[middle]:
+        return codec
     if len(values) > 2 and change <= _STILL * abs(last) and name == "objective":
         return "it has come to rest: the target may lie below the minimum"
     at_rest = (f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "
                "the step size: use an exact method, such as gradient_tracking, or a smaller step size")
+    if getattr(solver, "exact", False):
+        at_rest = (f"{name} has come to rest: at the accuracy of float64, or since the function is flat or the steps are too small "
+                   "there: begin closer to the minimizer (x0), or use a larger step size")
     if len(values) > 2 and change <= _STILL * last:
         return at_rest
     if columns is not None:

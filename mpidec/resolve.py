@@ -5,16 +5,22 @@ import dataclasses
 import inspect
 import numbers
 import operator
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .plugins import nearest
+
 if TYPE_CHECKING:
     from .plugins import Table
 
-__all__ = ["agents", "graph", "integer", "method", "oracle", "probe", "rows", "with_subgradients"]
+__all__ = ["agents", "arguments", "graph", "integer", "method", "oracle", "probe", "rows", "step_size", "with_subgradients"]
 
-SOLVER = ("init", "step", "point", "check", "uses", "per_edge", "keeps_rows")
+SOLVER = ("init", "step", "point", "check", "uses", "per_edge", "keeps_rows", "unstable")
+STEP_SIZES = ("step_size", "stepsize", "lr", "learning_rate", "alpha", "eta")
+OTHER_NAMES = {"iterations": "steps", "iters": "steps", "max_iter": "steps", "maxiter": "steps", "epochs": "steps", "tol": "stop",
+               "out": "record", "random_state": "seed", "network": "net", "callback": "progress", "verbose": "progress"}
 ORDER = "the order is mpidec.solve(problem, solver, topology, steps=...)"
 
 
@@ -262,8 +268,64 @@ def oracle(problem: Any) -> None:
                             f"{'the number of local agents' if name == 'm' else 'the length of a row'}")
 
 
-def probe(problem: Any, X: np.ndarray) -> None:
-    """Check the shapes of what a problem of the user's own returns at the initial point.
+def arguments(unknown: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Refuse arguments that `function` does not have, and say where they belong.
+
+    Raises
+    ------
+    TypeError
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> arguments({"step_size": 0.1}, mpidec.solve)
+    Traceback (most recent call last):
+    ...
+    TypeError: solve has no argument step_size: it belongs to the solver, such as mpidec.solvers.ExactDiffusion(step_size=0.1)
+    """
+    for name, value in unknown.items():
+        known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        remedy = f"did you mean {OTHER_NAMES[name]}?" if name in OTHER_NAMES else nearest(name, known)
+        if name in STEP_SIZES:
+            remedy = f"it belongs to the solver, such as mpidec.solvers.ExactDiffusion(step_size={value!r:.20})"
+        elif name in ("l1", "l2", "batch_size", "partition", "standardize"):
+            remedy = "it belongs to the problem, such as mpidec.problems.load_problem(data, n=16, l2=0.1) or MiniBatch(problem, 32)"
+        raise TypeError(f"{function.__name__} has no argument {name}: {remedy}")
+
+
+def step_size(solver: Any) -> None:
+    """Refuse the step size 0, with which a solver of gradients never moves.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> step_size(mpidec.solvers.DGD(0))
+    Traceback (most recent call last):
+    ...
+    ValueError: DGD: step_size is 0, expected a number > 0, or "auto": with 0 it takes no steps towards the minimum
+    """
+    size = getattr(solver, "step_size", None)
+    if solver.uses != "nothing" and isinstance(size, numbers.Real) and size == 0:
+        raise ValueError(f'{type(solver).__name__}: step_size is {size}, expected a number > 0, or "auto": with 0 it takes no '
+                         "steps towards the minimum")
+
+
+def probe(problem: Any, X: np.ndarray, lo: int = 0, gradient: bool = True) -> None:
+    """Check what a problem of the user's own returns at the initial point: shapes, and that the gradients are finite.
+
+    Parameters
+    ----------
+    problem : problem
+    X : array (m, d)
+        The initial points of the local agents.
+    lo : int
+        Number of the first of them.
+    gradient : bool
+        Whether the run needs gradients.
 
     Raises
     ------
@@ -291,6 +353,15 @@ def probe(problem: Any, X: np.ndarray) -> None:
             raise ValueError(f"problem {name}: grad(X) returns X itself or a view of it, expected a new array: return X.copy()")
         if what == "grad" and isinstance(result, np.ndarray) and np.shares_memory(result, problem.grad(given)):
             raise ValueError(f"problem {name}: grad(X) returns the same array at each call, expected a new one: return G.copy()")
+        if what == "grad" and gradient and not (finite := np.isfinite(result).reshape(len(X), -1).all(axis=1)).all():
+            row = int(finite.argmin())
+            raise ValueError(f"problem {name}: the gradient of agent {lo + row} at x0 is {_first_bad(result[row])}, expected "
+                             "finite numbers: look for NaN or inf in the data of that agent, or choose an x0 in the domain of f")
+
+
+def _first_bad(row: Any) -> float:
+    numbers_of = np.ravel(row)
+    return float(numbers_of[~np.isfinite(numbers_of)][0])
 
 
 def integer(name: str, value: Any, least: int) -> int:

@@ -104,9 +104,9 @@ class Command(NamedTuple):
     picture: str | None = None
 
 
-def parser() -> Parser:
+def parser(program: str = "mpidec.run") -> Parser:
     """The parser of the command line."""
-    result = Parser(prog="python -m mpidec.run", allow_abbrev=False, add_help=False, epilog=EPILOG,
+    result = Parser(prog=f"python -m {program}", allow_abbrev=False, add_help=False, epilog=EPILOG,
                     description="Run a decentralized optimization experiment and write it to an HDF5 file.",
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="experiment file")
@@ -126,7 +126,7 @@ def parser() -> Parser:
     return result
 
 
-def command_of(argv: Sequence[str], ranks: int) -> Command:
+def command_of(argv: Sequence[str], ranks: int, program: str = "mpidec.run") -> Command:
     """The command that `argv` describes, for a job of `ranks` ranks.
 
     Raises
@@ -134,7 +134,7 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
     ConfigError
         If an argument is invalid.
     """
-    parse = parser()
+    parse = parser(program)
     args = parse.known(argv)
     if args.help:
         return Command(text=parse.format_help().rstrip())
@@ -145,6 +145,8 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
     flags = [Setting(key, value, f"--{flag}") for flag, (key, _, _) in FLAGS.items()
              if (value := getattr(args, flag.replace("-", "_"))) is not None]
     flags += map(config.parse_set, args.set)
+    if args.tune:
+        _check_search(args, flags)
     if args.resume is not None:
         if args.experiment:
             raise ConfigError(f"--resume continues the experiment in {args.resume}: omit {args.experiment}")
@@ -159,6 +161,24 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
         out = _free(experiment.run.out, given=any(flag.key == "run.out" for flag in flags))
         experiment = replace(experiment, run=replace(experiment.run, out=out))
     return Command(experiment, quiet=args.quiet, tune=args.tune, picture=args.picture)
+
+
+def _check_search(args: argparse.Namespace, flags: Sequence[Setting]) -> None:
+    """Refuse what a search for a step size does not use, and a picture that cannot be written, before the search."""
+    if args.resume is not None:
+        raise ConfigError(f"--tune finds a step size, --resume continues the run in {args.resume} with its own: omit one of them")
+    for flag in flags:
+        if flag.key == "run.out":
+            raise ConfigError(f"{flag.origin} {flag.value}: a search writes no run; the file of its picture is -o")
+        if flag.key == config.STEP_SIZE and not config.is_auto(flag.value):
+            raise ConfigError(f"{flag.origin} {flag.value}: a search finds the step size: omit it, or give a schedule that starts "
+                              "at auto, such as inverse(auto)")
+    if args.picture is not None:
+        try:
+            from .plot.command import check_name
+            check_name(args.picture)
+        except ImportError as error:
+            raise ConfigError(f"-o {args.picture}: {error}: pip install 'mpidec[plot]'") from None
 
 
 def _free(out: str, given: bool) -> str:
@@ -192,8 +212,8 @@ def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
     return replace(experiment, run=replace(experiment.run, out=path))
 
 
-def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -> int:
-    """Run the command line `argv` on all ranks of `comm`, and return the exit status.
+def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None, program: str = "mpidec.run") -> int:
+    """Run the command line `argv` on all ranks of `comm`, and return the exit status; messages begin with `program`.
 
     Raises
     ------
@@ -206,16 +226,16 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
     try:
         check_launcher(comm)
     except RuntimeError as error:
-        return report_error(comm, str(error), 2)
+        return report_error(comm, str(error), 2, program)
     try:
         with deferred_interrupts(comm), signals_interrupt():
-            return obey(argv, comm)
+            return obey(argv, comm, program)
     except InputError as error:
-        return report_error(comm, str(error), error.status)
+        return report_error(comm, str(error), error.status, program)
     except (OSError, ImportError) as error:
         if getattr(error, "errno", None) not in OPEN_FILES and os.strerror(errno.EMFILE) not in str(error):
             raise
-        print(f"mpidec.run: error: {' '.join(str(error).split())}: raise the limit of open files (ulimit -n 1024)", file=sys.stderr,
+        print(f"{program}: error: {' '.join(str(error).split())}: raise the limit of open files (ulimit -n 1024)", file=sys.stderr,
               flush=True)
         if comm.size > 1:
             comm.Abort(1)
@@ -223,20 +243,20 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
     except KeyboardInterrupt:
         if comm.size > 1:
             comm.Abort(130)
-        print("mpidec.run: interrupted", file=sys.stderr, flush=True)
+        print(f"{program}: interrupted", file=sys.stderr, flush=True)
         return 130
 
 
-def obey(argv: Sequence[str], comm: MPI.Intracomm) -> int:
+def obey(argv: Sequence[str], comm: MPI.Intracomm, program: str = "mpidec.run") -> int:
     """Do what the command line says on all ranks of `comm`, and return the exit status."""
     if comm.size > 1:
         abort_when_uncaught()
-    command = on_root(comm, command_of, argv, comm.size)
+    command = on_root(comm, command_of, argv, comm.size, program)
     if command.experiment is None:
         if comm.rank == 0:
             print(command.text, flush=True)
         return 0
-    with warnings_from_rank_0(comm.rank):
+    with warnings_from_rank_0(comm.rank, program):
         warn_if_not_compiled(not _machine.uncompiled())
         if command.tune:
             return tuned(command.experiment, command.picture, comm)
@@ -272,6 +292,8 @@ def ending(made: assemble.Assembly, result: Result, ranks: int) -> str:
     if result.outcome == "diverged":
         step = result.step_size
         remedy = f"use a step size smaller than {step:.3g}" if isinstance(step, (int, float)) else "use smaller step sizes"
+        if made.solver.unstable(made.topology):
+            remedy = f"the likely cause is the graph, on which {type(made.solver).__name__} is unstable (see the warning above)"
         return f"diverged at step {result.steps}: {result.reason}: {remedy}"
     if result.outcome == "interrupted":
         return f"interrupted after step {result.steps}: continue with {_again(made.experiment.run.out, ranks)}"
@@ -357,23 +379,23 @@ def _mixing(wanted: config.Mixing) -> dict[str, str]:
     return {"mixing": ", ".join(parts)} if parts else {}
 
 
-def report_error(comm: Any, message: str, status: int) -> int:
+def report_error(comm: Any, message: str, status: int, program: str = "mpidec.run") -> int:
     """Print an error message on rank 0, before any rank exits, and return the exit status."""
     if comm.rank == 0:
-        print(f"mpidec.run: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        print(f"{program}: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
     comm.Barrier()
     return status
 
 
 @contextmanager
-def warnings_from_rank_0(rank: int) -> Iterator[None]:
+def warnings_from_rank_0(rank: int, program: str = "mpidec.run") -> Iterator[None]:
     """Context in which each warning is printed once, on one line, by rank 0 only."""
     shown = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         if str(message) not in shown:
             shown.add(str(message))
-            print(f"mpidec.run: warning: {message}", file=sys.stderr, flush=True)
+            print(f"{program}: warning: {message}", file=sys.stderr, flush=True)
 
     with warnings.catch_warnings():
         if rank:

@@ -9,23 +9,26 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import numpy as np
 
-from . import resolve
+from . import compression, resolve
+from .asynchronous.ranks import run as run_on_ranks
 from .endings import Outcome as Outcome
 from .endings import Stop, Target, exploded, likely_cause, not_finite, short, target_of
 from .metrics import COUNTERS, Metrics
 from .mixing import Mixer, Network
 from .mixing.operator import Operator, StepOperator
+from .record.reader import last_values
 from .record.recorder import Record, Recorder
 from .runtime.decisions import Control
 from .runtime.interrupts import interrupts
 from .runtime.launch import library
-from .solvers.base import at_step
+from .solvers.base import at_step, state
 from .stepsize import Choice, Guard, Retry, Search, chosen, wanted
 from .stepsize.guard import ATTEMPTS
 
@@ -33,7 +36,7 @@ Progress = Callable[[int, int, Mapping[str, float]], None]
 _TEXT = 160                                         # characters of an argument that ranks compare
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """Result of `solve`.
 
@@ -45,7 +48,7 @@ class Result:
         Their average over all agents.
     outcome : Outcome
         "completed" (all steps taken, no target), "stopped" (by `stop`), "missed" (all steps taken, but `stop` not reached),
-        "diverged" or "interrupted"; compares equal to the plain string.
+        "diverged" or "interrupted" (in `Interrupted.result`); compares equal to the plain string.
     steps : int
         Steps taken; for a diverged run, the first step after which an iterate (or, at a record, a metric) was not finite.
     metrics : dict of arrays
@@ -66,17 +69,42 @@ class Result:
     x: np.ndarray
     outcome: Outcome
     steps: int
-    metrics: dict[str, np.ndarray] = field(repr=False)
+    metrics: dict[str, np.ndarray]
     reason: str = ""
     agent: int | None = None
     step_size: Any = None
-    choice: Choice | None = field(default=None, repr=False)
+    choice: Choice | None = None
+
+    def __repr__(self) -> str:
+        size = f", step size {self.step_size:.4g}" if self.step_size and isinstance(self.step_size, (int, float)) else ""
+        return (f"Result({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
+                f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}"
+                f"{f'; {self.reason}' if self.reason else ''})")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C has ended a run: raised on every rank by `solve`, after the file has been completed.
+
+    Attributes
+    ----------
+    result : Result or AsyncResult
+        What the run has reached, with the outcome "interrupted".
+    """
+
+    def __init__(self, result: Any, record: Record | None = None):
+        text = f"interrupted after step {result.steps}"
+        if record is not None:
+            path = os.fspath(record.path)
+            text += f": {path} is complete up to it, and record=mpidec.Record({path!r}, resume=True) continues the run"
+        super().__init__(text)
+        self.result = result
 
 
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
           record: str | os.PathLike[str] | Record | None = None, every: int = 10, stop: Stop | None = None,
           progress: Progress | bool | None = None,
-          mixing: Callable[[Mixer], Operator[StepOperator]] | None = None) -> Result:
+          mixing: Callable[[Mixer], Operator[StepOperator]] | None = None, delay: Any = None, drop: float = 0.0,
+          straggler: Mapping[int, float] | None = None, **unknown: NoReturn) -> Any:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
     Parameters
@@ -113,6 +141,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     mixing : callable, optional
         Function that derives the mixer used by the solver from the mixer of the topology, such as `lambda W: W.accelerate(3)` or
         `lambda W: W.compress("top_k", fraction=0.01)`.
+    **unknown
+        Any other argument is refused, with the place where it belongs.
 
     Returns
     -------
@@ -124,9 +154,12 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         On every rank, before the first step: a wrong shape, or a topology that the solver does not support.
     OSError
         On every rank: the file could not be written.
+    Interrupted
+        On every rank, a `KeyboardInterrupt`: Ctrl-C has ended the run after a step.  The file is complete, with the outcome
+        "interrupted", and `result` of the exception is what the run has reached.  A second Ctrl-C ends the run at once.
     Exception
-        Of a gradient, on every rank, that of the lowest rank; of a step, on the ranks where it was raised.  What is recorded is
-        written, with the outcome "failed".
+        Of the problem or the solver on some rank, on every rank.  What is recorded is written, with the outcome "failed" and the
+        exception's text.  After one of a solver the network is out of step: use a new one.
 
     Notes
     -----
@@ -160,6 +193,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     >>> result.x.round(9).tolist(), str(result.outcome)
     ([2.0], 'completed')
     """
+    resolve.arguments(unknown, solve)
     with ExitStack() as stack:
         if net is None:
             net = stack.enter_context(_network(problem, topology, x0))
@@ -169,14 +203,16 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                 raise TypeError(f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)")
             resolve.oracle(problem)
             topology, solver = resolve.graph(topology, net.n), resolve.method(solver, problem)
-            if getattr(solver, "asynchronous", False):
-                raise NotImplementedError(f"{type(solver).__name__} is asynchronous, and mpidec.solve takes common steps: run it "
-                                          "with mpidec.simulate(problem, solver, topology, steps=...)")
+            own_pace = bool(getattr(solver, "asynchronous", False))
+            _only_for(own_pace, solver, {"delay": delay, "drop": drop or None, "straggler": straggler},
+                      {"stop": stop, "mixing": mixing, "progress": progress or None})
             oracle, (_, problem) = problem, _answer(problem, solver, net, seed)
             steps, every = resolve.integer("steps", steps, 0), resolve.integer("every", every, 1)
             seed = resolve.integer("seed", seed, 0)
             X = resolve.rows(x0, problem, net)
-            resolve.probe(problem, X)
+            resolve.probe(problem, X, net.lo, solver.uses == "gradient")
+            if problem is not None:
+                resolve.step_size(solver)
             with warnings.catch_warnings():
                 if net.rank > 0:
                     warnings.simplefilter("ignore")
@@ -189,35 +225,56 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         _same(net, {"solver": solver, "steps": steps, "every": every, "seed": seed, "stop": stop, "x0": x0,
                     "record": record and os.fspath(record.path), "resume": record is not None and record.resume})
         stack.enter_context(_arithmetic(net))
-        if wanted(solver) is not None and record is not None and record.resume:
-            solver = chosen(solver, _recorded_step_size(net, record))
-        asked, search, choice, guard = solver, None, None, None
-        for attempt in range(ATTEMPTS + 1):
-            with _closing(net.mixer(topology)) as plain:
-                mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
-                if wanted(solver) is not None:
-                    tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
-                    search = Search(net, problem, oracle, solver, topology, mixer, X, steps, seed, tol)
-                    choice = search()
-                guard = None
-                if search is not None and choice is not None:
-                    solver = chosen(asked, choice.step_size)
-                    if search.point is not None and attempt < ATTEMPTS:
-                        guard = Guard(net, search.point, X, choice, steps)
-                answer = _answer(oracle, solver, net, seed)[0]
-                run = _Run(net, problem, solver, mixer, answer, hasattr(oracle, "start"), steps, every, target, _progress(progress),
-                           guard, choice)
-                try:
-                    return run(X, record, seed)
-                except Retry as retry:
-                    if search is None or choice is None:
-                        raise
-                    smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
-                    if net.rank == 0:
-                        warnings.warn(f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "
-                                      f"({retry}): the run begins again with {smaller.step_size:.4g}", RuntimeWarning, stacklevel=2)
-                    choice = smaller
-        raise RuntimeError("unreachable")
+        stack.enter_context(net._leaving_together())
+        if own_pace:
+            meta = None if record is None else partial(_meta, net, record, topology=topology, steps=steps, every=every, seed=seed)
+            result: Any = run_on_ranks(problem, oracle, solver, topology, X, net, steps=steps, every=every, seed=seed, delay=delay,
+                                  drop=drop, straggler=straggler, record=record, meta=meta)
+        else:
+            result = _in_common_steps(net, problem, oracle, solver, topology, X, steps, every, seed, stop, target, record,
+                                      _progress(progress), mixing)
+    if result.outcome is Outcome.INTERRUPTED:       # now that the network of this call is closed
+        raise Interrupted(result, record)
+    return result
+
+
+def _in_common_steps(net: Network, problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, steps: int, every: int,
+                     seed: int, stop: Stop | None, target: Target | Callable[[Mapping[str, float]], bool] | None,
+                     record: Record | None, progress: Progress | None,
+                     mixing: Callable[[Mixer], Operator[StepOperator]] | None) -> Result:
+    """Find the step size if it is to be found, and run; begin again with a smaller one if the run does not converge."""
+    if wanted(solver) is not None and record is not None and record.resume:
+        solver = chosen(solver, _recorded_step_size(net, record))
+    asked, search, choice, guard = solver, None, None, None
+    for attempt in range(ATTEMPTS + 1):
+        with _closing(net.mixer(topology)) as plain:
+            mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
+            if attempt == 0 and net.rank == 0 and (unfit := compression.warning(solver, mixer, X.shape[1])):
+                warnings.warn(unfit, RuntimeWarning, stacklevel=2)
+            if wanted(solver) is not None:
+                tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
+                search = Search(net, problem, oracle, solver, topology, mixer, X, steps, seed, tol)
+                choice = search()
+            guard = None
+            if search is not None and choice is not None:
+                solver = chosen(asked, choice.step_size)
+                if search.point is not None:
+                    guard = Guard(net, search.point, X, choice, steps)
+            last = attempt == ATTEMPTS
+            answer = _answer(oracle, solver, net, seed)[0]
+            run = _Run(net, problem, solver, mixer, answer, hasattr(oracle, "start"), steps, every, target, progress,
+                       None if last else guard, choice, guard if last else None)
+            try:
+                return run(X, record, seed)
+            except Retry as retry:
+                if search is None or choice is None:
+                    raise
+                smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
+                if net.rank == 0:
+                    warnings.warn(f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "
+                                  f"({retry}): the run begins again with {smaller.step_size:.4g}", RuntimeWarning, stacklevel=2)
+                choice = smaller
+    raise RuntimeError("unreachable")
 
 
 class _Run:
@@ -226,10 +283,10 @@ class _Run:
     def __init__(self, net: Network, problem: Any, solver: Any, mixer: Operator[StepOperator],
                  answer: Callable[[np.ndarray, int], Any], stochastic: bool, steps: int, every: int,
                  target: Target | Callable[[Mapping[str, float]], bool] | None, progress: Progress | None,
-                 guard: Guard | None = None, choice: Choice | None = None):
+                 guard: Guard | None = None, choice: Choice | None = None, judge: Guard | None = None):
         self.net, self.problem, self.solver, self.mixer, self.answer = net, problem, solver, mixer, answer
         self.stochastic, self.steps, self.every, self.target, self.progress = stochastic, steps, every, target, progress
-        self.guard, self.choice = guard, choice
+        self.guard, self.choice, self.judge = guard, choice, judge     # one that begins again, and one of the last attempt
         self.measure = Metrics(net, problem)
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
@@ -239,10 +296,10 @@ class _Run:
         self._elapsed = 0.0
 
     def __call__(self, X: np.ndarray, record: Record | None, seed: int) -> Result:
-        first, s = 0, at_step(self.solver, 0).init(X, self.mixer.at(0))
-        if record is not None:
-            self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
         try:
+            first, s = 0, state(self.solver, "init", at_step(self.solver, 0).init(X, self.mixer.at(0)), X.shape)
+            if record is not None:
+                self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
             if record is not None and self.recorder is not None and record.resume:
                 first, s = self._resume(self.recorder, record, seed)
             elif record is not None and self.recorder is not None:
@@ -259,7 +316,8 @@ class _Run:
                 self.net._drain()
         except BaseException as error:
             if self.recorder is not None:
-                self.recorder.abandon(failed=isinstance(error, Exception) and not isinstance(error, Retry))
+                failed = isinstance(error, Exception) and not isinstance(error, Retry)
+                self.recorder.abandon(f"{type(error).__name__}: {error}" if failed else "")
             if self.common:                         # none ends the job before rank 0 has written
                 self.net.agree()
             raise
@@ -302,12 +360,14 @@ class _Run:
             stopped = self._record(first, s)        # a run that has reached its target takes no further steps
         k = first
         step = self.net._keeping(solver.step) if solver.keeps_rows else solver.step
-        varying, guard = callable(getattr(solver, "step_size", None)), self.guard
+        varying, guard, shape = callable(getattr(solver, "step_size", None)), self.guard, s.X.shape
         while not stopped and k < steps:
             if varying:
                 step = at_step(solver, k).step
                 step = self.net._keeping(step) if solver.keeps_rows else step
             s = step(s, answer(solver.point(s), k), mixer.at(k))
+            if k == first:
+                state(solver, "step", s, shape)
             k += 1
             control.watch(k, s.X)
             if guard is not None and guard.due(k):
@@ -351,12 +411,18 @@ class _Run:
             return Outcome.DIVERGED, reason, agent
         if stopped:
             return Outcome.STOPPED, "", None
+        if self.guard is not None and (far := self.guard.far(s.X, strict=False)):
+            raise Retry(f"{far}, after {k} steps")
+        if self.judge is not None and (far := self.judge.far(s.X, strict=True)):
+            reason = (f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give "
+                      "a step size or a schedule")
+            return Outcome.DIVERGED, reason, self.measure.culprit(s.X)
         missed = self.target.missed(metrics) if isinstance(self.target, Target) else None
         if missed is None:
             return Outcome.COMPLETED, "", None
         name, limit = missed
         cause = likely_cause(self.net, self.problem, self.mixer.topology, self.solver, self.stochastic, self._columns(), name,
-                             limit)
+                             limit, compression.limit(self.solver, self.mixer, s.X.shape[1]))
         return Outcome.MISSED, f"{name} {metrics[name]:.3g} after {k} steps, target {short(limit)} missed: {cause}", None
 
     def _answer(self, V: np.ndarray, k: int) -> Any:
@@ -424,6 +490,9 @@ class _Run:
             self._fail(self.error)
         return bool(stopped)
 
+    def _meta(self, record: Record, seed: int) -> dict[str, Any]:
+        return _meta(self.net, record, self.solver, self.mixer.topology, self.steps, self.every, seed, self.choice)
+
     def _checkpoint(self, k: int, s: Any) -> None:
         if self.recorder is not None:
             begun = time.perf_counter()
@@ -433,14 +502,24 @@ class _Run:
             self.recorder.checkpoint(k, s, counters, self.mixer.memory())
             self._clock += time.perf_counter() - begun
 
-    def _meta(self, record: Record, seed: int) -> dict[str, Any]:
-        from ._version import __version__
-        described = (f"# from mpidec.solve: {self.solver!r} over {self.mixer.topology!r}, {self.steps} steps, every {self.every}\n")
-        config = record.config(self.solver) if callable(record.config) else record.config
-        return {"mpidec": __version__, "config": config or described, "seed": seed, "agents": self.net.n,
-                "ranks": self.net.size, "mpi": library(),
-                "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                **({} if self.choice is None else {"step_size": self.choice.step_size})}
+def _meta(net: Network, record: Record, solver: Any, topology: Any, steps: int, every: int, seed: int, choice: Choice | None = None
+          ) -> dict[str, Any]:
+    """The root attributes of a run's file."""
+    from ._version import __version__
+    config = record.config(solver) if callable(record.config) else record.config
+    described = f"# from mpidec.solve: {solver!r} over {topology!r}, {steps} steps, every {every}\n"
+    return {"mpidec": __version__, "config": config or described, "seed": seed, "agents": net.n, "ranks": net.size,
+            "mpi": library(), "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            **({} if choice is None else {"step_size": choice.step_size})}
+
+
+def _only_for(own_pace: bool, solver: Any, asynchronous: Mapping[str, Any], synchronous: Mapping[str, Any]) -> None:
+    """Refuse arguments that belong to solvers of the other kind."""
+    for name, value in (synchronous if own_pace else asynchronous).items():
+        if value is not None:
+            kind, remedy = ("no common steps", "mpidec.simulate takes stop") if own_pace else (
+                "common steps", "delay, drop and straggler are for asynchronous solvers, such as A2CiD2")
+            raise ValueError(f"{name} is given, but {type(solver).__name__} has {kind}: leave it out ({remedy})")
 
 
 def _recorded_step_size(net: Network, record: Record) -> float:
@@ -500,7 +579,7 @@ def _network(problem: Any, topology: Any, x0: Any) -> Network:
             ranks.agree(error)
             inner = getattr(problem, "problem", problem)
             if ranks.size > 1 and hasattr(inner, "m") and not hasattr(inner, "n"):
-                counts = ranks.comm.allgather(inner.m)
+                counts = ranks._together.gather_all(np.array(inner.m), "solve").tolist()
                 if set(counts) != {1}:                      # each rank may hold some agents, or all of them
                     raise ValueError(f"the number of agents is unknown: the problems of the ranks have {counts} agents; pass a "
                                      "topology with n, such as mpidec.topology.ring(n), or net=, a Network")
@@ -527,7 +606,7 @@ def _made(mixing: Callable[[Mixer], Operator[StepOperator]], mixer: Mixer, net: 
 def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callable[[np.ndarray, int], Any], Any]:
     """The function that evaluates the gradients (or proximal points) of step k, and the problem behind an oracle."""
     oracle, problem = problem, getattr(problem, "problem", problem)
-    if solver.uses == "nothing":
+    if solver.uses == "nothing" or (problem is None and getattr(solver, "asynchronous", False) and not solver.needs_problem):
         return lambda V, k: None, problem
     if problem is None:
         raise ValueError(f"{type(solver).__name__} needs the {solver.uses} of a problem, but problem is None")

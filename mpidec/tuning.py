@@ -62,6 +62,7 @@ def tune(problem: Any, solver: Any, topology: Any, *, steps: int = 5000, x0: Any
                                  'number, or leave it to the bound of "auto"')
             steps = operator.index(steps)
             X = resolve.rows(x0, behind, net)
+            resolve.probe(behind, X, net.lo)
             solver.check(topology.at(0) if topology.period == 1 else topology)
             step = solver.step_size
             solver = with_step_size(solver, replace(step, start="auto") if isinstance(step, StepSchedule) else "auto")

@@ -9,6 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
+import mpidec
 from mpidec.problems import (
     Dataset,
     LeastSquares,
@@ -272,7 +273,7 @@ def test_paths(tmp_path):
     refused(tmp_path / "haert.csv", r"no such file \(similar names in .*: heart.csv\)")
     (tmp_path / "folder.csv").mkdir()
     refused(tmp_path / "folder.csv", "is a directory, expected a file")
-    with pytest.raises(ValueError, match=r"unknown data set 'brest_cancer': did you mean breast_cancer?.*or a file"):
+    with pytest.raises(ValueError, match=r"unknown data set 'brest_cancer': did you mean breast_cancer?.*or the path of a file"):
         load("brest_cancer")
     with pytest.raises(ValueError, match="data set breast_cancer takes no parameters, but n was given"):
         load("breast_cancer", n=3)
@@ -456,3 +457,22 @@ def test_problems_import_neither_mpi_nor_sklearn():
            "print(sorted(set(sys.modules) & {'sklearn', 'matplotlib', 'torch', 'networkx', 'h5py', 'rich'}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
                           check=True).stdout == "[]\n"
+
+
+# -- scale ------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.filterwarnings("ignore:step_size")
+@pytest.mark.parametrize("scale", [2.0**505, 2.0**-505])
+def test_the_scale_of_data_that_float64_cannot_hold_is_named(scale):
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((40, 3))
+    y = A @ np.ones(3)
+    for data, text in [((A * scale, y), "largest entry of A is .*standardize"), ((A, y * scale), "largest entry of y is .*unit")]:
+        with pytest.raises(ValueError, match=text):
+            mpidec.problems.load_problem(data, 4, "least_squares")
+    problem, same = (mpidec.problems.load_problem((a, y), 4, "least_squares", standardize=True) for a in (A * scale, A))
+    assert np.array_equal(problem.A, same.A)                # without a trace of the scale
+    problem = mpidec.problems.LeastSquares(scale * A.reshape(4, 10, 3), y.reshape(4, 10))
+    for step_size in ("auto", "safe"):
+        with pytest.raises(ValueError, match=r"smoothness constant of the problem is .*scale of the data"):
+            mpidec.solve(problem, mpidec.solvers.EXTRA(step_size), "ring", steps=10)

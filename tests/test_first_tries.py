@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -68,6 +70,43 @@ class NotDerived:
 
     def step(self, s, G, W):
         return W(s - G)
+
+
+class Nothing(NoGrad):
+    def grad(self, X):
+        return np.where(np.arange(4)[:, None] == 2, np.nan, 2 * X)
+
+
+class State(NamedTuple):
+    X: np.ndarray
+
+
+class NoX(NamedTuple):
+    Y: np.ndarray
+
+
+class Returning(S.Solver):
+    """A solver of one's own, whose init and step return what they are told."""
+
+    def __init__(self, init=State, step=State, step_size=0.1):
+        self.made, self.stepped, self.step_size = init, step, step_size
+
+    def init(self, X, W=None):
+        return self.made(X)
+
+    def step(self, s, G, W):
+        return self.stepped(W(s.X) - self.step_size * G)
+
+
+@dataclass(frozen=True)
+class Forgetful(S.Solver):
+    step_size: Any = "auto"
+
+    def init(self, X, W=None):
+        return State(X)
+
+    def step(self, s, G, W):
+        State(W(s.X) - self.step_size * G)
 
 
 class NeedsMore(S.DGD):
@@ -178,6 +217,31 @@ TRIES = {
     "steps are negative": (lambda: solve(steps=-1), "steps is -1", "an integer >= 0"),
     "x0 of a wrong shape": (lambda: solve(x0=np.zeros(7)), "x0 has shape (7,)", "(3,), common to all agents, or (4, 3)"),
     "x0 not finite": (lambda: solve(x0=np.full(3, np.nan)), "x0 is not finite"),
+    "step size in solve": (lambda: solve(step_size=0.1), "no argument step_size", "belongs to the solver"),
+    "lr in solve": (lambda: solve(lr=0.1), "belongs to the solver", "ExactDiffusion(step_size=0.1)"),
+    "l2 in solve": (lambda: solve(l2=0.1), "belongs to the problem", "load_problem(data, n=16, l2=0.1)"),
+    "argument misspelt": (lambda: solve(sede=1), "no argument sede", "did you mean seed?"),
+    "tol in solve": (lambda: solve(tol=1e-6), "no argument tol", "did you mean stop?"),
+    "step size 0": (lambda: solve(s=S.ExactDiffusion(0)), "step_size is 0", "expected a number > 0"),
+    "stop at a negative error": (lambda: solve(p=P.load_problem((A, Y), n=4), stop={"error": -1}), "is -1", "never negative"),
+    "stop at error 0": (lambda: solve(p=P.load_problem((A, Y), n=4), stop={"error": 0}), "is 0", "such as 1e-8"),
+    "stop at an unknown metric": (lambda: solve(p=P.load_problem((A, Y), n=4), stop={"eror": 1}), "'eror'", "one of"),
+    "stop at nothing": (lambda: solve(stop={}), "stop is {}", 'such as {"error": 1e-8}'),
+    "gradient not finite": (lambda: solve(p=Nothing()), "the gradient of agent 2 at x0 is nan", "in the data of that agent"),
+    "gradient not finite, auto": (lambda: solve(p=Nothing(), s="extra"), "the gradient of agent 2 at x0 is nan"),
+    "gradient not finite, tune": (lambda: mpidec.tune(Nothing(), "extra", "ring"), "the gradient of agent 2 at x0 is nan"),
+    "init returns an array": (lambda: solve(s=Returning(init=lambda X: X)), "Returning.init() must return the state",
+        "field X of shape (4, 3), got a ndarray"),
+    "init returns no X": (lambda: solve(s=Returning(init=NoX)), "got a NoX with the fields Y"),
+    "step returns a tuple": (lambda: solve(s=Returning(step=lambda X: (X,))), "Returning.step() must return the state", "a tuple"),
+    "step returns None": (lambda: solve(s=Returning(step=lambda X: None)), "Returning.step()", "None: is a return missing?"),
+    "step returns None, auto": (lambda: solve(s=Forgetful()), "Forgetful.step() must return the state", "is a return missing?"),
+    "step returns another shape": (lambda: solve(s=Returning(step=lambda X: State(X[:, :1]))), "X of shape (4, 3)",
+        "got an X of shape (4, 1)"),
+    "step returns a list": (lambda: solve(s=Returning(step=lambda X: State(X.tolist()))), "got an X that is a list"),
+    "a name for a mixer": (lambda: _mixer("star"), "topology is 'star'", "mpidec.topology.star(net.n)"),
+    "a matrix for a mixer": (lambda: _mixer(np.eye(4)), "topology is a ndarray", "mpidec.topology.ring(net.n)"),
+    "a function for a mixer": (lambda: _mixer(T.ring), "topology is a function", "mpidec.topology.ring(net.n)"),
     "step size negative": (lambda: S.DGD(-1.0), "step_size is -1.0", "expected"),
     "data of two dimensions": (lambda: P.LeastSquares(A, Y), "A has shape (40, 3), expected (m, p, d)", "problems.stack"),
     "lists of unequal length": (lambda: P.LeastSquares([[[1.0], [1.0, 2.0]]], [[1.0, 2.0]]), "ragged", "problems.stack"),
@@ -186,6 +250,8 @@ TRIES = {
     "labels that are words in a class": (lambda: P.LogisticRegression(B[0], np.full((4, 5), "ill")), "dtype <U3", "real numbers"),
     "regression as classification": (lambda: P.load_problem((A, Y), n=4, problem="softmax"), "is this a regression problem?",
         "least_squares"),
+    "one class": (lambda: P.load_problem((A, np.ones(40)), n=4, problem="logistic"), "all 40 labels are equal (1)", "two classes"),
+    "one class by default": (lambda: P.load_problem((A, -np.ones(40)), n=4), "all 40 labels are equal (-1)", "two classes"),
     "three classes": (lambda: P.load_problem((A, np.arange(40) % 3), n=4, problem="logistic"), "two different labels, got 3",
         "use softmax"),
     "n missing": (lambda: P.load_problem((A, Y)), "needs n", "load_problem(data, n=16)"),
@@ -195,6 +261,8 @@ TRIES = {
     "data split already": (lambda: P.load_problem(B, n=4), "A has shape (4, 5, 3), expected (N, d)", "problems.LeastSquares(A, b)"),
     "data misspelt": (lambda: P.load_problem("brest_cancer", n=4), "unknown data set 'brest_cancer'",
         "did you mean breast_cancer?"),
+    "data unknown": (lambda: P.load_problem("iris", n=4), "'iris': expected one of breast_cancer, digits", "path of a file"),
+    "schedule misspelt": (lambda: S.DGD("inverse(0.1, dealy=3)"), "inverse has no parameter 'dealy'", "did you mean delay?"),
     "problem misspelt": (lambda: P.load_problem((A, Y), n=4, problem="least-squares"), "did you mean least_squares?"),
     "parameter misspelt": (lambda: P.load_problem((A, Y), n=4, problem="huber", dleta=2), "dleta", "parameter"),
     "British spelling": (lambda: P.load_problem((A, Y), n=4, standardise=True), "did you mean standardize?"),
@@ -216,6 +284,11 @@ def _other_network():
         return solve(net=net, t=T.ring(8))
 
 
+def _mixer(topology):
+    with mpidec.Network(4) as net:
+        return net.mixer(topology)
+
+
 @pytest.mark.parametrize("name", TRIES)
 def test_is_refused_in_one_line_with_the_remedy(name):
     call, *words = TRIES[name]
@@ -225,3 +298,13 @@ def test_is_refused_in_one_line_with_the_remedy(name):
     missing = [word for word in words if word not in text]
     assert not missing and "\n" not in text and len(text) < 360, f"{text!r} does not say {missing}"
     assert not re.search(r"object at 0x", text)
+
+
+def test_a_result_and_a_run_print_in_one_short_line(tmp_path):
+    result = solve(p=P.load_problem((A, Y), n=4), record=tmp_path / "run.h5")
+    run = mpidec.read(tmp_path / "run.h5")
+    for thing in (result, run):
+        assert "completed after 3 steps" in repr(thing) and f"error {result.metrics['error'][-1]:.4g}" in repr(thing)
+        assert "records: 2" in repr(thing) and "array" not in repr(thing) and "\n" not in str(thing)
+    assert len(repr(result)) < 250 and "step size 0.02" in repr(result) and "(4, 3)" in repr(result)
+    assert len(repr(run)) < 400 + len(str(tmp_path))

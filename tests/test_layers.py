@@ -29,11 +29,12 @@ LAYERS = {
     "runtime": (("topology", "arrays", "kernels"), ("mpi4py", "cupy", "torch")),
     "checks": (("topology", "arrays", "kernels", "runtime"), ("mpi4py",)),
     "transport": (("topology", "arrays", "kernels", "runtime", "checks"), ("mpi4py",)),
-    "mixing": (("_streams", "topology", "arrays", "kernels", "runtime", "checks", "transport"),
+    "rma": (("topology", "arrays", "kernels", "runtime", "checks", "transport"), ("mpi4py",)),
+    "mixing": (("_streams", "topology", "arrays", "kernels", "runtime", "checks", "transport", "rma"),
                ("mpi4py", "scipy", "torch", "cupy")),
-    "rma": (("_streams", "topology", "arrays", "kernels", "runtime", "checks", "transport", "mixing"), ("mpi4py", "scipy")),
     "solvers": (("kernels",), ()),
-    "stepsize": (("_streams", "topology", "arrays", "kernels", "runtime", "checks", "transport", "mixing", "solvers"),
+    "stepsize": (("_streams", "topology", "arrays", "kernels", "runtime", "checks", "transport", "rma", "mixing",
+                  "solvers"),
                  ("mpi4py", "scipy", "matplotlib")),
     "record": ((), ("scipy", "h5py")),
     "optim": (("topology", "runtime", "mixing", "solvers"), ("scipy", "torch")),
@@ -44,7 +45,7 @@ MPI = {name for name, (_, others) in LAYERS.items() if "mpi4py" in others} | {"_
 LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
 ENTRY_POINTS = {"__main__", "run", "bench", "doctor"}       # they may import anything; nothing imports them
 FLAGS = {"sweep": "run"}                                    # but for a command that has the same flags
-HANDED_OUT = {"Pending", "Phase", "Outcome", "Result", "Run", "CecaRound"}               # nobody makes one by hand
+HANDED_OUT = {"Pending", "Phase", "Outcome", "Result", "Run", "CecaRound", "Interrupted"}    # nobody makes one by hand
 PROTOCOLS = {"Solver", "Problem", "Oracle", "Schedule", "LinearModel", "Streams"}         # the concrete ones have examples
 API = ["mpidec", "mpidec.topology", "mpidec.mixing", "mpidec.problems", "mpidec.solvers", "mpidec.record", "mpidec.plot",
        "mpidec.sweep"]

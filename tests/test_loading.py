@@ -107,6 +107,29 @@ def test_columns_of_very_different_size_are_hinted_at(tmp_path):
 
 
 @pytest.mark.serial
+def test_a_label_that_is_not_the_last_column_is_hinted_at(tmp_path):
+    rng = np.random.default_rng(0)
+    kind, rows = rng.integers(0, 2, 30), rng.normal(size=(30, 3)).round(4)
+    paths = {name: str(tmp_path / f"{name}.csv") for name in ("plain", "header", "words", "last")}
+    table = np.column_stack([kind, rows])
+    np.savetxt(paths["plain"], table, delimiter=",")
+    np.savetxt(paths["header"], np.column_stack([rows[:, :2], kind, rows[:, 2]]), delimiter=",", header="u,v,kind,w", comments="")
+    np.savetxt(paths["last"], table[:, ::-1], delimiter=",")
+    with open(paths["words"], "w") as file:
+        file.writelines(f"{'ill' if k else 'well'},{a},{b}\n" for k, (a, b, _) in zip(kind, rows))
+    with pytest.warns(UserWarning, match=r"30 values in 30 lines, column 0 has 2: .* label=0 \(--set problem.label=0\)"):
+        load_problem(paths["plain"], n=3)
+    with pytest.raises(ValueError, match=r"two different labels, got 30.*column 2 \(kind\) has 2: .*label=2"):
+        load_problem(paths["header"], n=3, problem="logistic")
+    with pytest.raises(ValueError, match=r"column 1: '(ill|well)' is not a number.*label=0 \(--set problem.label=0\)"):
+        load_problem(paths["words"], n=3)
+    with warnings.catch_warnings():                                             # what was chosen is not questioned
+        warnings.simplefilter("error")
+        load_problem(paths["plain"], n=3, problem="least_squares")
+        load_problem(paths["last"], n=3)
+        assert load_problem(paths["plain"], n=3, label=0).d == load_problem(paths["words"], n=3, label=0).d + 1 == 3
+
+
 def test_no_finite_minimizer_is_a_warning():
     with pytest.warns(UserWarning, match="error metric is not available.*l2 > 0"):
         assert load_problem((A, A[:, 0] > 0), 4, l2=0.0).x_star is None
@@ -197,3 +220,20 @@ def test_numbers_as_text_are_numbers_and_class_names_are_no_targets():
     np.testing.assert_array_equal(*ours)
     with pytest.raises(ValueError, match=r"class names, expected numbers: .*classes blue, red"):
         load_problem((A, np.where(y > 4, "red", "blue")), 2, "least_squares")
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("rank", [0, -1])
+def test_any_exception_of_one_rank_is_raised_on_all(monkeypatch, rank):
+    """Of the rank that reads the data, and of one that makes its problem."""
+    from mpidec.problems import loading, registry
+
+    def broken(*arguments, **options):
+        raise ZeroDivisionError("broke")
+
+    with mpidec.Network() as net:
+        if net.rank == rank % net.size:
+            monkeypatch.setattr(*((loading, "prepare") if rank == 0 else (registry, "make_problem")), broken)
+        with pytest.raises(ZeroDivisionError, match="broke"):
+            mpidec.problems.load_problem("synthetic_least_squares", net=net, n=None)
+        assert net.sum(np.ones((net.m, 1)))[0] == net.n

@@ -4,6 +4,8 @@ import itertools
 import os
 import re
 import signal
+import time
+import warnings
 
 import h5py
 import numpy as np
@@ -105,6 +107,71 @@ def test_noise_around_a_start_at_the_solution_is_no_explosion():
     start, end = {"objective": 1e-22}, {"objective": 1e-6}
     assert not endings.exploded([start, start, end, end], [1.0, 1.0, 1.0, 1.0])
     assert endings.exploded([{"objective": 2.0}, {"objective": 1e207}], [0.0, 1e103])
+
+
+class Exponential:
+    """f_i(x) = sum(exp(x)) - c_i sum(x): far to the right the gradients explode, far to the left they are constant."""
+
+    def __init__(self, net, known):
+        self.m, self.d, self._c = net.m, D, 1.0 + np.arange(net.lo, net.hi)[:, None]
+        if known:
+            self.x_star = np.full(D, np.log((N + 1) / 2))
+
+    def value(self, X):
+        return (np.exp(X) - self._c * X).sum(axis=1)
+
+    def grad(self, X):
+        return np.exp(X) - self._c
+
+
+@pytest.mark.parametrize("known, step_size, text", [
+    (True, "auto", "the error grew from .* to .*e.12"), (False, 1e-3, "the rows grew from .* to .*e.12")])
+@pytest.mark.filterwarnings("ignore:EXTRA")
+def test_a_run_that_one_step_has_thrown_far_away_has_diverged(net, known, step_size, text):
+    """The objective is smaller than at the start, and the gradient, too."""
+    result = mpidec.solve(Exponential(net, known), S.EXTRA(step_size), T.ring(N), steps=200, x0=np.full(D, 300.0), net=net)
+    assert result.outcome == "diverged" and re.search(text, result.reason)
+    assert result.metrics["objective"][-1] < result.metrics["objective"][0]
+
+
+@pytest.mark.filterwarnings("ignore:EXTRA")
+def test_the_last_attempt_that_ends_farther_away_than_it_began_has_diverged(net):
+    problem = mpidec.problems.Custom(lambda X: np.exp(X**2).sum(axis=1), lambda X: 2 * X * np.exp(X**2), net.m, D)
+    result = mpidec.solve(problem, S.EXTRA("auto"), T.ring(N), steps=200, x0=np.full(D, 5.0), net=net)
+    assert result.outcome == "diverged"
+    assert re.search("from the minimizer, .* at the start, .*as with 6 larger step sizes: begin closer", result.reason)
+
+
+def test_a_missed_target_far_away_does_not_blame_the_bias_of_an_exact_method(net):
+    result = mpidec.solve(Exponential(net, False), S.EXTRA(1e-30), T.ring(N), steps=100, x0=np.full(D, 30.0), net=net,
+                          stop={"gradient_norm": 1e-6})
+    assert result.outcome == "missed" and "the steps are too small" in result.reason and "bias" not in result.reason
+
+
+# -- codecs -----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("solver, codec, options, text", [
+    (S.ExactDiffusion(0.02), "top_k", {"k": 1, "feedback": False}, "without error feedback: leave out feedback=False"),
+    (S.EXTRA(0.02), "rand_k", {"k": 1}, "delta of 0.333 for rows of 3; expected >= 0.6"),
+    (S.PushDIGing(0.02), "qsgd", {"feedback": True}, "expected >= 0.9999"),
+    (S.ExactDiffusion(0.02), "blockwise8", {"feedback": True}, ""), (S.EXTRA(0.02), "bfloat16", {}, ""),
+    (S.EXTRA(0.02), "identity", {"feedback": False}, ""), (S.DGD(0.02), "top_k", {"k": 1, "feedback": False}, ""),
+    (S.GradientTracking(0.02), "top_k", {"k": 1}, ""), (S.PushDIGing(0.02), "bfloat16", {}, "")], ids=str)
+def test_a_codec_that_does_not_fit_the_method_is_named(net, solver, codec, options, text):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mpidec.solve(least_squares(net), solver, T.ring(N), steps=3, net=net, mixing=lambda W: W.compress(codec, **options))
+    told = [str(one.message) for one in caught]
+    assert len(told) == (net.rank == 0 and bool(text)) and all(text in one for one in told)
+
+
+def test_a_codec_that_limits_the_accuracy_is_the_cause_of_a_missed_target(net):
+    run = lambda feedback: mpidec.solve(least_squares(net), S.EXTRA(0.05), T.ring(N), steps=1500, net=net, stop={"error": 1e-8},    # noqa: E731
+                                        mixing=lambda W: W.compress("bfloat16", feedback=feedback))
+    missed = run(False)
+    assert missed.outcome == "missed"
+    assert "BFloat16() without error feedback limits the accuracy: use feedback=True" in missed.reason
+    assert run(True).outcome == "stopped"
 
 
 # -- metrics ----------------------------------------------------------------------------------------------------------
@@ -217,6 +284,66 @@ def test_an_exception_of_a_step_is_written(net, shared_tmp):
     assert run.outcome == "failed" and run.metrics["step"].tolist() == [0, 10, 20, 30]
 
 
+class Leaves(S.DGD):
+    """A solver that goes wrong on one rank: in `init`, or in one step before or after its mixing."""
+
+    keeps_rows = True
+
+    def __init__(self, where, here):
+        super().__init__(0.02)
+        object.__setattr__(self, "where", where if here else "")
+        object.__setattr__(self, "steps", itertools.count())
+
+    def __repr__(self):
+        return "Leaves()"                                       # the same on all ranks
+
+    def _maybe(self, where):
+        if self.where == where:
+            raise ArithmeticError(f"broken {where}")
+
+    def init(self, X, W=None):
+        self._maybe("init")
+        return super().init(X, W)
+
+    def step(self, s, G, W):
+        if next(self.steps) != 33:
+            return super().step(s, G, W)
+        self._maybe("before")
+        if self.where == "shape":
+            s, G = s._replace(X=np.zeros((len(G), D + 1))), np.zeros((len(G), D + 1))
+        if self.where == "dtype":
+            s, G = s._replace(X=s.X.astype(np.float32)), G.astype(np.float32)
+        s = super().step(s, G, W)
+        self._maybe("after")
+        return s
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("transport", ["auto", "p2p"])
+@pytest.mark.parametrize("rank", [0, -1])
+@pytest.mark.parametrize("where", ["init", "before", "after", "shape", "dtype"])
+def test_what_a_solver_raises_on_one_rank_is_raised_on_all_and_written(comm, shared_tmp, transport, rank, where):
+    path, error, text = shared_tmp / "run.h5", ArithmeticError, f"broken {where}"
+    if where in ("shape", "dtype"):
+        error, text = ValueError, "rank .* and rank .* mix different things|rank .* has rows .* rank"
+    began = time.monotonic()
+    with mpidec.Network(N, transport=transport) as net:
+        solver = Leaves(where, net.rank == rank % net.size)
+        with pytest.raises(error, match=text):
+            mpidec.solve(least_squares(net), solver, T.complete(N), steps=100, net=net,
+                         record=mpidec.Record(path, flush_seconds=1000))
+        if where != "init":
+            run = mpidec.read(path)                             # on every rank: written before any of them raised
+            assert run.outcome == "failed" and run.metrics["step"].tolist() == [0, 10, 20, 30]
+            assert re.search(f"{error.__name__ if error is ArithmeticError else 'Disagreement'}: ({text})", run.reason)
+        assert time.monotonic() - began < 10
+        with pytest.raises(RuntimeError, match="out of step"):
+            net.mean(np.zeros((net.m, 1)))
+    with mpidec.Network(N) as net:
+        result = mpidec.solve(least_squares(net), S.DGD(0.02), T.ring(N), steps=10, net=net)
+    assert result.outcome == "completed"
+
+
 # -- resumed ----------------------------------------------------------------------------------------------------------
 
 def test_a_resume_of_a_run_at_its_target_takes_no_further_steps(net, shared_tmp):
@@ -246,9 +373,11 @@ def test_an_interrupt_before_the_first_step_ends_the_run_with_a_file(net, shared
         with interrupts():
             if net.rank == net.size - 1:
                 os.kill(os.getpid(), signal.SIGINT)
-            result = mpidec.solve(least_squares(net), S.DGD(0.02), T.ring(N), steps=10**6, net=net, record=shared_tmp / "run.h5")
+            with pytest.raises(mpidec.Interrupted) as caught:
+                mpidec.solve(least_squares(net), S.DGD(0.02), T.ring(N), steps=10**6, net=net, record=shared_tmp / "run.h5")
     finally:
         signal.signal(signal.SIGINT, former)
+    result = caught.value.result
     assert (result.outcome, result.steps) == ("interrupted", 1)
     net.comm.Barrier()
     with h5py.File(shared_tmp / "run.h5") as file:

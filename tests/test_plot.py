@@ -120,7 +120,7 @@ def test_what_a_run_has_chosen_is_no_difference_unless_nothing_else_differs(tmp_
     first, of_sweep = auto("a.h5"), "# chosen by the run: solver.step_size\n"
     assert legend(figure([first, auto("b.h5", "uniform", 0.06)])) == ["weights metropolis", "weights uniform"]
     assert legend(figure([first, auto("c.h5", "uniform", 0.06, head=of_sweep)])) == ["weights metropolis", "weights uniform"]
-    assert legend(figure([first, auto("d.h5", size=0.06, seed=1)])) == ["seed 0", "seed 1"]
+    assert legend(figure([first, auto("d.h5", size=0.06, seed=1)])) == ["extra, ring (2 seeds)"]
     assert legend(figure([first, auto("e.h5", size=0.06)])) == ["step size 0.05", "step size 0.06"]
 
 
@@ -199,6 +199,32 @@ def test_bands_of_seeds(tmp_path):
     assert shown.axes[1].lines[0].get_color() == axes.lines[0].get_color()
 
 
+def test_runs_that_differ_in_the_seed_alone_make_one_line(tmp_path):
+    """The command drew a line per seed of `study/*.h5`."""
+    seeded = {"extra": [0, 1, 2], "dgd": [0, 1], "diffusion": [0]}
+    files = [seed_run(tmp_path, solver, seed) for solver, seeds in seeded.items() for seed in seeds]
+    shown = figure(files, x="steps", y="error")
+    assert legend(shown) == ["extra (3 seeds)", "dgd (2 seeds, 1 diverged)", "diffusion"]
+    axes = shown.axes[0]
+    assert np.allclose(axes.lines[0].get_ydata(), 0.6 ** np.arange(11)) and len(axes.collections) == 1      # of two runs a band
+    low, high = axes.collections[0].get_paths()[0].get_extents().get_points()[:, 1]
+    assert np.allclose((low, high), (0.5**10, 1.0))
+    assert legend(figure(files, label=list("abcdef"))) == list("abcdef")
+    assert legend(figure(files, label=list("abc"))) == list("abc")
+    with pytest.raises(ValueError, match="6 runs, 3 lines, 2 labels: expected one label per run or per line"):
+        figure(files, label=list("ab"))
+    again = make(tmp_path / "again.h5", "extra", rate=0.5, steps=10)                # the same seed twice is no sample
+    assert len(legend(figure([make(tmp_path / "once.h5", "extra", rate=0.5, steps=10), again]))) == 2
+
+
+def seed_run(folder: Path, solver: str, seed: int) -> Path:
+    path = make(folder / f"{solver}-{seed}.h5", solver, rate=0.5 + 0.1 * seed, steps=10,
+                outcome="diverged" if (solver, seed) == ("dgd", 1) else "completed")
+    with h5py.File(path, "a") as file:
+        file.attrs["config"] += f"seed = {seed}\n[problem]\nseed = {seed}\n"
+    return path
+
+
 def test_a_band_interpolates_between_the_records_of_its_runs():
     one, two = Curve(np.array([0.0, 4.0]), np.array([1.0, 1e-4])), Curve(np.array([0.0, 2.0, 8.0]), np.array([1.0, 1.0, 1.0]))
     x, low, middle, high = band([one, two])
@@ -246,10 +272,12 @@ def test_several_ranks_plot_once(tmp_path):
 def test_the_picture_of_a_search_is_checked_before_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tune = importlib.import_module("mpidec.tune")
+    run = importlib.import_module("mpidec.run")
     for picture, text in [("a.xyz", "-o a.xyz: expected a name that ends in one of"), ("no/a.png", "the folder no does not exist")]:
-        assert tune.main(["--data=nothing", "-o", picture]) == 2
-        out, error = capsys.readouterr()
-        assert out == "" and error.startswith("mpidec.tune: error: ") and text in error and error.count("\n") == 1
+        for name, call, argv in (("tune", tune.main, []), ("run", run.main, ["--tune"])):
+            assert call([*argv, "--data=nothing", "-o", picture]) == 2
+            out, error = capsys.readouterr()
+            assert out == "" and error.startswith(f"mpidec.{name}: error: ") and text in error and error.count("\n") == 1
 
 
 def test_malformed_commands_answer_in_one_line(tmp_path, capsys):

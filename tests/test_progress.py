@@ -4,7 +4,9 @@ All ranks start the same mixings in the same order; between a start and its wait
 """
 from __future__ import annotations
 
+import contextlib
 import gc
+import signal
 import time
 
 import numpy as np
@@ -48,6 +50,83 @@ def mean(net, value=0.0):
 
 def equal(Y, value):
     np.testing.assert_allclose(Y, np.full_like(Y, value), rtol=1e-13)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("call", ["mean", "agree"])
+def test_a_network_closes_on_all_ranks_although_one_has_skipped_a_call(comm, call, known):
+    """MPI's collectives do not match any more on its communicator; nothing waits for the time-out."""
+    for _ in range(2):
+        began = time.monotonic()
+        with mpidec.Network() as net:
+            for _ in range(2 * known):
+                CALLS[call](net)
+            if net.rank != net.size - 1:
+                with pytest.raises(ValueError, match=f"rank {net.size - 1} closes the network"):
+                    CALLS[call](net)
+        assert time.monotonic() - began < 10
+    comm.Barrier()
+
+
+def test_a_network_closes_although_a_rank_was_interrupted_in_a_sum(comm):
+    """The others, which came to the same call later, are told that it has left."""
+    net, handler = mpidec.Network(), signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        net.sum(rows(net))
+        if net.rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                net.sum(rows(net))
+        else:
+            time.sleep(0.3 * (net.rank == 1))
+            with pytest.raises(ValueError, match="rank 0 closes the network"):
+                net.sum(rows(net))
+        net.close()
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    comm.Barrier()
+
+
+@pytest.mark.parametrize("ending", ["exception", "dropped"])
+@pytest.mark.parametrize("call", ["mixing", "mean", "barrier"])
+def test_ranks_are_told_that_one_has_left_the_network(way, call, ending):
+    """An exception on one rank leaves `with Network()`, and it makes another network: the others wait for it in the first."""
+    def work(net):
+        W = net.mixer(T.complete(net.n))
+        calls = {**CALLS, "mixing": lambda net: W(np.ones((net.m, 5)))}
+        calls[call](net)
+        if net.rank == 0:
+            raise KeyError("closes the network")
+        calls[call](net)
+
+    net = mpidec.Network()
+    kind = KeyError if net.rank == 0 else ValueError
+    with pytest.raises(kind, match="closes the network"), net if ending == "exception" else contextlib.nullcontext():
+        work(net)
+    del net
+    gc.collect()
+    with mpidec.Network() as net:
+        equal(net.mean(np.ones((net.m, 2))), 1)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_a_mixing_that_has_failed_fails_in_every_wait(net):
+    """In a ring of one direction rank 1 refuses a mixing; the others find out one after the other, and none waits in vain."""
+    ring = (np.eye(net.n) + np.roll(np.eye(net.n), 1, 0)) / 2
+    W = net.mixer(T.from_weights(ring)).compress("float16", feedback=True)
+    W(rows(net)), W(rows(net))
+    raised = 0
+    for k in range(net.n + 1):
+        pending = None
+        try:
+            pending = W.start(np.array([["text"]]) if net.rank == 1 and k == 0 else rows(net))
+            pending.wait()
+        except (ValueError, TypeError, RuntimeError) as error:
+            raised += 1
+            if pending is not None:
+                with pytest.raises(type(error)):
+                    pending.wait()
+    assert raised
 
 
 @pytest.mark.parametrize("d", [SMALL, LARGE])
@@ -202,7 +281,6 @@ def test_a_mixing_that_is_64_steps_old_has_not_been_read(way, comm, d, late):
         with mpidec.Network(4, half) as net:
             across, inside = net.mixer(pairs(4, (1, 2))), net.mixer(pairs(4, (0, 1), (2, 3)))
             X, Z = net.empty(d), np.ones((net.m, 3))
-            across(X), inside(Z)                            # the first use may be collective
             X[...] = 1.0 + net.rank
             p = across.start(X)
             if net.rank == 0:

@@ -401,6 +401,30 @@ def test_a_full_disk_costs_no_record(tmp_path, monkeypatch, capfd):
     assert "".join(capfd.readouterr()) == "" and len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_run_that_fails_on_a_full_disk_says_so_where_it_can(tmp_path, monkeypatch):
+    path = tmp_path / "run.h5"
+    with new(path, flush_seconds=60) as file:
+        file.fail("no record yet")
+        assert not path.exists()                            # an older run would still be there
+        with monkeypatch.context() as patch:
+            patch.setattr(atomic, "os", FullDisk(0))
+            assert "nothing was written" in str(error_of(lambda: fill(file, range(3))))
+            assert error_of(lambda: file.fail("disk")) and not path.exists()
+    path.unlink(missing_ok=True)
+    with new(path, flush_seconds=60, d=20_000) as file:
+        file.checkpoint(0, {"k": 0})
+
+        class Small(FullDisk):
+            def pwrite(self, descriptor, data, offset):
+                return super().pwrite(descriptor, data, offset) if offset > 100_000 else os.pwrite(descriptor, data, offset)
+        monkeypatch.setattr(atomic, "os", Small(0))
+        error = error_of(lambda: fill(file, range(3), d=20_000))
+        assert str(path) in str(error) and "it holds no records" in str(error)
+        file.fail(f"OSError: {error}")
+    run = read(path)
+    assert (run.outcome, run.steps, run.reason) == ("failed", 0, f"OSError: {error}") and not len(run.metrics["step"])
+
+
 @pytest.mark.parametrize("room", [0, 1, 3, 8, 15, 30, 1000])
 def test_a_resume_on_a_full_disk_keeps_what_the_file_had(tmp_path, monkeypatch, room):
     path = tmp_path / "run.h5"

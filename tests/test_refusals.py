@@ -532,8 +532,6 @@ def test_two_threads_with_a_network_each(transport, comm):
             failed.append(error)
 
     mixers = {net: net.mixer(T.complete(net.n)) for net in (one, other)}
-    for W in mixers.values():                               # Open MPI: no communicators in two threads at once
-        W(np.ones((1, 3)))
     threads = [threading.Thread(target=work, args=(net, value)) for net, value in ((one, 0.0), (other, 1000.0))]
     for thread in threads:
         thread.start()

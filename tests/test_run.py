@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import signal
@@ -103,6 +104,33 @@ def test_divergence_is_an_outcome(capsys):
     said = capsys.readouterr()
     assert rows(said.out)["outcome"].startswith("diverged at step") and "step size smaller than" in said.err
     assert record.read("run.h5").outcome == "diverged"
+
+
+def test_a_graph_that_no_step_size_can_cure_is_said_once(capsys):
+    args = [*SMALL[:2], "--set=problem.p=2", "--set=problem.d=9", "--solver=extra", "--topology=exponential", "--steps=2000"]
+    assert run.main(args) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == said.count("unstable on the exponential topology") == 1 and "undirected graph" in said
+    assert run.main([*args, "--step-size=0.001"]) == 3
+    said = capsys.readouterr().err
+    assert re.search(r"\nmpidec.run: diverged at step .* the likely cause is the graph, on which EXTRA is unstable.*\n$", said)
+    assert "smaller" not in said
+
+
+@pytest.mark.parametrize("argv, text", [
+    (["--step-size=0.1"], "--step-size 0.1: a search finds the step size: omit it"), (["--step-size=safe"], "omit it"),
+    (["--set=solver.step_size=inverse(0.1)"], "such as inverse(auto)"), (["--out=a.h5"], "--out a.h5: a search writes no run"),
+    (["--resume=a.h5"], "omit one of them"), (["--topology=rings"], "did you mean ring?")])
+def test_a_search_refuses_what_it_would_ignore(capsys, argv, text):
+    tune = importlib.import_module("mpidec.tune")
+    assert tune.main(argv) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("mpidec.tune: error: ") and text in said and said.count("\n") == 1
+
+
+def test_a_search_takes_schedules_that_start_at_auto(capsys):
+    assert run.main([*SMALL, "--tune", "--solver=dgd", "--step-size=inverse(delay=20)", "--agents=4", "--steps=50"]) == 0
+    assert "<- chosen" in capsys.readouterr().out
 
 
 def test_a_missed_target_has_its_own_status_and_says_the_cause(capsys):
@@ -263,7 +291,8 @@ def test_quiet_is_quiet(capsys):
 
 
 def test_warnings_are_said_once_in_a_line(capsys):
-    assert run.main([*SMALL, "--steps=3", "--agents=16", "--solver=exact_diffusion", "--topology=exponential"]) == 0
+    unstable = ["--solver=exact_diffusion", "--topology=exponential", "--step-size=0.1"]
+    assert run.main([*SMALL, "--steps=3", "--agents=16", *unstable]) == 0
     assert capsys.readouterr().err.count("\n") == 1
 
 

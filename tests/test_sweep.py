@@ -78,6 +78,35 @@ def test_a_run_that_fails_or_diverges_does_not_end_the_sweep(folder):
     assert any("tree" in note and "relaysgd" in note for note in result.notes), result.notes
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("what", ["step", "data", "problem"])
+def test_an_error_on_one_rank_of_a_run_does_not_end_the_sweep(folder, monkeypatch, capfd, what):
+    """In a run of two ranks: on the second one, or on the one that reads the data."""
+    from mpidec import assemble
+    calls = {}
+
+    def broken(name, function, here, call):
+        def breaking(*arguments, **options):
+            calls[name] = calls.get(name, 0) + 1
+            if here and calls[name] == call:
+                raise ZeroDivisionError("broke")
+            return function(*arguments, **options)
+        return breaking
+
+    second, first = WORLD.rank % 2 == 1, WORLD.rank == 0
+    monkeypatch.setattr(solvers.DGD, "step", broken("step", solvers.DGD.step, second and what == "step", 25))
+    monkeypatch.setattr(assemble, "prepare", broken("data", assemble.prepare, first and what == "data", 1))
+    monkeypatch.setattr(assemble, "_oracle", broken("problem", assemble._oracle, second and what == "problem", 1))
+    status = main([*FLAGS, "--vary", "solver.name=dgd,extra", "--seeds", "2", "--ranks-per-run", "2", "--out", folder])
+    assert status == 1
+    out = capfd.readouterr().out
+    if WORLD.rank == 0:
+        with open(Path(folder) / "runs.csv") as file:
+            outcomes = [row["outcome"] for row in csv.DictReader(file)]
+        assert 1 <= outcomes.count("failed") <= 2 and outcomes.count("completed") == 4 - outcomes.count("failed")
+        assert "ZeroDivisionError: broke (" in out
+
+
 def test_errors_are_raised_on_all_ranks(folder):
     for options, text in [({"vary": {"solver.name": ["extr"]}}, "unknown solver 'extr': did you mean extra"),
                           ({"vary": {"solver.name": "extra"}}, "expected a list of values"),
@@ -183,6 +212,11 @@ def test_the_command_writes_tables_and_a_figure(tmp_path, capsys, monkeypatch):
     assert float(rows[0]["error"]) == record.read("found/extra-ring-seed=0.h5").metrics["error"][-1]
     assert main([*FLAGS, *VARY, "--seeds", "2", "--target", "gradient_norm=1", "--out", "found"]) == 0
     assert "8 runs, 8 of them finished before" in capsys.readouterr().out
+    assert main([*FLAGS, *VARY, "--seeds", "2", "--figure", "f.pdf", "--out", "found"]) == 0
+    assert capsys.readouterr().out.endswith("runs.csv, f.pdf\n") and (tmp_path / "found" / "f.pdf").read_bytes()[:4] == b"%PDF"
+    for figure, text in (("f.xyz", "--figure f.xyz: expected a name that ends in one of"), ("a/f.pdf", "without a folder")):
+        assert main([*FLAGS, *VARY, "--figure", figure, "--out", "other"]) == 2
+        assert text in capsys.readouterr().err and not Path("other").exists()
 
 
 @pytest.mark.serial

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
+from mpidec.mixing import mixer
 from mpidec.runtime import memory
 from mpidec.runtime.partition import Partition
 from mpidec.runtime.row_types import RowTypes
@@ -120,10 +121,27 @@ def test_mixing_with_ranks_without_neighbours(topology, transport):
 def test_where_collectives_are_known_to_be_broken_messages_are_chosen():
     with mpidec.Network(transport="neighbor") as net:
         whole, star = net.mixer(T.ring(net.n)).at(0), net.mixer(out_star(net.n)).at(0)
-        X = np.ones((1, 2))
-        whole(X), star(X)
         assert [type(one) for one in messages_of(whole)] == [NeighborCollective]
         assert [type(one) for one in messages_of(star)] == [PointToPoint if "Open MPI" in LIBRARY else NeighborCollective]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("period", [3, mixer._PHASES, mixer._PHASES + 1])
+def test_a_mixer_makes_all_communicators_of_its_schedule(comm, period):
+    """So that no mixing waits for ranks that it exchanges nothing with; a long period uses point-to-point messages."""
+    with mpidec.Network(transport="neighbor") as net:
+        n = net.n
+        W = net.mixer(T.cycle([T.ring(n), *[out_star(n)] * (period - 1)]))
+        made = [messages_of(phase) for phase in W._phases.values()]
+        assert len(made) == (period if period <= mixer._PHASES else 0) and all(made)
+        if net.rank == n - 1:
+            comm.Barrier()                                  # this rank has no neighbour in step 1, and comes to it later
+        X, mine = rows(net, 3)
+        check(net, W.at(1)(mine), W.topology.at(1).W, X)
+        if net.rank != n - 1:
+            comm.Barrier()
+        check(net, W.at(0)(mine), W.topology.at(0).W, X)
+        assert type(messages_of(W.at(0))[0]) is (NeighborCollective if period <= mixer._PHASES else PointToPoint)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -45,6 +45,12 @@ class AsyncResult:
         For a diverged run what happened, for a missed target the last value; else empty.
     agent : int or None
         For a diverged run, the first agent whose iterate was not finite, or the one farthest from zero.
+    idle : array (ranks,) or None
+        On ranks: the share of the time in which the gradients of each rank waited for its averagings.
+
+    Notes
+    -----
+    On ranks `X` and `state` have the local agents alone, and `staleness` counts how many messages of a sender a reading has found.
     """
 
     X: np.ndarray
@@ -59,6 +65,7 @@ class AsyncResult:
     solver: Any = None
     reason: str = ""
     agent: int | None = None
+    idle: np.ndarray | None = field(default=None, repr=False)
 
 
 def stacked(states: Sequence[Any]) -> dict[str, np.ndarray]:

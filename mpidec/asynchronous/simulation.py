@@ -141,7 +141,7 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     metrics = run.columns()
     return AsyncResult(stacks["x"], here.mean(stacks["x"]), outcome, int(metrics["step"][-1]), metrics,
                        collected(states, stacks), np.array([s.k for s in states]), dict(machine.averagings),
-                       _histogram(machine.staleness), solver, reason, agent)
+                       histogram(machine.staleness), solver, reason, agent)
 
 
 def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = None) -> Any:
@@ -250,7 +250,8 @@ def _rates(rates: Any, n: int) -> np.ndarray:
     return np.array(np.broadcast_to(pace, (n,)))
 
 
-def _histogram(counts: dict[int, int]) -> np.ndarray:
+def histogram(counts: dict[int, int]) -> np.ndarray:
+    """Return the number of messages of each age."""
     ages = np.zeros(max(counts, default=-1) + 1, np.int64)
     for age, count in counts.items():
         ages[age] = count

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-DATA, REFUSED, FAILED, QUERY, MIXING_QUERY, LAST = range(6)             # kinds of messages
+DATA, REFUSED, FAILED, QUERY, MIXING_QUERY, LAST, LEFT = range(7)       # kinds of messages
 EDGE, UP, DOWN, CONFIRMATION, TO_LEADER, FROM_LEADER = range(6)         # stages of an operation
 
 _FIXED = struct.Struct("<QqqdqIIIBBBx")             # see `pack`
@@ -37,7 +37,7 @@ class Header(NamedTuple):
     Attributes
     ----------
     kind : int
-        One of `DATA`, `REFUSED`, `FAILED`, `QUERY`, `MIXING_QUERY`, `LAST`.
+        One of `DATA`, `REFUSED`, `FAILED`, `QUERY`, `MIXING_QUERY`, `LAST`, `LEFT`.
     pair : bool
         Whether the operation is one of two ranks; those are numbered separately.
     number : int

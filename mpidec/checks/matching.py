@@ -7,22 +7,27 @@ by a query to the rank that should have sent it.
 
 from __future__ import annotations
 
+import pickle
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 import numpy as np
 from mpi4py import MPI
 
+from ..runtime.collectives import portable
 from ..runtime.memory import empty
-from ..runtime.progress import ProgressEngine, abandon, ranks, wait_until
-from .header import CONFIRMATION, DATA, EDGE, FAILED, LAST, MIXING_QUERY, QUERY, REFUSED, Header, Subject, pack, unpack
+from ..runtime.progress import ProgressEngine, abandon, ask_at_once, ranks, timeout, wait_until
+from .header import CONFIRMATION, DATA, EDGE, FAILED, LAST, LEFT, MIXING_QUERY, QUERY, REFUSED, Header, Subject, pack, unpack
 from .history import History, Key, PastOperation
 from .mismatch import Disagreement, closes, describe, different_calls, different_signatures, not_expected, not_sent
-from .operation import ARRIVED, Operation, Steps
+from .operation import ARRIVED, Operation, Steps, tree
 
 _HEADER, _PAYLOAD, _PAYLOADS = 16384, 16385, 16000  # tags; mixers use small ones
 _INLINE, _CHUNK = 1 << 16, 1 << 30                  # bytes that follow a header in its message, and at most in one message
 _BYTES = np.dtype(np.uint8)
+_PATIENCE = 0.9                                     # of the time-out: for how long a rank that leaves waits for rank 0
+_REASON = 100                                       # characters of the exception that a network is out of step after
 _OUT_OF_STEP = "the network is out of step ({}): close it and make a new one"
 
 
@@ -48,12 +53,16 @@ class Matching:
         Why operations without headers are out of step; empty if they are not.
     interrupted : str
         Why all operations are, after an exception from outside.
+    apart : bool
+        Whether a rank may be one collective of MPI apart from the others, as found out by `close`.
+    left : bool
+        Whether this rank has left all others; see `fail`.
     """
 
     def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int,
                  engine: ProgressEngine | None = None, refusal: Callable[[], Exception | None] = lambda: None):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
-        self.broken, self.check = "", True
+        self.broken, self.check, self.left = "", True, False
         self._engine, self.interrupted = engine or ProgressEngine(), ""
         self._engine.on_interrupt(self._refuse)
         self._serial, self._mixings, self._refusal = serial, mixings, refusal
@@ -64,9 +73,13 @@ class Matching:
         self._early: dict[Key, list[tuple[int, Header, np.ndarray]]] = {}
         self._unclaimed: list[list[MPI.Request]] = []
         self._late: list[Exception] = []            # found out when no operation could take it
+        self._leaver: Exception | None = None       # the exception with which another rank has left, to be raised here
+        self._heard: set[int] = set()               # ranks that have left
         self._peers: set[int] = set()               # ranks that got a message
         self._status = MPI.Status()
         self._polling = self._closing = self._reported = False
+        self.apart, self._meetings = False, 0
+        self._met: dict[Key, bool] = {}             # the ranks that have come to a meeting: whether any in their tree is apart
 
     # Operations with headers
 
@@ -125,7 +138,7 @@ class Matching:
     def test(self, operation: Operation) -> bool:
         """Whether `wait` would return or raise at once, after progress."""
         self.poll()
-        return operation.done or bool(self._late)
+        return operation.done or bool(self._late) or self._leaver is not None
 
     def verify(self, op: str, signature: str, dests: Iterable[int], sources: Iterable[int]) -> int:
         """Return when the ranks `sources` have come to an operation with the same `op` and `signature`: its number.
@@ -147,13 +160,10 @@ class Matching:
         self.start(operation, steps()).wait()
         return operation.number
 
-    def agree(self, op: str, signature: str, dests: Iterable[int] = ()) -> int:
-        """Return when all ranks have come to an operation with the same `op` and `signature`: its number.
-
-        The ranks `dests` will get something from this one.
-        """
+    def agree(self, op: str, signature: str) -> int:
+        """Return when all ranks have come to an operation with the same `op` and `signature`: its number."""
         operation = self.operation(op)
-        operation.signature, operation.receivers = signature, frozenset(dests)
+        operation.signature = signature
         operation.join_tree()
         self.start(operation, operation.barrier()).wait()
         return operation.number
@@ -234,6 +244,8 @@ class Matching:
             return
         self._polling = True
         try:
+            for key in list(self._early) if self._closing else ():
+                self._deliver_early(key)
             while (message := self.comm.Improbe(MPI.ANY_SOURCE, _HEADER, self._status)) is not None:
                 self._take(message, self._status.Get_source(), self._status.Get_count(MPI.BYTE))
             for operation in list(self._active.values()):
@@ -249,41 +261,93 @@ class Matching:
         finally:
             self._polling = False
 
-    def close(self) -> Exception | None:
+    def leave(self, apart: bool = False) -> None:
+        """Begin no more operations: ranks that wait for this one are told in its next polls.
+
+        With `apart`, the last operation was left, too, and this rank may be one collective of MPI apart from the others.
+        """
+        self._closing, self.apart = True, apart
+
+    def close(self, apart: bool = False) -> Exception | None:
         """Receive all that is still on its way, so that nothing of it can meet another network; collective.
 
-        Returns what was found out about operations that had ended, if nothing has been raised on this rank before.
+        Returns what was found out about operations that had ended, if nothing has been raised on this rank before.  If any rank
+        is `apart` (see `leave`), the attribute says so on all ranks.
         """
-        self._closing, reported = True, self._reported
-        for key in list(self._early):
-            self._deliver_early(key)
+        reported = self._reported
+        self.leave(apart)
         for dest in list(self._peers):              # taken after all that was sent there before
             self.send(dest, Header(LAST, False, 0, Subject("")), synchronous=True)
-        barrier: MPI.Request | None = None
-
-        def all_here() -> bool:
-            nonlocal barrier
-            self.poll()
-            if barrier is None and not self._unclaimed:
-                barrier = self.comm.Ibarrier()
-            return barrier is not None and barrier.Test()
-
-        wait_until(all_here, "all ranks to close the network", self._ask)
+        self.apart = self.meet(apart)
         for operation in list(self._active.values()):
             operation.abandon("the network was closed")
         wait_until(self._idle, "the last messages of the network")
         return self._late[0] if self._late and not reported else None
+
+    def meet(self, apart: bool = False) -> bool:
+        """Return when all ranks close the network, and have received all that this rank has sent: whether any is `apart`.
+
+        By messages over the tree of all ranks, since collectives of MPI match only if no rank has left out one.
+        """
+        self._meetings = number = self._meetings + 1
+        parent, children = tree(self.rank, self.size)
+
+        def send(some: list[int]) -> None:
+            for rank in some:
+                self.send(rank, Header(LAST, False, number, Subject(""), out_of_step=apart))
+
+        def receive(some: list[int]) -> bool:
+            keys = [(rank, number) for rank in some]
+            wait_until(lambda: self._idle() and all(key in self._met for key in keys), "all ranks to close the network", self._ask)
+            return any(self._met[key] for key in keys)
+
+        apart |= receive(children)
+        if parent is not None:
+            send([parent])
+            apart |= receive([parent])
+        send(children)
+        wait_until(self._idle, "the last messages of the network")
+        return apart
 
     def report(self, rank: int, text: str) -> None:
         """Raise a mismatch on another rank, in its next wait; it is raised on this one."""
         self._reported = True
         self.send(rank, Header(REFUSED, False, 0, Subject(""), text=text))
 
+    def fail(self, error: Exception) -> None:
+        """End the waits of all ranks with `error`, which this rank raises outside of any common call; refuse further operations.
+
+        Returns when rank 0, which may have a file to finish, has left as well.
+        """
+        self.left = True
+        if self.rank == 0 or not getattr(error, "told_by_another_rank", False):     # rank 0 tells the others
+            text = pickle.dumps(portable(error)).decode("latin-1")
+            for rank in range(1, self.size) if self.rank == 0 else [0]:
+                self.send(rank, Header(LEFT, False, 0, Subject(""), text=text))
+        until = time.monotonic() + (1 if self.rank == 0 else _PATIENCE * timeout())
+        wait_until(lambda: (self._idle() and (self.rank == 0 or 0 in self._heard)) or time.monotonic() > until, "rank 0 to leave")
+        self._engine.interrupt(" ".join(f"{type(error).__name__}: {error}".split())[:_REASON])
+
+    def look_for_leavers(self) -> None:
+        """Raise the exception with which another rank has left."""
+        if self._leaver is not None and not self.left:
+            error, self._leaver = self._leaver, None
+            raise error
+
+    def _hear(self, source: int, text: str) -> None:
+        """Have every wait of this rank raise the exception with which another rank has left."""
+        if not self._heard:
+            self._leaver = pickle.loads(text.encode("latin-1"))
+            self._leaver.told_by_another_rank = True                        # type: ignore[union-attr]
+            ask_at_once()
+        self._heard.add(source)
+
     def _idle(self) -> bool:
         self.poll()
         return not self._unclaimed
 
     def _raise_late(self) -> None:
+        self.look_for_leavers()
         if self._late:
             self._reported = True
             raise self._late.pop(0)
@@ -345,10 +409,14 @@ class Matching:
             self._discard(source, header)
         elif header.kind == MIXING_QUERY:
             self._answer_about_mixing(source, header)
-        elif header.kind != LAST:
+        elif header.kind == LAST:
+            self._met[source, header.number] = header.out_of_step
+        elif header.kind == LEFT:
+            self._hear(source, header.text)
+        else:
             if header.kind == QUERY and not header.pair and header.number > self._count and header.before < self._mixings():
                 self._report_elsewhere(source, header, f"mixing {header.before + 1}")
-            if self._closing or header.number <= (self._pairs[source] if header.pair else self._count):
+            if self._closing or header.number <= self._last(source, header):
                 self._deliver(source, header, raw[end:])
             else:
                 self._early.setdefault((header.number, source if header.pair else -1), []).append((source, header, raw[end:]))
@@ -397,11 +465,13 @@ class Matching:
         """Reply to the query of a rank that waits for this one, if it waits in vain."""
         subject, record = header.subject, operation or past
         call = describe(subject.op, subject.mode, header.number)
-        if record is None:
-            if header.number > (self._pairs[source] if header.pair else self._count):       # this rank begins no more operations
-                self._reply(REFUSED, source, header, closes(source, call, self.rank))
-        elif past is not None and past.error:
+        last = self._last(source, header)
+        if past is not None and past.error:
             self._reply(FAILED, source, header, past.error)
+        elif header.number > last or (self.apart and not header.pair and header.number == last):
+            self._reply(REFUSED, source, header, closes(source, call, self.rank))       # it begins no more, and has left its last
+        elif record is None:
+            return                                  # long ago
         elif (record.op, record.mode, record.signature) != subject[:3]:
             self._report_mismatch(operation, source, header, self._not_matched(source, header, record))
         elif source not in record.receivers and header.stage != CONFIRMATION:
@@ -445,7 +515,13 @@ class Matching:
             return different_calls(source, call, self.rank, describe(record.op, record.mode, header.number))
         if record is not None and record.signature != subject.signature:
             return different_signatures(source, subject.signature, call, self.rank, record.signature)
+        if header.number > self._last(source, header):          # and so the network is closing here
+            return closes(source, call, self.rank)
         return not_expected(source, self.rank, call)
+
+    def _last(self, source: int, header: Header) -> int:
+        """The number of this rank's last operation of the kind that a message belongs to."""
+        return self._pairs[source] if header.pair else self._count
 
 
 def _pieces(data: np.ndarray) -> list[np.ndarray]:

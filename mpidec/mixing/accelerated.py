@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..runtime.pending import Pending
 from .operator import Operator, StepOperator
-from .pending import Pending
 from .wrapped import Wrapped, WrappedPhase
 
 METHODS = ("chebyshev", "fastmix")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from ..runtime.pending import Pending
 from .accelerated import Accelerated
 from .codecs import Codec
 from .operator import Operator, StepOperator
-from .pending import Pending
 from .phase import Phase
 from .wrapped import Wrapped, WrappedPhase, flat
 

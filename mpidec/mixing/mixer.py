@@ -9,6 +9,7 @@ from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.node import Counts
 from ..transport.halo import Ending
+from ..transport.messages import neighbor_collectives
 from .accelerated import Accelerated
 from .codecs import Codec, codec_of
 from .compressed import Compressed
@@ -18,7 +19,7 @@ from .phase import Phase
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology
 
-_PHASES = 64                                        # phases of a random schedule kept at a time
+_PHASES = 64                                        # of a random schedule kept at a time, and of a period with communicators
 
 
 class Mixer(Operator[Phase]):
@@ -57,9 +58,14 @@ class Mixer(Operator[Phase]):
         self._static: Phase | None = None
         if topology.period == 1:
             self._static = self.at(0)
+        if context.transport == "neighbor" and context.size > 1 and topology.period is not None and topology.period <= _PHASES:
+            phases = [self.at(k) for k in range(topology.period)]
+            made = neighbor_collectives(context.comm, context.row_type, [phase.plan for phase in phases])
+            for phase, messages in zip(phases, made):
+                phase.use(messages)
 
     def at(self, k: int) -> Phase:
-        """The operator of step `k`; collective when a phase is used for the first time."""
+        """The operator of step `k`."""
         if self._static is not None:
             return self._static
         if self.closed:

@@ -22,6 +22,9 @@ from ..checks.matching import Matching
 from ..checks.mismatch import Disagreement
 from ..checks.operation import tree
 from ..kernels.weighted import COMPILED, ordered_sum
+from ..rma.post import Post
+from ..rma.slots import Slots
+from ..rma.window import Layout, Window
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
@@ -112,10 +115,13 @@ class Network(LocalView):
         self._memory = node
         self._matching = Matching(self.comm, self._serial, partial(_mixings, node), self._engine, partial(_refusal, node))
         self._engine.add(self._matching.poll)
+        self._together.ask = self._matching.look_for_leavers
         self._context = Context(self.comm, self.rank, self.partition, self._engine, node, self._matching, RowTypes(),
                                 self.transport)
         self._node_calls = NodeCalls(self._context) if node is not None and node.single_node else None
         self._mixers: list[Mixer] = []
+        self._windows: list[Window] = []
+        self._post: Post | None = None
         self._agreed: set[tuple[str, str]] = set()
         self._known = set()
         self._sums = {}
@@ -145,20 +151,109 @@ class Network(LocalView):
 
         Notes
         -----
-        Collective: two small reductions; a graph communicator for each phase, when it is first used.
+        Collective: two small reductions.  With `neighbor` a third one, and a graph communicator for each topology of the
+        schedule; one with a period of more than 64 steps, or none, uses point-to-point messages.
         """
-        self.agree(None if topology.n == self.n else ValueError(
-            f"{topology.name} topology has {topology.n} agents, the network has {self.n}"))
+        error: Exception | None = None
+        if not hasattr(topology, "fingerprint") or isinstance(topology, type):
+            given, name = (repr(topology), str(topology)) if isinstance(topology, str) else (f"a {type(topology).__name__}", "ring")
+            error = TypeError(f"net.mixer: topology is {given}, expected an object such as mpidec.topology.{name}(net.n)")
+        elif topology.n != self.n:
+            error = ValueError(f"{topology.name} topology has {topology.n} agents, the network has {self.n}")
+        self.agree(error)
         if self.size > 1:
-            self._same_everywhere(topology)
+            self._same_everywhere(topology, "net.mixer")
         self._mixers = [mixer for mixer in self._mixers if not mixer.closed]
-        self._mixers.append(Mixer(self._context, topology))
+        with self._engine:
+            self._mixers.append(Mixer(self._context, topology))
         return self._mixers[-1]
 
-    def _same_everywhere(self, topology: Topology | Schedule) -> None:
+    def window(self, x: Any, topology: Topology | None = None, zero: bool = True) -> Window:
+        """A one-sided window: `x`, and a slot for each in-neighbour, which writes to it at any time.
+
+        Parameters
+        ----------
+        x : array, or list of arrays of one dtype
+            Of any shape, float16 to complex128, NumPy or PyTorch (also bfloat16); the same shape and dtype on all ranks.
+        topology : Topology, optional
+            Of the ranks; the one that was set with `set_topology` by default.
+        zero : bool
+            Whether the slots are zeros at first, or copies of `x` (with push-sum weight 0).
+
+        Returns
+        -------
+        Window
+            With `value` a copy of `x`.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: no topology, or arrays that differ between ranks.
+
+        Notes
+        -----
+        Collective.  See `mpidec.rma.Window`.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
+        ...     with net.window(np.arange(3.), mpidec.topology.ring(1)) as win:
+        ...         win.put(2 * win.value)
+        ...         win.update().tolist()
+        [0.0, 1.0, 2.0]
+        """
+        layout, error = None, None
+        try:
+            self._one_agent_each()
+            if topology is None and self._graph is not None:
+                topology = self._graph.topology                                         # type: ignore[assignment]
+            if topology is None:
+                raise ValueError("net.window: no topology, expected one as an argument, or net.set_topology(topology) before")
+            if topology.n != self.n or topology.period != 1:
+                raise ValueError(f"net.window: the {topology.name} topology has {topology.n} agents and period {topology.period}, "
+                                 f"expected a static topology of {self.n}")
+            layout = Layout(x)
+        except (TypeError, ValueError) as caught:
+            error = caught
+        self._agree(error, "net.window")
+        if layout is None or topology is None:
+            raise RuntimeError("unreachable")
+        if self.size > 1:
+            self._same_everywhere(topology, "net.window")
+            self._enter("net.window", f"{layout.words}, zero={bool(zero)}")
+        window = Window(self._context, self._together, self._office(), topology, x, layout, zero, self._windows.remove)
+        self._windows.append(window)
+        return window
+
+    def slots(self, topology: Topology, X: np.ndarray) -> Slots:
+        """Values and slots of the agents of a static topology: what windows and asynchronous methods are made of.
+
+        Parameters
+        ----------
+        topology : Topology
+            Of `n` agents.
+        X : array (m, count)
+            The values of the local agents at first, float32 or float64.
+
+        Notes
+        -----
+        Collective.  See `mpidec.rma.slots.Slots`.
+        """
+        if self.size > 1:
+            self._same_everywhere(topology, "net.slots")
+            self._enter("net.slots", f"rows of {X.shape[1]} {X.dtype}")
+        return Slots(self._context, self._together, self._office(), topology, X, "net.slots")
+
+    def _office(self) -> Post | None:
+        if self.size > 1 and self._post is None:
+            self._post = Post(self.comm.Dup(), self._engine)
+        return self._post
+
+    def _same_everywhere(self, topology: Topology | Schedule, op: str) -> None:
         fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
         low, high = np.array([fingerprint, -fingerprint], np.int64), np.empty(2, np.int64)
-        self._enter("net.mixer")(lambda: self.comm.Iallreduce(low, high, MPI.MIN))
+        self._enter(op)(lambda: self.comm.Iallreduce(low, high, MPI.MIN))
         if high[0] != -high[1]:
             raise ValueError(f"the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
                              "must build the same one: give random topologies the same seed everywhere")
@@ -358,6 +453,16 @@ class Network(LocalView):
         """
         self._agree(error, "net.agree")
 
+    @contextmanager
+    def _leaving_together(self) -> Iterator[None]:
+        """A context that an exception on one rank ends on all ranks, each in its next wait; the network is out of step then."""
+        try:
+            yield
+        except Exception as error:
+            if self.size > 1 and not self._matching.left and not getattr(error, "on_all_ranks", False):
+                self._matching.fail(error)
+            raise
+
     def _agree(self, error: Exception | None, op: str) -> None:
         if self.size == 1:
             if error is not None:
@@ -430,18 +535,31 @@ class Network(LocalView):
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
+        if self._matching.left:                     # by all ranks, which may be one call apart: the next network frees it
+            self._leave()
+            return
         with self._engine:
-            error = self._close_local()
-            ends: Ending = "broken" if self._matching.broken else "left" if self in _LEFT else "complete"
+            error = None if self.size == 1 else self._matching.close(self._together.interrupted)
+            ends: Ending = "broken" if self._matching.broken or self._matching.apart else "left" if self in _LEFT else "complete"
             for mixer in list(self._mixers):
                 mixer.close(ends)
             self._mixers.clear()
-            self._together.wait(self.comm.Ibarrier, "net.close")    # by then every rank has read this one's rows
+            for window in self._windows if ends == "complete" else ():
+                window.flush()
+            self._matching.meet()                   # by then every rank has read this one's rows
             if self._memory is not None:
                 error = error or self._memory.refusal()
                 self._memory.close()
             self._context.row_type.free()
-            self.comm.Free()
+            for window in list(self._windows):
+                window._forget()
+            if self._post is not None:
+                self._post.close(broken=self._matching.apart or ends != "complete")
+            if self._matching.apart:                # collectives of MPI may be under way for ever
+                abandon(self.comm)
+                self.comm = MPI.Intracomm()
+            else:
+                self.comm.Free()
             self._engine.close()
         if error is not None:
             raise error
@@ -457,6 +575,10 @@ class Network(LocalView):
             with contextlib.suppress(Exception):
                 mixer.close("broken")
         self._mixers.clear()
+        for window in list(self._windows):
+            window._forget()
+        if self._post is not None:
+            self._post.close(broken=True)
         self._engine.close()
         abandon((self._matching, self.comm))
         self.comm = MPI.Intracomm()
@@ -465,6 +587,12 @@ class Network(LocalView):
         if self._memory is not None:
             self._memory.close()
 
+    def _leave(self) -> None:
+        """Begin no more calls; the network is freed when the same ranks make the next one."""
+        if self not in _LEFT:
+            self._matching.leave(self._together.interrupted)
+            _LEFT.append(self)
+
     def __enter__(self) -> Network:
         return self
 
@@ -472,12 +600,12 @@ class Network(LocalView):
         if kind is None or self.size == 1:
             self.close()
         elif self.comm != MPI.COMM_NULL:            # the other ranks may be anywhere: nothing collective now
-            _LEFT.append(self)
+            self._leave()
 
     def __del__(self) -> None:
         open_ = hasattr(self, "_engine") and self.size > 1 and self.comm != MPI.COMM_NULL
         if open_ and not MPI.Is_finalized() and not sys.is_finalizing():
-            _LEFT.append(self)                      # never closed: MPI may still write to its memory
+            self._leave()                           # never closed: MPI may still write to its memory
 
     def __repr__(self) -> str:
         closed = ", closed" * (self.comm == MPI.COMM_NULL)

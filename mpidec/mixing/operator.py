@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from ..checks.mismatch import Disagreement
-from .pending import Pending
+from ..runtime.pending import Pending
 
 if TYPE_CHECKING:
     from ..topology import Schedule, Topology

@@ -17,15 +17,16 @@ from ..kernels.weighted import difference
 from ..runtime.context import Context
 from ..runtime.cuda_aware import cuda_aware
 from ..runtime.memory import empty
+from ..runtime.pending import Pending
 from ..transport.base import Transport, words
 from ..transport.device import Columns, DeviceSum
 from ..transport.halo import Ending, HaloExchange
+from ..transport.messages import Messages
 from ..transport.node_reader import NodeReader
 from ..transport.plan import Plan
 from ..transport.sums import LocalSum, MessageSum, MixedSum, average
 from .operator import StepOperator
 from .packing import Restore, by_name, pack
-from .pending import Pending
 
 if TYPE_CHECKING:
     from ..topology import Topology
@@ -93,6 +94,10 @@ class Phase(StepOperator):
     def plan(self) -> Plan:
         """The plan in which all rows of other ranks belong to the halo."""
         return Plan(self.topology, self._context.partition, self._context.rank)
+
+    def use(self, messages: Messages) -> None:
+        """Exchange rows by these messages, made of `plan`, instead of point to point."""
+        self._exchange.use(self.plan, messages)
 
     @cached_property
     def _node_plan(self) -> Plan:
@@ -264,7 +269,6 @@ class Phase(StepOperator):
         if context.size > 1:
             kind = "W(X) from device to device", words(columns.flat.shape[1:]), flat_dtype(columns.format)
             ask = self._exchange.announce(self.plan, self.plan.halo_route, kind)
-            self._exchange.messages(self.plan)
         arriving, halo = part.start(context.comm, context.row_type(columns.row_bytes), columns.flat, "W(X)" + self._over, ask)
 
         def finish() -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays.host import as_rows, as_target
+from ..runtime.pending import Pending
 from .operator import Operator, Step, StepOperator
 from .packing import by_name
-from .pending import Pending
 
 
 class WrappedPhase(StepOperator):

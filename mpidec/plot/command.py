@@ -52,7 +52,9 @@ def _plotted(arguments: Sequence[str] | None) -> int:
     parser.add_argument("--y", nargs="+", metavar="METRIC",
                         help="objective (drawn as f - f*), error, consensus, gradient_norm, or another metric of the files "
                              "(default: objective, consensus and error)")
-    parser.add_argument("--label", nargs="+", metavar="NAME", help="one label per run (default: the settings in which they differ)")
+    parser.add_argument("--label", nargs="+", metavar="NAME",
+                        help="one label per run, which then has a line of its own, or per line (default: the settings that differ; "
+                             "runs that differ in the seed alone make one line, the median, with a band)")
     parser.add_argument("--style", choices=list(STYLES), default="screen",
                         help="screen (default), or paper: the width of a column or a page, serif letters, no title")
     options = parser.parse_args(arguments)
@@ -71,12 +73,12 @@ def _plotted(arguments: Sequence[str] | None) -> int:
     return 0
 
 
-def check_name(out: str) -> None:
-    """Raise ValueError if matplotlib cannot write a file of this name, or its folder does not exist."""
+def check_name(out: str, flag: str = "-o", folder: bool = True) -> None:
+    """Raise ValueError if matplotlib cannot write a file of this name, or (if `folder`) its folder does not exist."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     suffixes = sorted(FigureCanvasBase.get_supported_filetypes())
     if Path(out).suffix.lower()[1:] not in suffixes:
-        raise ValueError(f"-o {out}: expected a name that ends in one of .{', .'.join(suffixes)}")
-    if not Path(out).parent.is_dir():
-        raise ValueError(f"-o {out}: the folder {Path(out).parent} does not exist")
+        raise ValueError(f"{flag} {out}: expected a name that ends in one of .{', .'.join(suffixes)}")
+    if folder and not Path(out).parent.is_dir():
+        raise ValueError(f"{flag} {out}: the folder {Path(out).parent} does not exist")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,30 @@ def _given(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return given
 
 
-def labels(runs: Sequence[Run]) -> list[str]:
-    """Return one label per run: the fewest settings that tell the runs apart, or the names of their files.
+def of_seeds(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return the runs in groups: those of one experiment with different seeds together, and any other run alone.
+
+    Runs that differ only in what they have chosen themselves, and in seeds, are of one experiment.
+    """
+    groups: dict[object, list[Run]] = {}
+    for run in runs:
+        given, free = settings(run), {*UNTOLD, *chosen(run)}
+        same = tuple(sorted((key, str(value)) for key, value in given.items() if key not in free and not key.endswith("seed")))
+        groups.setdefault(same if given else id(run), []).append(run)
+    result = []
+    for group in groups.values():
+        seeds = {tuple(sorted((key, value) for key, value in settings(run).items() if key.endswith("seed"))) for run in group}
+        result += [group] if len(seeds) == len(group) else [[run] for run in group]
+    return sorted(result, key=lambda group: [run is group[0] for run in runs].index(True))
+
+
+def labels(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """Return one label per group of runs: the fewest settings that tell the groups apart, or the names of their files.
 
     A setting that follows from others is omitted: runs of two solvers with two step sizes are labelled by the solver.  What
     some run has chosen itself counts only if nothing else differs.
     """
+    runs = [group[0] for group in groups]
     given = _given(runs)
     last = set().union(*map(chosen, runs))
     names = [", ".join(worded(key, one.get(key, MISSING)) for key in keys) for one, keys in zip(given, telling(given, last))]
@@ -109,7 +128,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
         names = [", ".join(worded(key, one[key]) for key in FIRST if key in one) for one in given]
     files = _files([run.path for run in runs])
     full = [f"{name} ({file})" if name and names.count(name) > 1 else name or file for name, file in zip(names, files)]
-    return [name + _ending(run) for name, run in zip(full, runs)]
+    return [name + _ending(group) for name, group in zip(full, groups)]
 
 
 def common(runs: Sequence[Run]) -> str:
@@ -164,8 +183,12 @@ def _files(paths: Sequence[str]) -> list[str]:
     return stems if len(set(stems)) == len(stems) else list(paths)
 
 
-def _ending(run: Run) -> str:
-    """Return what a reader must know of a run that has not ended as wanted."""
-    steps = f"{run.steps} steps"
+def _ending(group: Sequence[Run]) -> str:
+    """Return the number of runs, and what a reader must know of those that have not ended as wanted."""
+    run, steps = group[0], f"{group[0].steps} steps"
+    if len(group) > 1:
+        ends = Counter("unfinished" if one.outcome == "running" else one.outcome for one in group)
+        odd = [f", {count} {word}" for word, count in ends.items() if word not in ("completed", "stopped", "missed")]
+        return f" ({len(group)} seeds{''.join(odd)})"
     return {"running": f", unfinished after {steps}", "interrupted": f", interrupted after {steps}",
             "failed": f", failed after {steps}", "diverged": f", diverged after {steps}"}.get(run.outcome, "")

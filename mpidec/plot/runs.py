@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .._figure import STYLES
 from ..record import Run, read
 from .drawing import WRAP, Curve, Line, Panel, draw
-from .labels import common, labels
+from .labels import common, labels, of_seeds
 from .quantities import X, drawn_by_default, x_values, y_values
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
     paths : path, sequence of paths, or mapping
         Run files, finished or not.  A mapping ``{panel: {label: paths}}`` has a panel per entry, and one line per label: the median
         of its runs, with a band from their smallest to their largest value, until the first of them ends; thin lines
-        continue the others.
+        continue the others.  In a sequence, runs that differ in the seed alone make such a line, too.
     x : str or sequence of str
         "steps", "bytes" (sent by all agents), "seconds", "rounds", "gradients" (where recorded).  Default: steps, bytes and
         seconds; of a mapping, steps.
@@ -37,7 +37,7 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
         "objective" (drawn as f - f*), "error", "consensus", "gradient_norm" or any other metric of the files.  Default: objective,
         consensus and error; of a mapping, the error.
     label : sequence of str
-        Names of the runs.  Default: the settings in which they differ.
+        Names of the runs, each of which then has a line of its own, or of the lines.  Default: the settings in which they differ.
     style : str
         "screen", or "paper": widths of a column (one panel) or a page, serif letters, no title.
 
@@ -78,12 +78,16 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
         title = common([run for lines in parts.values() for runs in lines.values() for run in runs])
     else:
         runs = _runs(paths)
-        names = labels(runs) if label is None else list(label)
-        if len(names) != len(runs):
-            raise ValueError(f"{len(runs)} runs, {len(names)} labels: expected one label per run")
+        groups = of_seeds(runs)
+        if label is not None and len(label) == len(runs):
+            groups = [[run] for run in runs]
+        names = labels(groups) if label is None else list(label)
+        if len(names) != len(groups):
+            counted, per = ("", "run") if len(groups) == len(runs) else (f", {len(groups)} lines", "run or per line")
+            raise ValueError(f"{len(runs)} runs{counted}, {len(names)} labels: expected one label per {per}")
         if len(set(names)) < len(names):
             raise ValueError(f"labels {', '.join(names)}: expected different ones")
-        parts, title = {"": {name: [run] for name, run in zip(names, runs)}}, common(runs)
+        parts, title = {"": dict(zip(names, groups))}, common(runs) if len(groups) > 1 else ""
     every = [run for lines in parts.values() for runs in lines.values() for run in runs]
     if not every:
         raise ValueError("0 runs: expected at least one")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ class Dataset:
         Minimizer of the least squares problem, if it is known by construction.
     classes : tuple of str
         Names of the classes 0, 1, ... if the labels are names; otherwise empty.
+    hint : str
+        What may be wrong with the choice of the label; otherwise empty.
 
     Examples
     --------
@@ -55,6 +58,7 @@ class Dataset:
     partition: str = "iid"
     x_star: Array | None = None
     classes: tuple[str, ...] = ()
+    hint: str = ""
 
 
 def load(source: str | os.PathLike[str], *, standardize: bool = False, label: str | int | None = None, **options: Any) -> Dataset:
@@ -110,16 +114,28 @@ def load(source: str | os.PathLike[str], *, standardize: bool = False, label: st
     else:
         path = Path(name)
         if not (path.suffix or os.sep in name or path.exists()):
-            try:
-                checks.choice(name, DATASETS, "data set")
-            except ValueError as error:
-                raise ValueError(f"{error}, or a file .npz .csv .svm .libsvm .txt") from None
+            raise ValueError(unknown(name, DATASETS))
         if options:
             raise ValueError(f"{name} takes no parameters, but {', '.join(options)} was given "
                              "(only synthetic data sets have parameters)")
-        A, y, named_b = files.read(path, label)
-        result = dataset(A, y, name, "regression" if named_b else None)
+        A, y, named_b, hint = files.read(path, label)
+        result = replace(dataset(A, y, name, "regression" if named_b else None), hint=hint)
     return replace(result, A=standardized(result.A)) if standardize else result
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """Return the message for a name that is no data set: all data sets, and that a path works, too.
+
+    Examples
+    --------
+    >>> from mpidec.problems.datasets import unknown
+    >>> unknown("digit", ["digits"])
+    "unknown data set 'digit': did you mean digits? expected one of digits, or the path of a file: .npz .csv .svm .libsvm .txt"
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return (f"unknown data set {name!r}: {hint}expected one of {', '.join(known)}, or the path of a file: .npz .csv .svm .libsvm "
+            ".txt")
 
 
 def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None = None) -> Dataset:
@@ -191,6 +207,7 @@ def standardized(A: Array) -> Array:
     array([[-1.,  0.],
            [ 1.,  0.]])
     """
+    A = np.ldexp(A, -np.frexp(np.abs(A).max(axis=0))[1])        # by powers of 2, which leave no trace: squares do not overflow
     shifted: Array = A - A.mean(axis=0)
     deviation: Array = np.sqrt((shifted * shifted).mean(axis=0))
     constant = deviation <= 1e-13 * np.abs(A).max(axis=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import math
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,12 +17,13 @@ from numpy.typing import NDArray
 
 from mpidec.problems.checks import Array
 
+MISSING = ("nan", "null", "none", "missing", "inf", "infinity")
 LABELS = ("y", "b", "label", "target")
 Labels = NDArray[Any]                                    # numbers, or class names as strings
 MEMORY = 2**33                                           # largest dense matrix, in bytes, that a LIBSVM file may need
 
 
-def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, bool]:
+def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, bool, str]:
     """Read a data file in the format given by its extension.
 
     Parameters
@@ -38,6 +40,8 @@ def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, boo
         Numbers, or strings if the labels are class names.
     named_b : bool
         Whether the targets are named ``b``, which marks regression targets.
+    hint : str
+        That another column looks like the label, if the last one was taken without a name; otherwise empty.
 
     Raises
     ------
@@ -52,9 +56,9 @@ def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, boo
     ...     _ = path.write_text("u,kind,v\\n1,ill,3\\n2,well,4\\n")
     ...     read(path, label="kind")
     (array([[1., 3.],
-           [2., 4.]]), array(['ill', 'well'], dtype='<U4'), False)
+           [2., 4.]]), array(['ill', 'well'], dtype='<U4'), False, '')
     """
-    readers: dict[str, Callable[[Path, str | int | None], tuple[Array, Labels, bool]]] = {
+    readers: dict[str, Callable[[Path, str | int | None], tuple[Array, Labels, bool, str]]] = {
         ".npz": _npz, ".csv": _csv, ".svm": _libsvm, ".libsvm": _libsvm, ".txt": _libsvm}
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path}: unknown file extension {path.suffix or '(none)'!r}, expected one of {' '.join(readers)}")
@@ -86,14 +90,15 @@ def _lines(path: Path) -> Iterator[str]:
         raise ValueError(f"{path}: not a text file (byte {error.object[error.start]:#04x} is not UTF-8)") from None
 
 
-def _number(word: str, where: str) -> float:
+def _number(word: str, where: str, hint: str = "") -> float:
     try:
         if "_" in word:                                  # Python accepts 1_000; in a data file it is a typing error
             raise ValueError
         value = float(word)
     except ValueError:
         what = "is empty" if not word.strip() else f"{word.strip()[:40]!r} is not a number"
-        raise ValueError(f"{where}: {what}, expected a finite number") from None
+        hint = hint if re.fullmatch(r"[^\W\d_][\w -]{2,}", word.strip()) and word.strip().lower() not in MISSING else ""
+        raise ValueError(f"{where}: {what}, expected a finite number{hint}") from None
     if not math.isfinite(value):
         raise ValueError(f"{where} is {value}, expected a finite number (drop or impute that sample)")
     return value
@@ -101,7 +106,7 @@ def _number(word: str, where: str) -> float:
 
 # -- .npz --------------------------------------------------------------------------------------------------------
 
-def _npz(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
+def _npz(path: Path, label: str | int | None) -> tuple[Array, Labels, bool, str]:
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path}: not an .npz archive, or truncated; expected one made by numpy.savez(file, A=A, y=y)")
     try:
@@ -128,7 +133,7 @@ def _npz(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
             column = f", column {place[1]}" if len(place) == 2 else ""
             raise ValueError(f"{path}: {name} is {array[tuple(place)]} at row {place[0]}{column} (from 0), expected "
                              "finite numbers (drop or impute that sample)")
-    return A, y, labels[0] == "b"
+    return A, y, labels[0] == "b", ""
 
 
 def _member(archive: Any, name: str, path: Path, names: bool = False) -> Labels:
@@ -148,7 +153,7 @@ def _member(archive: Any, name: str, path: Path, names: bool = False) -> Labels:
 
 # -- .csv --------------------------------------------------------------------------------------------------------
 
-def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
+def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, bool, str]:
     rows = _csv_rows(path)
     first_line, first = next(rows, (0, []))
     if not first:
@@ -170,7 +175,9 @@ def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
     if label is not None:
         column = _column(first, label, header, f"{path}, line {first_line}")
     named_b = header and first[column].strip().lower() == "b"
-    samples, classes = [], []
+    samples: list[list[float]] = []
+    classes: list[tuple[int, str]] = []
+    guessing = label is None and not (header and first[column].strip().lower() in LABELS)
     for line, words in rows if header else _chain(first_line, first, rows):
         if len(words) != len(first):
             raise ValueError(f"{path}, line {line}: {len(words)} values, expected {len(first)} as in line {first_line}")
@@ -182,19 +189,38 @@ def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
             if not _numeric(words[column]) and words[column].strip():
                 words[column] = "0"                      # a class name
         if not all(map(math.isfinite, sample)) or any("_" in word for word in words):
-            sample = [_number(word, f"{path}, line {line}, column {c}") for c, word in enumerate(words, start=1)]
+            hint = "; if it is the label, choose it with label={0} (--set problem.label={0})" if guessing and not samples else ""
+            sample = [_number(word, f"{path}, line {line}, column {c + 1}", hint.format(c)) for c, word in enumerate(words)]
         samples.append(sample)
     if not samples:
         raise ValueError(f"{path}: a header but no samples, expected lines of numbers after line {first_line}")
     table = np.array(samples)
     words_of = [(line, word) for line, word in classes if not _numeric(word)]
     if not words_of:
-        return np.delete(table, column, axis=1), table[:, column].copy(), named_b
+        hint = _other_label(table, first if header else []) if guessing else ""
+        return np.delete(table, column, axis=1), table[:, column].copy(), named_b, hint
     if len(words_of) < len(classes):                     # one wrong word among numbers is an error, not a class
         line, word = words_of[0]
         raise ValueError(f"{path}, line {line}, column {column + 1}: {word[:40]!r} is not a number, expected a finite number, or "
                          "class names in all lines")
-    return np.delete(table, column, axis=1), np.array([word for _, word in words_of]), named_b
+    return np.delete(table, column, axis=1), np.array([word for _, word in words_of]), named_b, ""
+
+
+def _other_label(table: Array, names: list[str]) -> str:
+    """Return a hint if the last column has many values, and one other column (or the first) has few whole ones, as labels have."""
+    def values(column: int) -> int:
+        whole = (table[:, column] == np.floor(table[:, column])).all()
+        count = len(np.unique(table[:, column]))
+        return count if whole and 2 <= count <= min(20, len(table) // 3) else 0
+
+    last = table.shape[1] - 1
+    few = [column for column in range(last) if values(column)]
+    if values(last) or not few or (len(few) > 1 and few[0] != 0):
+        return ""
+    name = f" ({names[few[0]].strip()})" if names else ""
+    return (f"the last column, taken as the label, has {len(np.unique(table[:, last]))} values in {len(table)} lines, column "
+            f"{few[0]}{name} has {values(few[0])}: if that is the label, choose it with label={few[0]} "
+            f"(--set problem.label={few[0]})")
 
 
 def _column(first: list[str], label: str | int, header: bool, where: str) -> int:
@@ -248,7 +274,7 @@ def _is_header(words: list[str]) -> bool:
 
 # -- LIBSVM ------------------------------------------------------------------------------------------------------
 
-def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
+def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, bool, str]:
     if label is not None:
         raise ValueError(f"{path}: label = {label!r}, but every line of a LIBSVM file begins with its label: omit label")
     y: list[float] = []
@@ -289,4 +315,4 @@ def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, bool]:
                          "expected at most 8 GB (select features)")
     A = np.zeros((len(y), width))
     A[where, np.array(index) - first] = values
-    return A, np.array(y), False
+    return A, np.array(y), False, ""

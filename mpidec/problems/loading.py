@@ -20,6 +20,7 @@ from mpidec.problems.partition import partition as split
 
 SCALES = ("sum", "mean")
 UNEVEN = 1e3                                             # ratio of column sizes that is worth a hint
+LARGEST = 1e70                                           # entry of data whose fourth power, times their number, is a float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +161,7 @@ def load_problem(data: Any = None, n: int | None = None, problem: str | Callable
         if lo is not None or hi is not None:
             raise ValueError("lo and hi with net: the network knows the local agents, expected one of them")
         made = prepare(data, net.n, problem, **settings) if net.rank == 0 else None
-    except (ValueError, TypeError, OSError, MemoryError) as caught:
+    except Exception as caught:                     # raised on all ranks
         error = caught
     net.agree(error)
     if made is not None:
@@ -217,6 +218,8 @@ def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, 
     if problem is None:
         problem = registry.default_problem(whole_set)
         _known(params, problem, of_data)
+        if whole_set.hint:
+            _warn(f"data {whole_set.name}: {whole_set.hint}")
     options = {name: value for name, value in params.items() if name in registry.problem_parameters(problem) or name not in of_data}
     N, how = len(whole_set.y), partition or whole_set.partition
     options |= _scales(problem, n, N, scale, given)
@@ -274,8 +277,9 @@ def _data(data: Any, n: int, label: str | int | None, standardize: bool, of_data
             raise ValueError("label with arrays: it chooses a column of a file; pass (A, y)")
         result = _arrays(data)
     if standardize:
-        return replace(result, A=standardized(result.A)), ""
-    return result, _uneven(result)
+        result = replace(result, A=standardized(result.A))
+    _check_size(result)
+    return result, "" if standardize else _uneven(result)
 
 
 def _arrays(data: Any) -> Dataset:
@@ -287,6 +291,16 @@ def _arrays(data: Any) -> Dataset:
         return dataset(*data)
     what = f"an array of shape {data.shape}" if isinstance(data, np.ndarray) else f"a {type(data).__name__}"
     raise TypeError(f"data is {what}, expected a name, a file, or two arrays (A, y): load_problem((A, y), n=16)")
+
+
+def _check_size(data: Dataset) -> None:
+    """Refuse data whose squares, and their squares, exceed the range of float64."""
+    for name, values, remedy in (("A", data.A, "standardize=True (--set problem.standardize=true) removes their scale"),
+                                 ("y", np.asarray(data.y), "change their unit")):
+        largest = float(np.abs(values).max(initial=0.0)) if values.dtype.kind == "f" else 0.0
+        if largest > 0 and not 1 / LARGEST <= largest <= LARGEST:
+            raise ValueError(f"data {data.name}: the largest entry of {name} is {largest:.1g}, expected {1 / LARGEST:g} to "
+                             f"{LARGEST:g}, since products of four entries must fit into float64: {remedy}")
 
 
 def _uneven(data: Dataset) -> str:
@@ -373,7 +387,7 @@ def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, 
     A, y, mask = (None, None, None) if prepared is None or prepared.arrays is None else prepared.arrays
     head = None if prepared is None else (registry.name_of(prepared.make), prepared.options, prepared.x_star, A is not None,
                                           mask is not None)
-    name, options, x_star, data, padded = net.comm.bcast(head)
+    name, options, x_star, data, padded = net._together.broadcast(head, 0, "the problem")
     arrays = [net.scatter(array) if there else None for array, there in ((A, data), (y, data), (mask, padded))]
     problem, error = None, None
     try:
@@ -381,7 +395,7 @@ def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, 
         make = registry.PROBLEM_TABLE.find(make) if isinstance(make, str) else make
         problem = (registry.make_problem(make, *arrays, **options) if data
                    else registry.of_agents(make, net.agents, net.n, **options))
-    except (ValueError, TypeError) as caught:
+    except Exception as caught:                     # raised on all ranks
         error = caught
     net.agree(error)
     return _of_n(problem, net.n, x_star)

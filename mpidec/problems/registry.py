@@ -257,13 +257,15 @@ def recipe(problem: str | Callable[..., Any], dataset: Dataset, parts: Sequence[
     try:
         if labels == "signs":
             y = signs(y)
+            if len(y) and (y == y[0]).all():
+                raise ValueError(f"all {len(y)} labels are equal ({dataset.y[0]:g}), expected two classes")
         elif labels == "classes":
             y = _classes(y, options)
         elif dataset.classes:
             raise ValueError("the targets are class names, expected numbers: use the problem logistic (two classes) or softmax")
     except ValueError as error:
         names = f" (classes {', '.join(dataset.classes[:5])}{', ...' * (len(dataset.classes) > 5)})" if dataset.classes else ""
-        raise ValueError(f"data {dataset.name}: {error}{names}") from None
+        raise ValueError(f"data {dataset.name}: {error}{names}{'; ' * bool(dataset.hint)}{dataset.hint}") from None
     if make is LeastSquares and not options.get("l2") and options.get("term") is None and not options.get("intercept"):
         options["x_star"] = dataset.x_star
     return make, options, stack(dataset.A, y, parts, lo, hi)

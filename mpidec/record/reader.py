@@ -19,7 +19,7 @@ RUNNING = "running"  # outcome of a run that is in progress or was killed
 FAILED = "failed"  # outcome of a run that an exception has ended
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """Contents of a run file at the time it was read.
 
@@ -33,6 +33,7 @@ class Run:
         ``"running"`` if no end was written: the run is in progress or was killed
     steps : number of steps made, as far as recorded
     x : (n, d) final rows of all agents, None for an unfinished run
+    reason : text of the exception that ended a failed run, else ""
     topology : mixing matrices (n, n), one per phase; empty if they were not recorded
     """
 
@@ -44,6 +45,13 @@ class Run:
     steps: int
     x: NDArray[Any] | None
     topology: tuple[csr_array, ...]
+    reason: str = ""
+
+    def __repr__(self) -> str:
+        agents = self.attributes.get("agents", "?")
+        rows = "no final rows" if self.x is None else f"x {self.x.shape}"
+        return (f"Run({self.path!r}: {self.outcome} after {self.steps} steps{last_values(self.metrics)}; {agents} agents, {rows}, "
+                f"records: {len(self.metrics.get('step', ()))}; metrics: {' '.join(self.metrics)})")
 
     def trajectory(self, records: Any = slice(None)) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Read recorded iterates: their steps (k,) and all agents' rows (k, n, d).
@@ -56,6 +64,18 @@ class Run:
         with open_run(self.path) as file:
             group = file["trajectory"]
             return group["step"][records], group["x"][records]
+
+
+def last_values(metrics: Mapping[str, NDArray[Any]]) -> str:
+    """Return the last objective, error and consensus in words, as far as they are recorded.
+
+    Examples
+    --------
+    >>> last_values({"error": np.array([1.0, 1e-9]), "step": np.array([0, 10])})
+    ', error 1e-09'
+    """
+    recorded = [name for name in ("objective", "error", "consensus") if len(metrics.get(name, ()))]
+    return "".join(f", {name} {metrics[name][-1]:.4g}" for name in recorded)
 
 
 def read(path: str | os.PathLike[str]) -> Run:
@@ -91,6 +111,7 @@ def read(path: str | os.PathLike[str]) -> Run:
             steps=int(result.attrs["steps"]),
             x=None if outcome in (RUNNING, FAILED) else result[...],
             topology=tuple(_phases(file, int(attributes["agents"]))),
+            reason=str(result.attrs.get("reason", "")),
         )
 
 

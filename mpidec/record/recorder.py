@@ -134,13 +134,15 @@ class Recorder(Generic[State]):
         self._try(write)
         self._net.agree(self.error)
 
-    def abandon(self, failed: bool = False) -> None:
-        """Write what is recorded, with the outcome "failed" if so, and close the file; errors are ignored: the run has ended."""
-        if self._file is not None:
-            if failed and self.error is None:
-                self._try(self._file.fail)
+    def abandon(self, reason: str = "") -> None:
+        """Write what is recorded, and the outcome "failed" if there is a reason, and close the file; errors are ignored."""
+        file = self._file
+        if file is not None:
             self.error = None
-            self._try(self._file.close)
+            if reason:
+                self._try(lambda: file.fail(reason))
+            self.error = None
+            self._try(file.close)
 
     def _shared(self, thing: Any) -> Any:
         return self._net._together.broadcast(thing, 0, "the record")

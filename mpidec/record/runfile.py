@@ -19,9 +19,10 @@ from .reader import FAILED, RUNNING, SCHEMA, last_checkpoint, open_run
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-COUNTERS = frozenset({"step", "rounds", "messages", "rows", "bytes", "gradients", "prox"})  # int64; others float64
+COUNTERS = frozenset({"step", "rounds", "messages", "rows", "bytes", "gradients", "prox", "events"})  # int64; others float64
 BUFFER_BYTES, BUFFER_ROWS = 16 << 20, 8192
 CHUNK_BYTES, CHUNK_ROWS = 256 << 10, 1024
+LONGEST_REASON = 2000  # characters
 FEWEST_ROWS = 64  # of a chunk of metrics: 512 bytes
 NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
 
@@ -225,11 +226,22 @@ class RunFile:
         with self._update("the result to") as file:
             _set_result(file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps)
 
-    def fail(self) -> None:
-        """Write the remaining records and the outcome "failed"; a resumed file that holds more than they are stays as it is."""
-        if self._last >= self._ahead:
+    def fail(self, reason: str = "") -> None:
+        """Write the remaining records and the outcome "failed" with its reason; only these two where there is no space for records.
+
+        A file that holds more than the records so far (of a resumed run, or of another one before the first record) stays as it is.
+        """
+        if self._last < self._ahead or not (self._exists or self._rows):
+            return
+        try:
             with self._update() as file:
-                _set_result(file, None, FAILED, max(self._last, 0))
+                _set_result(file, None, FAILED, max(self._last, 0), reason)
+        except OSError:
+            if not self._exists or self._resuming is not None:
+                raise
+            self._rows.clear()
+            with self._update() as file:
+                _set_result(file, None, FAILED, int(file["result/x"].attrs["steps"]), reason)
 
     def close(self) -> None:
         """Flush the buffered records and close the file.  May be called again."""
@@ -344,11 +356,11 @@ class RunFile:
         _set_result(file, None, RUNNING, self._last)
 
     def _explain(self, error: OSError, what: str) -> OSError:
-        saved = f"its first {self._flushed} records are safe" if self._exists else "nothing was written"
+        saved = "it holds no records" if self._exists else "nothing was written"
+        if self._flushed:
+            saved = f"its first {self._flushed} records are safe" + ", and the checkpoint before" * bool(what)
         if self._resuming is not None:
             saved = "the file is as it was"
-        elif what and self._exists:
-            saved += ", and the checkpoint before"
         why = os.strerror(error.errno) if error.errno else str(error)
         remedy = REMEDY.get(error.errno or 0, "check that the disk and the folder exist and are writable")
         text = f"cannot write {what}{' ' * bool(what)}{self._file.path}: {why}; {saved}; {remedy}"
@@ -375,10 +387,14 @@ def _add_scales(file: Any) -> None:
         x.dims[axis].attach_scale(scale)
 
 
-def _set_result(file: Any, x: ArrayLike | None, outcome: str, steps: int) -> None:
+def _set_result(file: Any, x: ArrayLike | None, outcome: str, steps: int, reason: str = "") -> None:
     dataset = file["result/x"]
     if x is not None:
         dataset[...] = x
     if dataset.attrs.get("outcome") != outcome:
         dataset.attrs["outcome"] = outcome
     dataset.attrs["steps"] = steps
+    if reason:
+        dataset.attrs["reason"] = reason.encode("utf-8", "backslashreplace").decode().replace("\0", " ")[:LONGEST_REASON]
+    else:
+        dataset.attrs.pop("reason", None)

@@ -23,15 +23,18 @@ class Collectives:
     ----------
     interrupted : bool
         Whether an exception has ended a wait: other ranks may be one collective apart from this one.
+    ask : callable, optional
+        Called from time to time in waits that have no `ask` of their own; raises what other ranks report.
     """
 
     def __init__(self, comm: MPI.Intracomm):
         self._comm, self.interrupted = comm, False
+        self.ask: Callable[[], None] | None = None
 
     def wait(self, begin: Callable[[], MPI.Request], what: str, ask: Callable[[], None] | None = None) -> None:
         """Complete the request of all ranks that `begin()` makes."""
         try:
-            wait_until(begin().Test, f"all ranks to come to {what}", ask)
+            wait_until(begin().Test, f"all ranks to come to {what}", ask or self.ask)
         except BaseException:
             self.interrupted = True
             abandon(begin)                          # and with it the arrays that MPI may still read or write
@@ -81,14 +84,16 @@ class Collectives:
         if size == 1 and error is not None:
             raise error
         if first < size:
-            theirs = self.broadcast(_portable(error) if rank == first else None, first, what)
+            theirs = self.broadcast(portable(error) if rank == first else None, first, what)
             if rank == first and error is not None:
+                error.on_all_ranks = True           # type: ignore[attr-defined]
                 raise error
-            theirs.told_by_another_rank = True      # whose traceback says more; see `launch.abort_when_uncaught`
+            theirs.told_by_another_rank = theirs.on_all_ranks = True    # see `launch.abort_when_uncaught`
             raise theirs
 
 
-def _portable(error: Exception | None) -> Exception | None:
+def portable(error: Exception | None) -> Exception | None:
+    """A copy of an exception that can be sent to another rank; a `RuntimeError` if its own type cannot."""
     try:
         copied: Exception | None = pickle.loads(pickle.dumps(error))
         return copied

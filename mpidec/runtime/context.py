@@ -25,14 +25,14 @@ class Matching(Protocol):
     def verify(self, op: str, signature: str, dests: Iterable[int], sources: Iterable[int]) -> int:
         """Number an operation after the neighbours have been found to begin the same one."""
 
-    def agree(self, op: str, signature: str, dests: Iterable[int] = ()) -> int:
-        """The same for all ranks."""
-
     def ask(self, ranks: Iterable[int], number: int, op: str, signature: str, before: int) -> None:
         """Ask the ranks that an operation waits for where they are."""
 
     def ask_about_mixing(self, rank: int, number: int, op: str, before: int | None = None) -> None:
         """Ask a rank that a mixing in shared memory waits for where it is."""
+
+    def look_for_leavers(self) -> None:
+        """Raise the exception with which another rank has left."""
 
     def report(self, rank: int, text: str) -> None:
         """Raise a mismatch on another rank, in its next wait."""

@@ -23,6 +23,7 @@ _TURNS = 100                                        # tests before a clock is re
 _FIRST, _RARELY = 0.1, 10.0                         # seconds before the first status query, and at most between two
 _BRIEFLY = 0.02                                     # seconds of waiting after which a rank sleeps between two tests
 _ABANDONED: list[object] = []
+_NEWS = [0]                                         # reports that end waits
 _OWN_ERRORS = (TypeError, ValueError, RuntimeError, OSError, MemoryError)    # others come from signal handlers
 
 
@@ -80,6 +81,11 @@ class ProgressEngine:
     def add(self, poll: Callable[[], None]) -> None:
         """Let `poll()`, which must not raise or wait, be called in every wait of the process."""
         self._polls.append(poll)
+
+    def remove(self, poll: Callable[[], None]) -> None:
+        """Call `poll()` no longer."""
+        if poll in self._polls:
+            self._polls.remove(poll)
 
     def on_interrupt(self, refuse: Callable[[str], None]) -> None:
         """Call `refuse(reason)` when an exception from outside (Ctrl-C, a signal handler) has ended a call: this rank may be one
@@ -180,14 +186,15 @@ class Patience:
     def __init__(self, what: str | Callable[[], str], ask: Callable[[], None] | None = None):
         self._what, self._ask, self._limit = what, ask, timeout()
         self._began = time.monotonic()
-        self._next = _FIRST
+        self._next, self._news = _FIRST, _NEWS[0]
 
     def look(self) -> float:
         """Ask if it is time to; end the job if it is too late.  The seconds waited so far."""
         waited = time.monotonic() - self._began
-        if waited >= self._next:
+        if waited >= self._next or self._news != _NEWS[0]:
             if waited > self._limit:
                 expire(self._what, waited)
+            self._news = _NEWS[0]
             self._next = min(1.5 * waited + _FIRST, waited + _RARELY, self._limit)
             if self._ask is not None:
                 self._ask()
@@ -218,6 +225,11 @@ def wait_until(test: Callable[[], bool], what: str | Callable[[], str], ask: Cal
     except BaseException:
         abandon(test)
         raise
+
+
+def ask_at_once() -> None:
+    """Let all waits of the process ask in their next turn: a report has arrived."""
+    _NEWS[0] += 1
 
 
 def abandon(anything: object) -> None:

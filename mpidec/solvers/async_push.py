@@ -19,7 +19,7 @@ class AsyncPushSum(PushSolver):
 
     .. math::
         u, w &\leftarrow u + \textstyle\sum u_{\text{arrived}},\; w + \textstyle\sum w_{\text{arrived}}, & x &= u / w \\
-        u &\leftarrow u - \alpha \nabla f_i(x) \\
+        u &\leftarrow u - \alpha \min(1, 10 w)\, \nabla f_i(x) \\
         \text{with news, sends } &(u, w) / (r + 1) \text{ to each receiver, and keeps the rest}
 
     With :math:`w = 1` at first.  Without a problem, :math:`x` converges to the average of the initial points: the sums of u and w
@@ -27,7 +27,9 @@ class AsyncPushSum(PushSolver):
     subgradient-push.
 
     An agent to which nothing has arrived since it last sent only takes its gradient step.  If it sent shares of shares, w would
-    vanish at agents that are faster than their senders, and the steps of :math:`x = u / w` would grow without bound.
+    vanish at agents that are faster than their senders, and the steps of :math:`x = u / w` would grow without bound.  Where most of
+    the mass waits at agents that sleep, w is small nevertheless: the factor :math:`\min(1, 10 w)`, which is 1 otherwise, keeps the
+    steps of x below :math:`10 \alpha`.
 
     Parameters
     ----------
@@ -83,7 +85,7 @@ class AsyncPushSum(PushSolver):
     def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray | None:
         self.collect(s, received)
         if gradient is not None:
-            s.u -= self.size(s.k) * gradient(s.x)
+            s.u -= self.size(s.k) * min(1.0, 10 * s.w) * gradient(s.x)
         s.k += 1
         message = self._share(s) if s.news else None
         np.divide(s.u, s.w, out=s.x)

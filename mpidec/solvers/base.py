@@ -51,6 +51,8 @@ class Solver:
         error feedback.
     asynchronous : bool
         Whether the solver consists of events on single agents (`mpidec.solvers.asynchronous`) instead of common steps.
+    least_delta : float
+        Contraction parameter of a codec below which the solver may diverge; 0 if it tolerates any codec with error feedback.
 
     Notes
     -----
@@ -67,6 +69,7 @@ class Solver:
     graph: ClassVar[str] = "symmetric_exponential"
     edgewise: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
+    least_delta: ClassVar[float] = 0.0
     step_size: Any
 
     def __post_init__(self) -> None:
@@ -85,7 +88,9 @@ class Solver:
         return s.X
 
     def check(self, topology: Any) -> None:
-        """Refuse a topology that the solver cannot work with.
+        """Refuse a topology that the solver cannot work with, and warn of one on which it is unstable.
+
+        With the step size "auto", no warning: the search refuses the topology if no step size makes the solver stable.
 
         Raises
         ------
@@ -95,6 +100,16 @@ class Solver:
         if topology.kind not in self.kinds:
             raise ValueError(f"{name_of(self)} needs a {' or '.join(self.kinds)} stochastic W, the {topology.name} topology is "
                              f"{topology.kind} stochastic; {REMEDIES[self.kinds[-1]]}")
+        step = getattr(self, "step_size", None)
+        if getattr(step, "start", step) != "auto" and (cause := self.unstable(topology)):
+            warnings.warn(cause, RuntimeWarning, stacklevel=3)
+
+    def unstable(self, topology: Any) -> str:
+        """Why the disagreement between agents grows on a topology, with a remedy; empty if it does not.
+
+        A warning, no error, where the step size is given, since instability is studied, too.
+        """
+        return ""
 
 
 REMEDIES = {"doubly": 'use weights="metropolis" on an undirected graph, or topology.exponential(n)',
@@ -137,6 +152,23 @@ def at_step(solver: Any, k: int) -> Any:
     return dataclasses.replace(solver, step_size=solver.step_size(k)) if callable(solver.step_size) else solver
 
 
+def state(solver: Any, method: str, s: Any, shape: tuple[int, ...]) -> Any:
+    """The state `s` that a method of a solver has returned, checked: a NamedTuple with the rows `X` of the given shape.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    what = f"{name_of(solver)}.{method}() must return the state, a NamedTuple with the field X of shape {shape}"
+    if not (isinstance(s, tuple) and hasattr(s, "_fields") and hasattr(s, "X")):
+        fields = f" with the fields {', '.join(s._fields)}" if hasattr(s, "_fields") else ""
+        raise TypeError(f"{what}, got {'None: is a return missing?' if s is None else f'a {type(s).__name__}{fields}'}")
+    if tuple(getattr(s.X, "shape", ())) != shape:
+        given = f"of shape {tuple(s.X.shape)}" if hasattr(s.X, "shape") else f"that is a {type(s.X).__name__}"
+        raise ValueError(f"{what}, got an X {given}")
+    return s
+
+
 def positive_step(solver: Any, zero: bool = True) -> None:
     """Check `solver.step_size`, and convert the text of a schedule.
 
@@ -174,20 +206,25 @@ def one_of(solver: Any, field: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name_of(solver)}: {field} is {value!r}, expected one of {', '.join(choices)}")
 
 
-def warn_unless_stable(solver: Any, topology: Any, roots: Any, remedy: str) -> None:
-    """Warn if the disagreement between agents grows for some eigenvalue of `W`; no error, since instability is studied, too.
+def disagreement(solver: Any, topology: Any, roots: Any, remedy: str) -> str:
+    """For which eigenvalue of `W` the disagreement between agents grows with a small step size, and a remedy; empty if for none.
 
     Parameters
     ----------
     roots : callable
         `roots(lam)`: the coefficients, highest power first, of the characteristic polynomial for the eigenvalue `lam`.
+    remedy : str
+        For real eigenvalues; complex ones belong to a directed graph.
     """
     if topology.period != 1 or not 1 < topology.n <= _LARGE:
-        return
+        return ""
     lams = np.linalg.eigvals(topology.at(0).W.toarray())
     lams = np.delete(lams, np.argmin(abs(lams - 1)))
     worst = max(lams, key=lambda lam: max(abs(np.roots(roots(lam)))))
     growth = max(abs(np.roots(roots(worst))))
-    if growth > 1 + 1e-9:
-        warnings.warn(f"{name_of(solver)} is unstable on the {topology.name} topology: W has the eigenvalue {worst:.3g}, for which "
-                      f"the disagreement grows by {growth:.3g} a step; {remedy}", RuntimeWarning, stacklevel=4)
+    if growth <= 1 + 1e-9:
+        return ""
+    if abs(worst.imag) > 1e-9:
+        remedy = "use an undirected graph, such as topology.symmetric_exponential(n), or GradientTracking, which needs none"
+    return (f"{name_of(solver)} is unstable on the {topology.name} topology: W has the eigenvalue {worst:.3g}, for which the "
+            f"disagreement grows by a factor of {growth:.3g} per step; {remedy}")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..kernels.descent import descend
-from .base import Solver, warn_unless_stable, zeros
+from .base import Solver, disagreement, zeros
 from .step_schedules import StepSize
 
 
@@ -47,6 +47,7 @@ class EXTRA(Solver):
     """
 
     keeps_rows: ClassVar = True
+    least_delta: ClassVar = 0.6
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -60,10 +61,9 @@ class EXTRA(Solver):
         WX = W(s.X)
         return self.State(descend(WX, self.step_size, G) - s.D, s.D + (s.X - WX) / 2)
 
-    def check(self, topology: Any) -> None:
-        super().check(topology)
-        warn_unless_stable(self, topology, lambda lam: [1, -1 - lam, (1 + lam) / 2],
-                           'the lazy (W + I)/2 has no such eigenvalue: topology.from_weights((W + I)/2)')
+    def unstable(self, topology: Any) -> str:
+        return disagreement(self, topology, lambda lam: [1, -1 - lam, (1 + lam) / 2],
+                            'the lazy (W + I)/2 has no such eigenvalue: topology.from_weights((W + I)/2)')
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class ExactDiffusion(Solver):
     """
 
     keeps_rows: ClassVar = True
+    least_delta: ClassVar = 0.6
     step_size: StepSize = "auto"
 
     class State(NamedTuple):
@@ -112,10 +113,9 @@ class ExactDiffusion(Solver):
         Phi = Psi + s.X - s.Psi
         return self.State((Phi + W(Phi)) / 2, Psi)
 
-    def check(self, topology: Any) -> None:
-        super().check(topology)
-        warn_unless_stable(self, topology, lambda lam: [1, -1 - lam, (1 + lam) / 2],
-                           "it needs a symmetric W, such as topology.ring(n)")
+    def unstable(self, topology: Any) -> str:
+        return disagreement(self, topology, lambda lam: [1, -1 - lam, (1 + lam) / 2],
+                            "it needs a symmetric W, such as topology.ring(n)")
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,7 @@ class D2(Solver):
     """
 
     keeps_rows: ClassVar = True
+    least_delta: ClassVar = 0.6
     graph: ClassVar = "ring"
     step_size: StepSize = "auto"
 
@@ -163,7 +164,6 @@ class D2(Solver):
         Psi = descend(s.X, self.step_size, G)
         return self.State(W(Psi + s.X - s.Psi), Psi)
 
-    def check(self, topology: Any) -> None:
-        super().check(topology)
-        warn_unless_stable(self, topology, lambda lam: [1, -2 * lam, lam],
-                           "D2 needs lambda_min(W) > -1/3: use ExactDiffusion, which is D2 with (W + I)/2")
+    def unstable(self, topology: Any) -> str:
+        return disagreement(self, topology, lambda lam: [1, -2 * lam, lam],
+                            "D2 needs lambda_min(W) > -1/3: use ExactDiffusion, which is D2 with (W + I)/2")

@@ -107,6 +107,7 @@ class PushDIGing(Solver):
 
     kinds: ClassVar = ("doubly", "column")
     keeps_rows: ClassVar = True
+    least_delta: ClassVar = 0.9999
     graph: ClassVar = "exponential"
     step_size: StepSize = "auto"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -90,8 +91,8 @@ class Inverse(StepSchedule):
     ----------
     start : float or {"auto", "safe"}
     delay : float
-        :math:`\tau`, the step at which half of `start` is left.  With 1, :math:`\alpha_k = \alpha_0 / (k + 1)`; its first steps are
-        too large for "auto" on losses of bounded slope (logistic, Huber), which are far from their linear model then.
+        :math:`\tau`, the step at which half of `start` is left.  With 1, :math:`\alpha_k = \alpha_0 / (k + 1)`: the first steps are
+        so much larger than the others that "auto" predicts the error less well.
 
     Examples
     --------
@@ -267,12 +268,24 @@ def _value(node: ast.expr) -> Any:
 
 def _made(name: str, *args: Any, **options: Any) -> StepSchedule:
     if name not in SCHEDULES:
-        raise TypeError(f"there is no schedule {name!r}")
+        raise TypeError(f"there is no schedule {name!r}{_near(name, SCHEDULES)}")
+    known = [field.name for field in fields(SCHEDULES[name])]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"schedule {name} has no parameter {option!r}{_near(option, known)}, expected "
+                             f"{name}({', '.join(known)})")
     return SCHEDULES[name](*args, **options)
 
 
+def _near(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
 def _reason(error: BaseException) -> str:
-    return "it cannot be read" if isinstance(error, SyntaxError) else str(error).replace(".__init__()", "")
+    if isinstance(error, SyntaxError):
+        return "it cannot be read as name(start, parameter=value)"
+    return str(error).replace(".__init__()", "")
 
 
 def _positive(value: Any) -> bool:

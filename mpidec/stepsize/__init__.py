@@ -2,6 +2,7 @@
 
 from .choice import Choice as Choice
 from .choice import Search as Search
+from .choice import Unstable as Unstable
 from .choice import chosen as chosen
 from .choice import wanted as wanted
 from .guard import Guard as Guard

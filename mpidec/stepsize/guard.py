@@ -9,7 +9,7 @@ import numpy as np
 from .choice import Choice
 
 ATTEMPTS = 6
-EXPLOSION = 1e6
+EXPLOSION, FARTHER = 1e6, 1e3                       # factors of the distance, during a run and at its end
 
 
 class Retry(Exception):
@@ -34,6 +34,7 @@ class Guard:
     def __init__(self, net: Any, point: np.ndarray, X0: np.ndarray, choice: Choice, steps: int):
         self._net, self._point = net, point
         start, scale = self._distance(X0), np.sqrt(net.n) * (float(np.linalg.norm(point)) or 1.0)
+        self._start = start
         self._far, self._near = EXPLOSION * max(start, scale), max(start, 1e-3 * scale)
         half = choice.expected / 2
         self._half = max(32, int(half)) if choice.rule == "steps" and half <= steps else 0
@@ -54,6 +55,14 @@ class Guard:
         distance = self._distance(X)
         if not distance <= self._far or (k == self._half and not distance < self._near):
             raise Retry(f"distance {distance:.2g} from the minimizer after {k} steps")
+
+    def far(self, X: np.ndarray, strict: bool) -> str:
+        """What is wrong with the last iterates if they are much farther from the minimizer than the initial points, or "".
+
+        If `strict`, they must be closer than those.  Collective.
+        """
+        distance, limit = self._distance(X), self._near if strict else FARTHER / EXPLOSION * self._far
+        return "" if distance < limit else f"distance {distance:.2g} from the minimizer, {self._start:.2g} at the start"
 
     def _distance(self, X: np.ndarray) -> float:
         return float(np.sqrt(self._net.sum(((X - self._point) ** 2).sum(axis=1, keepdims=True))[0]))

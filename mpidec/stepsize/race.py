@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..solvers.base import with_step_size
+from ..solvers.base import state, with_step_size
 from .linear import LinearModel
 
 MORE = 1.05                                         # the race is run with 5 % larger step sizes than those returned
@@ -28,14 +28,16 @@ class Stack:
     W : mixer
     model : LinearModel
     sizes : array (S,)
-    start : array (m, r)
+    start : array (m, r) or (m, r, S)
+    first : int
+        Number of the first step.
     """
 
-    def __init__(self, solver: Any, factor: Any, W: Any, model: LinearModel, sizes: np.ndarray, start: np.ndarray):
+    def __init__(self, solver: Any, factor: Any, W: Any, model: LinearModel, sizes: np.ndarray, start: np.ndarray, first: int = 0):
         self._make, self._factor, self._W, self._model, self.sizes = solver, factor, W, model, sizes
-        X = np.repeat(start, len(sizes), axis=1)
-        self._k, self._last = 0, np.nan             # the last factor
-        self._state = self._solver(0).init(X, W.at(0))
+        X = np.repeat(start, len(sizes), axis=1) if start.ndim == 2 else start.reshape(len(start), -1)
+        self._k, self._last = first, np.nan         # the last factor
+        self._state = state(solver, "init", self._solver(first).init(X, W.at(first)), X.shape)
 
     def _solver(self, k: int) -> Any:
         factor = self._factor(k)
@@ -50,6 +52,8 @@ class Stack:
         while self._k < steps:
             solver = self._solver(self._k)
             s = solver.step(s, model.answer(uses, solver.point(s), self._last * self.sizes, self._k), W.at(self._k))
+            if self._k == 0:
+                state(solver, "step", s, self._state.X.shape)
             self._k += 1
         self._state = s
 
@@ -105,8 +109,10 @@ class Ranking:
 
 
 def noise(model: LinearModel) -> np.ndarray:
-    """A starting point that contains every mode: the initial point, and as much noise."""
-    Z = np.random.default_rng(1).standard_normal(model.start.shape)
+    """A starting point that contains every mode that a run can reach: the initial point, and as much noise."""
+    Z, B = np.random.default_rng(1).standard_normal(model.start.shape), model.reachable
+    if 0 < B.shape[1] < model.r:
+        Z = (Z @ B) @ B.T
     return np.asarray(model.start + Z * ((model.distance or np.sqrt(model.n) * model.size or 1.0) / np.linalg.norm(Z)))
 
 
@@ -137,7 +143,7 @@ def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
         least = T.min()
         patience = 2.5 if K <= 128 else 1.25
         strikes[alive] = np.where(patience * least >= T, 0, strikes[alive] + 1)
-        near = now[0][places] <= 1e3 * np.nanmin(now[0][places])
+        near = now[0][places] <= 1e3 * np.fmin.reduce(now[0][places])
         left = alive[(strikes[alive] < 2) & near]
         enough = least <= max(K, PART * K * (K >= ENOUGH)) or len(left) <= 1
         if (enough and np.isfinite(least)) or K >= LONGEST or not len(left):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import sys
@@ -15,6 +16,7 @@ from .. import config
 from .._figure import STYLES
 from ..assemble import InputError, on_root
 from ..config import ConfigError, Setting
+from ..plot.command import check_name
 from ..plot.quantities import X
 from ..run import FLAGS, Parser, signals_interrupt
 from ..runtime.launch import abort_when_uncaught, check_launcher
@@ -28,7 +30,8 @@ examples:
   mpirun -n 4 python -m mpidec.sweep experiment.toml --vary solver.step_size=0.01,0.02,0.05 --seeds 5
   python -m mpidec.sweep --vary problem.partition=iid,sorted --vary problem.batch_size=8,32 --seeds 3 --steps 500 --x steps bytes
 
-The folder then contains one run file per run, table.csv, table.tex (needs booktabs), runs.csv (one line per run) and figure.png.
+The folder then contains one run file per run, table.csv, table.tex (needs booktabs), runs.csv (one line per run) and
+figure.png (--figure names another format).
 The same command, repeated after it was killed or interrupted, keeps finished runs and resumes unfinished ones from their last
 checkpoint (run.checkpoint, every 5 s in a sweep).  Iterates are not stored (run.trajectory) unless --set run.trajectory=true.
 
@@ -50,6 +53,7 @@ class Command(NamedTuple):
     x: Sequence[str] | None = None
     y: Sequence[str] | None = None
     style: str = "screen"
+    figure: str = "figure.png"
     quiet: bool = False
     text: str = ""
 
@@ -72,6 +76,8 @@ def parser() -> Parser:
     result.add_argument("--x", nargs="+", choices=list(X), metavar="AXIS",
                         help=f"axes of the figure: {', '.join(X)} (default: steps)")
     result.add_argument("--y", nargs="+", metavar="METRIC", help="quantities of the figure (default: the metric of --target)")
+    result.add_argument("--figure", metavar="NAME", default="figure.png",
+                        help="file of the figure in the folder, .png, .pdf, .svg, ... (default: figure.png)")
     result.add_argument("--style", choices=list(STYLES), default="screen", help="style of the figure, see mpidec.plot")
     for flag, (_, metavar, text) in FLAGS.items():
         if flag != "out":
@@ -94,12 +100,13 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
     args = parse.known(argv)
     if args.help:
         return Command(text=parse.format_help().rstrip())
+    _check_figure(args.figure)
     flags = [Setting(key, value, f"--{flag}") for flag, (key, _, _) in FLAGS.items()
              if flag != "out" and (value := getattr(args, flag.replace("-", "_"))) is not None]
     settings = [*(config.read_toml(args.experiment) if args.experiment else []), *flags, *map(config.parse_set, args.set)]
     wanted = plan(settings, [parse_vary(text) for text in args.vary], args.seeds, args.out, _target(args.target),
                   args.ranks_per_run, ranks)
-    return Command(wanted, args.out, args.x, args.y, args.style, args.quiet)
+    return Command(wanted, args.out, args.x, args.y, args.style, args.figure, args.quiet)
 
 
 def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -> int:
@@ -147,13 +154,20 @@ def _write(command: Command, wanted: Plan, table: Table, failures: dict[str, str
             file.write(text)
         written.append(name)
     try:
-        table.figure(command.x, command.y, command.style).savefig(os.path.join(command.folder, "figure.png"), dpi=200)
-        written.append("figure.png")
+        table.figure(command.x, command.y, command.style).savefig(os.path.join(command.folder, command.figure), dpi=200)
+        written.append(command.figure)
     except ImportError as error:
         print(f"mpidec.sweep: no figure: {error}: pip install 'mpidec[plot]'", file=sys.stderr, flush=True)
     except ValueError as error:
         print(f"mpidec.sweep: no figure: {error}", file=sys.stderr, flush=True)
     print(f"{command.folder}: {', '.join(written)}", flush=True)
+
+
+def _check_figure(name: str) -> None:
+    if os.path.basename(name) != name:
+        raise ConfigError(f"--figure {name}: expected a name without a folder: the figure is written into that of --out")
+    with contextlib.suppress(ImportError):                  # without matplotlib there is no figure
+        check_name(name, "--figure", folder=False)
 
 
 def _target(text: str | None) -> tuple[str, float | None]:

@@ -28,7 +28,7 @@ from .tables import Table, table
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-EVERYWHERE = (InputError, ValueError, TypeError, OSError)               # raised on all ranks of a run
+INPUT = (InputError, ValueError, TypeError, OSError)                    # errors whose messages say enough without their type
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,7 @@ def sweep(experiment: str | os.PathLike[str] | Mapping[str, Any] | None = None, 
 
     Notes
     -----
-    Collective.  A run that diverges or fails does not end the sweep: the table shows it.  With several `ranks_per_run`, an error
-    that is not raised on all of them ends the whole job.
+    Collective.  A run that diverges or fails does not end the sweep: the table shows it.
 
     Examples
     --------
@@ -189,17 +188,15 @@ def conduct(wanted: Plan, comm: Intracomm, told: Callable[[str], None] | None = 
 def perform(number: int, wanted: Plan, comm: Intracomm, serve: Callable[[], Any]) -> Report:
     """Make one run on the ranks of `comm`; errors of the run are reported, and `serve` is called at its records."""
     case, began = wanted.cases[number], time.perf_counter()
-    alone = comm.size == 1
-    reported: tuple[type[Exception], ...] = (Exception,) if alone else EVERYWHERE
     try:
         with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
             warnings.simplefilter("default")
             result = _solved(case, wanted.states[number], comm, serve)
-    except reported as error:
-        message = " ".join(f"{'' if isinstance(error, EVERYWHERE) else type(error).__name__ + ': '}{error}".split())
+    except Exception as error:                              # on all ranks of the run
+        message = " ".join(f"{'' if isinstance(error, INPUT) else type(error).__name__ + ': '}{error}".split())
         return Report(number, "failed", 0, time.perf_counter() - began, float("nan"), (message,))
     except KeyboardInterrupt:
-        if not alone:
+        if comm.size > 1:
             raise
         return Report(number, "interrupted", 0, time.perf_counter() - began, float("nan"))
     last = result.metrics.get(wanted.target[0], ())
@@ -212,7 +209,7 @@ def _solved(case: Case, state: Status, comm: Intracomm, serve: Callable[[], Any]
     if resume:                                              # with the settings that the run has chosen
         experiment = on_root(comm, _resumed, case)
     wanted = experiment.run
-    with Network(wanted.agents, comm) as net:
+    with Network(wanted.agents, comm) as net, net._leaving_together():
         made = assemble.build(experiment, net)
         result = made.solve(net, case.file, resume, lambda *_: serve(), lambda solver: config_text(
             case.experiment, made.with_step_size(getattr(solver, "step_size", None)).experiment))

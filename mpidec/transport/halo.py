@@ -16,7 +16,7 @@ from ..checks.mismatch import Disagreement
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.progress import abandon
-from .messages import MessageRequest, Messages, PointToPoint, messages, waiting_for
+from .messages import MessageRequest, Messages, NeighborCollective, PointToPoint, waiting_for
 from .plan import Plan, Route
 
 Ending = Literal["complete", "left", "broken"]
@@ -73,28 +73,28 @@ class HaloExchange:
             raise
 
     def messages(self, plan: Plan) -> Messages:
-        """The messages of a plan, made when they are first used."""
+        """The messages of a plan: point to point, unless `use` has set others."""
         if plan not in self._messages:
-            context = self._context
-            self._messages[plan] = messages(context.comm, context.row_type, plan, context.transport, self.periodic)
+            self._messages[plan] = PointToPoint(self._context.comm, self._context.row_type, plan)
         return self._messages[plan]
+
+    def use(self, plan: Plan, messages: Messages) -> None:
+        """Exchange the rows of a plan by these messages."""
+        self._messages[plan] = messages
 
     def announce(self, plan: Plan, route: Route, kind: Kind) -> Callable[[], None]:
         """Number an exchange; before the first one of a kind, find out whether the neighbours make the same one.
 
         Returns the function that asks them where they are.
         """
-        context, matching, before = self._context, self._context.matching, self._context.mixings
+        matching, before = self._context.matching, self._context.mixings
         op, signature, dests, sources = self.describe(kind, route)
-        collective = context.transport == "neighbor" and self.periodic
         known = self._kinds.setdefault(plan if self.periodic else None, set())
-        if collective and plan not in self._messages:
-            number = matching.agree(op, signature, dests)       # what follows is collective
-        elif matching.check and kind not in known:
+        if matching.check and kind not in known:
             number = matching.verify(op, signature, dests, sources)
         else:
             number = matching.register(PastOperation(op, "", signature, dests, ""))
-        if collective:                              # no tags tell the kinds apart: any change is verified
+        if isinstance(self._messages.get(plan), NeighborCollective):    # no tags tell the kinds apart: any change is verified
             known.clear()
         known.add(kind)
         return partial(matching.ask, sources, number, op, signature, before)

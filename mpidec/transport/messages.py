@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
+from ..runtime.collectives import Collectives
 from ..runtime.launch import library
 from ..runtime.progress import Request, ranks, wait_until
 from ..runtime.row_types import RowTypes
@@ -38,6 +41,7 @@ class MessageRequest(Request):
                  ask: Callable[[], None] | None = None, interrupted: Callable[[BaseException], None] | None = None):
         self._requests, self.sent, self.arrived, self._what, self._ask = requests, sent, arrived, what, ask
         self._interrupted = interrupted
+        self._error: Exception | None = None
         self.done = not requests
 
     def test(self) -> bool:
@@ -46,7 +50,9 @@ class MessageRequest(Request):
         return self.done
 
     def wait(self) -> None:
-        """Return when all messages have arrived; end the job when the time is over."""
+        """Return when all messages have arrived; end the job when the time is over.  A wait that has failed fails again."""
+        if self._error is not None:
+            raise copy(self._error)
         turns = 0 if self.done else _TURNS
         try:
             while turns and not self.test():
@@ -55,6 +61,7 @@ class MessageRequest(Request):
             if not self.done:
                 wait_until(self.test, self._what, self._ask)
         except BaseException as error:
+            self._error = copy(error) if isinstance(error, Exception) else None      # without its frames, which hold the network
             if self._interrupted is not None:
                 self._interrupted(error)
             raise
@@ -136,21 +143,20 @@ class NeighborCollective(Messages):
             self.comm.Free()
 
 
-def messages(comm: MPI.Intracomm, row_type: RowTypes, plan: Plan, transport: str, periodic: bool) -> Messages:
-    """The messages of a plan; `periodic` says that its phase comes again.
+def neighbor_collectives(comm: MPI.Intracomm, row_type: RowTypes, plans: Sequence[Plan]) -> list[Messages]:
+    """The messages of these plans, by neighbourhood collectives wherever these work; collective.
 
     Notes
     -----
-    Collective if `transport` is "neighbor" and the phase is periodic; no communication otherwise.
+    A small reduction, so that the ranks wait for one another with an end, and a communicator for each plan.
     """
-    route = plan.halo_route
-    if transport == "neighbor" and periodic:        # else a communicator would be made for one use
-        lonely = not (len(route.sources) and len(route.dests))
-        if not ("Open MPI" in library() and comm.allreduce(lonely, MPI.LOR)):
-            # Open MPI 5.0 with no neighbour on one side: the blocking allgather never returns, alltoall reports MPI_ERR_TRUNCATE
-            # (open-mpi/ompi#14452), and the persistent ones are refused (#12037, in 5.0.0).
-            return NeighborCollective(comm, row_type, route)
-    return PointToPoint(comm, row_type, plan)
+    routes = [plan.halo_route for plan in plans]
+    works = np.array(["Open MPI" not in library() or min(len(route.sources), len(route.dests)) > 0 for route in routes])
+    # Open MPI 5.0 with no neighbour on one side: the blocking allgather never returns, alltoall reports MPI_ERR_TRUNCATE
+    # (open-mpi/ompi#14452), and the persistent ones are refused (#12037, in 5.0.0).
+    everywhere = Collectives(comm).minimum(works.astype(np.int8), "net.mixer")
+    return [NeighborCollective(comm, row_type, route) if usable else PointToPoint(comm, row_type, plan)
+            for plan, route, usable in zip(plans, routes, everywhere)]
 
 
 def _arriving(route: Route, recv: Any) -> Iterator[tuple[Any, int, int]]:

@@ -49,12 +49,14 @@ class NodeReports:
         if what in (shared.OTHER_TAG, shared.REFUSED):
             raise Disagreement(self._mismatch(index, other, seq))
         late = what == shared.LATE_POST
+        progress()
+        self._context.matching.look_for_leavers()
         self._look_for_refusals(index, other, (answer, seq))
         if self._patience is None or self._patience[:2] != (answer, seq):
             doing = "to begin" if late else "to read the rows of this rank in"
-            ask = partial(self._context.matching.ask_about_mixing, other, seq, self._where) if late else None
+            matching = self._context.matching
+            ask = partial(matching.ask_about_mixing, other, seq, self._where) if late else matching.look_for_leavers
             self._patience = answer, seq, Patience(f"rank {other} {doing} mixing {seq} ({self._where})", ask)
-        progress()
         self._patience[2].look()
 
     def _look_for_refusals(self, index: int, other: int, wait: tuple[int, int]) -> None:

@@ -21,10 +21,12 @@ from mpi4py import MPI
 from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
 from ...checks.matching import Matching
 from ...checks.operation import Operation, Steps
+from ...rma.window import Window
+from ...runtime.collectives import Collectives
+from ...runtime.pending import Pending
 from ...runtime.progress import ProgressEngine
 from ...transport.node_calls import NodeCalls, WeightedSum
 from ...transport.plan import Plan
-from ..pending import Pending
 from . import operations
 from .edges import Edges, index, number, valid_nodes
 from .flat import FlatArray, combine
@@ -71,10 +73,16 @@ class LocalView(ABC):
     _machine_list: list[list[int]] | None = None
     _known: set[Any]
     _sums: dict[Any, WeightedSum]
+    _windows: list[Window]
+    _together: Collectives
 
     @abstractmethod
     def mixer(self, topology: Topology | Schedule) -> Mixer:
         """The operator `W` of a topology."""
+
+    @abstractmethod
+    def _agree(self, error: Exception | None, op: str) -> None:
+        """Raise on every rank if any rank has an error; collective."""
 
     @abstractmethod
     def _open(self) -> None:
@@ -125,15 +133,17 @@ class LocalView(ABC):
         """
         if self._machine_list is None:
             self._open()
-            per = os.environ.get("MPIDEC_RANKS_PER_NODE")
+            per = os.environ.get("MPIDEC_RANKS_PER_NODE") or ""
+            wrong = per and not (per.isdigit() and int(per) >= 1)
+            self._agree(None if not wrong else ValueError(f"MPIDEC_RANKS_PER_NODE is {per!r}, expected a whole number >= 1"),
+                        "net.machines")
             if per:
-                if not per.isdigit() or int(per) < 1:
-                    raise ValueError(f"MPIDEC_RANKS_PER_NODE is {per!r}, expected a whole number >= 1")
                 leaders = [rank - rank % int(per) for rank in range(self.size)]
-            else:
+            else:                                   # by now all ranks have come
                 node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-                leaders = self.comm.allgather(node.allreduce(self.rank, MPI.MIN))
+                leader = MPI.Group.Translate_ranks(node.group, [0], self.comm.group)[0]
                 node.Free()
+                leaders = self._together.gather_all(np.array(leader), "net.machines").tolist()
             self._machine_list = [[rank for rank, its in enumerate(leaders) if its == leader] for leader in sorted(set(leaders))]
         return self._machine_list
 
@@ -409,8 +419,6 @@ class LocalView(ABC):
                                               dst_machine_weights: Any = None) -> Pending:
         """Begin `hierarchical_neighbor_allreduce`."""
         self._one_agent_each()
-        if self._machine_list is None:
-            self._agree_on("machines")
         machines, mine = self.machines(), self._machine
 
         def prepare(operation: Operation) -> Steps:
@@ -487,7 +495,9 @@ class LocalView(ABC):
         return self._begin("broadcast", prepare)
 
     def barrier(self) -> None:
-        """Return when all ranks have come here."""
+        """Return when all ranks have come here, and what they have sent through windows is in its slots."""
+        for window in self._windows:
+            window.flush()
         self.start_barrier().wait()
 
     def start_barrier(self) -> Pending:
@@ -570,12 +580,6 @@ class LocalView(ABC):
         self._begin(op, prepare).wait()
         if topology is not None and count is not None and topology.n != count():
             raise ValueError(f"the {topology.name} topology has {topology.n} agents, expected {count()}")
-
-    def _close_local(self) -> Exception | None:
-        """Let no message outlive the network; what was found out about calls that had ended."""
-        if self.size == 1:
-            return None
-        return self._matching.close()
 
 
 def _but_first(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,0 +1,78 @@
+"""The end of an asynchronous run: everyone learns that enough events have happened, without a barrier in the loop."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..rma.post import Kind, Message
+
+COUNT, END = Kind.OTHER, Kind.OTHER + 1
+ENOUGH, INTERRUPTED = 1, 2                          # why a run has ended
+_EVENTS, _ENDED = 0, 1                              # words of a rank
+_SECONDS = 0.005                                    # between two messages about the number of events
+
+
+class Ending:
+    """Number of events of all agents, and whether the run has ended.
+
+    Each rank counts its events in a word that the ranks of its node read.  Ranks elsewhere tell rank 0, at most 200 times a second,
+    and are told the end by it.
+
+    Parameters
+    ----------
+    slots : Slots
+    rank, size : int
+    goal : int
+        The number of events of all agents after which the run ends.
+    """
+
+    def __init__(self, slots: Any, rank: int, size: int, goal: int):
+        self._slots, self._rank, self._size, self._goal = slots, rank, size, goal
+        self._mine = slots.boards[rank][0]
+        self._near = [board[0] for board in slots.boards.values()]
+        self._single = len(self._near) == size
+        self._far = [other for other in range(size) if other not in slots.boards]
+        self._counts = dict.fromkeys(self._far, 0)
+        self._next = 0.0
+        self.events = 0                             # of this rank
+
+    def count(self, events: int = 1) -> None:
+        """Add events of this rank."""
+        self.events += events
+        self._mine[_EVENTS] = self.events
+
+    def end(self, reason: int = ENOUGH) -> None:
+        """End the run on all ranks."""
+        if not self._mine[_ENDED]:
+            self._mine[_ENDED] = reason
+            for rank in self._far:
+                self._slots.tell(rank, END, self._rank, rank, reason)
+
+    def receive(self, message: Message) -> None:
+        """Take note of what another rank has counted, or that the run has ended."""
+        if message.kind == COUNT:
+            self._counts[message.source] = message.number
+        elif not self._mine[_ENDED]:
+            self._mine[_ENDED] = message.number
+
+    @property
+    def reason(self) -> int:
+        """Why the run has ended, 0 if it has not."""
+        return max(int(words[_ENDED]) for words in self._near)
+
+    def reached(self) -> bool:
+        """Whether the run has ended."""
+        near = sum([int(words[_EVENTS]) for words in self._near])
+        if self._single:
+            if near >= self._goal:
+                self._mine[_ENDED] = self._mine[_ENDED] or ENOUGH
+            return self.reason > 0
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _SECONDS
+            if self._rank == 0 and near + sum(self._counts.values()) >= self._goal:
+                self.end()
+            elif self._rank > 0 and 0 not in self._slots.boards:
+                self._slots.tell(0, COUNT, self._rank, 0, self.events)
+        return self.reason > 0

@@ -1,0 +1,176 @@
+"""Agents of push methods on the ranks of a network, in wall time."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..runtime.progress import CROWDED
+from .ending import INTERRUPTED, Ending
+from .snapshots import Snapshots
+
+_SLICE, _SHORT = 0.004, 1e-3                        # seconds: about a time slice of the scheduler; a short event
+
+Gradient = Callable[[int, np.ndarray, int], np.ndarray]
+
+
+class Pushing:
+    """The local agents of a push method, which take turns.
+
+    Parameters
+    ----------
+    solver : PushSolver
+    states : sequence of State
+        Of the local agents.
+    slots : Slots
+        Of rows of the solver's width.
+    gradient : callable or None
+        `gradient(i, x, k)`: the gradient of local agent i at `x` for its own step k.
+    ending : Ending
+    snapshots : Snapshots
+    pause : sequence of float
+        Seconds that each local agent sleeps at each event.
+    delay : callable or None
+        `delay(i, j)`: seconds before the next message of agent i leaves.
+    lost : callable or None
+        `lost(i)`: whether the next message of agent i is lost.
+    lo : int
+        The first local agent.
+    """
+
+    def __init__(self, solver: Any, states: Sequence[Any], slots: Any, gradient: Gradient | None, ending: Ending,
+                 snapshots: Snapshots, pause: Sequence[float], delay: Callable[[int, int], float] | None,
+                 lost: Callable[[int], bool] | None, lo: int):
+        self.solver, self.states, self.slots, self.gradient, self.ending = solver, states, slots, gradient, ending
+        self.snapshots, self.pause, self.delay, self.lost, self.lo = snapshots, pause, delay, lost, lo
+        self.messages = 0
+        self.idle = 0.0
+        self.staleness: dict[int, int] = defaultdict(int)
+        self._late: list[set[int]] = [set() for _ in states]
+        self._work = 0.0                            # seconds in events, without waiting
+        self._latest = [np.zeros((len(some), slots.values.shape[1])) for some in slots.senders]
+        self._waiting: list[tuple[float, int, int, int, np.ndarray]] = []
+        self._sent = 0
+        self._released: dict[tuple[int, int], float] = {}
+
+    def run(self, interrupted: Callable[[], bool], clock: Callable[[], float], watch: Callable[[], None]) -> None:
+        """All events, until the run has ended.
+
+        Parameters
+        ----------
+        interrupted : callable () -> bool
+            Whether Ctrl-C was pressed.
+        clock : callable () -> float
+            Seconds since the run began.
+        watch : callable () -> None
+            Raises what another rank has raised.
+        """
+        ending, slots = self.ending, self.slots
+        while not ending.reached():
+            for i, pause in enumerate(self.pause):
+                if pause:
+                    time.sleep(pause)
+                self._wake(i)
+                ending.count()
+                self._release(time.monotonic())
+                slots.poll()
+                self.snapshots.look(clock(), ending.events, self.messages)
+                if ending.reached():
+                    break
+            watch()
+            if interrupted():
+                ending.end(INTERRUPTED)
+            if not self.states:
+                slots.poll()
+                time.sleep(1e-3)
+        self._release(float("inf"))
+
+    def collect(self) -> None:
+        """Take what has arrived when nothing is under way any more."""
+        for i, s in enumerate(self.states):
+            self.solver.collect(s, self._received(i))
+
+    def _received(self, i: int) -> np.ndarray | None:
+        """What has arrived."""
+        port = self.slots.ports[i]
+        found = port.versions()
+        if CROWDED and self._work < _SHORT * self.ending.events:
+            found = self._after_others(port, found, self._late[i])
+        for transfers in found:
+            self.staleness[transfers] += 1
+        if self.solver.accumulates:
+            if not any(found):
+                return None
+            port.update(0.0, [1.0] * len(self.slots.senders[i]), True)
+            row: np.ndarray = self.slots.values[i]
+            return row
+        for k, row in enumerate(self._latest[i]):
+            port.read(k, row)
+        port.update(1.0, [None] * len(self.slots.senders[i]), False)        # counts transfers anew
+        return self._latest[i]
+
+    def _after_others(self, port: Any, found: list[int], late: set[int]) -> list[int]:
+        """Where ranks share cores and events are short, give those that do not run now their turn.
+
+        Otherwise a rank would have hundreds of events in its time slice, without news.  A neighbour that does not send in the
+        meantime is not waited for again until it does: nobody waits for a straggler.
+        """
+        late -= {k for k, transfers in enumerate(found) if transfers}
+        until = time.monotonic() + _SLICE
+        while any(not transfers and k not in late for k, transfers in enumerate(found)) and not self.ending.reason:
+            if time.monotonic() > until:
+                late |= {k for k, transfers in enumerate(found) if not transfers}
+            os.sched_yield()
+            self.slots.poll()
+            found = port.versions()
+        return found
+
+    def _wake(self, i: int) -> None:
+        s, gradient = self.states[i], self.gradient
+        received = self._received(i)
+        begun = time.perf_counter()
+        if gradient is None:
+            sent = self.solver.wake(s, received, None)
+        else:
+            k = s.k
+            sent = self.solver.wake(s, received, lambda x: gradient(i, x, k))
+        self._work += time.perf_counter() - begun
+        if sent is None:
+            return
+        receivers, port = self.slots.receivers[i], self.slots.ports[i]
+        every = sent.ndim == 1 and self.delay is None and self.lost is None
+        if every:
+            port.send(sent, [1.0] * len(receivers), None, self.solver.accumulates)
+            self.messages += len(receivers)
+            return
+        for k, j in enumerate(receivers):
+            self.messages += 1
+            if self.lost is not None and self.lost(self.lo + i):
+                continue
+            row = sent if sent.ndim == 1 else sent[k]
+            if self.delay is None:
+                self._send(i, k, row)
+            else:
+                self._sent += 1
+                due = time.monotonic() + self.delay(self.lo + i, j)
+                heapq.heappush(self._waiting, (due, self._sent, i, k, row))
+
+    def _release(self, now: float) -> None:
+        while self._waiting and self._waiting[0][0] <= now:
+            _, _, i, k, row = heapq.heappop(self._waiting)
+            self._send(i, k, row)
+
+    def _send(self, i: int, k: int, row: np.ndarray) -> None:
+        if not self.solver.accumulates:             # a later message may have left before
+            if row[-1] < self._released.get((i, k), 0.0):
+                return
+            self._released[i, k] = float(row[-1])
+        weights: list[float | None] = [None] * len(self.slots.receivers[i])
+        weights[k] = 1.0
+        self.slots.ports[i].send(row, weights, None, self.solver.accumulates)

@@ -1,0 +1,150 @@
+"""Mutexes: one on each rank, in its memory, or asked for by messages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from ..runtime.progress import progress, timeout
+from . import records
+from .post import Kind, Message
+
+_BRIEFLY = 0.02                                     # seconds of waiting after which a rank sleeps between two tries
+
+
+class Mutex:
+    """Mutual exclusion on all ranks, each of which has one mutex.
+
+    Who releases a mutex hands it to the next rank that waits for it, in the order of the ranks.  Ranks that share memory with its
+    owner take it there; others ask the owner, who answers when it makes a call of this package.
+
+    Parameters
+    ----------
+    memory : dict of int to array of uint8
+        The mutexes of the ranks that this one shares memory with.
+    me : int
+    ask : callable (rank, kind, number) -> None
+        Sends a message.
+    """
+
+    def __init__(self, memory: dict[int, np.ndarray], me: int, ask: Callable[[int, Kind, int], None]):
+        self._memory, self._me, self._ask = memory, me, ask
+        self._held: set[int] = set()
+        self._queue: list[tuple[int, int]] = []     # ranks that ask for this one's by messages, and the numbers of their requests
+        self._expected: set[tuple[int, int]] = set()            # own requests, and those of them that were granted
+        self._granted: set[tuple[int, int]] = set()
+        self._number = 0
+
+    @contextlib.contextmanager
+    def held(self, ranks: Sequence[int], patience: float | None, poll: Callable[[], None]) -> Iterator[None]:
+        """Hold the mutexes of some ranks.
+
+        Raises
+        ------
+        RuntimeError
+            One of them is held already by this rank.
+        TimeoutError
+            After `patience` seconds.
+        """
+        taken: list[int] = []
+        for rank in ranks:
+            if rank in self._held:
+                raise RuntimeError(f"the mutex of rank {rank} is held by this rank already: a mutex is not re-entrant")
+        try:
+            for rank in sorted(set(ranks)):         # in one order everywhere: no two ranks wait for each other
+                self._take(rank, patience, poll)
+                taken.append(rank)
+                self._held.add(rank)
+            yield
+        finally:
+            for rank in reversed(taken):
+                self._held.discard(rank)
+                self._release(rank)
+            poll()
+
+    def _take(self, rank: int, patience: float | None, poll: Callable[[], None]) -> None:
+        if rank in self._memory and records.try_mutex(self._memory[rank], self._me) < 0:
+            return
+        limit = timeout() if patience is None else patience
+        self._number += 1
+        request, owner, began = (rank, self._number), -1, time.monotonic()
+        if rank in self._memory:
+            records.await_mutex(self._memory[rank], self._me)
+        else:
+            self._expected.add(request)
+            self._ask(rank, Kind.LOCK, self._number)
+        try:
+            while True:
+                poll()
+                if rank in self._memory:
+                    owner = records.try_mutex(self._memory[rank], self._me)
+                if owner < 0 if rank in self._memory else request in self._granted:
+                    break
+                waited = time.monotonic() - began
+                if waited > limit:
+                    holder = f"held by rank {owner} for {records.held_mutex(self._memory[rank], owner):.3g} s" if owner >= 0 \
+                        else "which this rank shares no memory with"
+                    raise TimeoutError(f"the mutex of rank {rank}, {holder}, could not be taken in {limit:g} s")
+                progress()
+                if waited < _BRIEFLY:
+                    os.sched_yield()
+                else:
+                    time.sleep(1e-3)
+        except BaseException:
+            if not self._withdrawn(*request):
+                self._release(rank)
+            raise
+        self._expected.discard(request)
+        self._granted.discard(request)
+
+    def _withdrawn(self, rank: int, number: int) -> bool:
+        """Wait no longer for a mutex; False if it has been handed over in the meantime."""
+        if rank in self._memory:
+            if records.leave_mutex(self._memory[rank], self._me):
+                return True
+            while records.try_mutex(self._memory[rank], self._me) >= 0:     # who hands it over has not written that yet
+                os.sched_yield()
+            return False
+        self._expected.discard((rank, number))
+        if (rank, number) in self._granted:
+            self._granted.discard((rank, number))
+            return False
+        self._ask(rank, Kind.CANCEL, number)
+        return True
+
+    def _release(self, rank: int) -> None:
+        if rank in self._memory:
+            records.release_mutex(self._memory[rank], self._me)
+            self.serve()
+        else:
+            self._ask(rank, Kind.UNLOCK, 0)
+
+    def receive(self, rank: int, message: Message) -> None:
+        """Take note of what another rank asks or answers."""
+        mine = self._memory[self._me]
+        if message.kind == Kind.LOCK:
+            self._queue.append((rank, message.number))
+            records.await_mutex(mine, rank)
+        elif message.kind == Kind.GRANTED:
+            self._granted |= {(rank, message.number)} & self._expected
+        elif message.kind == Kind.UNLOCK:
+            records.release_mutex(mine, rank)
+        elif message.kind == Kind.CANCEL:
+            if (rank, message.number) in self._queue:
+                self._queue.remove((rank, message.number))
+                if not records.leave_mutex(mine, rank) and records.try_mutex(mine, rank) < 0:
+                    records.release_mutex(mine, rank)
+            else:                                   # the answer is on its way
+                records.release_mutex(mine, rank)
+        self.serve()
+
+    def serve(self) -> None:
+        """Answer ranks whose turn it is."""
+        for rank, number in list(self._queue):
+            if records.try_mutex(self._memory[self._me], rank) < 0:
+                self._queue.remove((rank, number))
+                self._ask(rank, Kind.GRANTED, number)

@@ -1,0 +1,127 @@
+"""Messages of windows between ranks that share no memory: the post office of a network.
+
+Every rank looks after its messages in each call of a window and in every wait of the package; nobody ever waits for a message to be
+received, except for what has to be answered.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from ..runtime.progress import ProgressEngine, abandon
+
+_HEADER = struct.Struct("<7qd")
+
+
+class Kind(IntEnum):
+    """Kinds of messages."""
+
+    ROW = 0                                         # from an outbox, for a slot
+    RECEIVED = 1                                    # that row is in its slot
+    GET = 2                                         # asks for a value
+    VALUE = 3
+    LOCK = 4                                        # asks for a mutex
+    GRANTED = 5
+    CANCEL = 6
+    UNLOCK = 7
+    OTHER = 8                                       # from here on: of what is built on slots
+
+
+class Message(NamedTuple):
+    """A message: what kind, between which agents (or ranks), and a row with its push-sum weight."""
+
+    window: int
+    kind: int
+    source: int
+    dest: int
+    transfers: int = 0
+    replaced: int = 0
+    number: int = 0
+    p: float = 0.0
+    row: Any = None
+
+
+class Post:
+    """Messages of all windows of a network.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        For these messages only.
+    engine : ProgressEngine
+    """
+
+    def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine):
+        self.comm = comm
+        self._receivers: dict[int, Callable[[int, Message], None]] = {}
+        self._sending: list[tuple[MPI.Request, Any]] = []
+        self._receiving: list[tuple[MPI.Request, int, np.ndarray]] = []
+        self._early: dict[int, list[tuple[int, Message]]] = {}
+        self._count = 0
+        engine.add(self.poll)
+
+    def register(self, receive: Callable[[int, Message], None]) -> int:
+        """Hand messages to `receive(rank, message)`; the number of the window, the same on all ranks."""
+        self._count += 1
+        self._receivers[self._count] = receive
+        for rank, message in self._early.pop(self._count, []):
+            receive(rank, message)
+        return self._count
+
+    def forget(self, window: int) -> None:
+        """Hand on no more messages of a window."""
+        self._receivers.pop(window, None)
+
+    def send(self, rank: int, message: Message) -> None:
+        """Send a message; its row may be changed at once."""
+        head = _HEADER.pack(*message[:-1])
+        data = head if message.row is None else np.concatenate([np.frombuffer(head, np.uint8), message.row.view(np.uint8)])
+        self._sending.append((self.comm.Isend([data, MPI.BYTE], rank), data))
+
+    def poll(self) -> None:
+        """Hand out what has arrived."""
+        if self._sending:
+            self._sending = [item for item in self._sending if not item[0].Test()]
+        status = MPI.Status()
+        while (found := self.comm.Improbe(status=status)) is not None:
+            data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            self._receiving.append((found.Irecv([data, MPI.BYTE]), status.source, data))
+        blocked, left = set(), []
+        for item in self._receiving:                # those of one rank in the order in which they were sent
+            request, rank, data = item
+            if rank in blocked or not request.Test():
+                blocked.add(rank)
+                left.append(item)
+            else:
+                self._hand_out(rank, data)
+        self._receiving = left
+
+    def _hand_out(self, rank: int, data: np.ndarray) -> None:
+        row = data[_HEADER.size:] if len(data) > _HEADER.size else None
+        window, kind, source, dest, transfers, replaced, number, p = _HEADER.unpack(data[:_HEADER.size].tobytes())
+        message = Message(window, kind, source, dest, transfers, replaced, number, p, row)
+        receive = self._receivers.get(message.window)
+        if receive is not None:
+            receive(rank, message)
+        elif message.window > self._count:          # a rank that has left the construction of the window earlier than this one
+            self._early.setdefault(message.window, []).append((rank, message))
+
+    @property
+    def idle(self) -> bool:
+        """Whether all messages of this rank have been sent; makes progress."""
+        self.poll()
+        return not self._sending and not self._receiving
+
+    def close(self, broken: bool = False) -> None:
+        """Free the communicator; collective, unless the ranks are `broken`, one call apart."""
+        self._receivers.clear()
+        if broken or self._sending or self._receiving:
+            abandon((self.comm, self._sending, self._receiving))
+        elif self.comm != MPI.COMM_NULL:
+            self.comm.Free()

@@ -1,0 +1,75 @@
+"""Memory of a window: one block on each rank, which the other ranks of its node map and write to."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from ..runtime.collectives import Collectives
+from ..runtime.context import Context
+from .records import COMPILED
+
+
+class Region:
+    """Zeroed memory of this rank, and of the ranks of its node.
+
+    Parameters
+    ----------
+    context : Context
+    together : Collectives
+    size : int
+        Bytes of this rank's block.
+    prepare : callable (block) -> None
+        Writes to the block what others may read there from the first moment.
+    what : str
+        The call, for messages.
+
+    Attributes
+    ----------
+    block : array of uint8
+        Of this rank.
+    blocks : dict of int to array of uint8
+        Of each rank whose memory this one can write to, itself included.  The others are reached by messages.
+
+    Notes
+    -----
+    Collective: a gathering of four numbers and a barrier.  A block is an unnamed file (memfd) that exists while a process maps it:
+    nothing is left behind by a job that is killed.
+    """
+
+    def __init__(self, context: Context, together: Collectives, size: int, prepare: Callable[[np.ndarray], None], what: str):
+        near = [] if context.memory is None or not COMPILED else [int(rank) for rank in context.memory.near]
+        file = -1
+        if len(near) > 1:
+            with contextlib.suppress(OSError):      # ulimit -n: the others send messages
+                file = os.memfd_create("mpidec-window", os.MFD_CLOEXEC)
+                os.ftruncate(file, size)
+        self.block = np.frombuffer(mmap.mmap(file, size), np.uint8)
+        prepare(self.block)
+        self.blocks = {context.rank: self.block}
+        if context.size > 1:
+            inode = os.fstat(file).st_ino if file >= 0 else 0
+            places = together.gather_all(np.array([os.getpid(), file, inode, size]), what)
+            for rank in near:
+                if rank != context.rank and places[rank, 1] >= 0:
+                    with contextlib.suppress(OSError):      # another pid namespace or user: it is reached by messages
+                        self.blocks[rank] = _mapped(*map(int, places[rank]))
+            together.wait(context.comm.Ibarrier, what)
+        if file >= 0:
+            os.close(file)
+
+
+def _mapped(pid: int, file: int, inode: int, size: int) -> np.ndarray:
+    """The block of another process."""
+    opened = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        about = os.fstat(opened)
+        if about.st_ino != inode or about.st_size != size:
+            raise OSError("the ranks have process numbers of their own (pid namespaces)")
+        return np.frombuffer(mmap.mmap(opened, size), np.uint8)
+    finally:
+        os.close(opened)

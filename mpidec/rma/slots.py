@@ -1,0 +1,272 @@
+"""Slots of agents: for each directed edge of a graph a record at the receiver that the sender writes to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..runtime.collectives import Collectives
+from ..runtime.context import Context
+from ..runtime.progress import progress, timeout, wait_until
+from . import records
+from .mutex import Mutex
+from .post import Kind, Message, Post
+from .region import Region
+
+if TYPE_CHECKING:
+    from ..topology import Topology
+
+
+class _Far:
+    """The way from a local agent to an agent that is reached by messages: one row under way at a time."""
+
+    __slots__ = ("agent", "dest", "k", "place", "rank", "under_way")
+
+    def __init__(self, agent: int, place: int, k: int, dest: int, rank: int):
+        self.agent, self.place, self.k, self.dest, self.rank, self.under_way = agent, place, k, dest, rank, False
+
+
+class Slots:
+    r"""Values and slots of the local agents of a graph.
+
+    An agent i writes :math:`w x` to its slot at an out-neighbour j, or adds it to what is there, and combines its own slots with
+    its value, at any time and without waiting for anybody.  Where i can write to the memory of j, it does so.  Elsewhere rows go
+    into an outbox, which is sent when the row before has arrived: rows that wait there are added up, or replaced by a newer one, so
+    that a receiver that does not look for a long time costs neither memory nor waiting.
+
+    Parameters
+    ----------
+    context : Context
+    together : Collectives
+    post : Post or None
+        None if there is one rank.
+    topology : Topology
+        Of the agents.
+    X : array (m, count)
+        The values at first, float32 or float64.
+    what : str
+        The call, for messages.
+
+    Attributes
+    ----------
+    values : array (m, count)
+        The rows of the local agents, where neighbours read them.
+    ports : list of Port
+        Of the local agents.
+    senders, receivers : list of list of int
+        The in- and out-neighbours of each local agent, ascending; the order of the slots.
+    mutex : Mutex
+        One on each rank.
+    boards : dict of int to array (1 + agents, 8) of uint64
+        Words of the ranks whose memory this one reads and writes, itself included: 8 of the rank and 8 of each of its agents, zeros
+        at first, for what is built on slots; `records.swap` changes one of them if nobody else has.
+    others : callable (rank, message) -> None
+        Receives messages of other kinds.
+
+    Notes
+    -----
+    Collective.
+    """
+
+    def __init__(self, context: Context, together: Collectives, post: Post | None, topology: Topology, X: np.ndarray, what: str):
+        self._context, self._post, self._what = context, post, what
+        lo, hi = context.partition.bounds(context.rank)
+        m, self._count = X.shape
+        self._dtype = X.dtype
+        step = records.stride(self._count, X.dtype)
+        self.senders = _others(topology.rows(lo, hi), lo)
+        self.receivers = _others(topology.columns(lo, hi), lo)
+        degree = [len(ranks) for ranks in self.senders]
+        mutex = records.HEADER + -(-8 * context.size // records.ALIGNED) * records.ALIGNED
+        board = mutex
+        mutex += records.ALIGNED * (1 + max(context.partition.counts()))
+        size = mutex + step * (m + 1 + sum(degree))
+        value_at = [mutex + step * i for i in range(m)]
+
+        def prepare(block: np.ndarray) -> None:
+            self.values = np.ndarray((m, self._count), X.dtype, block.data, mutex + records.HEADER, (step, X.dtype.itemsize))
+            self.values[:] = X
+            for at in value_at:
+                block[at:at + records.HEADER].view(np.float64)[2] = 1.0         # p
+        region = Region(context, together, size, prepare, what)
+        self._blocks, block = region.blocks, region.block
+        self.mutex = Mutex({rank: block[:board] for rank, block in region.blocks.items()}, context.rank, self._ask)
+        self.boards = {rank: block[board:mutex].view(np.uint64).reshape(-1, 8) for rank, block in region.blocks.items()}
+        self.others: Callable[[int, Message], None] = _unexpected
+
+        def record(block: np.ndarray, at: int) -> np.ndarray:
+            return block[at:at + step]
+
+        def slot_of(sender: int, receiver: int, rank: int) -> np.ndarray:
+            first, last = context.partition.bounds(rank)
+            if rank not in heads:
+                theirs = self.senders if rank == context.rank else _others(topology.rows(first, last), first)
+                heads[rank] = theirs, np.concatenate([[0], np.cumsum([len(some) for some in theirs])])
+            theirs, starts = heads[rank]
+            place = receiver - first
+            index = int(starts[place]) + theirs[place].index(sender)
+            return record(region.blocks[rank], mutex + step * (last - first + 1 + index))
+
+        heads: dict[int, Any] = {}
+        self.ports: list[Any] = []
+        self._far: list[_Far] = []
+        self._ways: dict[tuple[int, int], _Far] = {}
+        self._asked: dict[tuple[int, int], list[Callable[[Message], None]]] = {}
+        scratch, at, patience = mutex + step * m, mutex + step * (m + 1), timeout()
+        for place, agent in enumerate(range(lo, hi)):
+            ins, outs, sources = [], [], []
+            for _ in self.senders[place]:
+                ins.append(record(block, at))
+                at += step
+            for sender, rank in self._owners(self.senders[place]):
+                start = mutex + step * (sender - context.partition.bounds(rank)[0])
+                sources.append(record(region.blocks[rank], start) if rank in region.blocks else None)
+            for k, (receiver, rank) in enumerate(self._owners(self.receivers[place])):
+                if rank in region.blocks:
+                    outs.append(slot_of(agent, receiver, rank))
+                else:
+                    outs.append(_aligned(step))
+                    self._far.append(_Far(agent, place, k, receiver, rank))
+            self.ports.append(records.Port(context.rank, self._count, X.dtype == np.float32, patience,
+                                           record(block, value_at[place]), record(block, scratch), ins, outs, sources))
+        self._ways = {(way.agent, way.dest): way for way in self._far}
+        self._lo, self._landing = lo, np.empty(self._count, X.dtype)
+        self.near = [[rank in region.blocks for _, rank in self._owners(some)] for some in self.senders]
+        self.quiet = context.size == len(region.blocks)         # no messages ever
+        self.number = 0 if post is None else post.register(self._receive)
+        if not self.quiet:
+            context.engine.add(self.ship)
+
+    def _owners(self, agents: list[int]) -> list[tuple[int, int]]:
+        return list(zip(agents, self._context.partition.owner(np.array(agents, np.int64)).tolist()))
+
+    # Messages
+
+    def ship(self) -> None:
+        """Send the rows in the outboxes whose rows before have arrived, and answer who waits for the mutex."""
+        if self._post is None:
+            return
+        for way in self._far:
+            if not way.under_way and self.ports[way.place].waiting(way.k):
+                p, transfers, replaced = self.ports[way.place].leave(way.k, self._landing)
+                way.under_way = True
+                self._post.send(way.rank, Message(self.number, Kind.ROW, way.agent, way.dest, transfers, replaced, 0, p,
+                                                  self._landing))
+        self.mutex.serve()
+
+    def poll(self) -> None:
+        """Look after messages."""
+        if not self.quiet and self._post is not None:
+            self._post.poll()
+            self.ship()
+
+    def _receive(self, rank: int, message: Message) -> None:
+        if self._post is None:
+            return
+        kind, source, dest = message.kind, message.source, message.dest
+        if kind == Kind.ROW:
+            k = self.senders[dest - self._lo].index(source)
+            self.ports[dest - self._lo].arrive(k, message.row, 1.0, message.p, message.transfers, bool(message.replaced))
+            self._post.send(rank, Message(self.number, Kind.RECEIVED, dest, source))
+        elif kind == Kind.RECEIVED:
+            self._ways[dest, source].under_way = False
+        elif kind == Kind.GET:
+            row = np.empty(self._count, self._dtype)
+            p, _, _ = self.ports[dest - self._lo].read(-1, row)
+            self._post.send(rank, Message(self.number, Kind.VALUE, dest, source, p=p, row=row))
+        elif kind == Kind.VALUE:
+            self._asked[dest, source].pop(0)(message)
+        elif kind < Kind.OTHER:
+            self.mutex.receive(rank, message)
+        else:
+            self.others(rank, message)
+
+    def tell(self, rank: int, kind: int, source: int, dest: int, number: int = 0) -> None:
+        """Send a message without a row to a rank whose memory this one does not share."""
+        if self._post is not None:
+            self._post.send(rank, Message(self.number, kind, source, dest, number=number))
+
+    def _ask(self, rank: int, kind: Kind, number: int) -> None:
+        self.tell(rank, kind, self._context.rank, rank, number)
+
+    def get(self, agent: int, k: int, w: float) -> Getting | None:
+        """Read w times the value of the k-th in-neighbour into its slot; None if it is there already."""
+        place = agent - self._lo
+        if self.near[place][k] or self._post is None:
+            self.ports[place].get(k, w)
+            return None
+        source = self.senders[place][k]
+        getting = Getting(self, source)
+
+        def arrive(message: Message) -> None:
+            self.ports[place].arrive(k, message.row, w, message.p, 1, True)
+            getting.complete = True
+        self._asked.setdefault((agent, source), []).append(arrive)
+        rank = int(self._context.partition.owner(np.array([source]))[0])
+        self._post.send(rank, Message(self.number, Kind.GET, agent, source))
+        return getting
+
+    @property
+    def empty(self) -> bool:
+        """Whether all rows that this rank has sent are in their slots."""
+        return all(not way.under_way and not self.ports[way.place].waiting(way.k) for way in self._far)
+
+    def flush(self) -> None:
+        """Return when all rows that this rank has sent are in their slots."""
+        if not self.empty:
+            def arrived() -> bool:
+                self.poll()
+                return self.empty
+
+            def who() -> str:
+                return "rows of a window to arrive at agents " + ", ".join(
+                    str(way.dest) for way in self._far if way.under_way or self.ports[way.place].waiting(way.k))
+            wait_until(arrived, who)
+
+    def close(self) -> None:
+        """Forget everything; all ranks have come here."""
+        self._context.engine.remove(self.ship)
+        if self._post is not None:
+            self._post.forget(self.number)
+        self._far.clear()
+        self.ports.clear()
+        self._blocks.clear()
+
+
+class Getting:
+    """A value under way to its slot."""
+
+    def __init__(self, slots: Slots, source: int):
+        self._slots, self._source, self.complete = slots, source, False
+
+    def test(self) -> bool:
+        """Whether it is there; makes progress."""
+        if not self.complete:
+            self._slots.poll()
+            progress()
+        return self.complete
+
+    def wait(self) -> None:
+        """Return when it is there."""
+        wait_until(self.test, f"agent {self._source}, whose value was asked for, to look after its messages")
+
+
+def _unexpected(rank: int, message: Message) -> None:
+    raise RuntimeError(f"an unexpected message of rank {rank}: {message}")
+
+
+def _others(rows: Any, lo: int) -> list[list[int]]:
+    """The agents in each row of a CSR matrix, but for that of the row itself."""
+    ends = rows.indptr.tolist()
+    return [sorted(j for j in rows.indices[start:stop].tolist() if j != lo + i)
+            for i, (start, stop) in enumerate(itertools.pairwise(ends))]
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Zeros at an address that is a multiple of that of a cache line."""
+    memory = np.zeros(size + records.ALIGNED, np.uint8)
+    start = -memory.ctypes.data % records.ALIGNED
+    return memory[start:start + size]
