@@ -208,8 +208,7 @@ def test_running_sum_tracking_is_exact_though_messages_are_lost_and_late(graph):
     result = mpidec.simulate(problem, S.RunningSumTracking("auto"), graph, steps=4000, drop=0.3, delay=(0, 3),
                              rates=np.r_[0.2, np.ones(7)], stop={"error_rms": 1e-8}, every=50)
     assert result.outcome == "stopped" and result.metrics["error_rms"][-1] <= 1e-8
-    in_flight = sum(result.state.Rho[j] - read for i, reads in enumerate(result.state.Rho_read)
-                    for j, read in zip(graph.in_neighbors(i), reads))
+    in_flight = sum(result.state.Rho[graph.in_neighbors(i)].sum(axis=0) - read for i, read in enumerate(result.state.Rho_read))
     assert abs(result.state.Z.sum(axis=0) + in_flight - result.state.G.sum(axis=0)).max() <= 1e-12
     assert np.diff(np.log(result.metrics["error_rms"][::10])).mean() < -0.5         # linear, not slower and slower
 
@@ -467,6 +466,7 @@ REFUSED = [
     (lambda: simulated(Bare(), S.A2CiD2("auto")), "Bare has no smoothness.*step_size"),
     (lambda: mpidec.solve(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5, stop={"error": 1e-8}),
      "stop is given, but A2CiD2 has no common steps: leave it out .mpidec.simulate"),
+    (lambda: mpidec.tune(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5), "A2CiD2 is asynchronous, and tune takes common"),
     (lambda: S.A2CiD2(0.1, eta=-1), "A2CiD2: eta is -1, expected a finite number >= 0 or None"),
     (lambda: S.A2CiD2(0.1, alpha=0), "A2CiD2: alpha is 0, expected a finite number > 0"),
     (lambda: S.A2CiD2(0.1, alpha_tilde="x"), "A2CiD2: alpha_tilde is 'x'"),

@@ -92,7 +92,7 @@ def stacked(states: Sequence[Any]) -> dict[str, np.ndarray]:
 
 
 def collected(states: Sequence[Any], stacks: Mapping[str, np.ndarray]) -> SimpleNamespace:
-    """Return the fields of all states: stacks under capital letters (lists, if the shapes differ), numbers as arrays.
+    """Return the fields of all states: stacks under capital letters (lists, if shapes differ), numbers as arrays.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .asynchronous import Gradient, Place, PushSolver
+from .asynchronous import Gradient, PushSolver
 from .step_schedules import StepSize
 
 
@@ -111,12 +111,12 @@ class RunningSumTracking(PushSolver):
     .. math::
         v &= x - \gamma z \\
         x &\leftarrow \tfrac{1}{p + 1} \bigl( v + \textstyle\sum_j v_j \bigr) \\
-        \hat z &= z + \nabla f_i(x) - g + \textstyle\sum_j (\rho_j - \bar\rho_j), \qquad
-            g \leftarrow \nabla f_i(x), \quad \bar\rho_j \leftarrow \rho_j \\
+        \hat z &= z + \nabla f_i(x) - g + \textstyle\sum_j \rho_j - \bar\rho, \qquad
+            g \leftarrow \nabla f_i(x), \quad \bar\rho \leftarrow \textstyle\sum_j \rho_j \\
         \rho &\leftarrow \rho + \tfrac{1}{r + 1} \hat z, \qquad z \leftarrow \tfrac{1}{r + 1} \hat z \\
         \text{sends } & (v, \rho)
 
-    With :math:`z = g = \rho = \bar\rho_j = 0` at first.  :math:`\rho` is the sum of all that the agent has ever sent of its
+    With :math:`z = g = \rho = \bar\rho = 0` at first.  :math:`\rho` is the sum of all that the agent has ever sent of its
     estimate z of the gradients' sum: a message that arrives makes up for those that did not.
 
     Parameters
@@ -159,7 +159,7 @@ class RunningSumTracking(PushSolver):
         z: np.ndarray
         g: np.ndarray
         rho: np.ndarray
-        rho_read: np.ndarray                             # of each sender
+        rho_read: np.ndarray                             # the sum over the senders
         receivers: int
         k: int = 0
 
@@ -167,20 +167,19 @@ class RunningSumTracking(PushSolver):
         return 2 * d + 1
 
     def init(self, x: np.ndarray, place: Any = None) -> State:
-        place = place or Place(0, 1, (), ())
-        return self.State(x.copy(), np.zeros_like(x), np.zeros_like(x), np.zeros_like(x), np.zeros((len(place.senders), len(x))),
-                          len(place.receivers))
+        z, g, rho, rho_read = np.zeros((4, len(x)))
+        return self.State(x.copy(), z, g, rho, rho_read, 0 if place is None else len(place.receivers))
 
     def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
         if received is None or gradient is None:
             raise ValueError("RunningSumTracking.wake needs the array of the latest messages and a gradient, got None")
         d, shares = len(s.x), s.receivers + 1
         v = s.x - self.size(s.k) * s.z
-        arrived = received[:, -1:] > 0
-        np.divide(v + np.where(arrived, received[:, :d], v).sum(axis=0), len(received) + 1, out=s.x)
-        g = gradient(s.x)
-        rho = received[:, d:-1]
-        z = s.z + (g - s.g) + (rho - s.rho_read).sum(axis=0)
+        total = np.add.reduce(received, axis=0)
+        own = 1 + len(received) - np.count_nonzero(received[:, -1])          # itself, and senders that have not sent yet
+        np.divide(own * v + total[:d], len(received) + 1, out=s.x)
+        g, rho = gradient(s.x), total[d:-1]
+        z = s.z + (g - s.g) + (rho - s.rho_read)
         s.g[:], s.rho_read[:] = g, rho
         share = z / shares
         s.rho += share
