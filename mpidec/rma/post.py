@@ -102,9 +102,7 @@ class Post:
         self._receiving = left
 
     def _hand_out(self, rank: int, data: np.ndarray) -> None:
-        row = data[_HEADER.size:] if len(data) > _HEADER.size else None
-        window, kind, source, dest, transfers, replaced, number, p = _HEADER.unpack(data[:_HEADER.size].tobytes())
-        message = Message(window, kind, source, dest, transfers, replaced, number, p, row)
+        message = Message(*_HEADER.unpack(data[:_HEADER.size].tobytes()), data[_HEADER.size:])
         receive = self._receivers.get(message.window)
         if receive is not None:
             receive(rank, message)
