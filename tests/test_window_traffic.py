@@ -132,7 +132,7 @@ def used():
 
 
 def traffic(comm, folder, monkeypatch, seconds, seed):
-    """Networks one after the other, with several windows each; the transfers of this rank, and what was in use after each network."""
+    """Networks one after the other, with several windows each; all transfers, and what was in use after each."""
     shared, rng = np.random.default_rng(seed), np.random.default_rng([seed, comm.rank + 1])
     start, transfers, usage = time.monotonic(), 0, []
     if comm.rank == 0:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from ..runtime.context import Context
 from ..runtime.progress import progress, timeout
 from . import records
 from .post import Kind, Message
@@ -26,13 +27,13 @@ class Mutex:
     ----------
     memory : dict of int to array of uint8
         The mutexes of the ranks that this one shares memory with.
-    me : int
+    context : Context
     ask : callable (rank, kind, number) -> None
         Sends a message.
     """
 
-    def __init__(self, memory: dict[int, np.ndarray], me: int, ask: Callable[[int, Kind, int], None]):
-        self._memory, self._me, self._ask = memory, me, ask
+    def __init__(self, memory: dict[int, np.ndarray], context: Context, ask: Callable[[int, Kind, int], None]):
+        self._memory, self._me, self._engine, self._ask = memory, context.rank, context.engine, ask
         self._held: set[int] = set()
         self._queue: list[tuple[int, int]] = []     # ranks that ask for this one's by messages, and the numbers of their requests
         self._expected: set[tuple[int, int]] = set()            # own requests, and those of them that were granted
@@ -55,16 +56,18 @@ class Mutex:
             if rank in self._held:
                 raise RuntimeError(f"the mutex of rank {rank} is held by this rank already: a mutex is not re-entrant")
         try:
-            for rank in sorted(set(ranks)):         # in one order everywhere: no two ranks wait for each other
-                self._take(rank, patience, poll)
-                taken.append(rank)
-                self._held.add(rank)
+            with self._engine:
+                for rank in sorted(set(ranks)):     # in one order everywhere: no two ranks wait for each other
+                    self._take(rank, patience, poll)
+                    taken.append(rank)
+                    self._held.add(rank)
             yield
         finally:
-            for rank in reversed(taken):
-                self._held.discard(rank)
-                self._release(rank)
-            poll()
+            with self._engine:
+                for rank in reversed(taken):
+                    self._held.discard(rank)
+                    self._release(rank)
+                poll()
 
     def _take(self, rank: int, patience: float | None, poll: Callable[[], None]) -> None:
         if rank in self._memory and records.try_mutex(self._memory[rank], self._me) < 0:

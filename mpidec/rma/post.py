@@ -54,10 +54,15 @@ class Post:
     comm : mpi4py.MPI.Intracomm
         For these messages only.
     engine : ProgressEngine
+
+    Attributes
+    ----------
+    interrupted : bool
+        Whether an exception from outside (Ctrl-C) has ended a handling of messages: some may be lost.
     """
 
     def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine):
-        self.comm = comm
+        self.comm, self.interrupted = comm, False
         self._receivers: dict[int, Callable[[int, Message], None]] = {}
         self._sending: list[tuple[MPI.Request, Any]] = []
         self._receiving: list[tuple[MPI.Request, int, np.ndarray]] = []
@@ -85,6 +90,9 @@ class Post:
 
     def poll(self) -> None:
         """Hand out what has arrived."""
+        if self.interrupted:
+            return
+        self.interrupted = True                     # until the end, which an exception would leave out
         if self._sending:
             self._sending = [item for item in self._sending if not item[0].Test()]
         status = MPI.Status()
@@ -99,7 +107,7 @@ class Post:
                 left.append(item)
             else:
                 self._hand_out(rank, data)
-        self._receiving = left
+        self._receiving, self.interrupted = left, False
 
     def _hand_out(self, rank: int, data: np.ndarray) -> None:
         message = Message(*_HEADER.unpack(data[:_HEADER.size].tobytes()), data[_HEADER.size:])

@@ -86,7 +86,7 @@ class Slots:
                 block[at:at + records.HEADER].view(np.float64)[2] = 1.0         # p
         region = Region(context, together, size, prepare, what)
         self._blocks, block = region.blocks, region.block
-        self.mutex = Mutex({rank: block[:mutex] for rank, block in region.blocks.items()}, context.rank, self._ask)
+        self.mutex = Mutex({rank: block[:mutex] for rank, block in region.blocks.items()}, context, self._ask)
 
         def record(block: np.ndarray, at: int) -> np.ndarray:
             return block[at:at + step]
@@ -126,7 +126,8 @@ class Slots:
         self._ways = {(way.agent, way.dest): way for way in self._far}
         self._lo, self._landing = lo, np.empty(self._count, X.dtype)
         self.near = [[rank in region.blocks for _, rank in self._owners(some)] for some in self.senders]
-        self.quiet = context.size == len(region.blocks)         # no messages ever
+        self.quiet = region.complete                # no messages ever
+        self.closed = False
         self.number = 0 if post is None else post.register(self._receive)
         if not self.quiet:
             context.engine.add(self.ship)
@@ -138,21 +139,27 @@ class Slots:
 
     def ship(self) -> None:
         """Send the rows in the outboxes whose rows before have arrived, and answer who waits for the mutex."""
-        if self._post is None:
+        if self._post is None or self._post.interrupted:
             return
         for way in self._far:
             if not way.under_way and self.ports[way.place].waiting(way.k):
+                self._post.interrupted = True       # until the row is on its way
                 p, transfers, replaced = self.ports[way.place].leave(way.k, self._landing)
                 way.under_way = True
                 self._post.send(way.rank, Message(self.number, Kind.ROW, way.agent, way.dest, transfers, replaced, 0, p,
                                                   self._landing))
+                self._post.interrupted = False
         self.mutex.serve()
 
     def poll(self) -> None:
-        """Look after messages."""
-        if not self.quiet and self._post is not None:
-            self._post.poll()
-            self.ship()
+        """Look after messages, unless another thread is in a call of the network, and does so."""
+        lock = self._context.engine.lock
+        if not self.quiet and self._post is not None and lock.acquire(True) > 0:
+            try:
+                self._post.poll()
+                self.ship()
+            finally:
+                lock.release()
 
     def _receive(self, rank: int, message: Message) -> None:
         if self._post is None:
@@ -213,6 +220,7 @@ class Slots:
 
     def close(self) -> None:
         """Forget everything; all ranks have come here."""
+        self.closed = True
         self._context.engine.remove(self.ship)
         if self._post is not None:
             self._post.forget(self.number)
@@ -232,6 +240,9 @@ class Getting:
         if not self.complete:
             self._slots.poll()
             progress()
+            if self._slots.closed:
+                raise RuntimeError("the window is closed, and the values that were asked for before have not arrived: wait for "
+                                   "them earlier")
         return self.complete
 
     def wait(self) -> None:

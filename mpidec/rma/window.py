@@ -152,7 +152,7 @@ class Window:
                  zero: bool, on_close: Callable[[Window], None]):
         self._context, self._engine, self._layout, self._on_close = context, context.engine, layout, on_close
         self._slots = Slots(context, together, post, topology, layout.row(x).reshape(1, -1), "net.window")
-        self._together = together
+        self._together, self._post = together, post
         self._port = self._slots.ports[0]
         self.in_neighbors, self.out_neighbors = self._slots.senders[0], self._slots.receivers[0]
         self._in = {rank: k for k, rank in enumerate(self.in_neighbors)}
@@ -375,6 +375,8 @@ class Window:
     def _open(self) -> None:
         if self.closed:
             raise RuntimeError("the window is closed: make a new one")
+        if self._post is not None and self._post.interrupted:
+            raise RuntimeError("an interrupt has ended the handling of messages, rows may be lost: make a new network")
 
     def close(self) -> None:
         """Free the window; collective, and safe to repeat.  `value` and `p` stay readable."""
@@ -382,8 +384,12 @@ class Window:
             return
         with self._engine:
             self._slots.flush()
-            if self._context.size > 1:
-                self._together.wait(self._context.comm.Ibarrier, "the end of the window")
+            number = self._slots.number
+            number = self._slots.number
+            least, most = self._together.minimum(np.array([number, -number]), "the end of the window")
+            if least != -most:
+                raise RuntimeError(f"rank {self._context.rank} closes window {number} of the network, others another one: "
+                                   "expected the same order on all ranks")
         self._forget()
 
     def _forget(self) -> None:
