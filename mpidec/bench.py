@@ -715,7 +715,7 @@ class WindowsCell(Cell):
         """An allocated window with the value and a slot for each in-neighbour, in a passive epoch."""
         window = MPI.Win.Allocate(8 * self.d * (1 + most), 8, comm=self.comm)
         self._stack.callback(window.Free)
-        rows = np.frombuffer(window, np.float64).reshape(1 + most, self.d)
+        rows = np.asarray(window.tomemory()).view(np.float64).reshape(1 + most, self.d)
         rows[0], rows[1:] = self.x[0], 0
         window.Lock_all()
         self._stack.callback(window.Unlock_all)
@@ -724,7 +724,8 @@ class WindowsCell(Cell):
 
     def _place(self, receiver: int) -> int:
         """Place of this rank's slot at a receiver."""
-        return 1 + self.topology.in_neighbors(receiver).tolist().index(self.lo)
+        place: int = self.topology.in_neighbors(receiver).tolist().index(self.lo)
+        return 1 + place
 
     def _by_mpi(self, name: str, window: MPI.Win, slots: np.ndarray, into: list[int], out: list[int], places: list[int]
                 ) -> Callable[[], None]:

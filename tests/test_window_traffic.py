@@ -57,7 +57,7 @@ class Mass:
 
 
 class Proportional:
-    """A window in which every row, at any time, is p times the same row: all transfers are linear, and keep x and p together."""
+    """A window in which every row is p times the same row at any time: transfers are linear, and keep x and p together."""
 
     def __init__(self, net, shared, rng):
         self.net, self.rng = net, rng
@@ -87,9 +87,8 @@ class Proportional:
         else:
             win.collect()
         self.transfers += len(out) * (kind in ("put", "accumulate")) + len(into) * ("get" in kind)
-        if not 1e-3 < win.p < 1e3:                                  # start again, without leaving the invariant
-            win.update(0.0, {})
-            win.value, win.p = [self.unit, self.unit[:1]] if isinstance(win.value, list) else self.unit, 1.0
+        if not 1e-3 < win.p < 1e3:
+            win.update(1 / win.p, {})
 
     def check(self):
         x = self.win.value[0] if isinstance(self.win.value, list) else self.win.value

@@ -110,7 +110,7 @@ class Post:
         self._receiving, self.interrupted = left, False
 
     def _hand_out(self, rank: int, data: np.ndarray) -> None:
-        message = Message(*_HEADER.unpack(data[:_HEADER.size].tobytes()), data[_HEADER.size:])
+        message = Message._make((*_HEADER.unpack(data[:_HEADER.size].tobytes()), data[_HEADER.size:]))
         receive = self._receivers.get(message.window)
         if receive is not None:
             receive(rank, message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,7 @@ class Layout:
         stored = flat_dtype(self._format)
         self.dtype = np.dtype("f" if self._format == BFLOAT16 else _SLOTS[stored.char])
         self._entry = 2 if stored.kind == "c" else 1
+        self._plain = self._shapes[0] if not self._several and self._entry == 1 else None
         sizes = [math.prod(shape) for shape in self._shapes]
         self._starts = np.concatenate([[0], np.cumsum(sizes)]) * self._entry
         self.count = int(self._starts[-1])
@@ -84,8 +85,7 @@ class Layout:
 
     def row(self, x: Any) -> np.ndarray:
         """The numbers of arrays like those of the window; the memory of `x` where possible."""
-        if type(x) is np.ndarray and not self._several and x.shape == self._shapes[0] and x.flags.c_contiguous \
-                and x.dtype.str == self._format and self._entry == 1 and x.dtype == self.dtype:
+        if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self._plain and x.flags.c_contiguous:
             return x
         arrays = list(x) if self._several and isinstance(x, (list, tuple)) else [x]
         if len(arrays) != len(self._shapes):
@@ -160,6 +160,8 @@ class Window:
         self._row = self._slots.values[0]
         self._value = layout.arrays(self._row)
         self._quiet = self._slots.quiet
+        self._ones_in: Weights = [1.0] * len(self._in)
+        self._ones_out: Weights = [1.0] * len(self._out)
         self.closed = False
         if not zero:
             self._port.fill()
@@ -237,7 +239,8 @@ class Window:
         -----
         On a node it waits for nobody; ranks elsewhere answer when they make a call of this package.
         """
-        self.start_get(src_weights).wait()
+        for one in self._get(src_weights):
+            one.wait()
 
     def start_put(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> Pending:
         """Begin `put`; complete when the rows are in their slots.  `x` may be changed at once."""
@@ -251,19 +254,27 @@ class Window:
 
     def start_get(self, src_weights: RankWeights = None) -> Pending:
         """Begin `get`."""
+        under_way = self._get(src_weights)
+        return Pending(_All(under_way) if under_way else None, lambda: None)
+
+    def _get(self, src_weights: RankWeights) -> list[Getting]:
         with self._engine:
             self._open()
-            weights = _weights("src_weights", src_weights, self._in, "in-neighbours")
+            weights = self._ones_in if src_weights is None else _weights("src_weights", src_weights, self._in, "in-neighbours")
             self._store()
+            if self._quiet:
+                for k, w in enumerate(weights):
+                    if w is not None:
+                        self._port.get(k, w)
+                return []
             getting = [self._slots.get(self._context.rank, k, w) for k, w in enumerate(weights) if w is not None]
-            under_way = [one for one in getting if one is not None]
             self._poll()
-        return Pending(_All(under_way) if under_way else None, lambda: None)
+            return [one for one in getting if one is not None]
 
     def _send(self, op: str, x: Any, self_weight: float | None, dst_weights: RankWeights, add: bool) -> None:
         with self._engine:
             self._open()
-            weights = _weights("dst_weights", dst_weights, self._out, "out-neighbours")
+            weights = self._ones_out if dst_weights is None else _weights("dst_weights", dst_weights, self._out, "out-neighbours")
             own = None if self_weight is None else _number("self_weight", self_weight)
             whole = x is self._value
             if whole:
@@ -271,7 +282,8 @@ class Window:
             self._port.send(None if whole else self._layout.row(x), weights, own, add)
             if own is not None:
                 self._show()
-            self._poll()
+            if not self._quiet:
+                self._poll()
 
     def _sent(self) -> Pending:
         return Pending(None if self._slots.empty else _Shipping(self._slots), lambda: None)
@@ -303,8 +315,8 @@ class Window:
             if (self_weight is None) != (src_weights is None):
                 raise ValueError("update: self_weight and src_weights are given together, or neither of them (uniform weights)")
             if src_weights is None:
-                share = 1 / (len(self.in_neighbors) + 1)
-                own, weights = share, _all(share, self.in_neighbors)
+                own = 1 / (len(self.in_neighbors) + 1)
+                weights: Weights = [own] * len(self.in_neighbors)
             else:
                 own, weights = _number("self_weight", self_weight), _weights("src_weights", src_weights, self._in, "in-neighbours")
             return self._combine(own, weights, reset)
@@ -316,7 +328,7 @@ class Window:
         """
         with self._engine:
             self._open()
-            return self._combine(1.0, _all(1.0, self.in_neighbors), True)
+            return self._combine(1.0, self._ones_in, True)
 
     def _combine(self, own: float, weights: Any, reset: bool) -> Any:
         self._poll()
@@ -453,14 +465,8 @@ def _number(name: str, value: Any, infinite: bool = False) -> float:
     return number
 
 
-def _all(weight: float, ranks: Collection[int]) -> Weights:
-    return [weight] * len(ranks)
-
-
-def _weights(name: str, given: RankWeights, places: dict[int, int], what: str) -> Weights:
+def _weights(name: str, given: Mapping[int, float] | Iterable[int], places: dict[int, int], what: str) -> Weights:
     """The weight of each neighbour, None for those that are left out."""
-    if given is None:
-        return _all(1.0, places)
     weights: Weights = [None] * len(places)
     pairs = given.items() if isinstance(given, Mapping) else ((rank, 1.0) for rank in given)
     for rank, weight in pairs:
