@@ -159,7 +159,7 @@ class Network(LocalView):
         self._mixers.append(Mixer(self._context, topology))
         return self._mixers[-1]
 
-    def window(self, x: Any, topology: Topology | None = None, zero: bool = True) -> Window:
+    def window(self, x: Any, topology: Topology | None = None, zero: bool = True, progress: bool = False) -> Window:
         """A one-sided window: `x`, and a slot for each in-neighbour, which writes to it at any time.
 
         Parameters
@@ -170,6 +170,9 @@ class Network(LocalView):
             Of the ranks; the one that was set with `set_topology` by default.
         zero : bool
             Whether the slots are zeros at first, or copies of `x` (with push-sum weight 0).
+        progress : bool
+            Whether a thread of this rank answers ranks on other nodes, which ask for a value or a mutex, while this rank computes.
+            Needs an MPI library with `MPI_THREAD_MULTIPLE`; within a node nobody needs it, and no thread is started.
 
         Returns
         -------
@@ -204,6 +207,9 @@ class Network(LocalView):
             if topology.n != self.n or topology.period != 1:
                 raise ValueError(f"net.window: the {topology.name} topology has {topology.n} agents and period {topology.period}, "
                                  f"expected a static topology of {self.n}")
+            if progress and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+                raise ValueError("net.window: progress=True needs MPI_THREAD_MULTIPLE, which this MPI library does not offer: "
+                                 "leave it out")
             layout = Layout(x)
         except (TypeError, ValueError) as caught:
             error = caught
@@ -215,7 +221,8 @@ class Network(LocalView):
             self._enter("net.window", f"{layout.words}, zero={bool(zero)}")
             if self._post is None:
                 self._post = Post(self.comm.Dup(), self._engine)
-        window = Window(self._context, self._together, self._post, topology, x, layout, zero, self._windows.remove)
+        window = Window(self._context, self._together, self._post, topology, x, layout, zero, progress,
+                        self._windows.remove)
         self._windows.append(window)
         return window
 

@@ -6,10 +6,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
-from ..runtime.context import Context
 from ..runtime.progress import progress, timeout
 from . import records
 from .post import Kind, Message
@@ -27,13 +28,16 @@ class Mutex:
     ----------
     memory : dict of int to array of uint8
         The mutexes of the ranks that this one shares memory with.
-    context : Context
+    me : int
     ask : callable (rank, kind, number) -> None
         Sends a message.
+    lock : context manager
+        Re-entrant lock of those who handle messages.
     """
 
-    def __init__(self, memory: dict[int, np.ndarray], context: Context, ask: Callable[[int, Kind, int], None]):
-        self._memory, self._me, self._engine, self._ask = memory, context.rank, context.engine, ask
+    def __init__(self, memory: dict[int, np.ndarray], me: int, ask: Callable[[int, Kind, int], None],
+                 lock: AbstractContextManager[Any]):
+        self._memory, self._me, self._ask, self._lock = memory, me, ask, lock
         self._held: set[int] = set()
         self._queue: list[tuple[int, int]] = []     # ranks that ask for this one's by messages, and the numbers of their requests
         self._expected: set[tuple[int, int]] = set()            # own requests, and those of them that were granted
@@ -56,14 +60,14 @@ class Mutex:
             if rank in self._held:
                 raise RuntimeError(f"the mutex of rank {rank} is held by this rank already: a mutex is not re-entrant")
         try:
-            with self._engine:
+            with self._lock:
                 for rank in sorted(set(ranks)):     # in one order everywhere: no two ranks wait for each other
                     self._take(rank, patience, poll)
                     taken.append(rank)
                     self._held.add(rank)
             yield
         finally:
-            with self._engine:
+            with self._lock:
                 for rank in reversed(taken):
                     self._held.discard(rank)
                     self._release(rank)

@@ -7,6 +7,7 @@ received, except for what has to be answered.
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -57,12 +58,12 @@ class Post:
 
     Attributes
     ----------
-    interrupted : bool
-        Whether an exception from outside (Ctrl-C) has ended a handling of messages: some may be lost.
+    lock : threading.RLock
+        Held by the thread that handles messages: the main one, or a `Helper`.
     """
 
     def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine):
-        self.comm, self.interrupted = comm, False
+        self.comm, self._begun, self.lock = comm, False, threading.RLock()
         self._receivers: dict[int, Callable[[int, Message], None]] = {}
         self._sending: list[tuple[MPI.Request, Any]] = []
         self._receiving: list[tuple[MPI.Request, int, np.ndarray]] = []
@@ -88,11 +89,34 @@ class Post:
         data = head if message.row is None else np.concatenate([np.frombuffer(head, np.uint8), message.row.view(np.uint8)])
         self._sending.append((self.comm.Isend([data, MPI.BYTE], rank), data))
 
+    def begin(self) -> bool:
+        """Begin to handle messages; False if another thread does so, or if an exception has ended it before `end`."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        if self._begun:
+            self.lock.release()
+            return False
+        self._begun = True
+        return True
+
+    @property
+    def broken(self) -> bool:
+        """Whether an exception from outside (Ctrl-C) has ended a handling of messages: some may be lost."""
+        if not self._begun or not self.lock.acquire(blocking=False):        # another thread is about to end it
+            return False
+        broken = self._begun
+        self.lock.release()
+        return broken
+
+    def end(self) -> None:
+        """End what `begin` has begun."""
+        self._begun = False
+        self.lock.release()
+
     def poll(self) -> None:
         """Hand out what has arrived."""
-        if self.interrupted:
+        if not self.begin():
             return
-        self.interrupted = True                     # until the end, which an exception would leave out
         if self._sending:
             self._sending = [item for item in self._sending if not item[0].Test()]
         status = MPI.Status()
@@ -107,7 +131,8 @@ class Post:
                 left.append(item)
             else:
                 self._hand_out(rank, data)
-        self._receiving, self.interrupted = left, False
+        self._receiving = left
+        self.end()
 
     def _hand_out(self, rank: int, data: np.ndarray) -> None:
         message = Message._make((*_HEADER.unpack(data[:_HEADER.size].tobytes()), data[_HEADER.size:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,7 +87,8 @@ class Slots:
                 block[at:at + records.HEADER].view(np.float64)[2] = 1.0         # p
         region = Region(context, together, size, prepare, what)
         self._blocks, block = region.blocks, region.block
-        self.mutex = Mutex({rank: block[:mutex] for rank, block in region.blocks.items()}, context, self._ask)
+        self.mutex = Mutex({rank: block[:mutex] for rank, block in region.blocks.items()}, context.rank, self._ask,
+                           nullcontext() if post is None else post.lock)
 
         def record(block: np.ndarray, at: int) -> np.ndarray:
             return block[at:at + step]
@@ -139,27 +141,22 @@ class Slots:
 
     def ship(self) -> None:
         """Send the rows in the outboxes whose rows before have arrived, and answer who waits for the mutex."""
-        if self._post is None or self._post.interrupted:
+        if self._post is None or not self._post.begin():
             return
         for way in self._far:
             if not way.under_way and self.ports[way.place].waiting(way.k):
-                self._post.interrupted = True       # until the row is on its way
                 p, transfers, replaced = self.ports[way.place].leave(way.k, self._landing)
                 way.under_way = True
                 self._post.send(way.rank, Message(self.number, Kind.ROW, way.agent, way.dest, transfers, replaced, 0, p,
                                                   self._landing))
-                self._post.interrupted = False
         self.mutex.serve()
+        self._post.end()
 
     def poll(self) -> None:
-        """Look after messages, unless another thread is in a call of the network, and does so."""
-        lock = self._context.engine.lock
-        if not self.quiet and self._post is not None and lock.acquire(True) > 0:
-            try:
-                self._post.poll()
-                self.ship()
-            finally:
-                lock.release()
+        """Look after messages, unless another thread does so; any thread may call this."""
+        if not self.quiet and self._post is not None:
+            self._post.poll()
+            self.ship()
 
     def _receive(self, rank: int, message: Message) -> None:
         if self._post is None:
@@ -196,9 +193,10 @@ class Slots:
         def arrive(message: Message) -> None:
             self.ports[place].arrive(k, message.row, w, message.p, 1, True)
             getting.complete = True
-        self._asked.setdefault((agent, source), []).append(arrive)
         rank = int(self._context.partition.owner(np.array([source]))[0])
-        self._post.send(rank, Message(self.number, Kind.GET, agent, source))
+        with self._post.lock:
+            self._asked.setdefault((agent, source), []).append(arrive)
+            self._post.send(rank, Message(self.number, Kind.GET, agent, source))
         return getting
 
     @property

@@ -15,6 +15,7 @@ from ..arrays.host import to_host
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.pending import Pending
+from .helper import Helper
 from .post import Post
 from .records import Weights
 from .slots import Getting, Slots
@@ -149,7 +150,7 @@ class Window:
     """
 
     def __init__(self, context: Context, together: Collectives, post: Post | None, topology: Topology, x: Any, layout: Layout,
-                 zero: bool, on_close: Callable[[Window], None]):
+                 zero: bool, progress: bool, on_close: Callable[[Window], None]):
         self._context, self._engine, self._layout, self._on_close = context, context.engine, layout, on_close
         self._slots = Slots(context, together, post, topology, layout.row(x).reshape(1, -1), "net.window")
         self._together, self._post = together, post
@@ -163,6 +164,7 @@ class Window:
         self._ones_in: Weights = [1.0] * len(self._in)
         self._ones_out: Weights = [1.0] * len(self._out)
         self.closed = False
+        self._helper = Helper(self._slots.poll) if progress and not self._quiet else None
         if not zero:
             self._port.fill()
         if context.size > 1:
@@ -387,7 +389,7 @@ class Window:
     def _open(self) -> None:
         if self.closed:
             raise RuntimeError("the window is closed: make a new one")
-        if self._post is not None and self._post.interrupted:
+        if self._post is not None and self._post.broken:
             raise RuntimeError("an interrupt has ended the handling of messages, rows may be lost: make a new network")
 
     def close(self) -> None:
@@ -412,6 +414,8 @@ class Window:
         self._last_p = self._port.p
         self._value = self._layout.arrays(row) if self._layout.live else self._value
         self.closed = True
+        if self._helper is not None:
+            self._helper.stop()
         self._on_close(self)
         self._slots.close()
         del self._port, self._row
