@@ -68,10 +68,14 @@ class Mutex:
             yield
         finally:
             with self._lock:
-                for rank in reversed(taken):
+                for rank in reversed(taken) if self._memory else ():        # else the window is closed
                     self._held.discard(rank)
                     self._release(rank)
                 poll()
+
+    def close(self) -> None:
+        """Forget the memory."""
+        self._memory.clear()
 
     def _take(self, rank: int, patience: float | None, poll: Callable[[], None]) -> None:
         if rank in self._memory and records.try_mutex(self._memory[rank], self._me) < 0:

@@ -190,6 +190,7 @@ def _held_mutex(memory: np.ndarray, rank: int) -> float:
 
 COMPILED = _records is not None
 Port: Any = _Port if _records is None else _records.Port
+Block: Any = None if _records is None else _records.Block   # (file, size): that file in memory
 try_mutex: Any = _try_mutex if _records is None else _records.try_mutex
 await_mutex: Any = _await_mutex if _records is None else _records.await_mutex
 leave_mutex: Any = _leave_mutex if _records is None else _records.leave_mutex

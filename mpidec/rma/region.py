@@ -11,7 +11,7 @@ import numpy as np
 
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
-from .records import COMPILED
+from .records import COMPILED, Block
 
 
 class Region:
@@ -57,7 +57,7 @@ class Region:
                     file = os.memfd_create("mpidec-window", os.MFD_CLOEXEC)
                     os.ftruncate(file, size)
             try:
-                self.block = np.frombuffer(mmap.mmap(file, size), np.uint8)
+                self.block = np.frombuffer(mmap.mmap(-1, size) if file < 0 else Block(file, size), np.uint8)
             except (OSError, OverflowError, ValueError) as caught:
                 error = MemoryError(f"{what}: rank {context.rank} gets no memory for {size / 2**20:.3g} MB ({caught}): make a "
                                     "smaller window, or raise the limits (ulimit -v)")
@@ -84,6 +84,6 @@ def _mapped(pid: int, file: int, inode: int, size: int) -> np.ndarray:
         about = os.fstat(opened)
         if about.st_ino != inode or about.st_size != size:
             raise OSError("the ranks have process numbers of their own (pid namespaces)")
-        return np.frombuffer(mmap.mmap(opened, size), np.uint8)
+        return np.frombuffer(Block(opened, size), np.uint8)
     finally:
         os.close(opened)

@@ -224,6 +224,8 @@ class Slots:
             self._post.forget(self.number)
         self._far.clear()
         self.ports.clear()
+        self.values = np.array(self.values)         # the memory is freed
+        self.mutex.close()
         self._blocks.clear()
 
 

@@ -6,7 +6,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -426,6 +426,9 @@ class Window:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or self._context.size == 1:
             self.close()                            # else the other ranks may be anywhere: nothing collective now
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a window belongs to the ranks that have made it, and cannot be pickled: pickle win.value")
 
     def __repr__(self) -> str:
         return f"Window({self._layout.words}, {len(self.in_neighbors)} slots{', closed' * self.closed})"
