@@ -29,7 +29,7 @@ class Mass:
         self.dtype = DTYPES[shared.integers(2) * 3]                 # f8 or c16
         shape = [(), (0,), (5,), (3, 7), (20_000,)][shared.integers(5)]
         x = np.asarray(rng.normal(size=shape)).astype(self.dtype)
-        self.win = net.window(x, self.graph)
+        self.win = net.window(x, self.graph, progress=bool(shared.random() < 0.3))
         self.transfers = 0
         self.before = self.total()
 
@@ -66,7 +66,8 @@ class Proportional:
         self.tolerance = PRECISION[dtype]
         shape = [(1,), (4, 4), (30_000,)][shared.integers(3)]
         self.unit = shared.uniform(1, 2, shape).astype(dtype)
-        self.win = net.window([self.unit, self.unit[:1]] if shared.random() < 0.3 else self.unit, self.graph)
+        self.win = net.window([self.unit, self.unit[:1]] if shared.random() < 0.3 else self.unit, self.graph,
+                              progress=bool(shared.random() < 0.3))
         self.transfers, self.getting = 0, None
 
     def act(self):

@@ -125,6 +125,8 @@ class Window:
     versions : dict of int to int
         Transfers into the slot of each in-neighbour since the last `update` or `collect`.
     in_neighbors, out_neighbors : list of int
+    near : list of int
+        The in-neighbours whose memory this rank shares; messages go to and come from the others.
 
     Notes
     -----
@@ -156,6 +158,7 @@ class Window:
         self._together, self._post = together, post
         self._port = self._slots.ports[0]
         self.in_neighbors, self.out_neighbors = self._slots.senders[0], self._slots.receivers[0]
+        self.near = [rank for rank, shared in zip(self.in_neighbors, self._slots.near[0]) if shared]
         self._in = {rank: k for k, rank in enumerate(self.in_neighbors)}
         self._out = {rank: k for k, rank in enumerate(self.out_neighbors)}
         self._row = self._slots.values[0]
