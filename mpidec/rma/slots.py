@@ -107,7 +107,7 @@ class Slots:
         self.ports: list[Any] = []
         self._far: list[_Far] = []
         self._ways: dict[tuple[int, int], _Far] = {}
-        self._asked: dict[tuple[int, int], list[Callable[[Message], None]]] = {}
+        self._asked: dict[tuple[int, int], list[Callable[[np.ndarray, float], None]]] = {}
         scratch, at, patience = mutex + step * m, mutex + step * (m + 1), timeout()
         for place, agent in enumerate(range(lo, hi)):
             ins, outs, sources = [], [], []
@@ -161,10 +161,10 @@ class Slots:
     def _receive(self, rank: int, message: Message) -> None:
         if self._post is None:
             return
-        kind, source, dest = message.kind, message.source, message.dest
+        kind, source, dest, size = message.kind, message.source, message.dest, self._count * self._dtype.itemsize
         if kind == Kind.ROW:
             k = self.senders[dest - self._lo].index(source)
-            self.ports[dest - self._lo].arrive(k, message.row, 1.0, message.p, message.transfers, bool(message.replaced))
+            self.ports[dest - self._lo].arrive(k, message.row[:size], 1.0, message.p, message.transfers, bool(message.replaced))
             self._post.send(rank, Message(self.number, Kind.RECEIVED, dest, source))
         elif kind == Kind.RECEIVED:
             self._ways[dest, source].under_way = False
@@ -173,7 +173,7 @@ class Slots:
             p, _, _ = self.ports[dest - self._lo].read(-1, row)
             self._post.send(rank, Message(self.number, Kind.VALUE, dest, source, p=p, row=row))
         elif kind == Kind.VALUE:
-            self._asked[dest, source].pop(0)(message)
+            self._asked[dest, source].pop(0)(message.row[:size], message.p)
         else:
             self.mutex.receive(rank, message)
 
@@ -190,8 +190,8 @@ class Slots:
         source = self.senders[place][k]
         getting = Getting(self, source)
 
-        def arrive(message: Message) -> None:
-            self.ports[place].arrive(k, message.row, w, message.p, 1, True)
+        def arrive(row: np.ndarray, p: float) -> None:
+            self.ports[place].arrive(k, row, w, p, 1, True)
             getting.complete = True
         rank = int(self._context.partition.owner(np.array([source]))[0])
         with self._post.lock:
