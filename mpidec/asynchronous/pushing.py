@@ -100,6 +100,7 @@ class Pushing:
         while not any(found := port.versions()) and found and not self.ending.reason and time.monotonic() < until:
             os.sched_yield()
             self.slots.poll()
+        self.idle += time.monotonic() - (until - _PATIENCE)
         for transfers in found:
             self.staleness[transfers] += 1
         if self.solver.accumulates:
