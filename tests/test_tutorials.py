@@ -1,6 +1,7 @@
 """Every tutorial runs from top to bottom, with no MPI and on engines under mpirun, and is stored as it runs."""
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbclient
@@ -29,14 +30,21 @@ def execute(path: Path, folder: Path, monkeypatch, only: str = "", **env: str) -
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs_without_mpi(path, tmp_path, monkeypatch):
-    monkeypatch.delenv("MPIDEC_ENGINES", raising=False)
-    assert "1 process:" in execute(path, tmp_path, monkeypatch)
+    assert "1 process:" in execute(path, tmp_path, monkeypatch, MPIDEC_ENGINES="0")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs_on_engines(path, tmp_path, monkeypatch):
     said = execute(path, tmp_path, monkeypatch, only="MPIDEC_ENGINES", MPIDEC_ENGINES="4")
     assert "4 processes:" in said
+
+
+@pytest.mark.slow
+def test_a_straggler_on_engines_delays_only_itself(tmp_path, monkeypatch):
+    said = execute(FOLDER / "02_asynchronous.ipynb", tmp_path, monkeypatch, MPIDEC_ENGINES="4")
+    straggler, *others = map(float, re.search(r"^ +asynchronous +(.+)$", said, re.MULTILINE)[1].split())
+    assert straggler > 10 and max(others) < 5, said
+    assert "push-sum:       the ranks hold 1.500000, 1.500000, 1.500000, 1.500000" in said
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
