@@ -173,6 +173,7 @@ def test_a_sweep_of_asynchronous_solvers_repeats_what_cannot_be_resumed(capsys):
 
 
 def test_figures(capsys):
+    pytest.importorskip("matplotlib")
     for out, flags in (("w.h5", ["--solver=a2cid2"]), ("p.h5", ["--solver=async_push_sum"]),
                        ("s.h5", ["--solver=a2cid2", "--simulate"]), ("g.h5", ["--step-size=0.01"])):
         assert run.main([*SMALL, *flags, "--agents=4", "--steps=40", "--quiet", f"--out={out}"]) == 0
