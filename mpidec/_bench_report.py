@@ -43,7 +43,9 @@ GROUPS = {
     "steps": Group("steps: one solver.step, against the same equations by hand in NumPy with persistent requests",
                    ("times_hand", "faster_than_allreduce")),
     "local": Group("local: neighbor_allreduce, with the weights of the topology or with weights in each call",
-                   ("faster_than_allreduce",))}
+                   ("faster_than_allreduce",)),
+    "windows": Group("windows: transfers with all neighbours, and mutexes, against MPI's own on memory of Win.Allocate",
+                     ("times_hand",))}
 
 
 class Timing(NamedTuple):

@@ -171,6 +171,20 @@ def transports(comm: MPI.Intracomm) -> Finding:
     return Finding(OK, text)
 
 
+def windows(comm: MPI.Intracomm) -> Finding:
+    """One-sided transfers between neighbours on an exponential graph: through shared memory or by messages."""
+    if comm.size == 1:
+        return Finding(OK, "one process: no transfers")
+    with Network(comm.size, comm) as net, net.window(np.zeros(1), topology.exponential(comm.size)) as win:
+        near, pairs = comm.allreduce(np.array([len(win.near), len(win.in_neighbors)]))
+    if near == pairs:
+        return Finding(OK, f"all {pairs} pairs of neighbours share memory: no transfer and no mutex waits for a rank that computes")
+    help_ = "net.window(..., progress=True) answers in a thread" if MPI.Query_thread() == MPI.THREAD_MULTIPLE else \
+        "a thread that answers would need MPI_THREAD_MULTIPLE, which MPI does not offer here"
+    return Finding(OK, f"{near} of {pairs} pairs of neighbours share memory, the others exchange messages: put, accumulate and "
+                       f"update wait for nobody; get and mutex wait until the other rank makes a call of mpidec ({help_})")
+
+
 def gpu(comm: MPI.Intracomm) -> Finding:
     """CUDA devices, the libraries that use them, and whether MPI accepts device arrays."""
     found = _machine.gpu(cuda_aware.detect())
@@ -213,7 +227,8 @@ def folder(comm: MPI.Intracomm) -> Finding:
 
 FACTS: dict[str, Check] = {
     "versions": versions, "known bugs": known_bugs, "threads": thread_level, "hosts": hosts, "cores": oversubscription,
-    "BLAS": blas_threads, "compiled": compiled, "transports": transports, "GPU": gpu, "HDF5": hdf5, "folder": folder}
+    "BLAS": blas_threads, "compiled": compiled, "transports": transports, "windows": windows, "GPU": gpu, "HDF5": hdf5,
+    "folder": folder}
 
 
 # -- the report -------------------------------------------------------------------------------------------------------

@@ -42,13 +42,17 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     --------
     >>> nearest("Gradient-Traking", ["dgd", "gradient_tracking"])
     'did you mean gradient_tracking?'
+    >>> nearest("gradient_traking", ["gradient_tracking", "running_sum_tracking"])
+    'did you mean gradient_tracking?'
     >>> nearest("x", ["dgd", "extra"])
     'expected one of dgd, extra'
     """
     known = list(dict.fromkeys(known))
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_").replace(" ", "_")
-    near = {word: None for trial in (name, plain) for word in difflib.get_close_matches(trial, known, n=3, cutoff=cutoff)}
-    return f"did you mean {' or '.join(list(near)[:3])}?" if near else f"expected one of {', '.join(known) or 'none'}"
+    words = {word: None for trial in (name, plain) for word in difflib.get_close_matches(trial, known, n=3, cutoff=cutoff)}
+    alike = {word: max(difflib.SequenceMatcher(None, trial, word).ratio() for trial in (name, plain)) for word in words}
+    near = [word for word in words if alike[word] >= max(alike.values()) - 0.25]            # the others only share an ending
+    return f"did you mean {' or '.join(near[:3])}?" if near else f"expected one of {', '.join(known) or 'none'}"
 
 
 def located(name: str, *folders: str | os.PathLike[str]) -> str:

@@ -211,7 +211,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
             seed = resolve.integer("seed", seed, 0)
             X = resolve.rows(x0, problem, net)
             resolve.probe(problem, X, net.lo, solver.uses == "gradient")
-            resolve.step_size(solver)
+            if problem is not None:
+                resolve.step_size(solver)
             with warnings.catch_warnings():
                 if net.rank > 0:
                     warnings.simplefilter("ignore")

@@ -57,6 +57,9 @@ def tune(problem: Any, solver: Any, topology: Any, *, steps: int = 5000, x0: Any
             behind = _answer(problem, solver, net, seed)[1]
             if not hasattr(solver, "step_size") or solver.uses == "nothing":
                 raise ValueError(f"{type(solver).__name__} has no step size")
+            if getattr(solver, "asynchronous", False):
+                raise ValueError(f"{type(solver).__name__} is asynchronous, and tune takes common steps: give step_size as a "
+                                 'number, or leave it to the bound of "auto"')
             steps = operator.index(steps)
             X = resolve.rows(x0, behind, net)
             resolve.probe(behind, X, net.lo)

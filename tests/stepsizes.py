@@ -26,6 +26,9 @@ PROBLEMS = {
     "huber": ("huber", "diabetes", {"l2": 0.05}),
     "synthetic": ("least_squares", "synthetic_least_squares", {}),
     "digits": ("softmax", "digits", {"l2": 0.05}),
+    "dependent": ("logistic", "dependent", {"l2": 0.05}),
+    "separable": ("logistic", "separable", {"l2": 0.01}),
+    "unequal": ("least_squares", "unequal", {"l2": 0.05}),
 }
 GRAPHS = {"ring": T.ring, "grid": T.grid, "exponential": T.exponential, "one_peer": T.one_peer_exponential}
 METHODS = {
@@ -39,6 +42,18 @@ def dataset(name, n):
         from sklearn.datasets import load_wine
         A, y = load_wine(return_X_y=True)
         return P.Dataset((A - A.mean(axis=0)) / A.std(axis=0), y, "wine", "classification", "sorted")
+    if name == "dependent":                         # linearly dependent columns, few of the second class
+        from sklearn.datasets import make_classification
+        A, y = make_classification(600, 10, weights=[0.96], flip_y=0.01, random_state=7)
+        return P.Dataset(A, 2 * y - 1, name, "classification", "iid")
+    if name == "separable":                         # the curvature at the minimizer is small
+        from sklearn.datasets import load_digits
+        A, y = load_digits(n_class=2, return_X_y=True)
+        return P.Dataset(A / 16, 2 * y - 1, name, "classification", "sorted")
+    if name == "unequal":                           # columns of sizes 0.1 to 10
+        rng = np.random.default_rng(5)
+        A = rng.standard_normal((480, 6)) * np.geomspace(0.1, 10, 6)
+        return P.Dataset(A, A @ rng.standard_normal(6) + rng.standard_normal(480), name, "regression", "iid")
     return P.load(name, **({"n": n} if name.startswith("synthetic") else {}))
 
 

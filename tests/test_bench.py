@@ -40,6 +40,13 @@ def extra(bind, X, G, a):
 bench.extra = extra
 sys.exit(bench.main(["--rows=steps", "--sizes=64", "--seconds=0.1"]))
 """
+BROKEN_TRANSFER = """
+import sys
+from mpidec import bench
+right = bench.Window.accumulate
+bench.Window.accumulate = lambda self, x, *others: right(self, x + 1e-9, *others)
+sys.exit(bench.main(["--rows=windows", "--sizes=64", "--seconds=0.1"]))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +137,7 @@ def test_one_process_measures_what_it_can(capsys):
     assert "One process" in out and "\nlocal limit" in out and f"\n{bench.ALLREDUCE}" not in out
     with open("one.json") as file:
         rows = json.load(file)["results"]
-    assert "Left out: nodes, local." in out
+    assert "Left out: nodes, local, windows." in out
     assert [row["group"] for row in rows] == ["mixing"] * 2 * 4 + ["steps"] * 2 * 4
     assert all(row["faster_than_allreduce"] is row["times_hand"] is None for row in rows)
     with open("one.png", "rb") as picture:
@@ -161,3 +168,18 @@ def test_sizes_have_names():
 def test_arrays_begin_where_a_page_begins():
     array = bench.aligned((3, 5))
     assert array.shape == (3, 5) and array.dtype == np.float64 and array.ctypes.data % 4096 == 0 and array.flags.c_contiguous
+
+
+def test_windows_are_measured_against_allocated_ones(mpirun, tmp_path):
+    _, cells, printed = measured(mpirun, tmp_path, 3, "--rows=windows", "--graphs=star")
+    for rows in cells.values():
+        for task, by_hand in (*((name, "Win.Allocate") for name in ("put", "accumulate", "get")),
+                              *((name, "Win.Lock") for name in ("mutex", "mutex, contended"))):
+            own, raw = (rows[f"{task}, {name}"] for name in ("Window", by_hand))
+            assert own["times_hand"] == pytest.approx(own["median_us"] / raw["median_us"])
+        assert rows["push-sum, Window"]["times_hand"] is None and "/hand" in printed
+
+
+def test_a_wrong_transfer_is_caught_before_it_is_timed(mpirun, tmp_path):
+    done = mpirun(2, ["-c", BROKEN_TRANSFER], cwd=tmp_path)
+    assert done.returncode != 0 and done.stderr.count("accumulate, Window, exponential, 64 B, phase 0: the result on rank") == 1

@@ -41,7 +41,7 @@ LAYERS = {
     "plot": (("_figure", "plugins", "record"), ("h5py", "matplotlib", "mpi4py")),
 }
 ORDER = [name for name in LAYERS if name not in ("solvers", "stepsize", "record", "optim", "plot")]
-MPI = {name for name, (_, others) in LAYERS.items() if "mpi4py" in others} | {"_selftest", "sweep", "tune"}
+MPI = {name for name, (_, others) in LAYERS.items() if "mpi4py" in others} | {"_selftest", "asynchronous", "sweep", "tune"}
 LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
 ENTRY_POINTS = {"__main__", "run", "bench", "doctor"}       # they may import anything; nothing imports them
 FLAGS = {"sweep": "run"}                                    # but for a command that has the same flags

@@ -1,5 +1,11 @@
 """One-sided windows: random programs against a model of all ranks, conservation at the ranks' own pace, mutexes, refusals."""
 
+import contextlib
+import gc
+import os
+import pickle
+import resource
+import signal
 import time
 
 import numpy as np
@@ -323,6 +329,8 @@ def test_mutex(net):
         net.barrier()
         with win.mutex([net.rank], timeout=0):
             pass                                    # released where the body raised
+        with net.window(np.zeros(1), T.complete(net.n)) as other, other.mutex([net.rank]):
+            other.close()
         net.barrier()
         if net.n > 1:
             if net.rank == 0:
@@ -404,3 +412,191 @@ def test_one_rank_killed_ends_the_job(mpirun):
     start = time.monotonic()
     done = mpirun(3, ["-c", KILLED], timeout=60)
     assert done.returncode != 0 and "ready" in done.stdout and time.monotonic() - start < 30
+
+
+ODD = {"no entries": np.empty((3, 0)), "no axes": np.array(2.0), "a scalar": np.float64(2.0),
+       "columns": np.arange(12.0).reshape(3, 4).T, "backwards": np.arange(6.0)[::-1],
+       "every other": np.arange(10.0)[::2], "byte order": np.arange(4, dtype=">f8"),
+       "read only": np.broadcast_to(1.0, (3, 2)), "a list of both": [np.empty(0), np.array(1.0)]}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_arrays(net, kind):
+    x = ODD[kind]
+    several = isinstance(x, list)
+    with net.window(x, T.ring(net.n)) as win:
+        win.accumulate([2 * one for one in x] if several else 2 * x)        # of another layout, perhaps
+        win.accumulate(win.value)
+        net.barrier()
+        y = win.collect()
+        for one, before in zip(y if several else [y], x if several else [x]):
+            assert one.shape == np.shape(before)
+            np.testing.assert_array_equal(one, (1 + 3 * len(win.in_neighbors)) * before)
+        net.barrier()
+        win.get()
+        assert win.p == 1 + 2 * len(win.in_neighbors)
+        net.barrier()
+
+
+def test_an_exception_within_and_two_networks(net):
+    class Broken(Exception):
+        pass
+    with contextlib.suppress(Broken), net.window(np.ones(4), T.ring(net.n)) as left:
+        left.put(left.value)
+        raise Broken
+    assert left.closed == (net.n == 1)              # the others might be elsewhere
+    if net.n == 1:
+        return
+    with mpidec.Network(transport="p2p") as other, other.window(np.ones(4), T.ring(net.n)) as far, \
+            net.window(np.ones(4), T.ring(net.n)) as near:
+        for win in (left, far, near):
+            win.accumulate(win.value)
+        other.barrier()
+        net.barrier()
+        degree = len(near.in_neighbors)
+        assert [win.collect()[0] for win in (left, far, near)] == [1 + 2 * degree, 1 + degree, 1 + degree]
+        net.barrier()
+    left.close()
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(left)
+
+
+def test_ends_in_different_orders(net):
+    if net.n > 1:
+        one, two = (net.window(np.ones(4), T.ring(net.n)) for _ in range(2))
+        first = one if net.rank else two
+        with pytest.raises(RuntimeError, match="expected the same order on all ranks"):
+            first.close()
+        one.close()
+        two.close()
+
+
+def test_a_closed_window_keeps_neither_memory_nor_files(net):
+    def maps():
+        return len(os.listdir("/proc/self/fd")), sum("mpidec-window" in line for line in open("/proc/self/maps"))
+    gc.collect()
+    before = maps()
+    with net.window(np.ones(10_000), T.complete(net.n)) as one, net.window(np.ones(3), T.complete(net.n)) as two:
+        one.put(one.value)
+        two.put(two.value)
+        shared = net.transport == "auto" and records.COMPILED and net.n > 1
+        assert maps() == (before[0], before[1] + 2 * net.n * shared)
+    assert maps() == before and one.value[-1] == 1  # at once, without the garbage collector
+
+
+def test_a_value_that_is_not_waited_for(net):
+    with net.window(np.ones(4), T.ring(net.n)) as win:
+        under_way = win.start_get()
+        net.barrier()
+    with contextlib.suppress(RuntimeError):         # it has arrived, or never will
+        under_way.wait()
+
+
+def test_a_rank_without_files_for_memory(net):
+    """It cannot open the memory of others, which can open its own: they write to it, and it sends messages."""
+    with spare_files(1 if net.rank % 2 else 3):
+        win = net.window(np.full(50, 1.0 + net.rank), T.complete(net.n))
+    with win:
+        win.put(win.value, dst_weights=dict.fromkeys(win.out_neighbors, 0.0))
+        limit = time.monotonic() + 20
+        while any(count != 1 for count in win.versions.values()):           # seen without any wait
+            assert time.monotonic() < limit, win.versions
+        net.barrier()
+        for _ in range(50):
+            win.accumulate(win.value, 1 / net.n, dict.fromkeys(win.out_neighbors, 1 / net.n))
+            with win.mutex([0]):
+                win.collect()
+        net.barrier()
+        win.collect()
+        assert net.allreduce(win.value, average=False) == pytest.approx([net.n * (net.n + 1) / 2] * 50)
+        win.get()
+        net.barrier()
+
+
+@contextlib.contextmanager
+def spare_files(count):
+    """At most so many files more than are open now."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    top = max(int(name) for name in os.listdir("/proc/self/fd"))
+    plugs = [os.open(os.devnull, os.O_RDONLY) for _ in range(top - len(os.listdir("/proc/self/fd")) + 3)]
+    top = max(int(name) for name in os.listdir("/proc/self/fd")[:-1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(top + 1 + count, before[1]), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for plug in plugs:
+            os.close(plug)
+
+
+def test_no_memory_on_one_rank(net):
+    if net.n > 1:
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        x = np.broadcast_to(0.0, 40_000_000)
+        if net.rank == 1:
+            resource.setrlimit(resource.RLIMIT_AS, (used + 600 * 2**20, before[1]))
+        try:
+            with pytest.raises(MemoryError, match="rank 1"):
+                net.window(x, T.ring(net.n))
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+    with net.window(np.ones(2), T.ring(net.n)) as win:
+        win.put(win.value)
+
+
+def test_a_forked_child_is_refused(net):
+    with net.window(np.ones(2), T.ring(net.n)) as win:
+        child = os.fork()
+        if not child:
+            try:
+                win.put(win.value)
+            except RuntimeError as error:
+                os._exit(7 if "forked child" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        win.put(win.value)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_interrupted_flush(transport):
+    """Ctrl-C on one rank, of which the others know nothing: all leave the network, and windows of the next one work."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for k in range(2):
+            with contextlib.suppress(KeyboardInterrupt, KeyError), mpidec.Network(transport=transport) as net:
+                win = net.window(np.ones(10_000), T.complete(net.n))
+                if net.rank == k % net.size:
+                    signal.setitimer(signal.ITIMER_REAL, 0.1)
+                    while True:
+                        win.accumulate(win.value)
+                        win.flush()
+                raise KeyError
+            assert win.value.tolist() == [1.0] * 10_000
+            with mpidec.Network(transport=transport) as net, net.window(np.ones(3), T.complete(net.n)) as other:
+                other.put(other.value)
+                net.barrier()
+                assert other.collect()[0] == net.n
+                net.barrier()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_helper_answers_while_its_rank_computes(transport):
+    with mpidec.Network(transport=transport) as net, net.window(np.ones(1000), T.complete(net.n), progress=True) as win:
+        net.barrier()
+        start = time.monotonic()
+        if net.rank == 0:
+            time.sleep(0.5)
+        else:
+            win.get([0])
+            with win.mutex([0]):
+                win.update(0.0, [0])
+        took = time.monotonic() - start
+        net.barrier()
+        assert net.n == 1 or net.comm.allreduce(took, op=MPI.MIN) < 0.4
+        assert net.rank == 0 or win.value[0] == 1
+        helper = win._helper
+    assert (helper is None) == win._quiet and (helper is None or not helper._thread.is_alive())

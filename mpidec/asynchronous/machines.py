@@ -163,7 +163,8 @@ class Pushers:
             self.gradients += 1
             k = s.k
             messages = solver.wake(s, received, lambda x: gradient(i, x, k))
-        self._send(t, i, messages)
+        if messages is not None:
+            self._send(t, i, messages)
 
     def _send(self, t: float, i: int, messages: np.ndarray) -> None:
         one = messages.ndim == 1

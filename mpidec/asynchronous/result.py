@@ -32,7 +32,7 @@ class AsyncResult:
         and `error_max`; see `mpidec.metrics.Metrics`.
     state : namespace
         The fields of the solver's states, as stacks with a row per agent: `X`, and, for example, `X_tilde`; numbers as arrays
-        `(n,)` under their small names.
+        `(n,)` under their small names; of fields with a row per neighbour, lists if the numbers of neighbours differ.
     counts : array (n,)
         Wake-ups, or gradients, of each agent.
     averagings : dict
@@ -92,7 +92,7 @@ def stacked(states: Sequence[Any]) -> dict[str, np.ndarray]:
 
 
 def collected(states: Sequence[Any], stacks: Mapping[str, np.ndarray]) -> SimpleNamespace:
-    """Return the fields of all states: stacks with capital letters, numbers as arrays, arrays of different shapes as lists.
+    """Return the fields of all states: stacks under capital letters (lists, if shapes differ), numbers as arrays.
 
     Examples
     --------
@@ -105,8 +105,8 @@ def collected(states: Sequence[Any], stacks: Mapping[str, np.ndarray]) -> Simple
     found: dict[str, Any] = {}
     for name in (f.name for f in fields(states[0])):
         rows = [getattr(s, name) for s in states]
-        if name in stacks:
-            found[name[0].upper() + name[1:]] = stacks[name]
+        if isinstance(rows[0], np.ndarray):
+            found[name[0].upper() + name[1:]] = stacks.get(name, rows)
         else:
-            found[name] = rows if isinstance(rows[0], np.ndarray) else np.array(rows)
+            found[name] = np.array(rows)
     return SimpleNamespace(**found)

@@ -81,7 +81,7 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     --------
     >>> import mpidec, numpy as np
     >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
-    >>> result = mpidec.simulate(mpidec.problems.LeastSquares(A, b), mpidec.solvers.RunningSumTracking(0.05),
+    >>> result = mpidec.simulate(mpidec.problems.LeastSquares(A, b), mpidec.solvers.RunningSumTracking(0.5),
     ...                          mpidec.topology.ring(4), steps=1000, delay=(0, 1), drop=0.2, rates=[0.2, 1, 1, 1])
     >>> result.x.round(9).tolist(), str(result.outcome), bool(result.counts[0] < result.counts[1] / 3)
     ([2.0], 'completed', True)
@@ -161,6 +161,9 @@ def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = N
     1.0
     """
     if problem is not None and wanted(solver) is not None:
+        if largest is None and not hasattr(problem, "smoothness"):
+            raise ValueError(f"{type(problem).__name__} has no smoothness, from which {type(solver).__name__} could choose its "
+                             "step size: give it as a number, step_size=0.1")
         L = float(np.max(problem.smoothness)) if largest is None else largest
         solver = chosen(solver, solver.safe / L if L > 0 else 1.0)
     return solver.prepared(partial(mixing_constants, topology)) if isinstance(solver, PairwiseSolver) else solver
@@ -175,20 +178,17 @@ class _Run:
         self.sizes: list[float] = []
 
     def __call__(self, end: float, every: float) -> tuple[Outcome, str, int | None]:
-        k, t = 0, 0.0
-        stopped = self._record(0.0)
-        while not stopped and t < end:
+        k = 0
+        stopped, ended = end > 0 and self._record(0.0), False
+        while not stopped and not ended:
             k += 1
             t = min(k * every, end)
             self.machine.run(t)
             if t == end:
                 self.machine.finish()
             stopped = self._record(t)
-            if not_finite(self.records[-1], last=False):
-                break
-        if t < end or end == 0:
-            self.machine.run(0.0 if end == 0 else t)
-            self.machine.finish()
+            ended = t == end or not_finite(self.records[-1], last=False) != ""
+        self.machine.finish()
         return self._ending(stopped)
 
     def _record(self, t: float) -> bool:

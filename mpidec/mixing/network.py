@@ -168,7 +168,7 @@ class Network(LocalView):
             self._mixers.append(Mixer(self._context, topology))
         return self._mixers[-1]
 
-    def window(self, x: Any, topology: Topology | None = None, zero: bool = True) -> Window:
+    def window(self, x: Any, topology: Topology | None = None, zero: bool = True, progress: bool = False) -> Window:
         """A one-sided window: `x`, and a slot for each in-neighbour, which writes to it at any time.
 
         Parameters
@@ -179,6 +179,9 @@ class Network(LocalView):
             Of the ranks; the one that was set with `set_topology` by default.
         zero : bool
             Whether the slots are zeros at first, or copies of `x` (with push-sum weight 0).
+        progress : bool
+            Whether a thread of this rank answers ranks on other nodes, which ask for a value or a mutex, while this rank computes.
+            Needs an MPI library with `MPI_THREAD_MULTIPLE`; within a node nobody needs it, and no thread is started.
 
         Returns
         -------
@@ -213,6 +216,9 @@ class Network(LocalView):
             if topology.n != self.n or topology.period != 1:
                 raise ValueError(f"net.window: the {topology.name} topology has {topology.n} agents and period {topology.period}, "
                                  f"expected a static topology of {self.n}")
+            if progress and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+                raise ValueError("net.window: progress=True needs MPI_THREAD_MULTIPLE, which this MPI library does not offer: "
+                                 "leave it out")
             layout = Layout(x)
         except (TypeError, ValueError) as caught:
             error = caught
@@ -222,7 +228,8 @@ class Network(LocalView):
         if self.size > 1:
             self._same_everywhere(topology, "net.window")
             self._enter("net.window", f"{layout.words}, zero={bool(zero)}")
-        window = Window(self._context, self._together, self._office(), topology, x, layout, zero, self._windows.remove)
+        window = Window(self._context, self._together, self._office(), topology, x, layout, zero, progress,
+                        self._windows.remove)
         self._windows.append(window)
         return window
 

@@ -31,9 +31,9 @@ def by_agents(gradient: Callable[..., Array], m: int) -> Callable[..., Array]:
         pass
 
     def of_some(X: Array, *step: int, agents: Sequence[int]) -> Array:
-        Z = np.tile(X[:1], (m, 1))
-        Z[agents] = X
-        return np.asarray(gradient(Z, *step)[agents])
+        some, Z = list(agents), np.tile(X[:1], (m, 1))
+        Z[some] = X
+        return np.asarray(gradient(Z, *step)[some])
 
     return of_some
 

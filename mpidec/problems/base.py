@@ -170,7 +170,7 @@ class LinearModel:
         """
         if agents is None:
             return self._grad(X, self.A, self._Y, None)
-        some: Any = slice(agents[0], agents[0] + 1) if len(agents) == 1 else agents     # a view is faster than a copy
+        some: Any = slice(agents[0], agents[0] + 1) if len(agents) == 1 else list(agents)    # a view is faster
         return self._grad(X, self.A[some], self._Y[some], None)
 
     def sample_grad(self, X: Array, rows: NDArray[np.intp], weight: Array, agents: Sequence[int] | None = None) -> Array:

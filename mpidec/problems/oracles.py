@@ -129,7 +129,7 @@ class MiniBatch:
                           draw.choice(counts[i], B, replace=False, shuffle=False))
             if agents is None:
                 return problem.sample_grad(X, rows if order is None else np.take_along_axis(order, rows, axis=1), weight)
-            some = np.asarray(agents)
+            some = list(agents)
             chosen = rows if order is None else np.take_along_axis(order[some], rows, axis=1)
             return problem.sample_grad(X, chosen, weight[some], agents)
 

@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 enum { HEADER = 64, SPINS = 200, TURNS = 64, LARGE = 1 << 16 };    /* LARGE: bytes from which Python's lock is given back */
@@ -623,6 +624,56 @@ static PyTypeObject PortType = {
     .tp_getset = port_properties,
 };
 
+/* ------------------------------------------------------------------------------------------------------------------ block */
+
+/* A file in memory.  Unlike mmap.mmap it keeps no file open, so that ulimit -n does not limit the number of blocks. */
+typedef struct {
+    PyObject_HEAD
+    void *base;
+    Py_ssize_t size;
+} Block;
+
+static PyObject *block_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    int file;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "in", &file, &size))
+        return NULL;
+    void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (base == MAP_FAILED)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    Block *block = (Block *)type->tp_alloc(type, 0);
+    if (!block) {
+        munmap(base, size);
+        return NULL;
+    }
+    block->base = base, block->size = size;
+    return (PyObject *)block;
+}
+
+static void block_dealloc(PyObject *self)
+{
+    munmap(((Block *)self)->base, ((Block *)self)->size);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static int block_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    return PyBuffer_FillInfo(view, self, ((Block *)self)->base, ((Block *)self)->size, 0, flags);
+}
+
+static PyBufferProcs block_as_buffer = {.bf_getbuffer = block_buffer};
+static PyTypeObject BlockType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "mpidec.rma._records.Block",
+    .tp_doc = "A file in memory, which may be closed.",
+    .tp_basicsize = sizeof(Block),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = block_new,
+    .tp_dealloc = block_dealloc,
+    .tp_as_buffer = &block_as_buffer,
+};
+
 /* ------------------------------------------------------------------------------------------------------------------ mutex */
 
 /* A mutex: its owner plus one, when it was taken, how many wait, and for each rank whether it waits.  Who releases it hands it to
@@ -765,7 +816,8 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_records", "Records 
 PyMODINIT_FUNC PyInit__records(void)
 {
     PyObject *made = PyModule_Create(&module);
-    if (!made || PyType_Ready(&PortType) || PyModule_AddObjectRef(made, "Port", (PyObject *)&PortType)) {
+    if (!made || PyType_Ready(&PortType) || PyModule_AddObjectRef(made, "Port", (PyObject *)&PortType)
+        || PyType_Ready(&BlockType) || PyModule_AddObjectRef(made, "Block", (PyObject *)&BlockType)) {
         Py_XDECREF(made);
         return NULL;
     }

@@ -6,6 +6,8 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +31,13 @@ class Mutex:
     me : int
     ask : callable (rank, kind, number) -> None
         Sends a message.
+    lock : context manager
+        Re-entrant lock of those who handle messages.
     """
 
-    def __init__(self, memory: dict[int, np.ndarray], me: int, ask: Callable[[int, Kind, int], None]):
-        self._memory, self._me, self._ask = memory, me, ask
+    def __init__(self, memory: dict[int, np.ndarray], me: int, ask: Callable[[int, Kind, int], None],
+                 lock: AbstractContextManager[Any]):
+        self._memory, self._me, self._ask, self._lock = memory, me, ask, lock
         self._held: set[int] = set()
         self._queue: list[tuple[int, int]] = []     # ranks that ask for this one's by messages, and the numbers of their requests
         self._expected: set[tuple[int, int]] = set()            # own requests, and those of them that were granted
@@ -55,16 +60,22 @@ class Mutex:
             if rank in self._held:
                 raise RuntimeError(f"the mutex of rank {rank} is held by this rank already: a mutex is not re-entrant")
         try:
-            for rank in sorted(set(ranks)):         # in one order everywhere: no two ranks wait for each other
-                self._take(rank, patience, poll)
-                taken.append(rank)
-                self._held.add(rank)
+            with self._lock:
+                for rank in sorted(set(ranks)):     # in one order everywhere: no two ranks wait for each other
+                    self._take(rank, patience, poll)
+                    taken.append(rank)
+                    self._held.add(rank)
             yield
         finally:
-            for rank in reversed(taken):
-                self._held.discard(rank)
-                self._release(rank)
-            poll()
+            with self._lock:
+                for rank in reversed(taken) if self._memory else ():        # else the window is closed
+                    self._held.discard(rank)
+                    self._release(rank)
+                poll()
+
+    def close(self) -> None:
+        """Forget the memory."""
+        self._memory.clear()
 
     def _take(self, rank: int, patience: float | None, poll: Callable[[], None]) -> None:
         if rank in self._memory and records.try_mutex(self._memory[rank], self._me) < 0:

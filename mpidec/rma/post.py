@@ -7,6 +7,7 @@ received, except for what has to be answered.
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from mpi4py import MPI
 from ..runtime.progress import ProgressEngine, abandon
 
 _HEADER = struct.Struct("<7qd")
+_UNIT = _HEADER.size                                # messages are counted in units of 64 bytes: MPI counts to 2**31
+_FILLING = np.zeros(_UNIT, np.uint8)
 
 
 class Kind(IntEnum):
@@ -34,7 +37,7 @@ class Kind(IntEnum):
 
 
 class Message(NamedTuple):
-    """A message: what kind, between which agents (or ranks), and a row with its push-sum weight."""
+    """A message: what kind, between which agents (or ranks), and a row (bytes, filled up to a unit) with its push-sum weight."""
 
     window: int
     kind: int
@@ -55,10 +58,16 @@ class Post:
     comm : mpi4py.MPI.Intracomm
         For these messages only.
     engine : ProgressEngine
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held by the thread that handles messages: the main one, or a `Helper`.
     """
 
     def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine):
-        self.comm = comm
+        self.comm, self._begun, self.lock = comm, False, threading.RLock()
+        self._unit = MPI.BYTE.Create_contiguous(_UNIT).Commit()
         self._receivers: dict[int, Callable[[int, Message], None]] = {}
         self._sending: list[tuple[MPI.Request, Any]] = []
         self._receiving: list[tuple[MPI.Request, int, np.ndarray]] = []
@@ -80,18 +89,48 @@ class Post:
 
     def send(self, rank: int, message: Message) -> None:
         """Send a message; its row may be changed at once."""
-        head = _HEADER.pack(*message[:-1])
-        data = head if message.row is None else np.concatenate([np.frombuffer(head, np.uint8), message.row.view(np.uint8)])
-        self._sending.append((self.comm.Isend([data, MPI.BYTE], rank), data))
+        parts = [np.frombuffer(_HEADER.pack(*message[:-1]), np.uint8)]
+        if message.row is not None:
+            row = message.row.view(np.uint8)
+            parts += [row, _FILLING[:-len(row) % _UNIT]]
+        data = np.concatenate(parts)
+        self._sending.append((self.comm.Isend([data, len(data) // _UNIT, self._unit], rank), data))
+
+    def begin(self) -> bool:
+        """Begin to handle messages; False if another thread does so, or if an exception has ended it before `end`."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        if self._begun:
+            self.lock.release()
+            return False
+        self._begun = True
+        return True
+
+    @property
+    def broken(self) -> bool:
+        """Whether an exception from outside (Ctrl-C) has ended a handling of messages: some may be lost."""
+        if not self._begun or not self.lock.acquire(blocking=False):        # another thread is about to end it
+            return False
+        broken = self._begun
+        self.lock.release()
+        return broken
+
+    def end(self) -> None:
+        """End what `begin` has begun."""
+        self._begun = False
+        self.lock.release()
 
     def poll(self) -> None:
         """Hand out what has arrived."""
+        if not self.begin():
+            return
         if self._sending:
             self._sending = [item for item in self._sending if not item[0].Test()]
         status = MPI.Status()
         while (found := self.comm.Improbe(status=status)) is not None:
-            data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-            self._receiving.append((found.Irecv([data, MPI.BYTE]), status.source, data))
+            units = status.Get_count(self._unit)
+            data = np.empty(units * _UNIT, np.uint8)
+            self._receiving.append((found.Irecv([data, units, self._unit]), status.source, data))
         blocked, left = set(), []
         for item in self._receiving:                # those of one rank in the order in which they were sent
             request, rank, data = item
@@ -101,11 +140,10 @@ class Post:
             else:
                 self._hand_out(rank, data)
         self._receiving = left
+        self.end()
 
     def _hand_out(self, rank: int, data: np.ndarray) -> None:
-        row = data[_HEADER.size:] if len(data) > _HEADER.size else None
-        window, kind, source, dest, transfers, replaced, number, p = _HEADER.unpack(data[:_HEADER.size].tobytes())
-        message = Message(window, kind, source, dest, transfers, replaced, number, p, row)
+        message = Message._make((*_HEADER.unpack(data[:_HEADER.size].tobytes()), data[_HEADER.size:]))
         receive = self._receivers.get(message.window)
         if receive is not None:
             receive(rank, message)
@@ -124,4 +162,5 @@ class Post:
         if broken or self._sending or self._receiving:
             abandon((self.comm, self._sending, self._receiving))
         elif self.comm != MPI.COMM_NULL:
+            self._unit.Free()
             self.comm.Free()

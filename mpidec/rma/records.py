@@ -5,8 +5,10 @@ Without the compiled extension no other process reads or writes the records of t
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +24,7 @@ ALIGNED = 64
 _FIELDS = np.dtype([("lock", "u8"), ("transfers", "u8"), ("p", "f8"), ("replaced", "u8"), ("filled", "u8"), ("unused", "u8", 3)])
 _MUTEX = np.dtype([("owner", "u8"), ("since", "f8"), ("waiting", "u8"), ("unused", "u8", 5)])
 Weights = list[float | None]
+_LOCK = threading.RLock()
 
 
 def stride(count: int, dtype: np.dtype) -> int:
@@ -60,8 +63,17 @@ class _Record:
         self["p"] = self["transfers"] = self["replaced"] = self["filled"] = 0
 
 
+def _alone(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that only one thread is in at a time: the main one, or a `Helper`."""
+    @wraps(method)
+    def alone(self: Any, *args: Any) -> Any:
+        with _LOCK:
+            return method(self, *args)
+    return alone
+
+
 class _Port:
-    """What `_records.Port` does, on memory that only this thread uses."""
+    """What `_records.Port` does, on memory that only this process uses."""
 
     def __init__(self, me: int, count: int, single: bool, patience: float, value: np.ndarray, scratch: np.ndarray,
                  ins: Sequence[np.ndarray], outs: Sequence[np.ndarray], sources: Sequence[np.ndarray | None]):
@@ -74,6 +86,7 @@ class _Port:
     def _row(self, data: Any) -> np.ndarray:
         return np.frombuffer(data, self._dtype)
 
+    @_alone
     def send(self, x: Any, weights: Weights, own: float | None, add: bool) -> None:
         value = self._value
         row = value.row if x is None else self._row(x)
@@ -93,6 +106,7 @@ class _Port:
             value.row[:] = value.row * np.float64(own) if own else 0
             value["p"] = p * own
 
+    @_alone
     def update(self, own: float, weights: Weights, reset: bool) -> None:
         value = self._value
         value.row[:] = value.row * np.float64(own) if own else 0
@@ -107,12 +121,14 @@ class _Port:
                     slot.empty()
             slot["transfers"] = 0
 
+    @_alone
     def get(self, k: int, w: float) -> None:
         source = self._sources[k]
         if source is None:
             raise TypeError("get takes the number of a neighbour on this node, and a factor")
         self._ins[k].write(source.row, w, w * source["p"], False)
 
+    @_alone
     def arrive(self, k: int, row: Any, w: float, p: float, transfers: int, replaced: bool) -> None:
         self._ins[k].write(self._row(row), w, w * p, not replaced)
         self._ins[k]["transfers"] += transfers - 1
@@ -124,18 +140,23 @@ class _Port:
             record.empty()
         return about
 
+    @_alone
     def leave(self, k: int, into: np.ndarray) -> tuple[float, int, int]:
         return self._copy(self._outs[k], into, True)
 
+    @_alone
     def read(self, k: int, into: np.ndarray) -> tuple[float, int, int]:
         return self._copy(self._value if k < 0 else self._ins[k], into, False)
 
+    @_alone
     def take(self, k: int, into: np.ndarray) -> tuple[float, int, int]:
         return self._copy(self._ins[k], into, True)
 
+    @_alone
     def set(self, row: Any) -> None:
         self._value.row[:] = self._row(row)
 
+    @_alone
     def fill(self) -> None:
         for slot in self._ins:
             slot.row[:] = self._value.row
@@ -201,6 +222,7 @@ def _swap(memory: np.ndarray, k: int, before: int, after: int) -> bool:
 
 COMPILED = _records is not None
 Port: Any = _Port if _records is None else _records.Port
+Block: Any = None if _records is None else _records.Block   # (file, size): that file in memory
 try_mutex: Any = _try_mutex if _records is None else _records.try_mutex
 await_mutex: Any = _await_mutex if _records is None else _records.await_mutex
 leave_mutex: Any = _leave_mutex if _records is None else _records.leave_mutex

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
-from .records import COMPILED
+from .records import COMPILED, Block
 
 
 class Region:
@@ -34,33 +34,47 @@ class Region:
         Of this rank.
     blocks : dict of int to array of uint8
         Of each rank whose memory this one can write to, itself included.  The others are reached by messages.
+    complete : bool
+        Whether every rank can write to the memory of every other one.
+
+    Raises
+    ------
+    MemoryError
+        On every rank, if one of them gets no memory.
 
     Notes
     -----
-    Collective: a gathering of four numbers and a barrier.  A block is an unnamed file (memfd) that exists while a process maps it:
-    nothing is left behind by a job that is killed.
+    Collective: a gathering of four numbers and two reductions of one.  A block is an unnamed file (memfd) that exists while a
+    process maps it: nothing is left behind by a job that is killed.
     """
 
     def __init__(self, context: Context, together: Collectives, size: int, prepare: Callable[[np.ndarray], None], what: str):
         near = [] if context.memory is None or not COMPILED else [int(rank) for rank in context.memory.near]
-        file = -1
-        if len(near) > 1:
-            with contextlib.suppress(OSError):      # ulimit -n: the others send messages
-                file = os.memfd_create("mpidec-window", os.MFD_CLOEXEC)
-                os.ftruncate(file, size)
-        self.block = np.frombuffer(mmap.mmap(file, size), np.uint8)
-        prepare(self.block)
-        self.blocks = {context.rank: self.block}
-        if context.size > 1:
-            inode = os.fstat(file).st_ino if file >= 0 else 0
-            places = together.gather_all(np.array([os.getpid(), file, inode, size]), what)
-            for rank in near:
-                if rank != context.rank and places[rank, 1] >= 0:
-                    with contextlib.suppress(OSError):      # another pid namespace or user: it is reached by messages
-                        self.blocks[rank] = _mapped(*map(int, places[rank]))
-            together.wait(context.comm.Ibarrier, what)
-        if file >= 0:
-            os.close(file)
+        file, error = -1, None
+        try:
+            if len(near) > 1:
+                with contextlib.suppress(OSError):  # ulimit -n: the others send messages
+                    file = os.memfd_create("mpidec-window", os.MFD_CLOEXEC)
+                    os.ftruncate(file, size)
+            try:
+                self.block = np.frombuffer(mmap.mmap(-1, size) if file < 0 else Block(file, size), np.uint8)
+            except (OSError, OverflowError, ValueError) as caught:
+                error = MemoryError(f"{what}: rank {context.rank} gets no memory for {size / 2**20:.3g} MB ({caught}): make a "
+                                    "smaller window, or raise the limits (ulimit -v)")
+            together.agree(error, what)
+            prepare(self.block)
+            self.blocks = {context.rank: self.block}
+            if context.size > 1:
+                inode = os.fstat(file).st_ino if file >= 0 else 0
+                places = together.gather_all(np.array([os.getpid(), file, inode, size]), what)
+                for rank in near:
+                    if rank != context.rank and places[rank, 1] >= 0:
+                        with contextlib.suppress(OSError):      # another pid namespace or user: it is reached by messages
+                            self.blocks[rank] = _mapped(*map(int, places[rank]))
+            self.complete = bool(together.minimum(np.array([len(self.blocks) == context.size], np.int8), what)[0])
+        finally:
+            if file >= 0:
+                os.close(file)
 
 
 def _mapped(pid: int, file: int, inode: int, size: int) -> np.ndarray:
@@ -70,6 +84,6 @@ def _mapped(pid: int, file: int, inode: int, size: int) -> np.ndarray:
         about = os.fstat(opened)
         if about.st_ino != inode or about.st_size != size:
             raise OSError("the ranks have process numbers of their own (pid namespaces)")
-        return np.frombuffer(mmap.mmap(opened, size), np.uint8)
+        return np.frombuffer(Block(opened, size), np.uint8)
     finally:
         os.close(opened)

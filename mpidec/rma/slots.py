@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,21 +81,21 @@ class Slots:
         self.senders = _others(topology.rows(lo, hi), lo)
         self.receivers = _others(topology.columns(lo, hi), lo)
         degree = [len(ranks) for ranks in self.senders]
-        mutex = records.HEADER + -(-8 * context.size // records.ALIGNED) * records.ALIGNED
-        board = mutex
-        mutex += records.ALIGNED * (1 + max(context.partition.counts()))
-        size = mutex + step * (m + 1 + sum(degree))
-        value_at = [mutex + step * i for i in range(m)]
+        board = records.HEADER + -(-8 * context.size // records.ALIGNED) * records.ALIGNED
+        values = board + records.ALIGNED * (1 + max(context.partition.counts()))
+        size = values + step * (m + 1 + sum(degree))
+        value_at = [values + step * i for i in range(m)]
 
         def prepare(block: np.ndarray) -> None:
-            self.values = np.ndarray((m, self._count), X.dtype, block.data, mutex + records.HEADER, (step, X.dtype.itemsize))
+            self.values = np.ndarray((m, self._count), X.dtype, block.data, values + records.HEADER, (step, X.dtype.itemsize))
             self.values[:] = X
             for at in value_at:
                 block[at:at + records.HEADER].view(np.float64)[2] = 1.0         # p
         region = Region(context, together, size, prepare, what)
         self._blocks, block = region.blocks, region.block
-        self.mutex = Mutex({rank: block[:board] for rank, block in region.blocks.items()}, context.rank, self._ask)
-        self.boards = {rank: block[board:mutex].view(np.uint64).reshape(-1, 8) for rank, block in region.blocks.items()}
+        self.mutex = Mutex({rank: block[:board] for rank, block in region.blocks.items()}, context.rank, self._ask,
+                           nullcontext() if post is None else post.lock)
+        self.boards = {rank: block[board:values].view(np.uint64).reshape(-1, 8) for rank, block in region.blocks.items()}
         self.others: Callable[[int, Message], None] = _unexpected
 
         def record(block: np.ndarray, at: int) -> np.ndarray:
@@ -108,21 +109,21 @@ class Slots:
             theirs, starts = heads[rank]
             place = receiver - first
             index = int(starts[place]) + theirs[place].index(sender)
-            return record(region.blocks[rank], mutex + step * (last - first + 1 + index))
+            return record(region.blocks[rank], values + step * (last - first + 1 + index))
 
         heads: dict[int, Any] = {}
         self.ports: list[Any] = []
         self._far: list[_Far] = []
         self._ways: dict[tuple[int, int], _Far] = {}
-        self._asked: dict[tuple[int, int], list[Callable[[Message], None]]] = {}
-        scratch, at, patience = mutex + step * m, mutex + step * (m + 1), timeout()
+        self._asked: dict[tuple[int, int], list[Callable[[np.ndarray, float], None]]] = {}
+        scratch, at, patience = values + step * m, values + step * (m + 1), timeout()
         for place, agent in enumerate(range(lo, hi)):
             ins, outs, sources = [], [], []
             for _ in self.senders[place]:
                 ins.append(record(block, at))
                 at += step
             for sender, rank in self._owners(self.senders[place]):
-                start = mutex + step * (sender - context.partition.bounds(rank)[0])
+                start = values + step * (sender - context.partition.bounds(rank)[0])
                 sources.append(record(region.blocks[rank], start) if rank in region.blocks else None)
             for k, (receiver, rank) in enumerate(self._owners(self.receivers[place])):
                 if rank in region.blocks:
@@ -135,7 +136,8 @@ class Slots:
         self._ways = {(way.agent, way.dest): way for way in self._far}
         self._lo, self._landing = lo, np.empty(self._count, X.dtype)
         self.near = [[rank in region.blocks for _, rank in self._owners(some)] for some in self.senders]
-        self.quiet = context.size == len(region.blocks)         # no messages ever
+        self.quiet = region.complete                # no messages ever
+        self.closed = False
         self.number = 0 if post is None else post.register(self._receive)
         if not self.quiet:
             context.engine.add(self.ship)
@@ -147,7 +149,7 @@ class Slots:
 
     def ship(self) -> None:
         """Send the rows in the outboxes whose rows before have arrived, and answer who waits for the mutex."""
-        if self._post is None:
+        if self._post is None or not self._post.begin():
             return
         for way in self._far:
             if not way.under_way and self.ports[way.place].waiting(way.k):
@@ -156,9 +158,10 @@ class Slots:
                 self._post.send(way.rank, Message(self.number, Kind.ROW, way.agent, way.dest, transfers, replaced, 0, p,
                                                   self._landing))
         self.mutex.serve()
+        self._post.end()
 
     def poll(self) -> None:
-        """Look after messages."""
+        """Look after messages, unless another thread does so; any thread may call this."""
         if not self.quiet and self._post is not None:
             self._post.poll()
             self.ship()
@@ -166,10 +169,10 @@ class Slots:
     def _receive(self, rank: int, message: Message) -> None:
         if self._post is None:
             return
-        kind, source, dest = message.kind, message.source, message.dest
+        kind, source, dest, size = message.kind, message.source, message.dest, self._count * self._dtype.itemsize
         if kind == Kind.ROW:
             k = self.senders[dest - self._lo].index(source)
-            self.ports[dest - self._lo].arrive(k, message.row, 1.0, message.p, message.transfers, bool(message.replaced))
+            self.ports[dest - self._lo].arrive(k, message.row[:size], 1.0, message.p, message.transfers, bool(message.replaced))
             self._post.send(rank, Message(self.number, Kind.RECEIVED, dest, source))
         elif kind == Kind.RECEIVED:
             self._ways[dest, source].under_way = False
@@ -178,7 +181,7 @@ class Slots:
             p, _, _ = self.ports[dest - self._lo].read(-1, row)
             self._post.send(rank, Message(self.number, Kind.VALUE, dest, source, p=p, row=row))
         elif kind == Kind.VALUE:
-            self._asked[dest, source].pop(0)(message)
+            self._asked[dest, source].pop(0)(message.row[:size], message.p)
         elif kind < Kind.OTHER:
             self.mutex.receive(rank, message)
         else:
@@ -201,12 +204,13 @@ class Slots:
         source = self.senders[place][k]
         getting = Getting(self, source)
 
-        def arrive(message: Message) -> None:
-            self.ports[place].arrive(k, message.row, w, message.p, 1, True)
+        def arrive(row: np.ndarray, p: float) -> None:
+            self.ports[place].arrive(k, row, w, p, 1, True)
             getting.complete = True
-        self._asked.setdefault((agent, source), []).append(arrive)
         rank = int(self._context.partition.owner(np.array([source]))[0])
-        self._post.send(rank, Message(self.number, Kind.GET, agent, source))
+        with self._post.lock:
+            self._asked.setdefault((agent, source), []).append(arrive)
+            self._post.send(rank, Message(self.number, Kind.GET, agent, source))
         return getting
 
     @property
@@ -228,11 +232,14 @@ class Slots:
 
     def close(self) -> None:
         """Forget everything; all ranks have come here."""
+        self.closed = True
         self._context.engine.remove(self.ship)
         if self._post is not None:
             self._post.forget(self.number)
         self._far.clear()
         self.ports.clear()
+        self.values = np.array(self.values)         # the memory is freed
+        self.mutex.close()
         self._blocks.clear()
 
 
@@ -247,6 +254,9 @@ class Getting:
         if not self.complete:
             self._slots.poll()
             progress()
+            if self._slots.closed:
+                raise RuntimeError("the window is closed, and the values that were asked for before have not arrived: wait for "
+                                   "them earlier")
         return self.complete
 
     def wait(self) -> None:

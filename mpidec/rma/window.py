@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ..arrays.host import to_host
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.pending import Pending
+from .helper import Helper
 from .post import Post
 from .records import Weights
 from .slots import Getting, Slots
@@ -62,6 +63,7 @@ class Layout:
         stored = flat_dtype(self._format)
         self.dtype = np.dtype("f" if self._format == BFLOAT16 else _SLOTS[stored.char])
         self._entry = 2 if stored.kind == "c" else 1
+        self._plain = self._shapes[0] if not self._several and self._entry == 1 else None
         sizes = [math.prod(shape) for shape in self._shapes]
         self._starts = np.concatenate([[0], np.cumsum(sizes)]) * self._entry
         self.count = int(self._starts[-1])
@@ -84,8 +86,7 @@ class Layout:
 
     def row(self, x: Any) -> np.ndarray:
         """The numbers of arrays like those of the window; the memory of `x` where possible."""
-        if type(x) is np.ndarray and not self._several and x.shape == self._shapes[0] and x.flags.c_contiguous \
-                and x.dtype.str == self._format and self._entry == 1 and x.dtype == self.dtype:
+        if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self._plain and x.flags.c_contiguous:
             return x
         arrays = list(x) if self._several and isinstance(x, (list, tuple)) else [x]
         if len(arrays) != len(self._shapes):
@@ -124,6 +125,8 @@ class Window:
     versions : dict of int to int
         Transfers into the slot of each in-neighbour since the last `update` or `collect`.
     in_neighbors, out_neighbors : list of int
+    near : list of int
+        The in-neighbours whose memory this rank shares; messages go to and come from the others.
 
     Notes
     -----
@@ -149,18 +152,22 @@ class Window:
     """
 
     def __init__(self, context: Context, together: Collectives, post: Post | None, topology: Topology, x: Any, layout: Layout,
-                 zero: bool, on_close: Callable[[Window], None]):
+                 zero: bool, progress: bool, on_close: Callable[[Window], None]):
         self._context, self._engine, self._layout, self._on_close = context, context.engine, layout, on_close
         self._slots = Slots(context, together, post, topology, layout.row(x).reshape(1, -1), "net.window")
-        self._together = together
+        self._together, self._post = together, post
         self._port = self._slots.ports[0]
         self.in_neighbors, self.out_neighbors = self._slots.senders[0], self._slots.receivers[0]
+        self.near = [rank for rank, shared in zip(self.in_neighbors, self._slots.near[0]) if shared]
         self._in = {rank: k for k, rank in enumerate(self.in_neighbors)}
         self._out = {rank: k for k, rank in enumerate(self.out_neighbors)}
         self._row = self._slots.values[0]
         self._value = layout.arrays(self._row)
         self._quiet = self._slots.quiet
+        self._ones_in: Weights = [1.0] * len(self._in)
+        self._ones_out: Weights = [1.0] * len(self._out)
         self.closed = False
+        self._helper = Helper(self._slots.poll) if progress and not self._quiet else None
         if not zero:
             self._port.fill()
         if context.size > 1:
@@ -237,7 +244,8 @@ class Window:
         -----
         On a node it waits for nobody; ranks elsewhere answer when they make a call of this package.
         """
-        self.start_get(src_weights).wait()
+        for one in self._get(src_weights):
+            one.wait()
 
     def start_put(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> Pending:
         """Begin `put`; complete when the rows are in their slots.  `x` may be changed at once."""
@@ -251,19 +259,27 @@ class Window:
 
     def start_get(self, src_weights: RankWeights = None) -> Pending:
         """Begin `get`."""
+        under_way = self._get(src_weights)
+        return Pending(_All(under_way) if under_way else None, lambda: None)
+
+    def _get(self, src_weights: RankWeights) -> list[Getting]:
         with self._engine:
             self._open()
-            weights = _weights("src_weights", src_weights, self._in, "in-neighbours")
+            weights = self._ones_in if src_weights is None else _weights("src_weights", src_weights, self._in, "in-neighbours")
             self._store()
+            if self._quiet:
+                for k, w in enumerate(weights):
+                    if w is not None:
+                        self._port.get(k, w)
+                return []
             getting = [self._slots.get(self._context.rank, k, w) for k, w in enumerate(weights) if w is not None]
-            under_way = [one for one in getting if one is not None]
             self._poll()
-        return Pending(_All(under_way) if under_way else None, lambda: None)
+            return [one for one in getting if one is not None]
 
     def _send(self, op: str, x: Any, self_weight: float | None, dst_weights: RankWeights, add: bool) -> None:
         with self._engine:
             self._open()
-            weights = _weights("dst_weights", dst_weights, self._out, "out-neighbours")
+            weights = self._ones_out if dst_weights is None else _weights("dst_weights", dst_weights, self._out, "out-neighbours")
             own = None if self_weight is None else _number("self_weight", self_weight)
             whole = x is self._value
             if whole:
@@ -271,7 +287,8 @@ class Window:
             self._port.send(None if whole else self._layout.row(x), weights, own, add)
             if own is not None:
                 self._show()
-            self._poll()
+            if not self._quiet:
+                self._poll()
 
     def _sent(self) -> Pending:
         return Pending(None if self._slots.empty else _Shipping(self._slots), lambda: None)
@@ -303,8 +320,8 @@ class Window:
             if (self_weight is None) != (src_weights is None):
                 raise ValueError("update: self_weight and src_weights are given together, or neither of them (uniform weights)")
             if src_weights is None:
-                share = 1 / (len(self.in_neighbors) + 1)
-                own, weights = share, _all(share, self.in_neighbors)
+                own = 1 / (len(self.in_neighbors) + 1)
+                weights: Weights = [own] * len(self.in_neighbors)
             else:
                 own, weights = _number("self_weight", self_weight), _weights("src_weights", src_weights, self._in, "in-neighbours")
             return self._combine(own, weights, reset)
@@ -316,7 +333,7 @@ class Window:
         """
         with self._engine:
             self._open()
-            return self._combine(1.0, _all(1.0, self.in_neighbors), True)
+            return self._combine(1.0, self._ones_in, True)
 
     def _combine(self, own: float, weights: Any, reset: bool) -> Any:
         self._poll()
@@ -375,6 +392,8 @@ class Window:
     def _open(self) -> None:
         if self.closed:
             raise RuntimeError("the window is closed: make a new one")
+        if self._post is not None and self._post.broken:
+            raise RuntimeError("an interrupt has ended the handling of messages, rows may be lost: make a new network")
 
     def close(self) -> None:
         """Free the window; collective, and safe to repeat.  `value` and `p` stay readable."""
@@ -382,8 +401,12 @@ class Window:
             return
         with self._engine:
             self._slots.flush()
-            if self._context.size > 1:
-                self._together.wait(self._context.comm.Ibarrier, "the end of the window")
+            number = self._slots.number
+            number = self._slots.number
+            least, most = self._together.minimum(np.array([number, -number]), "the end of the window")
+            if least != -most:
+                raise RuntimeError(f"rank {self._context.rank} closes window {number} of the network, others another one: "
+                                   "expected the same order on all ranks")
         self._forget()
 
     def _forget(self) -> None:
@@ -394,6 +417,8 @@ class Window:
         self._last_p = self._port.p
         self._value = self._layout.arrays(row) if self._layout.live else self._value
         self.closed = True
+        if self._helper is not None:
+            self._helper.stop()
         self._on_close(self)
         self._slots.close()
         del self._port, self._row
@@ -404,6 +429,9 @@ class Window:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or self._context.size == 1:
             self.close()                            # else the other ranks may be anywhere: nothing collective now
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a window belongs to the ranks that have made it, and cannot be pickled: pickle win.value")
 
     def __repr__(self) -> str:
         return f"Window({self._layout.words}, {len(self.in_neighbors)} slots{', closed' * self.closed})"
@@ -447,14 +475,8 @@ def _number(name: str, value: Any, infinite: bool = False) -> float:
     return number
 
 
-def _all(weight: float, ranks: Collection[int]) -> Weights:
-    return [weight] * len(ranks)
-
-
-def _weights(name: str, given: RankWeights, places: dict[int, int], what: str) -> Weights:
+def _weights(name: str, given: Mapping[int, float] | Iterable[int], places: dict[int, int], what: str) -> Weights:
     """The weight of each neighbour, None for those that are left out."""
-    if given is None:
-        return _all(1.0, places)
     weights: Weights = [None] * len(places)
     pairs = given.items() if isinstance(given, Mapping) else ((rank, 1.0) for rank in given)
     for rank, weight in pairs:

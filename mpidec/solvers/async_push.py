@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .asynchronous import Gradient, Place, PushSolver
+from .asynchronous import Gradient, PushSolver
 from .step_schedules import StepSize
 
 
@@ -19,12 +19,17 @@ class AsyncPushSum(PushSolver):
 
     .. math::
         u, w &\leftarrow u + \textstyle\sum u_{\text{arrived}},\; w + \textstyle\sum w_{\text{arrived}}, & x &= u / w \\
-        u &\leftarrow u - \alpha \nabla f_i(x) \\
-        \text{sends } &(u, w) / (r + 1) \text{ to each receiver, and keeps the rest}
+        u &\leftarrow u - \alpha \min(1, 10 w)\, \nabla f_i(x) \\
+        \text{with news, sends } &(u, w) / (r + 1) \text{ to each receiver, and keeps the rest}
 
     With :math:`w = 1` at first.  Without a problem, :math:`x` converges to the average of the initial points: the sums of u and w
     over all agents and all messages in flight never change, whatever the delays and the paces.  With one, asynchronous
     subgradient-push.
+
+    An agent to which nothing has arrived since it last sent only takes its gradient step.  If it sent shares of shares, w would
+    vanish at agents that are faster than their senders, and the steps of :math:`x = u / w` would grow without bound.  Where most of
+    the mass waits at agents that sleep, w is small nevertheless: the factor :math:`\min(1, 10 w)`, which is 1 otherwise, keeps the
+    steps of x below :math:`10 \alpha`.
 
     Parameters
     ----------
@@ -33,9 +38,9 @@ class AsyncPushSum(PushSolver):
 
     Notes
     -----
-    Sent per wake-up: one row and its weight to each receiver, in one message.  Graph: strongly connected, directed or not; the
-    weights of `W` are not used.  A lost message is lost mass: `RunningSumTracking` tolerates that.  With a constant step size, the
-    agents come near the minimizer of a sum in which :math:`f_i` counts as often as agent i wakes up.
+    Sent per wake-up: at most one row and its weight to each receiver, in one message.  Graph: strongly connected, directed or
+    not; the weights of `W` are not used.  A lost message is lost mass: `RunningSumTracking` tolerates that.  With a constant step
+    size, the agents come near the minimizer of a sum in which :math:`f_i` counts as often as agent i wakes up.
 
     Examples
     --------
@@ -53,7 +58,6 @@ class AsyncPushSum(PushSolver):
 
     accumulates: ClassVar = True
     graph: ClassVar = "exponential"
-    safe: ClassVar = 0.1
     step_size: StepSize = "auto"
 
     @dataclass(slots=True, eq=False)
@@ -62,6 +66,7 @@ class AsyncPushSum(PushSolver):
         u: np.ndarray
         w: float
         receivers: int
+        news: bool = True                                # whether anything has arrived since the agent last sent
         k: int = 0
 
     def width(self, d: int) -> int:
@@ -74,20 +79,26 @@ class AsyncPushSum(PushSolver):
         if received is not None:
             s.u += received[:-1]
             s.w += float(received[-1])
+            s.news = True
             np.divide(s.u, s.w, out=s.x)
 
-    def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
+    def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray | None:
         self.collect(s, received)
         if gradient is not None:
-            s.u -= self.size(s.k) * gradient(s.x)
+            s.u -= self.size(s.k) * min(1.0, 10 * s.w) * gradient(s.x)
         s.k += 1
+        message = self._share(s) if s.news else None
+        np.divide(s.u, s.w, out=s.x)
+        return message
+
+    def _share(self, s: State) -> np.ndarray:
         shares = s.receivers + 1
         message = np.empty(len(s.u) + 1)
         np.divide(s.u, shares, out=message[:-1])
         share = message[-1] = s.w / shares
-        s.u -= s.receivers * message[:-1]                # the rest: no mass is lost by the rounding of the shares
+        s.u -= s.receivers * message[:-1]                # the rest, so that the rounding of the shares loses no mass
         s.w -= s.receivers * share
-        np.divide(s.u, s.w, out=s.x)
+        s.news = False
         return message
 
 
@@ -100,12 +111,12 @@ class RunningSumTracking(PushSolver):
     .. math::
         v &= x - \gamma z \\
         x &\leftarrow \tfrac{1}{p + 1} \bigl( v + \textstyle\sum_j v_j \bigr) \\
-        \hat z &= z + \nabla f_i(x) - g + \textstyle\sum_j (\rho_j - \bar\rho_j), \qquad
-            g \leftarrow \nabla f_i(x), \quad \bar\rho_j \leftarrow \rho_j \\
+        \hat z &= z + \nabla f_i(x) - g + \textstyle\sum_j \rho_j - \bar\rho, \qquad
+            g \leftarrow \nabla f_i(x), \quad \bar\rho \leftarrow \textstyle\sum_j \rho_j \\
         \rho &\leftarrow \rho + \tfrac{1}{r + 1} \hat z, \qquad z \leftarrow \tfrac{1}{r + 1} \hat z \\
         \text{sends } & (v, \rho)
 
-    With :math:`z = g = \rho = \bar\rho_j = 0` at first.  :math:`\rho` is the sum of all that the agent has ever sent of its
+    With :math:`z = g = \rho = \bar\rho = 0` at first.  :math:`\rho` is the sum of all that the agent has ever sent of its
     estimate z of the gradients' sum: a message that arrives makes up for those that did not.
 
     Parameters
@@ -123,7 +134,7 @@ class RunningSumTracking(PushSolver):
     --------
     >>> import mpidec, numpy as np
     >>> problem = mpidec.problems.LeastSquares(np.ones((3, 1, 1)), np.array([[1.], [2.], [6.]]))
-    >>> result = mpidec.simulate(problem, RunningSumTracking(0.1), mpidec.topology.exponential(3), steps=600, drop=0.3)
+    >>> result = mpidec.simulate(problem, RunningSumTracking(0.5), mpidec.topology.exponential(3), steps=600, drop=0.3)
     >>> result.X.round(9).ravel().tolist()
     [3.0, 3.0, 3.0]
 
@@ -139,7 +150,7 @@ class RunningSumTracking(PushSolver):
     exact: ClassVar = True
     needs_problem: ClassVar = True
     graph: ClassVar = "exponential"
-    safe: ClassVar = 0.05
+    safe: ClassVar = 1.0
     step_size: StepSize = "auto"
 
     @dataclass(slots=True, eq=False)
@@ -148,7 +159,7 @@ class RunningSumTracking(PushSolver):
         z: np.ndarray
         g: np.ndarray
         rho: np.ndarray
-        rho_read: np.ndarray                             # of each sender
+        rho_read: np.ndarray                             # the sum over the senders
         receivers: int
         k: int = 0
 
@@ -156,20 +167,19 @@ class RunningSumTracking(PushSolver):
         return 2 * d + 1
 
     def init(self, x: np.ndarray, place: Any = None) -> State:
-        place = place or Place(0, 1, (), ())
-        return self.State(x.copy(), np.zeros_like(x), np.zeros_like(x), np.zeros_like(x), np.zeros((len(place.senders), len(x))),
-                          len(place.receivers))
+        z, g, rho, rho_read = np.zeros((4, len(x)))
+        return self.State(x.copy(), z, g, rho, rho_read, 0 if place is None else len(place.receivers))
 
     def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
         if received is None or gradient is None:
             raise ValueError("RunningSumTracking.wake needs the array of the latest messages and a gradient, got None")
         d, shares = len(s.x), s.receivers + 1
         v = s.x - self.size(s.k) * s.z
-        arrived = received[:, -1:] > 0
-        np.divide(v + np.where(arrived, received[:, :d], v).sum(axis=0), len(received) + 1, out=s.x)
-        g = gradient(s.x)
-        rho = received[:, d:-1]
-        z = s.z + (g - s.g) + (rho - s.rho_read).sum(axis=0)
+        total = np.add.reduce(received, axis=0)
+        own = 1 + len(received) - np.count_nonzero(received[:, -1])          # itself, and senders that have not sent yet
+        np.divide(own * v + total[:d], len(received) + 1, out=s.x)
+        g, rho = gradient(s.x), total[d:-1]
+        z = s.z + (g - s.g) + (rho - s.rho_read)
         s.g[:], s.rho_read[:] = g, rho
         share = z / shares
         s.rho += share

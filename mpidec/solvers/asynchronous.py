@@ -54,7 +54,7 @@ class Asynchronous(Solver):
     asynchronous: ClassVar[bool] = True
     keeps_rows: ClassVar[bool] = True
     exact: ClassVar[bool] = False
-    safe: ClassVar[float] = 0.5
+    safe: ClassVar[float] = 0.1
     needs_problem: ClassVar[bool] = False
 
     def step(self, s: Any, G: np.ndarray, W: Any) -> Any:
@@ -103,7 +103,7 @@ class PushSolver(Asynchronous):
         """The state of the agent at `place` that starts at `x`, shape `(d,)`, which is copied."""
         raise NotImplementedError
 
-    def wake(self, s: Any, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
+    def wake(self, s: Any, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray | None:
         """One activation: take what has arrived, descend, and return what is sent.
 
         Parameters
@@ -118,8 +118,8 @@ class PushSolver(Asynchronous):
 
         Returns
         -------
-        array
-            One new vector for all receivers, shape `(width,)`, or one each, shape `(len(receivers), width)`.
+        array or None
+            One new vector for all receivers, shape `(width,)`, or one each, shape `(len(receivers), width)`; None: nothing is sent.
         """
         raise NotImplementedError
 

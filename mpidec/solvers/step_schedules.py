@@ -91,8 +91,8 @@ class Inverse(StepSchedule):
     ----------
     start : float or {"auto", "safe"}
     delay : float
-        :math:`\tau`, the step at which half of `start` is left.  With 1, :math:`\alpha_k = \alpha_0 / (k + 1)`; its first steps are
-        too large for "auto" on losses of bounded slope (logistic, Huber), which are far from their linear model then.
+        :math:`\tau`, the step at which half of `start` is left.  With 1, :math:`\alpha_k = \alpha_0 / (k + 1)`: the first steps are
+        so much larger than the others that "auto" predicts the error less well.
 
     Examples
     --------

@@ -17,9 +17,10 @@ from ..mixing.compressed import Compressed
 from ..mixing.network import Network
 from ..solvers.base import name_of, with_step_size
 from ..solvers.step_schedules import WORDS, StepSchedule
-from .linear import LinearModel, linear_model
+from . import pilots
+from .linear import LinearModel, dimensions, evaluations, linear_model
 from .race import MORE, Ranking, Stack, fastest, most_accurate, noise, progress, stable
-from .reference import minimizer, together
+from .reference import MOST, minimizer, together
 from .safe import MANY, safe
 
 T = TypeVar("T")
@@ -207,12 +208,10 @@ class Search:
         begun = time.perf_counter()
         choice: Choice | None = None
         if wanted(self._solver) == "auto" and net.n <= MANY and self._smooth:
-            x, count = minimizer(net, self._problem, mean)
-            gradient = self._gradient
-            batches = None if gradient is None else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
-            self._model, gradients = linear_model(net, self._grad, x, self._X0, batches, self._steps)
-            self.point, gradients = x, gradients + count + 1
+            self._model, self.point, gradients = self._linearized(mean)
             choice = self._on_root(lambda plain: self._raced(plain, gradients))
+            if choice is not None and self._varying:
+                choice = self._piloted(choice)
             why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
         elif not self._smooth:
             why = "the problem is not smooth, and its subgradients have no linear model."
@@ -230,6 +229,24 @@ class Search:
             size = self._on_root(lambda plain: safe(self._solver, self._like(plain), _in_range(smoothness)))
             choice = Choice(size, "safe", np.empty(0), np.empty(0), self._steps, self._tol, smoothness, gradients, 0.0, why)
         return replace(choice, seconds=time.perf_counter() - begun)
+
+    def _linearized(self, x0: np.ndarray) -> tuple[LinearModel | None, np.ndarray | None, int]:
+        """The linear model on rank 0, the estimated minimizer, and the gradients that both took; collective."""
+        net, gradient = self._net, self._gradient
+        batches = None if gradient is None else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
+        bounded = self._varying and not self._noisy and self._solver.uses == "gradient"
+        few = evaluations(self._steps)
+        x, spent = minimizer(net, self._problem, x0, quadratic=len(x0) <= min(dimensions(net.n), few), most=min(few, MOST))
+        spent += 1
+        if x is None:
+            model, x, count = linear_model(net, self._grad, x0, self._X0, batches, self._steps, bounded, quadratic=True)
+            spent += count
+            if x is not None:
+                return model, x, spent
+            x, count = minimizer(net, self._problem, x0, most=min(few, MOST))
+            spent += count
+        model, x, count = linear_model(net, self._grad, cast("np.ndarray", x), self._X0, batches, self._steps, bounded)
+        return model, x, spent + count
 
     def _grad(self, X: np.ndarray) -> np.ndarray:
         return together(self._net, lambda: self._problem.grad(X), X)
@@ -279,7 +296,7 @@ class Search:
         if self._solver.uses == "prox":
             octaves, notches, top = 2 * OCTAVES, 2, 64.0
         elif self._varying:
-            octaves, top = 10, 16 * TOP
+            octaves, top = (10, 16 * TOP) if model.slope is None else (13, 128 * TOP)
         factor = self._solver.step_size.factor if self._varying else _one
         highest = int(np.floor(notches * np.log2(top / model.curvature)))
         for attempt in range(3):
@@ -294,6 +311,44 @@ class Search:
                 return ranking
             highest -= octaves * notches
         return ranking if ranking.best >= 0 else None
+
+    def _piloted(self, choice: Choice) -> Choice:
+        """The choice for gradients of bounded slope, after pilots with the problem itself; collective.
+
+        The model goes on from the ends of the pilots.  A first one decides whether the race was right about the choice.  If not,
+        there are pilots with step sizes around it.
+        """
+        length, bounded = pilots.length(self._steps), self._model is not None and self._model.slope is not None
+        bounded = self._net._together.broadcast(bounded, 0, "the slopes of the gradients")
+        most = (self._steps // 2 - choice.gradients) // max(length, 1) - 1
+        if not bounded or length < pilots.FEWEST or most < 3:
+            return choice
+        sizes = np.array([choice.step_size])
+        errors = self._pilots(sizes, length)
+        if not choice.expected / pilots.NEAR <= errors[0] <= choice.expected * pilots.NEAR:
+            sizes = pilots.around(choice.step_size, most)
+            errors = self._pilots(sizes, length)
+        best = pilots.steadiest(errors) if len(sizes) > 1 and np.isfinite(errors).any() else 0
+        others = ~np.isclose(choice.tried[:, None], sizes, rtol=1e-9).any(axis=1)
+        tried, predicted = np.append(choice.tried[others], sizes), np.append(choice.predicted[others], errors)
+        early, order = np.append(choice.early[others], np.zeros(len(sizes), bool)), np.argsort(-tried)
+        return replace(choice, step_size=float(sizes[best]), tried=tried[order], predicted=predicted[order], early=early[order],
+                       gradients=choice.gradients + length * (1 + len(sizes) * (len(sizes) > 1)))
+
+    def _pilots(self, sizes: np.ndarray, length: int) -> np.ndarray:
+        """The predicted errors after pilots with these step sizes; collective."""
+        plain = self._net.mixer(self._topology)
+        W = self._like(plain)
+        ends = [self._net.gather(pilots.first_steps(chosen(self._solver, size), W, self._grad, self._X0, length) - self.point)
+                for size in sizes]
+        plain.close()
+
+        def continued(plain: Any) -> np.ndarray:
+            model, factor = cast("LinearModel", self._model), self._solver.step_size.factor
+            E = np.stack([model.coordinates(rows) for rows in ends], axis=2)
+            stack = Stack(self._solver, factor, self._like(plain), model, sizes, E, length)
+            return most_accurate(stack, model, self._steps, False, True).predicted
+        return self._on_root(continued)
 
     def _checked(self, W: Any, model: LinearModel, size: float, steps: int) -> float:
         """`size`, or the next smaller one that is stable together with its neighbours."""

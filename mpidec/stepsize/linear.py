@@ -9,11 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from .reference import ENOUGH
+
 ENTRIES = 2**17                                     # largest n r^2, all entries of all agents' curvatures
 LARGEST = 100                                       # largest r
 KRYLOV, LOCAL, AGENTS = 24, 8, 32                   # Lanczos vectors of the average; of an agent; agents whose top vector is added
 STACK = 2 * 10**7                                   # largest n d for which rows of all agents are gathered
 DRAWS = 16                                          # mini-batches per agent
+FAR = 1e3                                           # where slopes are bounded, in units of the size of the minimizer
+SHORT = 15                                          # least number of gradients for the curvatures, and for the minimizer
+NEWTON = 2                                          # steps of Newton's method: the second one corrects rounding errors
+NEGLIGIBLE = 1e-6                                   # relative size of a direction that is left out
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 
@@ -37,6 +43,13 @@ class LinearModel:
         Largest eigenvalue of the average curvature.
     distance : float
         :math:`\sqrt{\sum_i \|x_i^0 - \hat x\|^2}` over all agents.
+    far : array (n,) or None
+        Curvatures far from :math:`\hat x`, along one direction; None without `slope`.
+    slope : array (n,) or None
+        Largest norms of the gradients beyond :math:`g_i` and the far curvature, for losses of bounded slope; None where the model
+        is linear everywhere.
+    V : array (d, r) or None
+        Orthonormal basis of the dimensions; None for the coordinates themselves.
     """
 
     H: np.ndarray
@@ -46,6 +59,9 @@ class LinearModel:
     size: float
     curvature: float
     distance: float
+    far: np.ndarray | None = None
+    slope: np.ndarray | None = None
+    V: np.ndarray | None = None
     _draws: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
@@ -67,6 +83,8 @@ class LinearModel:
             return self._prox(E, sizes).reshape(V.shape)
         H, g = (self.H[0], self.g[0]) if len(self.H) == 1 else self._drawn(k)
         G: np.ndarray = H @ E
+        if self.slope is not None and self.far is not None:
+            G = _bounded(G, self.far[:, None, None] * E, self.slope[:, None, None])
         G += g[:, :, None]
         return G.reshape(V.shape)
 
@@ -86,6 +104,27 @@ class LinearModel:
         result: np.ndarray = Q @ T
         return result
 
+    def coordinates(self, away: np.ndarray) -> np.ndarray:
+        r"""The rows :math:`x_i - \hat x` in the dimensions of the model."""
+        return away if self.V is None else _project(away, self.V)
+
+    @cached_property
+    def reachable(self) -> np.ndarray:
+        """An orthonormal basis (r, q) of the space that no run leaves.
+
+        It contains the initial points and the g_i, and each H_i maps it to itself.  Directions outside it come from linearly
+        dependent columns of data, and from the classes of a softmax; there the curvature is often only that of the l2 term.
+        """
+        H = self.H[0] / (np.abs(self.H[0]).max() or 1.0)
+        B = _orthonormal(np.vstack([_scaled(self.start), _scaled(self.g[0])]).T)
+        while 0 < B.shape[1] < self.r:
+            images = (H @ B).transpose(1, 0, 2).reshape(self.r, -1)
+            larger = _orthonormal(np.hstack([B, images]))
+            if larger.shape[1] == B.shape[1]:
+                break
+            B = larger
+        return B
+
     @cached_property
     def _spectra(self) -> tuple[np.ndarray, np.ndarray]:
         values, Q = np.linalg.eigh(self.H[0])
@@ -93,8 +132,9 @@ class LinearModel:
 
 
 def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batches: Callable[[int], Gradient] | None = None,
-                 steps: int = 0) -> tuple[LinearModel | None, int]:
-    """The linear model at the point `x`, on rank 0 (None on the others), and the gradients that it took; collective.
+                 steps: int = 0, bounded: bool = False, quadratic: bool = False
+                 ) -> tuple[LinearModel | None, np.ndarray | None, int]:
+    """The linear model at the point `x`, on rank 0 (None on the others), the point, and the gradients; collective.
 
     Parameters
     ----------
@@ -108,30 +148,56 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         `batches(k)`: the function that evaluates the random draw k of a stochastic gradient.
     steps : int
         Steps of the run; few steps make few draws.
+    bounded : bool
+        Whether to look for gradients of bounded slope, which are far from linear in the first steps of a schedule.
+    quadratic : bool
+        Whether the point is the minimizer that follows from the curvatures at `x`, by Newton's method.  If the gradient does not
+        vanish there, the functions are not quadratic: the point is None, and so is the model.
 
     Notes
     -----
-    Up to 100 dimensions (fewer with many agents: n r^2 <= 2^17), all curvatures are full, from d + 1 gradients.  Otherwise they are
+    In short runs, the curvatures are projected on Lanczos vectors of their average, as many as `evaluations` allows.  Otherwise:
+    up to 100 dimensions (fewer with many agents: n r^2 <= 2^17), all curvatures are full, from d + 1 gradients; above, they are
     projected on r dimensions: Lanczos vectors of the average curvature, from the initial point on; the top vector of the agents of
     largest curvature; and the agents' gradients.
     """
     m, d = X0.shape
     at = np.tile(x, (m, 1))
     G = grad(at)
-    most = max(2, min(LARGEST, int((ENTRIES / net.n) ** 0.5)))
+    most = dimensions(net.n)
+    few = evaluations(steps)
     h = 1e-6 * max(float(np.linalg.norm(x)), 1e-3)
-    V, count = (None, 1) if d <= most else _basis(net, lambda rows: (grad(at + h * rows) - G) / h, G, X0 - at, most)
+    V, count, images = None, 1, None
+
+    def product(rows: np.ndarray) -> np.ndarray:
+        return np.asarray((grad(at + h * rows) - G) / h)
+
+    if min(d, most) > few:
+        vectors, images = _lanczos(net, product, X0 - at, few, keep=True)
+        V = np.ascontiguousarray(vectors.T)
+    elif d > most:
+        V, count = _basis(net, product, G, X0 - at, most)
     r = d if V is None else V.shape[1]
 
-    def curvatures(gradient: Gradient, base: np.ndarray) -> np.ndarray:
+    def curvatures(gradient: Gradient, base: np.ndarray, known: list[np.ndarray] | None = None) -> np.ndarray:
         H = np.empty((m, r, r))
         for j in range(r):
             direction = np.eye(1, d, j)[0] if V is None else V[:, j]
-            column = (gradient(at + h * direction) - base) / h
+            column = (gradient(at + h * direction) - base) / h if known is None else known[j]
             H[:, :, j] = column if V is None else _project(column, V)
         return np.asarray((H + H.transpose(0, 2, 1)) / 2)
 
-    H, count = curvatures(grad, G), count + r
+    H, count = curvatures(grad, G, images), count + r
+    if quadratic:
+        first = float(np.linalg.norm(net.mean(G)))
+        for _ in range(NEWTON):
+            x = x - _solved(net, H, net.mean(G))
+            at = np.tile(x, (m, 1))
+            G, count = grad(at), count + 1
+            if found := float(np.linalg.norm(net.mean(G))) <= ENOUGH * first:
+                break
+        if not found:
+            return None, None, count
     away, g = X0 - at, G - net.mean(G)
     distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
     if V is not None:
@@ -147,13 +213,46 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         Hs, gs = np.stack([part[0] for part in drawn]), np.stack([part[1] for part in drawn])
         gs = gs - gs.mean(axis=0) + g
         count += draws * (r + 1)
+    slopes: tuple[np.ndarray | None, ...] = (None, None)
+    if bounded:
+        slopes = _slopes(net, grad, at, G, H, V, FAR * max(float(np.linalg.norm(x)), float(np.linalg.norm(net.mean(X0) - x))))
+        count += 4
     parts = [net.gather(part) for part in (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), away)]
     if net.rank > 0:
-        return None, count
+        return None, x, count
     Hs, gs, start = np.ascontiguousarray(np.moveaxis(parts[0], 1, 0)), np.ascontiguousarray(np.moveaxis(parts[1], 1, 0)), parts[2]
     mean = Hs.mean(axis=(0, 1))
     curvature = float(np.linalg.eigvalsh(mean)[-1]) if np.isfinite(mean).all() else np.nan
-    return LinearModel(Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance), count
+    far, slope = slopes
+    return LinearModel(Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance, far, slope, V), x, count
+
+
+def evaluations(steps: int) -> int:
+    """Gradients that the curvatures may take in a search for a run of `steps` steps, and as many those for the minimizer."""
+    return max(SHORT, steps // 4 - 1)
+
+
+def dimensions(n: int) -> int:
+    """Largest number of dimensions of a model of `n` agents."""
+    return max(2, min(LARGEST, int((ENTRIES / n) ** 0.5)))
+
+
+def _solved(net: Any, H: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Newton's step with the average of the curvatures of all agents; collective."""
+    def step(stack: np.ndarray) -> np.ndarray:
+        mean = np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0))
+        return np.asarray(np.linalg.lstsq(mean, gradient, rcond=1e-12)[0])
+    return np.asarray(net._together.broadcast(_on_root(net, H.reshape(len(H), -1), step, None), 0, "Newton's step"))
+
+
+def _scaled(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(rows / (np.abs(rows).max() or 1.0))
+
+
+def _orthonormal(columns: np.ndarray) -> np.ndarray:
+    """An orthonormal basis of the span of `columns`, without directions that are smaller than the largest by `NEGLIGIBLE`."""
+    values, Q = np.linalg.eigh(columns @ columns.T)
+    return np.asarray(Q[:, values > max(NEGLIGIBLE**2 * values[-1], 0.0)])
 
 
 def _project(rows: np.ndarray, V: np.ndarray) -> np.ndarray:
@@ -167,24 +266,46 @@ def _on_root(net: Any, rows: np.ndarray, act: Callable[[np.ndarray], Any], other
     return otherwise if stack is None else act(stack)
 
 
+def _bounded(G: np.ndarray, far: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """The gradients `G` without g_i, of which the part beyond `far`, h_i e, has at most the norm `slope`."""
+    G -= far
+    G *= np.minimum(1.0, slope / np.sqrt((G**2).sum(axis=1, keepdims=True)).clip(min=1e-300))
+    G += far
+    return G
+
+
+def _slopes(net: Any, grad: Gradient, at: np.ndarray, G: np.ndarray, H: np.ndarray, V: np.ndarray | None, radius: float
+            ) -> tuple[np.ndarray | None, ...]:
+    """`far` and `slope` of all agents on rank 0; None on the others, and where no slope is bounded; collective.
+
+    The gradients are evaluated on both sides of the minimizer, along the direction of the largest average curvature.
+    """
+    def top(stack: np.ndarray) -> np.ndarray:
+        u = np.linalg.eigh(np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0)))[1][:, -1]
+        return np.asarray(u if V is None else V @ u)
+
+    u = net._together.broadcast(_on_root(net, H.reshape(len(H), -1), top, None), 0, "the direction of the largest curvature")
+    v = u if V is None else V.T @ u
+    here = ((H @ v) * v).sum(axis=1)
+    found = []
+    try:
+        for t in (radius, -radius):
+            near, beyond = grad(at + t * u), grad(at + 2 * t * u)
+            h = ((beyond - near) * u).sum(axis=1) / t
+            found.append(np.array([h, np.sqrt(((near - G - t * h[:, None] * u) ** 2).sum(axis=1))]))
+    except Exception:                               # of all ranks: there are no gradients so far away
+        return None, None
+    h, slope = np.mean(found, axis=0)
+    linear = ~(h < 0.5 * here) | ~np.isfinite(slope)
+    stack = net.gather(np.array([np.where(linear, 0.0, h), np.where(linear, np.inf, slope)]).T)
+    return (None, None) if stack is None or np.isinf(stack[:, 1]).all() else (stack[:, 0].clip(min=0.0), stack[:, 1])
+
+
 def _basis(net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: int) -> tuple[np.ndarray, int]:
     """An orthonormal basis (d, r), r <= `most`, and the number of gradients that it took."""
     m, d = G.shape
     length = min(KRYLOV, max(2, most // 2), d)
-    v = net.mean(away)
-    vectors: list[np.ndarray] = []
-    for _ in range(length):                         # Lanczos with full orthogonalization
-        for u in vectors * 2:
-            v = v - u * (u @ v)
-        norm = float(np.linalg.norm(v))
-        if not norm > 0 or not np.isfinite(norm):
-            v = np.random.default_rng(len(vectors)).standard_normal(d)
-            for u in vectors * 2:
-                v = v - u * (u @ v)
-            norm = float(np.linalg.norm(v))
-        vectors.append(v / norm)
-        v = net.mean(product(np.tile(vectors[-1], (m, 1))))
-    parts = [np.array(vectors)]
+    parts = [_lanczos(net, product, away, length)[0]]
     count = length + 1
     if net.n * d <= STACK:
         curvature, top = _top_vectors(net, product, m, d)
@@ -200,6 +321,31 @@ def _basis(net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: i
         _, s, Vt = np.linalg.svd(rest, full_matrices=False)
         made = np.ascontiguousarray(np.linalg.qr(np.vstack([parts[0], Vt[s > 1e-6]])[:most].T)[0])
     return net._together.broadcast(made, 0, "the linear model"), count
+
+
+def _lanczos(net: Any, product: Gradient, away: np.ndarray, length: int, keep: bool = False) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Orthonormal rows (length, d) from Lanczos' method for the average curvature, begun at the initial point, with full
+    orthogonalization, and, if `keep`, their products with the curvatures of the local agents.
+    """
+    m, d = away.shape
+    v = net.mean(away)
+    vectors: list[np.ndarray] = []
+    images: list[np.ndarray] = []
+    for _ in range(length):
+        for u in vectors * 2:
+            v = v - u * (u @ v)
+        norm = float(np.linalg.norm(v))
+        if not norm > 0 or not np.isfinite(norm):
+            v = np.random.default_rng(len(vectors)).standard_normal(d)
+            for u in vectors * 2:
+                v = v - u * (u @ v)
+            norm = float(np.linalg.norm(v))
+        vectors.append(v / norm)
+        image = product(np.tile(vectors[-1], (m, 1)))
+        if keep:
+            images.append(image)
+        v = net.mean(image)
+    return np.array(vectors), images
 
 
 def _largest(stack: np.ndarray) -> np.ndarray:

@@ -28,14 +28,16 @@ class Stack:
     W : mixer
     model : LinearModel
     sizes : array (S,)
-    start : array (m, r)
+    start : array (m, r) or (m, r, S)
+    first : int
+        Number of the first step.
     """
 
-    def __init__(self, solver: Any, factor: Any, W: Any, model: LinearModel, sizes: np.ndarray, start: np.ndarray):
+    def __init__(self, solver: Any, factor: Any, W: Any, model: LinearModel, sizes: np.ndarray, start: np.ndarray, first: int = 0):
         self._make, self._factor, self._W, self._model, self.sizes = solver, factor, W, model, sizes
-        X = np.repeat(start, len(sizes), axis=1)
-        self._k, self._last = 0, np.nan             # the last factor
-        self._state = state(solver, "init", self._solver(0).init(X, W.at(0)), X.shape)
+        X = np.repeat(start, len(sizes), axis=1) if start.ndim == 2 else start.reshape(len(start), -1)
+        self._k, self._last = first, np.nan         # the last factor
+        self._state = state(solver, "init", self._solver(first).init(X, W.at(first)), X.shape)
 
     def _solver(self, k: int) -> Any:
         factor = self._factor(k)
@@ -107,8 +109,10 @@ class Ranking:
 
 
 def noise(model: LinearModel) -> np.ndarray:
-    """A starting point that contains every mode: the initial point, and as much noise."""
-    Z = np.random.default_rng(1).standard_normal(model.start.shape)
+    """A starting point that contains every mode that a run can reach: the initial point, and as much noise."""
+    Z, B = np.random.default_rng(1).standard_normal(model.start.shape), model.reachable
+    if 0 < B.shape[1] < model.r:
+        Z = (Z @ B) @ B.T
     return np.asarray(model.start + Z * ((model.distance or np.sqrt(model.n) * model.size or 1.0) / np.linalg.norm(Z)))
 
 
