@@ -26,20 +26,23 @@ Gradient = Callable[[int, np.ndarray, int], np.ndarray]
 
 
 class Clock:
-    """Time of an agent in units of its own gradient: wall time over the running average of its durations."""
+    """Time of an agent in units of its own gradients: wall time over the running average of the time from one to the next."""
 
     def __init__(self) -> None:
-        self._mean, self._gradients, self._time, self._since = 0.0, 0, 0.0, time.perf_counter()
+        self._gradients = 0
+        self._last = 0.0, time.perf_counter(), 0.0  # the time at the last gradient, when that was, the mean; read by two threads
 
     def now(self) -> float:
         """The time; 0 until the first gradient has ended."""
-        return self._time + (time.perf_counter() - self._since) / self._mean if self._mean else 0.0
+        last, since, mean = self._last
+        return last + (time.perf_counter() - since) / mean if mean else 0.0
 
-    def gradient(self, seconds: float) -> None:
-        """Take note of how long a gradient took, from the end of the one before to its own."""
-        self._time, self._since = self.now(), time.perf_counter()
+    def gradient(self) -> None:
+        """Take note of the end of a gradient."""
+        last, since, mean = self._last
+        now = time.perf_counter()
         self._gradients += 1
-        self._mean += (seconds - self._mean) / self._gradients
+        self._last = last + ((now - since) / mean if mean else 0.0), now, mean + (now - since - mean) / self._gradients
 
 
 class _Agent:
@@ -148,7 +151,7 @@ class Pairing:
             raise self._error
 
     def _descend(self, agent: _Agent) -> None:
-        begun, solver, s, gradient = time.perf_counter(), self.solver, agent.state, self.gradient
+        solver, s, gradient = self.solver, agent.state, self.gradient
         pause = self.pause[agent.place]
         if pause:
             time.sleep(pause)
@@ -158,7 +161,7 @@ class Pairing:
             g = gradient(agent.place, x, s.k)
             with self._held(agent):
                 solver.descend(s, g, agent.clock.now())
-        agent.clock.gradient(time.perf_counter() - begun)
+        agent.clock.gradient()
         agent.ask()
         waited = time.perf_counter()
         while agent.wanted - agent.begun > self._slack and not self.ending.reason and self._error is None:
