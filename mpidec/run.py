@@ -144,8 +144,8 @@ def add_flags(parse: Parser, help: Mapping[str, str] | None = None, but: Sequenc
             parse.add_argument(f"--{flag}", metavar=metavar, help=(help or {}).get(flag, text),
                                action="append" if flag == "straggler" else "store")
     parse.add_argument("--simulate", action="store_true", default=None,
-                       help="asynchronous: simulate on a queue of events, in one process; the result is a function of the seed; "
-                            "times are in units of a gradient, and a straggler's takes 1 + T")
+                       help="asynchronous: simulate the run on a queue of events, in one process, reproducibly; T is then in units "
+                            "of the time of one gradient, and a straggler takes 1 + T units for a step")
     parse.add_argument("--set", metavar="table.key=value", action="append", default=[], help="set any key of an experiment file")
 
 

@@ -216,6 +216,16 @@ def test_on_three_ranks_a_straggler_delays_nobody():
 
 
 @pytest.mark.launch
+@pytest.mark.parametrize("solver", ["a2cid2", "running_sum_tracking"])
+def test_ranks_without_agents_and_agents_of_different_degrees(solver):
+    launch.mpirun(3, ["-m", "mpidec.run", *SMALL, "--solver", solver, "--agents=2", "--steps=20", "--quiet"], check=True)
+    assert record.read("run.h5").asynchronous["idle"].shape == (3,)
+    launch.mpirun(2, ["-m", "mpidec.run", *SMALL, "--solver", solver, "--agents=4", "--topology=star", "--steps=20", "--quiet"],
+                  check=True)
+    assert record.read("run-2.h5").outcome == "completed"
+
+
+@pytest.mark.launch
 def test_wrong_flags_on_three_ranks_are_one_line():
     for argv, text in ((["--drop=2"], "--drop: expected a probability"), (["--simulate"], "job has 3: start it without mpirun")):
         done = launch.mpirun(3, ["-m", "mpidec.run", "--solver=a2cid2", *argv])

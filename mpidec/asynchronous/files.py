@@ -15,13 +15,14 @@ from .._attributes import attributes
 from ..endings import Outcome
 from ..mixing.network import Network
 from ..record.recorder import Record, Recorder
-from .result import SIMULATED, AsyncResult, collected
+from .result import SIMULATED, AsyncResult, collected, stacked
 
 
-def rows(states: Sequence[Any], stacks: Mapping[str, np.ndarray]) -> Any:
-    """The states of the local agents as a named tuple of arrays, for a checkpoint."""
-    fields = vars(collected(states, stacks)) if states else {"X": stacks["x"]}
-    arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+def rows(solver: Any, states: Sequence[Any], stacks: Mapping[str, np.ndarray]) -> Any:
+    """The states of the local agents as a named tuple of arrays, for a checkpoint; without agents, of arrays without rows."""
+    some = states or [solver.init(np.zeros(stacks["x"].shape[1]))]
+    fields = vars(collected(some, stacks if states else stacked(some)))
+    arrays = {name: value[:len(states)] for name, value in fields.items() if isinstance(value, np.ndarray)}
     return namedtuple("State", arrays)(**arrays)
 
 

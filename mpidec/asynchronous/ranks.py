@@ -103,16 +103,16 @@ def run(problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, ne
     width = X.shape[1] if pairwise else solver.width(X.shape[1])
     before, recorder, records = _Before(), None, min(_RECORDS, steps // every + 1)
     if record is not None and meta is not None:
-        recorder = Recorder(net, record, rows(states, stacks), ())
+        recorder = Recorder(net, record, rows(solver, states, stacks), ())
         if record.resume:
             before = _resumed(recorder, topology, solver, states, stacks, meta(solver))
         else:
             least = Metrics(net, problem).least()
-            recorder.create(X.shape[1:], _names(net, problem), rows(states, stacks), topology,
+            recorder.create(X.shape[1:], _names(net, problem), rows(solver, states, stacks), topology,
                             meta(solver) | {"clock": "seconds"} | ({} if least is None else {"f_star": least}), records)
     with failing(recorder):
         if recorder is not None and not record.resume:                                              # type: ignore[union-attr]
-            _begun(recorder, net, problem, rows(states, stacks), stacks["x"])
+            _begun(recorder, net, problem, None if cannot_resume(solver) else rows(solver, states, stacks), stacks["x"])
         slots = net.slots(topology, np.zeros((net.m, width)))
         ending = Ending(slots, net.rank, net.size, max(steps * net.n - before.events, 0))
         gradient = None if problem is None else of_one(oracle, net.agents, seed)
@@ -166,7 +166,7 @@ def run(problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, ne
                              before.averagings(pairs.tolist()), before.staleness(ages.tolist()), solver, reason, agent, idle)
         if recorder is not None:
             last = _written(recorder, metrics, snapshots, before)
-            finish(recorder, result, rows(states, stacks), last)
+            finish(recorder, result, rows(solver, states, stacks), last)
     return result
 
 
@@ -262,13 +262,14 @@ class _Before(NamedTuple):
 
 
 def _begun(recorder: Recorder[Any], net: Any, problem: Any, state: Any, X: np.ndarray) -> None:
-    """Write the first record and a checkpoint, so that the file exists from the beginning; collective."""
+    """Write the first record, and a checkpoint of a `state`, so that the file exists from the beginning; collective."""
     measure = Metrics(net, problem)
     metrics = measure(X)
     if measure.failed:
         net.agree(measure.error)
     recorder.append(0, {**dict.fromkeys(_names(net, problem), 0), **metrics}, X)
-    recorder.checkpoint(0, state, np.zeros(4), {})
+    if state is not None:
+        recorder.checkpoint(0, state, np.zeros(4), {})
     net.agree(recorder.error)
 
 

@@ -13,7 +13,7 @@ from ..record import Run
 from .labels import settings
 
 X = {"steps": ("step", "steps"), "bytes": ("bytes", "data sent by all agents"), "seconds": ("time", "seconds"),
-     "gradients": ("gradients", "gradients of an agent"), "rounds": ("rounds", "rounds of communication"),
+     "gradients": ("gradients", "gradients"), "rounds": ("rounds", "rounds of communication"),
      "time": ("time", "simulated time, gradients of an agent")}
 Y = {
     "objective": r"$f(\bar{x}) - f^{\ast}$",
