@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from . import catalogue, problems, resolve
+from .asynchronous import AsyncResult, simulate
 from .config import Experiment, parameters
 from .problems.loading import Prepared, prepare, scattered
 from .record import Record
@@ -133,7 +134,12 @@ class Assembly:
             raise InputError(_message(error)) from error
         return W
 
-    def solve(self, net: Any, path: str, resume: bool, progress: Progress, config: Callable[[Any], str]) -> Result:
+    @property
+    def asynchronous(self) -> bool:
+        """Whether agents take steps at times of their own."""
+        return bool(getattr(self.solver, "asynchronous", False))
+
+    def solve(self, net: Any, path: str, resume: bool, progress: Progress, config: Callable[[Any], str]) -> Result | AsyncResult:
         """Solve the problem, into the file `path`, whose text `config(solver)` states the experiment; collective.
 
         An interrupt is the outcome of the result.
@@ -141,14 +147,23 @@ class Assembly:
         wanted = self.experiment.run
         stop = None if wanted.stop_error is None or self.x_star is None else {"error": wanted.stop_error}
         record = Record(path, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume, config=config)
+        common: dict[str, Any] = {"steps": wanted.steps, "x0": self.x0, "seed": wanted.seed, "record": record,
+                                  "every": wanted.every, "stop": stop, "progress": progress}
+        own_pace: dict[str, Any] = {"delay": wanted.delay, "drop": wanted.drop or 0.0} if self.asynchronous else {}
+        pauses = wanted.pauses()
+        result: Result | AsyncResult
         try:
-            result: Result = solve(self.oracle, self.solver, self.topology, steps=wanted.steps, x0=self.x0, net=net,
-                                   seed=wanted.seed, record=record, every=wanted.every, stop=stop, progress=progress,
-                                   mixing=self.mixing)
+            if wanted.simulate:
+                rates = [1 / (1 + pauses.get(agent, 0.0)) for agent in range(net.n)] if pauses else None
+                result = simulate(self.oracle, self.solver, self.topology, rates=rates, **common, **own_pace)
+            elif self.asynchronous:
+                result = solve(self.oracle, self.solver, self.topology, net=net, straggler=pauses or None, **common, **own_pace)
+            else:
+                result = solve(self.oracle, self.solver, self.topology, net=net, mixing=self.mixing, **common)
             return result
         except Interrupted as end:
-            ended: Result = end.result
-            return ended
+            result = end.result
+            return result
         except Unstable as error:
             raise InputError(str(error)) from error
 
@@ -170,6 +185,11 @@ class Assembly:
         if self.topology.n > 2000 or self.topology.period is None:
             return None
         return float(self.topology.spectral_gap())
+
+
+def is_asynchronous(experiment: Experiment) -> bool:
+    """Whether the agents of an experiment take steps at times of their own."""
+    return bool(getattr(catalogue.solvers()[experiment.solver.name], "asynchronous", False))
 
 
 def build(experiment: Experiment, net: Any) -> Assembly:

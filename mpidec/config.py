@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 from . import catalogue, plugins, values
 from .problems import registry
 from .problems.datasets import unknown as unknown_data
+from .solvers import CATALOGUE as SOLVERS
 from .solvers.step_schedules import SCHEDULES, WORDS
 from .solvers.step_schedules import parsed as schedule
 
@@ -95,7 +96,7 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Run:
-    """Table ``[run]``: the number of agents and steps, and the output."""
+    """Table ``[run]``: the number of agents and steps, the output, and what delays and stops asynchronous agents."""
 
     agents: int = AGENTS_ALONE
     steps: int = STEPS
@@ -106,6 +107,35 @@ class Run:
     trajectory: bool = True
     checkpoint: float = 30.0
     progress: Literal["auto", "bar", "lines", "none"] = "auto"
+    delay: float | tuple[float, ...] | None = None
+    drop: float | None = None
+    straggler: str | None = None
+    simulate: bool | None = None
+
+    def pauses(self) -> dict[int, float]:
+        """Seconds that each straggler sleeps at each of its steps.
+
+        Raises
+        ------
+        ValueError
+            The text is not of the form ``0:0.5,3:0.1``, or an agent is unknown or given twice.
+
+        Examples
+        --------
+        >>> Run(straggler="0:0.5, 3:0.1").pauses()
+        {0: 0.5, 3: 0.1}
+        """
+        found: dict[int, float] = {}
+        for part in (self.straggler or "").split(",") if self.straggler else ():
+            match = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+)\s*", part)
+            if match is None:
+                raise ValueError(f"expected AGENT:SECONDS, such as 0:0.5, or several with commas, got {values.shown(part)}")
+            agent = int(match[1])
+            if agent >= self.agents or agent in found:
+                raise ValueError(f"agent {agent} is given twice" if agent in found else
+                                 f"agent {agent} is unknown, expected 0 .. {self.agents - 1}")
+            found[agent] = float(match[2])
+        return found
 
 
 @dataclass(frozen=True)
@@ -158,7 +188,8 @@ NAMES = ("problem.name", "problem.data", "solver.name", "topology.name", "mixing
 STEP_SIZE = "solver.step_size"
 POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "run.checkpoint", "problem.alpha", "problem.batch_size",
             "mixing.accelerate", "mixing.gamma", "problem.simplex", STEP_SIZE}
-NOT_NEGATIVE = {"run.seed", "problem.noise", "problem.l2_total", "problem.l1", "problem.l1_total"}
+OWN_PACE = ("delay", "drop", "straggler", "simulate")               # keys of [run] for asynchronous solvers
+NOT_NEGATIVE = {"run.seed", "run.delay", "run.drop", "problem.noise", "problem.l2_total", "problem.l1", "problem.l1_total"}
 OWN = " (one of your own: FILE.py:NAME)"
 LARGEST, LARGEST_SEED = 2**63 - 1, 2**32 - 1
 
@@ -251,6 +282,8 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
         tables[table]["options"] = _options(table, tables[table]["name"], given[table], known)
     accepted["mixing"] = _mixing(tables["mixing"], given["mixing"])
     agents = run.setdefault("agents", ranks if ranks > 1 else AGENTS_ALONE)
+    if _check_pace(made["solver"], tables, given):
+        accepted["mixing"] = {}
     if name in TOTAL_L2 and problem.get("scale") != "mean" and "l2_total" not in problem:
         problem["options"].setdefault("l2", TOTAL_L2[name] / agents)
     if problem.get("partition") == "dirichlet":
@@ -293,6 +326,40 @@ def _data(name: str, problem: dict[str, Any], given: Mapping[str, Setting]) -> d
     return parameters(data)
 
 
+def _check_pace(solver: Any, tables: Mapping[str, dict[str, Any]], given: Mapping[str, Mapping[str, Setting]]) -> bool:
+    """Check the settings of asynchronous solvers, and return whether this is one.
+
+    Settings for the other kind are refused, or dropped if a source of higher precedence has chosen the solver.
+    """
+    name, run = plugins.short(tables["solver"]["name"]), tables["run"]
+    level = given["solver"]["name"].level if "name" in given["solver"] else -1
+    own_pace = bool(getattr(solver, "asynchronous", False))
+    table, keys = ("mixing", [*given["mixing"]]) if own_pace else ("run", [key for key in OWN_PACE if key in run])
+    for key in keys:
+        setting = given[table][key]
+        if setting.level >= level and run.get(key) is not False:
+            raise ConfigError(f"{setting.origin}: {name} " + (
+                "has no mixings that this could change: omit it" if own_pace else
+                f"takes common steps: omit it, or use an asynchronous solver: {', '.join(_asynchronous())}"))
+        tables[table].pop(key, None)
+        tables[table].get("options", {}).pop(key, None)
+    if run.get("drop") is not None and run["drop"] >= 1:
+        raise ConfigError(f"{given['run']['drop'].origin}: expected a probability >= 0 and < 1, got {run['drop']:g}")
+    if isinstance(run.get("delay"), tuple) and not (len(run["delay"]) == 2 and 0 <= run["delay"][0] <= run["delay"][1]):
+        raise ConfigError(f"{given['run']['delay'].origin}: expected LOW,HIGH with 0 <= LOW <= HIGH, got "
+                          f"{','.join(f'{value:g}' for value in run['delay'])}")
+    try:
+        Run(agents=run["agents"], straggler=run.get("straggler")).pauses()
+    except ValueError as error:
+        raise ConfigError(f"{given['run']['straggler'].origin}: {error}") from None
+    return own_pace
+
+
+def _asynchronous() -> list[str]:
+    """The names of the asynchronous solvers of the package."""
+    return [name for name, solver in SOLVERS.items() if getattr(solver, "asynchronous", False)]
+
+
 def _default_graph(solver: Any, tables: Mapping[str, Mapping[str, Any]]) -> str | None:
     """Return the default topology of the solver, or a symmetric one if the mixing is accelerated."""
     graph = getattr(solver, "graph", None)
@@ -326,6 +393,8 @@ def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         hint = hints.get(name, parameter.annotation)
         if hint is inspect.Parameter.empty and isinstance(parameter.default, (bool, int, float, str)):
             hint = type(parameter.default)                          # of a plug-in without annotations
+        if name != "step_size" and hint is Any and isinstance(parameter.default, float):
+            hint = float                                            # the plain one of several forms, such as the rate of averagings
         if name == "step_size" and hint is Any:
             hint = float | str
         if name != "n" and not name.startswith("_") and values.settable(hint):
@@ -366,6 +435,8 @@ def _options(table: str, name: str, given: Mapping[str, Setting],
 
 def _value(setting: Setting, hint: Any) -> Any:
     """Return the setting's value converted to the type `hint`; text is parsed as TOML, or else taken as a string."""
+    if setting.key == "run.delay" and setting.text and "," in setting.value:
+        setting = setting._replace(value=f"[{setting.value.strip('[] ')}]")
     for candidate in (_parsed(setting.value), setting.value) if setting.text else (setting.value,):
         try:
             value = values.converted(candidate, hint)
@@ -420,6 +491,10 @@ def _parsed(text: str) -> Any:
 def _expected(hint: Any, key: str = "") -> str:
     """Return the description of values of type `hint` for a message."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if key == "run.delay":
+        return "a number >= 0, or two: LOW,HIGH"
+    if key == "run.drop":
+        return "a probability >= 0 and < 1"
     if key == STEP_SIZE:
         return ('a positive number, "auto", "safe", or a schedule, such as "inverse(0.1)" or "cosine(auto, steps=2000)" '
                 f'({", ".join(SCHEDULES)})')

@@ -47,7 +47,8 @@ class Lines(Silent):
         tenth = 10 * (step - self.printed) >= steps - self.start
         if now - self.last >= self.LONGEST or (tenth and now - self.last >= self.SHORTEST):
             self.last, self.printed = now, step
-            print(f"step {step}/{steps}  {brief(metrics)}  {now - self.began:.0f} s", file=self.file, flush=True)
+            told = brief(metrics)
+            print(f"step {step}/{steps}  {told}{'  ' * bool(told)}{now - self.began:.0f} s", file=self.file, flush=True)
 
 
 class Bar(Silent):

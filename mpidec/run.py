@@ -10,16 +10,19 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 from mpi4py import MPI
 
 from . import _machine, _startup, assemble, catalogue, config, report
 from ._version import __version__
 from .assemble import InputError, on_root
+from .asynchronous import AsyncResult
+from .asynchronous.result import SIMULATED, cannot_resume
 from .config import ConfigError, Experiment, Setting
 from .mixing.network import Network
 from .plugins import short
@@ -44,6 +47,10 @@ FLAGS = {
     "every": ("run.every", "E", "steps between two records (default: 10)"),
     "out": ("run.out", "FILE", "output file (default: run.h5, or run-2.h5, run-3.h5, ... if it exists)"),
     "stop-error": ("run.stop_error", "TOL", "stop when error <= TOL; 'none' takes all steps"),
+    "delay": ("run.delay", "T", "asynchronous: each message is held back for T seconds, or LOW,HIGH: uniform in between"),
+    "drop": ("run.drop", "P", "asynchronous: each message is lost with the probability P"),
+    "straggler": ("run.straggler", "AGENT:T", "asynchronous: the agent sleeps for T seconds at each of its steps; 0:0.5,3:0.1, or "
+                                              "the flag repeated"),
 }
 EPILOG = """\
 examples:
@@ -52,6 +59,7 @@ examples:
   mpirun -n 4 python -m mpidec.run --agents 64 --topology ring --steps 2000
   mpirun -n 8 python -m mpidec.run --problem least_squares --data mine.csv --solver extra --topology grid
   python -m mpidec.run experiment.toml --step-size 0.1 --set problem.l2=0.05 --set topology.weights=uniform
+  mpirun -n 4 python -m mpidec.run --solver a2cid2 --topology ring --steps 200 --straggler 0:0.05
   mpirun -n 16 python -m mpidec.run --resume run.h5       continue from the last checkpoint, on any number of ranks
 
 tables of an experiment file (flags override the file, and --set overrides flags):
@@ -66,7 +74,13 @@ tables of an experiment file (flags override the file, and --set overrides flags
   [topology]  name; weights, ...
   [mixing]    codec; fraction, ...; feedback, gamma; accelerate = 3, method = "chebyshev" | "fastmix"
   [run]       agents, steps, seed, every, out, stop_error, trajectory, checkpoint (seconds between checkpoints),
-              progress = "auto" | "bar" | "lines" | "none"
+              progress = "auto" | "bar" | "lines" | "none"; of asynchronous solvers delay = 0.1 | [0.0, 0.1], drop, simulate = true,
+              straggler = "0:0.5,3:0.1" (agent 0 sleeps for half a second at each step, agent 3 for a tenth)
+
+asynchronous solvers (async_push_sum, pairwise_gossip, a2cid2, running_sum_tracking): agents take steps at times of their own, on
+the ranks in wall time, until they have taken --steps steps in the mean; the records are written at the end, and --stop-error is
+judged there.  With --simulate they run on a queue of events in one process, and stop at the first record with error <= TOL.
+
 Solvers, topologies, problems, data sets and codecs of your own: --solver FILE.py:NAME or MODULE:NAME, or an entry point of an
 installed package. A relative file is looked up in the folder of the experiment file, then in the working folder.
 The attribute "config" of every run.h5 contains the complete experiment in this form.
@@ -110,10 +124,7 @@ def parser(program: str = "mpidec.run") -> Parser:
                     description="Run a decentralized optimization experiment and write it to an HDF5 file.",
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="experiment file")
-    for flag, (_, metavar, text) in FLAGS.items():
-        result.add_argument(f"--{flag}", metavar=metavar, help=text)
-    result.add_argument("--set", metavar="table.key=value", action="append", default=[],
-                        help="set any key of an experiment file")
+    add_flags(result)
     result.add_argument("--resume", metavar="run.h5", help="continue the run in this file; --steps may raise the number of steps")
     result.add_argument("--force", action="store_true", help="replace the output file if it exists")
     result.add_argument("--tune", action="store_true", help="print the step sizes that auto compares, and its choice; do not run")
@@ -124,6 +135,30 @@ def parser(program: str = "mpidec.run") -> Parser:
     result.add_argument("--version", action="store_true", help="print the versions of mpidec and MPI")
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
+
+
+def add_flags(parse: Parser, help: Mapping[str, str] | None = None, but: Sequence[str] = ()) -> None:
+    """Add the flags of an experiment to a parser, `but` for some, with `help` of its own for others."""
+    for flag, (_, metavar, text) in FLAGS.items():
+        if flag not in but:
+            parse.add_argument(f"--{flag}", metavar=metavar, help=(help or {}).get(flag, text),
+                               action="append" if flag == "straggler" else "store")
+    parse.add_argument("--simulate", action="store_true", default=None,
+                       help="asynchronous: simulate on a queue of events, in one process; the result is a function of the seed; "
+                            "times are in units of a gradient, and a straggler's takes 1 + T")
+    parse.add_argument("--set", metavar="table.key=value", action="append", default=[], help="set any key of an experiment file")
+
+
+def settings_of(args: argparse.Namespace) -> list[Setting]:
+    """The settings that the flags and --set give."""
+    found = []
+    for flag, (key, _, _) in FLAGS.items():
+        value = getattr(args, flag.replace("-", "_"), None)
+        if value is not None and not (flag == "out" and "vary" in args):
+            found.append(Setting(key, ",".join(value) if isinstance(value, list) else value, f"--{flag}"))
+    if args.simulate:
+        found.append(Setting("run.simulate", True, "--simulate", text=False))
+    return [*found, *map(config.parse_set, args.set)]
 
 
 def command_of(argv: Sequence[str], ranks: int, program: str = "mpidec.run") -> Command:
@@ -142,9 +177,7 @@ def command_of(argv: Sequence[str], ranks: int, program: str = "mpidec.run") -> 
         return Command(text=f"mpidec {__version__}, {MPI.Get_library_version().splitlines()[0].strip(chr(0) + ' ')}")
     if args.list:
         return Command(text=catalogue.listing())
-    flags = [Setting(key, value, f"--{flag}") for flag, (key, _, _) in FLAGS.items()
-             if (value := getattr(args, flag.replace("-", "_"))) is not None]
-    flags += map(config.parse_set, args.set)
+    flags = settings_of(args)
     if args.tune:
         _check_search(args, flags)
     if args.resume is not None:
@@ -157,6 +190,11 @@ def command_of(argv: Sequence[str], ranks: int, program: str = "mpidec.run") -> 
         raise ConfigError("-o is the picture of --tune; the output file of a run is --out")
     file = config.read_toml(args.experiment) if args.experiment else []
     experiment = config.load([*file, *flags], ranks)
+    if args.tune and assemble.is_asynchronous(experiment):
+        raise ConfigError(f"--tune searches with common steps, which {short(experiment.solver.name)} does not take: omit it; its "
+                          "step size auto is a bound, and --step-size takes other ones")
+    if experiment.run.simulate and ranks > 1:
+        raise ConfigError(f"--simulate takes place in one process, this job has {ranks}: start it without mpirun")
     if not (args.force or args.tune):
         out = _free(experiment.run.out, given=any(flag.key == "run.out" for flag in flags))
         experiment = replace(experiment, run=replace(experiment.run, out=out))
@@ -203,10 +241,13 @@ def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
             raise ConfigError(f"{flag.origin}: a resumed run keeps its experiment, and only {', '.join(free.values())} "
                               "can be changed")
     run = read_run(path)
-    if run.config.startswith("# from mpidec.solve"):
+    if run.config.startswith(("# from mpidec.solve", "# from mpidec.simulate")):
         raise ConfigError(f"{path} was written by a Python program: continue it there, with "
                           f"mpidec.solve(..., record=mpidec.Record({path!r}, resume=True))")
     experiment = config.load([*config.read_toml(path, text=run.config), *flags])
+    obstacle = SIMULATED if experiment.run.simulate else cannot_resume(catalogue.solvers()[experiment.solver.name])
+    if obstacle:
+        raise ConfigError(f"{path}: {obstacle}")
     if run.steps >= experiment.run.steps:
         raise ConfigError(f"{path} has already taken {run.steps} steps: request more with --steps")
     return replace(experiment, run=replace(experiment.run, out=path))
@@ -273,7 +314,8 @@ def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intra
             result = made.solve(net, wanted.out, resume is not None, shown, made.config)
         except OSError as error:                              # error of the file, raised on all ranks
             message, full = error.strerror or str(error), error.errno in FULL
-            more = f"; then continue with {_again(wanted.out, comm.size)}" if full and os.path.isfile(wanted.out) else ""
+            again = full and os.path.isfile(wanted.out) and not (wanted.simulate or cannot_resume(made.solver))
+            more = f"; then continue with {_again(wanted.out, comm.size)}" if again else ""
             raise InputError(message + more, 1 if full else 2) from error
         finally:
             shown.close()
@@ -287,7 +329,7 @@ def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intra
     return STATUS[str(result.outcome)]
 
 
-def ending(made: assemble.Assembly, result: Result, ranks: int) -> str:
+def ending(made: assemble.Assembly, result: Result | AsyncResult, ranks: int) -> str:
     """What the user must know about a run that did not end well, in one line; else an empty string."""
     if result.outcome == "diverged":
         step = result.step_size
@@ -295,6 +337,8 @@ def ending(made: assemble.Assembly, result: Result, ranks: int) -> str:
         if made.solver.unstable(made.topology):
             remedy = f"the likely cause is the graph, on which {type(made.solver).__name__} is unstable (see the warning above)"
         return f"diverged at step {result.steps}: {result.reason}: {remedy}"
+    if result.outcome == "interrupted" and (obstacle := getattr(result, "obstacle", "")):
+        return f"interrupted after step {result.steps}: {made.experiment.run.out} is complete up to it; {obstacle}"
     if result.outcome == "interrupted":
         return f"interrupted after step {result.steps}: continue with {_again(made.experiment.run.out, ranks)}"
     return result.reason
@@ -323,7 +367,7 @@ def tuned(experiment: Experiment, picture: str | None, comm: MPI.Intracomm) -> i
     return 0
 
 
-def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
+def summary(made: assemble.Assembly, result: Result | AsyncResult, ranks: int) -> str:
     """The table printed at the end of a run."""
     problem, wanted, n = made.experiment.problem, made.experiment.run, made.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
@@ -341,24 +385,58 @@ def summary(made: assemble.Assembly, result: Result, ranks: int) -> str:
         "data": f"{short(problem.data)}, {made.samples} samples x {made.d} unknowns, partition {problem.partition}"
                 if problem.data else f"none, {made.d} unknowns",
         **({"classes": ", ".join(f"{word} = {number}" for number, word in _classes(made))} if made.classes else {}),
-        "agents": f"{n} on {ranks} rank{'s' * (ranks > 1)}",
+        "agents": f"{n}, simulated" if wanted.simulate else f"{n} on {ranks} rank{'s' * (ranks > 1)}",
         "topology": f"{short(made.experiment.topology.name)}{report.options(made.experiment.topology.options)}"
                     + (f", spectral gap {gap:.4g}" if gap is not None else ""),
         **_mixing(made.experiment.mixing),
         "solver": f"{short(made.experiment.solver.name)}{report.options(made.experiment.solver.options)}",
-        **({"step size": result.choice.line()} if result.choice is not None else {}),
+        **({"step size": result.choice.line()} if isinstance(result, Result) and result.choice is not None else {}),
+        **(_hindrances(wanted) if made.asynchronous else {}),
         "steps": f"{result.steps} of {wanted.steps}",
+        **(_own_paces(result) if isinstance(result, AsyncResult) else {}),
         "outcome": outcome,
     }
     rows |= {name: f"{metrics[name]:.6g}" for name in (*report.COLUMNS, "error_max") if name in metrics}
     rows |= {
-        "time": f"{times[-1]:.3g} s, {(steps[-1] - steps[0]) / max(times[-1] - times[0], 1e-9):.4g} steps/s",
+        "time": f"{times[-1]:.4g} units, simulated" if wanted.simulate else
+                f"{times[-1]:.3g} s, {(steps[-1] - steps[0]) / max(times[-1] - times[0], 1e-9):.4g} steps/s",
         "sent": f"{report.quantity(metrics['bytes'] / n, 'B')} per agent",
         "file": wanted.out,
     }
     if made.note:
         rows["note"] = made.note
     return report.table({name.replace("_", " "): value for name, value in rows.items()})
+
+
+def _hindrances(wanted: config.Run) -> dict[str, str]:
+    """What delays, loses and stops messages and agents."""
+    unit = "units" if wanted.simulate else "s"
+    delay = wanted.delay if isinstance(wanted.delay, tuple) else (wanted.delay,)
+    return {**({"delay": " to ".join(f"{value:g}" for value in dict.fromkeys(delay)) + f" {unit}"} if any(delay) else {}),
+            **({"drop": f"{wanted.drop:.4g}"} if wanted.drop else {}),
+            **({"stragglers": ", ".join(f"agent {agent} {seconds:g} {unit} a step" for agent, seconds in wanted.pauses().items())}
+               if wanted.straggler else {})}
+
+
+def _own_paces(result: AsyncResult) -> dict[str, str]:
+    """What the agents, the edges and the ranks of an asynchronous run have done."""
+    counts, ages, idle = result.counts, result.staleness, result.idle
+    messages = int(result.metrics["messages"][-1])
+    rows = {"per agent": f"{counts.min()} (agent {counts.argmin()}) to {counts.max()} (agent {counts.argmax()}) steps"
+                         if counts.min() < counts.max() else f"{counts.max()} steps",
+            "messages": f"{messages} ({messages / max(counts.sum(), 1):.3g} per step)"}
+    if result.averagings:
+        rows["averagings"] = f"{2 * sum(result.averagings.values()) / max(counts.sum(), 1):.4g} per gradient"
+    if ages.sum():
+        found = np.flatnonzero(ages)
+        mean = f"{(ages * np.arange(len(ages))).sum() / ages.sum():.3g}"
+        rows["staleness"] = (f"messages {mean} units old when read in the mean, {found[-1]} at most" if idle is None else
+                             f"{mean} messages found per reading in the mean, {found[-1]} at most")
+    if idle is not None and len(idle) > 1:
+        rows["idle"] = f"{100 * idle.max():.3g} % of the time at most (rank {idle.argmax()}), {100 * idle.min():.3g} % at least"
+    elif idle is not None:
+        rows["idle"] = f"{100 * idle[0]:.3g} % of the time"
+    return rows
 
 
 def _classes(made: assemble.Assembly) -> list[tuple[int, str]]:

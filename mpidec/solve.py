@@ -10,24 +10,24 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
 from . import compression, resolve
+from ._attributes import attributes
 from .asynchronous.ranks import run as run_on_ranks
+from .endings import Interrupted as Interrupted
 from .endings import Outcome as Outcome
 from .endings import Stop, Target, exploded, likely_cause, not_finite, short, target_of
-from .metrics import COUNTERS, Metrics
+from .metrics import COUNTERS, GROWING, Metrics
 from .mixing import Mixer, Network
 from .mixing.operator import Operator, StepOperator
 from .record.reader import last_values
 from .record.recorder import Record, Recorder
 from .runtime.decisions import Control
 from .runtime.interrupts import interrupts
-from .runtime.launch import library
 from .solvers.base import at_step, state
 from .stepsize import Choice, Guard, Retry, Search, chosen, wanted
 from .stepsize.guard import ATTEMPTS
@@ -82,24 +82,6 @@ class Result:
                 f"{f'; {self.reason}' if self.reason else ''})")
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C has ended a run: raised on every rank by `solve`, after the file has been completed.
-
-    Attributes
-    ----------
-    result : Result or AsyncResult
-        What the run has reached, with the outcome "interrupted".
-    """
-
-    def __init__(self, result: Any, record: Record | None = None):
-        text = f"interrupted after step {result.steps}"
-        if record is not None:
-            path = os.fspath(record.path)
-            text += f": {path} is complete up to it, and record=mpidec.Record({path!r}, resume=True) continues the run"
-        super().__init__(text)
-        self.result = result
-
-
 def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
           record: str | os.PathLike[str] | Record | None = None, every: int = 10, stop: Stop | None = None,
           progress: Progress | bool | None = None,
@@ -135,18 +117,26 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     stop : mapping or callable, optional
         `{"error": 1e-8}` stops at the first record with `error <= 1e-8`, `{"error_rms": 1e-8, "consensus": 1e-9}` where both
         hold; counters are budgets: `{"bytes": 1e9}` stops at the first record with `bytes >= 1e9`.  A callable receives the
-        metrics of each record, on rank 0 only, and returns whether to stop.
+        metrics of each record, on rank 0 only, and returns whether to stop.  Asynchronous solvers have no common steps: a target
+        is judged at the end.
     progress : callable or bool, optional
-        Called as `progress(step, steps, metrics)` at each record, on rank 0; True prints a line instead.
+        Called as `progress(step, steps, metrics)` at each record, on rank 0; True prints a line instead.  Of asynchronous solvers
+        the metrics are the time and the events that rank 0 knows of.
     mixing : callable, optional
         Function that derives the mixer used by the solver from the mixer of the topology, such as `lambda W: W.accelerate(3)` or
         `lambda W: W.compress("top_k", fraction=0.01)`.
+    delay : float, (low, high) or callable, optional
+        For asynchronous solvers: seconds that a message is held back before it leaves, as for `mpidec.simulate`.
+    drop : float
+        For asynchronous solvers: probability that a message is lost.
+    straggler : dict {agent: seconds}, optional
+        For asynchronous solvers: how long agents sleep at each of their steps.
     **unknown
         Any other argument is refused, with the place where it belongs.
 
     Returns
     -------
-    Result
+    Result or AsyncResult
 
     Raises
     ------
@@ -205,7 +195,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
             topology, solver = resolve.graph(topology, net.n), resolve.method(solver, problem)
             own_pace = bool(getattr(solver, "asynchronous", False))
             _only_for(own_pace, solver, {"delay": delay, "drop": drop or None, "straggler": straggler},
-                      {"stop": stop, "mixing": mixing, "progress": progress or None})
+                      {"mixing": mixing})
             oracle, (_, problem) = problem, _answer(problem, solver, net, seed)
             steps, every = resolve.integer("steps", steps, 0), resolve.integer("every", every, 1)
             seed = resolve.integer("seed", seed, 0)
@@ -218,6 +208,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                     warnings.simplefilter("ignore")
                 solver.check(topology.at(0) if topology.period == 1 else topology)
             target = target_of(stop, problem)
+            at_end = _judged_at_the_end(target, solver) if own_pace else None
         except Exception as caught:                 # also of the problem's own functions: raised on all ranks
             error = caught
         net.agree(error)
@@ -227,9 +218,11 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         stack.enter_context(_arithmetic(net))
         stack.enter_context(net._leaving_together())
         if own_pace:
-            meta = None if record is None else partial(_meta, net, record, topology=topology, steps=steps, every=every, seed=seed)
+            meta = None if record is None else partial(attributes, net, record, topology=topology, steps=steps, every=every,
+                                                       seed=seed)
             result: Any = run_on_ranks(problem, oracle, solver, topology, X, net, steps=steps, every=every, seed=seed, delay=delay,
-                                  drop=drop, straggler=straggler, record=record, meta=meta)
+                                       drop=drop, straggler=straggler, record=record, meta=meta, target=at_end,
+                                       progress=_progress(progress))
         else:
             result = _in_common_steps(net, problem, oracle, solver, topology, X, steps, every, seed, stop, target, record,
                                       _progress(progress), mixing)
@@ -250,7 +243,7 @@ def _in_common_steps(net: Network, problem: Any, oracle: Any, solver: Any, topol
         with _closing(net.mixer(topology)) as plain:
             mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
             if attempt == 0 and net.rank == 0 and (unfit := compression.warning(solver, mixer, X.shape[1])):
-                warnings.warn(unfit, RuntimeWarning, stacklevel=2)
+                warnings.warn(unfit, RuntimeWarning, stacklevel=3)
             if wanted(solver) is not None:
                 tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
                 search = Search(net, problem, oracle, solver, topology, mixer, X, steps, seed, tol)
@@ -272,7 +265,7 @@ def _in_common_steps(net: Network, problem: Any, oracle: Any, solver: Any, topol
                 smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
                 if net.rank == 0:
                     warnings.warn(f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "
-                                  f"({retry}): the run begins again with {smaller.step_size:.4g}", RuntimeWarning, stacklevel=2)
+                                  f"({retry}): the run begins again with {smaller.step_size:.4g}", RuntimeWarning, stacklevel=3)
                 choice = smaller
     raise RuntimeError("unreachable")
 
@@ -491,7 +484,7 @@ class _Run:
         return bool(stopped)
 
     def _meta(self, record: Record, seed: int) -> dict[str, Any]:
-        return _meta(self.net, record, self.solver, self.mixer.topology, self.steps, self.every, seed, self.choice)
+        return attributes(self.net, record, self.solver, self.mixer.topology, self.steps, self.every, seed, self.choice)
 
     def _checkpoint(self, k: int, s: Any) -> None:
         if self.recorder is not None:
@@ -502,24 +495,25 @@ class _Run:
             self.recorder.checkpoint(k, s, counters, self.mixer.memory())
             self._clock += time.perf_counter() - begun
 
-def _meta(net: Network, record: Record, solver: Any, topology: Any, steps: int, every: int, seed: int, choice: Choice | None = None
-          ) -> dict[str, Any]:
-    """The root attributes of a run's file."""
-    from ._version import __version__
-    config = record.config(solver) if callable(record.config) else record.config
-    described = f"# from mpidec.solve: {solver!r} over {topology!r}, {steps} steps, every {every}\n"
-    return {"mpidec": __version__, "config": config or described, "seed": seed, "agents": net.n, "ranks": net.size,
-            "mpi": library(), "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            **({} if choice is None else {"step_size": choice.step_size})}
-
 
 def _only_for(own_pace: bool, solver: Any, asynchronous: Mapping[str, Any], synchronous: Mapping[str, Any]) -> None:
     """Refuse arguments that belong to solvers of the other kind."""
     for name, value in (synchronous if own_pace else asynchronous).items():
         if value is not None:
-            kind, remedy = ("no common steps", "mpidec.simulate takes stop") if own_pace else (
+            kind, remedy = ("no common steps", "its agents exchange rows in pairs, or push them") if own_pace else (
                 "common steps", "delay, drop and straggler are for asynchronous solvers, such as A2CiD2")
             raise ValueError(f"{name} is given, but {type(solver).__name__} has {kind}: leave it out ({remedy})")
+
+
+def _judged_at_the_end(target: Target | Callable[[Mapping[str, float]], bool] | None, solver: Any) -> Target | None:
+    """Return the target of a solver without common steps; what would end its runs is refused."""
+    if target is None:
+        return None
+    budget = "a function" if callable(target) else next((name for name in target.limits if name in GROWING), "")
+    if callable(target) or budget:
+        raise ValueError(f"stop is {budget}{'' if callable(target) else ', a budget'}, but {type(solver).__name__} has no common "
+                         'steps at which to stop: limit steps; {"error": 1e-8} is judged at the end')
+    return target
 
 
 def _recorded_step_size(net: Network, record: Record) -> float:

@@ -123,7 +123,7 @@ def test_the_warning_comes_once():
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("names", [_machine.COMPILED, (_machine.KERNEL,), (_machine.NODE_MEMORY,)], ids=["both", "sums", "memory"])
+@pytest.mark.parametrize("names", [_machine.COMPILED, (_machine.KERNEL,), (_machine.NODE_MEMORY,)], ids=["all", "sums", "memory"])
 def test_a_run_says_once_that_it_is_slow(names, tmp_path):
     code = "from mpidec import run; sys.exit(run.main(['--problem=least_squares', '--data=synthetic_least_squares', '--steps=3']))"
     done = missing(names, code, 3, tmp_path)

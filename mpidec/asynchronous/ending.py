@@ -37,6 +37,11 @@ class Ending:
         self._next = 0.0
         self.events = 0                             # of this rank
 
+    @property
+    def total(self) -> int:
+        """Events of all ranks, as far as this one knows; rank 0 knows those of other nodes a few milliseconds later."""
+        return sum(int(words[_EVENTS]) for words in self._near) + sum(self._counts.values())
+
     def count(self, events: int = 1) -> None:
         """Add events of this rank."""
         self.events += events

@@ -101,7 +101,9 @@ class Pushing:
         port = self.slots.ports[i]
         found = port.versions()
         if CROWDED and self._work < _SHORT * self.ending.events:
+            begun = time.monotonic()
             found = self._after_others(port, found, self._late[i])
+            self.idle += time.monotonic() - begun
         for transfers in found:
             self.staleness[transfers] += 1
         if self.solver.accumulates:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ..endings import Outcome
+from ..record.reader import last_values
+
+SIMULATED = "a simulated run cannot be resumed: repeat it"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AsyncResult:
     """Result of an asynchronous run.
 
@@ -23,7 +26,9 @@ class AsyncResult:
     x : array (d,)
         Their average.
     outcome : Outcome
-        "completed", "stopped" (by `stop`), "missed" (`stop` not reached) or "diverged"; compares equal to the plain string.
+        "completed", "stopped" (by `stop`), "missed" (`stop` not reached), "diverged" or "interrupted" (in
+        `mpidec.Interrupted.result`); compares equal to the plain string.  Runs on ranks end after `steps` steps: "completed" if
+        their last record has reached `stop`.
     steps : int
         Wake-ups, or gradients, of an agent in the mean.
     metrics : dict of arrays
@@ -46,7 +51,7 @@ class AsyncResult:
     agent : int or None
         For a diverged run, the first agent whose iterate was not finite, or the one farthest from zero.
     idle : array (ranks,) or None
-        On ranks: the share of the time in which the gradients of each rank waited for its averagings.
+        On ranks: the share of the time in which each rank waited: its gradients for its averagings, or for something to read.
 
     Notes
     -----
@@ -57,15 +62,47 @@ class AsyncResult:
     x: np.ndarray
     outcome: Outcome
     steps: int
-    metrics: dict[str, np.ndarray] = field(repr=False)
-    state: Any = field(repr=False)
-    counts: np.ndarray = field(repr=False)
-    averagings: Mapping[tuple[int, int], int] = field(repr=False)
-    staleness: np.ndarray = field(repr=False)
+    metrics: dict[str, np.ndarray]
+    state: Any
+    counts: np.ndarray
+    averagings: Mapping[tuple[int, int], int]
+    staleness: np.ndarray
     solver: Any = None
     reason: str = ""
     agent: int | None = None
-    idle: np.ndarray | None = field(default=None, repr=False)
+    idle: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        size = f", step size {self.step_size:.4g}" if isinstance(self.step_size, (int, float)) else ""
+        return (f"AsyncResult({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
+                f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}{f'; {self.reason}' if self.reason else ''})")
+
+    @property
+    def step_size(self) -> Any:
+        """The step size of the run: the number that "auto" or "safe" became, or the schedule; None without one."""
+        return getattr(self.solver, "step_size", None)
+
+    @property
+    def obstacle(self) -> str:
+        """Why a file of this run cannot be resumed, or an empty string."""
+        if self.idle is None:
+            return SIMULATED
+        return cannot_resume(self.solver)
+
+
+def cannot_resume(solver: Any) -> str:
+    """Why runs of this solver, or class of solvers, on ranks cannot be resumed, or an empty string.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> cannot_resume(mpidec.solvers.RunningSumTracking), cannot_resume(mpidec.solvers.A2CiD2)
+    ('RunningSumTracking cannot be resumed: the last messages of its agents are not in the file', '')
+    """
+    if getattr(solver, "accumulates", True):
+        return ""
+    name = solver.__name__ if isinstance(solver, type) else type(solver).__name__
+    return f"{name} cannot be resumed: the last messages of its agents are not in the file"
 
 
 def stacked(states: Sequence[Any]) -> dict[str, np.ndarray]:

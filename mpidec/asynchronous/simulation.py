@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import resolve
-from ..endings import Outcome, Stop, Target, exploded, not_finite, short, target_of
+from ..endings import Interrupted, Outcome, Stop, Target, exploded, not_finite, short, target_of
 from ..metrics import ASYNCHRONOUS, COUNTERS, Metrics
 from ..problems.agents import of_one
+from ..runtime.interrupts import interrupts
 from ..solvers.asynchronous import PairwiseSolver, Place, PushSolver
 from ..stepsize import chosen, wanted
 from ..topology import edge_rates, mixing_constants
 from .clocks import AVERAGING, GRADIENT, Event, checked, delays, losses, meetings, replayed, wakings
+from .files import Writing, failing
 from .machines import Pairs, Pushers
 from .result import AsyncResult, collected, stacked
 
 
 def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = None, events: np.ndarray | None = None,
              x0: Any = None, seed: int = 0, delay: Any = None, drop: float = 0.0, rates: Any = None, every: float = 10,
-             stop: Stop | None = None) -> AsyncResult:
+             stop: Stop | None = None, record: Any = None,
+             progress: Callable[[int, int, Mapping[str, float]], None] | None = None) -> AsyncResult:
     r"""Run an asynchronous method on a queue of events, in this process; the result is a function of the arguments.
 
     Agents wake up, or compute gradients, by Poisson clocks of their own; neighbours of a pairwise method average by Poisson clocks
@@ -59,6 +63,10 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     stop : mapping or callable, optional
         As for `mpidec.solve`: `{"error": 1e-8}` stops at the first record with `error <= 1e-8`; the counters `time`, `events`,
         `gradients`, `messages` and `bytes` are budgets.
+    record : path or Record, optional
+        HDF5 file for metrics, trajectory and the result, as for `mpidec.solve`.
+    progress : callable, optional
+        Called as `progress(step, steps, metrics)` at each record.
 
     Returns
     -------
@@ -70,6 +78,8 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     ------
     ValueError, TypeError
         A wrong argument, or a topology that the solver does not support.
+    Interrupted
+        Ctrl-C has ended the run at a record; `result` of the exception is what it has reached.
 
     Notes
     -----
@@ -114,9 +124,7 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     if rates is not None and pairwise and problem is None:
         raise ValueError("rates are those of gradients, but problem is None; the averagings have the rate of the solver")
     between, lost = delays(delay, seed, n), losses(drop, seed, n)
-    if lost is not None and isinstance(solver, PushSolver) and solver.accumulates:
-        warnings.warn(f"{type(solver).__name__} loses mass with each lost message (drop={drop}), and ends at a wrong point: use "
-                      "RunningSumTracking", RuntimeWarning, stacklevel=2)
+    warn_of_losses(solver, drop)
     solver = prepared(solver, topology, problem)
     if events is not None:
         kinds = ((GRADIENT, AVERAGING) if problem is not None else (AVERAGING,)) if pairwise else (GRADIENT,)
@@ -134,14 +142,41 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     stacks = stacked(states)
     machine = (Pairs(solver, states, source, gradient, between, lost) if pairwise else
                Pushers(solver, states, source, gradient, places, X.shape[1], between, lost))
-    run = _Run(machine, stacks["x"], Metrics(here, problem), target, X.shape[1] if pairwise else solver.width(X.shape[1]), unit)
+    measure, total = Metrics(here, problem), round(end / unit)
     from threadpoolctl import threadpool_limits
-    with threadpool_limits(1, user_api="blas"), np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+    with (ExitStack() as stack, threadpool_limits(1, user_api="blas"),
+          np.errstate(over="ignore", invalid="ignore", divide="ignore")):
+        writing = None
+        if record is not None:
+            writing = stack.enter_context(Writing(record, n, X.shape[1:], _names(measure), topology, solver, total, every, seed,
+                                                  measure.least()))
+        stack.enter_context(failing(None if writing is None else writing.recorder))
+        interrupted = stack.enter_context(interrupts())
+
+        def told(metrics: Mapping[str, Any]) -> bool:
+            if writing is not None:
+                writing.append(metrics, stacks["x"])
+            if progress is not None:
+                progress(int(metrics["step"]), total, metrics)
+            return interrupted()
+        run = _Run(machine, stacks["x"], measure, target, X.shape[1] if pairwise else solver.width(X.shape[1]), unit, told)
         outcome, reason, agent = run(end, every * unit)
-    metrics = run.columns()
-    return AsyncResult(stacks["x"], here.mean(stacks["x"]), outcome, int(metrics["step"][-1]), metrics,
-                       collected(states, stacks), np.array([s.k for s in states]), dict(machine.averagings),
-                       histogram(machine.staleness), solver, reason, agent)
+        metrics = run.columns()
+        result = AsyncResult(stacks["x"], here.mean(stacks["x"]), outcome, int(metrics["step"][-1]), metrics,
+                             collected(states, stacks), np.array([s.k for s in states]), dict(machine.averagings),
+                             histogram(machine.staleness), solver, reason, agent)
+        if writing is not None:
+            writing.finish(result)
+    if outcome is Outcome.INTERRUPTED:
+        raise Interrupted(result, None if writing is None else writing.record)
+    return result
+
+
+def warn_of_losses(solver: Any, drop: float) -> None:
+    """Warn if lost messages are lost mass."""
+    if drop and isinstance(solver, PushSolver) and solver.accumulates:
+        warnings.warn(f"{type(solver).__name__} loses mass with each lost message (drop={drop}), and ends at a wrong point: use "
+                      "RunningSumTracking", RuntimeWarning, stacklevel=3)
 
 
 def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = None) -> Any:
@@ -172,15 +207,17 @@ def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = N
 class _Run:
     """The loop of records: events until the next one, metrics, and whether to go on."""
 
-    def __init__(self, machine: Pairs | Pushers, X: np.ndarray, measure: Metrics, target: Any, width: int, unit: float):
+    def __init__(self, machine: Pairs | Pushers, X: np.ndarray, measure: Metrics, target: Any, width: int, unit: float,
+                 told: Callable[[Mapping[str, Any]], bool]):
         self.machine, self.X, self.measure, self.target, self.width, self.unit = machine, X, measure, target, width, unit
+        self.told, self.interrupted = told, False
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
 
     def __call__(self, end: float, every: float) -> tuple[Outcome, str, int | None]:
         k = 0
         stopped, ended = end > 0 and self._record(0.0), False
-        while not stopped and not ended:
+        while not (stopped or ended or self.interrupted):
             k += 1
             t = min(k * every, end)
             self.machine.run(t)
@@ -198,6 +235,7 @@ class _Run:
                     "messages": machine.messages, "bytes": 8 * self.width * machine.messages}
         self.records.append({**{name: value for name, value in metrics.items() if name not in COUNTERS}, **counters})
         self.sizes.append(self.measure.size)
+        self.interrupted = self.told(self.records[-1])
         if self.target is None:
             return False
         return bool((self.target.reached if isinstance(self.target, Target) else self.target)(self.records[-1]))
@@ -210,6 +248,8 @@ class _Run:
             return Outcome.DIVERGED, reason, self.measure.culprit(self.X)
         if stopped:
             return Outcome.STOPPED, "", None
+        if self.interrupted:
+            return Outcome.INTERRUPTED, "", None
         missed = self.target.missed(last) if isinstance(self.target, Target) else None
         if missed is None:
             return Outcome.COMPLETED, "", None
@@ -218,9 +258,14 @@ class _Run:
 
     def columns(self) -> dict[str, np.ndarray]:
         """All records as arrays."""
-        names = [*ASYNCHRONOUS, *(name for name in self.measure.names if name not in COUNTERS)]
+        names = _names(self.measure)
         whole = set(ASYNCHRONOUS) - {"time"}
         return {name: np.array([record[name] for record in self.records], np.int64 if name in whole else float) for name in names}
+
+
+def _names(measure: Metrics) -> tuple[str, ...]:
+    """The metrics of a run."""
+    return (*ASYNCHRONOUS, *(name for name in measure.names if name not in COUNTERS))
 
 
 class _Here:
@@ -234,6 +279,11 @@ class _Here:
     def mean(self, X: np.ndarray) -> np.ndarray:
         """The average of the rows."""
         return np.asarray(X.mean(axis=0))
+
+    def agree(self, error: Exception | None) -> None:
+        """Raise the error, if there is one."""
+        if error is not None:
+            raise error
 
     def sum(self, X: np.ndarray) -> np.ndarray:
         """The sum of the rows."""

@@ -1,9 +1,10 @@
 """Figures of runs: f - f*, consensus and error against steps, bytes, seconds or gradients.
 
-    python -m mpidec.plot run.h5 [more.h5 ...] -o figure.pdf [--x steps bytes] [--y error] [--style paper]
+    python -m mpidec.plot run.h5 [more.h5 ...] -o figure.pdf [--x steps bytes] [--y error] [--style paper] [--kind agents]
 """
 
+from .agents import agents as agents
 from .command import main as main
 from .runs import figure as figure
 
-__all__ = ["figure"]
+__all__ = ["agents", "figure"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from .._figure import STYLES
+from .agents import agents
 from .quantities import X
 from .runs import figure
 
@@ -15,6 +16,7 @@ EPILOG = """\
 examples:
   python -m mpidec.plot run.h5                                          f - f*, consensus and error against steps, bytes and seconds
   python -m mpidec.plot extra.h5 dgd.h5 --x bytes --y error             one panel: the error against the data sent
+  python -m mpidec.plot a2cid2.h5 --kind agents                         steps per agent, averagings per edge, idle time per rank
   python -m mpidec.plot a.h5 b.h5 --label ring exponential --style paper -o comparison.pdf
 """
 
@@ -48,7 +50,8 @@ def _plotted(arguments: Sequence[str] | None) -> int:
     parser.add_argument("runs", nargs="+", metavar="run.h5", help="run files, finished or not")
     parser.add_argument("-o", "--out", metavar="FIGURE", help="output file, .png, .pdf, .svg, ... (default: FIRST_RUN.png)")
     parser.add_argument("--x", nargs="+", choices=list(X), metavar="AXIS",
-                        help=f"{', '.join(X)} (default: steps, bytes and seconds)")
+                        help=f"{', '.join(X)} (default: steps, bytes and seconds; seconds if a run is asynchronous, time if all "
+                             "are simulated)")
     parser.add_argument("--y", nargs="+", metavar="METRIC",
                         help="objective (drawn as f - f*), error, consensus, gradient_norm, or another metric of the files "
                              "(default: objective, consensus and error)")
@@ -57,14 +60,21 @@ def _plotted(arguments: Sequence[str] | None) -> int:
                              "runs that differ in the seed alone make one line, the median, with a band)")
     parser.add_argument("--style", choices=list(STYLES), default="screen",
                         help="screen (default), or paper: the width of a column or a page, serif letters, no title")
+    parser.add_argument("--kind", choices=["curves", "agents"], default="curves",
+                        help="curves (default), or agents, of asynchronous runs: steps per agent, averagings per edge or histogram of "
+                             "the staleness, idle time per rank")
     options = parser.parse_args(arguments)
+    if options.kind == "agents" and (options.x or options.y):
+        parser.error(f"{'--x' if options.x else '--y'} has no effect with --kind agents: omit it")
     out = options.out or str(Path(options.runs[0]).with_suffix(".png"))
     try:
         for run in options.runs:
             if Path(run).is_dir():
                 raise IsADirectoryError(f"{run} is a folder: give its run files, {Path(run) / '*.h5'}")
         check_name(out)
-        figure(options.runs, options.x, options.y, options.label, options.style).savefig(out, dpi=200)
+        made = (agents(options.runs, options.label, options.style) if options.kind == "agents" else
+                figure(options.runs, options.x, options.y, options.label, options.style))
+        made.savefig(out, dpi=200)
     except ImportError as error:
         parser.error(f"{error}: pip install 'mpidec[plot]'")
     except (OSError, ValueError) as error:

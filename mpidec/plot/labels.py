@@ -20,9 +20,10 @@ else:
 
 FIRST = ("solver.name", "topology.name", "problem.name", "problem.data", "run.agents")  # told first, and shared ones in the title
 UNTOLD = ("run.out", "run.every", "run.trajectory", "run.checkpoint", "run.progress", "run.stop_error")
+OWN_PACE = ("run.delay", "run.drop", "run.straggler", "run.simulate")    # of asynchronous runs
 MISSING = "default"
 CHOSEN = "# chosen by the run: "                                        # first line of the config of a run of a sweep
-CALL = re.compile(r"# from mpidec\.solve: (?P<solver>.+) over (?P<topology>.+), \d+ steps, every \d+")
+CALL = re.compile(r"# from mpidec\.(?:solve|simulate): (?P<solver>.+) over (?P<topology>.+), \d+ steps, every \d+")
 SHARED = ("solver.name", "topology.name", "run.agents", "solver.step_size")     # known of a run from Python and of one from a file
 
 
@@ -171,6 +172,9 @@ def worded(key: str, value: Any) -> str:
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     if is_plugin(text):
         return short(text)
+    if key in OWN_PACE:
+        given, missing = ("simulated", "on ranks") if name == "simulate" else (f"{name} {text}", f"no {name}")
+        return missing if value == MISSING else given
     if key == "run.agents":
         return f"{text} agents"
     if name in ("name", "data", "codec", "partition"):

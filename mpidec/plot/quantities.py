@@ -13,7 +13,8 @@ from ..record import Run
 from .labels import settings
 
 X = {"steps": ("step", "steps"), "bytes": ("bytes", "data sent by all agents"), "seconds": ("time", "seconds"),
-     "gradients": ("gradients", "gradients"), "rounds": ("rounds", "rounds of communication")}
+     "gradients": ("gradients", "gradients of an agent"), "rounds": ("rounds", "rounds of communication"),
+     "time": ("time", "simulated time, gradients of an agent")}
 Y = {
     "objective": r"$f(\bar{x}) - f^{\ast}$",
     "consensus": r"consensus  $\mathrm{rms}_i\,\Vert x_i - \bar{x}\Vert$",
@@ -32,6 +33,13 @@ def x_values(run: Run, name: str) -> NDArray[np.float64]:
     """Return the values of an x axis at the records of a run."""
     if name not in X:
         raise ValueError(f"x axis {name!r} is unknown, expected one of {', '.join(X)}")
+    clock = run.attributes.get("clock")
+    if name == "seconds" and clock == "simulated":
+        raise ValueError(f"{run.path} is a simulated run, whose time is not in seconds: use the x axis time or steps")
+    if name == "time" and clock != "simulated":
+        raise ValueError(f"{run.path} is not a simulated run: use the x axis seconds or steps")
+    if name == "gradients" and clock is not None:
+        return _metric(run, "gradients", name, ()) / int(run.attributes["agents"])      # those of all agents are recorded
     return _metric(run, X[name][0], name, [axis for axis, (metric, _) in X.items() if metric in run.metrics])
 
 
@@ -41,6 +49,14 @@ def y_values(runs: Sequence[Run], name: str) -> tuple[list[NDArray[np.float64]],
     columns = [_metric(run, name, name, known) for run in runs]
     columns = [np.where(np.abs(column) < LARGEST, column, np.nan) for column in columns]
     return _gaps(runs, columns) if name == "objective" else (columns, Y.get(name, name.replace("_", " ")))
+
+
+def axes_by_default(runs: Sequence[Run]) -> list[str]:
+    """Return the x axes of a figure without a choice: seconds if a run is asynchronous, its own time if all are simulated."""
+    clocks = {run.attributes.get("clock", "common steps") for run in runs}
+    if clocks == {"common steps"}:
+        return ["steps", "bytes", "seconds"]
+    return ["seconds"] if "simulated" not in clocks else ["time"] if clocks == {"simulated"} else ["steps"]
 
 
 def drawn_by_default(runs: Sequence[Run]) -> list[str]:

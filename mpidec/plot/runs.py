@@ -10,7 +10,7 @@ from .._figure import STYLES
 from ..record import Run, read
 from .drawing import WRAP, Curve, Line, Panel, draw
 from .labels import common, labels, of_seeds
-from .quantities import X, drawn_by_default, x_values, y_values
+from .quantities import X, axes_by_default, drawn_by_default, x_values, y_values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,8 +31,8 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
         of its runs, with a band from their smallest to their largest value, until the first of them ends; thin lines
         continue the others.  In a sequence, runs that differ in the seed alone make such a line, too.
     x : str or sequence of str
-        "steps", "bytes" (sent by all agents), "seconds", "rounds", "gradients" (where recorded).  Default: steps, bytes and
-        seconds; of a mapping, steps.
+        "steps", "bytes" (sent by all agents), "seconds", "rounds", "gradients" (of an agent; where recorded), "time" (of simulated
+        runs).  Default: steps, bytes and seconds; seconds if a run is asynchronous, time if all are simulated; of a mapping, steps.
     y : str or sequence of str
         "objective" (drawn as f - f*), "error", "consensus", "gradient_norm" or any other metric of the files.  Default: objective,
         consensus and error; of a mapping, the error.
@@ -92,7 +92,7 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
     if not every:
         raise ValueError("0 runs: expected at least one")
     banded = isinstance(paths, Mapping)
-    columns = _list(x) or (["steps"] if banded else ["steps", "bytes", "seconds"])
+    columns = _list(x) or (["steps"] if banded else axes_by_default(every))
     rows = _list(y) or (drawn_by_default(every)[-1:] if banded else drawn_by_default(every))
     values = {row: y_values(every, row) for row in rows}
     number = {id(run): place for place, run in enumerate(every)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,8 @@ class Run:
     steps : number of steps made, as far as recorded
     x : (n, d) final rows of all agents, None for an unfinished run
     reason : text of the exception that ended a failed run, else ""
+    asynchronous : of an asynchronous run that has ended: arrays `steps` (n,) of each agent; `edges` (E, 2) and `averagings` (E,) on
+        them (pairwise methods); `staleness`, a histogram (push methods); `idle` (ranks,), shares of the time.  Else empty
     topology : mixing matrices (n, n), one per phase; empty if they were not recorded
     """
 
@@ -46,6 +48,7 @@ class Run:
     x: NDArray[Any] | None
     topology: tuple[csr_array, ...]
     reason: str = ""
+    asynchronous: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         agents = self.attributes.get("agents", "?")
@@ -112,6 +115,7 @@ def read(path: str | os.PathLike[str]) -> Run:
             x=None if outcome in (RUNNING, FAILED) else result[...],
             topology=tuple(_phases(file, int(attributes["agents"]))),
             reason=str(result.attrs.get("reason", "")),
+            asynchronous={name: dataset[...] for name, dataset in file.get("asynchronous", {}).items()},
         )
 
 

@@ -103,6 +103,12 @@ class Recorder(Generic[State]):
         memory = {name.removeprefix(_MEMORY): self._net.scatter(stored.get(name)) for name in remembered}
         return step, self._state(**state), counters, memory
 
+    def asynchronous(self) -> dict[str, np.ndarray]:
+        """The arrays of `Run.asynchronous`; collective."""
+        found: dict[str, np.ndarray] = self._shared(self._try(lambda: dict(read(self._spec.path).asynchronous)))
+        self._net.agree(self.error)
+        return found
+
     def resume(self, step: int, meta: Mapping[str, Any]) -> None:
         """Reopen the file to continue after `step`; collective, an error is raised on all ranks."""
         self._on_root(lambda: RunFile.resume(self._spec.path, step, meta=meta, flush_seconds=self._spec.flush_seconds))
@@ -124,12 +130,15 @@ class Recorder(Generic[State]):
         stored[_COUNTERS] = counters
         self._try(lambda: self._file.checkpoint(step, stored))                                      # type: ignore[union-attr]
 
-    def finish(self, X: np.ndarray, outcome: str, steps: int) -> None:
-        """Write the result and close the file; collective; an error is raised on all ranks."""
+    def finish(self, X: np.ndarray, outcome: str, steps: int, asynchronous: Mapping[str, np.ndarray] | None = None) -> None:
+        """Write the result and close the file; collective; an error is raised on all ranks.
+
+        The arrays `asynchronous` are those of `Run.asynchronous`, the same on all ranks.
+        """
         stack = self._net.gather(X)
 
         def write() -> None:
-            self._file.finish(stack, outcome, steps)                                                # type: ignore[union-attr]
+            self._file.finish(stack, outcome, steps, asynchronous)                                  # type: ignore[union-attr]
             self._file.close()                                                                      # type: ignore[union-attr]
         self._try(write)
         self._net.agree(self.error)

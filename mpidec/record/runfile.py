@@ -218,12 +218,20 @@ class RunFile:
                     group[name] = array
             group.attrs["step"] = step
 
-    def finish(self, x: ArrayLike, outcome: str, steps: int) -> None:
-        """Write the result (the rows x (n, d) of all agents), the outcome of the run, and the remaining records."""
+    def finish(self, x: ArrayLike, outcome: str, steps: int, asynchronous: Mapping[str, ArrayLike] | None = None) -> None:
+        """Write the result (the rows x (n, d) of all agents), the outcome of the run, and the remaining records.
+
+        The arrays `asynchronous` are those of `Run.asynchronous`.
+        """
         x = np.asarray(x)
         if x.shape != self._shape:
             raise ValueError(f"result x has shape {x.shape}, expected {self._shape}: all agents' rows")
         with self._update("the result to") as file:
+            for name, array in (asynchronous or {}).items():
+                group = file.require_group("asynchronous")
+                if name in group:
+                    del group[name]
+                group[name] = np.asarray(array)
             _set_result(file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps)
 
     def fail(self, reason: str = "") -> None:

@@ -15,10 +15,10 @@ from mpi4py import MPI
 from .. import config
 from .._figure import STYLES
 from ..assemble import InputError, on_root
-from ..config import ConfigError, Setting
+from ..config import ConfigError
 from ..plot.command import check_name
 from ..plot.quantities import X
-from ..run import FLAGS, Parser, signals_interrupt
+from ..run import Parser, add_flags, settings_of, signals_interrupt
 from ..runtime.launch import abort_when_uncaught, check_launcher
 from .cases import parse_vary
 from .study import Plan, conduct, plan
@@ -79,10 +79,7 @@ def parser() -> Parser:
     result.add_argument("--figure", metavar="NAME", default="figure.png",
                         help="file of the figure in the folder, .png, .pdf, .svg, ... (default: figure.png)")
     result.add_argument("--style", choices=list(STYLES), default="screen", help="style of the figure, see mpidec.plot")
-    for flag, (_, metavar, text) in FLAGS.items():
-        if flag != "out":
-            result.add_argument(f"--{flag}", metavar=metavar, help=HELP.get(flag, text))
-    result.add_argument("--set", metavar="table.key=value", action="append", default=[], help="set any key of an experiment file")
+    add_flags(result, HELP, but=["out"])
     result.add_argument("--quiet", action="store_true", help="print the table only, no line per run")
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
@@ -101,9 +98,7 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
     if args.help:
         return Command(text=parse.format_help().rstrip())
     _check_figure(args.figure)
-    flags = [Setting(key, value, f"--{flag}") for flag, (key, _, _) in FLAGS.items()
-             if flag != "out" and (value := getattr(args, flag.replace("-", "_"))) is not None]
-    settings = [*(config.read_toml(args.experiment) if args.experiment else []), *flags, *map(config.parse_set, args.set)]
+    settings = [*(config.read_toml(args.experiment) if args.experiment else []), *settings_of(args)]
     wanted = plan(settings, [parse_vary(text) for text in args.vary], args.seeds, args.out, _target(args.target),
                   args.ranks_per_run, ranks)
     return Command(wanted, args.out, args.x, args.y, args.style, args.figure, args.quiet)

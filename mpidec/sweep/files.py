@@ -6,6 +6,8 @@ import enum
 import os
 from typing import Any
 
+from .. import catalogue
+from ..asynchronous.result import cannot_resume
 from ..config import ConfigError, Experiment
 from ..plot.labels import CHOSEN, flat
 from ..record import last_checkpoint, read
@@ -49,6 +51,8 @@ def status(case: Case) -> Status:
         raise ConfigError(f"{case.file} holds another experiment ({other}): choose another --out, or remove the file")
     if run.outcome in FINISHED:
         return Status.FINISHED
+    if case.experiment.run.simulate or cannot_resume(catalogue.solvers()[case.experiment.solver.name]):
+        return Status.NEW
     try:
         last_checkpoint(case.file)
     except ValueError:

@@ -144,6 +144,8 @@ def plan(settings: Sequence[Setting], variations: Sequence[Variation], seeds: in
         raise ConfigError(f"--ranks-per-run {ranks_per_run}: expected a number from 1 to {ranks}, the ranks of the job")
     if agents < ranks_per_run:
         raise ConfigError(f"--ranks-per-run {ranks_per_run}: a run with {agents} agents has no work for more than {agents} ranks")
+    if ranks_per_run > 1 and any(case.experiment.run.simulate for case in every):
+        raise ConfigError(f"--ranks-per-run {ranks_per_run}: a simulated run takes place in one process: omit it")
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise ConfigError(f"--out {folder}: is a file, expected a folder for the files of the runs")
     os.makedirs(folder, exist_ok=True)

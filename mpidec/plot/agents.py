@@ -1,0 +1,126 @@
+"""Figure of asynchronous runs: what the agents, the edges and the ranks have done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._figure import COLOURS, STYLES
+from .._figure import figure as empty
+from ..record import Run, read
+from .labels import labels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FEW = 40        # bars with gaps between them; more are one area
+NAMED = 12      # edges with their agents below
+
+
+def agents(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], label: Sequence[str] | None = None,
+           style: str = "screen") -> Figure:
+    """Plot what the agents of asynchronous runs have done, with a row of panels per run.
+
+    Panels: steps of each agent; averagings of each edge (pairwise methods), or the histogram of the staleness (push methods); the
+    share of the time in which each rank was idle (runs on ranks).
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        Files of asynchronous runs that have ended.
+    label : sequence of str
+        Names of the runs.  Default: the settings in which they differ.
+    style : str
+        "screen", or "paper", as for `figure`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a file is missing, or is not that of an asynchronous run that has ended.
+
+    Examples
+    --------
+    >>> import os, tempfile, mpidec, numpy as np
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.h5")
+    >>> result = mpidec.simulate(None, "pairwise_gossip", "ring", steps=20, x0=np.eye(5), record=path)
+    >>> len(agents(path).axes)
+    2
+    """
+    if style not in STYLES:
+        raise ValueError(f"style {style!r} is unknown, expected one of {', '.join(STYLES)}")
+    runs = [read(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    if not runs:
+        raise ValueError("0 runs: expected at least one")
+    for run in runs:
+        if not run.asynchronous:
+            ended = "has not ended" if "clock" in run.attributes else "takes common steps"
+            raise ValueError(f"{run.path} {ended}: the figure of agents shows asynchronous runs that have ended")
+    names = labels([[run] for run in runs]) if label is None else list(label)
+    if len(names) != len(runs):
+        raise ValueError(f"{len(runs)} runs, {len(names)} labels: expected one label per run")
+    from matplotlib import rc_context
+
+    drawn = [[draw for name, draw in PANELS if name in run.asynchronous] for run in runs]
+    columns = max(map(len, drawn))
+    with rc_context(STYLES[style]):
+        size = (2.9 * columns + 0.3, 2.1 * len(runs) + 0.1) if style == "screen" else (7.0 if columns > 1 else 3.4, 1.7 * len(runs))
+        figure = empty(figsize=size, layout="constrained")
+        grid = figure.subplots(len(runs), columns, squeeze=False)
+        for row, (run, some, name) in enumerate(zip(runs, drawn, names)):
+            for column, draw in enumerate(some):
+                draw(grid[row, column], run)
+            if len(runs) > 1:
+                grid[row, 0].set_title(name, loc="left")
+            for axes in grid[row, len(some):]:
+                figure.delaxes(axes)
+    return figure
+
+
+def _steps(axes: Any, run: Run) -> None:
+    _bars(axes, run.asynchronous["steps"], COLOURS[0], "agent", "steps")
+
+
+def _averagings(axes: Any, run: Run) -> None:
+    edges = run.asynchronous["edges"]
+    _bars(axes, run.asynchronous["averagings"], COLOURS[2], "edge", "averagings")
+    if len(edges) <= NAMED:
+        axes.set_xticks(range(len(edges)), [f"{i}–{j}" for i, j in edges.tolist()], rotation=45 if len(edges) > 6 else 0)
+
+
+def _staleness(axes: Any, run: Run) -> None:
+    simulated = run.attributes.get("clock") == "simulated"
+    _bars(axes, run.asynchronous["staleness"], COLOURS[2], "age of a message when it is read" if simulated else
+          "messages of a sender found at a reading", "messages" if simulated else "readings")
+    if run.asynchronous["staleness"].max() > 100:
+        axes.set_yscale("log")
+
+
+def _idle(axes: Any, run: Run) -> None:
+    _bars(axes, 100 * run.asynchronous["idle"], COLOURS[1], "rank", "idle, % of the time")
+    axes.set_ylim(0, max(1.0, *(105 * run.asynchronous["idle"])))
+
+
+PANELS: tuple[tuple[str, Callable[[Any, Run], None]], ...] = (
+    ("steps", _steps), ("averagings", _averagings), ("staleness", _staleness), ("idle", _idle))
+
+
+def _bars(axes: Any, values: NDArray[Any], colour: str, x: str, y: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    places = np.arange(len(values))
+    if len(values) <= FEW:
+        axes.bar(places, values, color=colour, width=0.8)
+    else:
+        axes.stairs(values, np.arange(len(values) + 1) - 0.5, fill=True, color=colour)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+    axes.grid(visible=False, axis="x")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
