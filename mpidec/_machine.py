@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-KERNEL, NODE_MEMORY, WINDOWS = COMPILED = ("mpidec.kernels._kernel", "mpidec.runtime._shared", "mpidec.rma._records")
+KERNEL, NODE_MEMORY, RECORDS = COMPILED = ("mpidec.kernels._kernel", "mpidec.runtime._shared", "mpidec.rma._records")
 
 
 class Gpu(NamedTuple):

@@ -135,10 +135,10 @@ def compiled(comm: MPI.Intracomm) -> Finding:
     """The compiled modules, and their replacements where they are missing."""
     missing = {name: why for found in comm.allgather(_machine.uncompiled()) for name, why in found.items()}
     if not missing:
-        return Finding(OK, "weighted sums and shared memory of a node: compiled")
+        return Finding(OK, "weighted sums, shared memory of a node and windows: compiled")
     uses = {_machine.KERNEL: "NumPy computes the weighted sums (the same bits, several times slower)",
             _machine.NODE_MEMORY: "the ranks of a node exchange messages instead of reading shared memory",
-            _machine.WINDOWS: "windows send messages to all ranks"}
+            _machine.RECORDS: "the windows of a node exchange messages instead of writing to shared memory"}
     lost = "; ".join(f"without {name} {uses[name]}: {why}" for name, why in missing.items())
     return Finding(WARN, f"{lost}; mixing is 10 to 100 times slower; install a C compiler and the headers of Python (Debian, "
                          "Ubuntu: apt install gcc python3-dev; conda: conda install c-compiler), then mpidec again: make run in a "

@@ -52,10 +52,9 @@ def test_push_sum_keeps_the_mass_and_finds_the_mean(net, graph):
 
 @pytest.mark.parametrize("options", [{}, {"drop": 0.3}, {"delay": (0, 3e-4)}])
 def test_running_sums_are_exact(net, options):
-    steps = 800 if net.size == 1 else 2500
-    result = mpidec.solve(problem(net), S.RunningSumTracking(0.05), T.ring(net.n), steps=steps, net=net, **options)
+    result = mpidec.solve(problem(net), S.RunningSumTracking(0.2), T.ring(net.n), steps=800, net=net, **options)
     error = result.metrics["error_rms"]             # on a busy machine a rank has many events before others have one
-    assert error[-1] < (1e-2 if net.size == 1 else 0.5) * error[0]
+    assert error[-1] < (1e-6 if net.size == 1 else 0.3) * error[0]
 
 
 def test_push_sum_descends(net):

@@ -16,6 +16,7 @@ from .ending import INTERRUPTED, Ending
 from .snapshots import Snapshots
 
 _SLICE, _SHORT = 0.004, 1e-3                        # seconds: about a time slice of the scheduler; a short event
+_MOST = 64
 
 Gradient = Callable[[int, np.ndarray, int], np.ndarray]
 
@@ -52,7 +53,7 @@ class Pushing:
         self.messages = 0
         self.idle = 0.0
         self.staleness: dict[int, int] = defaultdict(int)
-        self._late: list[set[int]] = [set() for _ in states]
+        self._absent: list[dict[int, list[int]]] = [{} for _ in states]
         self._work = 0.0                            # seconds in events, without waiting
         self._latest = [np.zeros((len(some), slots.values.shape[1])) for some in slots.senders]
         self._waiting: list[tuple[float, int, int, int, np.ndarray]] = []
@@ -102,7 +103,7 @@ class Pushing:
         found = port.versions()
         if CROWDED and self._work < _SHORT * self.ending.events:
             begun = time.monotonic()
-            found = self._after_others(port, found, self._late[i])
+            found = self._after_others(port, found, self._absent[i])
             self.idle += time.monotonic() - begun
         for transfers in found:
             self.staleness[transfers] += 1
@@ -117,17 +118,28 @@ class Pushing:
         port.update(1.0, [None] * len(self.slots.senders[i]), False)        # counts transfers anew
         return self._latest[i]
 
-    def _after_others(self, port: Any, found: list[int], late: set[int]) -> list[int]:
+    def _after_others(self, port: Any, found: list[int], absent: dict[int, list[int]]) -> list[int]:
         """Where ranks share cores and events are short, give those that do not run now their turn.
 
         Otherwise a rank would have hundreds of events in its time slice, without news.  A neighbour that does not send in the
-        meantime is not waited for again until it does: nobody waits for a straggler.
+        meantime is not waited for in the next 1, 2, 4, ..., 64 events: nobody waits for a straggler.
         """
-        late -= {k for k, transfers in enumerate(found) if transfers}
+        awaited = []
+        for k, transfers in enumerate(found):
+            if transfers:
+                absent.pop(k, None)
+            elif k not in absent or not absent[k][0]:
+                awaited.append(k)
+            else:
+                absent[k][0] -= 1
         until = time.monotonic() + _SLICE
-        while any(not transfers and k not in late for k, transfers in enumerate(found)) and not self.ending.reason:
+        while not all(found[k] for k in awaited) and not self.ending.reason:
             if time.monotonic() > until:
-                late |= {k for k, transfers in enumerate(found) if not transfers}
+                for k in awaited:
+                    if not found[k]:
+                        pause = min(2 * absent.get(k, (0, 0))[1], _MOST) or 1
+                        absent[k] = [pause, pause]
+                break
             os.sched_yield()
             self.slots.poll()
             found = port.versions()

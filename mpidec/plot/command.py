@@ -61,8 +61,8 @@ def _plotted(arguments: Sequence[str] | None) -> int:
     parser.add_argument("--style", choices=list(STYLES), default="screen",
                         help="screen (default), or paper: the width of a column or a page, serif letters, no title")
     parser.add_argument("--kind", choices=["curves", "agents"], default="curves",
-                        help="curves (default), or agents, of asynchronous runs: steps per agent, averagings per edge or histogram of "
-                             "the staleness, idle time per rank")
+                        help="curves (default), or agents, of asynchronous runs: steps per agent, averagings per edge or histogram "
+                             "of the staleness, idle time per rank")
     options = parser.parse_args(arguments)
     if options.kind == "agents" and (options.x or options.y):
         parser.error(f"{'--x' if options.x else '--y'} has no effect with --kind agents: omit it")

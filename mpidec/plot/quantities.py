@@ -40,7 +40,8 @@ def x_values(run: Run, name: str) -> NDArray[np.float64]:
         raise ValueError(f"{run.path} is not a simulated run: use the x axis seconds or steps")
     if name == "gradients" and clock is not None:
         return _metric(run, "gradients", name, ()) / int(run.attributes["agents"])      # those of all agents are recorded
-    return _metric(run, X[name][0], name, [axis for axis, (metric, _) in X.items() if metric in run.metrics])
+    other = "seconds" if clock == "simulated" else "time"
+    return _metric(run, X[name][0], name, [axis for axis, (metric, _) in X.items() if metric in run.metrics and axis != other])
 
 
 def y_values(runs: Sequence[Run], name: str) -> tuple[list[NDArray[np.float64]], str]:

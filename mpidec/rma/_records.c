@@ -22,6 +22,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 enum { HEADER = 64, SPINS = 200, TURNS = 64, LARGE = 1 << 16 };    /* LARGE: bytes from which Python's lock is given back */
 
@@ -767,9 +772,33 @@ static PyObject *release_mutex(PyObject *self, PyObject *const *args, Py_ssize_t
             }
         }
         atomic_store(&mutex->owner, next);
+#ifdef __linux__
+        if (next)
+            syscall(SYS_futex, (uint32_t *)&mutex->waits[next - 1], FUTEX_WAKE, 1, NULL, NULL, 0);
+#endif
     }
     PyBuffer_Release(&view);
     return PyBool_FromLong(had);
+}
+
+/* doze_mutex(memory, rank): let others run for half a millisecond, or until the rank is handed the mutex. */
+static PyObject *doze_mutex(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer view;
+    uint64_t rank;
+    Mutex *mutex = mutex_of(args, nargs, &view, &rank);
+    if (!mutex)
+        return NULL;
+    struct timespec most = {0, 500000};
+    Py_BEGIN_ALLOW_THREADS
+#ifdef __linux__
+    syscall(SYS_futex, (uint32_t *)&mutex->waits[rank], FUTEX_WAIT, 1, &most, NULL, 0);
+#else
+    nanosleep(&most, NULL);
+#endif
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    Py_RETURN_NONE;
 }
 
 /* held(memory, rank): seconds since the mutex was taken. */
@@ -808,6 +837,7 @@ static PyMethodDef functions[] = {
     {"await_mutex", (PyCFunction)(void (*)(void))await_mutex, METH_FASTCALL, "Ask to be handed a mutex."},
     {"leave_mutex", (PyCFunction)(void (*)(void))leave_mutex, METH_FASTCALL, "Do not wait for a mutex any more."},
     {"release_mutex", (PyCFunction)(void (*)(void))release_mutex, METH_FASTCALL, "Hand a mutex on."},
+    {"doze_mutex", (PyCFunction)(void (*)(void))doze_mutex, METH_FASTCALL, "Sleep until a mutex is handed over, or briefly."},
     {"held_mutex", (PyCFunction)(void (*)(void))held_mutex, METH_FASTCALL, "Seconds since a mutex was taken."},
     {0},
 };

@@ -101,7 +101,9 @@ class Mutex:
                         else "which this rank shares no memory with"
                     raise TimeoutError(f"the mutex of rank {rank}, {holder}, could not be taken in {limit:g} s")
                 progress()
-                if waited < _BRIEFLY:
+                if rank in self._memory:
+                    records.doze_mutex(self._memory[rank], self._me)
+                elif waited < _BRIEFLY:
                     os.sched_yield()
                 else:
                     time.sleep(1e-3)

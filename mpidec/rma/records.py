@@ -208,6 +208,10 @@ def _release_mutex(memory: np.ndarray, rank: int) -> bool:
     return True
 
 
+def _doze_mutex(memory: np.ndarray, rank: int) -> None:
+    time.sleep(5e-4)
+
+
 def _held_mutex(memory: np.ndarray, rank: int) -> float:
     return float(time.monotonic() - memory[:HEADER].view(_MUTEX)["since"][0])
 
@@ -227,5 +231,6 @@ try_mutex: Any = _try_mutex if _records is None else _records.try_mutex
 await_mutex: Any = _await_mutex if _records is None else _records.await_mutex
 leave_mutex: Any = _leave_mutex if _records is None else _records.leave_mutex
 release_mutex: Any = _release_mutex if _records is None else _records.release_mutex
+doze_mutex: Any = _doze_mutex if _records is None else _records.doze_mutex
 held_mutex: Any = _held_mutex if _records is None else _records.held_mutex
 swap: Any = _swap if _records is None else _records.swap

@@ -169,6 +169,8 @@ def table(cases: Sequence[Case], target: tuple[str, float | None], failures: Map
     if recorded and not any(metric in run.metrics for run in recorded):
         known = sorted(name for name in recorded[0].metrics if name not in COSTS.values())
         notes.append(f"no run has recorded the metric {metric!r}: choose another --target, one of {', '.join(known)}")
+    if any(run.attributes.get("clock") == "simulated" for run in recorded):
+        notes.append("the seconds of simulated runs are units of their own time, in which an agent computes one gradient")
     limit = _default_limit(cases) if limit is None else limit
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
