@@ -20,7 +20,8 @@ __all__ = ["agents", "arguments", "graph", "integer", "method", "oracle", "probe
 SOLVER = ("init", "step", "point", "check", "uses", "per_edge", "keeps_rows", "unstable")
 STEP_SIZES = ("step_size", "stepsize", "lr", "learning_rate", "alpha", "eta")
 OTHER_NAMES = {"iterations": "steps", "iters": "steps", "max_iter": "steps", "maxiter": "steps", "epochs": "steps", "tol": "stop",
-               "out": "record", "random_state": "seed", "network": "net", "callback": "progress", "verbose": "progress"}
+               "out": "record", "random_state": "seed", "network": "net", "callback": "progress", "verbose": "progress",
+               "rates": "straggler", "straggler": "rates"}
 ORDER = "the order is mpidec.solve(problem, solver, topology, steps=...)"
 
 
@@ -353,7 +354,7 @@ def probe(problem: Any, X: np.ndarray, lo: int = 0, gradient: bool = True) -> No
             raise ValueError(f"problem {name}: grad(X) returns X itself or a view of it, expected a new array: return X.copy()")
         if what == "grad" and isinstance(result, np.ndarray) and np.shares_memory(result, problem.grad(given)):
             raise ValueError(f"problem {name}: grad(X) returns the same array at each call, expected a new one: return G.copy()")
-        if what == "grad" and gradient and not (finite := np.isfinite(result).reshape(len(X), -1).all(axis=1)).all():
+        if what == "grad" and gradient and not (finite := np.isfinite(result).all(axis=tuple(range(1, result.ndim)))).all():
             row = int(finite.argmin())
             raise ValueError(f"problem {name}: the gradient of agent {lo + row} at x0 is {_first_bad(result[row])}, expected "
                              "finite numbers: look for NaN or inf in the data of that agent, or choose an x0 in the domain of f")

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from .result import AsyncResult, collected, stacked
 def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = None, events: np.ndarray | None = None,
              x0: Any = None, seed: int = 0, delay: Any = None, drop: float = 0.0, rates: Any = None, every: float = 10,
              stop: Stop | None = None, record: Any = None,
-             progress: Callable[[int, int, Mapping[str, float]], None] | None = None) -> AsyncResult:
+             progress: Callable[[int, int, Mapping[str, float]], None] | None = None, **unknown: NoReturn) -> AsyncResult:
     r"""Run an asynchronous method on a queue of events, in this process; the result is a function of the arguments.
 
     Agents wake up, or compute gradients, by Poisson clocks of their own; neighbours of a pairwise method average by Poisson clocks
@@ -96,6 +96,7 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     >>> result.x.round(9).tolist(), str(result.outcome), bool(result.counts[0] < result.counts[1] / 3)
     ([2.0], 'completed', True)
     """
+    resolve.arguments(unknown, simulate)
     if (steps is None) == (events is None):
         raise ValueError(f"{'neither steps nor events is' if steps is None else 'both steps and events are'} given, expected one "
                          "of them: steps=100, or events=, a table")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -237,12 +238,17 @@ def dimensions(n: int) -> int:
     return max(2, min(LARGEST, int((ENTRIES / n) ** 0.5)))
 
 
+def flat(X: np.ndarray) -> np.ndarray:
+    """The rows of X without inner dimensions, also if there are none."""
+    return X.reshape(len(X), math.prod(X.shape[1:]))
+
+
 def _solved(net: Any, H: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """Newton's step with the average of the curvatures of all agents; collective."""
     def step(stack: np.ndarray) -> np.ndarray:
         mean = np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0))
         return np.asarray(np.linalg.lstsq(mean, gradient, rcond=1e-12)[0])
-    return np.asarray(net._together.broadcast(_on_root(net, H.reshape(len(H), -1), step, None), 0, "Newton's step"))
+    return np.asarray(net._together.broadcast(_on_root(net, flat(H), step, None), 0, "Newton's step"))
 
 
 def _scaled(rows: np.ndarray) -> np.ndarray:
@@ -284,7 +290,7 @@ def _slopes(net: Any, grad: Gradient, at: np.ndarray, G: np.ndarray, H: np.ndarr
         u = np.linalg.eigh(np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0)))[1][:, -1]
         return np.asarray(u if V is None else V @ u)
 
-    u = net._together.broadcast(_on_root(net, H.reshape(len(H), -1), top, None), 0, "the direction of the largest curvature")
+    u = net._together.broadcast(_on_root(net, flat(H), top, None), 0, "the direction of the largest curvature")
     v = u if V is None else V.T @ u
     here = ((H @ v) * v).sum(axis=1)
     found = []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..solvers.base import state, with_step_size
-from .linear import LinearModel
+from .linear import LinearModel, flat
 
 MORE = 1.05                                         # the race is run with 5 % larger step sizes than those returned
 SHORTEST, ENOUGH, LONGEST = 32, 512, 4096           # steps
@@ -35,7 +35,7 @@ class Stack:
 
     def __init__(self, solver: Any, factor: Any, W: Any, model: LinearModel, sizes: np.ndarray, start: np.ndarray, first: int = 0):
         self._make, self._factor, self._W, self._model, self.sizes = solver, factor, W, model, sizes
-        X = np.repeat(start, len(sizes), axis=1) if start.ndim == 2 else start.reshape(len(start), -1)
+        X = np.repeat(start, len(sizes), axis=1) if start.ndim == 2 else flat(start)
         self._k, self._last = first, np.nan         # the last factor
         self._state = state(solver, "init", self._solver(first).init(X, W.at(first)), X.shape)
 
@@ -69,7 +69,7 @@ class Stack:
         kept = []
         for value in self._state:
             if np.ndim(value) == 2 and value.shape[1] == r * S:
-                value = np.ascontiguousarray(value.reshape(len(value), r, S)[:, :, chosen]).reshape(len(value), -1)
+                value = flat(np.ascontiguousarray(value.reshape(len(value), r, S)[:, :, chosen]))
             elif not (np.ndim(value) == 0 or (np.ndim(value) == 2 and value.shape[1] == 1)):
                 return False
             kept.append(value)
