@@ -424,10 +424,10 @@ class _Run:
         The other ranks wait for this one in their mixings: it goes on to the decision, where all ranks raise its exception.
         """
         if self.net.size == 1:
-            return self.answer(V, k)
+            return _like(self.answer(V, k), V)
         if self.error is None:
             try:
-                return self.answer(V, k)
+                return _like(self.answer(V, k), V)
             except Exception as error:
                 self.error = error
         return np.zeros_like(V)
@@ -611,6 +611,13 @@ def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callabl
     if hasattr(oracle, "start"):
         return oracle.start(net.agents, resolve.integer("seed", seed, 0)), problem
     return lambda X, k: problem.grad(X), problem
+
+
+def _like(G: Any, V: np.ndarray) -> Any:
+    """The gradients (or proximal points) at V, if there is one row for each agent."""
+    if G is not None and np.shape(G) != V.shape:
+        raise ValueError(f"the problem returned gradients (or proximal points) of shape {np.shape(G)}, expected {V.shape}")
+    return G
 
 
 def _progress(progress: Progress | bool | None) -> Progress | None:

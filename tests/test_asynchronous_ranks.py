@@ -147,3 +147,36 @@ def test_snapshots_thin_out():
     assert len(taken.times) <= 4 and taken.at(0.5)[1] <= 50 and taken.at(1e9)[2] == 2 * taken.at(1e9)[1]
     taken.look(5.0, 100, 200, due=True)
     assert taken.at(5.0)[1:] == (100, 200)
+
+
+def test_agents_of_one_rank_share_its_time():
+    """The clocks of agents that take turns do not run ahead of their averagings: A2CiD2 diverged."""
+    x0 = np.random.default_rng(0).normal(size=(16, 3))
+    with mpidec.Network(16) as net:
+        result = mpidec.solve(None, S.A2CiD2(), T.ring(16), steps=40, net=net, x0=x0, straggler=dict.fromkeys(range(16), 0.001))
+    assert result.metrics["consensus"][-1] < 0.5 < result.metrics["consensus"][0]
+
+
+def test_lost_averagings_and_no_steps(net):
+    options = {"net": net, "x0": X0[:net.n]}
+    result = mpidec.solve(None, S.PairwiseGossip(rate=2.0), T.complete(net.n), steps=60, drop=0.5, **options)
+    averagings = 2 * sum(result.averagings.values()) / result.metrics["events"][-1]
+    assert 0.6 < averagings < 1.4, "half of them, also where neighbours are often busy"
+    nothing = mpidec.solve(None, S.PairwiseGossip(), T.ring(net.n), steps=0, **options)
+    np.testing.assert_array_equal(nothing.X, X0[net.lo:net.hi])
+    assert nothing.metrics["events"][-1] == 0
+
+
+def test_a_gradient_of_another_shape(net):
+    class Wide(mpidec.problems.LeastSquares):
+        calls = 0
+
+        def grad(self, X, agents=None):
+            Wide.calls += 1
+            G = super().grad(X) if agents is None else super().grad(X, agents)
+            return G[:, :1] if Wide.calls > 30 else G
+
+    for solver in (S.GradientTracking(0.01), S.AsyncPushSum(0.01)):
+        Wide.calls = 0
+        with pytest.raises(ValueError, match=r"expected \(.*4"):
+            mpidec.solve(problem(net, Wide), solver, T.ring(net.n), steps=10**5, net=net if net.size == 1 else None)

@@ -35,6 +35,8 @@ class Ending:
         self._far = [other for other in range(size) if other not in slots.boards]
         self._counts = dict.fromkeys(self._far, 0)
         self._next = 0.0
+        if goal <= 0:
+            self._mine[_ENDED] = ENOUGH
         self.events = 0                             # of this rank
 
     @property
@@ -65,6 +67,10 @@ class Ending:
     def reason(self) -> int:
         """Why the run has ended, 0 if it has not."""
         return max(int(words[_ENDED]) for words in self._near)
+
+    def enough(self) -> bool:
+        """Whether the run has ended, as far as the memory of this node tells: no messages."""
+        return self.reached() if self._single else self.reason > 0
 
     def reached(self) -> bool:
         """Whether the run has ended."""

@@ -54,6 +54,7 @@ class _Agent:
         self.lock, self.clock = threading.Lock(), Clock()
         self.wanted = self.begun = 0                # averagings that its gradients have asked for; that it has begun
         self.partner = self.asked = self.next = -1  # places in `neighbors`: in an averaging; asked for; to be asked
+        self.drops = False
         self.mine: np.ndarray | None = None
         self.into = np.empty(slots.values.shape[1])
         self.averagings = [0] * len(self.neighbors)
@@ -65,10 +66,11 @@ class _Agent:
         if self.neighbors:
             self.wanted += int(self._numbers.poisson(self._rate / 2))
 
-    def choose(self) -> int:
-        """The neighbour of the next averaging, uniformly."""
+    def choose(self, lost: Callable[[int], bool] | None) -> int:
+        """The neighbour of the next averaging, uniformly; and whether that is lost on purpose."""
         if self.next < 0:
             self.next = int(self._choices.integers(len(self.neighbors)))
+            self.drops = lost is not None and lost(self.number)
         return self.next
 
 
@@ -130,12 +132,12 @@ class Pairing:
         thread.start()
         started = time.perf_counter()
         try:
-            while not self.ending.reason and self._error is None:
+            while not self.ending.enough() and self._error is None:
                 for agent in self.agents:
                     self._descend(agent)
                     self.ending.count()
                     self.snapshots.look(clock(), self.ending.events, self.messages)
-                    if self.ending.reason:
+                    if self.ending.enough():
                         break
                 self._interrupted = interrupted()
                 if not self.agents:
@@ -246,9 +248,9 @@ class Pairing:
 
     def _begin(self, agent: _Agent) -> bool:
         """Try to take this agent and the neighbour that it has chosen."""
-        k = agent.choose()
+        k = agent.choose(self.lost)
         other = agent.neighbors[k]
-        if self.lost is not None and self.lost(agent.number):
+        if agent.drops:
             agent.begun, agent.next = agent.begun + 1, -1
             return True
         if agent.number < other and not self._take(agent.number, agent.number):

@@ -116,7 +116,7 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
         raise ValueError(f"{type(solver).__name__} needs the gradients of a problem, but problem is None; for averaging, use "
                          "AsyncPushSum or PairwiseGossip")
     pairwise = isinstance(solver, PairwiseSolver)
-    if not isinstance(every, (int, float)) or isinstance(every, bool) or not 0 < every < np.inf:
+    if not isinstance(every, (int, float, np.number)) or isinstance(every, bool) or not 0 < every < np.inf:
         raise ValueError(f"every is {every!r}, expected a finite number > 0: the steps between two records")
     target = target_of(stop, problem, ASYNCHRONOUS)
     pace = _rates(rates, n)

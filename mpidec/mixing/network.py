@@ -155,11 +155,12 @@ class Network(LocalView):
         schedule; one with a period of more than 64 steps, or none, uses point-to-point messages.
         """
         error: Exception | None = None
-        if not hasattr(topology, "fingerprint") or isinstance(topology, type):
-            given, name = (repr(topology), str(topology)) if isinstance(topology, str) else (f"a {type(topology).__name__}", "ring")
-            error = TypeError(f"net.mixer: topology is {given}, expected an object such as mpidec.topology.{name}(net.n)")
-        elif topology.n != self.n:
-            error = ValueError(f"{topology.name} topology has {topology.n} agents, the network has {self.n}")
+        try:
+            _check_graph("net.mixer", topology)
+            if topology.n != self.n:
+                raise ValueError(f"{topology.name} topology has {topology.n} agents, the network has {self.n}")
+        except (TypeError, ValueError) as caught:
+            error = caught
         self.agree(error)
         if self.size > 1:
             self._same_everywhere(topology, "net.mixer")
@@ -213,6 +214,7 @@ class Network(LocalView):
                 topology = self._graph.topology                                         # type: ignore[assignment]
             if topology is None:
                 raise ValueError("net.window: no topology, expected one as an argument, or net.set_topology(topology) before")
+            _check_graph("net.window", topology)
             if topology.n != self.n or topology.period != 1:
                 raise ValueError(f"net.window: the {topology.name} topology has {topology.n} agents and period {topology.period}, "
                                  f"expected a static topology of {self.n}")
@@ -663,6 +665,13 @@ def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int,
             net.close()
         _LEFT.remove(net)
     return agents, chosen, int(per_node) or None
+
+
+def _check_graph(op: str, topology: Any) -> None:
+    """Refuse what is no topology, such as a name."""
+    if not hasattr(topology, "fingerprint") or isinstance(topology, type):
+        given, name = (repr(topology), topology) if isinstance(topology, str) else (f"a {type(topology).__name__}", "ring")
+        raise TypeError(f"{op}: topology is {given}, expected an object such as mpidec.topology.{name}(net.n)")
 
 
 def _mixings(memory: NodeMemory | None) -> int:

@@ -58,6 +58,12 @@ def of_one(source: Any, agents: Sequence[int], seed: int) -> Callable[[int, Arra
     """
     if hasattr(source, "start"):
         gradient = by_agents(source.start(agents, seed), source.problem.m)
-        return lambda i, x, k: gradient(x[None], k, agents=(i,))[0]
+        return lambda i, x, k: _like(gradient(x[None], k, agents=(i,))[0], x)
     grad = by_agents(source.grad, source.m)
-    return lambda i, x, k: grad(x[None], agents=(i,))[0]
+    return lambda i, x, k: _like(grad(x[None], agents=(i,))[0], x)
+
+
+def _like(g: Array, x: Array) -> Array:
+    if np.shape(g) != x.shape:
+        raise ValueError(f"the gradient of an agent has shape {np.shape(g)}, expected {x.shape}")
+    return g

@@ -241,6 +241,7 @@ class Slots:
         self.values = np.array(self.values)         # the memory is freed
         self.mutex.close()
         self._blocks.clear()
+        self.boards.clear()
 
 
 class Getting:

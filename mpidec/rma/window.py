@@ -93,6 +93,8 @@ class Layout:
             raise ValueError(f"{len(arrays)} arrays, expected a list of {len(self._shapes)} as in the window")
         rows = []
         for array, shape in zip(arrays, self._shapes):
+            if isinstance(array, np.ma.MaskedArray):
+                raise TypeError("the array is masked, and windows carry no masks: fill it, x.filled(0)")
             host, format, _ = to_host(array)
             kind = "f" if format == BFLOAT16 else np.dtype(format).kind
             if host.shape != shape or kind not in ("biuf" if self._entry == 1 else "biufc"):
@@ -195,7 +197,7 @@ class Window:
     def p(self, p: float) -> None:
         with self._engine:
             self._open()
-            self._port.p = float(p)
+            self._port.p = _number("p", p)
 
     @property
     def versions(self) -> dict[int, int]:
@@ -353,12 +355,12 @@ class Window:
 
     # Mutexes, order and the end
 
-    def mutex(self, ranks: Iterable[int] | None = None, timeout: float | None = None) -> AbstractContextManager[None]:
+    def mutex(self, ranks: Iterable[int] | int | None = None, timeout: float | None = None) -> AbstractContextManager[None]:
         """Mutual exclusion: ``with win.mutex():`` holds the mutexes of some ranks, one each.
 
         Parameters
         ----------
-        ranks : iterable of int, optional
+        ranks : int or iterable of int, optional
             The out-neighbours by default; ``[net.rank]`` is this rank's own.
         timeout : float, optional
             Seconds; `MPIDEC_TIMEOUT` by default.
@@ -372,9 +374,9 @@ class Window:
         """
         with self._engine:
             self._open()
-        chosen = list(self.out_neighbors if ranks is None else ranks)
+        chosen: list[Any] = list(self.out_neighbors if ranks is None else [ranks] if isinstance(ranks, int) else ranks)
         for rank in chosen:
-            if not isinstance(rank, numbers.Integral) or not 0 <= rank < self._context.size:
+            if not isinstance(rank, numbers.Integral) or not 0 <= int(rank) < self._context.size:
                 raise ValueError(f"mutex of rank {rank!r}, expected ranks 0, ..., {self._context.size - 1}")
         patience = None if timeout is None else _number("timeout", timeout, infinite=True)
         return self._slots.mutex.held([int(rank) for rank in chosen], patience, self._slots.poll)
@@ -478,6 +480,8 @@ def _number(name: str, value: Any, infinite: bool = False) -> float:
 def _weights(name: str, given: Mapping[int, float] | Iterable[int], places: dict[int, int], what: str) -> Weights:
     """The weight of each neighbour, None for those that are left out."""
     weights: Weights = [None] * len(places)
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{name} is {given!r}, expected a dict {{rank: weight}} or a list of ranks")
     pairs = given.items() if isinstance(given, Mapping) else ((rank, 1.0) for rank in given)
     for rank, weight in pairs:
         place = places.get(rank)
