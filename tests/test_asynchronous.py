@@ -499,3 +499,18 @@ def test_solvers_know_their_facts():
     assert not S.DGD.asynchronous and replace(S.A2CiD2(0.1), eta=0.2).eta == 0.2
     with pytest.raises(NotImplementedError, match=r"A2CiD2 has no common steps.*mpidec.simulate"):
         S.A2CiD2(0.1).step(None, None, None)
+
+
+def test_own_solvers_that_break_the_protocol():
+    class Short(S.AsyncPushSum):
+        def _share(self, s):
+            return super()._share(s)[:-1]
+
+    class Rebinds(S.PairwiseGossip):
+        def descend(self, s, g, t):
+            s.x = s.x - 0.1 * g
+
+    with pytest.raises(ValueError, match=r"Short.wake returned an array of shape \(3,\), expected rows of width\(d\) = 4"):
+        simulated(solver=Short(0.1))
+    with pytest.raises(ValueError, match=r"an event has assigned s.x, expected changes in place"):
+        simulated(least_squares(4), Rebinds(0.1))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .clocks import GRADIENT, Event
+from .result import message
 
 Gradient = Callable[[int, np.ndarray, int], np.ndarray]     # gradient(i, x, k)
 Delay = Callable[[int, int], float]
@@ -123,7 +124,7 @@ class Pushers:
         self._sent = 0
         slots = [{j: slot for slot, j in enumerate(place.senders)} for place in places]
         self._receivers = [[(j, slots[j][i]) for j in place.receivers] for i, place in enumerate(places)]
-        width = solver.width(d)
+        self._width = width = solver.width(d)
         self._box: list[Any] = [None if solver.accumulates else np.zeros((len(place.senders), width)) for place in places]
         self._ages: list[list[float]] = [[] if solver.accumulates else [np.nan] * len(place.senders) for place in places]
 
@@ -164,7 +165,7 @@ class Pushers:
             k = s.k
             messages = solver.wake(s, received, lambda x: gradient(i, x, k))
         if messages is not None:
-            self._send(t, i, messages)
+            self._send(t, i, message(solver, messages, self._width))
 
     def _send(self, t: float, i: int, messages: np.ndarray) -> None:
         one = messages.ndim == 1
@@ -172,12 +173,12 @@ class Pushers:
             self.messages += 1
             if self.lost is not None and self.lost(i):
                 continue
-            message = messages if one else messages[place]
+            row = messages if one else messages[place]
             if self.delay is None:
-                self._arrive(t, j, slot, message)
+                self._arrive(t, j, slot, row)
             else:
                 self._sent += 1
-                heapq.heappush(self._flights, (t + self.delay(i, j), self._sent, j, slot, t, message))
+                heapq.heappush(self._flights, (t + self.delay(i, j), self._sent, j, slot, t, row))
 
     def _arrive(self, sent: float, j: int, slot: int, message: np.ndarray) -> None:
         box = self._box[j]

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..runtime.progress import CROWDED
 from .ending import INTERRUPTED, Ending
+from .result import message
 from .snapshots import Snapshots
 
 _SLICE, _SHORT = 0.004, 1e-3                        # seconds: about a time slice of the scheduler; a short event
@@ -157,6 +158,7 @@ class Pushing:
         self._work += time.perf_counter() - begun
         if sent is None:
             return
+        sent = message(self.solver, sent, self.slots.values.shape[1])
         receivers, port = self.slots.receivers[i], self.slots.ports[i]
         every = sent.ndim == 1 and self.delay is None and self.lost is None
         if every:

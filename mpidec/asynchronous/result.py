@@ -105,6 +105,19 @@ def cannot_resume(solver: Any) -> str:
     return f"{name} cannot be resumed: the last messages of its agents are not in the file"
 
 
+def message(solver: Any, sent: np.ndarray, width: int) -> np.ndarray:
+    """What `wake` has returned, if it has the length that the solver states.
+
+    Raises
+    ------
+    ValueError
+    """
+    if np.ndim(sent) not in (1, 2) or np.shape(sent)[-1] != width:
+        raise ValueError(f"{type(solver).__name__}.wake returned an array of shape {np.shape(sent)}, expected rows of width(d) = "
+                         f"{width} numbers")
+    return sent
+
+
 def stacked(states: Sequence[Any]) -> dict[str, np.ndarray]:
     """Make the array fields of the states rows of one stack each, and return the stacks; fields of different shapes stay alone.
 
@@ -143,6 +156,8 @@ def collected(states: Sequence[Any], stacks: Mapping[str, np.ndarray]) -> Simple
     for name in (f.name for f in fields(states[0])):
         rows = [getattr(s, name) for s in states]
         if isinstance(rows[0], np.ndarray):
+            if name in stacks and not all(np.may_share_memory(row, stacks[name]) for row in rows):
+                raise ValueError(f"an event has assigned s.{name}, expected changes in place: s.{name} -= ..., s.{name}[:] = ...")
             found[name[0].upper() + name[1:]] = stacks.get(name, rows)
         else:
             found[name] = np.array(rows)
