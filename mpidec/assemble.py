@@ -217,7 +217,8 @@ def build(experiment: Experiment, net: Any) -> Assembly:
         raise InputError(_message(error)) from error
     oracle = agreed(net, _oracle, problem, experiment)
     solver_options = dict(experiment.solver.options)
-    if "step_size" in parameters(catalogue.solvers()[experiment.solver.name]):
+    step_size = parameters(catalogue.solvers()[experiment.solver.name]).get("step_size")
+    if step_size is not None and not isinstance(step_size.default, (int, float)):       # a number: the default of one's own solver
         solver_options.setdefault("step_size", "auto")
     experiment = replace(experiment, problem=replace(experiment.problem, partition=partition),
                          solver=replace(experiment.solver, options=solver_options))

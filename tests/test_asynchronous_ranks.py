@@ -108,10 +108,11 @@ def test_a_file_and_its_resumption(net, solver, shared_tmp):
     assert np.all(np.diff(run.metrics["step"]) > 0) and np.all(np.diff(run.metrics["time"]) >= 0)
     np.testing.assert_array_equal(run.x[net.lo:net.hi], first.X)
     net.barrier() if net.n == net.size else net.agree()
-    more = mpidec.solve(problem(net), solver, T.ring(net.n), steps=60, net=net, seed=4, record=mpidec.Record(path, resume=True))
+    steps = first.steps + 40                        # ranks without common memory may take many more than they are asked for
+    more = mpidec.solve(problem(net), solver, T.ring(net.n), steps=steps, net=net, seed=4, record=mpidec.Record(path, resume=True))
     run = mpidec.read(path)
-    assert run.metrics["step"][-1] >= 60 > first.steps and np.all(np.diff(run.metrics["step"]) > 0)
-    assert more.counts.sum() >= 60 * net.n and more.metrics["error"][-1] < first.metrics["error"][0]
+    assert run.metrics["step"][-1] >= steps and np.all(np.diff(run.metrics["step"]) > 0)
+    assert more.counts.sum() >= steps * net.n and more.metrics["error"][-1] < first.metrics["error"][0]
 
 
 def test_what_one_rank_raises():

@@ -126,6 +126,7 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
         raise ValueError("rates are those of gradients, but problem is None; the averagings have the rate of the solver")
     between, lost = delays(delay, seed, n), losses(drop, seed, n)
     warn_of_losses(solver, drop)
+    bound = problem is not None and wanted(solver) is not None
     solver = prepared(solver, topology, problem)
     if events is not None:
         kinds = ((GRADIENT, AVERAGING) if problem is not None else (AVERAGING,)) if pairwise else (GRADIENT,)
@@ -160,7 +161,9 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
             if progress is not None:
                 progress(int(metrics["step"]), total, metrics)
             return interrupted()
-        run = _Run(machine, stacks["x"], measure, target, X.shape[1] if pairwise else solver.width(X.shape[1]), unit, told)
+        run = _Run(machine, stacks["x"], measure, target, X.shape[1] if pairwise else solver.width(X.shape[1]), unit, told,
+                   f": the step size {solver.step_size:.3g} is a bound for all paces and delays, try a larger one" if bound
+                   and isinstance(solver.step_size, float) else "")
         outcome, reason, agent = run(end, every * unit)
         metrics = run.columns()
         result = AsyncResult(stacks["x"], here.mean(stacks["x"]), outcome, int(metrics["step"][-1]), metrics,
@@ -209,9 +212,9 @@ class _Run:
     """The loop of records: events until the next one, metrics, and whether to go on."""
 
     def __init__(self, machine: Pairs | Pushers, X: np.ndarray, measure: Metrics, target: Any, width: int, unit: float,
-                 told: Callable[[Mapping[str, Any]], bool]):
+                 told: Callable[[Mapping[str, Any]], bool], advice: str):
         self.machine, self.X, self.measure, self.target, self.width, self.unit = machine, X, measure, target, width, unit
-        self.told, self.interrupted = told, False
+        self.told, self.interrupted, self.advice = told, False, advice
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
 
@@ -255,7 +258,7 @@ class _Run:
         if missed is None:
             return Outcome.COMPLETED, "", None
         name, limit = missed
-        return Outcome.MISSED, f"{name} {last[name]:.3g} at time {last['time']:g}, target {short(limit)} missed", None
+        return Outcome.MISSED, f"{name} {last[name]:.3g} at time {last['time']:g}, target {short(limit)} missed{self.advice}", None
 
     def columns(self) -> dict[str, np.ndarray]:
         """All records as arrays."""
