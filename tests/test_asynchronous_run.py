@@ -256,14 +256,14 @@ def test_a_fault_of_one_rank_is_in_the_file():
 
 
 LIMITED = """
-import resource, signal, sys
+import os, resource, signal, sys
 from mpi4py import MPI
 from mpidec import run
 from mpidec.asynchronous import ranks
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 plain = ranks._written
 def written(*args):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize("run.h5") // 2, resource.RLIM_INFINITY))
     return plain(*args)
 ranks._written = written
 sys.exit(run.main(sys.argv[1:]))

@@ -94,7 +94,7 @@ def test_a_notebook_shows_it(tmp_path):
 def test_axes_and_labels_can_be_chosen(tmp_path):
     path = make(tmp_path / "a.h5", names=[*NAMES, "gradients"])
     shown = figure(str(path), x=["seconds", "gradients"], y=["consensus", "gradient_norm"], label=["mine"])
-    assert [panel.get_xlabel() for panel in shown.axes] == ["", "", "seconds", "gradients of an agent"]
+    assert [panel.get_xlabel() for panel in shown.axes] == ["", "", "seconds", "gradients"]
     assert legend(shown) == ["mine"]
     assert shown.axes[1].lines[0].get_xdata()[1] == 16
     assert len(figure([path], x=["steps", "bytes"]).axes) == 6

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.progress import CROWDED
 from .ending import INTERRUPTED, Ending
 from .result import message
 from .snapshots import Snapshots
@@ -102,7 +101,7 @@ class Pushing:
         """What has arrived."""
         port = self.slots.ports[i]
         found = port.versions()
-        if CROWDED and self._work < _SHORT * self.ending.events:
+        if self._work < _SHORT * self.ending.events:
             begun = time.monotonic()
             found = self._after_others(port, found, self._absent[i])
             self.idle += time.monotonic() - begun
@@ -120,10 +119,10 @@ class Pushing:
         return self._latest[i]
 
     def _after_others(self, port: Any, found: list[int], absent: dict[int, list[int]]) -> list[int]:
-        """Where ranks share cores and events are short, give those that do not run now their turn.
+        """Where events are short, let the neighbours have theirs.
 
-        Otherwise a rank would have hundreds of events in its time slice, without news.  A neighbour that does not send in the
-        meantime is not waited for in the next 1, 2, 4, ..., 64 events: nobody waits for a straggler.
+        Otherwise a rank that shares its core would have hundreds of events in its time slice, without news.  A neighbour that does
+        not send in the meantime is not waited for in the next 1, 2, 4, ..., 64 events: nobody waits for a straggler.
         """
         awaited = []
         for k, transfers in enumerate(found):
