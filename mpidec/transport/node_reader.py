@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,7 @@ from .plan import Plan
 
 _NO_ROWS = np.empty((0, 0))
 _ALL = 0xFFFFFFFFFFFFFFFF
+_SEEN = 0.3                                         # seconds after which a message of another rank has arrived
 
 
 class NodeReports:
@@ -40,7 +42,8 @@ class NodeReports:
             raise ValueError("reading in place needs the memory of the node")
         self._context, self._memory, self._where, self._signature, self._floats = context, context.memory, where, signature, floats
         self._patience: tuple[int, int, Patience] | None = None
-        self._refused: tuple[int, int] | None = None        # the wait in which the other rank has been found to be out of step
+        #: the wait in which the other rank has been found to be out of step, and when
+        self._refused: tuple[tuple[int, int], float] | None = None
 
     def __call__(self, answer: int, seq: int) -> None:
         """Make progress elsewhere, ask a rank that is late where it is, and raise what is wrong."""
@@ -60,10 +63,13 @@ class NodeReports:
         self._patience[2].look()
 
     def _look_for_refusals(self, index: int, other: int, wait: tuple[int, int]) -> None:
-        """Raise if a rank that is waited for has refused mixings since a turn ago: what it did before is seen by now."""
-        refusal, before = self._memory.node.out_of_step(index), self._refused
-        self._refused = None if refusal is None else wait
-        if refusal is not None and before == wait:
+        """Raise if a rank that is waited for has refused mixings for a while: what it did and sent before is seen by now."""
+        refusal, now = self._memory.node.out_of_step(index), time.monotonic()
+        if refusal is None:
+            self._refused = None
+        elif self._refused is None or self._refused[0] != wait:
+            self._refused = wait, now
+        elif now - self._refused[1] > _SEEN:
             first = refusal if refusal.startswith("rank ") else f"rank {other}: {refusal}"
             self._memory.node.refuse(first)         # so that those that wait for this rank are told, too
             raise RuntimeError(f"rank {other} is out of step ({refusal}), and does not come to mixing {wait[1]} ({self._where}): "
