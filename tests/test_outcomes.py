@@ -281,7 +281,8 @@ def test_an_exception_of_a_step_is_written(net, shared_tmp):
         mpidec.solve(least_squares(net), Broken(0.02), T.ring(N), steps=100, net=net, record=shared_tmp / "run.h5")
     net.comm.Barrier()
     run = mpidec.read(shared_tmp / "run.h5")
-    assert run.outcome == "failed" and run.metrics["step"].tolist() == [0, 10, 20, 30]
+    taken = run.metrics["step"].tolist()                    # a rank without agents may be ahead, and end the others' record of 30
+    assert run.outcome == "failed" and taken in ([0, 10, 20, 30], [0, 10, 20])
 
 
 class Leaves(S.DGD):
