@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -18,7 +19,34 @@ Delay = Callable[[int, int], float]
 Loss = Callable[[int], bool]
 
 
-class Pairs:
+class _Machine(ABC):
+    """Agents to which events happen, with messages on their way."""
+
+    def __init__(self, solver: Any, states: Sequence[Any], events: Iterable[Event], gradient: Gradient | None,
+                 delay: Delay | None, lost: Loss | None):
+        self.solver, self.states, self.gradient, self.delay, self.lost = solver, states, gradient, delay, lost
+        self.events = self.gradients = self.messages = 0
+        self._source: Iterator[Event] = iter(events)
+        self._flights: list[Any] = []
+
+    def _due(self, until: float) -> Iterator[Event]:
+        """The events up to the time `until`, included; what lands before each of them, and then until `until`, has landed."""
+        for event in self._source:
+            if event.time > until:
+                self._source = chain([event], self._source)
+                break
+            if self._flights:
+                self._land(event.time)
+            self.events += 1
+            yield event
+        self._land(until)
+
+    @abstractmethod
+    def _land(self, until: float) -> None:
+        """End what is on its way up to the time `until`."""
+
+
+class Pairs(_Machine):
     """Agents of a pairwise method.
 
     Parameters
@@ -38,33 +66,22 @@ class Pairs:
 
     def __init__(self, solver: Any, states: Sequence[Any], events: Iterable[Event], gradient: Gradient | None,
                  delay: Delay | None, lost: Loss | None):
-        self.solver, self.states, self.gradient, self.delay, self.lost = solver, states, gradient, delay, lost
-        self.events = self.gradients = self.messages = 0
+        super().__init__(solver, states, events, gradient, delay, lost)
         self.averagings: dict[tuple[int, int], int] = defaultdict(int)
         self.staleness: dict[int, int] = {}
-        self._source: Iterator[Event] = iter(events)
-        self._flights: list[tuple[float, int, int, int, np.ndarray, np.ndarray]] = []
         self._busy: set[int] = set()
 
     def run(self, until: float) -> None:
         """All events up to the time `until`, included."""
         states, gradient, solver = self.states, self.gradient, self.solver
         point, descend = solver.gradient_point, solver.descend
-        for event in self._source:
-            t, kind, i, j = event
-            if t > until:
-                self._source = chain([event], self._source)
-                break
-            if self._flights:
-                self._land(t)
-            self.events += 1
+        for t, kind, i, j in self._due(until):
             if kind != GRADIENT:
                 self._meet(t, i, j)
             elif gradient is not None:
                 s = states[i]
                 self.gradients += 1
                 descend(s, gradient(i, point(s, t), s.k), t)
-        self._land(until)
 
     def finish(self) -> None:
         """End the averagings that have begun."""
@@ -95,7 +112,7 @@ class Pairs:
             self._busy -= {i, j}
 
 
-class Pushers:
+class Pushers(_Machine):
     """Agents of a push method.
 
     Parameters
@@ -115,12 +132,9 @@ class Pushers:
 
     def __init__(self, solver: Any, states: Sequence[Any], events: Iterable[Event], gradient: Gradient | None,
                  places: Sequence[Any], d: int, delay: Delay | None, lost: Loss | None):
-        self.solver, self.states, self.gradient, self.delay, self.lost = solver, states, gradient, delay, lost
-        self.events = self.gradients = self.messages = 0
+        super().__init__(solver, states, events, gradient, delay, lost)
         self.averagings: dict[tuple[int, int], int] = {}
         self.staleness: dict[int, int] = defaultdict(int)
-        self._source: Iterator[Event] = iter(events)
-        self._flights: list[tuple[float, int, int, int, float, np.ndarray]] = []
         self._sent = 0
         slots = [{j: slot for slot, j in enumerate(place.senders)} for place in places]
         self._receivers = [[(j, slots[j][i]) for j in place.receivers] for i, place in enumerate(places)]
@@ -130,16 +144,8 @@ class Pushers:
 
     def run(self, until: float) -> None:
         """All events up to the time `until`, included."""
-        for event in self._source:
-            t, _, i, _ = event
-            if t > until:
-                self._source = chain([event], self._source)
-                break
-            if self._flights:
-                self._land(t)
-            self.events += 1
+        for t, _, i, _ in self._due(until):
             self._wake(t, i)
-        self._land(until)
 
     def finish(self) -> None:
         """Deliver the messages that are on their way, and let the agents take them."""

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class _Far:
     """The way from a local agent to an agent that is reached by messages: one row under way at a time."""
 
-    __slots__ = ("agent", "dest", "k", "place", "rank", "under_way")
+    __slots__ = ("dest", "k", "place", "rank", "under_way")
 
-    def __init__(self, agent: int, place: int, k: int, dest: int, rank: int):
-        self.agent, self.place, self.k, self.dest, self.rank, self.under_way = agent, place, k, dest, rank, False
+    def __init__(self, place: int, k: int, dest: int, rank: int):
+        self.place, self.k, self.dest, self.rank, self.under_way = place, k, dest, rank, False
 
 
 class Slots:
@@ -73,7 +73,7 @@ class Slots:
     """
 
     def __init__(self, context: Context, together: Collectives, post: Post | None, topology: Topology, X: np.ndarray, what: str):
-        self._context, self._post, self._what = context, post, what
+        self._context, self._post = context, post
         lo, hi = context.partition.bounds(context.rank)
         m, self._count = X.shape
         self._dtype = X.dtype
@@ -113,8 +113,7 @@ class Slots:
 
         heads: dict[int, Any] = {}
         self.ports: list[Any] = []
-        self._far: list[_Far] = []
-        self._ways: dict[tuple[int, int], _Far] = {}
+        self._far: dict[tuple[int, int], _Far] = {}
         self._asked: dict[tuple[int, int], list[Callable[[np.ndarray, float], None]]] = {}
         scratch, at, patience = values + step * m, values + step * (m + 1), timeout()
         for place, agent in enumerate(range(lo, hi)):
@@ -130,10 +129,9 @@ class Slots:
                     outs.append(slot_of(agent, receiver, rank))
                 else:
                     outs.append(_aligned(step))
-                    self._far.append(_Far(agent, place, k, receiver, rank))
+                    self._far[agent, receiver] = _Far(place, k, receiver, rank)
             self.ports.append(records.Port(context.rank, self._count, X.dtype == np.float32, patience,
                                            record(block, value_at[place]), record(block, scratch), ins, outs, sources))
-        self._ways = {(way.agent, way.dest): way for way in self._far}
         self._lo, self._landing = lo, np.empty(self._count, X.dtype)
         self.near = [[rank in region.blocks for _, rank in self._owners(some)] for some in self.senders]
         self.quiet = region.complete                # no messages ever
@@ -151,11 +149,11 @@ class Slots:
         """Send the rows in the outboxes whose rows before have arrived, and answer who waits for the mutex."""
         if self._post is None or not self._post.begin():
             return
-        for way in self._far:
+        for (agent, _), way in self._far.items():
             if not way.under_way and self.ports[way.place].waiting(way.k):
                 p, transfers, replaced = self.ports[way.place].leave(way.k, self._landing)
                 way.under_way = True
-                self._post.send(way.rank, Message(self.number, Kind.ROW, way.agent, way.dest, transfers, replaced, 0, p,
+                self._post.send(way.rank, Message(self.number, Kind.ROW, agent, way.dest, transfers, replaced, 0, p,
                                                   self._landing))
         self.mutex.serve()
         self._post.end()
@@ -175,7 +173,7 @@ class Slots:
             self.ports[dest - self._lo].arrive(k, message.row[:size], 1.0, message.p, message.transfers, bool(message.replaced))
             self._post.send(rank, Message(self.number, Kind.RECEIVED, dest, source))
         elif kind == Kind.RECEIVED:
-            self._ways[dest, source].under_way = False
+            self._far[dest, source].under_way = False
         elif kind == Kind.GET:
             row = np.empty(self._count, self._dtype)
             p, _, _ = self.ports[dest - self._lo].read(-1, row)
@@ -216,7 +214,7 @@ class Slots:
     @property
     def empty(self) -> bool:
         """Whether all rows that this rank has sent are in their slots."""
-        return all(not way.under_way and not self.ports[way.place].waiting(way.k) for way in self._far)
+        return all(not way.under_way and not self.ports[way.place].waiting(way.k) for way in self._far.values())
 
     def flush(self) -> None:
         """Return when all rows that this rank has sent are in their slots."""
@@ -227,7 +225,7 @@ class Slots:
 
             def who() -> str:
                 return "rows of a window to arrive at agents " + ", ".join(
-                    str(way.dest) for way in self._far if way.under_way or self.ports[way.place].waiting(way.k))
+                    str(way.dest) for way in self._far.values() if way.under_way or self.ports[way.place].waiting(way.k))
             wait_until(arrived, who)
 
     def close(self) -> None:

@@ -228,11 +228,11 @@ class Window:
         -----
         Communicates with nobody but these ranks, and waits for none of them.
         """
-        self._send("put", x, self_weight, dst_weights, False)
+        self._send(x, self_weight, dst_weights, False)
 
     def accumulate(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> None:
         r"""Add to this rank's slots: :math:`\text{slot}_{ji} \leftarrow \text{slot}_{ji} + w_j x`; otherwise as `put`."""
-        self._send("accumulate", x, self_weight, dst_weights, True)
+        self._send(x, self_weight, dst_weights, True)
 
     def get(self, src_weights: RankWeights = None) -> None:
         r"""Read the values of in-neighbours into their slots: :math:`\text{slot}_{ij} \leftarrow w_j x_j`, with :math:`w_j p_j`.
@@ -251,12 +251,12 @@ class Window:
 
     def start_put(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> Pending:
         """Begin `put`; complete when the rows are in their slots.  `x` may be changed at once."""
-        self._send("put", x, self_weight, dst_weights, False)
+        self._send(x, self_weight, dst_weights, False)
         return self._sent()
 
     def start_accumulate(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> Pending:
         """Begin `accumulate`; complete when the rows are in their slots.  `x` may be changed at once."""
-        self._send("accumulate", x, self_weight, dst_weights, True)
+        self._send(x, self_weight, dst_weights, True)
         return self._sent()
 
     def start_get(self, src_weights: RankWeights = None) -> Pending:
@@ -278,7 +278,7 @@ class Window:
             self._poll()
             return [one for one in getting if one is not None]
 
-    def _send(self, op: str, x: Any, self_weight: float | None, dst_weights: RankWeights, add: bool) -> None:
+    def _send(self, x: Any, self_weight: float | None, dst_weights: RankWeights, add: bool) -> None:
         with self._engine:
             self._open()
             weights = self._ones_out if dst_weights is None else _weights("dst_weights", dst_weights, self._out, "out-neighbours")
