@@ -14,6 +14,7 @@
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include "../runtime/_wait.h"
 #include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -51,22 +52,6 @@ typedef struct {
 } Port;
 
 static PyTypeObject PortType;
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec + 1e-9 * now.tv_nsec;
-}
-
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("isb" ::: "memory");
-#endif
-}
 
 static int try_lock(Record *record, uint64_t me)
 {

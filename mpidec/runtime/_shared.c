@@ -23,6 +23,7 @@
 #define _GNU_SOURCE
 #include "_arena.h"
 #include "../kernels/_rows.h"
+#include "_wait.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -123,22 +124,6 @@ struct Reader {
 static PyTypeObject GuardType, NodeType, CountsType, ReaderType;
 
 /* ---------------------------------------------------------------------------------------------------------------- waiting */
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec + 1e-9 * now.tv_nsec;
-}
-
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("isb" ::: "memory");
-#endif
-}
 
 static int reached(_Atomic uint64_t *flag, uint64_t seq) { return atomic_load_explicit(flag, memory_order_acquire) >= seq; }
 
