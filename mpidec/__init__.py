@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 from . import _startup as _startup  # before what takes long to load
 
 if TYPE_CHECKING:
+    from . import nn as nn
+    from . import optim as optim
     from . import plot as plot
     from . import problems as problems
     from . import solvers as solvers
     from . import sweep as sweep
     from . import topology as topology
+    from . import train as train
     from .asynchronous import simulate as simulate
 from ._version import __version__ as __version__
 from .mixing import Mixer as Mixer
@@ -30,7 +33,8 @@ from .solve import Result as Result
 from .solve import solve as solve
 from .tuning import tune as tune
 
-_LAZY = ("plot", "problems", "solvers", "sweep", "topology")     # loaded on first use, so that jobs with many ranks start faster
+# Imported on first use: jobs with many ranks start faster.
+_LAZY = ("nn", "optim", "plot", "problems", "solvers", "sweep", "topology", "train")
 
 
 def __getattr__(name: str) -> Any:

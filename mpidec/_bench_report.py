@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LOCAL, ALLREDUCE, HAND = "local limit", "MPI_Allreduce", "by hand"
+NO_COMMUNICATION, DDP = "no communication", "DistributedDataParallel"
 SCHEMA = "mpidec.bench/2"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _COLUMNS = 4
@@ -35,7 +36,12 @@ RATIOS = {
     "times_local_limit": Ratio("/local", "time over that of the local limit (smaller is better)", "time / local limit"),
     "times_hand": Ratio("/hand", "time over that of the fastest version by hand (smaller is better)", "time / by hand"),
     "faster_than_allreduce": Ratio("Allr/", "time of the version with MPI_Allreduce over this time (larger is better)",
-                                   "MPI_Allreduce / time")}
+                                   "MPI_Allreduce / time"),
+    "times_alone": Ratio("/alone", "time over that without communication (smaller is better)", "time / no communication"),
+    "faster_than_ddp": Ratio("DDP/", "time of DistributedDataParallel over this time (larger is better)",
+                             "DistributedDataParallel / time"),
+    "extra_memory": Ratio("extra", "memory beyond parameters, gradients and optimizer state, in units of the parameters",
+                          "extra memory / parameters")}
 GROUPS = {
     "mixing": Group("mixing: W(X) by each transport", ("times_local_limit", "faster_than_allreduce")),
     "nodes": Group("nodes: W(X) with messages, against MPI calls by hand and the package's own weighted sum",
@@ -45,13 +51,16 @@ GROUPS = {
     "local": Group("local: neighbor_allreduce, with the weights of the topology or with weights in each call",
                    ("faster_than_allreduce",)),
     "windows": Group("windows: transfers with all neighbours, and mutexes, against MPI's own on memory of Win.Allocate",
-                     ("times_hand",))}
+                     ("times_hand",)),
+    "train": Group("train: steps of a PyTorch model, against no communication and DistributedDataParallel",
+                   ("times_alone", "faster_than_ddp", "extra_memory"))}
 
 
 class Timing(NamedTuple):
     """Times of one contender for rows of one size on one graph: microseconds per call, one number per block.
 
-    Ratios are taken between contenders of one task; `role` is LOCAL, ALLREDUCE or HAND for those that others are compared with.
+    Ratios are taken between contenders of one task; `role` is LOCAL, ALLREDUCE, HAND, NO_COMMUNICATION or DDP for those that others
+    are compared with; `extra` is the memory that a contender needs for communication, in units of the row.
     """
 
     graph: str
@@ -61,6 +70,7 @@ class Timing(NamedTuple):
     blocks: list[float]
     task: str = ""
     role: str = ""
+    extra: float | None = None
 
     @property
     def median(self) -> float:
@@ -96,8 +106,7 @@ def size_name(count: int) -> str:
 
 
 def ratios(group: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
-    """Every timing with its ratios within its cell: times the local limit, times the fastest by hand, and how often it fits into
-    the version with an Allreduce."""
+    """Every timing with its ratios within its cell."""
     timings = list(timings)
 
     def against(each: Timing, role: str) -> float | None:
@@ -107,10 +116,12 @@ def ratios(group: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
 
     rows = []
     for each in timings:
-        collective = against(each, ALLREDUCE)
+        collective, parallel = against(each, ALLREDUCE), against(each, DDP)
         rows.append({"group": group, "graph": each.graph, "bytes": each.bytes, "contender": each.contender,
                      "median_us": each.median, "times_local_limit": against(each, LOCAL), "times_hand": against(each, HAND),
-                     "faster_than_allreduce": collective and 1 / collective, "blocks_us": each.blocks, "repeats": each.repeats})
+                     "faster_than_allreduce": collective and 1 / collective, "times_alone": against(each, NO_COMMUNICATION),
+                     "faster_than_ddp": parallel and 1 / parallel, "extra_memory": each.extra, "blocks_us": each.blocks,
+                     "repeats": each.repeats})
     return rows
 
 

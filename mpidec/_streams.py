@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-SAMPLES, NOISE, ROUNDING, COORDINATES = 1, 2, 3, 4  # purposes: the streams of one seed never overlap
+SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION = 1, 2, 3, 4, 5, 6  # purposes: the streams of one seed never overlap
 
 
 class Streams:
@@ -20,7 +20,7 @@ class Streams:
     ----------
     seed : int
         In 0, ..., 2**64 - 1.
-    purpose : {SAMPLES, NOISE, ROUNDING, COORDINATES}
+    purpose : {SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION}
 
     Raises
     ------

@@ -107,6 +107,7 @@ class Assembly:
     d: int
     note: str = ""
     classes: tuple[str, ...] = ()
+    label: str = ""
 
     def mixing(self, W: Any) -> Any:
         """Return the mixer of the experiment: `W`, compressed and accelerated according to the table ``[mixing]``.
@@ -207,9 +208,9 @@ def build(experiment: Experiment, net: Any) -> Assembly:
         made = _prepared(experiment, net.n)
         _oracle(made.whole, experiment)                       # checked here, so that errors name global agents
         whole.append(made)
-        return made.x_star, made.note, made.partition or None, made.samples, made.classes
+        return made.x_star, made.note, made.partition or None, made.samples, made.classes, made.label
 
-    x_star, note, partition, samples, classes = on_root(net.comm, load)
+    x_star, note, partition, samples, classes, label = on_root(net.comm, load)
     make = agreed(net, catalogue.problems().find, experiment.problem.name)
     try:
         problem = scattered(whole.pop() if whole else None, make, net)
@@ -227,7 +228,7 @@ def build(experiment: Experiment, net: Any) -> Assembly:
     x0 = None
     if solver.uses == "nothing":
         x0 = np.stack([np.random.default_rng([experiment.run.seed, agent]).standard_normal(problem.d) for agent in range(net.n)])
-    return Assembly(experiment, oracle, solver, topology, x0, x_star, samples, problem.d, note, classes)
+    return Assembly(experiment, oracle, solver, topology, x0, x_star, samples, problem.d, note, classes, label)
 
 
 def _topology(experiment: Experiment) -> Any:

@@ -1,4 +1,4 @@
-"""Measure mixings, solver steps and local-view calls against MPI by hand: ``mpirun -n 4 python -m mpidec.bench``."""
+"""Measure mixings, solver steps, local-view calls and training: ``mpirun -n 4 python -m mpidec.bench``."""
 from __future__ import annotations
 
 import argparse
@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -22,6 +23,8 @@ from mpi4py import MPI
 
 from . import _machine, catalogue
 from ._bench_report import ALLREDUCE, GROUPS, HAND, LOCAL, Timing, legend, picture, ratios, size_name, size_of, table, write_json
+from ._bench_report import DDP as PARALLEL
+from ._bench_report import NO_COMMUNICATION as ALONE
 from ._version import __version__
 from .assemble import InputError, on_root
 from .config import unknown
@@ -36,6 +39,7 @@ BLOCKS, MOST_BLOCKS, BLOCK_SECONDS = 9, 51, 0.01
 AGENTS_ALONE = 4
 RANKS_PER_NODE = 2                                  # pretended where all ranks are on one host
 STEP_SIZE, STEPS = 1e-3, 6                          # of the solvers, and how many of their steps are compared
+PIXELS, CLASSES, BATCH = 784, 10, 32                # of the training
 COLUMNS = 1 << 14                                   # of rows that are compared at a time
 NEIGHBORHOOD, BY_HAND = "Neighbor_allgather + NumPy", "Isend/Irecv + NumPy"
 Mixing = Callable[[np.ndarray], None]               # by hand: mixes rows that it knows into its argument
@@ -45,6 +49,7 @@ examples:
   mpirun -n 4 python -m mpidec.bench                                  about a minute
   mpirun -n 4 python -m mpidec.bench --rows steps --sizes 64K,8M      solver steps alone
   mpirun -n 4 python -m mpidec.bench --rows mixing --sizes 8,64K,1M,16M,64M --seconds 180 --json bench.json --plot bench.png
+  mpirun -n 4 python -m mpidec.bench --rows train --sizes 256K,76M    training steps; 76M is a network of 19 M parameters
   mpirun -n 8 python -m mpidec.bench --graphs ring --transports neighbor,p2p
   MPIDEC_RANKS_PER_NODE=1 mpirun -n 4 python -m mpidec.bench          as if every rank were on a host of its own
   python -m mpidec.bench                                              one process: 4 agents in memory
@@ -65,13 +70,19 @@ groups of rows:
            once, against Lock and Unlock of MPI.
   local    neighbor_allreduce along the topology that was set, and with weights in each call: pull (src_weights), push
            (dst_weights), push-pull (both); against MPI_Allreduce.
+  train    a step of a PyTorch model, forward, backward and update, on one thread per rank: a network of three linear layers
+           with this many bytes of float32 parameters, batches of 32, SGD; with no communication, with the algorithms of
+           mpidec.optim, by torch's DistributedDataParallel over gloo, and by Decent-DP on a ring if it is installed.
 
-One agent per rank, a row of float64 each.  All contenders take turns in one run: a barrier, a block of calls of one
+One agent per rank, a row of float64 each (but for train).  All contenders take turns in one run: a barrier, a block of calls of one
 contender, the next one.  The time of a block is that of its slowest rank, and the median over at least 9 blocks is shown, with
   /local   the time over that of the local limit: one private copy and the fused weighted sum of as many rows, by the same
            ranks at the same time, without any exchange (smaller is better; zero-copy mixing can be below 1)
   /hand    the time over that of the fastest version by hand (smaller is better; below 1, mpidec is faster)
   Allr/    the time of the version with MPI_Allreduce over this time (larger is better)
+  /alone   the time over that without communication (smaller is better; the goal is 1)
+  DDP/     the time of DistributedDataParallel over this time (larger is better)
+  extra    the memory that an algorithm holds beyond parameters, gradients and the optimizer's state, in units of the parameters
 The results of all contenders are compared with the dense product before they are timed.
 
 exit status: 0 measured, 1 a contender's result is wrong, 2 something in the command line is wrong."""
@@ -111,9 +122,11 @@ class Contender:
     task : str
         What is computed: ratios are taken between contenders with the same task.
     role : str
-        LOCAL, ALLREDUCE or HAND for contenders that others are compared with.
+        LOCAL, ALLREDUCE, HAND, ALONE or PARALLEL for contenders that others are compared with.
     within : callable
         Makes the context in which the calls are made.
+    extra : callable, optional
+        Returns the memory that the contender needs for communication, in bytes.
     """
 
     name: str
@@ -123,6 +136,7 @@ class Contender:
     task: str = ""
     role: str = ""
     within: Callable[[], AbstractContextManager[Any]] = nullcontext
+    extra: Callable[[], int] | None = None
 
 
 class Parser(argparse.ArgumentParser):
@@ -141,9 +155,10 @@ def options_of(argv: Sequence[str]) -> Options:
         Saying what is wrong with it.
     """
     parse = Parser(prog="python -m mpidec.bench", allow_abbrev=False, add_help=False, epilog=EPILOG,
-                   description="Measure mixings, solver steps and local-view calls against the same by hand with MPI.",
+                   description="Measure mixings, solver steps and local-view calls against the same by hand with MPI; training.",
                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("--rows", default=",".join(CELLS), help="groups of rows to measure (default: %(default)s)")
+    parse.add_argument("--rows", default=",".join(name for name in CELLS if name != "train"),
+                       help="groups of rows to measure (default: %(default)s; also: train)")
     parse.add_argument("--sizes", help="bytes of a row, 8 to 64M and beyond (default: "
                        + "; ".join(f"{name} {cell.sizes}" for name, cell in CELLS.items()) + ")")
     parse.add_argument("--graphs", help="(default: " + "; ".join(f"{name} {cell.graphs}" for name, cell in CELLS.items()) + ")")
@@ -164,6 +179,8 @@ def options_of(argv: Sequence[str]) -> Options:
         for name in names or ():
             if name not in known:
                 raise ValueError(unknown(what, name, known, flag))
+    if "train" in (groups or ()) and importlib.util.find_spec("torch") is None:
+        raise ValueError("--rows train needs PyTorch: pip install 'mpidec[torch]'")
     if not 0 < args.seconds < 1e6:
         raise ValueError(f"--seconds is {args.seconds}, expected a time > 0")
     for path in filter(None, (args.json, args.plot)):
@@ -196,6 +213,7 @@ class Cell:
     sizes: ClassVar[str]
     graphs: ClassVar[str] = "exponential"
     fewest_ranks: ClassVar[int] = 2
+    fewest_calls: ClassVar[int] = 1                     # in a block
 
     def __init__(self, graph: str, d: int, comm: MPI.Intracomm, transports: Sequence[str] = ()):
         self.graph, self.d, self.comm, self.transports = graph, d, comm, transports
@@ -311,12 +329,13 @@ class Cell:
             share = seconds / len(self.contenders)
             block = min(BLOCK_SECONDS, share / BLOCKS)
             once = [sorted(self._block(each, self.period) for _ in range(3))[1] for each in self.contenders]
-            repeats = [self.period * max(1, int(block / max(one, 1e-8) / self.period)) for one in once]
+            repeats = [self.period * max(self.fewest_calls, int(block / max(one, 1e-8) / self.period)) for one in once]
             blocks: list[list[float]] = []
             start = time.perf_counter()
             while len(blocks) < BLOCKS or (len(blocks) < MOST_BLOCKS and self.comm.bcast(time.perf_counter() - start < seconds)):
                 blocks.append([self._block(each, calls) for each, calls in zip(self.contenders, repeats)])
-        return [Timing(self.graph, 8 * self.d, each.name, calls, [round(1e6 * one, 4) for one in times], each.task, each.role)
+        return [Timing(self.graph, 8 * self.d, each.name, calls, [round(1e6 * one, 4) for one in times], each.task, each.role,
+                       each.extra and each.extra() / (8 * self.d))
                 for each, calls, times in zip(self.contenders, repeats, zip(*blocks))]
 
     def _block(self, each: Contender, repeats: int) -> float:
@@ -758,8 +777,139 @@ class WindowsCell(Cell):
         window.Unlock(rank)
 
 
+@dataclass(frozen=True, eq=False)
+class Training(Contender):
+    """One way to train: what it makes of the workers' updates in its first step.
+
+    Attributes
+    ----------
+    probe : callable
+        Returns some of the parameters.
+    matrix : array (n, n), optional
+        Row i has the weights of the workers' separate updates in that of worker i.
+    """
+
+    probe: Callable[[], np.ndarray] = lambda: np.empty(0)
+    matrix: np.ndarray | None = None
+
+
+class TrainCell(Cell):
+    """Training steps of a network, against those without communication and those of DistributedDataParallel."""
+
+    sizes = "256K,16M"
+    graphs = "one_peer_exponential"
+    fewest_calls = 4                                    # so that what travels from one step to the next is within a block
+
+    def __init__(self, graph: str, d: int, comm: MPI.Intracomm, transports: Sequence[str] = ()):
+        import torch
+
+        self.graph, self.d, self.comm, self.n, self.period = graph, d, comm, comm.size, 1
+        self.topology = catalogue.topologies()[graph](self.n)
+        self._stack = ExitStack()
+        self._stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+        random = torch.Generator().manual_seed(comm.rank)
+        self._x = torch.randn(BATCH, PIXELS, generator=random)
+        self._y = torch.randint(CLASSES, (BATCH,), generator=random)
+        self.contenders = list(self._contenders())
+        self._updates = np.empty(0)
+
+    @classmethod
+    def arrays(cls, ranks: int, transports: int) -> int:
+        return 30
+
+    def _contenders(self) -> Iterator[Contender]:
+        from torch import distributed
+        from torch.nn.parallel import DistributedDataParallel
+
+        n, equal = self.n, np.full((self.n, self.n), 1 / self.n)
+        model, optimizer = self._start()
+        yield self._training(ALONE, model, optimizer, np.eye(n), role=ALONE)
+        for algorithm, matrix in (("atc", self.topology.at(0).W.toarray()), ("awc", np.eye(n)), ("allreduce", equal)):
+            yield self._decentralized(algorithm, matrix)
+        if distributed.is_available():
+            self._process_group()
+            model, optimizer = self._start()
+            yield self._training(f"{PARALLEL}, gloo", DistributedDataParallel(model), optimizer, equal, role=PARALLEL)
+            if importlib.util.find_spec("decent_dp") is not None and n % 2 == 0:
+                yield self._decent_dp()
+
+    def _start(self) -> tuple[Any, Any]:
+        """A network with about `d` float64 of parameters, and an optimizer."""
+        import torch
+
+        from .nn import models
+        hidden = max(1, round((398**2 + 2 * self.d - CLASSES) ** 0.5 - 398))      # h^2 + 796 h + 10 parameters
+        model = models.make("mlp", (1, 28, 28), CLASSES, hidden=[hidden, hidden])
+        return model, torch.optim.SGD(model.parameters(), 0.01)
+
+    def _training(self, name: str, model: Any, optimizer: Any, matrix: np.ndarray | None, **more: Any) -> Training:
+        from torch.nn.functional import cross_entropy
+
+        first, *_, last = model.parameters()
+
+        def probe() -> np.ndarray:
+            return np.concatenate([p.detach().flatten()[:COLUMNS].numpy() for p in (first, last)])
+
+        def step() -> None:
+            if optimizer is not None:
+                optimizer.zero_grad()
+            cross_entropy(model(self._x), self._y).backward()
+            if optimizer is not None:
+                optimizer.step()
+        return Training(name, [step], (), probe=probe, matrix=matrix, **more)
+
+    def _decentralized(self, algorithm: str, matrix: np.ndarray) -> Training:
+        from .optim import Decentralized
+
+        model, optimizer = self._start()
+        wrapped = Decentralized(optimizer, model, self.topology, algorithm, self._network())
+        self._stack.callback(wrapped.close)
+        return self._training(f"Decentralized, {algorithm}", model, wrapped, matrix, extra=lambda: wrapped.averager.extra_bytes)
+
+    def _process_group(self) -> None:
+        """Start torch.distributed, for the contenders that need it."""
+        from torch import distributed
+
+        alone = len(set(self.comm.allgather(MPI.Get_processor_name()))) == 1
+        folder = tempfile.TemporaryDirectory(dir=None if alone else ".") if self.comm.rank == 0 else None
+        path = self.comm.bcast(folder and os.path.join(os.path.abspath(folder.name), "store"))
+        distributed.init_process_group("gloo", init_method=f"file://{path}", rank=self.comm.rank, world_size=self.n)
+        if folder is not None:
+            self._stack.callback(folder.cleanup)
+        self._stack.callback(distributed.destroy_process_group)
+
+    def _decent_dp(self) -> Training:
+        import torch
+        from decent_dp.ddp import DecentralizedDataParallel  # type: ignore[import-not-found]
+        from loguru import logger  # type: ignore[import-not-found]
+
+        logger.disable("decent_dp")
+        model, _ = self._start()
+        wrapped = DecentralizedDataParallel(model, lambda named: torch.optim.SGD([p for _, p in named], 0.01), topology="ring",
+                                            _local_world_size=1)
+        return self._training("Decent-DP, ring, gloo", wrapped, None, None)
+
+    def check(self, each: Contender) -> None:
+        """Compare a contender's first step with the combination that it should make of the workers' separate steps."""
+        if not isinstance(each, Training):
+            return
+        before = each.probe()
+        each.calls[0]()
+        update = each.probe() - before
+        if each.role == ALONE:
+            self._updates = np.stack(self.comm.allgather(update))
+        if each.matrix is None:
+            return
+        due = np.tensordot(each.matrix[self.comm.rank], self._updates, 1)
+        error = self.comm.allreduce(float(np.abs(update - due).max() / np.abs(self._updates).max()), MPI.MAX)
+        if not error <= 1e-3:
+            raise WrongResult(f"{each.name}, {self.graph}, {size_name(8 * self.d)}: the first update differs from that of the "
+                              f"workers' separate updates by {error:.2g} of its size")
+
+
 CELLS: dict[str, type[Cell]] = {"mixing": MixingCell, "nodes": NodesCell, "steps": StepsCell, "local": LocalCell,
-                                "windows": WindowsCell}
+                                "windows": WindowsCell, "train": TrainCell}
 
 
 def machine(comm: MPI.Intracomm) -> dict[str, Any]:

@@ -33,7 +33,7 @@ else:
 
 __all__ = [
     "ConfigError", "Experiment", "Mixing", "Problem", "Run", "Setting", "Solver", "Topology", "is_auto", "load", "parameters",
-    "parse_set", "read_toml", "unknown"]
+    "parse_set", "parsed", "read_toml", "unknown"]
 
 STEPS, STOP_ERROR = 5000, 1e-8
 AGENTS_ALONE = 16
@@ -194,8 +194,8 @@ OWN = " (one of your own: FILE.py:NAME)"
 LARGEST, LARGEST_SEED = 2**63 - 1, 2**32 - 1
 
 
-def read_toml(path: str = "", *, text: str | None = None) -> list[Setting]:
-    """Return the settings of an experiment file, or of its text.
+def read_toml(path: str = "", *, text: str | None = None, tables: Iterable[str] = TABLES) -> list[Setting]:
+    """Return the settings of an experiment file, or of its text, which may have these `tables`.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def read_toml(path: str = "", *, text: str | None = None) -> list[Setting]:
         if text is None:
             with open(path, "rb") as file:
                 text = file.read().decode()
-        tables = tomllib.loads(text)
+        content_of = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{name}: cannot read the experiment: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -218,9 +218,9 @@ def read_toml(path: str = "", *, text: str | None = None) -> list[Setting]:
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise ConfigError(f"{name}: not valid TOML: {error}") from None
     settings = []
-    for table, content in tables.items():
-        if table not in TABLES:
-            raise ConfigError(unknown("table", table, TABLES, f"{name}:{table}"))
+    for table, content in content_of.items():
+        if table not in tables:
+            raise ConfigError(unknown("table", table, tables, f"{name}:{table}"))
         if not isinstance(content, dict):
             raise ConfigError(f"{name}:{table}: expected a table, [{table}], got {values.shown(content)}")
         settings += [Setting(f"{table}.{key}", _found(f"{table}.{key}", value, os.path.dirname(path)), f"{name}:{table}.{key}",
@@ -238,14 +238,14 @@ def _found(key: str, value: Any, folder: str) -> Any:
     return plugins.located(value, folder)
 
 
-def parse_set(argument: str) -> Setting:
+def parse_set(argument: str, tables: Iterable[str] = TABLES, example: str = "problem.l2=0.05") -> Setting:
     """Return the setting of an option ``--set table.key=value``; a value that is not TOML is a string."""
     key, equals, value = (part.strip() for part in argument.partition("="))
     table, dot, name = key.partition(".")
     if not (equals and dot and table and name):
-        raise ConfigError(f"--set {values.shown(argument)}: expected table.key=value, such as problem.l2=0.05")
-    if table not in TABLES:
-        raise ConfigError(unknown("table", table, TABLES, f"--set {key}"))
+        raise ConfigError(f"--set {values.shown(argument)}: expected table.key=value, such as {example}")
+    if table not in tables:
+        raise ConfigError(unknown("table", table, tables, f"--set {key}"))
     return Setting(key, value, f"--set {key}", level=2)
 
 
@@ -437,7 +437,7 @@ def _value(setting: Setting, hint: Any) -> Any:
     """Return the setting's value converted to the type `hint`; text is parsed as TOML, or else taken as a string."""
     if setting.key == "run.delay" and setting.text and "," in setting.value:
         setting = setting._replace(value=f"[{setting.value.strip('[] ')}]")
-    for candidate in (_parsed(setting.value), setting.value) if setting.text else (setting.value,):
+    for candidate in (parsed(setting.value), setting.value) if setting.text else (setting.value,):
         try:
             value = values.converted(candidate, hint)
         except (TypeError, ValueError):
@@ -460,7 +460,7 @@ def is_auto(text: str) -> bool:
     >>> is_auto("auto"), is_auto("inverse(auto)"), is_auto("inverse(0.1)"), is_auto("0.1")
     (True, True, False, False)
     """
-    value = _parsed(text)
+    value = parsed(text)
     if not isinstance(value, str):
         return False
     return value != "safe" and (value in WORDS or bool(_complaint(value)) or schedule(value).start == "auto")
@@ -480,7 +480,8 @@ def _in_range(key: str, value: float) -> bool:
     return value > 0 if key in POSITIVE else value >= 0 if key in NOT_NEGATIVE else True
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """Return the value that `text` is in TOML; the text itself if it is none."""
     try:
         content = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -53,8 +53,12 @@ class Metrics:
 
     def __call__(self, X: np.ndarray, rows: int = 0, sent: int = 0) -> dict[str, float]:
         """Return the metrics of the rows `X`, shape `(m, d)`, and the sums over all ranks of the `rows` and bytes `sent`."""
-        net, m, problem = self._net, len(X), self._problem
-        mean = net.mean(X)
+        mean = self._net.mean(X)
+        return self.of(mean, self._net.sum(self.terms(X, mean, rows, sent)), self._worst(X))
+
+    def terms(self, X: np.ndarray, mean: np.ndarray, rows: int = 0, sent: int = 0) -> np.ndarray:
+        """What the metrics are sums of: a row for each local agent, with their rows `X` and the `mean` of all agents."""
+        m, problem = len(X), self._problem
         terms = np.zeros((m, 5 if problem is None else 5 + X.shape[1]))
         terms[:, 0] = ((X - mean) ** 2).sum(axis=1)
         terms[:1, 1:3] = sent, rows
@@ -64,11 +68,15 @@ class Metrics:
             try:
                 terms[:, 3], terms[:, 5:] = problem.value(at), problem.grad(at)
             except Exception as error:              # the other ranks come to the sum
-                if m == 0 or net.size == 1:
+                if m == 0 or self._net.size == 1:
                     raise
                 self.error = error
                 terms[:, 3:], terms[0, 4] = 0, 1
-        total = net.sum(terms)
+        return terms
+
+    def of(self, mean: np.ndarray, total: np.ndarray, worst: float) -> dict[str, float]:
+        """The metrics, from the mean, the sum of the `terms` of all agents, and the largest `distance` of any rank."""
+        net, problem = self._net, self._problem
         self.failed = bool(total[4])
         result = {"rows": float(total[2]), "bytes": float(total[1]), "consensus": sqrt(total[0] / net.n)}
         self.size = sqrt(total[0] / net.n + mean @ mean)
@@ -80,7 +88,7 @@ class Metrics:
             away = sqrt(gap @ gap)
             result["error"] = away / self._scale
             result["error_rms"] = sqrt(total[0] / net.n + away * away) / self._scale
-            result["error_max"] = self._worst(X) / self._scale
+            result["error_max"] = worst / self._scale
         return result
 
     def least(self) -> float | None:
@@ -96,11 +104,18 @@ class Metrics:
         net.agree(error)
         return float(net.mean(values)[0])
 
-    def _worst(self, X: np.ndarray) -> float:
-        """The largest distance of an agent from the solution."""
+    def distance(self, X: np.ndarray) -> float:
+        """The largest distance of a local agent from the solution; 0 if that is not known."""
+        if self._x_star is None:
+            return 0.0
         D = X - self._x_star
-        mine = sqrt(np.einsum("ij,ij->i", D, D).max(initial=0.0))
-        return mine if self._net.size == 1 else -float(self._net._together.minimum(np.array([-mine]), "the metrics of a record")[0])
+        return sqrt(np.einsum("ij,ij->i", D, D).max(initial=0.0))
+
+    def _worst(self, X: np.ndarray) -> float:
+        mine, net = self.distance(X), self._net
+        if net.size == 1 or self._x_star is None:
+            return mine
+        return -float(net._together.minimum(np.array([-mine]), "the metrics of a record")[0])
 
     def culprit(self, X: np.ndarray) -> int:
         """The first agent whose row, value or gradient is not finite, or whose row is the largest if all are; collective."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 __all__ = ["Bar", "Lines", "Silent", "progress", "table", "terminal"]
 
 COLUMNS = ("objective", "gradient_norm", "consensus", "error")
+Told = Callable[[Mapping[str, Any]], str]
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "srun")
 
 
@@ -32,8 +33,8 @@ class Lines(Silent):
 
     SHORTEST, LONGEST = 2.0, 30.0                           # seconds between two lines
 
-    def __init__(self, file: TextIO | None = None):
-        self.file = file or sys.stdout
+    def __init__(self, file: TextIO | None = None, told: Told | None = None):
+        self.file, self.told = file or sys.stdout, told or brief
         self.began = self.last = time.monotonic()
         self.start = self.printed = -1
 
@@ -47,7 +48,7 @@ class Lines(Silent):
         tenth = 10 * (step - self.printed) >= steps - self.start
         if now - self.last >= self.LONGEST or (tenth and now - self.last >= self.SHORTEST):
             self.last, self.printed = now, step
-            told = brief(metrics)
+            told = self.told(metrics)
             print(f"step {step}/{steps}  {told}{'  ' * bool(told)}{now - self.began:.0f} s", file=self.file, flush=True)
 
 
@@ -56,8 +57,8 @@ class Bar(Silent):
 
     PERIOD = 0.1
 
-    def __init__(self, file: TextIO | None = None, width: int = 80):
-        self.file, self.width, self.last = file or sys.stdout, width, 0.0
+    def __init__(self, file: TextIO | None = None, width: int = 80, told: Told | None = None):
+        self.file, self.width, self.last, self.told = file or sys.stdout, width, 0.0, told or shortest
         try:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -81,7 +82,7 @@ class Bar(Silent):
         if now - self.last < self.PERIOD and step < steps:
             return
         self.last = now
-        text = brief(metrics, COLUMNS[-1:] if "error" in metrics else COLUMNS[:1])
+        text = self.told(metrics)
         if self.rich is not None:
             self.rich.update(self.task, total=steps, completed=step, description=text, refresh=True)
             return
@@ -99,14 +100,17 @@ class Bar(Silent):
             self.file.flush()
 
 
-def progress(kind: str) -> Silent:
-    """Return a progress display: "bar", "lines", "none", or "auto", a bar on a terminal and lines elsewhere."""
+def progress(kind: str, told: Told | None = None) -> Silent:
+    """Return a progress display: "bar", "lines", "none", or "auto", a bar on a terminal and lines elsewhere.
+
+    `told` returns the metrics of a step as a line.
+    """
     width = terminal() if kind in ("auto", "bar") else None
     if kind == "auto":
         kind = "lines" if width is None else "bar"
     if kind == "bar":
-        return Bar(width=width or 80)
-    return Lines() if kind == "lines" else Silent()
+        return Bar(width=width or 80, told=told)
+    return Lines(told=told) if kind == "lines" else Silent()
 
 
 def terminal() -> int | None:
@@ -139,6 +143,11 @@ def terminal() -> int | None:
 def brief(metrics: Mapping[str, Any], names: Sequence[str] = COLUMNS) -> str:
     """Return the metrics of one step as one line."""
     return "  ".join(f"{name.replace('_norm', '')} {float(metrics[name]):.2e}" for name in names if name in metrics)
+
+
+def shortest(metrics: Mapping[str, Any]) -> str:
+    """Return the error of one step, or else its objective."""
+    return brief(metrics, COLUMNS[-1:] if "error" in metrics else COLUMNS[:1])
 
 
 def table(rows: Mapping[str, str]) -> str:

@@ -196,7 +196,7 @@ def command_of(argv: Sequence[str], ranks: int, program: str = "mpidec.run") -> 
     if experiment.run.simulate and ranks > 1:
         raise ConfigError(f"--simulate takes place in one process, this job has {ranks}: start it without mpirun")
     if not (args.force or args.tune):
-        out = _free(experiment.run.out, given=any(flag.key == "run.out" for flag in flags))
+        out = free_name(experiment.run.out, given=any(flag.key == "run.out" for flag in flags))
         experiment = replace(experiment, run=replace(experiment.run, out=out))
     return Command(experiment, quiet=args.quiet, tune=args.tune, picture=args.picture)
 
@@ -219,7 +219,7 @@ def _check_search(args: argparse.Namespace, flags: Sequence[Setting]) -> None:
             raise ConfigError(f"-o {args.picture}: {error}: pip install 'mpidec[plot]'") from None
 
 
-def _free(out: str, given: bool) -> str:
+def free_name(out: str, given: bool) -> str:
     """The name of the output file: an existing one is refused if it was `given` on the command line, else a number is added."""
     if not os.path.isfile(out):
         return out
@@ -382,7 +382,8 @@ def summary(made: assemble.Assembly, result: Result | AsyncResult, ranks: int) -
     gap = made.spectral_gap()
     rows = {
         "problem": f"{short(problem.name)}{report.options(_penalties(problem))}",
-        "data": f"{short(problem.data)}, {made.samples} samples x {made.d} unknowns, partition {problem.partition}"
+        "data": f"{short(problem.data)}, {made.samples} samples x {made.d} unknowns, "
+                f"{f'label {made.label}, ' if made.label else ''}partition {problem.partition}"
                 if problem.data else f"none, {made.d} unknowns",
         **({"classes": ", ".join(f"{word} = {number}" for number, word in _classes(made))} if made.classes else {}),
         "agents": f"{n}, simulated" if wanted.simulate else f"{n} on {ranks} rank{'s' * (ranks > 1)}",

@@ -2,7 +2,7 @@
 
     pytest                                       one process: everything, real launches included
     mpirun -n 3 python -m pytest                 the tests that make sense on several ranks, the same on every rank
-    mpirun -n 3 python -m pytest --share         half of the parameter sets of tests with many: see `shared_out`
+    mpirun -n 3 python -m pytest --share         a quarter of the parameter sets of tests with many: see `shared_out`
 
 Under several ranks only rank 0 reports.  A test that fails on any rank says so, tagged with the rank, and aborts the
 job: the other ranks may be waiting for this one in a collective.
@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from zlib import crc32
@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))    # so that a test can
 
 WORLD = MPI.COMM_WORLD
 PARALLEL = WORLD.size > 1
-MANY = 8                                                    # parameter sets of one test
+MANY = 4                                                    # parameter sets of one test
 
 
 @cache
@@ -53,8 +53,8 @@ if PARALLEL:                                                # modules of which n
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
-    parser.addoption("--share", action="store_true", help="under several ranks, run half of the parameter sets of tests with many, "
-                     "the other half on other numbers of ranks")
+    parser.addoption("--share", action="store_true", help="under several ranks, run a quarter of the parameter sets of tests "
+                     "with many, the others on other numbers of ranks")
 
 
 @pytest.hookimpl(trylast=True)
@@ -84,17 +84,19 @@ def pytest_collection_modifyitems(config, items):
 
 
 def shared_out(items):
-    """Half of the parameter sets of each test that has many: one half for 2 and 4 ranks, the other one for 3 and 8.
+    """A quarter of the parameter sets of each test that has many: one quarter for each of 2, 3, 4 and 8 ranks.
 
-    Open MPI runs the halves the other way round, so that every set meets both libraries and every number of ranks.
+    Open MPI runs the quarters of two places further on, so that every set meets both libraries, and two numbers of ranks.
     """
-    turn = (WORLD.size in (3, 8)) ^ ("Open MPI" in MPI.Get_library_version())
-    sets, index, left = Counter(item.function for item in items), Counter(), []
+    place = {2: 0, 3: 1, 4: 2}.get(WORLD.size, 3) + 2 * ("Open MPI" in MPI.Get_library_version())
+    tests = defaultdict(list)
     for item in items:
-        index[item.function] += 1
-        if sets[item.function] < MANY or crc32(f"{item.originalname} {index[item.function]}".encode()) % 2 == turn:
-            left.append(item)
-    return left
+        tests[item.function].append(item)
+    kept = set()
+    for sets in tests.values():
+        order = sorted(range(len(sets)), key=lambda i: crc32(f"{sets[i].originalname} {i}".encode()))     # neighbours are alike
+        kept.update(sets if len(sets) < MANY else (sets[i] for i in order[place % 4::4]))
+    return [item for item in items if item in kept]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

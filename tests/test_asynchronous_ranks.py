@@ -1,6 +1,7 @@
 """Asynchronous methods in wall time, on any number of ranks: conservation, exactness, pairing, the end, files."""
 
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -115,6 +116,50 @@ def test_a_file_and_its_resumption(net, solver, shared_tmp):
     assert more.counts.sum() >= steps * net.n and np.isfinite(more.metrics["error"]).all()
 
 
+@pytest.mark.parametrize("solver", [S.AsyncPushSum(0.01), S.A2CiD2(0.05, momentum=0.3)])
+def test_records_reach_the_file_during_the_run(net, solver, shared_tmp):
+    """Without anybody waiting for a straggler, whose rows come late."""
+    path, seen, due = shared_tmp / "run.h5", {}, [0.0]
+
+    class Read(mpidec.problems.LeastSquares):
+        def grad(self, X, agents=None):
+            time.sleep(0.001)
+            if net.rank == 0 and agents is not None and len(seen.get("step", ())) < 4 and time.monotonic() > due[0]:
+                due[0] = time.monotonic() + 0.1
+                seen.update(mpidec.read(path).metrics)
+            return super().grad(X) if agents is None else super().grad(X, agents)
+    steps = {1: 25, 2: 60, 3: 100}.get(net.size, 200)           # about 0.7 s
+    result = mpidec.solve(problem(net, Read), solver, T.ring(net.n), net=net, record=mpidec.Record(path, flush_seconds=0.1),
+                          steps=steps, straggler=dict.fromkeys(range(net.n), 0.005) | {net.n - 1: 0.02})
+    run = mpidec.read(path)
+    if net.rank == 0:
+        step, moment, error = (seen[name] for name in ("step", "time", "error"))
+        assert len(step) >= (4 if net.size < 4 else 2) and np.all(np.diff(step) > 0) and np.all(np.diff(moment) > 0)
+        k = np.searchsorted(result.metrics["time"], moment[-1])
+        near = result.metrics["error"][max(k - 3, 0):k + 3]
+        assert 0.5 * near.min() < error[-1] < 2 * near.max()
+    assert np.isin(run.metrics["time"], result.metrics["time"]).all(), "in the end those of the result take their place"
+    assert len(run.metrics["time"]) == len(np.unique(result.metrics["step"])) == len(run.trajectory()[1])
+    assert run.metrics["step"][-1] == result.steps and run.outcome == "completed"
+
+
+@pytest.mark.parametrize("solver", [S.AsyncPushSum(0.01), S.A2CiD2(0.05, momentum=0.3)])
+def test_a_gradient_that_is_not_finite_ends_the_run(net, solver):
+    class Odd(mpidec.problems.LeastSquares):
+        calls = 0
+
+        def grad(self, X, agents=None):
+            G = super().grad(X) if agents is None else super().grad(X, agents)
+            if agents is not None and net.lo <= 2 < net.hi and list(agents) == [2 - net.lo]:
+                Odd.calls += 1
+                G[0, 1] = np.nan if Odd.calls == 21 else G[0, 1]
+            return G
+    began = time.monotonic()
+    result = mpidec.solve(problem(net, Odd), solver, T.ring(net.n), steps=10**6, every=10**5, net=net)
+    assert time.monotonic() - began < 20
+    assert (result.outcome, result.reason, result.agent) == ("diverged", "the gradient of agent 2 at its step 20 is nan", 2)
+
+
 def test_what_one_rank_raises():
     class Broken(mpidec.problems.LeastSquares):
         calls = 0
@@ -156,6 +201,17 @@ def test_agents_of_one_rank_share_its_time():
     with mpidec.Network(16) as net:
         result = mpidec.solve(None, S.A2CiD2(), T.ring(16), steps=40, net=net, x0=x0, straggler=dict.fromkeys(range(16), 0.001))
     assert result.metrics["consensus"][-1] < 0.5 < result.metrics["consensus"][0]
+
+
+def test_a_sleeper_that_delays_the_agents_of_its_rank_is_warned_of(net):
+    options = {"net": net, "x0": X0[:net.n], "steps": 2}
+    shared = net.partition.counts()[0] > 1
+    expected = pytest.warns(RuntimeWarning, match="agents of rank 0 take turns, and agent 0 delays the others")
+    with expected if shared and net.rank == 0 else warnings.catch_warnings():
+        mpidec.solve(None, S.PairwiseGossip(), T.ring(net.n), straggler={0: 0.001}, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mpidec.solve(None, S.PairwiseGossip(), T.ring(net.n), straggler=dict.fromkeys(range(net.n), 0.001), **options)
 
 
 def test_lost_averagings_and_no_steps(net):

@@ -163,6 +163,8 @@ def test_a_sweep_of_asynchronous_solvers_repeats_what_cannot_be_resumed(capsys):
             "--steps=50"]
     assert swept(vary) == 0
     assert "4 runs" in (said := capsys.readouterr().out) and "units of their own time" in said
+    assert "and simulated time until" in said and " seconds " not in said.split("4 runs")[-1]
+    assert "simulated_time_mean" in Path("sweep/table.csv").read_text()
     assert record.read("sweep/a2cid2-drop=0.2.h5").outcome == "completed"
     with record.RunFile("sweep/a2cid2-drop=0.0.h5", n=4, row_shape=(3,), metrics=["time"], trajectory=False,
                         meta={"config": record.read("sweep/a2cid2-drop=0.0.h5").config}) as file:
@@ -212,7 +214,8 @@ def test_on_three_ranks_a_straggler_delays_nobody():
     assert len(found.asynchronous["idle"]) == 3 and found.asynchronous["idle"][0] < 0.05
     assert (np.diff(found.metrics["time"]) > 0).all() and found.metrics["time"][-1] < 10
     more = launch.mpirun(2, ["-m", "mpidec.run", "--resume=run.h5", "--steps=60", "--quiet"], check=True)
-    assert more.stderr == "" and record.read("run.h5").asynchronous["steps"].sum() >= 180
+    assert record.read("run.h5").asynchronous["steps"].sum() >= 180
+    assert more.stderr.count("\n") == 1 and "the 2 agents of rank 0 take turns, and agent 0 delays the others" in more.stderr
 
 
 @pytest.mark.launch
@@ -255,19 +258,46 @@ def test_a_fault_of_one_rank_is_in_the_file():
     assert (found.outcome, found.reason) == ("failed", "ZeroDivisionError: a fault of rank 2")
 
 
+KILLED = """
+import os, signal, sys, time
+import numpy as np
+from mpi4py import MPI
+import mpidec
+plain, began = mpidec.problems.LeastSquares.grad, time.monotonic()
+def grad(self, X, agents=None):
+    if MPI.COMM_WORLD.rank == 1 and time.monotonic() - began > 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.001)
+    return plain(self, X) if agents is None else plain(self, X, agents)
+mpidec.problems.LeastSquares.grad = grad
+rng = np.random.default_rng(MPI.COMM_WORLD.rank)
+problem = mpidec.problems.LeastSquares(rng.normal(size=(1, 4, 3)), rng.normal(size=(1, 4)))
+mpidec.solve(problem, sys.argv[1], "ring", steps=10**6, record=mpidec.Record("run.h5", flush_seconds=0.2))
+"""
+
+
 LIMITED = """
 import os, resource, signal, sys
 from mpi4py import MPI
 from mpidec import run
-from mpidec.asynchronous import ranks
+from mpidec.asynchronous.running_file import File
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-plain = ranks._written
+plain = File._written
 def written(*args):
     resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize("run.h5") // 2, resource.RLIM_INFINITY))
     return plain(*args)
-ranks._written = written
+File._written = written
 sys.exit(run.main(sys.argv[1:]))
 """
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("solver", ["a2cid2", "running_sum_tracking"])
+def test_a_killed_run_leaves_its_records(solver):
+    launch.mpirun(2, ["-c", KILLED, solver], timeout=60)
+    found = record.read("run.h5")
+    assert found.outcome == "running" and len(found.metrics["step"]) >= 5 and found.metrics["time"][-1] > 1
+    assert (np.diff(found.metrics["step"]) > 0).all() and found.metrics["consensus"].shape == found.metrics["time"].shape
 
 
 @pytest.mark.launch
@@ -277,4 +307,5 @@ def test_a_disk_that_is_full_at_the_end_is_told_in_one_line(solver, again):
     said = [line for line in done.stderr.splitlines() if "mpidec.run: error:" in line]
     assert done.returncode == 1 and len(said) == 1 and "Traceback" not in done.stderr, done.stderr
     assert said[0].endswith("; then continue with mpirun -n 2 python -m mpidec.run --resume run.h5") is again, said
-    assert record.read("run.h5").metrics["step"].tolist() == [0]
+    found = record.read("run.h5")
+    assert found.metrics["step"][0] == 0 and found.outcome in ("failed", "running")

@@ -47,6 +47,19 @@ right = bench.Window.accumulate
 bench.Window.accumulate = lambda self, x, *others: right(self, x + 1e-9, *others)
 sys.exit(bench.main(["--rows=windows", "--sizes=64", "--seconds=0.1"]))
 """
+BROKEN_TRAINING = """
+import sys
+from mpidec import bench, optim
+right = optim.Decentralized.step
+
+def step(self, closure=None):
+    right(self)
+    if self.averager.algorithm.name == "awc" and self.averager.net.rank == 1:
+        self.param_groups[0]["params"][0].data[0, 0] += 1e-2
+
+optim.Decentralized.step = step
+sys.exit(bench.main(["--rows=train", "--sizes=64", "--seconds=0.1"]))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -183,3 +196,23 @@ def test_windows_are_measured_against_allocated_ones(mpirun, tmp_path):
 def test_a_wrong_transfer_is_caught_before_it_is_timed(mpirun, tmp_path):
     done = mpirun(2, ["-c", BROKEN_TRANSFER], cwd=tmp_path)
     assert done.returncode != 0 and done.stderr.count("accumulate, Window, exponential, 64 B, phase 0: the result on rank") == 1
+
+
+def test_training_is_measured_against_no_communication_and_ddp(mpirun, tmp_path):
+    pytest.importorskip("torch")
+    _, cells, printed = measured(mpirun, tmp_path, 2, "--rows=train", "--plot=bench.png")
+    parallel, own = f"{report.DDP}, gloo", {f"Decentralized, {name}" for name in ("atc", "awc", "allreduce")}
+    for rows in cells.values():
+        assert rows.keys() >= {report.NO_COMMUNICATION, parallel, *own}
+        for name, row in rows.items():
+            assert row["times_alone"] == pytest.approx(row["median_us"] / rows[report.NO_COMMUNICATION]["median_us"])
+            assert row["faster_than_ddp"] == pytest.approx(rows[parallel]["median_us"] / row["median_us"])
+            assert (row["extra_memory"] is not None) == name.startswith("Decentralized")
+    assert "/alone" in printed and "/hand" not in printed
+
+
+def test_a_wrong_training_step_is_caught_before_it_is_timed(mpirun, tmp_path):
+    pytest.importorskip("torch")
+    done = mpirun(2, ["-c", BROKEN_TRAINING], cwd=tmp_path)
+    assert done.returncode != 0
+    assert done.stderr.count("Decentralized, awc, one_peer_exponential, 64 B: the first update differs") == 1

@@ -291,7 +291,7 @@ def test_the_column_of_the_label_is_chosen(tmp_path, label, column):
     data = load(tmp_path / "mine.csv", label=label)
     table = np.array([[1.0, 7, 3], [2, 8, 4]])
     assert np.array_equal(data.y, table[:, column])
-    assert np.array_equal(data.A, np.delete(table, column, axis=1))
+    assert np.array_equal(data.A, np.delete(table, column, axis=1)) and data.label == ("u", "kind", "v")[column]
 
 
 def test_a_wrong_label_is_refused(tmp_path):

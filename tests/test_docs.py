@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import os
 import pkgutil
 import re
@@ -38,7 +39,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 @pytest.mark.parametrize("name", ["mpidec", *MODULES])
 def test_doctests(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if name.startswith("mpidec.optim"):
+    if name.startswith(("mpidec.optim", "mpidec.nn", "mpidec.problems.neural")):
         pytest.importorskip("torch")
     failed, _ = doctest.testmod(importlib.import_module(name), optionflags=FLAGS)
     assert not failed, f"{failed} examples of {name} failed"
@@ -137,7 +138,7 @@ def test_blocks_are_of_known_languages(page):
 @pytest.mark.launch
 @pytest.mark.parametrize("page", pages_to_run())
 def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
-    for module in ("matplotlib", "sklearn"):                # README installs them
+    for module in ("matplotlib", "sklearn", *["torch"] * (page.name == "training.md")):         # README installs the first two
         pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
     Reader(page, tmp_path).read()
@@ -156,7 +157,8 @@ def tables(page: str, heading: str) -> set[str]:
 @pytest.mark.parametrize("heading, page, known", [
     ("## Solvers", "choosing.md", catalogue.solvers), ("## Graphs", "choosing.md", catalogue.topologies),
     ("### Codecs", "mixing.md", catalogue.codecs),
-    ("## What there is", "data.md", lambda: {**catalogue.problems(), **catalogue.data_sets()})])
+    ("## What there is", "data.md", lambda: {**catalogue.problems(), **catalogue.data_sets()}),
+    ("## Algorithms", "training.md", lambda: pytest.importorskip("torch") and importlib.import_module("mpidec.optim").names())])
 def test_tables_name_what_there_is(heading, page, known):
     """All of it, and nothing else."""
     named = tables(page, heading)
@@ -198,7 +200,8 @@ def test_the_site_is_built_without_warnings(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     reference = {page.stem: page.read_text(encoding="utf-8") for page in (tmp_path / "site" / "reference").glob("*.html")}
     assert all(flag in reference["commands"] for flag in ("--step-size", "--vary")), "the commands lack what --help prints"
-    for name in ("topology", "solvers", "problems", "record", "mixing", "plot", "sweep"):
+    pytorch = ["optim"] if importlib.util.find_spec("torch") else []
+    for name in ("topology", "solvers", "problems", "record", "mixing", "plot", "sweep", *pytorch):
         module = importlib.import_module(f"mpidec.{name}")
         public = getattr(module, "__all__", [key for key, thing in vars(module).items() if not key.startswith("_")
                                              and getattr(thing, "__module__", "").startswith("mpidec.")])

@@ -186,3 +186,215 @@ def test_gradients_are_left_behind():
         Y = W(parameter)
         assert not Y.requires_grad
         np.testing.assert_array_equal(kind.host(Y), W(X[net.lo:net.hi]))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training: any number of ranks, which share the devices that there are
+
+@pytest.fixture
+def cuda():
+    """The device of this rank."""
+    torch = Torch().library
+    return torch.device("cuda", MPI.COMM_WORLD.rank % torch.cuda.device_count())
+
+
+def network(torch, device, dtype):
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(6, 40), torch.nn.Tanh(), torch.nn.BatchNorm1d(40), torch.nn.Linear(40, 2)
+    return torch.nn.Sequential(*layers).to(device, dtype)
+
+
+def loss_of(torch, model, worker, k):
+    """The loss of a worker in step k: the same numbers on every device."""
+    draw, where = torch.Generator().manual_seed(1000 * worker + k), next(model.parameters())
+    x, y = torch.randn(16, 6, generator=draw).to(where), torch.randn(16, 2, generator=draw).to(where)
+    return (model(x) - y).square().mean()
+
+
+def train(torch, model, optimizer, worker, steps):
+    for k in steps:
+        optimizer.zero_grad()
+        loss_of(torch, model, worker, k).backward()
+        optimizer.step()
+
+
+def everything(torch, model):
+    """All parameters and floating-point buffers, in the host's memory."""
+    tensors = [tensor for tensor in model.state_dict().values() if tensor.is_floating_point()]
+    return torch.cat([tensor.detach().flatten().cpu().double() for tensor in tensors])
+
+
+@pytest.mark.parametrize("side_stream", [False, True], ids=["default stream", "side stream"])
+@pytest.mark.parametrize("algorithm", ["atc", "awc", "allreduce", "relay", "gradient_tracking", "local"])
+def test_training_on_a_device_is_that_on_the_host(cuda, algorithm, side_stream):
+    torch = Torch().library
+    from mpidec import optim
+
+    more = {"every": 3} if algorithm == "local" else {}
+
+    def run(device):
+        with mpidec.Network() as net:
+            model = network(torch, device, torch.float64)
+            base = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
+            optimizer = optim.Decentralized(base, model, None, algorithm, net, buffers="average", **more)
+            train(torch, model, optimizer, net.rank, range(9))
+            mine = everything(torch, model)
+            with optimizer.consensus() as distance:
+                average = everything(torch, model)
+            assert torch.equal(everything(torch, model), mine)
+            assert all(p.device == torch.device(device) for p in model.parameters())
+            optimizer.close()
+        return mine, average, distance
+
+    expected = run("cpu")
+    with torch.cuda.stream(torch.cuda.Stream(cuda)) if side_stream else torch.cuda.device(cuda):
+        found = run(cuda)
+    for a, b in zip(found[:2], expected):
+        assert (a - b).norm() <= 1e-9 * b.norm()
+    assert found[2] == pytest.approx(expected[2], rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("place", ["cpu", None], ids=["loaded on the host", "loaded on the device"])
+@pytest.mark.parametrize("algorithm", ["atc", "awc", "relay", "qg"])
+def test_training_on_a_device_resumes_with_the_same_bits(cuda, algorithm, place, shared_tmp):
+    torch = Torch().library
+    from mpidec import optim
+
+    with mpidec.Network() as net:
+        def start():
+            model = network(torch, cuda, torch.float32)
+            base = torch.optim.SGD(model.parameters(), 0.05) if algorithm == "qg" else torch.optim.Adam(model.parameters(), 0.01)
+            return model, optim.Decentralized(base, model, None, algorithm, net)
+
+        model, optimizer = start()
+        train(torch, model, optimizer, net.rank, range(6))
+        path = shared_tmp / f"{net.rank}.pt"
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+        train(torch, model, optimizer, net.rank, range(6, 12))
+        optimizer.close()
+        again, resumed = start()
+        saved = torch.load(path, weights_only=True, map_location=place)
+        again.load_state_dict(saved["model"])
+        resumed.load_state_dict(saved["optimizer"])
+        train(torch, again, resumed, net.rank, range(6, 12))
+        resumed.close()
+    assert torch.equal(everything(torch, model), everything(torch, again))
+
+
+@pytest.mark.parametrize("algorithm", ["atc", "awc", "allreduce"])
+def test_an_overflow_on_a_device_skips_the_update_of_that_worker(cuda, algorithm):
+    torch = Torch().library
+    from mpidec import optim
+
+    with mpidec.Network() as net:
+        model = network(torch, cuda, torch.float32)
+        optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, algorithm=algorithm, net=net)
+        scaler = torch.amp.GradScaler(cuda.type, init_scale=4.0)
+        for k in range(6):
+            optimizer.zero_grad()
+            with torch.autocast(cuda.type, torch.float16):
+                loss = loss_of(torch, model, net.rank, k)
+            scaler.scale(loss).backward()
+            if k == 2 and net.rank == 0:
+                model[0].weight.grad[0, 0] = float("inf")
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.close()
+        assert scaler.get_scale() == (2.0 if net.rank == 0 else 4.0)
+    assert torch.isfinite(everything(torch, model)).all()
+
+
+def test_a_model_may_lie_on_the_host_and_on_a_device(cuda):
+    torch = Torch().library
+    from mpidec import optim
+
+    class Halves(torch.nn.Module):
+        def __init__(self, device):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first = torch.nn.Linear(6, 40, dtype=torch.float64)
+            self.second = torch.nn.Linear(40, 2, dtype=torch.float64).to(device)
+
+        def forward(self, x):
+            return self.second(self.first(x).tanh().to(self.second.weight.device)).to(x.device)
+
+    def run(device):
+        with mpidec.Network() as net:
+            model = Halves(device)
+            optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, "ring", net=net)
+            train(torch, model, optimizer, net.rank, range(5))
+            optimizer.close()
+        return everything(torch, model)
+
+    expected = run("cpu")
+    assert (run(cuda) - expected).norm() <= 1e-9 * expected.norm()
+
+
+def test_stacked_workers_on_a_device(cuda):
+    torch = Torch().library
+    from mpidec import optim
+    from mpidec.nn import Stacked
+
+    def run(device):
+        with mpidec.Network(2 * MPI.COMM_WORLD.size) as net:
+            torch.manual_seed(0)
+            stacked = Stacked(torch.nn.Linear(6, 2, dtype=torch.float64), 2).to(device)
+            optimizer = optim.Decentralized(torch.optim.SGD(stacked.parameters(), 0.1), stacked, "ring", net=net)
+            for k in range(5):
+                draws = [torch.Generator().manual_seed(1000 * (net.lo + i) + k) for i in range(2)]
+                x = torch.stack([torch.randn(16, 6, generator=draw, dtype=torch.float64) for draw in draws]).to(device)
+                optimizer.zero_grad()
+                (stacked(x) - 1).square().mean(dim=(1, 2)).sum().backward()
+                optimizer.step()
+            optimizer.close()
+        return everything(torch, stacked)
+
+    expected = run("cpu")
+    assert (run(cuda) - expected).norm() <= 1e-9 * expected.norm()
+
+
+@pytest.mark.parametrize("algorithm", ["atc", "awc", "allreduce"])
+def test_a_worker_whose_numbers_on_a_device_are_not_finite_is_named(cuda, algorithm):
+    torch = Torch().library
+    from mpidec import optim
+    from mpidec.nn import Stacked
+
+    bad, said = 2 * MPI.COMM_WORLD.size - 1, ""
+    with mpidec.Network(bad + 1) as net:
+        stacked = Stacked(torch.nn.Linear(6, 2), 2).to(cuda)
+        base = torch.optim.SGD(stacked.parameters(), 0.1)
+        optimizer = optim.Decentralized(base, stacked, algorithm=algorithm, net=net, equal=False)
+        for k in range(10):
+            optimizer.zero_grad()
+            stacked(torch.ones(2, 4, 6, device=cuda)).square().mean(dim=(1, 2)).sum().backward()
+            if k == 3 and net.hi > bad:
+                stacked.weight.grad[1, 1, 2] = float("nan")
+            try:
+                optimizer.step()
+            except ValueError as error:
+                said = str(error)
+                break
+        if net.hi > bad:
+            assert said.startswith(f"worker {bad}, step 3: {'gradient' if algorithm == 'allreduce' else 'parameter'} weight is nan")
+        else:
+            assert said and not said.startswith("worker ")
+
+
+def test_broadcasts_reach_a_device(cuda):
+    torch = Torch().library
+    from mpidec import optim
+
+    with mpidec.Network() as net:
+        model = network(torch, cuda, torch.float32)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(net.rank)
+        optimizer = torch.optim.Adam(model.parameters(), 0.01 * (net.rank + 1))
+        if net.rank == 0:
+            train(torch, model, optimizer, 0, range(1))
+        optim.broadcast_parameters(model, net)
+        optim.broadcast_optimizer_state(optimizer, net)
+        moment = optimizer.state[model[0].weight]["exp_avg"]
+        assert moment.device == cuda and optimizer.param_groups[0]["lr"] == 0.01
+        sums = net.comm.allgather((everything(torch, model).sum().item(), moment.sum().item()))
+    assert len({*sums}) == 1

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ LAYERS = {
     "_figure": ((), ("matplotlib",)),
     "plugins": ((), ()),
     "topology": (("_figure",), ("scipy", "networkx", "matplotlib")),
-    "problems": (("_streams", "plugins"), ("scipy", "sklearn", "torch")),
+    "nn": ((), ("torch",)),
+    "problems": (("_streams", "plugins", "nn"), ("scipy", "sklearn", "torch")),
     "arrays": ((), ("torch", "cupy")),
     "kernels": (("topology", "arrays"), ("scipy",)),
     "runtime": (("topology", "arrays", "kernels"), ("mpi4py", "cupy", "torch")),
@@ -37,18 +39,22 @@ LAYERS = {
                   "solvers"),
                  ("mpi4py", "scipy", "matplotlib")),
     "record": ((), ("scipy", "h5py")),
-    "optim": (("topology", "runtime", "mixing", "solvers"), ("scipy", "torch")),
+    "optim": (("plugins", "resolve", "nn", "topology", "runtime", "checks", "mixing", "solvers"), ("mpi4py", "scipy", "torch")),
     "plot": (("_figure", "plugins", "record"), ("h5py", "matplotlib", "mpi4py")),
 }
 ORDER = [name for name in LAYERS if name not in ("solvers", "stepsize", "record", "optim", "plot")]
-MPI = {name for name, (_, others) in LAYERS.items() if "mpi4py" in others} | {"_selftest", "asynchronous", "sweep", "tune"}
+MPI = {name for name, (_, others) in LAYERS.items() if "mpi4py" in others} | {"_selftest", "asynchronous", "reproduce", "sweep",
+                                                                               "train", "tune"}
 LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
+TORCH = {"nn", "optim", "train"}                                     # packages that nothing else imports at its top
 ENTRY_POINTS = {"__main__", "run", "bench", "doctor"}       # they may import anything; nothing imports them
-FLAGS = {"sweep": "run"}                                    # but for a command that has the same flags
-HANDED_OUT = {"Pending", "Phase", "Outcome", "Result", "Run", "CecaRound", "Interrupted"}    # nobody makes one by hand
+FLAGS = {"sweep": "run", "train": "run"}                    # but for commands with the same flags
+HANDED_OUT = {"Trained", "Pending", "Phase", "Outcome", "Result", "Run", "CecaRound", "Interrupted"}    # nobody makes one by hand
 PROTOCOLS = {"Solver", "Problem", "Oracle", "Schedule", "LinearModel", "Streams"}         # the concrete ones have examples
 API = ["mpidec", "mpidec.topology", "mpidec.mixing", "mpidec.problems", "mpidec.solvers", "mpidec.record", "mpidec.plot",
        "mpidec.sweep"]
+if importlib.util.find_spec("torch"):
+    API += ["mpidec.nn", "mpidec.nn.models", "mpidec.nn.schedules", "mpidec.reproduce", "mpidec.train"]
 
 
 def module_name(path: Path) -> str:
@@ -197,7 +203,8 @@ def test_inside_of_mixing():
 
 def test_heavy_packages_are_imported_where_they_are_used(source):
     path, _, tree = source
-    heavy = [name for name, _ in imports(executed_on_import(tree), path) if name.partition(".")[0] in LAZY]
+    lazy = LAZY - {"torch"} if layer(path) in TORCH else LAZY
+    heavy = [name for name, _ in imports(executed_on_import(tree), path) if name.partition(".")[0] in lazy]
     assert not heavy, f"{path.name} imports {heavy} at its top, expected inside the functions that need it"
 
 

@@ -13,8 +13,10 @@ pytestmark = pytest.mark.serial
 
 N, D, P = 8, 8, 10
 EXACT = [S.EXTRA(0.2), S.ExactDiffusion(0.3), S.D2(0.3), S.GradientTracking(0.1), S.GradientTracking(0.1, "semi-atc"),
-         S.GradientTracking(0.1, "diging"), S.PushDIGing(0.05)]
-NEAR = [S.DGD(0.02), S.DGD(0.02, "cta"), S.DGD(0.02, "awc"), S.Diffusion(0.02), S.PushSum(0.02)]
+         S.GradientTracking(0.1, "diging"), S.PushDIGing(0.05), S.KGT(0.05, local_steps=2), S.LED(0.1, 2)]
+NEAR = [S.DGD(0.02), S.DGD(0.02, "cta"), S.DGD(0.02, "awc"), S.Diffusion(0.02), S.PushSum(0.02),
+        S.DecentralizedMomentum(0.002), S.QuasiGlobalMomentum(0.005), S.DecentLaM(0.005), S.LocalDGD(0.02, 2), S.SlowMo(0.02),
+        S.DiLoCo(0.01), S.GASLoC(0.01)]
 QUICK = [S.EXTRA(0.2), S.GradientTracking(0.1)]
 ERROR = {"identity": 1e-9, "float16": 5e-3, "bfloat16": 1e-2, "blockwise8": 2e-2, "qsgd": 0.3}      # without feedback
 SPARSE = {"top_k": {"fraction": 0.5}, "rand_k": {"fraction": 0.5}}

@@ -316,3 +316,46 @@ def test_malformed_calls(tmp_path):
     ]:
         with pytest.raises(ValueError, match=text):
             call()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Trainings
+
+CURVES = ["time", "bytes", "consensus", "accuracy_worst", "accuracy_mean", "accuracy_consensus", "loss_mean", "epoch"]
+
+
+def training(path: Path, best=0.98, names=CURVES, algorithm="atc", topology="ring", data="digits", alpha=0.1, lr=0.1) -> Path:
+    """Write a training of 10 epochs, whose accuracies grow from 0.1 to `best`."""
+    config = (f'[data]\nname = "{data}"\nalpha = {alpha}\n[model]\nname = "mlp"\n[algorithm]\nname = "{algorithm}"\n'
+              f'[topology]\nname = "{topology}"\n[optimizer]\nname = "sgd"\nlr = {lr}\n[train]\nworkers = 8\nseed = 0\n')
+    with RunFile(path, n=8, row_shape=(3,), metrics=names, meta={"config": config}, trajectory=False) as file:
+        for k in range(11):
+            reached = best - (best - 0.1) * 0.2**k
+            file.append(k, {"time": k, "bytes": k, "consensus": 0.5**k, "loss_mean": 2.3 * 0.5**k, "epoch": k,
+                            **{name: reached for name in names if name.startswith("accuracy")}})
+        file.finish(np.zeros((8, 3)), "completed", 10)
+    return path
+
+
+def test_labels_of_trainings_name_all_that_differs(tmp_path):
+    paths = [training(tmp_path / "a.h5"), training(tmp_path / "b.h5", algorithm="relay", topology="binary_tree", alpha=0.5),
+             training(tmp_path / "c.h5", lr=0.02)]
+    assert legend(figure(paths)) == ["atc, ring, alpha 0.1, lr 0.1", "relay, binary tree, alpha 0.5, lr 0.1",
+                                     "atc, ring, alpha 0.1, lr 0.02"]
+    assert figure(paths).legends[0].get_title().get_text() == "mlp, digits, 8 workers"
+    assert legend(figure([paths[0], paths[2]])) == ["lr 0.1", "lr 0.02"]
+    assert legend(figure([paths[0], training(tmp_path / "d.h5", data="/somewhere/mine.npz")])) == ["digits", "mine.npz"]
+
+
+def test_panels_of_trainings(tmp_path):
+    shown = [panel for panel in figure(training(tmp_path / "a.h5")).axes if panel.get_visible()]
+    told = [panel.get_ylabel().split("  ")[0] for panel in shown]
+    assert told == ["accuracy, worst", "accuracy, mean", "accuracy, average model", "consensus", "test loss, mean"]
+    older = figure(training(tmp_path / "b.h5", names=[name for name in CURVES if name not in ("consensus", "accuracy_consensus")]))
+    assert [panel.get_ylabel() for panel in older.axes] == ["accuracy, worst", "accuracy, mean", "test loss, mean"]
+
+
+@pytest.mark.parametrize("best, low", [(0.98, 0.9), (0.93, 0.8), (0.6, 0.5), (0.3, 0.0)])
+def test_axes_of_accuracies_begin_where_the_curves_are(tmp_path, best, low):
+    panel = figure([training(tmp_path / "a.h5", best), training(tmp_path / "b.h5", 0.99, lr=0.2)], y="accuracy_worst").axes[0]
+    assert panel.get_yscale() == "linear" and panel.get_ylim()[0] == pytest.approx(low) and 0.99 < panel.get_ylim()[1] <= 1.01

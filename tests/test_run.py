@@ -80,7 +80,8 @@ def test_the_text_in_a_file_reruns_it(capsys):
 
 
 @pytest.mark.parametrize("solver", ["gradient_tracking", "dgd", "diffusion", "extra", "exact_diffusion", "push_sum",
-                                    "push_diging", "relaysgd", "dsgd_ceca", "consensus"])
+                                    "push_diging", "relaysgd", "dsgd_ceca", "consensus", "decentralized_momentum",
+                                    "quasi_global_momentum", "decentlam", "local_dgd", "slowmo", "diloco", "gasloc", "kgt", "led"])
 def test_every_solver_runs_safely_by_its_name_alone(solver, capsys):
     assert run.main([*SMALL, "--solver", solver, "--steps=200", "--agents=6"]) == 0
     values = record.read("run.h5").metrics
@@ -271,6 +272,13 @@ def test_help_list_and_version(capsys):
         assert re.search(rf"^  {name} +\S", text, re.MULTILINE)
     assert run.main(["--version"]) == 0
     assert re.match(r"mpidec \d.*MPI", capsys.readouterr().out)
+
+
+def test_the_summary_names_the_column_of_the_label(capsys):
+    Path("mine.csv").write_text("kind,u,v\n" + "".join(f"{k % 2},{k},{k * k % 7}\n" for k in range(20)))
+    for label in ("kind", "0"):
+        assert run.main(["--data=mine.csv", f"--set=problem.label={label}", "--agents=2", "--steps=2", "--problem=logistic"]) == 0
+        assert "mine.csv, 20 samples x 2 unknowns, label kind, partition" in capsys.readouterr().out
 
 
 def test_the_examples_of_the_help_are_accepted(tmp_path):

@@ -1,5 +1,7 @@
 """Schedules: period, finite-time exactness, CECA's rounds, cycles.  No MPI."""
 import math
+import pickle
+import re
 
 import numpy as np
 import pytest
@@ -127,6 +129,41 @@ def test_reference_rounds_of_ceca(n, reference):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# EquiTopo
+
+def test_reference_matrices_of_equitopo(reference):
+    pattern = re.compile(r"(O?[DU])Equi.*__n(?P<n>\d+)(?:__M(?P<M>\d+))?__seed(?P<seed>\d+)(?:__eta(?P<eta>[\d.]+))?__(K|Wseq)")
+    for match, expected in [(pattern.fullmatch(name), W) for name, W in reference("equitopo").items()]:
+        if match is None:
+            continue
+        kind, options = match[1], {name: float(value) if name == "eta" else int(value)
+                                   for name, value in match.groupdict().items() if value is not None}
+        made = T.equitopo(kind=kind if kind[0] == "O" else f"{kind}-static", **options)
+        W = np.stack([made.at(k).W.toarray() for k in range(len(expected) if expected.ndim == 3 else 1)])
+        np.testing.assert_allclose(W, expected.reshape(W.shape), atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", ["OD", "OU"])
+def test_draws_of_equitopo_depend_on_seed_and_step_alone(kind):
+    first, second = T.equitopo(11, kind, seed=3), pickle.loads(pickle.dumps(T.equitopo(11, kind, seed=3)))
+    forward = [first.at(k).fingerprint() for k in range(300)]
+    assert [second.at(k).fingerprint() for k in reversed(range(300))] == forward[::-1] and first == second
+    assert [pickle.loads(pickle.dumps(first)).at(k).fingerprint() for k in (299, 300, 0)] == [
+        forward[299], second.at(300).fingerprint(), forward[0]]
+    assert len(set(forward)) >= 10 and first.period is None
+    assert all(len(first.at(k).out_neighbors(i)) <= 1 for k in range(20) for i in range(11))
+    assert all(first.at(k).symmetric for k in range(20)) == (kind == "OU")
+
+
+@pytest.mark.parametrize(("kind", "M"), [("OD", None), ("OD", 3), ("OU", None), ("OU", 3)])
+def test_gap_of_equitopo_is_its_mean_square_contraction(kind, M):
+    n, schedule = 9, T.equitopo(9, kind, M, seed=1)
+    steps = [schedule.at(k).W.toarray() - 1 / n for k in range(8000)]
+    rho = np.linalg.eigvalsh(np.mean([W.T @ W for W in steps], axis=0))[-1]
+    assert schedule.spectral_gap() == pytest.approx(1 - rho ** 0.5, rel=0.05)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Cycles, and schedules in general
 
 def test_cycle_goes_round():
@@ -138,6 +175,19 @@ def test_cycle_goes_round():
     assert schedule.spectral_gap() == pytest.approx(1 - sigma ** (1 / 3), abs=1e-12)
     assert T.cycle([T.one_peer_exponential(8), T.ring(8)]).period == 4
     assert T.cycle([T.ring(4)]).spectral_gap() == pytest.approx(T.ring(4).spectral_gap())
+
+
+@pytest.mark.parametrize("H", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("make", [T.ring, T.one_peer_exponential, lambda n: T.star(n, weights="push")])
+def test_periodic_averages(make, H):
+    base, n = make(6), 6
+    schedule = T.periodic_average(base, H)
+    assert (schedule.name, schedule.n, schedule.period) == ("periodic_average", n, math.lcm(H, base.period))
+    for k in range(2 * schedule.period):
+        expected = np.full((n, n), 1 / n) if (k + 1) % H == 0 else base.at(k).W.toarray()
+        np.testing.assert_allclose(schedule.at(k).W.toarray(), expected, atol=1e-16)
+    if base.kind == "doubly":
+        assert np.abs(product(schedule) - 1 / n).max() < 1e-15 and schedule.spectral_gap() == 1
 
 
 def test_kind_of_a_cycle_is_the_weakest():
@@ -179,6 +229,10 @@ WRONG = [
     (lambda: T.ceca(6, ports="2"), ValueError, "ports='2' is unknown, expected one of 1, 2"),
     (lambda: T.ceca(6, parity="papers"), ValueError, "did you mean 'paper'?"),
     (lambda: T.ceca("6"), TypeError, "ceca: n must be an integer >= 1, got '6' (str)"),
+    (lambda: T.equitopo(6, "od"), ValueError, "equitopo: kind='od' is unknown, expected one of 'OD', 'OU'"),
+    (lambda: T.equitopo(6, eta=0), ValueError, "equitopo: eta must be a number in (0, 1], got 0"),
+    (lambda: T.equitopo(6, M=0), ValueError, "equitopo: M must be an integer >= 1, got 0"),
+    (lambda: T.equitopo(6).at(-1), ValueError, "equitopo.at: k must be an integer >= 0, got -1"),
     (lambda: T.cycle([]), ValueError, "expected at least one"),
     (lambda: T.cycle(T.ring(4)), TypeError, "expected a list of topologies"),
     (lambda: T.cycle(3), TypeError, "expected a list of topologies, got 3 (int)"),
@@ -186,6 +240,8 @@ WRONG = [
     (lambda: T.cycle([T.ring(4), T.ring(5)]), ValueError, "topology 1 (ring) has 5 agents and topology 0 (ring) 4"),
     (lambda: T.cycle([T.star(4, weights="push"), T.ring(4), T.star(4, weights="uniform")]), ValueError,
      "topology 2 (star) is row stochastic and topology 0 (star) column stochastic"),
+    (lambda: T.periodic_average(T.ring(4), 0), ValueError, "periodic_average: H must be an integer >= 1, got 0"),
+    (lambda: T.periodic_average(T.ring, 4), TypeError, "periodic_average: expected a topology or a schedule"),
 ]
 
 

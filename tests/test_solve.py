@@ -114,7 +114,8 @@ def test_the_file_holds_the_run(net, shared_tmp):
 
 @pytest.mark.parametrize("solver, graph", [(S.GradientTracking(0.02), T.one_peer_exponential), (S.RelaySGD(0.05), T.chain),
                                                (S.DSGDCECA(0.02), T.ceca), (S.DGD(0.02, order="cta"), T.one_peer_exponential),
-                                               (S.PushDIGing(0.02), T.exponential)], ids=repr)
+                                               (S.PushDIGing(0.02), T.exponential), (S.DecentLaM(0.01), T.ring),
+                                               (S.KGT(0.02, local_steps=3), T.one_peer_exponential)], ids=repr)
 def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(net, shared_tmp, solver, graph):
     problem, *_ = problem_of(net)
     oracle = mpidec.problems.Noisy(problem, 0.1)

@@ -32,7 +32,10 @@ ALL = [(S.GradientTracking(), T.ring), (S.GradientTracking(variant="semi-atc"), 
        (S.D2(), T.star), (S.PushDIGing(), T.exponential),
        (S.RelaySGD(), T.chain), (S.RelaySGD(relay="gradient"), T.binary_tree), (S.DGD(), T.ring),
        (S.DGD(order="cta"), T.one_peer_exponential), (S.DGD(order="awc"), T.ring), (S.Diffusion(), T.exponential),
-       (S.PushSum(), T.exponential), (S.DSGDCECA(), T.ceca)]
+       (S.PushSum(), T.exponential), (S.DSGDCECA(), T.ceca),
+       (S.DecentralizedMomentum(), T.ring), (S.QuasiGlobalMomentum(), T.ring), (S.DecentLaM(), T.ring),
+       (S.LocalDGD(local_steps=2), T.ring), (S.SlowMo(), T.complete), (S.DiLoCo(local_steps=3), T.ring), (S.GASLoC(), T.ring),
+       (S.KGT(local_steps=2), T.ring), (S.LED(local_steps=2), T.ring)]
 EXACT = [case for case in ALL if case[0].exact]
 
 

@@ -33,11 +33,12 @@ def sizes(name):
 def every(name):
     """Yield every topology that an entry of the catalogue makes for n in 1..40: all phases of a schedule."""
     ports = [{"ports": 1}, {"ports": 1, "parity": "repository"}, {"ports": 2}] if name == "ceca" else [{}]
+    ports += [{"kind": kind} for kind in ("OU", "D-static", "U-static")] if name == "equitopo" else []
     for n, options in itertools.product(sizes(name), ports):
         if options.get("ports") == 1 and n % 2 and n > 1:
             continue
         made = T.CATALOGUE[name](n, **options)
-        yield from (made.at(r) for r in range(made.period))
+        yield from (made.at(r) for r in range(made.period or 5))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ def test_other_weights_by_definition(name, weights):
 
 def test_every_entry_of_the_catalogue_is_checked_here():
     assert set(STATIC) == {*EDGES, *RANDOM}
-    assert set(T.CATALOGUE) - set(STATIC) == {"one_peer_exponential", "ceca"}           # test_schedules.py
+    assert set(T.CATALOGUE) - set(STATIC) == {"one_peer_exponential", "ceca", "equitopo"}           # test_schedules.py
     assert all(inspect.getdoc(make).splitlines()[0] for make in T.CATALOGUE.values())
     assert all(getattr(T, name) is make for name, make in T.CATALOGUE.items())
 
@@ -432,6 +433,7 @@ def distinct():
     yield from (T.star(8, center=1), T.grid(8, shape=(1, 8)), T.chain(8, weights="uniform"), T.chain(8, weights=0.2),
                 T.chain(8, weights=0.25), T.exponential(8, base=3), T.symmetric_exponential(8, base=2), T.ceca(8, ports=1),
                 T.ceca(8, ports=1, parity="repository"), T.cycle([T.ring(8)]), T.cycle([T.ring(8), T.chain(8)]),
+                T.equitopo(8, "OU"), T.equitopo(8, eta=0.4), T.equitopo(8, seed=1), T.equitopo(8, M=3), T.equitopo(8, "D-static"),
                 T.cycle([T.chain(8), T.ring(8)]), T.from_weights(T.ring(8).W), T.from_networkx(nx.cycle_graph(8)))
 
 
@@ -470,6 +472,19 @@ def test_topologies_are_frozen():
     assert T.ring(4) != "ring" and T.ring(4) != T.ring(5) and T.ring(4) == T.ring(np.int32(4))
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 7, 8, 30])
+def test_double_binary_trees(n):
+    one, two = T.double_binary_trees(n)
+    assert one == T.binary_tree(n) and two.is_tree and two == T.binary_tree(n, reverse=True)
+    assert (two.W.toarray() == one.W.toarray()[::-1, ::-1]).all() and (two.name, two.n) == ("binary_tree", n)
+    degrees = [len(one.neighbors(i)) + len(two.neighbors(i)) for i in range(n)]
+    assert degrees[1:-1] == [4] * (n - 2) and {degrees[0], degrees[-1]} == {2 * (n > 1)}
+    weighted = T.double_binary_trees(n, weights="uniform")
+    assert (weighted[1].W.toarray() == T.binary_tree(n, weights="uniform").W.toarray()[::-1, ::-1]).all()
+    with pytest.raises(TypeError, match="reverse must be True or False, got 1"):
+        T.binary_tree(n, reverse=1)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Reference data
 
@@ -486,6 +501,8 @@ def test_reference_matrices_of_relaysgd(reference):
             edges = {tuple(sorted(edge)) for edge in names[name](n).to_networkx().edges}
             assert edges == {tuple(sorted(edge)) for edge in data[key].tolist()}
     assert checked == 23
+    mirrored = T.binary_tree(8, reverse=True).W.toarray()
+    np.testing.assert_allclose(mirrored, reference("relaysgd_sim")["topo__bintree_rev__W"], atol=3e-16)
     social = nx.davis_southern_women_graph()
     names_ = {node: k for k, node in enumerate(social)}
     made = T.from_networkx(nx.relabel_nodes(social, names_))

@@ -364,6 +364,17 @@ def test_rows_may_be_changed_as_soon_as_a_mixing_returns(transport, d):
             check(net, Y, W.topology.W, X)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_mixing_that_one_rank_alone_has_made_does_not_come_to_the_next_network(transport):
+    """Rank 0 receives nothing here, and so it does not find out; the communicators may have the same number within MPI."""
+    for k in range(4):
+        with mpidec.Network(transport=transport) as net:
+            W = net.mixer(out_star(net.n))
+            X = np.full((net.n, 3), float(k))
+            for _ in range(1 + (net.rank == 0)):
+                check(net, W(X[net.lo:net.hi]), W.topology.W, X)
+
+
 FORGOTTEN = ("import mpidec, numpy as np\n"
              "net = mpidec.Network(transport={transport!r})\n"
              "W = net.mixer(mpidec.topology.ring(net.n))\n"

@@ -14,10 +14,13 @@ pytestmark = [pytest.mark.serial, pytest.mark.launch]
 
 FOLDER = Path(__file__).resolve().parent.parent / "tutorials"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+NEEDS = {"03_training": ("torch", "sklearn")}
 
 
 def execute(path: Path, folder: Path, monkeypatch, only: str = "", **env: str) -> str:
     """Run a copy of the notebook in `folder`, or those of its cells that say `only`; return what they printed."""
+    for module in NEEDS.get(path.stem, ()):
+        pytest.importorskip(module)
     for key, value in {**launch.environment(), "IPYTHONDIR": str(folder / "ipython"), **env}.items():
         monkeypatch.setenv(key, value)
     notebook = nbformat.read(path, as_version=4)
@@ -45,6 +48,15 @@ def test_a_straggler_on_engines_delays_only_itself(tmp_path, monkeypatch):
     straggler, *others = map(float, re.search(r"^ +asynchronous +(.+)$", said, re.MULTILINE)[1].split())
     assert straggler > 10 and max(others) < 5, said
     assert "push-sum:       the ranks hold 1.500000, 1.500000, 1.500000, 1.500000" in said
+
+
+@pytest.mark.slow
+def test_relaysgd_keeps_its_accuracy_on_heterogeneous_data(tmp_path, monkeypatch):
+    said = execute(FOLDER / "03_training.ipynb", tmp_path, monkeypatch, MPIDEC_ENGINES="4")
+    assert "4 processes: one worker each, 1 thread for PyTorch" in said
+    gossip, relay, dense = (float(re.search(rf"^{name}.* worst worker ([0-9.]+)", said, re.MULTILINE)[1])
+                            for name in ("atc, ring", "relay, chain", "allreduce"))
+    assert min(relay, dense) > max(gossip, 0.9), said
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

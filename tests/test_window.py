@@ -103,6 +103,19 @@ def test_a_random_program(net, graph, zero):
             net.barrier()
 
 
+def test_a_slot_shows_what_has_come_and_changes_nothing(comm):
+    with mpidec.Network(comm=comm) as net, net.window(np.full(3, float(net.rank)), mpidec.topology.ring(net.n)) as win:
+        win.put(win.value)
+        net.barrier()
+        for rank in win.in_neighbors:
+            assert win.slot(rank).tolist() == [rank] * 3 and win.versions[rank] == 1
+        assert win.value.tolist() == [net.rank] * 3
+        with pytest.raises(ValueError, match="expected one of the in-neighbours"):
+            win.slot(net.rank)
+        net.barrier()
+
+
+
 def test_the_defaults(net):
     n, me = net.n, net.rank
     ring = T.ring(n)
@@ -249,6 +262,7 @@ def test_torch_and_lists(net):
         net.barrier()
         a, b = win.collect()
         assert a.tolist() == [[1.0 + len(near)] * 2] * 2 and b.tolist() == [2.0 * (1 + len(near))] * 3
+        net.barrier()                               # all have collected
         win.put([np.zeros((2, 2)), np.zeros(3)])
         net.barrier()
 
@@ -284,6 +298,11 @@ WRONG = {
     "as in the window": lambda win: win.put(np.ones(5)),
     "together": lambda win: win.update(self_weight=0.5),
     "expected ranks": lambda win: win.mutex([99]),
+    "weight is '0.5', expected a number": lambda win: win.put(win.value, self_weight="0.5"),
+    "rank '0', expected some of the out-neighbours": lambda win: win.put(win.value, dst_weights={"0": 0.5}),
+    "rank True, expected some of the in-neighbours": lambda win: win.get({True: 0.5}),
+    "'01', expected a dict": lambda win: win.put(win.value, dst_weights="01"),
+    "reset is 'no', expected True or False": lambda win: win.update(reset="no"),
     "timeout is 'x'": lambda win: win.mutex([0], timeout="x"),
     r"\(3,\) <f8 as in": lambda win: win.put(np.ones(3) * 1j),
 }
@@ -292,8 +311,11 @@ WRONG = {
 @pytest.mark.parametrize("words", WRONG)
 def test_refusals(net, words):
     with net.window(np.ones(3), T.ring(net.n)) as win:
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises((ValueError, TypeError), match=words):
             WRONG[words](win)
+        if win.in_neighbors:
+            with pytest.raises(ValueError, match="twice"):
+                win.get([win.in_neighbors[0]] * 2)
         win.put(win.value)                          # and everything goes on
         net.barrier()
         assert win.collect()[0] == 1 + len(win.in_neighbors)
@@ -490,6 +512,15 @@ def test_a_value_that_is_not_waited_for(net):
         net.barrier()
     with contextlib.suppress(RuntimeError):         # it has arrived, or never will
         under_way.wait()
+
+
+def test_values_that_nobody_waits_for_do_not_come_to_the_next_network():
+    rng = np.random.default_rng([1, MPI.COMM_WORLD.rank])
+    for _ in range(60):                             # the communicators may have the same number within MPI
+        with mpidec.Network(transport="p2p") as net:
+            win = net.window(np.ones(3), T.complete(net.n))
+            for _ in range(3):
+                win.start_get(some(rng, win.in_neighbors))
 
 
 def test_a_rank_without_files_for_memory(net):

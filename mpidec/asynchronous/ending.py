@@ -8,7 +8,7 @@ from typing import Any
 from ..rma.post import Kind, Message
 
 COUNT, END = Kind.OTHER, Kind.OTHER + 1
-ENOUGH, INTERRUPTED = 1, 2                          # why a run has ended
+ENOUGH, INTERRUPTED, DIVERGED = 1, 2, 3             # why a run has ended
 _EVENTS, _ENDED = 0, 1                              # words of a rank
 _SECONDS = 0.005                                    # between two messages about the number of events
 

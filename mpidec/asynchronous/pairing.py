@@ -14,16 +14,14 @@ from ..rma.post import Kind, Message
 from ..rma.records import swap
 from ..runtime.progress import Patience
 from .clocks import CHOICE, MEET, generator
-from .ending import INTERRUPTED, Ending
+from .ending import DIVERGED, ENOUGH, INTERRUPTED, Ending
+from .finite import FiniteGradient
 from .snapshots import Snapshots
 
 TAKE, TAKEN, FREE = Kind.OTHER + 2, Kind.OTHER + 3, Kind.OTHER + 4
 _LOOK = 5e-5                                        # seconds between two looks of the thread that averages
 _SLACK = 16                                         # averagings that an agent may be behind before its gradients wait
 _DRAWN = 64
-
-Gradient = Callable[[int, np.ndarray, int], np.ndarray]
-
 
 class Clock:
     """Time of an agent in units of its own gradients: wall time over the running average of the time from one to the next."""
@@ -99,7 +97,7 @@ class Pairing:
         Seconds that the main thread has waited for the other one, and all.
     """
 
-    def __init__(self, solver: Any, states: Sequence[Any], slots: Any, gradient: Gradient | None, ending: Ending,
+    def __init__(self, solver: Any, states: Sequence[Any], slots: Any, gradient: FiniteGradient | None, ending: Ending,
                  snapshots: Snapshots, pause: Sequence[float], delay: Callable[[int, int], float] | None,
                  lost: Callable[[int], bool] | None, partition: Any, rank: int, seed: int):
         self.solver, self.slots, self.gradient, self.ending, self.snapshots = solver, slots, gradient, ending, snapshots
@@ -110,18 +108,24 @@ class Pairing:
         self.messages = 0
         self.idle = self.total = 0.0
         self.staleness: dict[int, int] = {}
-        self._stop = self._interrupted = self._broken = False
+        self._stop = self._broken = False
+        self._early = 0                             # why the main thread wants the run to end
         self._error: BaseException | None = None
 
     # Gradients: the main thread
 
-    def run(self, interrupted: Callable[[], bool], clock: Callable[[], float], watch: Callable[[], None], engine: Any,
+    def pairs(self) -> list[tuple[int, int, int]]:
+        """Averagings of the local agents with agents of larger numbers: (i, j, number)."""
+        return [(agent.number, other, count) for agent in self.agents
+                for other, count in zip(agent.neighbors, agent.averagings) if agent.number < other]
+
+    def run(self, interrupted: Callable[[], bool], between_events: Callable[[], None], watch: Callable[[], None], engine: Any,
             finish: Callable[[], Any]) -> None:
         """All events, until the run has ended and no averaging is under way on any rank.
 
         Parameters
         ----------
-        interrupted, clock, watch
+        interrupted, between_events, watch
             As for `Pushing.run`.
         engine : ProgressEngine
             Of the network, whose calls the averaging thread makes.
@@ -136,11 +140,15 @@ class Pairing:
                 for agent in self.agents:
                     self._descend(agent)
                     self.ending.count()
-                    self.snapshots.look(clock(), self.ending.events, self.messages)
+                    between_events()
+                    if self.gradient is not None and self.gradient.found is not None:
+                        self._early = DIVERGED
                     if self.ending.enough():
                         break
-                self._interrupted = interrupted()
+                if interrupted():
+                    self._early = INTERRUPTED
                 if not self.agents:
+                    between_events()
                     time.sleep(1e-3)
             self.total = time.perf_counter() - started
         except BaseException:
@@ -199,8 +207,8 @@ class Pairing:
                 with engine:
                     self.slots.poll()
                     moved = sum(map(self._look, self.agents))
-                    if self._interrupted:
-                        self.ending.end(INTERRUPTED)
+                    if self._early:
+                        self.ending.end(self._early)
                     self.ending.reached()
                     if self._stop and finishing is None and all(self._is_done(agent) for agent in self.agents):
                         finishing = finish()        # this rank begins no more averagings; others may still begin some with it
@@ -223,13 +231,13 @@ class Pairing:
                 agent.port.take(k, agent.into)
                 self._arrive(agent, k)
                 moved = True
-        if agent.partner < 0 and agent.asked < 0 and agent.begun < agent.wanted and self.ending.reason != INTERRUPTED:
+        if agent.partner < 0 and agent.asked < 0 and agent.begun < agent.wanted and self.ending.reason <= ENOUGH:
             moved |= self._begin(agent)
         return moved
 
     def _is_done(self, agent: _Agent) -> bool:
         """Whether an agent begins no more averagings, and has ended those that it has begun."""
-        ended = agent.begun >= agent.wanted or self.ending.reason == INTERRUPTED
+        ended = agent.begun >= agent.wanted or self.ending.reason > ENOUGH
         return ended and agent.partner < 0 and agent.asked < 0
 
     def _arrive(self, agent: _Agent, k: int) -> None:

@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from .ending import INTERRUPTED, Ending
+from .ending import DIVERGED, INTERRUPTED, Ending
+from .finite import FiniteGradient
 from .result import message
 from .snapshots import Snapshots
 
 _SLICE, _SHORT = 0.004, 1e-3                        # seconds: about a time slice of the scheduler; a short event
 _MOST = 64
-
-Gradient = Callable[[int, np.ndarray, int], np.ndarray]
-
 
 class Pushing:
     """The local agents of a push method, which take turns.
@@ -31,8 +29,7 @@ class Pushing:
         Of the local agents.
     slots : Slots
         Of rows of the solver's width.
-    gradient : callable or None
-        `gradient(i, x, k)`: the gradient of local agent i at `x` for its own step k.
+    gradient : FiniteGradient or None
     ending : Ending
     snapshots : Snapshots
     pause : sequence of float
@@ -45,13 +42,13 @@ class Pushing:
         The first local agent.
     """
 
-    def __init__(self, solver: Any, states: Sequence[Any], slots: Any, gradient: Gradient | None, ending: Ending,
+    def __init__(self, solver: Any, states: Sequence[Any], slots: Any, gradient: FiniteGradient | None, ending: Ending,
                  snapshots: Snapshots, pause: Sequence[float], delay: Callable[[int, int], float] | None,
                  lost: Callable[[int], bool] | None, lo: int):
         self.solver, self.states, self.slots, self.gradient, self.ending = solver, states, slots, gradient, ending
         self.snapshots, self.pause, self.delay, self.lost, self.lo = snapshots, pause, delay, lost, lo
         self.messages = 0
-        self.idle = 0.0
+        self.idle = self.total = 0.0
         self.staleness: dict[int, int] = defaultdict(int)
         self._absent: list[dict[int, list[int]]] = [{} for _ in states]
         self._work = 0.0                            # seconds in events, without waiting
@@ -60,15 +57,19 @@ class Pushing:
         self._sent = 0
         self._released: dict[tuple[int, int], float] = {}
 
-    def run(self, interrupted: Callable[[], bool], clock: Callable[[], float], watch: Callable[[], None]) -> None:
+    def pairs(self) -> list[tuple[int, int, int]]:
+        """Averagings with other agents: none."""
+        return []
+
+    def run(self, interrupted: Callable[[], bool], between_events: Callable[[], None], watch: Callable[[], None]) -> None:
         """All events, until the run has ended.
 
         Parameters
         ----------
         interrupted : callable () -> bool
             Whether Ctrl-C was pressed.
-        clock : callable () -> float
-            Seconds since the run began.
+        between_events : callable () -> None
+            Called after each event.
         watch : callable () -> None
             Raises what another rank has raised.
         """
@@ -81,7 +82,9 @@ class Pushing:
                 ending.count()
                 self._release(time.monotonic())
                 slots.poll()
-                self.snapshots.look(clock(), ending.events, self.messages)
+                between_events()
+                if self.gradient is not None and self.gradient.found is not None:
+                    ending.end(DIVERGED)
                 if ending.reached():
                     break
             watch()
@@ -89,6 +92,7 @@ class Pushing:
                 ending.end(INTERRUPTED)
             if not self.states:
                 slots.poll()
+                between_events()
                 time.sleep(1e-3)
         self._release(float("inf"))
 

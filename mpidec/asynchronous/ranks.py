@@ -6,6 +6,7 @@ import math
 import numbers
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,21 +14,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..endings import Outcome, Target, exploded, likely_cause, not_finite, short
-from ..metrics import ASYNCHRONOUS, COUNTERS, Metrics
+from ..endings import Outcome, Target, likely_cause
+from ..metrics import ASYNCHRONOUS, Metrics
 from ..problems.agents import of_one
-from ..record.recorder import Record, Recorder
+from ..record.recorder import Record
 from ..runtime.interrupts import interrupts
+from ..runtime.progress import abandon
 from ..solvers.asynchronous import PairwiseSolver, Place
 from ..stepsize import wanted
 from .clocks import delays, losses
 from .ending import INTERRUPTED, Ending
-from .files import failing, finish, rows
+from .files import failing
+from .finite import FiniteGradient
+from .live import Live
 from .pairing import Pairing
 from .pushing import Pushing
-from .result import AsyncResult, cannot_resume, collected, stacked
-from .simulation import histogram, prepared, warn_of_losses
+from .result import AsyncResult, collected, stacked
+from .running_file import Before, Counting, File, names
+from .simulation import prepared, warn_of_losses
 from .snapshots import Snapshots
+from .verdict import Verdict, verdict
 
 _RECORDS = 200
 _LOOK = 0.02                                        # seconds between two looks for ranks that have left
@@ -64,7 +70,8 @@ def run(problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, ne
     straggler : dict {agent: seconds}, optional
         How long agents sleep at each event.
     record : Record, optional
-        The file; its first record is written at the beginning, the others and a checkpoint at the end, when nothing is under way.
+        The file; its first record is written at the beginning, others during the run, and those of the result, with a checkpoint,
+        at the end, when nothing is under way.
     meta : callable (solver) -> dict, optional
         Its attributes.
     target : Target, optional
@@ -74,100 +81,161 @@ def run(problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, ne
 
     Notes
     -----
-    Collective.  Between the beginning and the end there is no call of all ranks.
+    Collective.  Between the beginning and the end no rank waits for all others.  A gradient that is not finite ends the run.
     """
-    error, between, lost, pauses = None, None, None, {}
-    try:
-        between, lost, pauses = delays(delay, seed, net.n), losses(drop, seed, net.n), _pauses(straggler, net.n)
-        if isinstance(solver, PairwiseSolver) and not isinstance(solver.rate, numbers.Real):
-            raise ValueError(f"{type(solver).__name__}: rate is a {type(solver.rate).__name__}, expected a number on ranks; "
-                             "mpidec.simulate takes rates of edges")
-        if isinstance(solver, PairwiseSolver) and net.size > 1 and MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-            raise RuntimeError("MPI was initialized without threads, expected MPI_THREAD_SERIALIZED or more: gradients and "
-                               "averagings are in two threads")
-    except (ValueError, TypeError, RuntimeError) as caught:
-        error = caught
-    net.agree(error)
-    largest = None
-    if problem is not None and wanted(solver) is not None:
-        mine = float(np.max(problem.smoothness, initial=0.0)) if net.m else 0.0
-        largest = -float(net._together.minimum(np.array([-mine]), "net.slots")[0])
-    solver = prepared(solver, topology, problem, largest)
+    way = _Way.checked(net, solver, delay, drop, straggler, seed)
+    solver = prepared(solver, topology, problem, _largest_smoothness(net, problem, solver))
     if net.rank == 0:
         warn_of_losses(solver, drop)
-    pairwise = isinstance(solver, PairwiseSolver)
-    places = [Place(i, net.n, tuple(topology.in_neighbors(i).tolist()), tuple(topology.out_neighbors(i).tolist()))
-              for i in net.agents]
-    states = [solver.init(x, place) for x, place in zip(X, places)]
-    stacks = stacked(states) if states else {"x": np.empty((0, X.shape[1]))}
-    width = X.shape[1] if pairwise else solver.width(X.shape[1])
-    before, recorder, records = _Before(), None, min(_RECORDS, steps // every + 1)
-    if record is not None and meta is not None:
-        recorder = Recorder(net, record, rows(solver, states, stacks), ())
-        if record.resume:
-            before = _resumed(recorder, topology, solver, states, stacks, meta(solver))
-        else:
-            least = Metrics(net, problem).least()
-            recorder.create(X.shape[1:], _names(net, problem), rows(solver, states, stacks), topology,
-                            meta(solver) | {"clock": "seconds"} | ({} if least is None else {"f_star": least}), records)
-    with failing(recorder):
-        if recorder is not None and not record.resume:                                              # type: ignore[union-attr]
-            _begun(recorder, net, problem, None if cannot_resume(solver) else rows(solver, states, stacks), stacks["x"])
-        slots = net.slots(topology, np.zeros((net.m, width)))
+        _warn_of_sleepers(net, straggler)
+    here = _Here.of(net, solver, topology, X)
+    file = None if record is None or meta is None else File(net, problem, solver, record, meta, here.states, here.stacks)
+    records = min(_RECORDS, steps // every + 1)
+    before = Before() if file is None else file.begin(topology, records)
+    with failing(None if file is None else file.recorder):
+        if file is not None:
+            file.first()
+        counting = Counting(before, net.n, here.width, problem is not None)
+        slots = net.slots(topology, np.zeros((net.m, here.width)))
         ending = Ending(slots, net.rank, net.size, max(steps * net.n - before.events, 0))
-        gradient = None if problem is None else of_one(oracle, net.agents, seed)
-        pause = [pauses.get(i, 0.0) for i in net.agents]
-        agents: Any
-        if pairwise:
-            snapshots = Snapshots(lambda: agents.rows(), X.nbytes)
-            agents = Pairing(solver, states, slots, gradient, ending, snapshots, pause, between, lost, net.partition, net.rank,
-                             seed)
-            slots.others = agents.receive
-        else:
-            snapshots = Snapshots(lambda: stacks["x"].copy(), X.nbytes)
-            agents = Pushing(solver, states, slots, gradient, ending, snapshots, pause, between, lost, net.lo)
-            slots.others = lambda rank, message: ending.receive(message)
-        net.agree()                                 # all ranks begin together
-        begun = time.perf_counter()
-
-        def clock() -> float:
-            return time.perf_counter() - begun
-        snapshots.look(0.0, 0, 0, due=True)
-        watch = _Watch(net, None if progress is None or net.rank else _Told(progress, ending, before.events, steps, every, net.n,
-                                                                          clock))
-        with interrupts() as interrupted, _threads(pairwise):
-            if pairwise:
-                agents.run(interrupted, clock, watch, net._engine, net.comm.Ibarrier)
-            else:
-                agents.run(interrupted, clock, watch)
-        elapsed = max(clock(), 1e-9)
+        gradient = None if problem is None else FiniteGradient(of_one(oracle, net.agents, seed), net.lo)
+        agents = _agents(net, solver, here, slots, gradient, ending, way, seed)
+        told = None if progress is None or net.rank else _Told(progress, ending, before.events, steps, every, net.n)
+        elapsed = _events(net, agents, _Watch(net, told), None if file is None else file.live(agents.snapshots, counting))
         slots.flush()
         net.agree()                                 # everything is in its slot
-        if not pairwise:
+        if isinstance(agents, Pushing):
             agents.collect()
-        snapshots.look(clock(), ending.events, agents.messages, due=True)
-        metrics, outcome, reason, agent = _metrics(net, problem, snapshots, width, records, stacks["x"], before)
-        if outcome is Outcome.COMPLETED and ending.reason == INTERRUPTED:
-            outcome = Outcome.INTERRUPTED
-        final = {name: float(column[-1]) for name, column in metrics.items()}
-        if outcome is Outcome.COMPLETED and target is not None and (missed := target.missed(final)):
-            outcome, (name, limit) = Outcome.MISSED, missed
-            cause = _cause(net, problem, topology, solver, hasattr(oracle, "start"), metrics, name, limit)
-            reason = f"{name} {final[name]:.3g} after {metrics['step'][-1]} steps, target {short(limit)} missed{cause}"
-        counts = _everywhere(net, np.array([s.k for s in states], np.int64))
-        edges = [(agent.number, other, count) for agent in (agents.agents if pairwise else ()) for other, count in
-                 zip(agent.neighbors, agent.averagings) if agent.number < other]
-        pairs = _everywhere(net, np.array(edges, np.int64).reshape(-1, 3))
-        idle = _everywhere(net, np.array([agents.idle / (getattr(agents, "total", 0.0) or elapsed)]))
-        ages = _everywhere(net, np.array(sorted(agents.staleness.items()), np.int64).reshape(-1, 2))
+        agents.snapshots.look(elapsed, ending.events, agents.messages, due=True)
+        metrics, rows, sizes = _metrics(net, problem, agents.snapshots, counting, records)
+        judged = _judged(net, problem, oracle, topology, solver, here.stacks["x"], gradient, ending, target, metrics, rows, sizes)
+        result = _result(net, here, agents, before, solver, metrics, judged, elapsed)
         slots.close()
-        state = collected(states, stacks) if states else None
-        result = AsyncResult(stacks["x"], net.mean(stacks["x"]), outcome, int(metrics["step"][-1]), metrics, state, counts,
-                             before.averagings(pairs.tolist()), before.staleness(ages.tolist()), solver, reason, agent, idle)
-        if recorder is not None:
-            last = _written(recorder, metrics, snapshots, before)
-            finish(recorder, result, rows(solver, states, stacks), last)
+        if file is not None:
+            file.end(result, agents.snapshots)
     return result
+
+
+class _Way(NamedTuple):
+    """What happens to messages and agents on purpose: delays, losses, and seconds that local agents sleep."""
+
+    delay: Callable[[int, int], float] | None
+    lost: Callable[[int], bool] | None
+    pause: list[float]
+
+    @classmethod
+    def checked(cls, net: Any, solver: Any, delay: Any, drop: Any, straggler: Any, seed: int) -> _Way:
+        """Refuse wrong arguments on all ranks."""
+        error, way = None, cls(None, None, [])
+        try:
+            pauses = _pauses(straggler, net.n)
+            way = cls(delays(delay, seed, net.n), losses(drop, seed, net.n), [pauses.get(i, 0.0) for i in net.agents])
+            if isinstance(solver, PairwiseSolver) and not isinstance(solver.rate, numbers.Real):
+                raise ValueError(f"{type(solver).__name__}: rate is a {type(solver.rate).__name__}, expected a number on ranks; "
+                                 "mpidec.simulate takes rates of edges")
+            if isinstance(solver, PairwiseSolver) and net.size > 1 and MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+                raise RuntimeError("MPI was initialized without threads, expected MPI_THREAD_SERIALIZED or more: gradients and "
+                                   "averagings are in two threads")
+        except (ValueError, TypeError, RuntimeError) as caught:
+            error = caught
+        net.agree(error)
+        return way
+
+
+class _Here(NamedTuple):
+    """States of the local agents, the stacks that their arrays are rows of, and the length of a message."""
+
+    states: list[Any]
+    stacks: dict[str, np.ndarray]
+    width: int
+
+    @classmethod
+    def of(cls, net: Any, solver: Any, topology: Any, X: np.ndarray) -> _Here:
+        """The states at first."""
+        places = [Place(i, net.n, tuple(topology.in_neighbors(i).tolist()), tuple(topology.out_neighbors(i).tolist()))
+                  for i in net.agents]
+        states = [solver.init(x, place) for x, place in zip(X, places)]
+        width = X.shape[1] if isinstance(solver, PairwiseSolver) else solver.width(X.shape[1])
+        return cls(states, stacked(states) if states else {"x": np.empty((0, X.shape[1]))}, width)
+
+
+def _largest_smoothness(net: Any, problem: Any, solver: Any) -> float | None:
+    """The largest smoothness constant of any agent, if the solver needs it."""
+    if problem is None or wanted(solver) is None:
+        return None
+    mine = float(np.max(problem.smoothness, initial=0.0)) if net.m else 0.0
+    return -float(net._together.minimum(np.array([-mine]), "net.slots")[0])
+
+
+def _agents(net: Any, solver: Any, here: _Here, slots: Any, gradient: Any, ending: Ending, way: _Way,
+            seed: int) -> Pairing | Pushing:
+    """The local agents, which take their messages from the slots."""
+    x = here.stacks["x"]
+    if isinstance(solver, PairwiseSolver):
+        pairs = Pairing(solver, here.states, slots, gradient, ending, Snapshots(lambda: pairs.rows(), x.nbytes), way.pause,
+                        way.delay, way.lost, net.partition, net.rank, seed)
+        slots.others = pairs.receive
+        return pairs
+    slots.others = lambda rank, message: ending.receive(message)
+    return Pushing(solver, here.states, slots, gradient, ending, Snapshots(x.copy, x.nbytes), way.pause, way.delay, way.lost,
+                   net.lo)
+
+
+def _events(net: Any, agents: Pairing | Pushing, watch: _Watch, live: Live | None) -> float:
+    """All events of the run: its seconds."""
+    net.agree()                                     # all ranks begin together
+    begun = time.perf_counter()
+
+    def clock() -> float:
+        return time.perf_counter() - begun
+
+    def between_events() -> None:
+        now = clock()
+        agents.snapshots.look(now, agents.ending.events, agents.messages)
+        if live is not None:
+            live.look(now)
+    watch.clock = clock
+    agents.snapshots.look(0.0, 0, 0, due=True)
+    try:
+        with interrupts() as interrupted, _threads(isinstance(agents, Pairing)):
+            if isinstance(agents, Pairing):
+                agents.run(interrupted, between_events, watch, net._engine, net.comm.Ibarrier)
+            else:
+                agents.run(interrupted, between_events, watch)
+    except BaseException:
+        abandon(live)                               # MPI may still write to its arrays
+        raise
+    elapsed = max(clock(), 1e-9)
+    if live is not None:
+        live.finish()
+    return elapsed
+
+
+def _judged(net: Any, problem: Any, oracle: Any, topology: Any, solver: Any, X: np.ndarray, gradient: FiniteGradient | None,
+            ending: Ending, target: Target | None, metrics: dict[str, np.ndarray], rows: list[dict[str, float]],
+            sizes: list[float]) -> Verdict:
+    """The outcome; collective."""
+    found = _everywhere(net, np.array([] if gradient is None or gradient.found is None else [gradient.found], float).reshape(-1, 4))
+    if len(found):
+        _, agent, k, value = min(found.tolist())    # the first one at a finite point: others may have come from it
+        return Verdict(Outcome.DIVERGED, f"the gradient of agent {int(agent)} at its step {int(k)} is {value:g}", int(agent))
+    return verdict(rows, sizes, lambda: Metrics(net, problem).culprit(X),
+                   lambda last: f"after {last['step']} steps ({last['time']:.3g} s)", interrupted=ending.reason == INTERRUPTED,
+                   target=target, cause=lambda name, limit: _cause(net, problem, topology, solver, hasattr(oracle, "start"),
+                                                                   metrics, name, limit))
+
+
+def _result(net: Any, here: _Here, agents: Pairing | Pushing, before: Before, solver: Any, metrics: dict[str, np.ndarray],
+            judged: Verdict, elapsed: float) -> AsyncResult:
+    """The result, with what all ranks have counted; collective."""
+    counts = _everywhere(net, np.array([s.k for s in here.states], np.int64))
+    pairs = _everywhere(net, np.array(agents.pairs(), np.int64).reshape(-1, 3))
+    idle = _everywhere(net, np.array([agents.idle / (agents.total or elapsed)]))
+    ages = _everywhere(net, np.array(sorted(agents.staleness.items()), np.int64).reshape(-1, 2))
+    X, state = here.stacks["x"], collected(here.states, here.stacks) if here.states else None
+    return AsyncResult(X, net.mean(X), judged.outcome, int(metrics["step"][-1]), metrics, state, counts,
+                       before.averagings(pairs.tolist()), before.staleness(ages.tolist()), solver, judged.reason, judged.agent,
+                       idle)
 
 
 def _pauses(straggler: Any, n: int) -> dict[int, float]:
@@ -177,6 +245,19 @@ def _pauses(straggler: Any, n: int) -> dict[int, float]:
         if not whole or not isinstance(seconds, numbers.Real) or not 0 <= float(seconds) < math.inf:
             raise ValueError(f"straggler is {straggler!r}, expected agents in 0 .. {n - 1} and seconds: {{0: 0.5}}")
     return {int(agent): float(seconds) for agent, seconds in pauses.items()}
+
+
+def _warn_of_sleepers(net: Any, straggler: Mapping[int, float] | None) -> None:
+    """Warn if an agent that sleeps delays others, with which it takes turns on its rank."""
+    pauses = _pauses(straggler, net.n)
+    for rank in range(net.size):
+        lo, hi = net.partition.bounds(rank)
+        longest = max(range(lo, hi), key=lambda i: pauses.get(i, 0.0), default=lo)
+        if len({pauses.get(i, 0.0) for i in range(lo, hi)}) > 1:
+            warnings.warn(f"straggler: the {hi - lo} agents of rank {rank} take turns, and agent {longest} delays the others when "
+                          f"it sleeps: give it a rank of its own (mpirun -n {net.n}), or simulate the run", RuntimeWarning,
+                          stacklevel=4)
+            return
 
 
 def _everywhere(net: Any, mine: np.ndarray) -> np.ndarray:
@@ -189,23 +270,24 @@ def _everywhere(net: Any, mine: np.ndarray) -> np.ndarray:
 class _Told:
     """Tells how far the run is, as far as rank 0 knows."""
 
-    def __init__(self, progress: Progress, ending: Ending, before: int, steps: int, every: int, n: int, clock: Callable[[], float]):
+    def __init__(self, progress: Progress, ending: Ending, before: int, steps: int, every: int, n: int):
         self._progress, self._ending, self._before, self._steps, self._n = progress, ending, before, steps, n
-        self._clock, self._every, self._next = clock, max(1, min(every, steps // _SHARES)), 0
+        self._every, self._next = max(1, min(every, steps // _SHARES)), 0
 
-    def __call__(self) -> None:
+    def __call__(self, now: float) -> None:
         events = self._before + self._ending.total
         step = min(events // self._n, self._steps)
         if step >= self._next:
             self._next = step + self._every
-            self._progress(step, self._steps, {"time": self._clock(), "events": events})
+            self._progress(step, self._steps, {"time": now, "events": events})
 
 
 class _Watch:
     """Now and then, a look for ranks that have left the run with an exception, which is raised."""
 
-    def __init__(self, net: Any, told: Callable[[], None] | None):
+    def __init__(self, net: Any, told: _Told | None):
         self._matching, self._told, self._next = net._matching, told, 0.0
+        self.clock: Callable[[], float] = time.monotonic
 
     def __call__(self) -> None:
         now = time.monotonic()
@@ -214,7 +296,7 @@ class _Watch:
             self._matching.poll()
             self._matching.look_for_leavers()
             if self._told is not None:
-                self._told()
+                self._told(self.clock())
 
 
 @contextmanager
@@ -227,82 +309,6 @@ def _threads(two: bool) -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def _names(net: Any, problem: Any) -> tuple[str, ...]:
-    """The metrics of a run: those of asynchronous runs, and what the problem provides."""
-    return (*ASYNCHRONOUS, "rounds", *(name for name in Metrics(net, problem).names if name not in COUNTERS))
-
-
-class _Before(NamedTuple):
-    """What a resumed run has done before: steps; time, messages, bytes and events; the arrays of `Run.asynchronous`."""
-
-    step: int = 0
-    counters: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
-    arrays: Mapping[str, np.ndarray] = {}
-
-    @property
-    def events(self) -> int:
-        """Events of all agents."""
-        return int(self.counters[3])
-
-    def averagings(self, pairs: list[list[int]]) -> dict[tuple[int, int], int]:
-        """Averagings of each edge in the whole run, with those of this part as (i, j, number)."""
-        found = {(i, j): number for i, j, number in pairs}
-        for (i, j), number in zip(self.arrays.get("edges", ()), self.arrays.get("averagings", ())):
-            found[int(i), int(j)] = found.get((int(i), int(j)), 0) + int(number)
-        return found
-
-    def staleness(self, ages: list[list[int]]) -> np.ndarray:
-        """The histogram of the whole run, with (age, number) of this part."""
-        found = dict(enumerate(np.asarray(self.arrays.get("staleness", ()), int).tolist()))
-        for age, number in ages:
-            found[age] = found.get(age, 0) + number
-        return histogram(found)
-
-
-def _begun(recorder: Recorder[Any], net: Any, problem: Any, state: Any, X: np.ndarray) -> None:
-    """Write the first record, and a checkpoint of a `state`, so that the file exists from the beginning; collective."""
-    measure = Metrics(net, problem)
-    metrics = measure(X)
-    if measure.failed:
-        net.agree(measure.error)
-    recorder.append(0, {**dict.fromkeys(_names(net, problem), 0), **metrics}, X)
-    if state is not None:
-        recorder.checkpoint(0, state, np.zeros(4), {})
-    net.agree(recorder.error)
-
-
-def _resumed(recorder: Recorder[Any], topology: Any, solver: Any, states: list[Any], stacks: Mapping[str, np.ndarray],
-             meta: Mapping[str, Any]) -> _Before:
-    """Set the states to those of the last checkpoint; what the run has done before."""
-    if cannot_resume(solver):
-        raise ValueError(cannot_resume(solver))
-    first, stored, counters, _ = recorder.load(topology)
-    for name, values in stored._asdict().items():
-        field = name[0].lower() + name[1:]
-        if field in stacks:
-            stacks[field][:] = values
-        else:
-            for s, value in zip(states, values.tolist()):
-                setattr(s, field, value)
-    for s in states:
-        if hasattr(s, "t"):                         # the clocks of the agents begin anew
-            s.t = 0.0
-    arrays = recorder.asynchronous()
-    recorder.resume(first, {key: value for key, value in meta.items() if key in ("ranks", "mpi", "config")})
-    return _Before(int(first), tuple(counters.tolist()), arrays)
-
-
-def _written(recorder: Recorder[Any], metrics: Mapping[str, np.ndarray], snapshots: Snapshots, before: _Before) -> int:
-    """Write the records, of each step the last one; the step of the last one; collective."""
-    steps, last = [*metrics["step"].tolist(), math.inf], before.step
-    for k, (step, t) in enumerate(zip(steps, metrics["time"].tolist())):
-        if last < step < steps[k + 1]:
-            recorder.append(step, {name: column[k].item() for name, column in metrics.items()},
-                            snapshots.at(t - before.counters[0])[0])
-            last = step
-    return last
 
 
 def _cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic: bool, metrics: Mapping[str, np.ndarray], name: str,
@@ -318,9 +324,9 @@ def _cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic: bool,
     return f": {likely_cause(net, problem, topology, solver, stochastic, metrics, name, limit)}"
 
 
-def _metrics(net: Any, problem: Any, snapshots: Snapshots, width: int, records: int, X: np.ndarray,
-             before: _Before) -> tuple[dict[str, np.ndarray], Outcome, str, int | None]:
-    """Metrics at equal distances in wall time, and the outcome."""
+def _metrics(net: Any, problem: Any, snapshots: Snapshots, counting: Counting,
+             records: int) -> tuple[dict[str, np.ndarray], list[dict[str, float]], list[float]]:
+    """Metrics at equal distances in wall time, as columns and as rows, and the sizes of the rows of the agents; collective."""
     end = snapshots.times[-1]
     if net.size > 1:
         end = -float(net._together.minimum(np.array([-end]), "the end of the run")[0])
@@ -333,20 +339,11 @@ def _metrics(net: Any, problem: Any, snapshots: Snapshots, width: int, records: 
         metrics = measure(Z)
         if measure.failed:
             net.agree(measure.error)
-        earlier, sent, volume, done = before.counters
-        events, step = int(done) + events, (int(done) + events) // net.n
-        counters = {"step": step, "rounds": step, "time": earlier + t, "events": events,
-                    "gradients": events if problem is not None else 0, "messages": int(sent) + messages,
-                    "bytes": int(volume) + 8 * width * messages}
-        rows.append({**{name: value for name, value in metrics.items() if name not in COUNTERS}, **counters})
+        rows.append(counting(t, events, messages, metrics))
         sizes.append(measure.size)
     whole = {*ASYNCHRONOUS, "rounds"} - {"time"}
-    columns = {name: np.array([row[name] for row in rows], np.int64 if name in whole else float) for name in _names(net, problem)}
-    name = not_finite(rows[-1], last=True)
-    if name or (reason := exploded(rows, sizes)):
-        reason = f"{name} is {rows[-1][name]:g} after {rows[-1]['time']:.3g} s" if name else reason
-        return columns, Outcome.DIVERGED, reason, measure.culprit(X)
-    return columns, Outcome.COMPLETED, "", None
+    columns = {name: np.array([row[name] for row in rows], np.int64 if name in whole else float) for name in names(net, problem)}
+    return columns, rows, sizes
 
 
 def _totals(net: Any, *mine: int) -> list[int]:

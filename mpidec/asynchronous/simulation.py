@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import resolve
-from ..endings import Interrupted, Outcome, Stop, Target, exploded, not_finite, short, target_of
+from ..endings import Interrupted, Outcome, Stop, Target, not_finite, target_of
 from ..metrics import ASYNCHRONOUS, COUNTERS, Metrics
 from ..problems.agents import of_one
 from ..runtime.interrupts import interrupts
@@ -22,6 +22,7 @@ from .clocks import AVERAGING, GRADIENT, Event, checked, delays, losses, meeting
 from .files import Writing, failing
 from .machines import Pairs, Pushers
 from .result import AsyncResult, collected, stacked
+from .verdict import Verdict, verdict
 
 
 def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = None, events: np.ndarray | None = None,
@@ -218,7 +219,7 @@ class _Run:
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
 
-    def __call__(self, end: float, every: float) -> tuple[Outcome, str, int | None]:
+    def __call__(self, end: float, every: float) -> Verdict:
         k = 0
         stopped, ended = end > 0 and self._record(0.0), False
         while not (stopped or ended or self.interrupted):
@@ -230,7 +231,8 @@ class _Run:
             stopped = self._record(t)
             ended = t == end or not_finite(self.records[-1], last=False) != ""
         self.machine.finish()
-        return self._ending(stopped)
+        return verdict(self.records, self.sizes, lambda: self.measure.culprit(self.X), lambda last: f"at time {last['time']:g}",
+                       stopped=stopped, interrupted=self.interrupted, target=self.target, cause=lambda *_: self.advice)
 
     def _record(self, t: float) -> bool:
         machine = self.machine
@@ -243,22 +245,6 @@ class _Run:
         if self.target is None:
             return False
         return bool((self.target.reached if isinstance(self.target, Target) else self.target)(self.records[-1]))
-
-    def _ending(self, stopped: bool) -> tuple[Outcome, str, int | None]:
-        last = self.records[-1]
-        name = not_finite(last, last=True) if len(self.records) > 1 else ""
-        if name or (not stopped and (reason := exploded(self.records, self.sizes))):
-            reason = f"{name} is {last[name]:g} at time {last['time']:g}" if name else reason
-            return Outcome.DIVERGED, reason, self.measure.culprit(self.X)
-        if stopped:
-            return Outcome.STOPPED, "", None
-        if self.interrupted:
-            return Outcome.INTERRUPTED, "", None
-        missed = self.target.missed(last) if isinstance(self.target, Target) else None
-        if missed is None:
-            return Outcome.COMPLETED, "", None
-        name, limit = missed
-        return Outcome.MISSED, f"{name} {last[name]:.3g} at time {last['time']:g}, target {short(limit)} missed{self.advice}", None
 
     def columns(self) -> dict[str, np.ndarray]:
         """All records as arrays."""

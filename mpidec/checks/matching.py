@@ -54,7 +54,7 @@ class Matching:
     interrupted : str
         Why all operations are, after an exception from outside.
     apart : bool
-        Whether a rank may be one collective of MPI apart from the others, as found out by `close`.
+        Whether a rank may be one call apart from the others, as found out by `close`.
     left : bool
         Whether this rank has left all others; see `fail`.
     """
@@ -79,7 +79,7 @@ class Matching:
         self._status = MPI.Status()
         self._polling = self._closing = self._reported = False
         self.apart, self._meetings = False, 0
-        self._met: dict[Key, bool] = {}             # the ranks that have come to a meeting: whether any in their tree is apart
+        self._met: dict[Key, Header] = {}           # what the ranks that have come to a meeting say
 
     # Operations with headers
 
@@ -272,7 +272,7 @@ class Matching:
         """Receive all that is still on its way, so that nothing of it can meet another network; collective.
 
         Returns what was found out about operations that had ended, if nothing has been raised on this rank before.  If any rank
-        is `apart` (see `leave`), the attribute says so on all ranks.
+        is `apart` (see `leave`), or has begun another number of operations, the attribute says so on all ranks.
         """
         reported = self._reported
         self.leave(apart)
@@ -285,7 +285,8 @@ class Matching:
         return self._late[0] if self._late and not reported else None
 
     def meet(self, apart: bool = False) -> bool:
-        """Return when all ranks close the network, and have received all that this rank has sent: whether any is `apart`.
+        """Return when all ranks close the network, and have received all that this rank has sent: whether any is `apart`, or has
+        begun another number of operations.
 
         By messages over the tree of all ranks, since collectives of MPI match only if no rank has left out one.
         """
@@ -294,12 +295,12 @@ class Matching:
 
         def send(some: list[int]) -> None:
             for rank in some:
-                self.send(rank, Header(LAST, False, number, Subject(""), out_of_step=apart))
+                self.send(rank, Header(LAST, False, number, Subject(""), before=self._count, out_of_step=apart))
 
         def receive(some: list[int]) -> bool:
             keys = [(rank, number) for rank in some]
             wait_until(lambda: self._idle() and all(key in self._met for key in keys), "all ranks to close the network", self._ask)
-            return any(self._met[key] for key in keys)
+            return any(self._met[key].out_of_step or self._met[key].before != self._count for key in keys)
 
         apart |= receive(children)
         if parent is not None:
@@ -410,7 +411,7 @@ class Matching:
         elif header.kind == MIXING_QUERY:
             self._answer_about_mixing(source, header)
         elif header.kind == LAST:
-            self._met[source, header.number] = header.out_of_step
+            self._met[source, header.number] = header
         elif header.kind == LEFT:
             self._hear(source, header.text)
         else:

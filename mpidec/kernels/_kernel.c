@@ -164,6 +164,7 @@ release:
 static PyMethodDef methods[] = {
     {"descend", (PyCFunction)(void (*)(void))descend, METH_FASTCALL, "a G + X in one pass over memory."},
     {"mix", (PyCFunction)(void (*)(void))mix, METH_FASTCALL, "Weighted sums of rows; see weighted.py."},
+    {"watch", watch, METH_O, "Look for sums that are not finite; whether there were some."},
     {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, "Weighted sums of rows with one pattern; see weighted.py."},
     {0},
 };

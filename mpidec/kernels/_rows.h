@@ -39,6 +39,31 @@ static void streamed(void)           /* order the non-temporal stores before all
 #endif
 }
 
+/* While `watched`, `not_finite` is set when a sum has a number that is not finite. */
+static int watched, not_finite;
+#define DEFINE_INFINITE(TYPE, T, BITS, EXPONENT)                                                                         \
+    VECTOR static int infinite_##T(const TYPE *y, ptrdiff_t d)                                                           \
+    {                                                                                                                    \
+        BITS any = 0;                                                                                                    \
+        for (ptrdiff_t t = 0; t < d; t++) {                                                                              \
+            BITS bits;                                                                                                   \
+            memcpy(&bits, y + t, sizeof bits);                                                                           \
+            any |= (bits & EXPONENT) == EXPONENT;                                                                        \
+        }                                                                                                                \
+        return any != 0;                                                                                                 \
+    }
+DEFINE_INFINITE(double, d, uint64_t, 0x7ff0000000000000u)
+DEFINE_INFINITE(float, f, uint32_t, 0x7f800000u)
+
+/* watch(change): count those who want sums to be looked through, and tell whether one was not finite since the last call. */
+static PyObject *watch(PyObject *self, PyObject *change)
+{
+    int found = not_finite;
+    watched += (int)PyLong_AsLong(change);
+    not_finite = 0;
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(found);
+}
+
 /* NAME adds COUNT neighbours of a row to the sum in y: the first call starts the sum, the last one adds it to x. */
 #define TERM(r, j) ((w[j]) * (r)[t] - (v[j]) * x[t])
 #define DEFINE_ADD(NAME, TYPE, COUNT, SUM)                                                                               \
@@ -90,6 +115,8 @@ static void streamed(void)           /* order the non-temporal stores before all
                     x + c, at, w + j, v + j, width, to, begins && j == 0, ends && j + count == k);                       \
                 j += count;                                                                                              \
             }                                                                                                            \
+            if (watched && ends && infinite_##T(to, width))                                                              \
+                not_finite = 1;                                                                                          \
             if (streams)                                                                                                 \
                 stream((char *)(y + c), (const char *)buffer, sizeof buffer);                                            \
         }                                                                                                                \

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import operator
 import os
 import secrets
 import sys
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 TRANSPORTS = ("auto", "shared", "neighbor", "p2p")
 _LEFT: list[Network] = []                           # networks that were left without close()
 _LEFT_AT_ONCE = 8
+_OPEN: weakref.WeakSet[Network] = weakref.WeakSet()
+_NUMBERS = count()
 _WORDS = 160                                        # characters of a call that ranks tell each other
 
 
@@ -126,6 +131,8 @@ class Network(LocalView):
         self._known = set()
         self._sums = {}
         self._others = frozenset(range(self.size))
+        self._number = next(_NUMBERS)
+        _OPEN.add(self)
 
     @property
     def agents(self) -> range:
@@ -555,15 +562,16 @@ class Network(LocalView):
             self._mixers.clear()
             for window in self._windows if ends == "complete" else ():
                 window.flush()
-            self._matching.meet()                   # by then every rank has read this one's rows
+            lost = self._post is None or self._post.broken or ends != "complete"
+            lost = self._matching.meet(lost)        # on any rank; by then every rank has read this one's rows
+            for window in list(self._windows):
+                window._forget()
+            if self._post is not None:
+                self._post.abandon() if lost else self._post.close(self._matching.meet)
             if self._memory is not None:
                 error = error or self._memory.refusal()
                 self._memory.close()
             self._context.row_type.free()
-            for window in list(self._windows):
-                window._forget()
-            if self._post is not None:
-                self._post.close(broken=self._matching.apart or ends != "complete")
             if self._matching.apart:                # collectives of MPI may be under way for ever
                 abandon(self.comm)
                 self.comm = MPI.Intracomm()
@@ -587,7 +595,7 @@ class Network(LocalView):
         for window in list(self._windows):
             window._forget()
         if self._post is not None:
-            self._post.close(broken=True)
+            self._post.abandon()
         self._engine.close()
         abandon((self._matching, self.comm))
         self.comm = MPI.Intracomm()
@@ -619,6 +627,15 @@ class Network(LocalView):
     def __repr__(self) -> str:
         closed = ", closed" * (self.comm == MPI.COMM_NULL)
         return f"Network(n={self.n}, rank {self.rank} of {self.size}, agents {self.lo}:{self.hi}{closed})"
+
+
+@atexit.register
+def _meet_all() -> None:
+    """Wait for the other ranks as in `close`, if networks have not been closed, and answer them: they may be in one more call."""
+    for net in sorted({*_OPEN, *_LEFT}, key=lambda net: net._number):
+        if net.size > 1 and net.comm != MPI.COMM_NULL and not MPI.Is_finalized():
+            with contextlib.suppress(Exception):
+                net._matching.close(net._together.interrupted)
 
 
 def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int, str, int | None]:

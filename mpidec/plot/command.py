@@ -54,7 +54,7 @@ def _plotted(arguments: Sequence[str] | None) -> int:
                              "are simulated)")
     parser.add_argument("--y", nargs="+", metavar="METRIC",
                         help="objective (drawn as f - f*), error, consensus, gradient_norm, or another metric of the files "
-                             "(default: objective, consensus and error)")
+                             "(default: objective, consensus and error; of trainings accuracies, consensus and loss)")
     parser.add_argument("--label", nargs="+", metavar="NAME",
                         help="one label per run, which then has a line of its own, or per line (default: the settings that differ; "
                              "runs that differ in the seed alone make one line, the median, with a band)")

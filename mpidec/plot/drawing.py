@@ -45,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes: its lines, labels and title; panels of one `y` have a common scale."""
+    """One pair of axes: its lines, labels and title; panels of one `y` have a common scale.  `share`: the values are in [0, 1]."""
 
     lines: Sequence[Line]
     x: str
@@ -53,6 +53,7 @@ class Panel:
     title: str = ""
     unit: str = ""
     whole: bool = field(default=False)
+    share: bool = field(default=False)
 
 
 def draw(panels: Sequence[Panel], columns: int, style: str, title: str = "") -> Figure:
@@ -189,6 +190,11 @@ def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
     from matplotlib.ticker import LogLocator
 
     curves = [curve for _, panel in group for line in panel.lines for curve in line.curves]
+    if group[0][1].share:
+        low, high = _shares(curves)
+        for axes, _ in group:
+            axes.set_ylim(low, high)
+        return
     regular = [curve for curve in curves if not curve.diverged]
     values = _finite([curve.y for curve in curves])
     tame = _finite([curve.y for curve in regular] or [curve.y[:1] for curve in curves])
@@ -206,6 +212,16 @@ def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
             axes.set_ylim(max(low / 2, SMALLEST), high * 2)
         elif high < values.max():
             axes.set_ylim(top=high)
+
+
+def _shares(curves: Sequence[Curve]) -> tuple[float, float]:
+    """Return the ends of an axis of accuracies: from 0, or higher up if the second halves of all curves are above 0.5."""
+    late, values = _finite([curve.y[len(curve.y) // 2:] for curve in curves]), _finite([curve.y for curve in curves])
+    if not values.size:
+        return 0.0, 1.0
+    low = max(0.5, math.floor(20 * late.min() - 10) / 10) if late.size and late.min() > 0.5 else 0.0
+    low = min(low, 0.9)
+    return low, min(1.005, values.max() + 0.05 * (values.max() - low) + 0.005)
 
 
 def _finite(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -18,8 +18,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FIRST = ("solver.name", "topology.name", "problem.name", "problem.data", "run.agents")  # told first, and shared ones in the title
-UNTOLD = ("run.out", "run.every", "run.trajectory", "run.checkpoint", "run.progress", "run.stop_error")
+FIRST = ("solver.name", "algorithm.name", "topology.name", "problem.name", "problem.data", "run.agents", "model.name", "data.name",
+         "data.alpha", "train.workers")  # told first, and shared ones in the title
+TRAININGS = ("algorithm.name", "topology.name", "model.name", "data.name", "data.alpha", "optimizer.name", "optimizer.lr",
+             "train.workers", "train.batch")        # told of trainings wherever they differ, also if they follow from others
+UNTOLD = ("run.out", "run.every", "run.trajectory", "run.checkpoint", "run.progress", "run.stop_error", "train.out",
+          "train.every", "train.trace")
 OWN_PACE = ("run.delay", "run.drop", "run.straggler", "run.simulate")    # of asynchronous runs
 MISSING = "default"
 CHOSEN = "# chosen by the run: "                                        # first line of the config of a run of a sweep
@@ -79,7 +83,9 @@ def _value(node: ast.expr) -> Any:
 
 def _registered(name: str) -> str:
     """Return the name of a solver for that of its class: gradient_tracking for GradientTracking."""
-    return {"RelaySGD": "relaysgd", "DSGDCECA": "dsgd_ceca"}.get(name) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    if name in ("RelaySGD", "DecentLaM", "SlowMo", "DiLoCo", "GASLoC"):
+        return name.lower()
+    return "dsgd_ceca" if name == "DSGDCECA" else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def chosen(run: Run) -> set[str]:
@@ -118,8 +124,8 @@ def of_seeds(runs: Sequence[Run]) -> list[list[Run]]:
 def labels(groups: Sequence[Sequence[Run]]) -> list[str]:
     """Return one label per group of runs: the fewest settings that tell the groups apart, or the names of their files.
 
-    A setting that follows from others is omitted: runs of two solvers with two step sizes are labelled by the solver.  What
-    some run has chosen itself counts only if nothing else differs.
+    A setting that follows from others is omitted: runs of two solvers with two step sizes are labelled by the solver, but trainings
+    by all of TRAININGS that differ.  What some run has chosen itself counts only if nothing else differs.
     """
     runs = [group[0] for group in groups]
     given = _given(runs)
@@ -144,8 +150,10 @@ def common(runs: Sequence[Run]) -> str:
 def telling(given: Sequence[Mapping[str, Any]], last: Collection[str] = ()) -> list[list[str]]:
     """Return for each run the fewest keys, in order of interest, whose values tell it from the others as far as possible.
 
-    The keys in `last` come last.
+    The keys in `last` come last.  Of trainings, all those of TRAININGS that differ are among the keys.
     """
+    trainings = [one for one in given if "algorithm.name" in one]
+    differing = [key for key in TRAININGS if len({str(one[key]) for one in trainings if key in one}) > 1]
     every = [key for key in dict.fromkeys([*FIRST, *(key for one in given for key in one)]) if key not in UNTOLD]
     every.sort(key=lambda key: key in last)
     result = []
@@ -156,7 +164,8 @@ def telling(given: Sequence[Mapping[str, Any]], last: Collection[str] = ()) -> l
             if len(same) < len(alike):
                 keys.append(key)
             alike = same
-        result.append(keys)
+        keys += [key for key in differing if one in trainings and key in one and key not in keys]
+        result.append(sorted(keys, key=every.index))
     return result
 
 
@@ -175,8 +184,8 @@ def worded(key: str, value: Any) -> str:
     if key in OWN_PACE:
         given, missing = ("simulated", "on ranks") if name == "simulate" else (f"{name} {text}", f"no {name}")
         return missing if value == MISSING else given
-    if key == "run.agents":
-        return f"{text} agents"
+    if key in ("run.agents", "train.workers"):
+        return f"{text} {name}"
     if name in ("name", "data", "codec", "partition"):
         return Path(text).name.replace("_", " ") if value != MISSING else f"{table} {text}"
     return f"{name.replace('_', ' ')} {text}"

@@ -14,15 +14,20 @@ from .labels import settings
 
 X = {"steps": ("step", "steps"), "bytes": ("bytes", "data sent by all agents"), "seconds": ("time", "seconds"),
      "gradients": ("gradients", "gradients"), "rounds": ("rounds", "rounds of communication"),
-     "time": ("time", "simulated time, gradients of an agent")}
+     "time": ("time", "simulated time, gradients of an agent"), "epochs": ("epoch", "epochs")}
 Y = {
     "objective": r"$f(\bar{x}) - f^{\ast}$",
     "consensus": r"consensus  $\mathrm{rms}_i\,\Vert x_i - \bar{x}\Vert$",
     "error": r"error  $\Vert\bar{x} - x^{\ast}\Vert\,/\,\Vert x^{\ast}\Vert$",
     "error_rms": r"error  $\mathrm{rms}_i\,\Vert x_i - x^{\ast}\Vert\,/\,\Vert x^{\ast}\Vert$",
     "error_max": r"error  $\max_i\,\Vert x_i - x^{\ast}\Vert\,/\,\Vert x^{\ast}\Vert$",
+    "accuracy_worst": "accuracy, worst",
+    "accuracy_mean": "accuracy, mean",
+    "accuracy_consensus": "accuracy, average model",
+    "loss_mean": "test loss, mean",
     "gradient_norm": r"gradient  $\Vert\nabla f(\bar{x})\Vert$",
 }
+CURVES = ("accuracy_worst", "accuracy_mean", "accuracy_consensus", "consensus", "loss_mean")        # of trainings
 LOWEST = r"$f(\bar{x})\,-\,$smallest recorded $f$"
 SEVERAL = r"$f(\bar{x}) - f^{\ast}$  (or $-$ smallest recorded $f$)"
 LARGEST = 1e200  # values beyond are not drawn: logarithmic axes overflow
@@ -53,7 +58,10 @@ def y_values(runs: Sequence[Run], name: str) -> tuple[list[NDArray[np.float64]],
 
 
 def axes_by_default(runs: Sequence[Run]) -> list[str]:
-    """Return the x axes of a figure without a choice: seconds if a run is asynchronous, its own time if all are simulated."""
+    """Return the x axes of a figure without a choice: epochs of trainings, seconds if a run is asynchronous, its own time if all
+    are simulated."""
+    if all("epoch" in run.metrics for run in runs):
+        return ["epochs"]
     clocks = {run.attributes.get("clock", "common steps") for run in runs}
     if clocks == {"common steps"}:
         return ["steps", "bytes", "seconds"]
@@ -61,8 +69,11 @@ def axes_by_default(runs: Sequence[Run]) -> list[str]:
 
 
 def drawn_by_default(runs: Sequence[Run]) -> list[str]:
-    """Return the quantities of a figure without a choice: objective, consensus and error as far as all runs have them."""
+    """Return the quantities of a figure without a choice: objective, consensus and error as far as all runs have them, and of
+    trainings accuracies, consensus and loss."""
     shared = {name for name in runs[0].metrics if all(name in run.metrics for run in runs)}
+    if CURVES[0] in shared:
+        return [name for name in CURVES if name in shared]
     last = ["error" if "error" in shared else "gradient_norm"]
     return [name for name in ["objective", "consensus", *last] if name in shared] or sorted(shared - {m for m, _ in X.values()})[:3]
 

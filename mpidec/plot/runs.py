@@ -35,7 +35,7 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
         runs).  Default: steps, bytes and seconds; seconds if a run is asynchronous, time if all are simulated; of a mapping, steps.
     y : str or sequence of str
         "objective" (drawn as f - f*), "error", "consensus", "gradient_norm" or any other metric of the files.  Default: objective,
-        consensus and error; of a mapping, the error.
+        consensus and error, of trainings accuracies, consensus and loss; of a mapping, the last of these.
     label : sequence of str
         Names of the runs, each of which then has a line of its own, or of the lines.  Default: the settings in which they differ.
     style : str
@@ -102,7 +102,8 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
             return Curve(x_values(run, column), values[row][0][number[id(run)]], run.outcome == "diverged")
 
         lines = [Line(name, [curve(run) for run in runs]) for name, runs in parts[title].items()]
-        return Panel(lines, X[column][1], values[row][1], title, UNITS.get(column, ""), column in WHOLE)
+        return Panel(lines, X[column][1], values[row][1], title, UNITS.get(column, ""), column in WHOLE,
+                     row.startswith("accuracy"))
 
     panels = [panel(part, row, column) for row in rows for column in columns for part in parts]
     across = len(parts) if len(parts) > 1 else len(columns)

@@ -1,6 +1,7 @@
 """Losses with values, gradients and proximal operators on stacked rows; gradient oracles; data sets and partitions."""
 
 from mpidec.problems.base import LinearModel, Problem
+from mpidec.problems.batches import Batches
 from mpidec.problems.custom import Custom
 from mpidec.problems.datasets import (
     Dataset,
@@ -17,6 +18,7 @@ from mpidec.problems.datasets import (
 from mpidec.problems.loading import load_problem
 from mpidec.problems.losses import Huber, LeastSquares, LogisticRegression, Softmax
 from mpidec.problems.minimizer import minimizer
+from mpidec.problems.neural import Neural
 from mpidec.problems.oracles import Full, MiniBatch, Noisy, Oracle, Streams, Subgradient
 from mpidec.problems.partition import partition, stack
 from mpidec.problems.registry import (
@@ -30,6 +32,7 @@ from mpidec.problems.registry import (
 from mpidec.problems.terms import Separable, Simplex, Term, box, elastic_net, l1, simplex, term
 
 __all__ = [
+    "Batches",
     "Custom",
     "Dataset",
     "Full",
@@ -38,6 +41,7 @@ __all__ = [
     "LinearModel",
     "LogisticRegression",
     "MiniBatch",
+    "Neural",
     "Noisy",
     "Oracle",
     "Problem",

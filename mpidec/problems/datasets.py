@@ -40,6 +40,8 @@ class Dataset:
         Names of the classes 0, 1, ... if the labels are names; otherwise empty.
     hint : str
         What may be wrong with the choice of the label; otherwise empty.
+    label : str
+        What a file calls the label: the column of a CSV file; otherwise empty.
 
     Examples
     --------
@@ -59,6 +61,7 @@ class Dataset:
     x_star: Array | None = None
     classes: tuple[str, ...] = ()
     hint: str = ""
+    label: str = ""
 
 
 def load(source: str | os.PathLike[str], *, standardize: bool = False, label: str | int | None = None, **options: Any) -> Dataset:
@@ -118,8 +121,8 @@ def load(source: str | os.PathLike[str], *, standardize: bool = False, label: st
         if options:
             raise ValueError(f"{name} takes no parameters, but {', '.join(options)} was given "
                              "(only synthetic data sets have parameters)")
-        A, y, named_b, hint = files.read(path, label)
-        result = replace(dataset(A, y, name, "regression" if named_b else None), hint=hint)
+        A, y, called, hint = files.read(path, label)
+        result = replace(dataset(A, y, name, "regression" if called.lower() == "b" else None), hint=hint, label=called)
     return replace(result, A=standardized(result.A)) if standardize else result
 
 

@@ -23,7 +23,7 @@ Labels = NDArray[Any]                                    # numbers, or class nam
 MEMORY = 2**33                                           # largest dense matrix, in bytes, that a LIBSVM file may need
 
 
-def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, bool, str]:
+def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, str, str]:
     """Read a data file in the format given by its extension.
 
     Parameters
@@ -38,8 +38,8 @@ def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, boo
     A : (N, d) array
     y : (N,) array
         Numbers, or strings if the labels are class names.
-    named_b : bool
-        Whether the targets are named ``b``, which marks regression targets.
+    name : str
+        What the labels are called: the column, or the array of an .npz file; ``b`` marks regression targets.
     hint : str
         That another column looks like the label, if the last one was taken without a name; otherwise empty.
 
@@ -56,9 +56,9 @@ def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, boo
     ...     _ = path.write_text("u,kind,v\\n1,ill,3\\n2,well,4\\n")
     ...     read(path, label="kind")
     (array([[1., 3.],
-           [2., 4.]]), array(['ill', 'well'], dtype='<U4'), False, '')
+           [2., 4.]]), array(['ill', 'well'], dtype='<U4'), 'kind', '')
     """
-    readers: dict[str, Callable[[Path, str | int | None], tuple[Array, Labels, bool, str]]] = {
+    readers: dict[str, Callable[[Path, str | int | None], tuple[Array, Labels, str, str]]] = {
         ".npz": _npz, ".csv": _csv, ".svm": _libsvm, ".libsvm": _libsvm, ".txt": _libsvm}
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path}: unknown file extension {path.suffix or '(none)'!r}, expected one of {' '.join(readers)}")
@@ -106,7 +106,7 @@ def _number(word: str, where: str, hint: str = "") -> float:
 
 # -- .npz --------------------------------------------------------------------------------------------------------
 
-def _npz(path: Path, label: str | int | None) -> tuple[Array, Labels, bool, str]:
+def _npz(path: Path, label: str | int | None) -> tuple[Array, Labels, str, str]:
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path}: not an .npz archive, or truncated; expected one made by numpy.savez(file, A=A, y=y)")
     try:
@@ -133,7 +133,7 @@ def _npz(path: Path, label: str | int | None) -> tuple[Array, Labels, bool, str]
             column = f", column {place[1]}" if len(place) == 2 else ""
             raise ValueError(f"{path}: {name} is {array[tuple(place)]} at row {place[0]}{column} (from 0), expected "
                              "finite numbers (drop or impute that sample)")
-    return A, y, labels[0] == "b", ""
+    return A, y, str(labels[0]), ""
 
 
 def _member(archive: Any, name: str, path: Path, names: bool = False) -> Labels:
@@ -153,14 +153,14 @@ def _member(archive: Any, name: str, path: Path, names: bool = False) -> Labels:
 
 # -- .csv --------------------------------------------------------------------------------------------------------
 
-def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, bool, str]:
+def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, str, str]:
     rows = _csv_rows(path)
     first_line, first = next(rows, (0, []))
     if not first:
         raise ValueError(f"{path}: no lines with data, expected samples")
     if len(first) < 2:
         raise ValueError(f"{path}, line {first_line}: one column, expected features and a label, separated by commas")
-    column, named_b, header = len(first) - 1, False, _is_header(first)
+    column, header = len(first) - 1, _is_header(first)
     if header:
         names = [word.strip().lower() for word in first]
         if "" in names:
@@ -174,7 +174,7 @@ def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, bool, str]
         column = labels[0] if labels else column
     if label is not None:
         column = _column(first, label, header, f"{path}, line {first_line}")
-    named_b = header and first[column].strip().lower() == "b"
+    name = first[column].strip() if header else f"column {column}"
     samples: list[list[float]] = []
     classes: list[tuple[int, str]] = []
     guessing = label is None and not (header and first[column].strip().lower() in LABELS)
@@ -198,12 +198,12 @@ def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, bool, str]
     words_of = [(line, word) for line, word in classes if not _numeric(word)]
     if not words_of:
         hint = _other_label(table, first if header else []) if guessing else ""
-        return np.delete(table, column, axis=1), table[:, column].copy(), named_b, hint
+        return np.delete(table, column, axis=1), table[:, column].copy(), name, hint
     if len(words_of) < len(classes):                     # one wrong word among numbers is an error, not a class
         line, word = words_of[0]
         raise ValueError(f"{path}, line {line}, column {column + 1}: {word[:40]!r} is not a number, expected a finite number, or "
                          "class names in all lines")
-    return np.delete(table, column, axis=1), np.array([word for _, word in words_of]), named_b, ""
+    return np.delete(table, column, axis=1), np.array([word for _, word in words_of]), name, ""
 
 
 def _other_label(table: Array, names: list[str]) -> str:
@@ -274,7 +274,7 @@ def _is_header(words: list[str]) -> bool:
 
 # -- LIBSVM ------------------------------------------------------------------------------------------------------
 
-def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, bool, str]:
+def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, str, str]:
     if label is not None:
         raise ValueError(f"{path}: label = {label!r}, but every line of a LIBSVM file begins with its label: omit label")
     y: list[float] = []
@@ -315,4 +315,4 @@ def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, bool, s
                          "expected at most 8 GB (select features)")
     A = np.zeros((len(y), width))
     A[where, np.array(index) - first] = values
-    return A, np.array(y), False, ""
+    return A, np.array(y), "", ""

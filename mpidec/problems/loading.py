@@ -47,6 +47,8 @@ class Prepared:
         Number of samples of all agents.
     classes : tuple of str
         Names of the classes, if the labels are names.
+    label : str
+        What the file calls the label; otherwise empty.
     """
 
     whole: Any
@@ -58,6 +60,7 @@ class Prepared:
     partition: str
     samples: int
     classes: tuple[str, ...] = ()
+    label: str = ""
 
 
 def load_problem(data: Any = None, n: int | None = None, problem: str | Callable[..., Any] | None = None, *, net: Any = None,
@@ -235,7 +238,7 @@ def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, 
     x_star, note = _solution(whole)
     if uneven:
         _warn(uneven)
-    return Prepared(whole, make, options, arrays, x_star, note, how, N, whole_set.classes)
+    return Prepared(whole, make, options, arrays, x_star, note, how, N, whole_set.classes, whole_set.label)
 
 
 def _without_data(data: Any, n: int, problem: str | Callable[..., Any], params: dict[str, Any]) -> Prepared:

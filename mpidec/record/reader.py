@@ -36,6 +36,7 @@ class Run:
     reason : text of the exception that ended a failed run, else ""
     asynchronous : of an asynchronous run that has ended: arrays `steps` (n,) of each agent; `edges` (E, 2) and `averagings` (E,) on
         them (pairwise methods); `staleness`, a histogram (push methods); `idle` (ranks,), shares of the time.  Else empty
+    agents : arrays (records, n) by name, with a number for each agent at each record: of a training, `accuracy` and `loss`
     topology : mixing matrices (n, n), one per phase; empty if they were not recorded
     """
 
@@ -49,6 +50,7 @@ class Run:
     topology: tuple[csr_array, ...]
     reason: str = ""
     asynchronous: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    agents: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         agents = self.attributes.get("agents", "?")
@@ -116,6 +118,7 @@ def read(path: str | os.PathLike[str]) -> Run:
             topology=tuple(_phases(file, int(attributes["agents"]))),
             reason=str(result.attrs.get("reason", "")),
             asynchronous={name: dataset[...] for name, dataset in file.get("asynchronous", {}).items()},
+            agents={name: dataset[:] for name, dataset in file.get("agents", {}).items()},
         )
 
 
@@ -159,7 +162,7 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise FileNotFoundError(f"{path} does not exist")
     if not h5py.is_hdf5(path):
         os.close(os.open(path, os.O_RDONLY))  # raises PermissionError if the file is not readable
-        raise ValueError(f"{path}: not an HDF5 file, expected a run file (python -m mpidec.run --out run.h5)")
+        raise ValueError(f"{path}: not an HDF5 file, expected a run file (of python -m mpidec.run or python -m mpidec.train)")
     try:
         with h5py.File(path, "r") as file:
             schema = file.attrs.get("schema")

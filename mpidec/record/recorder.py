@@ -72,7 +72,7 @@ class Recorder(Generic[State]):
         """Create a new file for about so many `records`; collective; an error is raised on all ranks."""
         shapes = {name: self._stacked(name, value) for name, value in zip(state._fields, state)}    # type: ignore[attr-defined]
         self._on_root(lambda: RunFile(
-            self._spec.path, n=self._net.n, row_shape=row_shape, metrics=names, meta=meta, topology=_phases(topology),
+            self._spec.path, n=self._net.n, row_shape=row_shape, metrics=names, meta=meta, topology=phases(topology),
             trajectory=self._spec.trajectory, state=shapes, flush_seconds=self._spec.flush_seconds, records=records))
 
     def load(self, topology: Any) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
@@ -80,7 +80,7 @@ class Recorder(Generic[State]):
         nothing: tuple[int, dict[str, Any]] = (0, {})
 
         def stored_state() -> tuple[int, dict[str, Any]]:
-            found, there, given = last_checkpoint(self._spec.path), read(self._spec.path).topology, _phases(topology)
+            found, there, given = last_checkpoint(self._spec.path), read(self._spec.path).topology, phases(topology)
             same = not there or (given is not None and len(there) == len(given)
                                  and all(A.shape == B.shape and (A != B).nnz == 0 for A, B in zip(there, given)))
             if not same:
@@ -122,6 +122,20 @@ class Recorder(Generic[State]):
         """Add a record; collective if the trajectory is stored."""
         stack = self._net.gather(X) if self._spec.trajectory else None
         self._try(lambda: self._file.append(step, metrics, stack))                                  # type: ignore[union-attr]
+
+    def append_gathered(self, step: int, metrics: Mapping[str, float], stack: np.ndarray | None) -> None:
+        """Add a record of the rows of all agents, which rank 0 has already, and write it at once; on rank 0 alone."""
+        def write() -> None:
+            self._file.append(step, metrics, stack)                                                 # type: ignore[union-attr]
+            self._file.flush()                                                                      # type: ignore[union-attr]
+        self._try(write)
+
+    def restart(self, step: int) -> None:
+        """Drop the records after `step` when others replace them; collective, an error is raised on all ranks."""
+        self._net.agree(self.error)
+        if self._file is not None:
+            self._try(self._file.close)
+        self.resume(step, {})
 
     def checkpoint(self, step: int, s: State, counters: np.ndarray, memory: Mapping[str, np.ndarray]) -> None:
         """Store the state after `step` steps and the mixer's memory, so that the run can resume there; collective."""
@@ -182,9 +196,9 @@ class Recorder(Generic[State]):
         return value if np.ndim(value) == 0 else self._net.gather_rows(value, self._counts.get(name, self._net.partition.counts()))
 
 
-def _phases(topology: Any) -> list[Any] | None:
+def phases(topology: Any) -> list[Any] | None:
     """Return the mixing matrices of one period, or None if there is no period or they are too large."""
     if topology.period is None:
         return None
-    phases = [topology.at(k).W for k in range(topology.period)]
-    return phases if sum(W.nnz for W in phases) <= _LARGEST_TOPOLOGY else None
+    found = [topology.at(k).W for k in range(topology.period)]
+    return found if sum(W.nnz for W in found) <= _LARGEST_TOPOLOGY else None

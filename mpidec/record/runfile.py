@@ -24,6 +24,7 @@ BUFFER_BYTES, BUFFER_ROWS = 16 << 20, 8192
 CHUNK_BYTES, CHUNK_ROWS = 256 << 10, 1024
 LONGEST_REASON = 2000  # characters
 FEWEST_ROWS = 64  # of a chunk of metrics: 512 bytes
+AGENTS = "agents/"  # where metrics are that have a number for each agent
 NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
 
 
@@ -47,6 +48,7 @@ class RunFile:
     dtype : dtype of the iterates
     flush_seconds : longest time between flushes, whose records are lost if the process is killed
     records : about how many records are expected, for files of a few of them to be small; more are never a problem
+    per_agent : names of the metrics that have a number for each agent, arrays (n,); they become ``/agents/<name>``
 
     Raises
     ------
@@ -93,15 +95,18 @@ class RunFile:
         dtype: DTypeLike = np.float64,
         flush_seconds: float = 2.0,
         records: int | None = None,
+        per_agent: Sequence[str] = (),
     ) -> None:
         names = [name for name in metrics if name != "step"]
-        if len(set(names)) < len(names) or not all(name and "/" not in name for name in names):
-            raise ValueError(f"metrics {names}: expected different names, non-empty and without '/'")
+        for given in (names, per_agent):
+            if len(set(given)) < len(given) or not all(name and "/" not in name for name in given):
+                raise ValueError(f"metrics {given}: expected different names, non-empty and without '/'")
         for name, (_, kind) in (state or {}).items():
             _check_storable(name, np.dtype(kind))
         created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         self._layout = {"mpidec": "", "created": created, **meta, "schema": SCHEMA, "agents": n}, tuple(topology or ())
         self._expected = records if records is not None else 8 * CHUNK_ROWS
+        names += [f"{AGENTS}{name}" for name in per_agent]
         self._begin(AtomicFile(path), (n, *row_shape), np.dtype(dtype), names, trajectory, flush_seconds)
 
     @classmethod
@@ -135,6 +140,7 @@ class RunFile:
             x = file["trajectory/x"]
             shape, dtype, trajectory = x.shape[1:], x.dtype, x.chunks is not None
             names = [name for name in file["metrics"] if name != "step"]
+            names += [f"{AGENTS}{name}" for name in file.get("agents", ())]
             steps = file["metrics/step"][:]
         ahead = int(steps[-1]) if len(steps) else -1
         steps = steps[steps <= step]
@@ -157,9 +163,10 @@ class RunFile:
         """The step of the last record; -1 without records."""
         return self._last
 
-    def append(self, step: int, metrics: Mapping[str, float], X: NDArray[Any] | None = None) -> None:
+    def append(self, step: int, metrics: Mapping[str, Any], X: NDArray[Any] | None = None) -> None:
         """Record a step: its metrics and, if the trajectory is recorded, a copy of the rows X (n, d) of all agents.
 
+        The metrics with a number for each agent are the arrays ``agents/<name>``.
         The first record is flushed at once.  The record of the step at which a run is resumed exists already and is kept.
         """
         if len(self._rows) >= self._capacity:  # an earlier flush failed
@@ -169,7 +176,7 @@ class RunFile:
                 return
             raise ValueError(f"record of step {step} after that of step {self._last}: expected increasing steps")
         try:
-            row = [metrics[name] for name in self._names]
+            row = [np.array(metrics[name]) if name.startswith(AGENTS) else metrics[name] for name in self._names]
         except KeyError as error:
             raise ValueError(f"record of step {step} lacks the metric {error}: expected {self._names}") from None
         if self._X is not None:
@@ -278,7 +285,7 @@ class RunFile:
         self._file, self._shape, self._dtype, self._names = file, shape, dtype, names
         row_bytes = dtype.itemsize * int(np.prod(shape)) if trajectory else 8 * len(names)
         self._capacity = min(max(BUFFER_BYTES // max(row_bytes, 1), 1), BUFFER_ROWS)
-        self._rows: list[tuple[float, ...]] = []
+        self._rows: list[tuple[Any, ...]] = []
         self._X = np.empty((self._capacity, *shape), dtype) if trajectory else None
         self._seconds, self._due = seconds, 0.0
         self._exists = self._failed = False
@@ -314,9 +321,9 @@ class RunFile:
         attributes, topology = self._layout
         file.attrs.update(attributes)
         rows = self._shape
-        for name in ("metrics/step", *(f"metrics/{name}" for name in self._names)):
-            kind = np.int64 if name[8:] in COUNTERS else np.float64
-            file.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(self._chunk_rows(),))
+        for name in ("step", *self._names):
+            kind, more = np.int64 if name in COUNTERS else np.float64, rows[:1] if name.startswith(AGENTS) else ()
+            file.create_dataset(_place(name), (0, *more), kind, maxshape=(None, *more), chunks=(self._chunk_rows(), *more))
         if self._X is None:
             file.create_dataset("trajectory/x", (0, *rows), self._dtype)
             file.create_dataset("trajectory/step", (0,), np.int64)
@@ -344,7 +351,8 @@ class RunFile:
     def _shorten(self, file: Any) -> None:
         """Drop what a resumed run has after its checkpoint, once."""
         if self._resuming is not None:
-            for dataset in (*file["metrics"].values(), *([*file["trajectory"].values()] if self._X is not None else [])):
+            trajectory = file["trajectory"].values() if self._X is not None else ()
+            for dataset in (*file["metrics"].values(), *file.get("agents", {}).values(), *trajectory):
                 if dataset.maxshape[:1] == (None,):
                     dataset.resize(self._flushed, axis=0)
             _set_result(file, np.nan, RUNNING, self._resuming)
@@ -354,7 +362,7 @@ class RunFile:
         if not self._rows:
             return
         names, columns = ("step", *self._names), zip(*self._rows)
-        data: list[tuple[Any, Any]] = [(file["metrics"][name], column) for name, column in zip(names, columns)]
+        data: list[tuple[Any, Any]] = [(file[_place(name)], column) for name, column in zip(names, columns)]
         if self._X is not None:
             data += [(file["trajectory/step"], data[0][1]), (file["trajectory/x"], self._X[: len(self._rows)])]
         for dataset, rows in data:
@@ -373,6 +381,10 @@ class RunFile:
         remedy = REMEDY.get(error.errno or 0, "check that the disk and the folder exist and are writable")
         text = f"cannot write {what}{' ' * bool(what)}{self._file.path}: {why}; {saved}; {remedy}"
         return OSError(error.errno, text) if error.errno else OSError(text)
+
+
+def _place(name: str) -> str:
+    return name if name.startswith(AGENTS) else f"metrics/{name}"
 
 
 def _check_storable(name: str, dtype: np.dtype[Any]) -> None:

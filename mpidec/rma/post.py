@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..runtime.progress import ProgressEngine, abandon
+from ..runtime.progress import ProgressEngine, abandon, wait_until
 
 _HEADER = struct.Struct("<7qd")
 _UNIT = _HEADER.size                                # messages are counted in units of 64 bytes: MPI counts to 2**31
@@ -72,6 +72,7 @@ class Post:
         self._sending: list[tuple[MPI.Request, Any]] = []
         self._receiving: list[tuple[MPI.Request, int, np.ndarray]] = []
         self._early: dict[int, list[tuple[int, Message]]] = {}
+        self._peers: set[int] = set()               # ranks that got a message
         self._count = 0
         engine.add(self.poll)
 
@@ -79,22 +80,27 @@ class Post:
         """Hand messages to `receive(rank, message)`; the number of the window, the same on all ranks."""
         self._count += 1
         self._receivers[self._count] = receive
-        for rank, message in self._early.pop(self._count, []):
-            receive(rank, message)
         return self._count
 
     def forget(self, window: int) -> None:
         """Hand on no more messages of a window."""
         self._receivers.pop(window, None)
 
-    def send(self, rank: int, message: Message) -> None:
-        """Send a message; its row may be changed at once."""
+    def send(self, rank: int, message: Message, synchronous: bool = False) -> None:
+        """Send a message, unless its window is closed; its row may be changed at once.
+
+        A synchronous one has been sent when it is being received.
+        """
+        if message.window and message.window not in self._receivers:
+            return
         parts = [np.frombuffer(_HEADER.pack(*message[:-1]), np.uint8)]
         if message.row is not None:
             row = message.row.view(np.uint8)
             parts += [row, _FILLING[:-len(row) % _UNIT]]
         data = np.concatenate(parts)
-        self._sending.append((self.comm.Isend([data, len(data) // _UNIT, self._unit], rank), data))
+        send = self.comm.Issend if synchronous else self.comm.Isend
+        self._peers.add(rank)
+        self._sending.append((send([data, len(data) // _UNIT, self._unit], rank), data))
 
     def begin(self) -> bool:
         """Begin to handle messages; False if another thread does so, or if an exception has ended it before `end`."""
@@ -131,6 +137,9 @@ class Post:
             units = status.Get_count(self._unit)
             data = np.empty(units * _UNIT, np.uint8)
             self._receiving.append((found.Irecv([data, units, self._unit]), status.source, data))
+        for window in self._early.keys() & self._receivers.keys():
+            for rank, message in self._early.pop(window):
+                self._receivers[window](rank, message)
         blocked, left = set(), []
         for item in self._receiving:                # those of one rank in the order in which they were sent
             request, rank, data = item
@@ -156,11 +165,29 @@ class Post:
         self.poll()
         return not self._sending and not self._receiving
 
-    def close(self, broken: bool = False) -> None:
-        """Free the communicator; collective, unless the ranks are `broken`, one call apart."""
+    def close(self, meet: Callable[[], object]) -> None:
+        """Receive all that is still on its way, so that nothing of it can meet another network, and free the communicator.
+
+        Parameters
+        ----------
+        meet : callable
+            Returns when all ranks have called it.
+
+        Notes
+        -----
+        Collective.  Nobody waits for the answer to some messages, such as a `get` that is not waited for: they may be on their way
+        when all calls have ended, and a later communicator may have the same number within MPI.
+        """
+        self._receivers.clear()                     # from here on this rank answers nothing
+        meet()                                      # and now no rank does
+        for rank in self._peers:                    # taken after all that was sent there before
+            self.send(rank, Message(0, Kind.OTHER, 0, 0), synchronous=True)
+        wait_until(lambda: self.idle, "the last messages of windows")
+        meet()
+        self._unit.Free()
+        self.comm.Free()
+
+    def abandon(self) -> None:
+        """Keep the communicator, as ranks may have gone different ways."""
         self._receivers.clear()
-        if broken or self._sending or self._receiving:
-            abandon((self.comm, self._sending, self._receiving))
-        elif self.comm != MPI.COMM_NULL:
-            self._unit.Free()
-            self.comm.Free()
+        abandon((self.comm, self._sending, self._receiving))

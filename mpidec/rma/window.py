@@ -319,6 +319,8 @@ class Window:
         """
         with self._engine:
             self._open()
+            if not isinstance(reset, (bool, np.bool_)):
+                raise TypeError(f"update: reset is {reset!r:.60}, expected True or False")
             if (self_weight is None) != (src_weights is None):
                 raise ValueError("update: self_weight and src_weights are given together, or neither of them (uniform weights)")
             if src_weights is None:
@@ -327,6 +329,26 @@ class Window:
             else:
                 own, weights = _number("self_weight", self_weight), _weights("src_weights", src_weights, self._in, "in-neighbours")
             return self._combine(own, weights, reset)
+
+    def slot(self, rank: int) -> Any:
+        """A copy of the slot of an in-neighbour: what `put`, `accumulate` or `get` have brought.  Changes nothing.
+
+        Raises
+        ------
+        ValueError
+            If `rank` is no in-neighbour.
+
+        Notes
+        -----
+        Communicates with nobody.
+        """
+        with self._engine:
+            self._open()
+            if rank not in self._in:
+                raise ValueError(f"slot({rank!r}): expected one of the in-neighbours {self.in_neighbors}")
+            row = np.empty(self._row.shape, self._row.dtype)
+            self._port.read(self._in[rank], row)
+            return self._layout.arrays(row)
 
     def collect(self) -> Any:
         r"""Add all slots to the value and empty them: :math:`x_i \leftarrow x_i + \sum_j \text{slot}_{ij}`; the value.
@@ -469,7 +491,7 @@ class _Shipping:
 
 def _number(name: str, value: Any, infinite: bool = False) -> float:
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, (str, bytes)) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if math.isnan(number) or (math.isinf(number) and not infinite):
@@ -480,12 +502,15 @@ def _number(name: str, value: Any, infinite: bool = False) -> float:
 def _weights(name: str, given: Mapping[int, float] | Iterable[int], places: dict[int, int], what: str) -> Weights:
     """The weight of each neighbour, None for those that are left out."""
     weights: Weights = [None] * len(places)
-    if not isinstance(given, Iterable):
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
         raise TypeError(f"{name} is {given!r}, expected a dict {{rank: weight}} or a list of ranks")
     pairs = given.items() if isinstance(given, Mapping) else ((rank, 1.0) for rank in given)
     for rank, weight in pairs:
-        place = places.get(rank)
+        whole = type(rank) is int or (isinstance(rank, numbers.Integral) and not isinstance(rank, bool))
+        place = places.get(rank) if whole else None
         if place is None:
-            raise ValueError(f"{name} has rank {rank!r}, expected some of the {what} {list(places)}")
+            raise ValueError(f"{name} has rank {rank!r:.60}, expected some of the {what} {list(places)}")
+        if weights[place] is not None:
+            raise ValueError(f"{name} has rank {rank} twice, expected each rank once: add up its weights")
         weights[place] = float(weight) if type(weight) is float and math.isfinite(weight) else _number(name, weight)
     return weights

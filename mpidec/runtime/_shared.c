@@ -1528,7 +1528,11 @@ static PyObject *set_patience(PyObject *self, PyObject *number)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef functions[] = {{"set_patience", set_patience, METH_O, "Seconds after which a wait reports."}, {0}};
+static PyMethodDef functions[] = {
+    {"set_patience", set_patience, METH_O, "Seconds after which a wait reports."},
+    {"watch", watch, METH_O, "Look for sums that are not finite; whether there were some."},
+    {0},
+};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_shared", "Rows in the shared memory of a node.", -1, functions};
 
 PyMODINIT_FUNC PyInit__shared(void)

@@ -8,6 +8,15 @@ from .diffusion import DGD as DGD
 from .diffusion import Consensus as Consensus
 from .diffusion import Diffusion as Diffusion
 from .gradient_tracking import GradientTracking as GradientTracking
+from .momentum import DecentLaM as DecentLaM
+from .momentum import DecentralizedMomentum as DecentralizedMomentum
+from .momentum import QuasiGlobalMomentum as QuasiGlobalMomentum
+from .outer import KGT as KGT
+from .outer import LED as LED
+from .outer import DiLoCo as DiLoCo
+from .outer import GASLoC as GASLoC
+from .outer import LocalDGD as LocalDGD
+from .outer import SlowMo as SlowMo
 from .pairwise import A2CiD2 as A2CiD2
 from .pairwise import PairwiseGossip as PairwiseGossip
 from .primal_dual import D2 as D2
@@ -27,6 +36,8 @@ from .step_schedules import WarmUp as WarmUp
 CATALOGUE: dict[str, type[Solver]] = {
     "consensus": Consensus, "dgd": DGD, "diffusion": Diffusion, "extra": EXTRA, "exact_diffusion": ExactDiffusion, "d2": D2,
     "gradient_tracking": GradientTracking, "push_sum": PushSum, "push_diging": PushDIGing, "relaysgd": RelaySGD,
-    "dsgd_ceca": DSGDCECA, "async_push_sum": AsyncPushSum, "pairwise_gossip": PairwiseGossip, "a2cid2": A2CiD2,
+    "dsgd_ceca": DSGDCECA, "decentralized_momentum": DecentralizedMomentum, "quasi_global_momentum": QuasiGlobalMomentum,
+    "decentlam": DecentLaM, "local_dgd": LocalDGD, "slowmo": SlowMo, "diloco": DiLoCo, "gasloc": GASLoC, "kgt": KGT, "led": LED,
+    "async_push_sum": AsyncPushSum, "pairwise_gossip": PairwiseGossip, "a2cid2": A2CiD2,
     "running_sum_tracking": RunningSumTracking}
 """The solvers by the names that the command line uses."""

@@ -206,6 +206,47 @@ def one_of(solver: Any, field: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name_of(solver)}: {field} is {value!r}, expected one of {', '.join(choices)}")
 
 
+def fraction(solver: Any, field: str) -> None:
+    """Check that a field of a solver is a number in [0, 1), such as a momentum, and make it a `float`.
+
+    Raises
+    ------
+    ValueError
+    """
+    value = getattr(solver, field)
+    if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not 0 <= value < 1:
+        raise ValueError(f"{name_of(solver)}: {field} is {value!r}, expected a number in [0, 1)")
+    object.__setattr__(solver, field, float(value))
+
+
+def positive(solver: Any, field: str) -> None:
+    """Check that a field of a solver is a finite number > 0, and make it a `float`.
+
+    Raises
+    ------
+    ValueError
+    """
+    value = getattr(solver, field)
+    if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not 0 < value < np.inf:
+        raise ValueError(f"{name_of(solver)}: {field} is {value!r}, expected a finite number > 0")
+    object.__setattr__(solver, field, float(value))
+
+
+def per_step(D: Any, step_size: Any) -> Any:
+    r"""The movement :math:`D / \alpha` per unit of the step size; zero where the step size is zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> per_step(np.ones((1, 2)), np.array([0.5, 0.0])), per_step(np.ones((1, 2)), 0.0)
+    (array([[2., 0.]]), array([[0., 0.]]))
+    """
+    if type(step_size) is np.ndarray:                   # one number per column
+        a = step_size.astype(D.dtype, copy=False)
+        return np.divide(D, a, out=np.zeros_like(D), where=a != 0)
+    return D / float(step_size) if step_size else zeros(D, *D.shape)
+
+
 def disagreement(solver: Any, topology: Any, roots: Any, remedy: str) -> str:
     """For which eigenvalue of `W` the disagreement between agents grows with a small step size, and a remedy; empty if for none.
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COSTS = {"steps": "step", "bytes": "bytes", "seconds": "time"}
-TITLES = {"steps": "steps", "bytes": "data sent", "seconds": "seconds"}
 PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
@@ -81,6 +80,8 @@ class Table:
         The target: metric <= limit.
     notes : sequence of str
         What a reader of the table must know: errors of runs that failed, seeds without effect.
+    clock : str
+        What the column of the time is called: "seconds", or "simulated time" if all runs are simulated.
 
     Examples
     --------
@@ -95,22 +96,24 @@ class Table:
     metric: str
     limit: float
     notes: Sequence[str] = ()
+    clock: str = "seconds"
 
     def __str__(self) -> str:
         head, *lines = self._cells(plain)
         left = len(self._keys())
         widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
         align = ["<"] * left + [">"] * (len(head) - left - 1) + ["<"]
-        text = [f"steps, data sent (by all agents) and seconds until {self.metric} <= {self.limit:g}: mean ± standard deviation"]
+        until = f"until {self.metric} <= {self.limit:g}"
+        text = [f"steps, data sent (by all agents) and {self.clock} {until}: mean ± standard deviation"]
         text += ["  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, align, widths)).rstrip()
                  for line in [head, *lines]]
         return "\n".join([*text, *(f"note: {note}" for note in self.notes)])
 
     def csv(self) -> str:
-        """Return the table as CSV, with plain numbers in steps, bytes and seconds."""
+        """Return the table as CSV, with plain numbers in steps, bytes and seconds (or units of simulated time)."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        numbers = [f"{cost}_{part}" for cost in COSTS for part in ("mean", "std")]
+        numbers = [f"{cost}_{part}" for cost in ("steps", "bytes", self.clock.replace(" ", "_")) for part in ("mean", "std")]
         writer.writerow([*self._keys(), "runs", "reached", *numbers, f"largest_final_{self.metric}", "outcome"])
         for row in self.rows:
             spreads = [number for cost in COSTS for number in getattr(row, cost) or ("", "")]
@@ -123,7 +126,8 @@ class Table:
         head, *lines = [[_escaped(cell) for cell in line] for line in self._cells(mathematical)]
         left = len(self._keys())
         body = [" & ".join(line) + r" \\" for line in lines]
-        what = f"steps, data sent and seconds until {self.metric} <= {self.limit:g}: mean and standard deviation over the seeds"
+        until = f"until {self.metric} <= {self.limit:g}"
+        what = f"steps, data sent and {self.clock} {until}: mean and standard deviation over the seeds"
         return "\n".join([f"% {what}; needs \\usepackage{{booktabs}}",
                           rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(head) - left - 1)}l}}", r"\toprule",
                           " & ".join(head) + r" \\", r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
@@ -150,7 +154,7 @@ class Table:
     def _cells(self, spread: Callable[[Spread | None, str], str]) -> list[list[str]]:
         """Return the head and the rows of the table as text."""
         titles = [_title(key, self._keys()) for key in self._keys()]
-        rows = [[*titles, "reached", *TITLES.values(), f"largest final {self.metric.replace('_', ' ')}", "outcome"]]
+        rows = [[*titles, "reached", "steps", "data sent", self.clock, f"largest final {self.metric.replace('_', ' ')}", "outcome"]]
         for row in self.rows:
             rows.append([*(_cell(key, value) for key, value in row.varied.items()), f"{row.reached}/{row.runs}",
                          *(spread(getattr(row, cost), "B" if cost == "bytes" else "") for cost in COSTS),
@@ -169,8 +173,11 @@ def table(cases: Sequence[Case], target: tuple[str, float | None], failures: Map
     if recorded and not any(metric in run.metrics for run in recorded):
         known = sorted(name for name in recorded[0].metrics if name not in COSTS.values())
         notes.append(f"no run has recorded the metric {metric!r}: choose another --target, one of {', '.join(known)}")
-    if any(run.attributes.get("clock") == "simulated" for run in recorded):
-        notes.append("the seconds of simulated runs are units of their own time, in which an agent computes one gradient")
+    clocks = {run.attributes.get("clock") == "simulated" for run in recorded}
+    clock = "simulated time" if clocks == {True} else "seconds"
+    if True in clocks:
+        what = "simulated time is in" if clocks == {True} else "the seconds of simulated runs are"
+        notes.append(f"{what} units of their own time, in which an agent computes one gradient")
     limit = _default_limit(cases) if limit is None else limit
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
@@ -180,7 +187,7 @@ def table(cases: Sequence[Case], target: tuple[str, float | None], failures: Map
     if recorded and all(_alike([runs[case.file] for case in group]) for group in groups.values()):
         notes.append("the seeds make no difference: nothing in these experiments is random "
                      "(problem.partition=iid, problem.batch_size, a random graph or random data would be)")
-    return Table(rows, metric, limit, tuple(dict.fromkeys(notes)))
+    return Table(rows, metric, limit, tuple(dict.fromkeys(notes)), clock)
 
 
 def runs_csv(cases: Sequence[Case], failures: Mapping[str, str]) -> str:

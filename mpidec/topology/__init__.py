@@ -6,7 +6,7 @@ described in `mpidec.topology.weights`.
 
 To add a graph, put its rule into `rules` and its function into `static` (a circulant graph into `circulant`, a random
 graph into `random_graphs`).  To add a schedule, write a module like `one_peer` that lists the phases.  A function that
-is imported here and takes n as its first parameter is in the catalogue.
+is imported here, takes n as its first parameter and returns a `Topology` or a `Schedule` is in the catalogue.
 """
 from collections.abc import Callable
 from inspect import isfunction, signature
@@ -17,11 +17,13 @@ from .circulant import complete as complete
 from .circulant import exponential as exponential
 from .circulant import ring as ring
 from .circulant import symmetric_exponential as symmetric_exponential
+from .equitopo import equitopo as equitopo
 from .explicit import from_networkx as from_networkx
 from .explicit import from_weights as from_weights
 from .one_peer import one_peer_exponential as one_peer_exponential
 from .pairwise import edge_rates as edge_rates
 from .pairwise import mixing_constants as mixing_constants
+from .periodic_average import periodic_average as periodic_average
 from .random_graphs import erdos_renyi as erdos_renyi
 from .random_graphs import geometric as geometric
 from .random_graphs import small_world as small_world
@@ -30,14 +32,16 @@ from .schedule import Schedule as Schedule
 from .schedule import cycle as cycle
 from .static import binary_tree as binary_tree
 from .static import chain as chain
+from .static import double_binary_trees as double_binary_trees
 from .static import grid as grid
 from .static import hypercube as hypercube
 from .static import star as star
 from .static import torus as torus
 from .topology import Topology as Topology
 
-# Catalogue: every function imported above whose first parameter is n.
+# Catalogue: every function imported above whose first parameter is n, and which returns one topology or schedule.
 CATALOGUE: dict[str, Callable[..., Topology | Schedule]] = {
     name: make for name, make in sorted(globals().items())
     if isfunction(make) and next(iter(signature(make).parameters)) == "n"
+    and signature(make).return_annotation in ("Topology", "Schedule", "Topology | Schedule")
 }

@@ -120,6 +120,15 @@ class BinaryTree(Rule):
 
 
 @dataclass(frozen=True)
+class ReversedBinaryTree(BinaryTree):
+    """Binary tree in which agent i has the place of agent n - 1 - i."""
+
+    def candidates(self, agents: Indices) -> tuple[Indices, NDArray[np.bool_]]:
+        found, valid = super().candidates(self.n - 1 - agents)
+        return self.n - 1 - found[:, ::-1], valid[:, ::-1]
+
+
+@dataclass(frozen=True)
 class Star(Rule):
     """Star: the agent `center` is joined to all others."""
 

@@ -80,6 +80,10 @@ class Schedule(ABC):
     def __hash__(self) -> int:
         return self.fingerprint()
 
+    def __repr__(self) -> str:
+        return (f"Schedule({self.name!r}, n={self.n}, kind={self.kind!r}, directed={self.directed}, "
+                f"period={self.period})")
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Periodic(Schedule):
@@ -165,10 +169,6 @@ class Periodic(Schedule):
     def fingerprint(self) -> int:
         """Return a 63-bit hash of the name and the phases, the same on every rank and in every process."""
         return fingerprint(self.name, self.n, [phase.fingerprint() for phase in self.phases])
-
-    def __repr__(self) -> str:
-        return (f"Schedule({self.name!r}, n={self.n}, kind={self.kind!r}, directed={self.directed}, "
-                f"period={self.period})")
 
 
 def cycle(topologies: Iterable[Topology | Schedule]) -> Schedule:

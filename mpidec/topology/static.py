@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from . import _check
-from .rules import BinaryTree, Lattice, Rule, Star
+from .rules import BinaryTree, Lattice, ReversedBinaryTree, Rule, Star
 from .source import assemble
 from .spectra import laplacian, laplacian_of_group
 from .topology import Topology
@@ -170,7 +170,7 @@ def hypercube(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     return _weighted("hypercube", Lattice((2,) * (n.bit_length() - 1) or (1,)), weights)
 
 
-def binary_tree(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
+def binary_tree(n: int, *, reverse: bool = False, weights: WeightsLike = "metropolis") -> Topology:
     """Binary tree of RelaySGD: a heap with root 1, and agent 0 attached to the root.
 
     Agent w >= 1 has the parent w // 2 and the children 2 w and 2 w + 1, if these are less than n.
@@ -179,6 +179,8 @@ def binary_tree(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     ----------
     n : int
         Number of agents, at least 1.
+    reverse : bool
+        Whether agent i takes the place of agent n - 1 - i, so that leaves become inner agents.
     weights : str or float
         Edge weights, see `mpidec.topology.weights`.
 
@@ -202,7 +204,47 @@ def binary_tree(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi: RelaySum for decentralized deep learning on heterogeneous
     data, NeurIPS 2021.
     """
-    return _weighted("binary_tree", BinaryTree(_check.integer("binary_tree", "n", n)), weights)
+    if not isinstance(reverse, (bool, np.bool_)):
+        raise TypeError(f"binary_tree: reverse must be True or False, got {reverse!r} ({type(reverse).__name__})")
+    tree = ReversedBinaryTree if reverse else BinaryTree
+    return _weighted("binary_tree", tree(_check.integer("binary_tree", "n", n)), weights)
+
+
+def double_binary_trees(n: int, *, weights: WeightsLike = "metropolis") -> tuple[Topology, Topology]:
+    """Two binary trees, of which each agent is a leaf, or nearly so, in at least one.
+
+    With half of each row sent over either tree, all agents send about the same amount: the degrees in the two trees add up to at
+    most 4, while an inner agent of a single tree has 3 neighbours and a leaf one.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    weights : str or float
+        Edge weights, see `mpidec.topology.weights`.
+
+    Returns
+    -------
+    tuple of Topology
+        `binary_tree(n)` and `binary_tree(n, reverse=True)`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument has the wrong type or is out of range.
+
+    Examples
+    --------
+    >>> trees = double_binary_trees(8)
+    >>> [[len(tree.neighbors(i)) for i in range(8)] for tree in trees]
+    [[1, 3, 3, 3, 1, 1, 1, 1], [1, 1, 1, 1, 3, 3, 3, 1]]
+
+    References
+    ----------
+    Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi: RelaySum for decentralized deep learning on heterogeneous
+    data, NeurIPS 2021.
+    """
+    return binary_tree(n, weights=weights), binary_tree(n, reverse=True, weights=weights)
 
 
 class _RuleDegrees:

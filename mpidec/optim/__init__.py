@@ -1,0 +1,9 @@
+"""Decentralized training of PyTorch models: any model, any torch optimizer, any topology."""
+
+from .. import nn as _nn  # noqa: F401  (says what is missing where there is no PyTorch)
+from .algorithms import algorithm as algorithm
+from .algorithms import names as names
+from .averager import Averager as Averager
+from .decentralized import Decentralized as Decentralized
+from .start import broadcast_optimizer_state as broadcast_optimizer_state
+from .start import broadcast_parameters as broadcast_parameters

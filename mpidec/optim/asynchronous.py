@@ -1,0 +1,295 @@
+"""Asynchronous methods: workers exchange rows over windows, and none waits for another one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from ..mixing import Network
+from ..topology import mixing_constants
+from .methods import Method, Mixer
+from .rows import Bucket
+
+
+class Asynchronous(Method):
+    """Abstract base of the asynchronous methods: one worker per rank, on a static graph."""
+
+    _row: ClassVar[str]                             # name of a saved row of the length of the bucket's
+
+    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
+        super().__init__(net, buckets, mixers)
+        graph = mixers[0].topology
+        if net.m != 1 or net.size != net.n or graph.period != 1:
+            raise ValueError(f"an asynchronous algorithm needs one worker per rank and one graph for all steps, got {net.n} "
+                             f"workers on {net.size} ranks and the {graph.name} topology")
+        self._graph: Any = graph.at(0)
+        self._windows: list[Any] = []
+        self._last: list[dict[str, Any]] | None = None          # the state when the windows were closed
+
+    def _window(self, row: Any) -> Any:
+        """A window of a row; where there are other nodes, a thread answers their ranks while this one computes."""
+        window = self._net.window(row, self._graph, progress=MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
+        self._windows.append(window)
+        return window
+
+    def after(self, k: int) -> None:
+        if self._last is not None:
+            raise RuntimeError("a step is taken after close(), when an asynchronous algorithm has no windows left: wrap the "
+                               "optimizer again")
+        self._exchange(k)
+
+    @abstractmethod
+    def _exchange(self, k: int) -> None:
+        """Exchange rows with neighbours after the base optimizer's update in step `k`."""
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """A context in which nothing is on its way between workers.  Collective: they wait for each other."""
+        for window in self._windows:
+            window.flush()
+        self._net.barrier()
+        yield
+        self._net.barrier()
+
+    def state(self) -> list[dict[str, Any]]:
+        if self._last is not None:
+            return self._last
+        with self._at_rest():
+            return self._saved()
+
+    def load(self, state: Sequence[Mapping[str, Any]]) -> None:
+        if self._last is not None:
+            raise RuntimeError("a state is loaded after close(), when an asynchronous algorithm has no windows left: wrap the "
+                               "optimizer again")
+        lengths, expected = [int(saved[self._row].numel()) for saved in state], [bucket.d for bucket in self._buckets]
+        if lengths != expected:
+            raise ValueError(f"the saved state has rows of {lengths} entries, expected {expected}: it belongs to another model, or "
+                             "to another size of buckets")
+        with self._at_rest():
+            self._load(state)
+
+    @abstractmethod
+    def _saved(self) -> list[dict[str, Any]]:
+        """The state, while nothing is on its way between workers."""
+
+    @abstractmethod
+    def _load(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Continue with a state, while nothing is on its way between workers."""
+
+    def close(self) -> None:
+        if self._last is None:
+            self._last = self.state()
+        for window in self._windows:
+            window.close()
+        self._windows = []
+
+
+class PushSum(Asynchronous):
+    r"""Push-sum: a worker sends equal shares of its row and of its weight p to its out-neighbours.
+
+    It adds its update, times p, to its row; sends shares if something has arrived since it did so last; adds up what has arrived;
+    and shows the row over p.
+    """
+
+    _row = "arrived"
+
+    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
+        super().__init__(net, buckets, mixers)
+        for bucket in buckets:
+            self._window(bucket.rows[0])
+        self._arrived: list[tuple[torch.Tensor, float] | None] = [None] * len(buckets)      # found by `state`, to be added
+
+    def _exchange(self, k: int) -> None:
+        for bucket, window, arrived in zip(self._buckets, self._windows, self._arrived):
+            neighbors, share = window.out_neighbors, 1 / (len(window.out_neighbors) + 1)
+            torch.mul(bucket.rows[0], window.p, out=window.value)
+            if neighbors and (k == 0 or arrived is not None or any(window.versions.values())):
+                window.accumulate(window.value, self_weight=share, dst_weights=dict.fromkeys(neighbors, share))
+            window.collect()
+            if arrived is not None:
+                window.value += arrived[0]
+                window.p += arrived[1]
+        self._arrived = [None] * len(self._buckets)
+
+    def _saved(self) -> list[dict[str, Any]]:
+        saved = []
+        for place, window in enumerate(self._windows):
+            value, p, before = window.value.clone(), window.p, self._arrived[place]
+            row, weight = window.collect() - value, window.p - p
+            window.value, window.p = value, p
+            if before is not None:
+                row, weight = row + before[0], weight + before[1]
+            self._arrived[place] = row, weight
+            saved.append({"p": p, "arrived": row.clone(), "arrived_p": weight})
+        return saved
+
+    def _load(self, state: Sequence[Mapping[str, Any]]) -> None:
+        for window, saved in zip(self._windows, state):
+            window.collect()
+            window.p = saved["p"]
+        self._arrived = [(saved["arrived"].clone(), saved["arrived_p"]) for saved in state]
+
+    def show(self) -> None:
+        for bucket, window in zip(self._buckets, self._windows):
+            torch.div(window.value, window.p, out=bucket.rows[0])
+
+    @property
+    def extra(self) -> int:
+        return sum(bucket.bytes * (1 + len(window.in_neighbors)) for bucket, window in zip(self._buckets, self._windows))
+
+
+class Pairwise(Asynchronous):
+    r"""A pairwise method of `mpidec.solvers`, with the base optimizer's update in place of :math:`-\gamma g`.
+
+    After each update a worker averages with a Poisson number of neighbours, `rate` / 2 in the mean, each chosen uniformly; they
+    begin as many averagings with it.  It reads the neighbour's row, moves by the difference of the two, and sends the difference
+    to the neighbour, who moves by it after its own next update: sums over all workers stay the same.  An averaging with a
+    neighbour who has not done so since the last one waits for a later step.  Time counts a worker's own updates.
+
+    Parameters
+    ----------
+    solver : PairwiseGossip or A2CiD2
+        With the step size 1 and without momentum.
+    seed : int
+        Of the numbers of averagings and the choices of neighbours.
+    """
+
+    _row = "x"
+
+    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], solver: Any, seed: int = 0):
+        super().__init__(net, buckets, mixers)
+        prepare: Callable[[Any], Any] | None = getattr(solver, "prepared", None)
+        self._solver = solver if prepare is None else prepare(lambda rate: mixing_constants(self._graph, rate))
+        self._draws, self._wanted = np.random.default_rng([seed, net.lo]), 0
+        self._neighbors = self._neighbors_of(net.lo)
+        place = {j: self._neighbors_of(j).index(net.lo) for j in self._neighbors}   # of this worker among the neighbours of j
+        most = max(len(self._neighbors_of(i)) for i in range(net.n))
+        self._pairs = [_Pairs(bucket, self._solver, place, most, self._window) for bucket in buckets]
+
+    def _neighbors_of(self, i: int) -> list[int]:
+        return [int(j) for j in self._graph.in_neighbors(i) if j != i]
+
+    def _exchange(self, k: int) -> None:
+        t = float(k + 1)
+        self._wanted += int(self._draws.poisson(self._solver.rate / 2)) if self._neighbors else 0
+        places: Any = self._draws.integers(len(self._neighbors), size=self._wanted) if self._wanted else ()
+        chosen = [self._neighbors[place] for place in dict.fromkeys(places)]        # each at most once per step
+        for pairs in self._pairs:
+            pairs.descend(t)
+        self._wanted -= sum(max([pairs.average(j, t) for pairs in self._pairs], default=1) for j in chosen)
+
+    def _saved(self) -> list[dict[str, Any]]:
+        for pairs in self._pairs:
+            pairs.collect()
+        return [{**pairs.saved(), "wanted": self._wanted, "draws": self._draws.bit_generator.state} for pairs in self._pairs]
+
+    def _load(self, state: Sequence[Mapping[str, Any]]) -> None:
+        for pairs, saved in zip(self._pairs, state):
+            pairs.load(saved)
+            self._wanted, self._draws.bit_generator.state = saved["wanted"], saved["draws"]
+
+    def show(self) -> None:
+        for pairs in self._pairs:
+            pairs.bucket.rows[0].numpy()[...] = self._solver.gradient_point(pairs.state, pairs.state.t)
+
+    def iterates(self) -> list[torch.Tensor]:
+        return [torch.from_numpy(pairs.state.x)[None] for pairs in self._pairs]
+
+    @property
+    def extra(self) -> int:
+        return sum([pairs.bytes for pairs in self._pairs]) + sum(
+            int(window.value.nbytes) * (1 + len(window.in_neighbors)) for window in self._windows)
+
+
+class _Pairs:
+    """A bucket in pairwise averagings: the state of its row, and what it exchanges with its neighbours.
+
+    Parameters
+    ----------
+    place : dict of int
+        The neighbours, and the place of this worker among the neighbours of each.
+    most : int
+        The largest number of neighbours of any worker.
+
+    Attributes
+    ----------
+    rows : Window
+        The row that the neighbours read, and how many differences have come from each of them.
+    differences : Window
+        What the neighbours move this row by, and how many differences of each of them that is.
+    """
+
+    def __init__(self, bucket: Bucket, solver: Any, place: dict[int, int], most: int, window: Callable[[Any], Any]):
+        shown = bucket.rows[0]
+        if shown.device.type != "cpu" or shown.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"a pairwise algorithm needs parameters of float32 or float64 on the CPU, got {shown.dtype} on "
+                             f"{shown.device}")
+        self.bucket, self._solver, self._place, self._most = bucket, solver, place, most
+        self.state = solver.init(shown.numpy())
+        self._received, self._sent = np.zeros(most, shown.numpy().dtype), dict.fromkeys(place, 0)
+        self._arrived = np.zeros_like(self._published())
+        self.rows, self.differences = window(self._published()), window(self._arrived)
+
+    def _published(self) -> np.ndarray:
+        return np.concatenate([self.state.x, self._received])
+
+    def collect(self) -> None:
+        """Take the differences that have come out of the window."""
+        self._arrived += self.differences.collect()
+        self.differences.value = np.zeros_like(self._arrived)
+
+    def descend(self, t: float) -> None:
+        """Move by the optimizer's update, and by the differences that have come."""
+        x = self.state.x
+        self._solver.descend(self.state, x - self.bucket.rows[0].numpy(), t)
+        self.collect()
+        self._received += self._arrived[len(x):]
+        self._solver.average(self.state, self._arrived[:len(x)], 0.0, t)
+        self._arrived[:] = 0
+        self.rows.value = self._published()
+
+    def saved(self) -> dict[str, Any]:
+        """All that a restart needs."""
+        state = {each.name: getattr(self.state, each.name) for each in fields(self.state)}
+        held = {"received": self._received, "arrived": self._arrived, **state}
+        tensors = {name: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value for name, value in held.items()}
+        return {**tensors, "sent": dict(self._sent)}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Continue with what `saved` has returned."""
+        self.collect()
+        for each in fields(self.state):
+            value = saved[each.name]
+            setattr(self.state, each.name, value.numpy().copy() if isinstance(value, torch.Tensor) else value)
+        self._received, self._arrived = saved["received"].numpy().copy(), saved["arrived"].numpy().copy()
+        self._sent = {int(j): count for j, count in saved["sent"].items()}
+        self.rows.value = self._published()
+
+    def average(self, j: int, t: float) -> int:
+        """Average with the neighbour j: 1, or 0 if it has not received the last difference yet."""
+        mine = self._solver.offer(self.state, t)
+        self.rows.get([j])
+        theirs = self.rows.slot(j)
+        meets = theirs[len(mine) + self._place[j]] == self._sent[j]
+        if meets:
+            theirs = theirs[:len(mine)]
+            count = np.zeros(self._most, mine.dtype)
+            count[self._place[j]] = 1
+            self._sent[j] += 1
+            self._solver.average(self.state, mine, theirs, t)
+            self.differences.accumulate(np.concatenate([theirs - mine, count]), dst_weights=[j])
+            self.rows.value = self._published()
+        return int(meets)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the state's rows."""
+        s = self.state
+        return int(s.x.nbytes) + int(s.b.nbytes) + int(s.x_tilde.nbytes if hasattr(s, "x_tilde") else 0)

@@ -1,0 +1,245 @@
+"""Decentralized: any torch optimizer, with the parameters of n workers kept together over a topology."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from ..mixing import Network
+from .averager import Averager, Models
+
+_CLOSURES = ("LBFGS",)
+
+
+class Decentralized(torch.optim.Optimizer):
+    r"""A torch optimizer whose workers agree with their neighbours; the training loop stays as it was.
+
+    With `u` the update that the optimizer makes of the gradients at :math:`x_i`, by `algorithm="atc"`
+
+    .. math:: x_i \leftarrow \sum_j W^k_{ij} \bigl(x_j + u_j(x_j)\bigr)
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        Of this rank's model.  Its state, its groups and the schedulers on it stay in use.
+    model : torch.nn.Module, or a list of them
+        What it trains, on every rank the same with the same values.  One worker per rank, or `mpidec.nn.Stacked(model, m)` for
+        the m workers of this rank.
+    topology : Topology, Schedule, str or list, optional
+        Who talks to whom, or its name in `mpidec.topology`; several trees for "relay", which divide the parameters among them;
+        the graph between machines for "hierarchical".  By default the algorithm's own, such as one_peer_exponential.
+    algorithm : str or Solver
+        One of `mpidec.optim.names()`, or a solver of `mpidec.solvers` with the step size 1, whose equations are then used with
+        the optimizer's update in place of :math:`-\alpha \nabla F`.
+    net : Network, optional
+        By default one over `MPI.COMM_WORLD`, which `close` closes.
+    every : int, optional
+        Steps of the optimizer per mixing.
+    buffers : {"local", "average"}
+        Whether buffers, such as the statistics of batch norm, stay each worker's own or are averaged in each mixing.
+    mixing : callable, optional
+        Makes another mixer: `lambda W: W.compress("bfloat16")`.
+    equal : bool
+        Whether all ranks must start with the same values.
+    check : bool
+        Whether a parameter that is not finite ends the training, naming the worker, before it reaches the neighbours.
+    trace : path, optional
+        Timeline of all ranks in the format of chrome://tracing and Perfetto, written by `close`.
+    bucket_bytes : int, optional
+        Size of the buckets in which the parameters are laid out and mixed; by default 256 MB on one node and 1 MB between nodes.
+    **options
+        Of the algorithm: `momentum`, `period`, `codec`, ...
+
+    Attributes
+    ----------
+    optimizer : torch.optim.Optimizer
+    averager : Averager
+        With `net`, `steps`, `extra_bytes`, `sent_bytes`.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if the models differ, naming the first parameter that does; unknown algorithm or option; a topology that
+        the algorithm cannot work with.
+
+    Notes
+    -----
+    Collective: every rank calls `step` equally often.  Sent per step: the parameters to each out-neighbour (twice as much for
+    gradient tracking).  On a node they lie in memory that the neighbours read in place.  The parameters are laid out anew: keep
+    no `parameter.data` from before.  A worker whose `GradScaler` finds an infinite gradient skips its own update, not the mixing.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    >>> with Decentralized(optimizer, model, "ring") as optimizer:
+    ...     for _ in range(3):
+    ...         optimizer.zero_grad()
+    ...         model(torch.ones(8, 3)).square().mean().backward()
+    ...         _ = optimizer.step()
+    ...     with optimizer.consensus() as distance:
+    ...         print(f"the workers are {distance:.1f} from their average")
+    the workers are 0.0 from their average
+    """
+
+    _step_supports_amp_scaling = True               # GradScaler calls step() in any case: no worker leaves out a mixing
+
+    def __init__(self, optimizer: torch.optim.Optimizer, model: Models, topology: Any = None, algorithm: Any = "atc",
+                 net: Network | None = None, *, every: int | None = None, buffers: str = "local",
+                 mixing: Callable[[Any], Any] | None = None, equal: bool = True, check: bool = True,
+                 trace: str | os.PathLike[str] | None = None, bucket_bytes: int | None = None, **options: Any):
+        if isinstance(optimizer, Decentralized) or not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"optimizer is a {type(optimizer).__name__}, expected an optimizer of torch that is not wrapped yet")
+        if type(optimizer).__name__ in _CLOSURES:
+            raise ValueError(f"{type(optimizer).__name__} evaluates its closure several times in a step, at points that differ "
+                             "between workers: use another optimizer")
+        if type(optimizer).__name__ == "SparseAdam" and algorithm == "allreduce":
+            raise ValueError('SparseAdam needs sparse gradients, and algorithm "allreduce" averages dense ones: use another '
+                             'algorithm, such as "atc", or another optimizer')
+        self.optimizer = optimizer
+        self.averager = Averager(model, topology, algorithm, net, every=every, buffers=buffers, mixing=mixing, equal=equal,
+                                 check=check, trace=trace, bucket_bytes=bucket_bytes, _groups=lambda: optimizer.param_groups,
+                                 **options)
+        if self.averager.algorithm.own_momentum and any(group.get("momentum") for group in optimizer.param_groups):
+            warnings.warn(f"algorithm {algorithm!r} has a momentum of its own, and the optimizer has one, too: wrap SGD without "
+                          "momentum", RuntimeWarning, stacklevel=2)
+        self._inside = False
+        self._hook: Any = optimizer.register_step_pre_hook(self._refuse_outside)
+
+    def _refuse_outside(self, *_: Any) -> None:
+        if not self._inside:
+            raise RuntimeError("step() of the optimizer that is wrapped is called, which mixes nothing: call step() of the wrapper "
+                               "that Decentralized(...) has returned")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("optimizer", "averager"):
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of the optimizer."""
+        groups: list[dict[str, Any]] = self.optimizer.param_groups
+        return groups
+
+    @property
+    def state(self) -> Any:
+        """The state of the optimizer."""
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The default options of the optimizer."""
+        defaults: dict[str, Any] = self.optimizer.defaults
+        return defaults
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients, or set them to zero."""
+        self.optimizer.zero_grad(set_to_none)
+        self.averager.forget_gradients()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters, and mix them.  Collective.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Evaluates the model and returns the loss.
+
+        Returns
+        -------
+        The loss of `closure`.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+            self.averager.observe(loss)
+        averager, skipped = self.averager, self._unscaled()
+        if skipped and averager.algorithm.name == "allreduce":
+            averager.forget_gradients()
+            return loss
+        averager.before()
+        if not skipped:
+            self._inside = True
+            try:
+                with averager._span("update"), torch.no_grad():
+                    self.optimizer.step()
+            finally:
+                self._inside = False
+        averager.after()
+        return loss
+
+    def _unscaled(self) -> bool:
+        """Divide the gradients by the scale of a `GradScaler`; whether some are not finite, so that the update is left out."""
+        scale, found = (self.__dict__.get(name) for name in ("grad_scale", "found_inf"))
+        skipped = found is not None and bool(found)
+        if self.averager.algorithm.name == "allreduce" and found is not None:
+            skipped = bool(self.averager.net.comm.allreduce(int(skipped)))
+        if scale is not None:
+            with torch.no_grad():
+                for group in self.param_groups:
+                    for parameter in group["params"]:
+                        if parameter.grad is not None:
+                            parameter.grad.div_(scale.to(parameter.grad.device))
+        return skipped
+
+    def observe(self, loss: Any) -> None:
+        """Tell the loss of the last batch, to which "pga" with `adaptive=True` adapts its period; see `Averager.observe`."""
+        self.averager.observe(loss)
+
+    def consensus(self) -> AbstractContextManager[float]:
+        """A context in which the model holds the average over all workers; yields their distance.  See `Averager.consensus`."""
+        return self.averager.consensus()
+
+    def average_gradients(self) -> None:
+        """With "allreduce": average the gradients now; see `Averager.average_gradients`."""
+        self.averager.average_gradients()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the optimizer and of the algorithm: tensors and numbers, for `torch.load(weights_only=True)`."""
+        return {"optimizer": self.optimizer.state_dict(), "averager": self.averager.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue with what `state_dict` returned, bit for bit, after the model has loaded its own.  Collective."""
+        if set(state_dict) != {"averager", "optimizer"}:
+            raise ValueError("the saved state is not of a wrapped optimizer: load that of a plain one into `optimizer.optimizer`")
+        self.averager.load_state_dict(state_dict["averager"])
+        self.optimizer.load_state_dict(dict(state_dict["optimizer"]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a wrapped optimizer is neither copied nor pickled, for it is connected with other ranks: copy the model, "
+                        "or save state_dict()")
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: parameters take part from the beginning.
+
+        Raises
+        ------
+        RuntimeError
+        """
+        raise RuntimeError("parameters are added to a wrapped optimizer, expected all of them from the beginning: add the group to "
+                           "the optimizer, close this one and wrap it again")
+
+    def close(self) -> None:
+        """Complete what is under way, and write the timeline; see `Averager.close`.  Collective, and safe to repeat."""
+        self._hook.remove()
+        self.averager.close()
+
+    def __enter__(self) -> Decentralized:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+
+    def __repr__(self) -> str:
+        averager = self.averager
+        return (f"Decentralized({type(self.optimizer).__name__}, algorithm={averager.algorithm.name!r}, n={averager.net.n}, "
+                f"extra memory {averager.extra_bytes / 1e6:.1f} MB)")

@@ -1,0 +1,416 @@
+"""Methods: how the workers' rows become one model, before and after the base optimizer's update."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from ..mixing import Network
+from ..mixing.operator import Operator, StepOperator
+from ..runtime.pending import Pending
+from ..solvers.base import with_step_size
+from .rows import Bucket
+
+Mixer = Operator[StepOperator]
+
+
+class Method(ABC):
+    """Abstract base of the methods; `u` is the update that the base optimizer makes of the gradients at `X`.
+
+    Parameters
+    ----------
+    net : Network
+    buckets : list of Bucket
+    mixers : list of mixers
+        One; several divide the columns of the rows among them.
+    """
+
+    late = 0                                        # mixings between the one that begins in `after` and the one that ends there
+    loss: Any = None                                # of the last batch, as the caller told
+    bytes = 0                                       # what the workers of this rank have sent otherwise than by mixers
+
+    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
+        self._net, self._buckets, self._mixers = net, buckets, mixers
+
+    def before(self, k: int) -> None:
+        """What comes before the base optimizer's update in step `k`; `show` follows."""
+
+    @abstractmethod
+    def after(self, k: int) -> None:
+        """What comes after the base optimizer's update in step `k`; `show` follows."""
+
+    def show(self) -> None:
+        """Let the parameters show the results; before, they are as the update has left them."""
+
+    def iterates(self) -> list[torch.Tensor]:
+        """The iterates, rows (m, d) of each bucket; the parameters themselves except where gradients are taken elsewhere."""
+        return [bucket.rows for bucket in self._buckets]
+
+    @property
+    def travelling(self) -> bool:
+        """Whether the parameters' rows are on their way to the neighbours."""
+        return False
+
+    def complete(self) -> None:
+        """Complete what is under way."""
+
+    def close(self) -> None:
+        """Complete what is under way, and free what the method holds.  Collective."""
+        self.complete()
+
+    def state(self) -> list[dict[str, Any]]:
+        """All that a restart needs beside the parameters: for each part a dict of tensors and numbers."""
+        return []
+
+    def load(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Continue with what `state` returned, at the parameters as they are now."""
+        if len(state):
+            raise ValueError(f"the saved state has {len(state)} parts, expected none: it belongs to another algorithm")
+
+    @property
+    def extra(self) -> int:
+        """Bytes of memory beyond parameters, gradients and the base optimizer's state, between two steps."""
+        return 0
+
+
+def _started(W: StepOperator, rows: list[torch.Tensor]) -> list[Pending]:
+    return [W.start(X) for X in rows]
+
+
+def _mixed(net: Network, W: StepOperator, rows: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The mixed rows; those given are never changed afterwards."""
+    if len(rows) == 1:
+        mix = net._keeping(lambda X, _, W: W(X))
+        return [mix(rows[0], None, W)]
+    start = net._keeping(lambda X, _, W: _started(W, X))
+    return [pending.wait() for pending in start(rows, None, W)]
+
+
+class Combine(Method):
+    r"""Adapt, then combine: :math:`X^{k+1} = W^k (X^k + u(X^k))`, one mixing after the other for several mixers."""
+
+    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
+        super().__init__(net, buckets, mixers)
+        self._mixed: list[torch.Tensor] = []
+
+    def after(self, k: int) -> None:
+        rows = [bucket.rows for bucket in self._buckets]
+        for mixer in self._mixers:
+            rows = _mixed(self._net, mixer.at(k), rows)
+        self._mixed = rows
+
+    def show(self) -> None:
+        for bucket, Y in zip(self._buckets, self._mixed):
+            bucket.show(Y)
+        self._mixed = []
+
+    @property
+    def extra(self) -> int:
+        return sum(bucket.bytes for bucket in self._buckets)
+
+
+class Overlap(Combine):
+    r"""Adapt while combining: :math:`X^{k+1} = W^k X^k + u(X^k)`; the rows travel while the gradients are computed."""
+
+    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
+        super().__init__(net, buckets, mixers)
+        self._under_way: list[Pending] | None = None
+
+    def before(self, k: int) -> None:
+        rows = [bucket.rows for bucket in self._buckets]
+        if self._under_way is None:
+            self._mixed = _mixed(self._net, self._mixers[0].at(k), rows)
+        else:
+            self._mixed = [pending.wait() for pending in self._under_way]
+            self._under_way = None
+
+    def after(self, k: int) -> None:
+        if not self._mixers[0].feedback:            # what a mixer remembers would be ahead of the parameters in a checkpoint
+            start = self._net._keeping(lambda X, _, W: _started(W, X))
+            for bucket in self._buckets:
+                bucket.depart()
+            self._under_way = start([bucket.rows for bucket in self._buckets], None, self._mixers[0].at(k + 1))
+
+    @property
+    def travelling(self) -> bool:
+        return self._under_way is not None
+
+    def complete(self) -> None:
+        for pending in self._under_way or []:
+            pending.wait()
+        self._under_way = None
+
+
+class AdaptiveAverage(Combine):
+    r"""Adapt, then combine; every H-th time average over all agents, with an H that grows as the loss falls (gossip-AGA).
+
+    .. math:: H \leftarrow \lceil H_0 \, F_0 / F(x^k) \rceil
+
+    at each global average, with the mean loss F of all workers' last batches; during the first steps, `warmup`, H stays
+    :math:`H_0` and :math:`F_0 \leftarrow (F_0 + F) / 2`.
+
+    Parameters
+    ----------
+    mixers : list of mixers
+        That of the topology, and the average over all agents.
+    period : int
+        :math:`H_0`.
+    warmup : int
+    """
+
+    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], period: int, warmup: int):
+        super().__init__(net, buckets, mixers[:1])
+        self._average, self._initial, self._warmup = mixers[1], period, warmup
+        self._period, self._count, self._first_loss = period, 0, 0.0
+
+    def after(self, k: int) -> None:
+        self._count += 1
+        if self._count < self._period:
+            super().after(k)
+            return
+        self._mixed = _mixed(self._net, self._average.at(k), [bucket.rows for bucket in self._buckets])
+        loss = float(self._net.mean(np.full((self._net.m, 1), self._own_loss()))[0])
+        self._count = 0
+        if not math.isfinite(loss):                 # a batch that a GradScaler leaves out
+            return
+        if k < self._warmup:
+            self._first_loss = (self._first_loss + loss) / 2 if self._first_loss else loss
+        elif self._first_loss and loss > 0:
+            self._period = max(1, math.ceil(self._first_loss / loss * self._initial))
+
+    def _own_loss(self) -> float:
+        if self.loss is None:
+            raise RuntimeError("the period adapts to the loss, which is not known: call optimizer.observe(loss) before each step, "
+                               "or step with a closure")
+        return float(torch.as_tensor(self.loss).float().mean())
+
+    def state(self) -> list[dict[str, Any]]:
+        return [{"period": self._period, "count": self._count, "first_loss": self._first_loss}]
+
+    def load(self, state: Sequence[Mapping[str, Any]]) -> None:
+        if len(state) != 1 or "first_loss" not in state[0]:
+            raise ValueError("the saved state is not of pga with adaptive=True: it belongs to another algorithm")
+        (saved,) = state
+        self._period, self._count, self._first_loss = saved["period"], saved["count"], saved["first_loss"]
+
+
+class OverlapPush(Method):
+    r"""Overlapped push-sum: what is sent in one step travels while the next gradients are computed, and arrives after them.
+
+    With the diagonal D of W,
+
+    .. math::
+        V^k &= U^k + u(X^k) \\
+        U^{k+1} &= D^k V^k + (W^{k-1} - D^{k-1}) V^{k-1}, & U^0 &= X^0 \\
+        w^{k+1} &= D^k w^k + (W^{k-1} - D^{k-1}) w^{k-1}, & w^0 &= 1 \\
+        X^{k+1} &= U^{k+1} / w^{k+1}
+
+    References
+    ----------
+    M. Assran, N. Loizou, N. Ballas, M. Rabbat, "Stochastic gradient push", ICML 2019, Algorithm 2 with a delay of one step.
+    """
+
+    late = 1
+
+    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
+        super().__init__(net, buckets, mixers)
+        self._sums = [(bucket.rows.clone(), torch.ones_like(bucket.rows[:, :1])) for bucket in buckets]
+        self._under_way: list[tuple[Pending, torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        self._arrived = [(torch.zeros_like(U), torch.zeros_like(w)) for U, w in self._sums]
+
+    def after(self, k: int) -> None:
+        self._arrive()
+        W = self._mixers[0].at(k)
+        D = torch.from_numpy(W.topology.rows(self._net.lo, self._net.hi).diagonal(self._net.lo)[:, None])
+        start = self._net._keeping(lambda V, w, W: W.start([V, w]))
+        for place, (bucket, (U, w), (A, a)) in enumerate(zip(self._buckets, self._sums, self._arrived)):
+            V, own = bucket.rows.addcmul_(U, 1 - 1 / w), D.to(U)
+            self._under_way.append((start(V, w, W), V, w, own))
+            self._sums[place] = A.addcmul_(V, own), a.addcmul_(w, own)
+        self._arrived = []
+
+    def _arrive(self) -> None:
+        """Wait for what has been sent in the last step."""
+        for pending, V, w, own in self._under_way:
+            Y, y = pending.wait()
+            self._arrived.append((Y.addcmul_(V, own, value=-1), y.addcmul_(w, own, value=-1)))
+        self._under_way = []
+
+    def show(self) -> None:
+        for bucket, (U, w) in zip(self._buckets, self._sums):
+            X = self._net.empty(bucket.d, like=bucket.rows)
+            bucket.show(torch.div(U, w, out=X))
+
+    def complete(self) -> None:
+        self._arrive()
+
+    def state(self) -> list[dict[str, Any]]:
+        self._arrive()
+        return [{"U": U.clone(), "w": w.clone(), "arrived": A.clone(), "arrived_w": a.clone()}
+                for (U, w), (A, a) in zip(self._sums, self._arrived)]
+
+    def load(self, state: Sequence[Mapping[str, Any]]) -> None:
+        if [saved["U"].shape for saved in state] != [U.shape for U, _ in self._sums]:
+            raise ValueError("the saved state has other rows: it belongs to another model, or to another size of buckets")
+        self._sums, self._arrived = [], []
+        for bucket, saved in zip(self._buckets, state):
+            rows = bucket.rows
+            U, w, A, a = (saved[name].to(rows, copy=True) for name in ("U", "w", "arrived", "arrived_w"))
+            self._sums.append((U, w))
+            self._arrived.append((A, a))
+
+    @property
+    def extra(self) -> int:
+        return 3 * sum(bucket.bytes for bucket in self._buckets)
+
+
+class AllReduce(Method):
+    r"""The base optimizer's update with the average of all gradients, which has the same bits on all ranks."""
+
+    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
+        super().__init__(net, buckets, mixers)
+        self._averaged = False                      # before the step; then also what was wrong with the gradients
+        self._error: ValueError | None = None
+        self.finite: Callable[[Bucket, torch.Tensor], None] = lambda bucket, rows: None
+
+    def before(self, k: int) -> None:
+        if not (self._averaged and all(bucket.has_gradients() for bucket in self._buckets)):
+            self.average()
+        error = self._error
+        self.complete()
+        if error is not None:
+            raise error
+
+    def average(self) -> None:
+        """Replace the gradients by their averages over all agents."""
+        self._error = None
+        for bucket in self._buckets:
+            self.bytes += bucket.bytes
+            rows = self._net.empty(bucket.d + bucket.count, like=bucket.rows)       # gradients, and which parameters have one
+            G = rows[:, :bucket.d]
+            bucket.gradients(G)
+            rows[:, bucket.d:] = bucket.used()
+            try:
+                self.finite(bucket, G)
+            except ValueError as error:
+                self._error = self._error or error
+            total = rows.sum(dim=0) if len(rows) > 1 else rows[0]
+            average = rows.copy_(_summed(self._net, total).div_(self._net.n).expand_as(rows))
+            bucket.set_gradients(average[:, :bucket.d], average[0, bucket.d:])
+        self._averaged = True
+
+    def complete(self) -> None:
+        """Forget averages that have been taken before the step: the next gradients are averaged in any case."""
+        self._averaged, self._error = False, None
+
+    def after(self, k: int) -> None:
+        pass
+
+
+class Part(NamedTuple):
+    """Columns of a bucket with their solver's state."""
+
+    bucket: Bucket
+    columns: slice
+    mixer: Mixer
+    state: Any
+
+
+class Equations(Method):
+    r"""A solver of `mpidec.solvers`, with the base optimizer's update in place of :math:`-\alpha G`.
+
+    Parameters
+    ----------
+    solver : Solver
+        With the step size 1, and :math:`G = -u`; or, for methods that use the step size otherwise, too, with the learning
+        rate of the group, and :math:`G = -u / lr`.
+    by_rate : bool
+        Whether the step size is the learning rate.
+    """
+
+    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], solver: Any, by_rate: bool):
+        super().__init__(net, buckets, mixers)
+        self._solver, self._by_rate = solver, by_rate
+        self._parts: list[Part] = []
+        for bucket in buckets:
+            cuts = [bucket.d * i // len(mixers) for i in range(len(mixers) + 1)]
+            for a, b, mixer in zip(cuts, cuts[1:], mixers):
+                if a < b:
+                    X = net.empty(b - a, like=bucket.rows)
+                    X.copy_(bucket.rows[:, a:b])
+                    self._parts.append(Part(bucket, slice(a, b), mixer, solver.init(X, mixer.at(0))))
+        self.show()
+
+    def after(self, k: int) -> None:
+        operators = {id(part.mixer): part.mixer.at(k) for part in self._parts}
+        for place, (bucket, columns, mixer, s) in enumerate(self._parts):
+            rate = (bucket.lr or 1.0) if self._by_rate else 1.0
+            solver = with_step_size(self._solver, bucket.lr if self._by_rate else 1.0)
+            step = self._net._keeping(solver.step) if solver.keeps_rows else solver.step
+            G = self._solver.point(s) - bucket.rows[:, columns]
+            if rate != 1:
+                G /= rate
+            self._parts[place] = Part(bucket, columns, mixer, step(s, G, operators[id(mixer)]))
+
+    def show(self) -> None:
+        """Copy the points at which the gradients are needed next to the parameters."""
+        for part in self._parts:
+            part.bucket.rows[:, part.columns].copy_(self._solver.point(part.state))
+
+    def iterates(self) -> list[torch.Tensor]:
+        parts = iter(self._parts)
+        return [torch.cat([next(parts).state.X for _ in range(min(len(self._mixers), bucket.d))], dim=1)
+                for bucket in self._buckets]
+
+    def state(self) -> list[dict[str, Any]]:
+        return [{name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in
+                 part.state._asdict().items()} for part in self._parts]
+
+    def load(self, state: Sequence[Mapping[str, Any]]) -> None:
+        if [set(saved) for saved in state] != [set(part.state._fields) for part in self._parts]:
+            raise ValueError(f"the saved state has {len(state)} parts with the fields {sorted(state[0]) if state else []}, "
+                             f"expected {len(self._parts)} with {sorted(self._parts[0].state._fields)}: it belongs to another "
+                             "algorithm, or to another size of buckets")
+        for place, (part, saved) in enumerate(zip(self._parts, state)):
+            fields = {}
+            for name, now in part.state._asdict().items():
+                fields[name] = saved[name]
+                if isinstance(now, torch.Tensor):
+                    if saved[name].shape != now.shape:
+                        raise ValueError(f"the saved {name} has shape {tuple(saved[name].shape)}, expected {tuple(now.shape)}: "
+                                         "it belongs to another model, or to another topology")
+                    fields[name] = torch.empty_like(now).copy_(saved[name])
+            self._parts[place] = part._replace(state=type(part.state)(**fields))
+
+    @property
+    def extra(self) -> int:
+        held = {value.data_ptr(): value.numel() * value.element_size() for part in self._parts for value in part.state
+                if isinstance(value, torch.Tensor)}
+        return sum(held.values())
+
+
+def _summed(net: Network, row: torch.Tensor) -> torch.Tensor:
+    """Sum of a row (d,) over all ranks, with the same bits on each."""
+    if net.size == 1:
+        return row
+    host = row.detach().cpu()
+    host = host.float() if host.dtype in (torch.bfloat16, torch.float16) else host.contiguous()
+    array = host.numpy()
+    net._enter("sum of gradients", f"{array.size} {array.dtype}")(lambda: net.comm.Iallreduce(MPI.IN_PLACE, array))
+    return host.to(row.device, row.dtype)
+
+
+def mean(net: Network, rows: torch.Tensor) -> torch.Tensor:
+    """Average of the rows of all agents, a row (d,) of the kind of `rows`."""
+    host = rows.detach().cpu()
+    wide = host.float() if host.dtype == torch.bfloat16 else host
+    return torch.from_numpy(net.mean(wide.numpy())).to(rows.device, rows.dtype)
+
+
+Made = Callable[[Network, list[Bucket], Sequence[Mixer]], Method]

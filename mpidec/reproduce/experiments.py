@@ -1,0 +1,57 @@
+"""The experiments by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from . import acid, ceca, relaysgd
+from .tables import Table
+
+EXPERIMENTS: dict[str, Callable[..., Table]] = {module.NAME: module.table for module in (relaysgd, ceca, acid)}
+
+
+def table(name: str, *, seeds: int = 3, quick: bool = False, comm: Any = None,
+          told: Callable[[str], None] = lambda line: None) -> Table:
+    """Run an experiment and return its table.
+
+    Parameters
+    ----------
+    name : {"relaysgd-table2", "ceca-table2", "acid-table4"}
+    seeds : int
+        Number of runs of each method.
+    quick : bool
+        Whether the runs are shortened to show the form of the table alone.
+    comm : Comm, optional
+        By default MPI.COMM_WORLD.
+    told : callable (line), optional
+        Called as soon as a row is complete.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, or if a package that the experiment needs is missing.
+
+    Notes
+    -----
+    Collective over `comm`.
+
+    Examples
+    --------
+    >>> table("table2")
+    Traceback (most recent call last):
+        ...
+    ValueError: unknown experiment 'table2', expected one of relaysgd-table2, ceca-table2, acid-table4
+    """
+    if name not in EXPERIMENTS:
+        raise ValueError(f"unknown experiment {name!r}, expected one of {', '.join(EXPERIMENTS)}")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise ValueError(f"seeds is {seeds!r}, expected a whole number >= 1")
+    for package, extra in (("torch", "torch"), ("sklearn", "data")):
+        if find_spec(package) is None:
+            raise ValueError(f"{name} needs {package}, which is not installed: pip install 'mpidec[{extra}]'")
+    if comm is None:
+        from mpi4py import MPI
+        comm = MPI.COMM_WORLD
+    return EXPERIMENTS[name](comm, seeds, quick, told)

@@ -1,0 +1,125 @@
+"""Tables of published and measured figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+NONE = "-"
+
+
+class Cell(NamedTuple):
+    """A published figure and the measured ones.
+
+    Parameters
+    ----------
+    published : float, optional
+        None if the paper has none.
+    measured : tuple of float
+        One for each seed; empty if the experiment leaves this cell out.
+    settings : str
+        Those that belong to this cell alone, such as the learning rate.
+
+    Examples
+    --------
+    >>> Cell(87.4, (96.0, 97.0)).text()
+    ('87.4', '96.5 ± 0.7')
+    """
+
+    published: float | None
+    measured: tuple[float, ...] = ()
+    settings: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over the seeds, None without any."""
+        return statistics.fmean(self.measured) if self.measured else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Sample standard deviation over the seeds, None with less than two."""
+        return statistics.stdev(self.measured) if len(self.measured) > 1 else None
+
+    def text(self) -> tuple[str, str]:
+        """The published figure and the mean of the measured ones, with their standard deviation."""
+        published = NONE if self.published is None else f"{self.published:g}"
+        if self.mean is None:
+            return published, NONE
+        form = ".1f" if self.mean >= 10 else ".2g"      # percentages, or losses and distances
+        return published, f"{self.mean:{form}}" + (f" ± {self.deviation:{form}}" if self.deviation is not None else "")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Published and measured figures of an experiment.
+
+    Parameters
+    ----------
+    name : str
+    quantity : str
+        What the figures are.
+    published, measured : str
+        What was trained in the paper and here, in a line each.
+    columns : tuple of str
+    rows : dict {label: tuple of Cell}
+        A cell for each column.
+    notes : tuple of str
+        Differences from the paper.
+
+    Examples
+    --------
+    >>> table = Table("table2", "accuracy (%)", "CIFAR-10", "digits", ("iid", "0.01"),
+    ...               {"gossip": (Cell(None), Cell(53.9, (81.0, 82.0)))})
+    >>> print(table)
+    table2: accuracy (%)
+    published: CIFAR-10
+    here:      digits
+    <BLANKLINE>
+             iid                   0.01
+            here  published        here
+    gossip     -       53.9  81.5 ± 0.7
+    """
+
+    name: str
+    quantity: str
+    published: str
+    measured: str
+    columns: tuple[str, ...]
+    rows: Mapping[str, tuple[Cell, ...]]
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        head = [f"{self.name}: {self.quantity}", f"published: {self.published}", f"here:      {self.measured}", ""]
+        return "\n".join([*head, *self._body(), *([""] if self.notes else []), *self.notes])
+
+    def _body(self) -> list[str]:
+        texts = {label: [cell.text() for cell in cells] for label, cells in self.rows.items()}
+        label_width = max(map(len, self.rows), default=0)
+        lines = [" " * label_width, " " * label_width, *(label.ljust(label_width) for label in texts)]
+        for j, column in enumerate(self.columns):
+            pairs = [("published", "here"), *(cells[j] for cells in texts.values())]
+            known = any(published != NONE for published, _ in pairs[1:])
+            left, right = (max(map(len, side)) for side in zip(*pairs))
+            parts = [f"  {a:>{left}}  {b:>{right}}" if known else f"  {b:>{right}}" for a, b in pairs]
+            width = max(len(parts[0]), len(column) + 2)
+            for i, part in enumerate([column, *parts]):
+                lines[i] += part.rjust(width)
+        return [line.rstrip() for line in lines]
+
+    def csv(self) -> str:
+        """The cells as CSV: row, column, published, mean, deviation, settings, and the figure of each seed."""
+        file = io.StringIO()
+        out = csv.writer(file, lineterminator="\n")
+        seeds = max((len(cell.measured) for cells in self.rows.values() for cell in cells), default=0)
+        out.writerow(["row", "column", "published", "mean", "deviation", "settings", *(f"seed{s + 1}" for s in range(seeds))])
+        for label, cells in self.rows.items():
+            for column, cell in zip(self.columns, cells):
+                if cell.published is not None or cell.measured:
+                    figures = [cell.published, cell.mean, cell.deviation]
+                    out.writerow([label, column, *("" if x is None else f"{x:.6g}" for x in figures), cell.settings,
+                                  *(f"{x:.6g}" for x in cell.measured)])
+        return file.getvalue()

@@ -1,0 +1,460 @@
+"""Methods with local steps: H gradient steps without communication, then one outer step with one mixing.
+
+As a step of training, where another optimizer has taken the local steps, the outer step is that of `local_steps=1`, with the
+pseudo-gradient (start minus end of the local steps, divided by the step size) in place of the gradient.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..kernels.descent import descend
+from .base import Solver, disagreement, fraction, name_of, per_step, positive, zeros
+from .step_schedules import StepSize
+
+
+class _LocalSteps(Solver):
+    """Solver whose state counts the steps: every `local_steps`-th one ends with an outer step."""
+
+    keeps_rows: ClassVar = True
+    exact: ClassVar = False
+    local_steps: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            H = operator.index(self.local_steps)
+        except TypeError:
+            H = 0
+        if H < 1 or isinstance(self.local_steps, bool):
+            raise ValueError(f"{name_of(self)}: local_steps is {self.local_steps!r}, expected an integer >= 1")
+        object.__setattr__(self, "local_steps", H)
+
+    def step(self, s: Any, G: np.ndarray, W: Any) -> Any:
+        H, X = self.local_steps, self._local(s, G)
+        if (s.k + 1) % H:
+            return s._replace(X=X, k=s.k + 1)
+        return self._outer(s, X, W if H == 1 else W.at(s.k // H))       # the operator of the mixing's own number
+
+    def _local(self, s: Any, G: np.ndarray) -> np.ndarray:
+        """The iterate after a local step."""
+        X: np.ndarray = descend(s.X, self.step_size, G)
+        return X
+
+    @abstractmethod
+    def _outer(self, s: Any, X: np.ndarray, W: Any) -> Any:
+        """The state after the outer step from the end `X` of the local steps."""
+
+
+@dataclass(frozen=True)
+class LocalDGD(_LocalSteps):
+    r"""Local SGD over a network: H gradient steps, then a mixing.
+
+    .. math::
+        Y &\leftarrow Y - \alpha \nabla F(Y) \quad H \text{ times}, \text{ from } Y = X^t \\
+        X^{t+1} &= W^t Y
+
+    With H = 1 this is `DGD`, with the complete graph local SGD (federated averaging).
+
+    Parameters
+    ----------
+    step_size : float, "auto", "safe" or function of k
+        :math:`\alpha`; k counts the local steps.
+    local_steps : int
+        H
+
+    Notes
+    -----
+    Sent per H steps: one row, of `Y`, to each neighbour.  `W`: doubly stochastic, constant or varying in time; mixing t uses
+    :math:`W^t`.  The bias grows with H.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.array([[1.], [3.]]))
+    >>> mpidec.solve(problem, LocalDGD(0.1, local_steps=4), mpidec.topology.complete(2), steps=200).x.round(6).tolist()
+    [2.0]
+
+    References
+    ----------
+    A. Koloskova, N. Loizou, S. Boreiri, M. Jaggi, S. Stich, "A unified theory of decentralized SGD with changing topology and local
+    updates", ICML 2020, Algorithm 1.
+    """
+
+    graph: ClassVar = "exponential"
+    step_size: StepSize = "auto"
+    local_steps: int = 1
+
+    class State(NamedTuple):
+        X: np.ndarray
+        k: int
+
+    def init(self, X: np.ndarray, W: Any = None) -> State:
+        return self.State(X, 0)
+
+    def _outer(self, s: State, X: np.ndarray, W: Any) -> State:
+        return self.State(W(X), s.k + 1)
+
+
+@dataclass(frozen=True)
+class SlowMo(_LocalSteps):
+    r"""SlowMo: slow momentum on the total movement of H local steps and a mixing.
+
+    With `Y` the end of H local steps :math:`Y \leftarrow Y - \alpha \nabla F(Y)` from :math:`X^t`,
+
+    .. math::
+        U^{t+1} &= \beta U^t + (X^t - W^t Y) / \alpha, \qquad U^0 = 0 \\
+        X^{t+1} &= X^t - a \alpha U^{t+1}
+
+    With the complete graph this is SlowMo as published, in which all agents start an outer step at the same point; with other
+    graphs it is its gossip form.  With H = 1 and a = 1 it is `DecentLaM`, with :math:`\beta = 0` and a = 1 `LocalDGD`.
+
+    Parameters
+    ----------
+    step_size : float, "auto", "safe" or function of k
+        :math:`\alpha`; k counts the local steps, and the outer step uses the step size of the last one.  If this is 0, the movement
+        counts as zero in :math:`U`, and is applied to :math:`X`.
+    slow_step : float
+        a > 0, the slow learning rate.
+    momentum : float
+        :math:`\beta`, in [0, 1).
+    local_steps : int
+        H
+
+    Notes
+    -----
+    Sent per H steps: one row, of `Y`, to each neighbour.  `W`: symmetric, doubly stochastic, constant in time, such as the complete
+    graph; a `W` whose eigenvalues make the method unstable causes a warning.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.array([[1.], [3.]]))
+    >>> mpidec.solve(problem, SlowMo(0.1, local_steps=4), mpidec.topology.complete(2), steps=400).x.round(6).tolist()
+    [2.0]
+
+    References
+    ----------
+    J. Wang, V. Tantia, N. Ballas, M. Rabbat, "SlowMo: improving communication-efficient distributed SGD with slow momentum",
+    ICLR 2020, Algorithm 1.
+    """
+
+    graph: ClassVar = "complete"
+    step_size: StepSize = "auto"
+    slow_step: float = 1.0
+    momentum: float = 0.5
+    local_steps: int = 1
+
+    class State(NamedTuple):                         # Z: X at the last outer step
+        X: np.ndarray
+        Z: np.ndarray
+        U: np.ndarray
+        k: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "slow_step")
+        fraction(self, "momentum")
+
+    def init(self, X: np.ndarray, W: Any = None) -> State:
+        return self.State(X, X, zeros(X, *X.shape), 0)
+
+    def _outer(self, s: State, X: np.ndarray, W: Any) -> State:
+        alpha: Any = self.step_size
+        D, U = s.Z - W(X), self.momentum * s.U
+        X = descend(s.Z - self.slow_step * D, self.slow_step * alpha, U)
+        return self.State(X, X, U + per_step(D, alpha), s.k + 1)
+
+    def unstable(self, topology: Any) -> str:
+        a, b = self.slow_step, self.momentum
+        return disagreement(self, topology, lambda lam: [1, -(1 - a * (1 - lam) + b), b],
+                            "use a smaller slow_step or momentum")
+
+
+@dataclass(frozen=True)
+class DiLoCo(_LocalSteps):
+    r"""DiLoCo: an outer Nesterov momentum step on the movement of H local steps and a mixing.
+
+    With `Y` the end of H local steps :math:`Y \leftarrow Y - \alpha \nabla F(Y)` from :math:`X^t`,
+
+    .. math::
+        \Delta^t &= X^t - W^t Y \\
+        M^{t+1} &= \mu M^t + \Delta^t, \qquad M^0 = 0 \\
+        X^{t+1} &= X^t - \eta (\Delta^t + \mu M^{t+1})
+
+    With the complete graph this is DiLoCo as published (with gradient steps as local steps), in which all agents start an outer
+    step at the same point; with other graphs it is a gossip form.
+
+    Parameters
+    ----------
+    step_size : float, "auto", "safe" or function of k
+        :math:`\alpha`, of the local steps; k counts them.
+    outer_step : float
+        :math:`\eta > 0`, the outer learning rate.
+    momentum : float
+        :math:`\mu`, in [0, 1).
+    local_steps : int
+        H
+
+    Notes
+    -----
+    Sent per H steps: one row, of `Y`, to each neighbour.  `W`: symmetric, doubly stochastic, constant in time, such as the complete
+    graph; a `W` whose eigenvalues make the method unstable causes a warning.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.array([[1.], [3.]]))
+    >>> mpidec.solve(problem, DiLoCo(0.1, local_steps=2), mpidec.topology.complete(2), steps=400).x.round(6).tolist()
+    [2.0]
+
+    References
+    ----------
+    A. Douillard, Q. Feng, A. Rusu, R. Chhaparia, Y. Donchev, A. Kuncoro, M. Ranzato, A. Szlam, J. Shen, "DiLoCo: distributed
+    low-communication training of language models", arXiv:2311.08105 (2023), Algorithm 1.
+    """
+
+    graph: ClassVar = "complete"
+    step_size: StepSize = "auto"
+    outer_step: float = 0.7
+    momentum: float = 0.9
+    local_steps: int = 1
+
+    class State(NamedTuple):                         # Z: X at the last outer step
+        X: np.ndarray
+        Z: np.ndarray
+        M: np.ndarray
+        k: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "outer_step")
+        fraction(self, "momentum")
+
+    def init(self, X: np.ndarray, W: Any = None) -> State:
+        return self.State(X, X, zeros(X, *X.shape), 0)
+
+    def _outer(self, s: State, X: np.ndarray, W: Any) -> State:
+        D = s.Z - W(X)
+        M = self.momentum * s.M + D
+        X = descend(s.Z, self.outer_step, D + self.momentum * M)
+        return self.State(X, X, M, s.k + 1)
+
+    def unstable(self, topology: Any) -> str:
+        eta, mu = self.outer_step, self.momentum
+        return disagreement(self, topology, lambda lam: np.array([0, -(1 + mu), mu]) * (1 - eta * (1 - lam)) + [1, 0, 0],
+                            "use a smaller outer_step")
+
+
+@dataclass(frozen=True)
+class GASLoC(_LocalSteps):
+    r"""GASLoC, an accelerated gossip form of DiLoCo: momentum accelerates the optimization and the mixing at once.
+
+    With `Y` the end of H local steps :math:`Y \leftarrow Y - \alpha \nabla F(Y)` from :math:`X^t`,
+
+    .. math::
+        Z^t &= X^t + \eta (Y - X^t) \\
+        X^{t+1} &= W^t Z^t + \mu (Z^t - Z^{t-1}), \qquad Z^{-1} = X^0
+
+    The paper writes :math:`I - \gamma \Lambda` for `W`, with the graph's Laplacian :math:`\Lambda`.  The average over the
+    agents takes the steps of `DiLoCo`, on any graph.
+
+    Parameters
+    ----------
+    step_size : float, "auto", "safe" or function of k
+        :math:`\alpha`, of the local steps; k counts them.
+    outer_step : float
+        :math:`\eta > 0`, the outer learning rate.
+    momentum : float
+        :math:`\mu`, in [0, 1).
+    local_steps : int
+        H
+
+    Notes
+    -----
+    Sent per H steps: one row, of :math:`Z^t`, to each neighbour.  `W`: symmetric, doubly stochastic; constant in time, or random
+    pairs; a constant `W` whose eigenvalues make the method unstable causes a warning.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> mpidec.solve(problem, GASLoC(0.1, local_steps=2), mpidec.topology.ring(4), steps=800).x.round(6).tolist()
+    [2.0]
+
+    References
+    ----------
+    P. Cagnasso, E. Belilovsky, E. Oyallon, "Unifying local communications and local updates for LLM pretraining",
+    arXiv:2606.11081 (2026).
+    """
+
+    step_size: StepSize = "auto"
+    outer_step: float = 0.7
+    momentum: float = 0.9
+    local_steps: int = 1
+
+    class State(NamedTuple):                         # Z: X at the last outer step; previous: Z^{t-1} of the equations
+        X: np.ndarray
+        Z: np.ndarray
+        previous: np.ndarray
+        k: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "outer_step")
+        fraction(self, "momentum")
+
+    def init(self, X: np.ndarray, W: Any = None) -> State:
+        return self.State(X, X, X, 0)
+
+    def _outer(self, s: State, X: np.ndarray, W: Any) -> State:
+        Z = descend(s.Z, self.outer_step, s.Z - X)
+        X = W(Z) + self.momentum * (Z - s.previous)
+        return self.State(X, X, Z, s.k + 1)
+
+    def unstable(self, topology: Any) -> str:
+        return disagreement(self, topology, lambda lam: [1, -(lam + self.momentum), self.momentum], "use a smaller momentum")
+
+
+@dataclass(frozen=True)
+class KGT(_LocalSteps):
+    r"""K-GT: gradient tracking with H local steps; exact for any H.
+
+    .. math::
+        Y &\leftarrow Y - \alpha (\nabla F(Y) + C^t) \quad H \text{ times}, \text{ from } Y = X^t \\
+        D^t &= (X^t - Y) / (H \alpha) \\
+        C^{t+1} &= C^t - D^t + W^t D^t, \qquad C^0 = 0 \\
+        X^{t+1} &= W^t (X^t - \eta (X^t - Y))
+
+    Parameters
+    ----------
+    step_size : float, "auto", "safe" or function of k
+        :math:`\alpha`; k counts the local steps, and the outer step uses the step size of the last one.
+    outer_step : float
+        :math:`\eta > 0`
+    local_steps : int
+        H
+
+    Notes
+    -----
+    Sent per H steps: two rows, of :math:`X^t - \eta (X^t - Y)` and :math:`D^t`, to each neighbour, in one message.  `W`: doubly
+    stochastic, constant or varying in time; mixing t uses :math:`W^t`.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> mpidec.solve(problem, KGT(0.1, local_steps=3), mpidec.topology.ring(4), steps=600).X.round(9).ravel().tolist()
+    [2.0, 2.0, 2.0, 2.0]
+
+    References
+    ----------
+    Y. Liu, T. Lin, A. Koloskova, S. Stich, "Decentralized gradient tracking with local steps", Optimization Methods and Software
+    (2024), Algorithm 1.
+    """
+
+    exact: ClassVar = True
+    step_size: StepSize = "auto"
+    outer_step: float = 1.0
+    local_steps: int = 1
+
+    class State(NamedTuple):                         # Z: X at the last outer step
+        X: np.ndarray
+        Z: np.ndarray
+        C: np.ndarray
+        k: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "outer_step")
+
+    def init(self, X: np.ndarray, W: Any = None) -> State:
+        return self.State(X, X, zeros(X, *X.shape), 0)
+
+    def _local(self, s: State, G: np.ndarray) -> np.ndarray:
+        X: np.ndarray = descend(s.X, self.step_size, G + s.C)
+        return X
+
+    def _outer(self, s: State, X: np.ndarray, W: Any) -> State:
+        alpha: Any = self.step_size
+        D = per_step(s.Z - X, self.local_steps * alpha)
+        X, WD = W([descend(s.Z, self.outer_step, s.Z - X), D])
+        return self.State(X, X, s.C - D + WD, s.k + 1)
+
+
+@dataclass(frozen=True)
+class LED(_LocalSteps):
+    r"""LED, local exact diffusion: exact diffusion with H local steps; exact for any H.
+
+    .. math::
+        Y &\leftarrow Y - \alpha \nabla F(Y) - \beta C^t \quad H \text{ times}, \text{ from } Y = X^t \\
+        X^{t+1} &= \tfrac{1}{2} (I + W) Y \\
+        C^{t+1} &= C^t + Y - X^{t+1}, \qquad C^0 = 0
+
+    With H = 1 and :math:`\beta = 1` this is `ExactDiffusion`.
+
+    Parameters
+    ----------
+    step_size : float, "auto", "safe" or function of k
+        :math:`\alpha`; k counts the local steps.
+    local_steps : int
+        H
+    dual_step : float, optional
+        :math:`\beta > 0`, by default 1 / H.
+
+    Notes
+    -----
+    Sent per H steps: one row, of `Y`, to each neighbour.  `W`: symmetric, doubly stochastic, constant in time; another one that
+    makes the method unstable causes a warning.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> mpidec.solve(problem, LED(0.1, local_steps=3), mpidec.topology.ring(4), steps=600).X.round(9).ravel().tolist()
+    [2.0, 2.0, 2.0, 2.0]
+
+    References
+    ----------
+    S. Alghunaim, "Local exact-diffusion for decentralized optimization and learning", IEEE TAC 69 (2024), Algorithm 1.
+    """
+
+    exact: ClassVar = True
+    step_size: StepSize = "auto"
+    local_steps: int = 1
+    dual_step: float | None = None
+
+    class State(NamedTuple):
+        X: np.ndarray
+        C: np.ndarray
+        k: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dual_step is not None:
+            positive(self, "dual_step")
+
+    @property
+    def _beta(self) -> float:
+        return 1 / self.local_steps if self.dual_step is None else self.dual_step
+
+    def init(self, X: np.ndarray, W: Any = None) -> State:
+        return self.State(X, zeros(X, *X.shape), 0)
+
+    def _local(self, s: State, G: np.ndarray) -> np.ndarray:
+        X: np.ndarray = descend(s.X, self.step_size, G) - self._beta * s.C
+        return X
+
+    def _outer(self, s: State, Y: np.ndarray, W: Any) -> State:
+        X = (Y + W(Y)) / 2
+        return self.State(X, s.C + Y - X, s.k + 1)
+
+    def unstable(self, topology: Any) -> str:
+        h = self.local_steps * self._beta
+        return disagreement(self, topology, lambda lam: [1, -((1 + lam) / 2 + 1 - (1 - lam) / 2 * h), (1 + lam) / 2],
+                            "it needs a symmetric W, such as topology.ring(n), and dual_step <= 1 / local_steps")

@@ -1,0 +1,8 @@
+"""Entry point of ``python -m mpidec.train``."""
+
+import sys
+
+from .command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+"""Command ``python -m mpidec.train``."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpi4py import MPI
+
+from .. import config, report
+from ..assemble import REFUSALS, InputError, on_root
+from ..config import ConfigError, Setting
+from ..mixing.network import Network
+from ..plugins import short
+from ..record import read as read_run
+from ..run import FULL, Parser, deferred_interrupts, free_name, report_error, signals_interrupt, warnings_from_rank_0
+from ..runtime.launch import abort_when_uncaught, check_launcher
+
+if TYPE_CHECKING:
+    from .loop import Trained
+    from .settings import Settings
+
+PROGRAM = "mpidec.train"
+WORSE = 1.1                                         # a final test loss of more times the first one is reported
+STATUS = {"completed": 0, "interrupted": 130}
+EPILOG = """\
+examples:
+  python -m mpidec.train                                        16 workers in one process: digits, mlp, atc
+  mpirun -n 4 python -m mpidec.train                            one worker per rank
+  mpirun -n 4 python -m mpidec.train --workers 16 --algorithm relay --topology chain --alpha 0.01
+  python -m mpidec.train --data cifar10 --path cifar-10-batches-bin --model vgg11 --schedule relaysgd --epochs 200
+  python -m mpidec.train --data mine.npz --model mine.py:Net --set model.width=32                 data and a model of your own
+  python -m mpidec.train --algorithm pga --set algorithm.period=4 --set model.hidden=[256,64]
+  mpirun -n 4 python -m mpidec.train --resume train.h5          continue after the last evaluation
+  python -m mpidec.plot train.h5 -o curves.png                  accuracy and loss against epochs
+
+tables of an experiment file, and of --set (flags override the file, and --set overrides flags):
+  [data]       name, path, alpha
+  [model]      name; hidden, channels, dropout, width, ...
+  [algorithm]  name; period, momentum, codec, machine_size, ...
+  [topology]   name; weights, ...
+  [optimizer]  name, lr, schedule, momentum, nesterov, weight_decay, clip; betas, ...
+  [train]      workers, batch, epochs, every, seed, precision, device, buffers, augment, out, trace
+The attribute "config" of every train.h5 contains the complete settings in this form.
+
+PyTorch takes as many threads as there are cores for each rank of a node, one for models of up to 80,000 parameters, or
+OMP_NUM_THREADS.
+
+exit status: 0 completed; 1 error in the program or on the disk; 2 error in the input; 3 diverged (several ranks: 1);
+130 interrupted (the file is complete, and --resume continues).  Ctrl-C, SIGTERM and SIGUSR1 (which batch systems send before the
+time limit) interrupt a training."""
+
+
+class Command(NamedTuple):
+    """Parsed command line: a training, or a text to print."""
+
+    settings: Settings | None = None
+    resume: bool = False
+    quiet: bool = False
+    text: str = ""
+
+
+def parser() -> Parser:
+    """The parser of the command line."""
+    from .settings import own
+
+    result = Parser(prog=f"python -m {PROGRAM}", allow_abbrev=False, add_help=False, epilog=EPILOG,
+                    description="Train a network on images with decentralized workers, and write the curves to an HDF5 file.",
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="settings in TOML")
+    for each in own():
+        flag, kind = f"--{each.name.replace('_', '-')}", each.metadata
+        if kind["metavar"]:
+            result.add_argument(flag, metavar=kind["metavar"], help=kind["help"])
+        else:
+            result.add_argument(flag, action="store_const", const="true", help=kind["help"])
+    result.add_argument("--set", metavar="table.key=value", action="append", default=[], help="set any key of a settings file")
+    result.add_argument("--resume", metavar="train.h5",
+                        help="continue the training in this file; --epochs may raise the number of epochs")
+    result.add_argument("--force", action="store_true", help="replace the output file if it exists")
+    result.add_argument("--quiet", action="store_true", help="print warnings and errors only, no progress and no summary")
+    result.add_argument("--list", action="store_true",
+                        help="list all data sets, models, algorithms, topologies, optimizers and schedules")
+    result.add_argument("-h", "--help", action="store_true", help="print this help")
+    return result
+
+
+def listing() -> str:
+    """All names with a line each."""
+    from .settings import names
+
+    titles = {"data": "data sets", "model": "models", "algorithm": "algorithms", "topology": "topologies",
+              "optimizer": "optimizers", "schedule": "learning-rate schedules"}
+    tables = {title: names(setting) for setting, title in titles.items()}
+    width = max(len(name) for table in tables.values() for name in table)
+    return "\n\n".join("\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in table.items())])
+                       for title, table in tables.items())
+
+
+def command_of(argv: Sequence[str], ranks: int) -> Command:
+    """The command that `argv` describes, for a job of `ranks` ranks.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is invalid.
+    """
+    from .settings import TABLES, Settings, own
+
+    parse = parser()
+    args = parse.known(argv)
+    if args.help:
+        return Command(text=parse.format_help().rstrip())
+    if args.list:
+        return Command(text=listing())
+    flags = [Setting(each.metadata["key"], value, f"--{each.name.replace('_', '-')}") for each in own()
+             if (value := getattr(args, each.name)) is not None]
+    flags += [config.parse_set(text, TABLES, "optimizer.lr=0.05") for text in args.set]
+    if args.resume is not None:
+        for other in filter(None, [args.experiment, "--force" * args.force]):
+            raise ConfigError(f"--resume continues the training in {args.resume}: omit {other}")
+        return Command(resumed(args.resume, flags), True, args.quiet)
+    file = beside(args.experiment) if args.experiment else []
+    settings = Settings.load([*file, *flags])
+    given = any(flag.key == "train.out" for flag in flags)
+    out = settings.out or "train.h5"
+    return Command(with_out(settings, out if args.force else free_name(out, given)), quiet=args.quiet)
+
+
+def beside(experiment: str) -> list[Setting]:
+    """The settings of an experiment file; own data and models are looked up in its folder first."""
+    from ..problems.labelled import located
+    from .settings import TABLES
+
+    folder = os.path.dirname(experiment)
+    return [each._replace(value=located(each.value, folder)) if each.key in ("data.name", "model.name") and isinstance(
+        each.value, str) else each for each in config.read_toml(experiment, tables=TABLES)]
+
+
+def with_out(settings: Settings, out: str) -> Settings:
+    """The settings with another output file."""
+    from dataclasses import replace
+    return replace(settings, out=out)
+
+
+def resumed(path: str, flags: Sequence[Setting]) -> Settings:
+    """The settings in the file of a training, with the changes given by flags."""
+    from .settings import Settings, read
+
+    run = read_run(path)
+    if "accuracy_worst" not in run.metrics:
+        raise ConfigError(f"{path} is not the file of a training: continue it with python -m mpidec.run --resume "
+                          f"{shlex.quote(path)}")
+    for flag in flags:
+        if flag.key != "train.epochs":
+            raise ConfigError(f"{flag.origin}: a resumed training keeps its settings, and only --epochs can be changed")
+    settings = Settings.load([*read(run.config, path), *flags])
+    done = float(run.metrics["epoch"][-1]) if len(run.metrics["epoch"]) else 0.0
+    if run.outcome == "completed" and done >= settings.epochs:
+        raise ConfigError(f"{path} has already trained for {done:g} epochs: request more with --epochs")
+    return with_out(settings, path)
+
+
+def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -> int:
+    """Run the command line `argv` on all ranks of `comm`, and return the exit status."""
+    comm = MPI.COMM_WORLD if comm is None else comm
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        check_launcher(comm)
+    except RuntimeError as error:
+        return report_error(comm, str(error), 2, PROGRAM)
+    try:
+        with deferred_interrupts(comm), signals_interrupt():
+            return obey(argv, comm)
+    except InputError as error:
+        return report_error(comm, str(error), error.status, PROGRAM)
+    except KeyboardInterrupt:
+        if comm.size > 1:
+            comm.Abort(130)
+        print(f"{PROGRAM}: interrupted", file=sys.stderr, flush=True)
+        return 130
+
+
+def obey(argv: Sequence[str], comm: MPI.Intracomm) -> int:
+    """Do what the command line says on all ranks of `comm`, and return the exit status."""
+    if comm.size > 1:
+        abort_when_uncaught()
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"training needs PyTorch: {error}: pip install 'mpidec[torch]'") from None
+    command = on_root(comm, command_of, argv, comm.size)
+    if command.settings is None:
+        if comm.rank == 0:
+            print(command.text, flush=True)
+        return 0
+    with warnings_from_rank_0(comm.rank, PROGRAM):
+        return train(command.settings, command.resume, command.quiet, comm)
+
+
+def train(settings: Settings, resume: bool, quiet: bool, comm: MPI.Intracomm) -> int:
+    """Train on all ranks of `comm`, and return the exit status."""
+    from .loop import Training, workers
+
+    try:
+        net = Network(workers(settings, comm), comm)
+        training = Training(settings, net, resume)
+    except REFUSALS as error:                       # raised on all ranks
+        raise InputError(str(error) or type(error).__name__, 1 if getattr(error, "errno", None) in FULL else 2) from error
+    shown = report.progress("none" if quiet or comm.rank else "auto", told)
+    try:
+        trained = training.run(shown)
+    except OSError as error:                        # of the file, on all ranks
+        raise InputError(error.strerror or str(error), 1 if error.errno in (*FULL, errno.ENOENT) else 2) from error
+    except FloatingPointError as error:
+        raise InputError(f"diverged: {error}", 3) from error
+    finally:
+        shown.close()
+    training.close()
+    if comm.rank == 0:
+        if trained.outcome == "interrupted":
+            start = f"mpirun -n {comm.size} " if comm.size > 1 else ""
+            again = f"{start}python -m {PROGRAM} --resume {shlex.quote(settings.out or '')}"
+            print(f"{PROGRAM}: interrupted after step {trained.metrics['step'][-1]}: continue with {again}", file=sys.stderr,
+                  flush=True)
+        if not quiet:
+            print(summary(trained, training.workers.size, comm.size, training.workers.note), flush=True)
+        if (complaint := worse(trained)) is not None:
+            print(f"{PROGRAM}: warning: {complaint}", file=sys.stderr, flush=True)
+    net.close()
+    return STATUS[trained.outcome]
+
+
+def told(metrics: Mapping[str, Any]) -> str:
+    """The metrics of an evaluation as one line."""
+    return (f"epoch {metrics['epoch']:g}  worst {metrics['accuracy_worst']:.4f}  mean {metrics['accuracy_mean']:.4f}  "
+            f"loss {metrics['loss_mean']:.4g}")
+
+
+def worse(trained: Trained) -> str | None:
+    """What to tell of a training that ends with a larger test loss than it began with, or None."""
+    loss, average = trained.metrics["loss_mean"], trained.metrics["loss_consensus"]
+    if min(loss[-1], average[-1]) <= WORSE * loss[0]:
+        return None
+    clip = ", or clip the gradients (--clip 1)" if trained.settings.clip is None else ""
+    return f"the mean test loss has grown from {loss[0]:.3g} to {loss[-1]:.3g}: lower --lr {trained.settings.lr:g}{clip}"
+
+
+def name_of(name: str) -> str:
+    """A name without the folder of the user's file."""
+    return os.path.basename(name) if name.endswith(".npz") else short(name)
+
+
+def summary(trained: Trained, size: int, ranks: int, note: str = "") -> str:
+    """The table printed at the end of a training; `note` is one on the data."""
+    s, last = trained.settings, {name: values[-1] for name, values in trained.metrics.items()}
+    worst = int(trained.accuracy[-1].argmin())
+    rows = {
+        "data": f"{name_of(s.data)}, split {'iid' if s.alpha == 'iid' else f'Dirichlet({s.alpha:g})'}{f', {note}' * bool(note)}",
+        "model": f"{name_of(s.model)}{report.options(s.model_options)}, {size:,} parameters",
+        "workers": f"{s.workers} on {ranks} rank{'s' * (ranks > 1)}",
+        "algorithm": f"{s.algorithm}{report.options(s.algorithm_options)}",
+        **({"topology": f"{name_of(s.topology)}{report.options(s.topology_options)}"} if s.topology else {}),
+        "optimizer": f"{s.optimizer}, lr {s.lr:g} {s.schedule}"
+                     + (f", {'Nesterov ' * s.nesterov}momentum {s.momentum:g}" if s.momentum else "")
+                     + (f", weight decay {s.weight_decay:g}" if s.weight_decay else "")
+                     + (f", clip {s.clip:g}" if s.clip else "") + report.options(s.optimizer_options),
+        "epochs": f"{last['epoch']:g} of {s.epochs}, {last['step']} steps, batch {s.batch}",
+        "outcome": f"{trained.outcome}{', but the test loss has grown' * (worse(trained) is not None)}",
+        "accuracy": f"{last['accuracy_worst']:.4f} worst (worker {worst}), {last['accuracy_mean']:.4f} mean, "
+                    f"{last['accuracy_consensus']:.4f} of the average",
+        "loss": f"{last['loss_mean']:.4g} mean, {last['loss_consensus']:.4g} of the average",
+        "consensus": f"{last['consensus']:.4g}",
+        "time": f"{last['time']:.3g} s, {report.quantity(last['samples_per_second'], '')}samples/s",
+        "sent": f"{report.quantity(last['bytes'] / s.workers, 'B')} per worker",
+        "file": str(s.out),
+    }
+    return report.table(rows)

@@ -1,0 +1,83 @@
+"""Nested states as arrays of numbers and a text: for HDF5, and without pickles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def flat(state: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
+    """Arrays by name that hold `state`: dicts, lists and tuples of tensors, arrays, numbers, strings and None.
+
+    Parameters
+    ----------
+    state : nested
+    prefix : str
+        Of the names; ``<prefix>structure`` holds the nesting, as JSON in UTF-8.
+
+    Raises
+    ------
+    TypeError
+        For a value of another kind.
+
+    Examples
+    --------
+    >>> state = {"step": 3, "rows": [torch.ones(2), (None, 0.1)], 5: "x"}
+    >>> sorted(flat(state))
+    ['rows.0', 'structure']
+    >>> nested(flat(state))
+    {'step': 3, 'rows': [tensor([1., 1.]), (None, 0.1)], 5: 'x'}
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    text = json.dumps(_told(state, "", arrays))
+    return {f"{prefix}{name}": array for name, array in
+            {**arrays, "structure": np.frombuffer(text.encode(), dtype=np.uint8)}.items()}
+
+
+def nested(arrays: Arrays, prefix: str = "") -> Any:
+    """The state that `flat` has turned into `arrays`."""
+    return _made(json.loads(bytes(np.asarray(arrays[f"{prefix}structure"])).decode()), arrays, prefix)
+
+
+def _told(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
+        name = place or "value"
+        while name in arrays:
+            name += "_"
+        if not isinstance(value, torch.Tensor):
+            arrays[name] = np.array(value)
+            return {"array": name, "shape": list(np.shape(value))}
+        host = value.detach().cpu().contiguous()
+        kind = str(host.dtype).removeprefix("torch.")
+        arrays[name] = (host.view(torch.int16) if kind == "bfloat16" else host).numpy().copy()
+        return {"tensor": name, "dtype": kind, "shape": list(value.shape)}
+    if isinstance(value, Mapping):
+        return {"dict": [[key, _told(each, f"{place}.{key}".strip(".").replace("/", "|"), arrays)] for key, each in value.items()]}
+    if isinstance(value, (list, tuple)):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_told(each, f"{place}.{i}".strip("."), arrays) for i, each in enumerate(value)]}
+    raise TypeError(f"{place or 'the state'} is of type {type(value).__name__}, expected tensors, arrays, numbers, strings, or "
+                    "dicts and lists of them")
+
+
+def _made(told: Any, arrays: Arrays, prefix: str) -> Any:
+    if not isinstance(told, dict):
+        return told
+    if "tensor" in told:
+        tensor = torch.from_numpy(np.array(arrays[prefix + told["tensor"]]).reshape(told["shape"]))
+        return tensor.view(torch.bfloat16) if told["dtype"] == "bfloat16" else tensor
+    if "array" in told:
+        return np.array(arrays[prefix + told["array"]]).reshape(told["shape"])
+    if "dict" in told:
+        return {key: _made(each, arrays, prefix) for key, each in told["dict"]}
+    ((kind, parts),) = told.items()
+    return (tuple if kind == "tuple" else list)(_made(each, arrays, prefix) for each in parts)

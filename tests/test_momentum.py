@@ -1,0 +1,266 @@
+"""Momentum and local steps: against the papers' formulas and RelaySGD's trajectories, and the bias that momentum adds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mpidec
+from mpidec import solvers as S
+from mpidec import topology as T
+
+N, D = 5, 3
+RNG = np.random.default_rng(3)
+A, B, X0 = RNG.standard_normal((N, 4, D)) / 2, RNG.standard_normal((N, 4)), RNG.standard_normal((N, D))
+
+
+def random_weights(seed):
+    """A symmetric, doubly stochastic matrix."""
+    rng = np.random.default_rng(seed)
+    P = [np.eye(N)[rng.permutation(N)] for _ in range(3)]
+    return np.eye(N) / 4 + sum(c * (p + p.T) / 2 for c, p in zip(0.75 * rng.dirichlet([1, 1, 1]), P))
+
+
+W1, W2 = random_weights(0), random_weights(1)
+
+
+def grad(X, A=A, b=B):
+    return np.einsum("npd,np->nd", A, np.einsum("npd,nd->np", A, X) - b)
+
+
+def local(s, X, shift=0.0):
+    """The end of H local steps."""
+    for _ in range(s.local_steps):
+        X = X - s.step_size * (grad(X) + shift)
+    return X
+
+
+def momentum(s, W, steps):
+    X, m = X0, 0 * X0
+    for _ in range(steps):
+        m = s.momentum * m + grad(X)
+        X = W @ (X - s.step_size * (grad(X) + s.momentum * m if s.nesterov else m))
+    return X
+
+
+def quasi_global(s, W, steps):
+    X, m, a, b = X0, 0 * X0, s.step_size, s.momentum
+    for _ in range(steps):
+        g = grad(X)
+        u = g + b * (b * m + g) if s.nesterov else (b * m + g) / (1 + b if s.normalized else 1)
+        new = W @ (X - a * u)
+        X, m = new, b * m + (1 - b) * (X - new) / a
+    return X
+
+
+def decentlam(s, W, steps):
+    X, m, a = X0, 0 * X0, s.step_size
+    for _ in range(steps):
+        m = s.momentum * m + (X - W @ (X - a * grad(X))) / a
+        X = X - a * m
+    return X
+
+
+def local_dgd(s, W, rounds):
+    X = X0
+    for t in range(rounds):
+        X = (W1, W2)[t % 2] @ local(s, X)
+    return X
+
+
+def slowmo(s, W, rounds):
+    X, u, a = X0, 0 * X0, s.step_size
+    for _ in range(rounds):
+        u = s.momentum * u + (X - W @ local(s, X)) / a
+        X = X - s.slow_step * a * u
+    return X
+
+
+def diloco(s, W, rounds):
+    """As torch.optim.SGD(nesterov=True) on the outer gradient."""
+    X, buffer = X0, None
+    for _ in range(rounds):
+        g = X - W @ local(s, X)
+        buffer = g if buffer is None else s.momentum * buffer + g
+        X = X - s.outer_step * (g + s.momentum * buffer)
+    return X
+
+
+def gasloc(s, W, rounds):
+    """With the Laplacian of the paper."""
+    X, Lambda, before = X0, np.eye(N) - W, X0
+    for _ in range(rounds):
+        g = local(s, X) - X
+        z = X + s.outer_step * g
+        X, before = z - Lambda @ z + s.momentum * (z - before), z
+    return X
+
+
+def kgt(s, W, rounds):
+    X, c = X0, 0 * X0
+    for _ in range(rounds):
+        d = (X - local(s, X, c)) / (s.local_steps * s.step_size)
+        X = W @ (X - s.local_steps * s.outer_step * s.step_size * d)
+        c = c - d + W @ d
+    return X
+
+
+def led(s, W, rounds):
+    X, y, beta = X0, 0 * X0, s.dual_step or 1 / s.local_steps
+    for _ in range(rounds):
+        phi = local(s, X, beta / s.step_size * y)
+        X = (phi + W @ phi) / 2
+        y = y + phi - X
+    return X
+
+
+FORMULAS = [(momentum, S.DecentralizedMomentum(0.05)), (momentum, S.DecentralizedMomentum(0.05, 0.8, nesterov=True)),
+            (quasi_global, S.QuasiGlobalMomentum(0.05)), (quasi_global, S.QuasiGlobalMomentum(0.05, nesterov=False)),
+            (quasi_global, S.QuasiGlobalMomentum(0.05, 0.8, nesterov=False, normalized=True)), (decentlam, S.DecentLaM(0.05, 0.8)),
+            *[(formula, make(H)) for H in (1, 4) for formula, make in [
+                (local_dgd, lambda H: S.LocalDGD(0.05, H)), (slowmo, lambda H: S.SlowMo(0.05, 0.8, local_steps=H)),
+                (diloco, lambda H: S.DiLoCo(0.05, local_steps=H)), (gasloc, lambda H: S.GASLoC(0.05, 0.6, 0.5, H)),
+                (kgt, lambda H: S.KGT(0.05, 0.7, H)), (led, lambda H: S.LED(0.05, H)), (led, lambda H: S.LED(0.05, H, 0.1))]]]
+
+
+def steps_of(solver, W, net, steps, step_sizes=None):
+    s = solver.init(X0[net.lo:net.hi], W.at(0))
+    for k in range(steps):
+        now = S.base.with_step_size(solver, step_sizes(k)) if step_sizes else solver
+        s = now.step(s, grad(now.point(s), A[net.lo:net.hi], B[net.lo:net.hi]), W.at(k))
+    return s
+
+
+@pytest.mark.parametrize("formula, solver", FORMULAS, ids=lambda case: repr(case) if isinstance(case, S.Solver) else "")
+def test_the_papers_formulas(formula, solver):
+    topology = T.cycle(map(T.from_weights, (W1, W2))) if formula is local_dgd else T.from_weights(W1)
+    with mpidec.Network(N) as net:
+        s = steps_of(solver, net.mixer(topology), net, 20)
+        rounds = 20 // getattr(solver, "local_steps", 1)
+        np.testing.assert_allclose(s.X, formula(solver, W1, rounds)[net.lo:net.hi], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", [S.LocalDGD(0.05, 3), S.SlowMo(0.05, local_steps=3), S.DiLoCo(0.05, local_steps=3),
+                                    S.GASLoC(0.05, local_steps=3)], ids=repr)
+def test_an_outer_step_takes_the_pseudo_gradient_in_place_of_local_steps(solver):
+    one = replace(solver, local_steps=1)
+    with mpidec.Network(N) as net:
+        W, own = net.mixer(T.from_weights(W1)), slice(net.lo, net.hi)
+        s, t = (each.init(X0[own], W.at(0)) for each in (solver, one))
+        for k in range(12):
+            s = solver.step(s, grad(s.X, A[own], B[own]), W.at(k))
+        for k in range(4):
+            Y = t.X
+            for _ in range(3):
+                Y = Y - 0.05 * grad(Y, A[own], B[own])
+            t = one.step(t, (t.X - Y) / 0.05, W.at(k))
+        np.testing.assert_allclose(t.X, s.X, rtol=1e-12, atol=1e-12)
+
+
+def test_relations_between_the_methods():
+    with mpidec.Network(N) as net:
+        W = net.mixer(T.from_weights(W1))
+        for one, other in [(S.SlowMo(0.05, momentum=0.9), S.DecentLaM(0.05)), (S.SlowMo(0.05, momentum=0), S.DGD(0.05)),
+                           (S.LocalDGD(0.05), S.DGD(0.05)), (S.LED(0.05), S.ExactDiffusion(0.05)),
+                           (S.DecentLaM(0.05, 0), S.DGD(0.05)),
+                           (S.DecentralizedMomentum(0.05, 0), S.DGD(0.05)), (S.QuasiGlobalMomentum(0.05, 0), S.DGD(0.05))]:
+            np.testing.assert_allclose(steps_of(one, W, net, 20).X, steps_of(other, W, net, 20).X, rtol=1e-12, atol=1e-12)
+        means = []                                  # of gradients of equal curvature
+        for solver, graph in [(S.GASLoC(0.05, 0.6, 0.5), T.from_weights(W1)), (S.DiLoCo(0.05, 0.6, 0.5), T.complete(N))]:
+            W, s = net.mixer(graph), solver.init(X0[net.lo:net.hi])
+            for k in range(20):
+                s = solver.step(s, s.X - X0[::-1][net.lo:net.hi], W.at(k))
+            means.append(net.mean(s.X))
+        np.testing.assert_allclose(*means, rtol=1e-12, atol=1e-12)
+
+
+SIMULATED = [("relaysgd_sim", "qgm0.9", S.QuasiGlobalMomentum(0.05, nesterov=False, normalized=True)),
+             ("relaysgd_sim", "gossip_mom0.9", S.DecentralizedMomentum(0.01)),
+             ("relaysgd_dist", "qgm0.9", S.QuasiGlobalMomentum(0.02)),
+             ("relaysgd_dist", "gossip_mom0.9", S.DecentralizedMomentum(0.01, nesterov=True))]
+
+
+@pytest.mark.parametrize("graph, names", [(T.ring, ("ring",)), (T.chain, ("chain",)), (T.complete, ("full", "fully-connected"))])
+@pytest.mark.parametrize("file, method, solver", SIMULATED)
+def test_trajectories_of_relaysgd(reference, file, method, solver, graph, names):
+    sim, data = reference("relaysgd_sim"), reference(file)
+    path = next(data[key] for name in names if (key := f"traj__{method}__{name}") in data)
+    with mpidec.Network(8) as net:
+        W, own = net.mixer(graph(8)), slice(net.lo, net.hi)
+        s = solver.init(np.tile(sim["x0"], (net.m, 1)))
+        for k in range(len(path) - 1):
+            s = solver.step(s, grad(s.X, sim["A"][own], sim["b"][own]), W.at(k))
+            np.testing.assert_allclose(s.X, path[k + 1][own], rtol=1e-12, atol=1e-12)
+
+
+def test_decentlam_has_the_bias_of_dgd():
+    n, d, a = 16, 10, 0.002
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((n, 12, d)), 3 * rng.standard_normal((n, 12))
+    H, h, W = np.einsum("npd,npe->nde", A, A), np.einsum("npd,np->nd", A, b), T.ring(n).W.toarray()
+
+    def fixed_point(step):
+        """X = W (X - step (H X - h)), as one linear system."""
+        Id = np.eye(n * d)
+        block = np.zeros((n, d, n, d))
+        block[range(n), :, range(n)] = H
+        M = np.kron(W, np.eye(d))
+        return np.linalg.solve(Id - M @ (Id - step * block.reshape(n * d, n * d)), step * M @ h.ravel()).reshape(n, d)
+
+    x = np.linalg.solve(H.sum(axis=0), h.sum(axis=0))
+    with mpidec.Network(n) as net:
+        problem = mpidec.problems.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi])
+        for solver, step in [(S.DGD(a), a), (S.DecentLaM(a), a), (S.DecentralizedMomentum(a), a / (1 - 0.9))]:
+            X = mpidec.solve(problem, solver, T.ring(n), steps=4000, net=net, every=4000).X
+            np.testing.assert_allclose(X, fixed_point(step)[net.lo:net.hi], atol=1e-9, err_msg=repr(solver))
+    bias = [np.linalg.norm(fixed_point(step) - x) / np.sqrt(n) for step in (a, 10 * a)]
+    assert bias[1] > 3 * bias[0], bias          # 0.91 and 0.29
+
+
+@pytest.mark.parametrize("solver", [S.QuasiGlobalMomentum(0.1), S.DecentLaM(0.1), S.SlowMo(0.1), S.KGT(0.1, local_steps=2)],
+                         ids=repr)
+def test_steps_of_size_zero(solver):
+    """A warm-up begins with one: nothing is divided by zero, and the agents still mix."""
+    with mpidec.Network(N) as net, np.errstate(all="raise"):
+        W = net.mixer(T.from_weights(W1))
+        s = steps_of(solver, W, net, 2, lambda k: 0.0)
+        before, after = (net.sum((rows - X0.mean(axis=0)) ** 2).sum() for rows in (X0[net.lo:net.hi], s.X))
+        assert 0 < after < before
+        columns = steps_of(solver, W, net, 2, lambda k: np.array([0.0, 0.05, 0.1]))
+        np.testing.assert_array_equal(columns.X[:, 0], s.X[:, 0])
+        assert np.isfinite(columns.X).all()
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda: S.DecentLaM(0.1, 1.0), r"DecentLaM: momentum is 1.0, expected a number in \[0, 1\)"),
+    (lambda: S.DecentralizedMomentum(0.1, -0.1), "momentum is -0.1"),
+    (lambda: S.QuasiGlobalMomentum(0.1, "0.9"), "momentum is '0.9'"),
+    (lambda: S.SlowMo(0.1, momentum=np.nan), "momentum is nan"), (lambda: S.DiLoCo(0.1, momentum=True), "momentum is True"),
+    (lambda: S.QuasiGlobalMomentum(0.1, normalized=True), "give nesterov=False"),
+    (lambda: S.SlowMo(0.1, slow_step=0), "slow_step is 0, expected a finite number > 0"),
+    (lambda: S.LED(0.1, dual_step=np.inf), "dual_step is inf"),
+    (lambda: S.LocalDGD(0.1, 0), "local_steps is 0, expected an integer >= 1"), (lambda: S.KGT(0.1, local_steps=2.5), "is 2.5"),
+    (lambda: S.GASLoC(0.1, local_steps=True), "local_steps is True")])
+def test_wrong_arguments(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.serial
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")               # overflows
+@pytest.mark.parametrize("solver", [S.DecentLaM(0.01), S.GASLoC(0.01), S.SlowMo(0.01, 2.5), S.DiLoCo(0.01, 1.9),
+                                    S.LED(0.01, 2, 1.0), S.QuasiGlobalMomentum(0.01)], ids=repr)
+def test_the_unstable_graphs_are_those_of_the_warning(solver):
+    flip, lazy = np.array([[0.02, 0.98], [0.98, 0.02]]), np.array([[0.9, 0.1], [0.1, 0.9]])
+    graphs = [T.exponential(16), T.ring(8), T.from_weights(flip), T.from_weights(lazy)]
+    found = []
+    for graph in graphs:
+        with mpidec.Network(graph.n) as net:
+            W = net.mixer(graph)
+            s = solver.init(np.random.default_rng(0).standard_normal((graph.n, 1)))
+            for k in range(1200):
+                s = solver.step(s, 0 * s.X, W.at(k))
+            grows = not np.abs(s.X - s.X.mean()).max() < 1e3        # or not a number
+        found.append(grows)
+        assert grows == bool(solver.unstable(graph)), graph
+    assert any(found), found
