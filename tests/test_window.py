@@ -371,6 +371,33 @@ def test_mutex(net):
         net.barrier()
 
 
+def test_a_claim_is_one_rank_s_until_its_owner_lets_go(net, comm):
+    with net.window(np.zeros(2), T.complete(net.size)) as win:
+        assert win.claimant is None
+        net.barrier()
+        if net.size == 1:
+            assert win.claim(0) and not win.claim(0) and win.claimant == 0
+            win.unclaim()
+            assert win.claim(0)
+            return
+        claimed = win.claim(0)
+        net.barrier()
+        owners = comm.allgather(claimed)
+        assert sum(owners) == 1
+        if net.rank == 0:
+            assert win.claimant == owners.index(True) and not win.claim(0)
+            win.unclaim(hand_over=True)
+            assert win.claimant == 0
+        net.barrier()
+        assert not win.claim(0)
+        net.barrier()
+        if net.rank == 0:
+            win.unclaim()
+            assert win.claimant is None and win.claim(0)
+        with pytest.raises(ValueError, match=r"claim of rank 99, expected this rank or one of its neighbours"):
+            win.claim(99)
+
+
 def test_a_contended_mutex_is_fair(net):
     """Counted in the mutex itself: at no time are two ranks inside."""
     inside = net.window(np.zeros(net.n), T.complete(net.n))

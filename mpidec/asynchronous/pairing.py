@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from ..rma.claims import Claims
 from ..rma.post import Kind, Message
-from ..rma.records import swap
 from ..runtime.progress import Patience
 from .clocks import CHOICE, MEET, generator
 from .ending import DIVERGED, ENOUGH, INTERRUPTED, Ending
 from .finite import FiniteGradient
 from .snapshots import Snapshots
 
-TAKE, TAKEN, FREE = Kind.OTHER + 2, Kind.OTHER + 3, Kind.OTHER + 4
 _LOOK = 5e-5                                        # seconds between two looks of the thread that averages
 _SLACK = 16                                         # averagings that an agent may be behind before its gradients wait
 _DRAWN = 64
@@ -102,7 +101,7 @@ class Pairing:
                  lost: Callable[[int], bool] | None, partition: Any, rank: int, seed: int):
         self.solver, self.slots, self.gradient, self.ending, self.snapshots = solver, slots, gradient, ending, snapshots
         self.pause, self.delay, self.lost = pause, delay, lost
-        self._partition, self._rank, self._lo = partition, rank, partition.bounds(rank)[0]
+        self._claims, self._lo = Claims(slots, partition), partition.bounds(rank)[0]
         self.agents = [_Agent(self._lo + place, place, s, slots, seed, solver.rate) for place, s in enumerate(states)]
         self._slack = _SLACK * max(1.0, solver.rate)
         self.messages = 0
@@ -252,7 +251,7 @@ class Pairing:
             solver.average(s, mine, agent.into, agent.clock.now())
         agent.averagings[k] += 1
         agent.mine, agent.partner = None, -1
-        self._set_free(agent.number)
+        self._claims.free(agent.number, self._claims.holder(agent.number))
 
     def _begin(self, agent: _Agent) -> bool:
         """Try to take this agent and the neighbour that it has chosen."""
@@ -261,28 +260,28 @@ class Pairing:
         if agent.drops:
             agent.begun, agent.next = agent.begun + 1, -1
             return True
-        if agent.number < other and not self._take(agent.number, agent.number):
+        if agent.number < other and not self._claims.take(agent.number, agent.number):
             return False
-        if self._is_near(other):
-            if self._take(other, agent.number):
+        if self._claims.is_near(other):
+            if self._claims.take(other, agent.number):
                 return self._took(agent, k, True)
             if agent.number < other:
-                self._set_free(agent.number)
+                self._claims.free(agent.number, agent.number)
             return False
         agent.asked = k
-        self.slots.tell(self._owner(other), TAKE, agent.number, other)
+        self._claims.ask(other, agent.number)
         return True
 
     def _took(self, agent: _Agent, k: int, yes: bool) -> bool:
         """The neighbour is taken, or another one has it."""
         other = agent.neighbors[k]
         agent.asked = -1
-        if yes and other < agent.number and not self._take(agent.number, agent.number):
-            self._let_go(other, agent.number)
+        if yes and other < agent.number and not self._claims.take(agent.number, agent.number):
+            self._claims.free(other, agent.number)
             return False
         if not yes:
             if agent.number < other:
-                self._set_free(agent.number)
+                self._claims.free(agent.number, agent.number)
             return False
         agent.partner, agent.next, agent.begun = k, -1, agent.begun + 1
         with agent.lock:
@@ -295,14 +294,11 @@ class Pairing:
 
     def receive(self, rank: int, message: Message) -> None:
         """Answer a neighbour on another node that asks for an agent of this rank, or take its answer."""
-        if message.kind == TAKE:
-            yes = self._take(message.dest, message.source)
-            self.slots.tell(rank, TAKEN, message.dest, message.source, int(yes))
-        elif message.kind == TAKEN:
+        if message.kind == Kind.TAKEN:
             agent = self.agents[message.dest - self._lo]
             self._took(agent, agent.asked, bool(message.number))
-        elif message.kind == FREE:
-            self._swap(message.dest, message.source + 1, 0)
+        elif message.kind < Kind.OTHER:
+            self._claims.receive(rank, message)
         else:
             self.ending.receive(message)
 
@@ -310,27 +306,3 @@ class Pairing:
         weights: list[float | None] = [None] * len(agent.neighbors)
         weights[k] = 1.0
         return weights
-
-    # Words: 0, or the number of the agent that has taken this one, plus one
-
-    def _owner(self, agent: int) -> int:
-        return int(self._partition.owner(np.array(agent)))
-
-    def _is_near(self, agent: int) -> bool:
-        return self._owner(agent) in self.slots.boards
-
-    def _swap(self, agent: int, before: int, after: int) -> bool:
-        rank = self._owner(agent)
-        return bool(swap(self.slots.boards[rank], 8 * (1 + agent - self._partition.bounds(rank)[0]), before, after))
-
-    def _take(self, agent: int, by: int) -> bool:
-        return self._swap(agent, 0, by + 1)
-
-    def _set_free(self, agent: int) -> None:
-        self.slots.boards[self._rank][1 + agent - self._lo, 0] = 0
-
-    def _let_go(self, agent: int, by: int) -> None:
-        if self._is_near(agent):
-            self._swap(agent, by + 1, 0)
-        else:
-            self.slots.tell(self._owner(agent), FREE, by, agent)

@@ -17,6 +17,8 @@ from ..topology import mixing_constants
 from .methods import Method, Mixer
 from .rows import Bucket
 
+_MOST = 2.0                                         # averagings of a worker per step
+
 
 class Asynchronous(Method):
     """Abstract base of the asynchronous methods: one worker per rank, on a static graph."""
@@ -149,14 +151,15 @@ class Pairwise(Asynchronous):
     r"""A pairwise method of `mpidec.solvers`, with the base optimizer's update in place of :math:`-\gamma g`.
 
     After each update a worker averages with a Poisson number of neighbours, `rate` / 2 in the mean, each chosen uniformly; they
-    begin as many averagings with it.  It reads the neighbour's row, moves by the difference of the two, and sends the difference
-    to the neighbour, who moves by it after its own next update: sums over all workers stay the same.  An averaging with a
-    neighbour who has not done so since the last one waits for a later step.  Time counts a worker's own updates.
+    begin as many averagings with it.  It takes itself and the neighbour, reads the neighbour's row, moves by the difference of the
+    two, and sends the difference to the neighbour, who moves by it after its own next update: sums over all workers stay the same.
+    A neighbour that another worker has taken, or that has not moved yet, is left to a later step: rows average in pairs, one after
+    the other, however slow a worker is.  Time counts a worker's own updates.
 
     Parameters
     ----------
     solver : PairwiseGossip or A2CiD2
-        With the step size 1 and without momentum.
+        With the step size 1 and without momentum; its rate at most 2, as a worker's neighbours begin one averaging with it per step.
     seed : int
         Of the numbers of averagings and the choices of neighbours.
     """
@@ -165,25 +168,43 @@ class Pairwise(Asynchronous):
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], solver: Any, seed: int = 0):
         super().__init__(net, buckets, mixers)
+        if not 0 <= solver.rate <= _MOST:
+            raise ValueError(f"rate={solver.rate:g}, expected 0 to {_MOST:g}: a worker's neighbours begin at most one averaging with "
+                             "it per step")
         prepare: Callable[[Any], Any] | None = getattr(solver, "prepared", None)
         self._solver = solver if prepare is None else prepare(lambda rate: mixing_constants(self._graph, rate))
         self._draws, self._wanted = np.random.default_rng([seed, net.lo]), 0
-        self._neighbors = self._neighbors_of(net.lo)
-        place = {j: self._neighbors_of(j).index(net.lo) for j in self._neighbors}   # of this worker among the neighbours of j
-        most = max(len(self._neighbors_of(i)) for i in range(net.n))
-        self._pairs = [_Pairs(bucket, self._solver, place, most, self._window) for bucket in buckets]
-
-    def _neighbors_of(self, i: int) -> list[int]:
-        return [int(j) for j in self._graph.in_neighbors(i) if j != i]
+        self._neighbors = [int(j) for j in self._graph.in_neighbors(net.lo) if j != net.lo]
+        self._pairs = [_Pairs(bucket, self._solver, self._window) for bucket in buckets]
 
     def _exchange(self, k: int) -> None:
-        t = float(k + 1)
-        self._wanted += int(self._draws.poisson(self._solver.rate / 2)) if self._neighbors else 0
-        places: Any = self._draws.integers(len(self._neighbors), size=self._wanted) if self._wanted else ()
-        chosen = [self._neighbors[place] for place in dict.fromkeys(places)]        # each at most once per step
+        if not self._pairs:
+            return
+        t, window = float(k + 1), self._windows[0]
         for pairs in self._pairs:
             pairs.descend(t)
-        self._wanted -= sum(max([pairs.average(j, t) for pairs in self._pairs], default=1) for j in chosen)
+        self._wanted += int(self._draws.poisson(self._solver.rate / 2)) if self._neighbors else 0
+        if self._take_self():
+            places: Any = self._draws.integers(len(self._neighbors), size=self._wanted) if self._wanted else ()
+            for place in dict.fromkeys(places):     # each neighbour at most once per step
+                j = self._neighbors[place]
+                if window.claim(j):
+                    self._wanted -= 1
+                    for pairs in self._pairs:
+                        pairs.average(j, t)
+            window.unclaim()
+
+    def _take_self(self) -> bool:
+        """Claim this worker, unless a neighbour has it whose differences have not all come."""
+        window = self._windows[0]
+        if window.claimant is None:
+            return bool(window.claim(self._net.lo))
+        if not all(pairs.received for pairs in self._pairs):
+            return False
+        for pairs in self._pairs:
+            pairs.received = False
+        window.unclaim(hand_over=True)
+        return True
 
     def _saved(self) -> list[dict[str, Any]]:
         for pairs in self._pairs:
@@ -194,6 +215,8 @@ class Pairwise(Asynchronous):
         for pairs, saved in zip(self._pairs, state):
             pairs.load(saved)
             self._wanted, self._draws.bit_generator.state = saved["wanted"], saved["draws"]
+        if self._pairs:
+            self._windows[0].unclaim(hand_over=self._pairs[0].received)
 
     def show(self) -> None:
         for pairs in self._pairs:
@@ -211,56 +234,56 @@ class Pairwise(Asynchronous):
 class _Pairs:
     """A bucket in pairwise averagings: the state of its row, and what it exchanges with its neighbours.
 
-    Parameters
-    ----------
-    place : dict of int
-        The neighbours, and the place of this worker among the neighbours of each.
-    most : int
-        The largest number of neighbours of any worker.
-
     Attributes
     ----------
     rows : Window
-        The row that the neighbours read, and how many differences have come from each of them.
+        The row that the neighbours read.
     differences : Window
-        What the neighbours move this row by, and how many differences of each of them that is.
+        What they move this row by, and the number of averagings that this comes from.
+    received : bool
+        Whether the difference of the neighbour that has claimed this worker has come.
     """
 
-    def __init__(self, bucket: Bucket, solver: Any, place: dict[int, int], most: int, window: Callable[[Any], Any]):
+    def __init__(self, bucket: Bucket, solver: Any, window: Callable[[Any], Any]):
         shown = bucket.rows[0]
         if shown.device.type != "cpu" or shown.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"a pairwise algorithm needs parameters of float32 or float64 on the CPU, got {shown.dtype} on "
                              f"{shown.device}")
-        self.bucket, self._solver, self._place, self._most = bucket, solver, place, most
+        self.bucket, self._solver = bucket, solver
         self.state = solver.init(shown.numpy())
-        self._received, self._sent = np.zeros(most, shown.numpy().dtype), dict.fromkeys(place, 0)
-        self._arrived = np.zeros_like(self._published())
-        self.rows, self.differences = window(self._published()), window(self._arrived)
-
-    def _published(self) -> np.ndarray:
-        return np.concatenate([self.state.x, self._received])
+        self.received, self._arrived = False, np.zeros(bucket.d + 1, shown.numpy().dtype)
+        self.rows, self.differences = window(self.state.x), window(self._arrived)
 
     def collect(self) -> None:
         """Take the differences that have come out of the window."""
         self._arrived += self.differences.collect()
         self.differences.value = np.zeros_like(self._arrived)
+        self.received |= bool(self._arrived[-1])
+        self._arrived[-1] = 0
 
     def descend(self, t: float) -> None:
         """Move by the optimizer's update, and by the differences that have come."""
-        x = self.state.x
-        self._solver.descend(self.state, x - self.bucket.rows[0].numpy(), t)
+        self._solver.descend(self.state, self.state.x - self.bucket.rows[0].numpy(), t)
         self.collect()
-        self._received += self._arrived[len(x):]
-        self._solver.average(self.state, self._arrived[:len(x)], 0.0, t)
+        self._solver.average(self.state, self._arrived[:-1], 0.0, t)
         self._arrived[:] = 0
-        self.rows.value = self._published()
+        self.rows.value = self.state.x
+
+    def average(self, j: int, t: float) -> None:
+        """Average with the neighbour j."""
+        mine = self._solver.offer(self.state, t)
+        self.rows.get([j])
+        theirs = self.rows.slot(j)
+        self._solver.average(self.state, mine, theirs, t)
+        self.differences.accumulate(np.append(theirs - mine, mine.dtype.type(1)), dst_weights=[j])
+        self.rows.value = self.state.x
 
     def saved(self) -> dict[str, Any]:
         """All that a restart needs."""
         state = {each.name: getattr(self.state, each.name) for each in fields(self.state)}
-        held = {"received": self._received, "arrived": self._arrived, **state}
+        held = {"arrived": self._arrived, **state}
         tensors = {name: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value for name, value in held.items()}
-        return {**tensors, "sent": dict(self._sent)}
+        return {**tensors, "received": self.received}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Continue with what `saved` has returned."""
@@ -268,25 +291,8 @@ class _Pairs:
         for each in fields(self.state):
             value = saved[each.name]
             setattr(self.state, each.name, value.numpy().copy() if isinstance(value, torch.Tensor) else value)
-        self._received, self._arrived = saved["received"].numpy().copy(), saved["arrived"].numpy().copy()
-        self._sent = {int(j): count for j, count in saved["sent"].items()}
-        self.rows.value = self._published()
-
-    def average(self, j: int, t: float) -> int:
-        """Average with the neighbour j: 1, or 0 if it has not received the last difference yet."""
-        mine = self._solver.offer(self.state, t)
-        self.rows.get([j])
-        theirs = self.rows.slot(j)
-        meets = theirs[len(mine) + self._place[j]] == self._sent[j]
-        if meets:
-            theirs = theirs[:len(mine)]
-            count = np.zeros(self._most, mine.dtype)
-            count[self._place[j]] = 1
-            self._sent[j] += 1
-            self._solver.average(self.state, mine, theirs, t)
-            self.differences.accumulate(np.concatenate([theirs - mine, count]), dst_weights=[j])
-            self.rows.value = self._published()
-        return int(meets)
+        self.received, self._arrived = saved["received"], saved["arrived"].numpy().copy()
+        self.rows.value = self.state.x
 
     @property
     def bytes(self) -> int:

@@ -33,7 +33,10 @@ class Kind(IntEnum):
     GRANTED = 5
     CANCEL = 6
     UNLOCK = 7
-    OTHER = 8                                       # from here on: of what is built on slots
+    TAKE = 8                                        # asks for a claim
+    TAKEN = 9
+    FREE = 10
+    OTHER = 11                                      # from here on: of what is built on slots
 
 
 class Message(NamedTuple):

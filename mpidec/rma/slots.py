@@ -180,7 +180,7 @@ class Slots:
             self._post.send(rank, Message(self.number, Kind.VALUE, dest, source, p=p, row=row))
         elif kind == Kind.VALUE:
             self._asked[dest, source].pop(0)(message.row[:size], message.p)
-        elif kind < Kind.OTHER:
+        elif kind <= Kind.UNLOCK:
             self.mutex.receive(rank, message)
         else:
             self.others(rank, message)

@@ -15,8 +15,10 @@ from ..arrays.host import to_host
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.pending import Pending
+from ..runtime.progress import wait_until
+from .claims import Claims
 from .helper import Helper
-from .post import Post
+from .post import Kind, Message, Post
 from .records import Weights
 from .slots import Getting, Slots
 
@@ -158,6 +160,8 @@ class Window:
         self._context, self._engine, self._layout, self._on_close = context, context.engine, layout, on_close
         self._slots = Slots(context, together, post, topology, layout.row(x).reshape(1, -1), "net.window")
         self._together, self._post = together, post
+        self._claims, self._answer = Claims(self._slots, context.partition), (-1, -1)
+        self._slots.others = self._receive
         self._port = self._slots.ports[0]
         self.in_neighbors, self.out_neighbors = self._slots.senders[0], self._slots.receivers[0]
         self.near = [rank for rank, shared in zip(self.in_neighbors, self._slots.near[0]) if shared]
@@ -402,6 +406,66 @@ class Window:
                 raise ValueError(f"mutex of rank {rank!r}, expected ranks 0, ..., {self._context.size - 1}")
         patience = None if timeout is None else _number("timeout", timeout, infinite=True)
         return self._slots.mutex.held([int(rank) for rank in chosen], patience, self._slots.poll)
+
+    def claim(self, rank: int) -> bool:
+        """Take a rank if nobody has it: until it is let go by `unclaim`, nobody else can take it.
+
+        Unlike a mutex it is never waited for, and the rank itself lets it go, not who has taken it: a pair of ranks can so have a
+        row of one of them for itself until that rank has received what the other one sends.
+
+        Parameters
+        ----------
+        rank : int
+            An in- or out-neighbour, or this rank.
+
+        Returns
+        -------
+        bool
+            Whether it was free.
+
+        Notes
+        -----
+        Communicates with that rank only.  On a node it waits for nobody; ranks elsewhere answer when they make a call of this
+        package.
+        """
+        with self._engine:
+            self._open()
+            rank, me = int(rank), self._context.rank
+            if rank != me and rank not in self._in and rank not in self._out:
+                raise ValueError(f"claim of rank {rank}, expected this rank or one of its neighbours "
+                                 f"{sorted({*self.in_neighbors, *self.out_neighbors})}")
+            if self._claims.is_near(rank):
+                return self._claims.take(rank, me)
+            self._answer = -1, -1
+            self._claims.ask(rank, me)
+
+            def answered() -> bool:
+                self._slots.poll()
+                return self._answer[0] == rank
+            wait_until(answered, f"rank {rank}, which is claimed, to look after its messages")
+            return bool(self._answer[1])
+
+    @property
+    def claimant(self) -> int | None:
+        """The rank that has taken this one by `claim`, if one has."""
+        with self._engine:
+            self._open()
+            self._poll()
+            holder = self._claims.holder(self._context.rank)
+            return None if holder < 0 else holder
+
+    def unclaim(self, hand_over: bool = False) -> None:
+        """Let this rank go, whoever has it; or hand it over to this rank, so that nobody else can take it."""
+        with self._engine:
+            self._open()
+            me = self._context.rank
+            self._claims.pass_on(me, self._claims.holder(me), me if hand_over else -1)
+
+    def _receive(self, rank: int, message: Message) -> None:
+        if message.kind == Kind.TAKEN:
+            self._answer = message.source, message.number
+        else:
+            self._claims.receive(rank, message)
 
     def flush(self) -> None:
         """Return when all that this rank has sent is in its slots."""
