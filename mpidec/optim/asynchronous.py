@@ -159,7 +159,7 @@ class Pairwise(Asynchronous):
     Parameters
     ----------
     solver : PairwiseGossip or A2CiD2
-        With the step size 1 and without momentum; its rate at most 2, as a worker's neighbours begin one averaging with it per step.
+        With the step size 1 and without momentum; its rate at most 2: neighbours begin one averaging with it per step.
     seed : int
         Of the numbers of averagings and the choices of neighbours.
     """
@@ -169,8 +169,8 @@ class Pairwise(Asynchronous):
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], solver: Any, seed: int = 0):
         super().__init__(net, buckets, mixers)
         if not 0 <= solver.rate <= _MOST:
-            raise ValueError(f"rate={solver.rate:g}, expected 0 to {_MOST:g}: a worker's neighbours begin at most one averaging with "
-                             "it per step")
+            raise ValueError(f"rate={solver.rate:g}, expected 0 to {_MOST:g}: neighbours begin at most one averaging with a worker "
+                             "in a step of its")
         prepare: Callable[[Any], Any] | None = getattr(solver, "prepared", None)
         self._solver = solver if prepare is None else prepare(lambda rate: mixing_constants(self._graph, rate))
         self._draws, self._wanted = np.random.default_rng([seed, net.lo]), 0
