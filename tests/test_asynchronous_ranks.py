@@ -1,5 +1,6 @@
 """Asynchronous methods in wall time, on any number of ranks: conservation, exactness, pairing, the end, files."""
 
+import itertools
 import time
 import warnings
 
@@ -10,7 +11,10 @@ from mpi4py import MPI
 import mpidec
 from mpidec import solvers as S
 from mpidec import topology as T
+from mpidec.asynchronous import ranks
+from mpidec.asynchronous.running_file import File
 from mpidec.asynchronous.snapshots import Snapshots
+from mpidec.record import last_checkpoint
 
 WORLD = MPI.COMM_WORLD
 RNG = np.random.default_rng(3)
@@ -100,7 +104,7 @@ def test_refusals(net, words, options):
         mpidec.solve(problem(net), S.DGD(0.1), T.ring(net.n), steps=5, net=net, drop=0.1)
 
 
-@pytest.mark.parametrize("solver", [S.AsyncPushSum(0.01), S.A2CiD2(0.05, momentum=0.3)])
+@pytest.mark.parametrize("solver", [S.AsyncPushSum(0.01), S.RunningSumTracking(0.1), S.A2CiD2(0.05, momentum=0.3)])
 def test_a_file_and_its_resumption(net, solver, shared_tmp):
     path = shared_tmp / "run.h5"
     first = mpidec.solve(problem(net), solver, T.ring(net.n), steps=20, net=net, record=path, seed=4)
@@ -114,6 +118,88 @@ def test_a_file_and_its_resumption(net, solver, shared_tmp):
     run = mpidec.read(path)
     assert run.metrics["step"][-1] >= steps and np.all(np.diff(run.metrics["step"]) > 0)
     assert more.counts.sum() >= steps * net.n and np.isfinite(more.metrics["error"]).all()
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """Checkpoints as often as they are asked for, and a list of what is in the file after each of them."""
+    found, plain = [], File.checkpoint
+
+    def checkpoint(self, *args):
+        plain(self, *args)
+        if self._net.rank == 0:
+            found.append(last_checkpoint(self._record.path))
+    monkeypatch.setattr(ranks, "_PAUSE", 1)
+    monkeypatch.setattr(File, "checkpoint", checkpoint)
+    return found
+
+
+def paused(net, pauses):
+    """How often a run has paused."""
+    return int(net._together.broadcast(len(pauses), 0, "a test"))
+
+
+@pytest.mark.parametrize("nodes", ["one node", "several nodes"])
+@pytest.mark.parametrize("solver", [S.AsyncPushSum(), S.PairwiseGossip(0.05)])
+def test_nothing_is_lost_at_checkpoints_during_a_run(shared_tmp, monkeypatch, pauses, solver, nodes):
+    if nodes == "several nodes":
+        monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", "2")
+    with mpidec.Network(max(WORLD.size, 4)) as net:
+        n, steps = net.n, 40
+        while not paused(net, pauses):
+            options = {"delay": (0, 0.003)} if isinstance(solver, S.AsyncPushSum) else {}
+            result = mpidec.solve(None, solver, T.ring(n), steps=steps, net=net, x0=X0[:n], **options,
+                                  straggler=dict.fromkeys(range(n), 0.002) | {n - 1: 0.01},
+                                  record=mpidec.Record(shared_tmp / f"{steps}.h5", checkpoint_seconds=0.05, flush_seconds=0.03))
+            steps *= 3
+        assert result.outcome == "completed" and result.metrics["events"][-1] >= steps // 3 * n
+        rows = np.asarray(result.state.U) if net.m and "U" in vars(result.state) else result.X
+        mean = X0[:n].mean(axis=0)
+        assert np.abs(total(net, rows) / n - mean).max() < 1e-12
+        for step, stored in pauses:
+            assert step > 0 and np.abs(stored.get("U", stored["X"]).mean(axis=0) - mean).max() < 1e-12
+            assert "w" not in stored or (abs(stored["w"].sum() - n) < 1e-12 and stored["k"].sum() >= step * n)
+
+
+@pytest.mark.parametrize("solver", [S.AsyncPushSum(0.01), S.RunningSumTracking(0.1), S.A2CiD2(0.05, momentum=0.3)])
+def test_a_run_that_fails_goes_on_from_its_last_checkpoint(comm, solver, shared_tmp, pauses):
+    path = shared_tmp / "run.h5"
+    with mpidec.Network(max(WORLD.size, 4)) as net:
+        class Failing(Slow):
+            def grad(self, X, agents=None):
+                if agents is not None and net.rank == net.size - 1 and len(mpidec.read(path).asynchronous):
+                    raise ArithmeticError("no more")
+                return super().grad(X, agents)
+        with pytest.raises(ArithmeticError, match="no more"):
+            mpidec.solve(problem(net, Failing), solver, T.ring(net.n), steps=100000, net=net,
+                         record=mpidec.Record(path, checkpoint_seconds=0.05))
+    comm.barrier()
+    run, (step, stored) = mpidec.read(path), last_checkpoint(path)
+    assert run.outcome == "failed" and step > 0 and comm.bcast(len(pauses))
+    comm.barrier()
+    with mpidec.Network(max(WORLD.size, 4)) as net:
+        assert run.asynchronous["steps"].sum() == stored["k"].sum() >= step * net.n
+        more = mpidec.solve(problem(net), solver, T.ring(net.n), steps=step + 60, net=net, record=mpidec.Record(path, resume=True))
+        run = mpidec.read(path)
+        assert run.outcome == "completed" and more.counts.sum() >= (step + 60) * net.n and (more.counts >= stored["k"]).all()
+        assert np.all(np.diff(run.metrics["step"]) > 0) and np.all(np.diff(run.metrics["time"]) >= 0)
+
+
+def test_running_sums_are_exact_after_a_resumption(net, shared_tmp):
+    """Each agent goes on with the sums that its senders had reached, also where the last message was lost."""
+    path, errors, step = shared_tmp / "run.h5", [], 0
+    for part in range(3):
+        result = mpidec.solve(problem(net, Slow), S.RunningSumTracking(0.2), T.ring(net.n), steps=step + 100, net=net, drop=0.3,
+                              record=mpidec.Record(path, resume=part > 0))
+        step = result.steps
+        errors.append(result.metrics["error_rms"])
+        s, receivers = result.state, 2 if net.n > 2 else 1
+        rest = s.Z + receivers * s.Rho - s.Rho_read - s.G if net.m else []
+        assert np.abs(total(net, rest)).max() < 1e-10           # what the agents hold, or will read, is the sum of the gradients
+        net.agree()
+    for before, after in itertools.pairwise(errors):
+        assert after[0] == pytest.approx(before[-1], rel=1e-6)
+        assert after.max() < 1.5 * errors[0][0] and (net.size > 1 or after[-1] < 0.1 * after[0] or after[-1] < 1e-9)
 
 
 @pytest.mark.parametrize("solver", [S.AsyncPushSum(0.01), S.A2CiD2(0.05, momentum=0.3)])

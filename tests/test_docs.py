@@ -101,7 +101,7 @@ class Reader:
     def command(self, block: Block) -> None:
         process = launch.start(["bash", "-euo", "pipefail", "-c", block.text], env=self.env, cwd=self.folder, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        done = launch.finish(process, 100)
+        done = launch.finish(process, 250)
         told = f"{self.page.name}, line {block.line}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
         assert done.returncode == 0, told
         self.printed = done.stdout
@@ -136,6 +136,7 @@ def test_blocks_are_of_known_languages(page):
 
 
 @pytest.mark.launch
+@pytest.mark.timeout(600)                          # a page may have many commands
 @pytest.mark.parametrize("page", pages_to_run())
 def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
     for module in ("matplotlib", "sklearn", *["torch"] * (page.name == "training.md")):         # README installs the first two

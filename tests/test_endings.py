@@ -10,7 +10,7 @@ import pytest
 
 import launch
 
-pytestmark = [pytest.mark.launch, pytest.mark.timeout(100)]
+pytestmark = [pytest.mark.launch, pytest.mark.timeout(250)]
 HEAD = """
 import os, re, sys, time, signal, gc, resource
 import numpy as np, mpidec

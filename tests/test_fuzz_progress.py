@@ -307,7 +307,7 @@ class Program:
         self.check(np.array_equal(pending.wait(), X[phase.halo]), "fetch")
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 def test_some_programs_that_overlap(fuzz):
     fuzz(Program, 0, 15)
 

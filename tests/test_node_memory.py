@@ -22,7 +22,7 @@ from mpidec.runtime import memory as arena_module
 
 shared = arena_module.shared
 pytestmark = [pytest.mark.skipif(shared is None or arena_module.arena() is None, reason="there is no arena"),
-              pytest.mark.timeout(60)]
+              pytest.mark.timeout(200)]
 several = pytest.mark.mpi(min_size=2)
 GRAIN = 1 << 14 if shared is None else shared.GRAIN
 SLOTS = 64 if shared is None else shared.SLOTS

@@ -20,7 +20,7 @@ from mpidec import topology as T
 from mpidec.mixing.network import _LEFT
 from mpidec.runtime import progress
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(200)
 TRANSPORTS = ["shared", "neighbor", "p2p"]
 several = pytest.mark.mpi(min_size=2)
 

@@ -20,7 +20,6 @@ from mpidec.train.loop import METRICS, Training  # noqa: E402
 from mpidec.train.settings import read  # noqa: E402
 from mpidec.train.states import flat, nested  # noqa: E402
 
-pytestmark = pytest.mark.timeout(60)
 QUICK = {"epochs": 2, "every": 1, "batch": 32}
 
 

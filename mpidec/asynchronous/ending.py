@@ -1,4 +1,4 @@
-"""The end of an asynchronous run: everyone learns that enough events have happened, without a barrier in the loop."""
+"""The end of an asynchronous run, or of a part: everyone learns it without a barrier in the loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from ..rma.post import Kind, Message
 
 COUNT, END = Kind.OTHER, Kind.OTHER + 1
-ENOUGH, INTERRUPTED, DIVERGED = 1, 2, 3             # why a run has ended
+PAUSED, ENOUGH, INTERRUPTED, DIVERGED = 1, 2, 3, 4  # why a run, or a part of it, has ended
+_REASONS = 8
 _EVENTS, _ENDED = 0, 1                              # words of a rank
 _SECONDS = 0.005                                    # between two messages about the number of events
 
@@ -17,7 +18,7 @@ class Ending:
     """Number of events of all agents, and whether the run has ended.
 
     Each rank counts its events in a word that the ranks of its node read.  Ranks elsewhere tell rank 0, at most 200 times a second,
-    and are told the end by it.
+    and are told the end by it.  A pause ends a part of the run; `go_on` begins the next one.
 
     Parameters
     ----------
@@ -34,7 +35,7 @@ class Ending:
         self._single = len(self._near) == size
         self._far = [other for other in range(size) if other not in slots.boards]
         self._counts = dict.fromkeys(self._far, 0)
-        self._next = 0.0
+        self._next, self._part = 0.0, 0
         if goal <= 0:
             self._mine[_ENDED] = ENOUGH
         self.events = 0                             # of this rank
@@ -54,19 +55,29 @@ class Ending:
         if not self._mine[_ENDED]:
             self._mine[_ENDED] = reason
             for rank in self._far:
-                self._slots.tell(rank, END, self._rank, rank, reason)
+                self._slots.tell(rank, END, self._rank, rank, _REASONS * self._part + reason)
+
+    def go_on(self) -> None:
+        """Begin another part after a pause; all ranks have ended the last one, and none begins the next one yet."""
+        self._mine[_ENDED] = 0
+        self._part += 1
 
     def receive(self, message: Message) -> None:
         """Take note of what another rank has counted, or that the run has ended."""
         if message.kind == COUNT:
             self._counts[message.source] = message.number
-        elif not self._mine[_ENDED]:
-            self._mine[_ENDED] = message.number
+        elif not self._mine[_ENDED] and message.number // _REASONS == self._part:       # not a pause that is over
+            self._mine[_ENDED] = message.number % _REASONS
 
     @property
     def reason(self) -> int:
         """Why the run has ended, 0 if it has not."""
         return max(int(words[_ENDED]) for words in self._near)
+
+    @property
+    def early(self) -> bool:
+        """Whether the run has ended, or pauses, before there were enough events: no more averagings begin."""
+        return self.reason not in (0, ENOUGH)
 
     def enough(self) -> bool:
         """Whether the run has ended, as far as the memory of this node tells: no messages."""

@@ -6,7 +6,7 @@ import os
 from collections import namedtuple
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -101,16 +101,25 @@ def finish(recorder: Recorder[Any], result: AsyncResult, state: Any, last: int) 
         Step of the last record in the file.
     """
     if result.outcome is not Outcome.DIVERGED and not result.obstacle:
-        recorder.checkpoint(last, state, counters(result.metrics), {})
+        recorder.checkpoint(last, state, counters({name: column[-1] for name, column in result.metrics.items()}), {})
     recorder.finish(result.X, str(result.outcome), last, arrays(result))
 
 
-def counters(metrics: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Time, messages, bytes and events at the last record, with which a resumed run goes on."""
-    return np.array([metrics[name][-1] for name in ("time", "messages", "bytes", "events")], float)
+def counters(record: Mapping[str, float]) -> np.ndarray:
+    """Time, messages, bytes and events of a record, with which a resumed run goes on."""
+    return np.array([record[name] for name in ("time", "messages", "bytes", "events")], float)
 
 
-def arrays(result: AsyncResult) -> dict[str, np.ndarray]:
+class Activity(NamedTuple):
+    """What agents, edges and ranks have done so far; the fields are those of `AsyncResult`."""
+
+    counts: np.ndarray
+    averagings: Mapping[tuple[int, int], int]
+    staleness: np.ndarray
+    idle: np.ndarray
+
+
+def arrays(result: AsyncResult | Activity) -> dict[str, np.ndarray]:
     """What `Run.asynchronous` holds of a run.
 
     Examples

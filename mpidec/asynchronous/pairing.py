@@ -14,7 +14,7 @@ from ..rma.claims import Claims
 from ..rma.post import Kind, Message
 from ..runtime.progress import Patience
 from .clocks import CHOICE, MEET, generator
-from .ending import DIVERGED, ENOUGH, INTERRUPTED, Ending
+from .ending import DIVERGED, INTERRUPTED, PAUSED, Ending
 from .finite import FiniteGradient
 from .snapshots import Snapshots
 
@@ -108,7 +108,7 @@ class Pairing:
         self.idle = self.total = 0.0
         self.staleness: dict[int, int] = {}
         self._stop = self._broken = False
-        self._early = 0                             # why the main thread wants the run to end
+        self._early = 0                             # why the main thread wants the run, or this part of it, to end
         self._error: BaseException | None = None
 
     # Gradients: the main thread
@@ -120,7 +120,7 @@ class Pairing:
 
     def run(self, interrupted: Callable[[], bool], between_events: Callable[[], None], watch: Callable[[], None], engine: Any,
             finish: Callable[[], Any]) -> None:
-        """All events, until the run has ended and no averaging is under way on any rank.
+        """All events, until the run has ended, or pauses, and no averaging is under way on any rank.
 
         Parameters
         ----------
@@ -131,6 +131,7 @@ class Pairing:
         finish : callable () -> request
             Begins a nonblocking barrier.
         """
+        self._stop, self._early = False, 0
         thread = threading.Thread(target=self._averaging, args=(watch, engine, finish), name="mpidec-averaging", daemon=True)
         thread.start()
         started = time.perf_counter()
@@ -149,7 +150,7 @@ class Pairing:
                 if not self.agents:
                     between_events()
                     time.sleep(1e-3)
-            self.total = time.perf_counter() - started
+            self.total += time.perf_counter() - started
         except BaseException:
             self._broken = True
             raise
@@ -158,6 +159,13 @@ class Pairing:
             thread.join()
         if self._error is not None:
             raise self._error
+
+    def rest(self) -> None:
+        """End this part of the run on all ranks; between two events."""
+        self._early = self._early or PAUSED
+
+    def collect(self) -> None:
+        """Take what has arrived when nothing is under way any more: nothing."""
 
     def _descend(self, agent: _Agent) -> None:
         solver, s, gradient = self.solver, agent.state, self.gradient
@@ -230,13 +238,13 @@ class Pairing:
                 agent.port.take(k, agent.into)
                 self._arrive(agent, k)
                 moved = True
-        if agent.partner < 0 and agent.asked < 0 and agent.begun < agent.wanted and self.ending.reason <= ENOUGH:
+        if agent.partner < 0 and agent.asked < 0 and agent.begun < agent.wanted and not self.ending.early:
             moved |= self._begin(agent)
         return moved
 
     def _is_done(self, agent: _Agent) -> bool:
         """Whether an agent begins no more averagings, and has ended those that it has begun."""
-        ended = agent.begun >= agent.wanted or self.ending.reason > ENOUGH
+        ended = agent.begun >= agent.wanted or self.ending.early
         return ended and agent.partner < 0 and agent.asked < 0
 
     def _arrive(self, agent: _Agent, k: int) -> None:

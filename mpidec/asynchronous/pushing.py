@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .ending import DIVERGED, INTERRUPTED, Ending
+from .ending import DIVERGED, INTERRUPTED, PAUSED, Ending
 from .finite import FiniteGradient
 from .result import message
 from .snapshots import Snapshots
@@ -62,7 +62,7 @@ class Pushing:
         return []
 
     def run(self, interrupted: Callable[[], bool], between_events: Callable[[], None], watch: Callable[[], None]) -> None:
-        """All events, until the run has ended.
+        """All events, until the run has ended, or pauses.
 
         Parameters
         ----------
@@ -95,6 +95,17 @@ class Pushing:
                 between_events()
                 time.sleep(1e-3)
         self._release(float("inf"))
+
+    def rest(self) -> None:
+        """End this part of the run on all ranks; between two events."""
+        self.ending.end(PAUSED)
+
+    def send_again(self) -> None:
+        """At the beginning of a resumed run: send the last messages, which the file does not hold."""
+        for s, port, receivers in zip(self.states, self.slots.ports, self.slots.receivers):
+            sent = self.solver.last_message(s) if s.k else None
+            if sent is not None:
+                port.send(sent, [1.0] * len(receivers), None, False)
 
     def collect(self) -> None:
         """Take what has arrived when nothing is under way any more."""

@@ -23,8 +23,8 @@ from ..runtime.progress import abandon
 from ..solvers.asynchronous import PairwiseSolver, Place
 from ..stepsize import wanted
 from .clocks import delays, losses
-from .ending import INTERRUPTED, Ending
-from .files import failing
+from .ending import INTERRUPTED, PAUSED, Ending
+from .files import Activity, failing
 from .finite import FiniteGradient
 from .live import Live
 from .pairing import Pairing
@@ -39,6 +39,7 @@ _RECORDS = 200
 _LOOK = 0.02                                        # seconds between two looks for ranks that have left
 _SWITCH = 2e-4                                      # seconds after which Python lets the other thread run
 _SHARES = 100                                       # of a run, after which progress is told
+_PAUSE = 50                                         # of the time of a pause: the least time between two of them
 
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
@@ -70,8 +71,8 @@ def run(problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, ne
     straggler : dict {agent: seconds}, optional
         How long agents sleep at each event.
     record : Record, optional
-        The file; its first record is written at the beginning, others during the run, and those of the result, with a checkpoint,
-        at the end, when nothing is under way.
+        The file; its first record is written at the beginning, others during the run, and those of the result at the end.  Now and
+        then the agents pause: when nothing is under way, a checkpoint is written, as at the end.
     meta : callable (solver) -> dict, optional
         Its attributes.
     target : Target, optional
@@ -81,7 +82,8 @@ def run(problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, ne
 
     Notes
     -----
-    Collective.  Between the beginning and the end no rank waits for all others.  A gradient that is not finite ends the run.
+    Collective.  Between the beginning and the end no rank waits for all others, but for checkpoints.  A gradient that is not
+    finite ends the run.
     """
     way = _Way.checked(net, solver, delay, drop, straggler, seed)
     solver = prepared(solver, topology, problem, _largest_smoothness(net, problem, solver))
@@ -100,12 +102,13 @@ def run(problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, ne
         ending = Ending(slots, net.rank, net.size, max(steps * net.n - before.events, 0))
         gradient = None if problem is None else FiniteGradient(of_one(oracle, net.agents, seed), net.lo)
         agents = _agents(net, solver, here, slots, gradient, ending, way, seed)
+        if isinstance(agents, Pushing) and before.events:
+            agents.send_again()
+            slots.flush()
+            net.agree()                             # everything is in its slot
         told = None if progress is None or net.rank else _Told(progress, ending, before.events, steps, every, net.n)
-        elapsed = _events(net, agents, _Watch(net, told), None if file is None else file.live(agents.snapshots, counting))
-        slots.flush()
-        net.agree()                                 # everything is in its slot
-        if isinstance(agents, Pushing):
-            agents.collect()
+        saving = None if file is None else _Saving(net, file, here, agents, before, counting)
+        elapsed = _events(net, agents, _Watch(net, told), None if file is None else file.live(agents.snapshots, counting), saving)
         agents.snapshots.look(elapsed, ending.events, agents.messages, due=True)
         metrics, rows, sizes = _metrics(net, problem, agents.snapshots, counting, records)
         judged = _judged(net, problem, oracle, topology, solver, here.stacks["x"], gradient, ending, target, metrics, rows, sizes)
@@ -181,8 +184,8 @@ def _agents(net: Any, solver: Any, here: _Here, slots: Any, gradient: Any, endin
                    net.lo)
 
 
-def _events(net: Any, agents: Pairing | Pushing, watch: _Watch, live: Live | None) -> float:
-    """All events of the run: its seconds."""
+def _events(net: Any, agents: Pairing | Pushing, watch: _Watch, live: Live | None, saving: _Saving | None) -> float:
+    """All events of the run, until nothing is under way: its seconds."""
     net.agree()                                     # all ranks begin together
     begun = time.perf_counter()
 
@@ -194,18 +197,29 @@ def _events(net: Any, agents: Pairing | Pushing, watch: _Watch, live: Live | Non
         agents.snapshots.look(now, agents.ending.events, agents.messages)
         if live is not None:
             live.look(now)
+        if saving is not None and saving.is_due(now):
+            agents.rest()
     watch.clock = clock
     agents.snapshots.look(0.0, 0, 0, due=True)
     try:
         with interrupts() as interrupted, _threads(isinstance(agents, Pairing)):
-            if isinstance(agents, Pairing):
-                agents.run(interrupted, between_events, watch, net._engine, net.comm.Ibarrier)
-            else:
-                agents.run(interrupted, between_events, watch)
+            while True:
+                if isinstance(agents, Pairing):
+                    agents.run(interrupted, between_events, watch, net._engine, net.comm.Ibarrier)
+                else:
+                    agents.run(interrupted, between_events, watch)
+                elapsed = max(clock(), 1e-9)
+                agents.slots.flush()
+                net.agree()                         # everything is in its slot
+                agents.collect()
+                if saving is None or not saving.pauses():
+                    break
+                saving.save(elapsed, clock)
+                agents.ending.go_on()
+                net.agree()                         # all ranks go on together
     except BaseException:
         abandon(live)                               # MPI may still write to its arrays
         raise
-    elapsed = max(clock(), 1e-9)
     if live is not None:
         live.finish()
     return elapsed
@@ -228,14 +242,50 @@ def _judged(net: Any, problem: Any, oracle: Any, topology: Any, solver: Any, X: 
 def _result(net: Any, here: _Here, agents: Pairing | Pushing, before: Before, solver: Any, metrics: dict[str, np.ndarray],
             judged: Verdict, elapsed: float) -> AsyncResult:
     """The result, with what all ranks have counted; collective."""
+    activity = _activity(net, here, agents, before, elapsed)
+    X, state = here.stacks["x"], collected(here.states, here.stacks) if here.states else None
+    return AsyncResult(X, net.mean(X), judged.outcome, int(metrics["step"][-1]), metrics, state, activity.counts,
+                       activity.averagings, activity.staleness, solver, judged.reason, judged.agent, activity.idle)
+
+
+def _activity(net: Any, here: _Here, agents: Pairing | Pushing, before: Before, elapsed: float) -> Activity:
+    """What all ranks have counted; collective."""
     counts = _everywhere(net, np.array([s.k for s in here.states], np.int64))
     pairs = _everywhere(net, np.array(agents.pairs(), np.int64).reshape(-1, 3))
     idle = _everywhere(net, np.array([agents.idle / (agents.total or elapsed)]))
     ages = _everywhere(net, np.array(sorted(agents.staleness.items()), np.int64).reshape(-1, 2))
-    X, state = here.stacks["x"], collected(here.states, here.stacks) if here.states else None
-    return AsyncResult(X, net.mean(X), judged.outcome, int(metrics["step"][-1]), metrics, state, counts,
-                       before.averagings(pairs.tolist()), before.staleness(ages.tolist()), solver, judged.reason, judged.agent,
-                       idle)
+    return Activity(counts, before.averagings(pairs.tolist()), before.staleness(ages.tolist()), idle)
+
+
+class _Saving:
+    """Checkpoints during a run, for which all agents pause: rank 0 says when."""
+
+    def __init__(self, net: Any, file: File, here: _Here, agents: Pairing | Pushing, before: Before, counting: Counting):
+        self._net, self._file, self._here, self._agents, self._before = net, file, here, agents, before
+        self._counting, self._next = counting, file.seconds if net.rank == 0 else math.inf
+        self._asked = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether the agents are to pause; on rank 0, between two events."""
+        if now < self._next:
+            return False
+        self._asked, self._next = now, math.inf
+        return True
+
+    def pauses(self) -> bool:
+        """Whether the run pauses, and has not ended; collective."""
+        reason = self._agents.ending.reason
+        return -int(self._net._together.minimum(np.array([-reason]), "a pause of the run")[0]) == PAUSED
+
+    def save(self, now: float, clock: Callable[[], float]) -> None:
+        """Write a checkpoint; collective."""
+        net, agents = self._net, self._agents
+        events, messages = _totals(net, agents.ending.events, agents.messages)
+        self._file.checkpoint(self._counting(now, events, messages, {}),
+                              _activity(net, self._here, agents, self._before, now))
+        if net.rank == 0:
+            end = clock()
+            self._next = end + max(self._file.seconds, _PAUSE * (end - self._asked))
 
 
 def _pauses(straggler: Any, n: int) -> dict[int, float]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..endings import Outcome
 from ..record.reader import last_values
+from ..solvers.asynchronous import PushSolver
 
 SIMULATED = "a simulated run cannot be resumed: repeat it"
 
@@ -96,13 +97,13 @@ def cannot_resume(solver: Any) -> str:
     Examples
     --------
     >>> import mpidec
-    >>> cannot_resume(mpidec.solvers.RunningSumTracking), cannot_resume(mpidec.solvers.A2CiD2)
-    ('RunningSumTracking cannot be resumed: the last messages of its agents are not in the file', '')
+    >>> cannot_resume(mpidec.solvers.RunningSumTracking), cannot_resume(mpidec.solvers.A2CiD2(0.1))
+    ('', '')
     """
-    if getattr(solver, "accumulates", True):
+    kind: Any = solver if isinstance(solver, type) else type(solver)
+    if getattr(kind, "accumulates", True) or kind.last_message is not PushSolver.last_message:
         return ""
-    name = solver.__name__ if isinstance(solver, type) else type(solver).__name__
-    return f"{name} cannot be resumed: the last messages of its agents are not in the file"
+    return f"{kind.__name__} cannot be resumed: its messages replace each other, and it has no method last_message"
 
 
 def message(solver: Any, sent: np.ndarray, width: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..metrics import ASYNCHRONOUS, COUNTERS, Metrics
 from ..record.recorder import Record, Recorder
-from .files import finish, rows
+from .files import Activity, arrays, counters, finish, rows
 from .live import Live
 from .result import AsyncResult, cannot_resume
 from .simulation import histogram
@@ -141,6 +141,33 @@ class File:
                     raise self.recorder.error
         seconds = self._net._together.broadcast(self._record.flush_seconds, 0, "the record")
         return Live(self._net, Metrics(self._net, self._problem), snapshots, max(seconds, 1e-3), self._record.trajectory, write)
+
+    @property
+    def seconds(self) -> float:
+        """Between two checkpoints; infinite if the run cannot be resumed."""
+        return math.inf if cannot_resume(self._solver) else self._record.checkpoint_seconds
+
+    def checkpoint(self, counted: Mapping[str, float], activity: Activity) -> None:
+        """Write a record, if its step is a new one, and a checkpoint while nothing is under way; not if a number is not finite.
+
+        Parameters
+        ----------
+        counted : mapping
+            The counters of the record, the same on all ranks but for the time.
+        activity : Activity
+        """
+        measure, X = Metrics(self._net, self._problem), self._stacks["x"]
+        metrics = {**measure(X), **counted}
+        if measure.failed:
+            self._net.agree(measure.error)
+        if not all(map(math.isfinite, metrics.values())):
+            return
+        step, self._early = int(metrics["step"]), int(self._net._together.broadcast(self._early, 0, "the record"))
+        if step > self._early:
+            self._early = step
+            self.recorder.append(step, metrics, X)
+        self.recorder.checkpoint(step, self._rows(), counters(metrics), {}, arrays(activity))
+        self._net.agree(self.recorder.error)
 
     def end(self, result: AsyncResult, snapshots: Snapshots) -> None:
         """Write the records, of each step the last one, in the place of those that were written during the run, and the result."""

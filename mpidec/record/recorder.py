@@ -137,12 +137,16 @@ class Recorder(Generic[State]):
             self._try(self._file.close)
         self.resume(step, {})
 
-    def checkpoint(self, step: int, s: State, counters: np.ndarray, memory: Mapping[str, np.ndarray]) -> None:
-        """Store the state after `step` steps and the mixer's memory, so that the run can resume there; collective."""
+    def checkpoint(self, step: int, s: State, counters: np.ndarray, memory: Mapping[str, np.ndarray],
+                   asynchronous: Mapping[str, np.ndarray] | None = None) -> None:
+        """Store the state after `step` steps and the mixer's memory, so that the run can resume there; collective.
+
+        The arrays `asynchronous` are those of `Run.asynchronous`, the same on all ranks.
+        """
         stored = {name: self._gather(name, value) for name, value in zip(s._fields, s)}             # type: ignore[attr-defined]
         stored |= {_MEMORY + name: self._net.gather(memory[name]) for name in sorted(memory)}
         stored[_COUNTERS] = counters
-        self._try(lambda: self._file.checkpoint(step, stored))                                      # type: ignore[union-attr]
+        self._try(lambda: self._file.checkpoint(step, stored, asynchronous))                        # type: ignore[union-attr]
 
     def finish(self, X: np.ndarray, outcome: str, steps: int, asynchronous: Mapping[str, np.ndarray] | None = None) -> None:
         """Write the result and close the file; collective; an error is raised on all ranks.

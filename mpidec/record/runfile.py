@@ -196,7 +196,7 @@ class RunFile:
             with self._update():
                 pass
 
-    def checkpoint(self, step: int, state: Mapping[str, ArrayLike]) -> None:
+    def checkpoint(self, step: int, state: Mapping[str, ArrayLike], asynchronous: Mapping[str, ArrayLike] | None = None) -> None:
         """Replace the checkpoint by the solver's state after ``step`` steps, and flush all records.
 
         If the process is killed during the call, the previous checkpoint remains.
@@ -205,6 +205,7 @@ class RunFile:
         ----------
         step : number of steps made
         state : arrays and numbers by name
+        asynchronous : arrays of `Run.asynchronous` so far
         """
         arrays = {name: np.asarray(value) for name, value in state.items()}
         for name, array in arrays.items():
@@ -224,6 +225,7 @@ class RunFile:
                         del group[name]
                     group[name] = array
             group.attrs["step"] = step
+            _set_asynchronous(file, asynchronous or {})
 
     def finish(self, x: ArrayLike, outcome: str, steps: int, asynchronous: Mapping[str, ArrayLike] | None = None) -> None:
         """Write the result (the rows x (n, d) of all agents), the outcome of the run, and the remaining records.
@@ -234,11 +236,7 @@ class RunFile:
         if x.shape != self._shape:
             raise ValueError(f"result x has shape {x.shape}, expected {self._shape}: all agents' rows")
         with self._update("the result to") as file:
-            for name, array in (asynchronous or {}).items():
-                group = file.require_group("asynchronous")
-                if name in group:
-                    del group[name]
-                group[name] = np.asarray(array)
+            _set_asynchronous(file, asynchronous or {})
             _set_result(file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps)
 
     def fail(self, reason: str = "") -> None:
@@ -405,6 +403,14 @@ def _add_scales(file: Any) -> None:
         scale = file.create_dataset(f"trajectory/{name}", (length,), ">f4")
         scale.make_scale(f"{NO_VARIABLE}{length:10d}")
         x.dims[axis].attach_scale(scale)
+
+
+def _set_asynchronous(file: Any, arrays: Mapping[str, ArrayLike]) -> None:
+    for name, array in arrays.items():
+        group = file.require_group("asynchronous")
+        if name in group:
+            del group[name]
+        group[name] = np.asarray(array)
 
 
 def _set_result(file: Any, x: ArrayLike | None, outcome: str, steps: int, reason: str = "") -> None:

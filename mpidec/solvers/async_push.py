@@ -156,6 +156,7 @@ class RunningSumTracking(PushSolver):
     @dataclass(slots=True, eq=False)
     class State:
         x: np.ndarray
+        v: np.ndarray
         z: np.ndarray
         g: np.ndarray
         rho: np.ndarray
@@ -167,17 +168,17 @@ class RunningSumTracking(PushSolver):
         return 2 * d + 1
 
     def init(self, x: np.ndarray, place: Any = None) -> State:
-        z, g, rho, rho_read = np.zeros((4, len(x)))
-        return self.State(x.copy(), z, g, rho, rho_read, 0 if place is None else len(place.receivers))
+        v, z, g, rho, rho_read = np.zeros((5, len(x)))
+        return self.State(x.copy(), v, z, g, rho, rho_read, 0 if place is None else len(place.receivers))
 
     def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
         if received is None or gradient is None:
             raise ValueError("RunningSumTracking.wake needs the array of the latest messages and a gradient, got None")
         d, shares = len(s.x), s.receivers + 1
-        v = s.x - self.size(s.k) * s.z
+        s.v[:] = s.x - self.size(s.k) * s.z
         total = np.add.reduce(received, axis=0)
         own = 1 + len(received) - np.count_nonzero(received[:, -1])          # itself, and senders that have not sent yet
-        np.divide(own * v + total[:d], len(received) + 1, out=s.x)
+        np.divide(own * s.v + total[:d], len(received) + 1, out=s.x)
         g, rho = gradient(s.x), total[d:-1]
         z = s.z + (g - s.g) + (rho - s.rho_read)
         s.g[:], s.rho_read[:] = g, rho
@@ -185,4 +186,7 @@ class RunningSumTracking(PushSolver):
         s.rho += share
         np.subtract(z, s.receivers * share, out=s.z)
         s.k += 1
-        return np.concatenate([v, s.rho, [s.k]])
+        return self.last_message(s)
+
+    def last_message(self, s: State) -> np.ndarray:
+        return np.concatenate([s.v, s.rho, [s.k]])

@@ -83,7 +83,7 @@ class PushSolver(Asynchronous):
 
         s = solver.init(x, place)
         messages = solver.wake(s, received, gradient)       # at each activation
-        solver.collect(s, received)                         # once, after the last activation
+        solver.collect(s, received)                         # when nothing is under way: at the end, and before a checkpoint
 
     Attributes
     ----------
@@ -124,7 +124,14 @@ class PushSolver(Asynchronous):
         raise NotImplementedError
 
     def collect(self, s: Any, received: np.ndarray | None) -> None:
-        """Take what has arrived after the last activation; nothing is sent."""
+        """Take what has arrived when nothing is under way; nothing is sent."""
+
+    def last_message(self, s: Any) -> np.ndarray | None:
+        """The last message of an agent that has woken up, from its state; None if the state does not hold it.
+
+        Where messages replace each other, a resumed run begins with these; without them it is refused.
+        """
+        return None
 
 
 class PairwiseSolver(Asynchronous):
