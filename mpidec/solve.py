@@ -289,6 +289,10 @@ class _Run:
         self._elapsed = 0.0
 
     def __call__(self, X: np.ndarray, record: Record | None, seed: int) -> Result:
+        with interrupts() as interrupted:           # until the file is complete: Ctrl-C reaches some ranks later than others
+            return self._run(X, record, seed, interrupted)
+
+    def _run(self, X: np.ndarray, record: Record | None, seed: int, interrupted: Callable[[], bool]) -> Result:
         try:
             first, s = 0, state(self.solver, "init", at_step(self.solver, 0).init(X, self.mixer.at(0)), X.shape)
             if record is not None:
@@ -303,10 +307,9 @@ class _Run:
             note = getattr(self.progress, "note", None)
             if note is not None and self.choice is not None and self.net.rank == 0:
                 note(f"step size {self.choice.line()}")
-            with interrupts() as interrupted:
-                control = Control(self.net, record.checkpoint_seconds if record else None)
-                s, k, outcome, reason, agent = self._loop(s, first, control, interrupted)
-                self.net._drain()
+            control = Control(self.net, record.checkpoint_seconds if record else None)
+            s, k, outcome, reason, agent = self._loop(s, first, control, interrupted)
+            self.net._drain()
         except BaseException as error:
             if self.recorder is not None:
                 failed = isinstance(error, Exception) and not isinstance(error, Retry)

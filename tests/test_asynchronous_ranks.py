@@ -1,6 +1,8 @@
 """Asynchronous methods in wall time, on any number of ranks: conservation, exactness, pairing, the end, files."""
 
 import itertools
+import os
+import signal
 import time
 import warnings
 
@@ -183,6 +185,39 @@ def test_a_run_that_fails_goes_on_from_its_last_checkpoint(comm, solver, shared_
         run = mpidec.read(path)
         assert run.outcome == "completed" and more.counts.sum() >= (step + 60) * net.n and (more.counts >= stored["k"]).all()
         assert np.all(np.diff(run.metrics["step"]) > 0) and np.all(np.diff(run.metrics["time"]) >= 0)
+
+
+@pytest.mark.parametrize("solver", [S.RunningSumTracking(0.1), S.PairwiseGossip(0.05)])
+def test_after_a_pause_the_turn_goes_on_with_the_next_agent(comm, solver, shared_tmp, monkeypatch, pauses):
+    monkeypatch.setattr(ranks, "_PAUSE", 0)
+    with mpidec.Network(4 * WORLD.size) as net:
+        problem = mpidec.problems.LeastSquares(np.ones((net.m, 1, 1)), np.ones((net.m, 1)))
+        result = mpidec.solve(problem, solver, T.ring(net.n), steps=30, net=net, straggler=dict.fromkeys(range(net.n), 0.001),
+                              record=mpidec.Record(shared_tmp / "run.h5", checkpoint_seconds=0.003))
+        own = result.counts[net.lo:net.hi]
+        assert own.max() - own.min() <= 1 and paused(net, pauses) > 1
+
+
+@pytest.mark.parametrize("nodes", ["one node", "several nodes"])
+@pytest.mark.parametrize("solver", [S.AsyncPushSum(0.01), S.PairwiseGossip(0.05)])
+def test_all_ranks_agree_on_an_interrupt_between_pauses(comm, solver, shared_tmp, monkeypatch, pauses, nodes):
+    if nodes == "several nodes":
+        monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", "1")
+    monkeypatch.setattr(ranks, "_PAUSE", 0)
+    with mpidec.Network(max(WORLD.size, 4)) as net:
+        calls = itertools.count()
+
+        class Interrupting(Slow):
+            def grad(self, X, agents=None):
+                if net.rank == net.size - 1 and next(calls) == 30:
+                    os.kill(os.getpid(), signal.SIGINT)
+                return super().grad(X, agents)
+        path = shared_tmp / "run.h5"
+        with pytest.raises(mpidec.Interrupted) as raised:
+            mpidec.solve(problem(net, Interrupting), solver, T.ring(net.n), steps=100000, net=net,
+                         record=mpidec.Record(path, checkpoint_seconds=0.0005))
+        assert raised.value.result.outcome == mpidec.read(path).outcome == "interrupted"
+        net.agree()
 
 
 def test_running_sums_are_exact_after_a_resumption(net, shared_tmp):

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import gc
 import json
+import re
 import time
 import warnings
 
@@ -336,6 +337,54 @@ def test_a_slow_worker_with_many_neighbours_moves_by_one_difference_at_a_time(co
             while not done.Test():
                 mpidec.runtime.progress.progress()
         optimizer.close()
+
+
+@pytest.mark.parametrize("nodes", ["one node", "several nodes"])
+@pytest.mark.parametrize("algorithm", ASYNCHRONOUS)
+def test_asynchronous_workers_do_not_cease_to_exchange(monkeypatch, algorithm, nodes):
+    """And the average counts what is under way."""
+    if nodes == "several nodes":
+        monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", "2")
+    with mpidec.Network() as net:
+        model, optimizer = filled(net, "ring", algorithm)
+        for k in range(100):
+            for _ in range(20 + 10 * (net.rank % 3)):
+                backward(model, optimizer, net.rank, k)
+                optimizer.step()
+            with optimizer.consensus() as distance:
+                if algorithm != "a2cid2":           # whose average is that of x and its momentum
+                    assert flat(model).mean() == pytest.approx((net.n - 1) / 2, abs=1e-3)
+            if distance < 1e-2:
+                break
+        assert distance < 1e-2 and (net.size == 1 or optimizer.averager.sent_bytes > 0)
+        optimizer.close()
+
+
+def test_a_worker_that_waits_long_leaves_the_others_weight(comm, net):
+    """Else p, and with it float32 rows, would vanish: (2/3)**k after k exchanges of two others."""
+    model, optimizer = filled(net, "complete", "async_push_sum")
+    for k in range(1 if net.rank == 0 else 600):
+        backward(model, optimizer, net.rank, k)
+        optimizer.step()
+    done = comm.Ibarrier()
+    while not done.Test():
+        mpidec.runtime.progress.progress()
+    window = optimizer.averager._method._windows[0]
+    assert window.p >= 0.4 / net.size and within(model, 0, net.size - 1)
+    optimizer.close()
+
+
+@pytest.mark.parametrize("options, text", [
+    ({"algorithm": "a2cid2", "order": "code"}, 'order="code" does not preserve the average'),
+    ({"algorithm": "pairwise", "rate": 3}, "rate is 3, expected a number up to 2"),
+    ({"algorithm": "pairwise", "seed": -1}, "seed is -1, expected an integer >= 0"),
+    ({"algorithm": "a2cid2", "step_size": 3}, "unexpected keyword argument 'step_size'; its own options: rate, seed, eta, alpha"),
+    ({"algorithm": "pairwise", "mixing": lambda W: W}, "algorithm 'pairwise' does not mix by W"),
+    ({"algorithm": "allreduce", "mixing": lambda W: W}, "algorithm 'allreduce' does not mix by W")])
+def test_options_that_asynchronous_algorithms_do_not_take(net, options, text):
+    model = perceptron()
+    with pytest.raises(ValueError, match=re.escape(text)):
+        optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net, **options)
 
 
 @pytest.mark.parametrize("nodes", ["one node", "several nodes"])

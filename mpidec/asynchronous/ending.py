@@ -51,8 +51,8 @@ class Ending:
         self._mine[_EVENTS] = self.events
 
     def end(self, reason: int = ENOUGH) -> None:
-        """End the run on all ranks."""
-        if not self._mine[_ENDED]:
+        """End the run, or this part of it, on all ranks; the largest of several reasons counts."""
+        if reason > self._mine[_ENDED]:
             self._mine[_ENDED] = reason
             for rank in self._far:
                 self._slots.tell(rank, END, self._rank, rank, _REASONS * self._part + reason)
@@ -66,8 +66,8 @@ class Ending:
         """Take note of what another rank has counted, or that the run has ended."""
         if message.kind == COUNT:
             self._counts[message.source] = message.number
-        elif not self._mine[_ENDED] and message.number // _REASONS == self._part:       # not a pause that is over
-            self._mine[_ENDED] = message.number % _REASONS
+        elif message.number // _REASONS == self._part:          # else a pause that is over
+            self._mine[_ENDED] = max(int(self._mine[_ENDED]), message.number % _REASONS)
 
     @property
     def reason(self) -> int:
@@ -88,7 +88,7 @@ class Ending:
         near = sum([int(words[_EVENTS]) for words in self._near])
         if self._single:
             if near >= self._goal:
-                self._mine[_ENDED] = self._mine[_ENDED] or ENOUGH
+                self._mine[_ENDED] = max(int(self._mine[_ENDED]), ENOUGH)
             return self.reason > 0
         now = time.monotonic()
         if now >= self._next:

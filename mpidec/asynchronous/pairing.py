@@ -107,7 +107,9 @@ class Pairing:
         self.messages = 0
         self.idle = self.total = 0.0
         self.staleness: dict[int, int] = {}
+        self._turn = 0                              # the local agent whose turn it is
         self._stop = self._broken = False
+        self._over = False                          # whether no more averagings begin in this part of the run, whatever follows
         self._early = 0                             # why the main thread wants the run, or this part of it, to end
         self._error: BaseException | None = None
 
@@ -131,13 +133,14 @@ class Pairing:
         finish : callable () -> request
             Begins a nonblocking barrier.
         """
-        self._stop, self._early = False, 0
+        self._stop, self._over, self._early = False, False, INTERRUPTED if interrupted() else 0
         thread = threading.Thread(target=self._averaging, args=(watch, engine, finish), name="mpidec-averaging", daemon=True)
         thread.start()
         started = time.perf_counter()
         try:
             while not self.ending.enough() and self._error is None:
-                for agent in self.agents:
+                for agent in self.agents[self._turn:]:
+                    self._turn = agent.place + 1
                     self._descend(agent)
                     self.ending.count()
                     between_events()
@@ -145,6 +148,7 @@ class Pairing:
                         self._early = DIVERGED
                     if self.ending.enough():
                         break
+                self._turn %= max(len(self.agents), 1)
                 if interrupted():
                     self._early = INTERRUPTED
                 if not self.agents:
@@ -162,7 +166,7 @@ class Pairing:
 
     def rest(self) -> None:
         """End this part of the run on all ranks; between two events."""
-        self._early = self._early or PAUSED
+        self._early = max(self._early, PAUSED)
 
     def collect(self) -> None:
         """Take what has arrived when nothing is under way any more: nothing."""
@@ -213,6 +217,7 @@ class Pairing:
             while not self._broken:
                 with engine:
                     self.slots.poll()
+                    self._over = self._over or self.ending.early
                     moved = sum(map(self._look, self.agents))
                     if self._early:
                         self.ending.end(self._early)
@@ -238,13 +243,13 @@ class Pairing:
                 agent.port.take(k, agent.into)
                 self._arrive(agent, k)
                 moved = True
-        if agent.partner < 0 and agent.asked < 0 and agent.begun < agent.wanted and not self.ending.early:
+        if agent.partner < 0 and agent.asked < 0 and agent.begun < agent.wanted and not self._over:
             moved |= self._begin(agent)
         return moved
 
     def _is_done(self, agent: _Agent) -> bool:
         """Whether an agent begins no more averagings, and has ended those that it has begun."""
-        ended = agent.begun >= agent.wanted or self.ending.early
+        ended = agent.begun >= agent.wanted or self._over
         return ended and agent.partner < 0 and agent.asked < 0
 
     def _arrive(self, agent: _Agent, k: int) -> None:

@@ -50,6 +50,7 @@ class Pushing:
         self.messages = 0
         self.idle = self.total = 0.0
         self.staleness: dict[int, int] = defaultdict(int)
+        self._turn = 0                              # the local agent whose turn it is
         self._absent: list[dict[int, list[int]]] = [{} for _ in states]
         self._work = 0.0                            # seconds in events, without waiting
         self._latest = [np.zeros((len(some), slots.values.shape[1])) for some in slots.senders]
@@ -74,10 +75,13 @@ class Pushing:
             Raises what another rank has raised.
         """
         ending, slots = self.ending, self.slots
+        if interrupted():
+            ending.end(INTERRUPTED)
         while not ending.reached():
-            for i, pause in enumerate(self.pause):
-                if pause:
-                    time.sleep(pause)
+            for i in range(self._turn, len(self.states)):
+                self._turn = i + 1
+                if self.pause[i]:
+                    time.sleep(self.pause[i])
                 self._wake(i)
                 ending.count()
                 self._release(time.monotonic())
@@ -87,6 +91,7 @@ class Pushing:
                     ending.end(DIVERGED)
                 if ending.reached():
                     break
+            self._turn %= max(len(self.states), 1)
             watch()
             if interrupted():
                 ending.end(INTERRUPTED)

@@ -94,7 +94,7 @@ def run(problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, ne
     file = None if record is None or meta is None else File(net, problem, solver, record, meta, here.states, here.stacks)
     records = min(_RECORDS, steps // every + 1)
     before = Before() if file is None else file.begin(topology, records)
-    with failing(None if file is None else file.recorder):
+    with failing(None if file is None else file.recorder), interrupts() as interrupted:
         if file is not None:
             file.first()
         counting = Counting(before, net.n, here.width, problem is not None)
@@ -108,10 +108,11 @@ def run(problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, ne
             net.agree()                             # everything is in its slot
         told = None if progress is None or net.rank else _Told(progress, ending, before.events, steps, every, net.n)
         saving = None if file is None else _Saving(net, file, here, agents, before, counting)
-        elapsed = _events(net, agents, _Watch(net, told), None if file is None else file.live(agents.snapshots, counting), saving)
+        live = None if file is None else file.live(agents.snapshots, counting)
+        elapsed, reason = _events(net, agents, interrupted, _Watch(net, told), live, saving)
         agents.snapshots.look(elapsed, ending.events, agents.messages, due=True)
         metrics, rows, sizes = _metrics(net, problem, agents.snapshots, counting, records)
-        judged = _judged(net, problem, oracle, topology, solver, here.stacks["x"], gradient, ending, target, metrics, rows, sizes)
+        judged = _judged(net, problem, oracle, topology, solver, here.stacks["x"], gradient, reason, target, metrics, rows, sizes)
         result = _result(net, here, agents, before, solver, metrics, judged, elapsed)
         slots.close()
         if file is not None:
@@ -184,8 +185,9 @@ def _agents(net: Any, solver: Any, here: _Here, slots: Any, gradient: Any, endin
                    net.lo)
 
 
-def _events(net: Any, agents: Pairing | Pushing, watch: _Watch, live: Live | None, saving: _Saving | None) -> float:
-    """All events of the run, until nothing is under way: its seconds."""
+def _events(net: Any, agents: Pairing | Pushing, interrupted: Callable[[], bool], watch: _Watch, live: Live | None,
+            saving: _Saving | None) -> tuple[float, int]:
+    """All events of the run, until nothing is under way: its seconds, and why it has ended, the same on all ranks."""
     net.agree()                                     # all ranks begin together
     begun = time.perf_counter()
 
@@ -202,7 +204,7 @@ def _events(net: Any, agents: Pairing | Pushing, watch: _Watch, live: Live | Non
     watch.clock = clock
     agents.snapshots.look(0.0, 0, 0, due=True)
     try:
-        with interrupts() as interrupted, _threads(isinstance(agents, Pairing)):
+        with _threads(isinstance(agents, Pairing)):
             while True:
                 if isinstance(agents, Pairing):
                     agents.run(interrupted, between_events, watch, net._engine, net.comm.Ibarrier)
@@ -212,7 +214,8 @@ def _events(net: Any, agents: Pairing | Pushing, watch: _Watch, live: Live | Non
                 agents.slots.flush()
                 net.agree()                         # everything is in its slot
                 agents.collect()
-                if saving is None or not saving.pauses():
+                reason = -int(net._together.minimum(np.array([-agents.ending.reason]), "the end of the run")[0])
+                if saving is None or reason != PAUSED:
                     break
                 saving.save(elapsed, clock)
                 agents.ending.go_on()
@@ -222,11 +225,11 @@ def _events(net: Any, agents: Pairing | Pushing, watch: _Watch, live: Live | Non
         raise
     if live is not None:
         live.finish()
-    return elapsed
+    return elapsed, reason
 
 
 def _judged(net: Any, problem: Any, oracle: Any, topology: Any, solver: Any, X: np.ndarray, gradient: FiniteGradient | None,
-            ending: Ending, target: Target | None, metrics: dict[str, np.ndarray], rows: list[dict[str, float]],
+            reason: int, target: Target | None, metrics: dict[str, np.ndarray], rows: list[dict[str, float]],
             sizes: list[float]) -> Verdict:
     """The outcome; collective."""
     found = _everywhere(net, np.array([] if gradient is None or gradient.found is None else [gradient.found], float).reshape(-1, 4))
@@ -234,7 +237,7 @@ def _judged(net: Any, problem: Any, oracle: Any, topology: Any, solver: Any, X: 
         _, agent, k, value = min(found.tolist())    # the first one at a finite point: others may have come from it
         return Verdict(Outcome.DIVERGED, f"the gradient of agent {int(agent)} at its step {int(k)} is {value:g}", int(agent))
     return verdict(rows, sizes, lambda: Metrics(net, problem).culprit(X),
-                   lambda last: f"after {last['step']} steps ({last['time']:.3g} s)", interrupted=ending.reason == INTERRUPTED,
+                   lambda last: f"after {last['step']} steps ({last['time']:.3g} s)", interrupted=reason == INTERRUPTED,
                    target=target, cause=lambda name, limit: _cause(net, problem, topology, solver, hasattr(oracle, "start"),
                                                                    metrics, name, limit))
 
@@ -271,11 +274,6 @@ class _Saving:
             return False
         self._asked, self._next = now, math.inf
         return True
-
-    def pauses(self) -> bool:
-        """Whether the run pauses, and has not ended; collective."""
-        reason = self._agents.ending.reason
-        return -int(self._net._together.minimum(np.array([-reason]), "a pause of the run")[0]) == PAUSED
 
     def save(self, now: float, clock: Callable[[], float]) -> None:
         """Write a checkpoint; collective."""

@@ -11,8 +11,9 @@ from typing import Any
 from .. import solvers, topology
 from ..mixing import Network
 from ..plugins import nearest
+from ..resolve import integer
 from ..topology import Schedule, Topology
-from .asynchronous import Pairwise, PushSum
+from .asynchronous import MOST, Pairwise, PushSum
 from .methods import AdaptiveAverage, AllReduce, Combine, Equations, Made, Method, Mixer, Overlap, OverlapPush
 
 Graph = Topology | Schedule
@@ -98,6 +99,14 @@ def _equations(name: str, text: str, solver: Any, by_rate: bool = False, graph: 
 
 
 def _pairwise(name: str, text: str, solver: Any, seed: int) -> Algorithm:
+    integer("seed", seed, 0)
+    if not isinstance(solver.rate, (int, float)) or solver.rate > MOST:
+        raise ValueError(f"algorithm {name!r}: rate is {solver.rate!r}, expected a number up to {MOST:g}: neighbours begin at most "
+                         "one averaging with a worker in a step of its")
+    if getattr(solver, "order", "sde") == "code":
+        raise ValueError(f'algorithm {name!r}: order="code" does not preserve the average of the workers, expected "sde" or '
+                         '"algorithm"')
+
     def make(net: Network, buckets: list[Any], mixers: Sequence[Mixer]) -> Method:
         return Pairwise(net, buckets, mixers, solver, seed)
     return Algorithm(name, text, make, graph="ring", check=solver.check, edgewise=True, asynchronous=True)
@@ -152,9 +161,9 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
                                         graph="exponential", edgewise=True, asynchronous=True),
     "pairwise": lambda rate=1.0, seed=0: _pairwise("pairwise", "asynchronous gossip of pairs (AD-PSGD)",
                                                    solvers.PairwiseGossip(1.0, rate=rate), seed),
-    "a2cid2": lambda rate=1.0, seed=0, **options: _pairwise(
+    "a2cid2": lambda rate=1.0, seed=0, eta=None, alpha=0.5, alpha_tilde=None, order="sde": _pairwise(
         "a2cid2", "A2CiD2: asynchronous gossip of pairs with a continuous momentum",
-        solvers.A2CiD2(1.0, rate=rate, **options), seed),
+        solvers.A2CiD2(1.0, eta, alpha, alpha_tilde, rate=rate, order=order), seed),
     "d2": lambda: _equations("d2", "D2: no bias from heterogeneous data", solvers.D2(1.0), graph="chain"),
     "exact_diffusion": lambda: _equations("exact_diffusion", "exact diffusion: D2 with (I + W) / 2", solvers.ExactDiffusion(1.0)),
     "gradient_tracking": lambda variant="semi-atc": _equations(

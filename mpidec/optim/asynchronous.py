@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +19,8 @@ from ..topology import mixing_constants
 from .methods import Method, Mixer
 from .rows import Bucket
 
-_MOST = 2.0                                         # averagings of a worker per step
+MOST = 2.0                                          # averagings of a worker per step
+_LEAST = 0.5                                        # weight of a worker that sends shares
 
 
 class Asynchronous(Method):
@@ -96,8 +99,9 @@ class Asynchronous(Method):
 class PushSum(Asynchronous):
     r"""Push-sum: a worker sends equal shares of its row and of its weight p to its out-neighbours.
 
-    It adds its update, times p, to its row; sends shares if something has arrived since it did so last; adds up what has arrived;
-    and shows the row over p.
+    It adds its update, times p, to its row; sends shares to those that have taken the last one; adds up what has arrived; and shows
+    the row over p.  A worker whose p is below 1/2 sends nothing: where most of the mass waits at a slow worker, p would vanish at
+    the others.  There is always one that sends, as the sum of all p is n.
     """
 
     _row = "arrived"
@@ -109,16 +113,22 @@ class PushSum(Asynchronous):
         self._arrived: list[tuple[torch.Tensor, float] | None] = [None] * len(buckets)      # found by `state`, to be added
 
     def _exchange(self, k: int) -> None:
+        sent = False
         for bucket, window, arrived in zip(self._buckets, self._windows, self._arrived):
-            neighbors, share = window.out_neighbors, 1 / (len(window.out_neighbors) + 1)
+            share = 1 / (len(window.out_neighbors) + 1)
             torch.mul(bucket.rows[0], window.p, out=window.value)
-            if neighbors and (k == 0 or arrived is not None or any(window.versions.values())):
-                window.accumulate(window.value, self_weight=share, dst_weights=dict.fromkeys(neighbors, share))
+            ready = [j for j, transfers in window.waiting.items() if not transfers]
+            if ready and window.p >= _LEAST:
+                window.accumulate(window.value, self_weight=1 - len(ready) * share, dst_weights=dict.fromkeys(ready, share))
+                self.bytes += len(ready) * bucket.bytes
+                sent = True
             window.collect()
             if arrived is not None:
                 window.value += arrived[0]
                 window.p += arrived[1]
         self._arrived = [None] * len(self._buckets)
+        if not sent:
+            os.sched_yield()                        # on a busy node those that have not taken the last shares need a core
 
     def _saved(self) -> list[dict[str, Any]]:
         saved = []
@@ -138,6 +148,9 @@ class PushSum(Asynchronous):
             window.p = saved["p"]
         self._arrived = [(saved["arrived"].clone(), saved["arrived_p"]) for saved in state]
 
+    def shares(self, X: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [x * saved["p"] + saved["arrived"] for x, saved in zip(X, self.state())]
+
     def show(self) -> None:
         for bucket, window in zip(self._buckets, self._windows):
             torch.div(window.value, window.p, out=bucket.rows[0])
@@ -153,8 +166,9 @@ class Pairwise(Asynchronous):
     After each update a worker averages with a Poisson number of neighbours, `rate` / 2 in the mean, each chosen uniformly; they
     begin as many averagings with it.  It takes itself and the neighbour, reads the neighbour's row, moves by the difference of the
     two, and sends the difference to the neighbour, who moves by it after its own next update: sums over all workers stay the same.
-    A neighbour that another worker has taken, or that has not moved yet, is left to a later step: rows average in pairs, one after
-    the other, however slow a worker is.  Time counts a worker's own updates.
+    A neighbour that another worker has taken, or that has not moved yet, is left to a later step, with as many averagings as there
+    are neighbours at most: rows average in pairs, one after the other, however slow a worker is.  Time counts a worker's own
+    updates.
 
     Parameters
     ----------
@@ -168,9 +182,6 @@ class Pairwise(Asynchronous):
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], solver: Any, seed: int = 0):
         super().__init__(net, buckets, mixers)
-        if not 0 <= solver.rate <= _MOST:
-            raise ValueError(f"rate={solver.rate:g}, expected 0 to {_MOST:g}: neighbours begin at most one averaging with a worker "
-                             "in a step of its")
         prepare: Callable[[Any], Any] | None = getattr(solver, "prepared", None)
         self._solver = solver if prepare is None else prepare(lambda rate: mixing_constants(self._graph, rate))
         self._draws, self._wanted = np.random.default_rng([seed, net.lo]), 0
@@ -183,7 +194,7 @@ class Pairwise(Asynchronous):
         t, window = float(k + 1), self._windows[0]
         for pairs in self._pairs:
             pairs.descend(t)
-        self._wanted += int(self._draws.poisson(self._solver.rate / 2)) if self._neighbors else 0
+        self._wanted = min(self._wanted + int(self._draws.poisson(self._solver.rate / 2)), len(self._neighbors))
         if self._take_self():
             places: Any = self._draws.integers(len(self._neighbors), size=self._wanted) if self._wanted else ()
             for place in dict.fromkeys(places):     # each neighbour at most once per step
@@ -192,6 +203,7 @@ class Pairwise(Asynchronous):
                     self._wanted -= 1
                     for pairs in self._pairs:
                         pairs.average(j, t)
+                        self.bytes += 2 * pairs.bucket.bytes            # the neighbour's row, and the difference
             window.unclaim()
 
     def _take_self(self) -> bool:
@@ -224,6 +236,10 @@ class Pairwise(Asynchronous):
 
     def iterates(self) -> list[torch.Tensor]:
         return [torch.from_numpy(pairs.state.x)[None] for pairs in self._pairs]
+
+    def shares(self, X: list[torch.Tensor]) -> list[torch.Tensor]:
+        self.state()                                # takes what is under way
+        return [torch.from_numpy(pairs.moved())[None] for pairs in self._pairs]
 
     @property
     def extra(self) -> int:
@@ -268,6 +284,12 @@ class _Pairs:
         self._solver.average(self.state, self._arrived[:-1], 0.0, t)
         self._arrived[:] = 0
         self.rows.value = self.state.x
+
+    def moved(self) -> np.ndarray:
+        """The row, moved by the differences that have come."""
+        s = copy.deepcopy(self.state)
+        self._solver.average(s, self._arrived[:-1], 0.0, s.t)
+        return np.asarray(s.x)
 
     def average(self, j: int, t: float) -> None:
         """Average with the neighbour j."""

@@ -143,6 +143,8 @@ class Averager:
     def _made(self, topology: Any, mixing: Callable[[Any], Any] | None) -> Method:
         net, algorithm = self.net, self.algorithm
         self._mixers: list[Any] = []
+        if mixing is not None and (algorithm.name == "allreduce" or algorithm.asynchronous):
+            raise ValueError(f"algorithm {algorithm.name!r} does not mix by W, so that mixing= would have no effect: leave it out")
         if algorithm.name == "allreduce":
             return algorithm.make(net, self.buckets, [])
         given = algorithm.graph if topology is None else topology
@@ -197,6 +199,8 @@ class Averager:
             k = self.steps // self.every
             self._settle()
             with self._span("mix"), torch.no_grad(), self._same_steps():
+                for bucket in self.buckets if self.algorithm.asynchronous and self._check else ():
+                    self._finite(bucket, bucket.rows, self.steps)
                 self._method.after(k)
                 late = 0 if self._unwatched else self._method.late * self.every
                 self._show(k, self.steps - late)
@@ -260,6 +264,8 @@ class Averager:
     def consensus(self) -> Iterator[float]:
         r"""A context in which the model holds the average of all workers' parameters and buffers, for evaluation.
 
+        Of asynchronous algorithms, with what is under way; of push-sum with the workers' weights.
+
         Yields
         ------
         float
@@ -273,8 +279,9 @@ class Averager:
             self._settle()
         with torch.no_grad():
             square, before = 0.0, [bucket.rows for bucket in self.buckets]
-            for bucket, X in zip(self.buckets, self._method.iterates()):
-                average = mean(self.net, X)
+            iterates = self._method.iterates()
+            for bucket, X, shares in zip(self.buckets, iterates, self._method.shares(iterates)):
+                average = mean(self.net, shares)
                 square += float((X.double() - average.double()).square().sum())
                 bucket.show(average.expand_as(X).clone())
             buffers = self._floating_buffers()

@@ -52,6 +52,10 @@ class Method(ABC):
         """The iterates, rows (m, d) of each bucket; the parameters themselves except where gradients are taken elsewhere."""
         return [bucket.rows for bucket in self._buckets]
 
+    def shares(self, X: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Rows whose average over all workers is that of the workers, from the `iterates`; collective."""
+        return X
+
     @property
     def travelling(self) -> bool:
         """Whether the parameters' rows are on their way to the neighbours."""

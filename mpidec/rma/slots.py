@@ -211,6 +211,11 @@ class Slots:
             self._post.send(rank, Message(self.number, Kind.GET, agent, source))
         return getting
 
+    def waiting(self, place: int, k: int) -> int:
+        """Transfers to the k-th receiver of a local agent that it has not taken; on other nodes, that have not arrived."""
+        way = self._far.get((self._lo + place, self.receivers[place][k]))
+        return int(self.ports[place].waiting(k)) + (way is not None and way.under_way)
+
     @property
     def empty(self) -> bool:
         """Whether all rows that this rank has sent are in their slots."""

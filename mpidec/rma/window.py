@@ -126,8 +126,9 @@ class Window:
         (``win.value = x``) to change it as a whole.  Copy it to keep it: ``win.value.copy()``.
     p : float
         Its push-sum weight, 1 at first.
-    versions : dict of int to int
-        Transfers into the slot of each in-neighbour since the last `update` or `collect`.
+    versions, waiting : dict of int to int
+        Transfers into the slot of each in-neighbour since the last `update` or `collect`; and those of this rank that its
+        out-neighbours have not taken so (on other nodes: that have not arrived).
     in_neighbors, out_neighbors : list of int
     near : list of int
         The in-neighbours whose memory this rank shares; messages go to and come from the others.
@@ -160,7 +161,8 @@ class Window:
         self._context, self._engine, self._layout, self._on_close = context, context.engine, layout, on_close
         self._slots = Slots(context, together, post, topology, layout.row(x).reshape(1, -1), "net.window")
         self._together, self._post = together, post
-        self._claims, self._answer = Claims(self._slots, context.partition), (-1, -1)
+        self._claims, self._answer = Claims(self._slots, context.partition), False
+        self._asked = -1                            # the rank whose answer to a claim is awaited
         self._slots.others = self._receive
         self._port = self._slots.ports[0]
         self.in_neighbors, self.out_neighbors = self._slots.senders[0], self._slots.receivers[0]
@@ -407,6 +409,14 @@ class Window:
         patience = None if timeout is None else _number("timeout", timeout, infinite=True)
         return self._slots.mutex.held([int(rank) for rank in chosen], patience, self._slots.poll)
 
+    @property
+    def waiting(self) -> dict[int, int]:
+        """Transfers to each out-neighbour that it has not taken by `update` or `collect`; on other nodes, that have not arrived."""
+        with self._engine:
+            self._open()
+            self._poll()
+            return {rank: self._slots.waiting(0, k) for rank, k in self._out.items()}
+
     def claim(self, rank: int) -> bool:
         """Take a rank if nobody has it: until it is let go by `unclaim`, nobody else can take it.
 
@@ -436,14 +446,17 @@ class Window:
                                  f"{sorted({*self.in_neighbors, *self.out_neighbors})}")
             if self._claims.is_near(rank):
                 return self._claims.take(rank, me)
-            self._answer = -1, -1
+            self._asked = rank
             self._claims.ask(rank, me)
 
             def answered() -> bool:
                 self._slots.poll()
-                return self._answer[0] == rank
-            wait_until(answered, f"rank {rank}, which is claimed, to look after its messages")
-            return bool(self._answer[1])
+                return self._asked < 0
+            try:
+                wait_until(answered, f"rank {rank}, which is claimed, to look after its messages")
+            finally:
+                self._asked = -1
+            return self._answer
 
     @property
     def claimant(self) -> int | None:
@@ -459,11 +472,15 @@ class Window:
         with self._engine:
             self._open()
             me = self._context.rank
-            self._claims.pass_on(me, self._claims.holder(me), me if hand_over else -1)
+            while not self._claims.pass_on(me, self._claims.holder(me), me if hand_over else -1):
+                pass                                # taken at this moment
 
     def _receive(self, rank: int, message: Message) -> None:
-        if message.kind == Kind.TAKEN:
-            self._answer = message.source, message.number
+        if message.kind == Kind.TAKEN and message.source == self._asked:
+            self._asked, self._answer = -1, bool(message.number)
+        elif message.kind == Kind.TAKEN:            # the wait for it has ended with an exception
+            if message.number:
+                self._claims.free(message.source, self._context.rank)
         else:
             self._claims.receive(rank, message)
 
