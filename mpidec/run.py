@@ -28,7 +28,7 @@ from .mixing.network import Network
 from .plugins import short
 from .record import read as read_run
 from .runtime.interrupts import interrupt, interrupts
-from .runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
+from .runtime.launch import abort_when_uncaught, check_launcher, end_job, warn_if_not_compiled
 from .solve import Result
 from .tuning import tune
 
@@ -279,7 +279,7 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None, p
         print(f"{program}: error: {' '.join(str(error).split())}: raise the limit of open files (ulimit -n 1024)", file=sys.stderr,
               flush=True)
         if comm.size > 1:
-            comm.Abort(1)
+            end_job(comm, 1)
         return 1
     except KeyboardInterrupt:
         if comm.size > 1:

@@ -16,6 +16,7 @@ _SIZES = {"PMI_SIZE": "MPICH's or Intel's mpiexec (PMI)", "OMPI_COMM_WORLD_SIZE"
           "MV2_COMM_WORLD_SIZE": "MVAPICH's mpirun", "SLURM_STEP_NUM_TASKS": "srun", "PALS_SIZE": "PALS' mpiexec"}
 
 _SHARED, _OTHERS = 0.5, 5.0                         # seconds in which the rank that reports an error ends the job
+_PASSED_ON = 0.2                                    # seconds in which a launcher reads what a rank has written
 
 
 def library() -> str:
@@ -45,6 +46,12 @@ def check_launcher(comm: MPI.Intracomm) -> None:
                 f"next to {sys.executable}), or set MPIDEC_ALONE=1 to run a single process")
 
 
+def end_job(comm: MPI.Intracomm, status: int) -> None:
+    """End all ranks of the job; what this one has written is passed on before, which a launcher that kills at once may lose."""
+    time.sleep(_PASSED_ON)
+    comm.Abort(status)
+
+
 def abort_when_uncaught() -> None:
     """Install an exception hook that aborts the job, with the traceback, when one rank has an uncaught exception.
 
@@ -61,7 +68,7 @@ def abort_when_uncaught() -> None:
             time.sleep(_OTHERS if getattr(error, "told_by_another_rank", False) else _SHARED if world.rank > 0 else 0)
         sys.stderr.write("".join(f"[rank {world.rank}] {line}" for line in text.splitlines(keepends=True)))
         sys.stderr.flush()
-        world.Abort(130 if issubclass(kind, KeyboardInterrupt) else 1)
+        end_job(world, 130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     hook.mpidec = True  # type: ignore[attr-defined]
     sys.excepthook = hook
