@@ -375,6 +375,7 @@ def test_a_step_size_that_dropped_out_has_no_prediction():
     rows = str(choice).splitlines()
     assert "does not converge" in rows[1] and "300  <- chosen" in rows[2] and rows[4].split(maxsplit=1)[1].startswith("dropped out")
     assert "120" not in str(choice)
+    assert str(replace(choice, step_size=2e-11, tried=np.array([8e-11, 4e-11, 2e-11, 1e-11]))).count("<- chosen") == 1
     shown = choice.plot()
     assert np.array_equal(shown.axes[0].lines[0].get_xdata(), [0.2, 0.1]) and not shown.axes[0].get_legend() and shown.legends
     assert replace(choice, step_size=0.05).expected == np.inf and "no prediction" in replace(choice, step_size=0.05).line()

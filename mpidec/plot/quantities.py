@@ -90,7 +90,7 @@ def _gaps(runs: Sequence[Run], columns: Sequence[NDArray[np.float64]]) -> tuple[
     Differences within the rounding error of f, and negative ones, become NaN: they are noise.
     """
     stored = [_stored(run) for run in runs]
-    problems = [_problem(run) for run in runs]
+    problems = [_problem(run, column) for run, column in zip(runs, columns)]
     gaps: list[NDArray[np.float64]] = []
     lowest: dict[tuple[Any, ...], float] = {}
     for problem, column in zip(problems, columns):
@@ -108,10 +108,10 @@ def _stored(run: Run) -> float | None:
     return float(value) if value is not None and np.ndim(value) == 0 and math.isfinite(float(value)) else None
 
 
-def _problem(run: Run) -> tuple[Any, ...]:
-    """Return what determines f: the problem, the number of agents and the seed."""
+def _problem(run: Run, column: NDArray[np.float64]) -> tuple[Any, ...]:
+    """Return what determines f: the problem, the number of agents and the seed; of a program's own problems, f at the beginning."""
     given: Mapping[str, Any] = settings(run)
     if not given:
-        return (run.path,)
+        return tuple(column[:1].tolist())
     return tuple(f"{key}={value}" for key, value in sorted(given.items())
                  if key.startswith("problem.") or key in ("run.agents", "run.seed"))

@@ -103,7 +103,7 @@ class Choice:
         for a, value, early in zip(self.tried, self.predicted, self.early):
             shown = ("does not converge" if not np.isfinite(value) else "dropped out: clearly slower" if early
                      else f"{value:.0f}" if self.rule == "steps" else f"{value:.3g}")
-            rows.append(f"{a:12.5g}  {shown}" + ("  <- chosen" if np.isclose(a, self.step_size, rtol=1e-9) else ""))
+            rows.append(f"{a:12.5g}  {shown}" + ("  <- chosen" if np.isclose(a, self.step_size, rtol=1e-9, atol=0) else ""))
         return "\n".join([*rows, f"step size {self.line()}"])
 
     def plot(self) -> Any:
