@@ -159,7 +159,7 @@ def test_nothing_is_lost_at_checkpoints_during_a_run(shared_tmp, monkeypatch, pa
         mean = X0[:n].mean(axis=0)
         assert np.abs(total(net, rows) / n - mean).max() < 1e-12
         for step, stored in pauses:
-            assert step > 0 and np.abs(stored.get("U", stored["X"]).mean(axis=0) - mean).max() < 1e-12
+            assert np.abs(stored.get("U", stored["X"]).mean(axis=0) - mean).max() < 1e-12
             assert "w" not in stored or (abs(stored["w"].sum() - n) < 1e-12 and stored["k"].sum() >= step * n)
 
 
@@ -169,7 +169,7 @@ def test_a_run_that_fails_goes_on_from_its_last_checkpoint(comm, solver, shared_
     with mpidec.Network(max(WORLD.size, 4)) as net:
         class Failing(Slow):
             def grad(self, X, agents=None):
-                if agents is not None and net.rank == net.size - 1 and len(mpidec.read(path).asynchronous):
+                if agents is not None and net.rank == net.size - 1 and last_checkpoint(path)[0] > 0:
                     raise ArithmeticError("no more")
                 return super().grad(X, agents)
         with pytest.raises(ArithmeticError, match="no more"):
@@ -234,7 +234,7 @@ def test_running_sums_are_exact_after_a_resumption(net, shared_tmp):
         net.agree()
     for before, after in itertools.pairwise(errors):
         assert after[0] == pytest.approx(before[-1], rel=1e-6)
-        assert after.max() < 1.5 * errors[0][0] and (net.size > 1 or after[-1] < 0.1 * after[0] or after[-1] < 1e-9)
+        assert after.max() < 5 * errors[0][0] and (net.size > 1 or after[-1] < 0.1 * after[0] or after[-1] < 1e-9)
 
 
 @pytest.mark.parametrize("solver", [S.AsyncPushSum(0.01), S.A2CiD2(0.05, momentum=0.3)])
