@@ -20,7 +20,6 @@ from .snapshots import Snapshots
 
 _LOOK = 5e-5                                        # seconds between two looks of the thread that averages
 _SLACK = 16                                         # averagings that an agent may be behind before its gradients wait
-_DRAWN = 64
 
 class Clock:
     """Time of an agent in units of its own gradients: wall time over the running average of the time from one to the next."""
@@ -56,7 +55,7 @@ class _Agent:
         self.into = np.empty(slots.values.shape[1])
         self.averagings = [0] * len(self.neighbors)
         self._numbers, self._choices = generator(seed, number, MEET), generator(seed, number, CHOICE)
-        self._rate, self._drawn = rate, iter(())
+        self._rate = rate
 
     def ask(self) -> None:
         """After each gradient: averagings with neighbours, half as many as the rate; the neighbours begin the other half."""
