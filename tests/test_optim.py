@@ -714,6 +714,8 @@ def test_a_worker_whose_numbers_are_not_finite_is_named(algorithm):
 @pytest.mark.parametrize("wrong, message", [
     (dict(algorithm="atk"), "did you mean atc"), (dict(algorithm="atc", momentum=0.5), "its own options: none"),
     (dict(algorithm="relay", topology="ring"), "needs a tree"), (dict(algorithm="awc", every=2), "communicates in every step"),
+    (dict(algorithm="pairwise", topology=["ring", "chain"]), "needs one topology, since workers exchange whole rows, got 2"),
+    (dict(algorithm="hierarchical", machine_size=1, topology=["ring", "chain"]), "one graph between the .* got 2 topologies"),
     (dict(every=0), "every is 0"), (dict(buffers="mean"), 'buffers is \'mean\', expected "local"'),
     (dict(topology=lambda n: topology.ring(n + 1)), "expected .*, as many as"),
     (dict(topology="rnig"), "unknown topology 'rnig': did you mean ring"),
@@ -749,6 +751,47 @@ def test_the_name_of_two_trees(net):
     with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, "double_binary_trees", "relay", net) as optimizer:
         backward(model, optimizer, net.rank, 0)
         optimizer.step()
+
+
+@pytest.mark.parametrize("m", [1, 2])
+@pytest.mark.parametrize("algorithm", ["atc", "awc", "pga", "choco", "osgp", "push_sum"])
+def test_several_topologies_divide_the_columns(algorithm, m):
+    """As dense matrices, at a learning rate of 0; the first graph mixes one half of each bucket, the second one the other half."""
+    n, steps = m * WORLD.size, 3
+    exact = {"mixing": lambda W: W.compress("top_k", fraction=1.0, feedback=True, gamma=1.0)} if algorithm == "choco" else {}
+    more = {"pga": {"period": 2}}.get(algorithm, {})
+    ring, star = topology.ring(n).W.toarray(), topology.star(n).W.toarray()
+    graphs = [topology.from_weights((np.eye(n) + ring) / 2), topology.from_weights(star)]
+    with mpidec.Network(n) as net:
+        model = perceptron(torch.float64) if m == 1 else Stacked(perceptron(torch.float64), m)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(net.rank)))
+        with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.0), model, graphs, "atc" if exact else algorithm, net,
+                                 equal=False, bucket_bytes=200, **more, **exact) as optimizer:
+            buckets = optimizer.averager.buckets
+            starts = [np.concatenate(net.comm.allgather(bucket.rows.numpy().copy())) for bucket in buckets]
+            for _ in range(steps):
+                for p in model.parameters():
+                    p.grad = torch.ones_like(p)
+                optimizer.step()
+            assert len(buckets) > 1
+            for bucket, start in zip(buckets, starts):
+                for columns, graph in zip((slice(bucket.d // 2), slice(bucket.d // 2, None)), graphs):
+                    X = dense(algorithm, graph.W.toarray(), start[:, columns], steps)
+                    np.testing.assert_allclose(bucket.rows.numpy()[:, columns], X[net.lo:net.hi], rtol=0, atol=1e-12)
+
+
+def dense(algorithm, W, X, steps):
+    """Rows after some steps without gradients."""
+    D, late, average = np.diag(np.diag(W)), 0 * X, np.full(W.shape, 1 / len(W))
+    w, late_w = np.ones((len(W), 1)), np.zeros((len(W), 1))
+    for k in range(steps):
+        if algorithm == "osgp":
+            X, late, w, late_w = D @ X + late, (W - D) @ X, D @ w + late_w, (W - D) @ w
+        else:
+            X = (average if algorithm == "pga" and k % 2 else W) @ X
+    return X / w
 
 
 @pytest.mark.parametrize("algorithm", ["atc", "d2", "allreduce", "awc"])

@@ -14,7 +14,7 @@ from ..plugins import nearest
 from ..resolve import integer
 from ..topology import Schedule, Topology
 from .asynchronous import MOST, Pairwise, PushSum
-from .methods import AdaptiveAverage, AllReduce, Combine, Equations, Made, Method, Mixer, Overlap, OverlapPush
+from .methods import AdaptiveAverage, AllReduce, Combine, Equations, Hierarchical, Made, Method, Mixer, Overlap, OverlapPush
 
 Graph = Topology | Schedule
 
@@ -33,8 +33,8 @@ class Algorithm:
         Name of the default topology.
     every : int
         Steps of the base optimizer per mixing, by default.
-    graphs : callable (topology, **options) -> list of topologies, optional
-        The topologies of its mixers, made of the given one.
+    graphs : callable (list of topologies) -> list of topologies, optional
+        The topologies of its mixers, made of the given ones.
     mixing : callable, optional
         Makes another mixer of each, such as a compressed one.
     check : callable (topology), optional
@@ -62,7 +62,7 @@ class Algorithm:
     make: Made
     graph: str = "one_peer_exponential"
     every: int = 1
-    graphs: Callable[[Graph], list[Graph]] | None = None
+    graphs: Callable[[list[Graph]], list[Graph]] | None = None
     mixing: Callable[[Any], Any] | None = None
     check: Callable[[Any], None] | None = None
     of_gradients: bool = False
@@ -121,8 +121,8 @@ def _pga(period: int = 8, adaptive: bool = False, warmup: int = 100) -> Algorith
     if adaptive:
         def make(net: Network, buckets: list[Any], mixers: Sequence[Mixer]) -> Method:
             return AdaptiveAverage(net, buckets, mixers, period, warmup)
-        return _combine("pga", text, make, graphs=lambda graph: [graph, topology.complete(graph.n)])
-    return _combine("pga", text, graphs=lambda graph: [topology.periodic_average(graph, period)])
+        return _combine("pga", text, make, graphs=lambda given: [*given, topology.complete(given[0].n)])
+    return _combine("pga", text, graphs=lambda given: [topology.periodic_average(graph, period) for graph in given])
 
 
 def _choco(codec: Any = "blockwise8", gamma: float | None = None, **options: Any) -> Algorithm:
@@ -134,17 +134,19 @@ def _choco(codec: Any = "blockwise8", gamma: float | None = None, **options: Any
 
 def _hierarchical(machine_size: int = 2) -> Algorithm:
     """Average within machines of `machine_size` agents, then combine between machines, agent by agent."""
-    def graphs(graph: Graph) -> list[Graph]:
+    def graphs(given: list[Graph]) -> list[Graph]:
         import numpy as np
         import scipy.sparse as sparse
-        if graph.period != 1:
-            raise ValueError("hierarchical needs one graph between the machines, got a schedule")
+        graph = given[0]
+        if len(given) > 1 or graph.period != 1:
+            raise ValueError("hierarchical needs one graph between the machines, of which it makes that of the workers, got "
+                             f"{'a schedule' if len(given) == 1 else f'{len(given)} topologies'}")
         W, inner = graph.at(0).W, np.full((machine_size, machine_size), 1 / machine_size)
         within = sparse.kron(sparse.eye_array(graph.n), inner, format="csr")
         between = sparse.kron(W, sparse.eye_array(machine_size), format="csr")
         return [topology.from_weights(within, connected=False), topology.from_weights(between, connected=False)]
-    return _combine("hierarchical", "average within machines, then combine between machines", graph="ring", graphs=graphs,
-                    machine_size=machine_size)
+    return _combine("hierarchical", "average within machines, then combine between machines", Hierarchical, graph="ring",
+                    graphs=graphs, machine_size=machine_size)
 
 
 _MADE: dict[str, Callable[..., Algorithm]] = {

@@ -31,6 +31,8 @@ class Asynchronous(Method):
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
         graph = mixers[0].topology
+        if len(mixers) > 1:
+            raise ValueError(f"an asynchronous algorithm needs one topology, since workers exchange whole rows, got {len(mixers)}")
         if net.m != 1 or net.size != net.n or graph.period != 1:
             raise ValueError(f"an asynchronous algorithm needs one worker per rank and one graph for all steps, got {net.n} "
                              f"workers on {net.size} ranks and the {graph.name} topology")

@@ -152,7 +152,7 @@ class Averager:
         listed = list(given) if several else [given]
         graphs: list[Topology | Schedule] = [graph for one in listed for graph in self._graph(one)]
         if algorithm.graphs is not None:
-            graphs = algorithm.graphs(graphs[0])
+            graphs = algorithm.graphs(graphs)
         for graph in graphs:
             if graph.n != net.n:
                 raise ValueError(f"the {graph.name} topology has {graph.n} agents, the network {net.n}")

@@ -31,8 +31,10 @@ class Decentralized(torch.optim.Optimizer):
         What it trains, on every rank the same with the same values.  One worker per rank, or `mpidec.nn.Stacked(model, m)` for
         the m workers of this rank.
     topology : Topology, Schedule, str or list, optional
-        Who talks to whom, or its name in `mpidec.topology`; several trees for "relay", which divide the parameters among them;
-        the graph between machines for "hierarchical".  By default the algorithm's own, such as one_peer_exponential.
+        Who talks to whom, or its name in `mpidec.topology`; by default the algorithm's own, such as one_peer_exponential.  A list
+        divides the parameters: each topology mixes an equal part of the columns of each bucket, such as those of
+        `double_binary_trees`.  "hierarchical" takes the one graph between the machines, asynchronous algorithms take one graph,
+        and "allreduce" uses none.
     algorithm : str or Solver
         One of `mpidec.optim.names()`, or a solver of `mpidec.solvers` with the step size 1, whose equations are then used with
         the optimizer's update in place of :math:`-\alpha \nabla F`.

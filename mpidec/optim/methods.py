@@ -28,7 +28,7 @@ class Method(ABC):
     net : Network
     buckets : list of Bucket
     mixers : list of mixers
-        One; several divide the columns of the rows among them.
+        One; several divide the columns of the rows among them, see `divided`.
     """
 
     late = 0                                        # mixings between the one that begins in `after` and the one that ends there
@@ -83,6 +83,15 @@ class Method(ABC):
         return 0
 
 
+def divided(buckets: Sequence[Bucket], mixers: Sequence[Mixer]) -> list[tuple[Bucket, slice, Mixer]]:
+    """The columns of each bucket in equal parts, one for each mixer, in the order of the buckets."""
+    parts = []
+    for bucket in buckets:
+        cuts = [bucket.d * i // len(mixers) for i in range(len(mixers) + 1)]
+        parts += [(bucket, slice(a, b), mixer) for a, b, mixer in zip(cuts, cuts[1:], mixers) if a < b]
+    return parts
+
+
 def _started(W: StepOperator, rows: list[torch.Tensor]) -> list[Pending]:
     return [W.start(X) for X in rows]
 
@@ -97,17 +106,36 @@ def _mixed(net: Network, W: StepOperator, rows: list[torch.Tensor]) -> list[torc
 
 
 class Combine(Method):
-    r"""Adapt, then combine: :math:`X^{k+1} = W^k (X^k + u(X^k))`, one mixing after the other for several mixers."""
+    r"""Adapt, then combine: :math:`X^{k+1} = W^k (X^k + u(X^k))`."""
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
         self._mixed: list[torch.Tensor] = []
 
     def after(self, k: int) -> None:
-        rows = [bucket.rows for bucket in self._buckets]
-        for mixer in self._mixers:
-            rows = _mixed(self._net, mixer.at(k), rows)
-        self._mixed = rows
+        self._mixed = self._combined(k)
+
+    def _combined(self, k: int) -> list[torch.Tensor]:
+        """The rows of the buckets, mixed by the operators of step `k`."""
+        if len(self._mixers) == 1:
+            return _mixed(self._net, self._mixers[0].at(k), [bucket.rows for bucket in self._buckets])
+        return self._joined(self._begun(k))
+
+    def _begun(self, k: int) -> list[Pending]:
+        """Begin to mix each part of the rows by its own operator of step `k`."""
+        operators = {id(mixer): mixer.at(k) for mixer in self._mixers}
+        start = self._net._keeping(lambda X, _, W: W.start(X))
+        return [start(bucket.rows[:, columns], None, operators[id(mixer)])
+                for bucket, columns, mixer in divided(self._buckets, self._mixers)]
+
+    def _joined(self, pending: list[Pending]) -> list[torch.Tensor]:
+        """The rows of the buckets, of the mixed parts that `_begun` returned."""
+        if len(self._mixers) == 1:
+            return [each.wait() for each in pending]
+        mixed = {id(bucket): self._net.empty(bucket.d, like=bucket.rows) for bucket in self._buckets}
+        for (bucket, columns, _), each in zip(divided(self._buckets, self._mixers), pending):
+            mixed[id(bucket)][:, columns] = each.wait()
+        return list(mixed.values())
 
     def show(self) -> None:
         for bucket, Y in zip(self._buckets, self._mixed):
@@ -127,19 +155,17 @@ class Overlap(Combine):
         self._under_way: list[Pending] | None = None
 
     def before(self, k: int) -> None:
-        rows = [bucket.rows for bucket in self._buckets]
         if self._under_way is None:
-            self._mixed = _mixed(self._net, self._mixers[0].at(k), rows)
+            self._mixed = self._combined(k)
         else:
-            self._mixed = [pending.wait() for pending in self._under_way]
+            self._mixed = self._joined(self._under_way)
             self._under_way = None
 
     def after(self, k: int) -> None:
-        if not self._mixers[0].feedback:            # what a mixer remembers would be ahead of the parameters in a checkpoint
-            start = self._net._keeping(lambda X, _, W: _started(W, X))
+        if not any(mixer.feedback for mixer in self._mixers):       # what it remembers would be ahead of the parameters when saved
             for bucket in self._buckets:
                 bucket.depart()
-            self._under_way = start([bucket.rows for bucket in self._buckets], None, self._mixers[0].at(k + 1))
+            self._under_way = self._begun(k + 1)
 
     @property
     def travelling(self) -> bool:
@@ -149,6 +175,15 @@ class Overlap(Combine):
         for pending in self._under_way or []:
             pending.wait()
         self._under_way = None
+
+
+class Hierarchical(Combine):
+    """Adapt, then average within machines, then combine between machines, by two mixers one after the other."""
+
+    def after(self, k: int) -> None:
+        self._mixed = [bucket.rows for bucket in self._buckets]
+        for mixer in self._mixers:
+            self._mixed = _mixed(self._net, mixer.at(k), self._mixed)
 
 
 class AdaptiveAverage(Combine):
@@ -162,15 +197,15 @@ class AdaptiveAverage(Combine):
     Parameters
     ----------
     mixers : list of mixers
-        That of the topology, and the average over all agents.
+        Those of the topologies, and last the average over all agents.
     period : int
         :math:`H_0`.
     warmup : int
     """
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], period: int, warmup: int):
-        super().__init__(net, buckets, mixers[:1])
-        self._average, self._initial, self._warmup = mixers[1], period, warmup
+        super().__init__(net, buckets, mixers[:-1])
+        self._average, self._initial, self._warmup = mixers[-1], period, warmup
         self._period, self._count, self._first_loss = period, 0, 0.0
 
     def after(self, k: int) -> None:
@@ -224,17 +259,20 @@ class OverlapPush(Method):
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
-        self._sums = [(bucket.rows.clone(), torch.ones_like(bucket.rows[:, :1])) for bucket in buckets]
+        rows = [bucket.rows[:, columns] for bucket, columns, _ in divided(buckets, mixers)]
+        self._sums = [(X.clone(), torch.ones_like(X[:, :1])) for X in rows]
         self._under_way: list[tuple[Pending, torch.Tensor, torch.Tensor, torch.Tensor]] = []
         self._arrived = [(torch.zeros_like(U), torch.zeros_like(w)) for U, w in self._sums]
 
     def after(self, k: int) -> None:
         self._arrive()
-        W = self._mixers[0].at(k)
-        D = torch.from_numpy(W.topology.rows(self._net.lo, self._net.hi).diagonal(self._net.lo)[:, None])
+        operators = {id(mixer): mixer.at(k) for mixer in self._mixers}
         start = self._net._keeping(lambda V, w, W: W.start([V, w]))
-        for place, (bucket, (U, w), (A, a)) in enumerate(zip(self._buckets, self._sums, self._arrived)):
-            V, own = bucket.rows.addcmul_(U, 1 - 1 / w), D.to(U)
+        parts = divided(self._buckets, self._mixers)
+        for place, ((bucket, columns, mixer), (U, w), (A, a)) in enumerate(zip(parts, self._sums, self._arrived)):
+            W = operators[id(mixer)]
+            D = torch.from_numpy(W.topology.rows(self._net.lo, self._net.hi).diagonal(self._net.lo)[:, None])
+            V, own = bucket.rows[:, columns].addcmul_(U, 1 - 1 / w), D.to(U)
             self._under_way.append((start(V, w, W), V, w, own))
             self._sums[place] = A.addcmul_(V, own), a.addcmul_(w, own)
         self._arrived = []
@@ -247,9 +285,11 @@ class OverlapPush(Method):
         self._under_way = []
 
     def show(self) -> None:
-        for bucket, (U, w) in zip(self._buckets, self._sums):
-            X = self._net.empty(bucket.d, like=bucket.rows)
-            bucket.show(torch.div(U, w, out=X))
+        points = {id(bucket): self._net.empty(bucket.d, like=bucket.rows) for bucket in self._buckets}
+        for (bucket, columns, _), (U, w) in zip(divided(self._buckets, self._mixers), self._sums):
+            torch.div(U, w, out=points[id(bucket)][:, columns])
+        for bucket in self._buckets:
+            bucket.show(points[id(bucket)])
 
     def complete(self) -> None:
         self._arrive()
@@ -263,9 +303,8 @@ class OverlapPush(Method):
         if [saved["U"].shape for saved in state] != [U.shape for U, _ in self._sums]:
             raise ValueError("the saved state has other rows: it belongs to another model, or to another size of buckets")
         self._sums, self._arrived = [], []
-        for bucket, saved in zip(self._buckets, state):
-            rows = bucket.rows
-            U, w, A, a = (saved[name].to(rows, copy=True) for name in ("U", "w", "arrived", "arrived_w"))
+        for (bucket, _, _), saved in zip(divided(self._buckets, self._mixers), state):
+            U, w, A, a = (saved[name].to(bucket.rows, copy=True) for name in ("U", "w", "arrived", "arrived_w"))
             self._sums.append((U, w))
             self._arrived.append((A, a))
 
@@ -342,13 +381,10 @@ class Equations(Method):
         super().__init__(net, buckets, mixers)
         self._solver, self._by_rate = solver, by_rate
         self._parts: list[Part] = []
-        for bucket in buckets:
-            cuts = [bucket.d * i // len(mixers) for i in range(len(mixers) + 1)]
-            for a, b, mixer in zip(cuts, cuts[1:], mixers):
-                if a < b:
-                    X = net.empty(b - a, like=bucket.rows)
-                    X.copy_(bucket.rows[:, a:b])
-                    self._parts.append(Part(bucket, slice(a, b), mixer, solver.init(X, mixer.at(0))))
+        for bucket, columns, mixer in divided(buckets, mixers):
+            X = net.empty(columns.stop - columns.start, like=bucket.rows)
+            X.copy_(bucket.rows[:, columns])
+            self._parts.append(Part(bucket, columns, mixer, solver.init(X, mixer.at(0))))
         self.show()
 
     def after(self, k: int) -> None:

@@ -18,7 +18,7 @@ from ..problems.images import image_sets
 from ..problems.labelled import is_labelled, located
 from .options import check_optimizer, check_topology, named
 
-TREES = "double_binary_trees"                       # two topologies, between which RelaySGD divides the parameters
+TREES = "double_binary_trees"                       # two topologies, which divide the parameters
 OPTIMIZERS = {"sgd": "stochastic gradient descent, with momentum", "adam": "Adam", "adamw": "Adam with decoupled weight decay"}
 RATES = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 TABLES = ("data", "model", "algorithm", "topology", "optimizer", "train")
@@ -195,7 +195,7 @@ def names(setting: str) -> dict[str, str]:
     """The names that a setting can have, with a line each; empty for settings that are no names."""
     if setting == "topology":
         found = topologies().described(lambda make: (make.__doc__ or "").partition("\n")[0].rstrip("."))
-        return {**found, TREES: "two binary trees, for relay: each takes half of the parameters"}
+        return {**found, TREES: "two binary trees, each of which mixes half of the parameters"}
     tables = {"data": lambda: {**image_sets(), "FILE.npz": "arrays x_train, y_train, x_test, y_test of your own",
                                "FILE.py:NAME": "a function of your own that returns these arrays"},
               "model": lambda: {**models.names(),
