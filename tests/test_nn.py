@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from mpidec.nn import Stacked, models, schedules  # noqa: E402
+from mpidec.nn import Stacked, models, sampler, schedules  # noqa: E402
 
 pytestmark = pytest.mark.serial
 SMALL = {"mlp": {"hidden": [16]}, "cnn": {"channels": [4, 8], "hidden": 8}, "vgg11": {}, "resnet18": {"width": 4},
@@ -199,3 +200,39 @@ def test_schedule_of_goyal():
              factor(16, 18, *cifar10, 116992), factor(16, 7308, *cifar10, 116992), factor(64, 4, *imagenet, 35072),
              factor(64, 552, *imagenet, 35072)]
     assert found == pytest.approx([1.14974359, 1.59897436, 0.02, 2.03650386, 0.08, 5.08020566, 0.032], rel=1e-8)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sampling
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("samples", "n"), [(12, 3), (13, 3), (7, 6), (2, 5)])
+def test_samplers_divide_the_data(samples, n, drop_last):
+    """As torch does among the ranks, in the order of the seed and the epoch; the workers of a rank take turns."""
+    data, options = list(range(samples)), {"seed": 3, "drop_last": drop_last}
+    if drop_last and samples < n:
+        with pytest.raises(ValueError, match=f"{samples} samples for {n} workers, expected at least one for each"):
+            sampler(data, SimpleNamespace(n=n, lo=0, hi=1), **options)
+        return
+    nets = [SimpleNamespace(n=n, lo=worker, hi=worker + 1) for worker in range(n)]
+    drawn = []
+    for epoch in range(2):
+        parts = []
+        for worker, net in enumerate(nets):
+            mine, theirs = sampler(data, net, **options), torch.utils.data.DistributedSampler(data, n, worker, **options)
+            for each in mine, theirs:
+                each.set_epoch(epoch)
+            parts.append(list(mine))
+            assert parts[-1] == list(theirs) and len(mine) == len(theirs)
+        drawn.append([i for part in parts for i in part])
+        assert len(set(drawn[-1])) == (samples // n * n if drop_last else samples)
+        both = sampler(data, SimpleNamespace(n=n, lo=1, hi=3), **options)
+        both.set_epoch(epoch)
+        (batch,) = torch.utils.data.DataLoader(data, len(both), sampler=both)
+        assert batch.unflatten(0, (-1, 2)).transpose(0, 1).tolist() == parts[1:3]
+    assert samples == 2 or drawn[0] != drawn[1]
+
+
+def test_a_sampler_needs_a_length():
+    with pytest.raises(TypeError, match="the data set, a generator, has no length"):
+        sampler((i for i in range(3)), SimpleNamespace(n=1, lo=0, hi=1))

@@ -1,4 +1,4 @@
-"""Networks in PyTorch: models by name, m workers of one model as stacked parameters, learning-rate schedules."""
+"""Networks in PyTorch: models by name, m workers of one model as stacked parameters, samplers, learning-rate schedules."""
 
 try:
     import torch as _torch  # noqa: F401
@@ -6,6 +6,7 @@ except ImportError:
     raise ImportError("mpidec.nn needs PyTorch, which is not installed: pip install 'mpidec[torch]'") from None
 
 from mpidec.nn import models, schedules
+from mpidec.nn.sampling import sampler
 from mpidec.nn.stacked import Stacked
 
-__all__ = ["Stacked", "models", "schedules"]
+__all__ = ["Stacked", "models", "sampler", "schedules"]
