@@ -794,6 +794,46 @@ def dense(algorithm, W, X, steps):
     return X / w
 
 
+def same_batches(net, algorithm, worker, steps=6, averaged=False):
+    """What is said of equal batches when the rank trains on those of `worker(step)`."""
+    model = perceptron()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, None if algorithm == "allreduce" else "star",
+                                 algorithm, net) as optimizer:
+            for k in range(steps):
+                backward(model, optimizer, worker(k), k)
+                if averaged:
+                    optimizer.average_gradients()
+                optimizer.step()
+    return [str(each.message) for each in caught if "same batches" in str(each.message)]
+
+
+@pytest.mark.parametrize("algorithm", ["atc", "awc", "allreduce", "relay", *ASYNCHRONOUS])
+def test_ranks_with_the_same_batches_are_warned_of(net, algorithm):
+    averaged, last = algorithm == "allreduce", net.size - 1
+    one = net.rank == 0
+    said = same_batches(net, algorithm, lambda k: 0, averaged=averaged)
+    assert len(said) == (one and net.size > 1) and all("of all ranks are equal" in line for line in said)
+    said = same_batches(net, algorithm, lambda k: 0 if net.rank == last else net.rank, averaged=averaged)
+    assert len(said) == (one and net.size > 1)
+    assert net.size < 3 or all(f"of ranks 0 and {last} are equal" in line for line in said)
+    for worker, steps in (lambda k: net.rank, 6), (lambda k: 0, 1), (lambda k: 0 if k == 0 else net.rank, 6):
+        assert not same_batches(net, algorithm, worker, steps, averaged)
+
+
+def test_gradients_of_zero_and_a_few_steps_are_no_same_batches(net):
+    model = perceptron()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, "ring", net=net) as optimizer:
+            for k in range(6):
+                backward(model, optimizer, 0, k)
+                if k > 1:
+                    optimizer.zero_grad(set_to_none=k % 2 == 0)
+                optimizer.step()
+
+
 @pytest.mark.parametrize("algorithm", ["atc", "d2", "allreduce", "awc"])
 def test_parameters_whose_memory_is_replaced_between_steps(net, algorithm):
     """As by `vector_to_parameters`, or by a conversion and back."""

@@ -19,6 +19,7 @@ from ..runtime.finite import COMPILED, watch
 from ..topology import CATALOGUE, Schedule, Topology, double_binary_trees
 from .algorithms import algorithm as algorithm_of
 from .algorithms import names
+from .copies import Copies
 from .methods import AllReduce, Method, mean
 from .rows import Bucket, buckets
 from .start import check_equal, check_settings
@@ -98,6 +99,7 @@ class Averager:
         self._method = self._made(topology, mixing)
         self._hooks = [] if near or not self.algorithm.overlaps else _polled(self._models, net._engine.poll)
         self._apart = False
+        self._copies, self._looked = Copies(net, self.algorithm.asynchronous), False
         self._watch(check)
         self._timeline = None if trace is None else Timeline(net, self._models[0])
         self._unwritten = weakref.finalize(self, _warn_unwritten, os.fspath(trace)) if trace is not None and not net.rank else None
@@ -181,6 +183,7 @@ class Averager:
     def before(self) -> None:
         """What comes before the optimizer's update."""
         self._settle()
+        self._look()
         if self.algorithm.of_gradients:
             with self._span("wait"), torch.no_grad(), self._same_steps():
                 self._method.before(self.steps)
@@ -188,6 +191,8 @@ class Averager:
 
     def after(self) -> None:
         """What comes after the optimizer's update."""
+        self._look()
+        self._looked = False
         for parameter in self._frozen:
             if parameter.requires_grad:
                 raise RuntimeError(f"parameter {self._names[id(parameter)]} was frozen when it was wrapped and takes no part in "
@@ -207,6 +212,13 @@ class Averager:
                 if self._buffers == "average":
                     self._average_buffers()
         self.steps += 1
+
+    def _look(self) -> None:
+        """Note the gradients of this rank, once in a step, before anything averages them."""
+        if not self._looked:
+            self._looked = True
+            with self._same_steps():
+                self._copies.look(parameter for bucket in self.buckets for _, parameter in bucket.named)
 
     @contextmanager
     def _same_steps(self) -> Iterator[None]:
@@ -277,6 +289,8 @@ class Averager:
         """
         if not self._apart:
             self._settle()
+        if self.algorithm.asynchronous:
+            self._copies.compare()
         with torch.no_grad():
             square, before = 0.0, [bucket.rows for bucket in self.buckets]
             iterates = self._method.iterates()
@@ -303,6 +317,7 @@ class Averager:
         """With "allreduce": average the gradients now, for example before they are clipped; `step` then does not.  Collective."""
         if not isinstance(self._method, AllReduce):
             raise RuntimeError(f'average_gradients() is called with algorithm {self.algorithm.name!r}, expected "allreduce"')
+        self._look()
         with torch.no_grad():
             self._method.average()
 
@@ -318,6 +333,7 @@ class Averager:
 
     def forget_gradients(self) -> None:
         """With "allreduce": leave out gradients that `average_gradients` has averaged, on all ranks."""
+        self._looked = False
         if isinstance(self._method, AllReduce):
             self._method.complete()
 
@@ -326,6 +342,8 @@ class Averager:
 
         Collective; with an asynchronous algorithm, too, whose workers wait for each other here.
         """
+        if self.algorithm.asynchronous:
+            self._copies.compare()
         memories = [{name: torch.from_numpy(rows.copy()) for name, rows in mixer.memory().items()}
                     for mixer in self._mixers]
         return {"algorithm": self.algorithm.name, "n": self.net.n, "worker": self.net.lo, "steps": self.steps,
@@ -376,6 +394,7 @@ class Averager:
     def close(self) -> None:
         """Complete what is under way, and write the timeline; the model stays as it is.  Collective, and safe to repeat."""
         with self._same_steps():
+            self._copies.close()
             self._method.close()
         if self._timeline is not None and self._trace is not None:
             self._timeline.write(self.net, self._trace)

@@ -1,0 +1,111 @@
+"""Identical copies: ranks that draw the same batches compute the same gradients, and train one model several times."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from ..mixing import Network
+
+FIRST, FEWEST = 5, 3        # steps that are noted, and how many of them, with gradients, are compared
+_EQUAL, _SIMILAR = 1e-4, 0.5                        # relative distances of gradients on the same batch
+_ENTRIES, _SUMS = 1 << 16, 16                       # of each parameter at most; numbers in a sketch, beside the norm
+
+
+class Copies:
+    """Comparison of the ranks' own gradients in the first steps; warns once, on rank 0, if some ranks train on the same batches.
+
+    Parameters
+    ----------
+    net : Network
+    asynchronous : bool
+        Whether workers do not wait for each other.  Then `compare` must be called where they do.
+    """
+
+    def __init__(self, net: Network, asynchronous: bool):
+        self._net, self._asynchronous = net, asynchronous
+        self._sketches: list[np.ndarray] = []
+        self._compared = net.size == 1
+
+    def look(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Note the gradients of a step.  Collective in the last of the first steps, unless workers do not wait."""
+        if self._compared or len(self._sketches) == FIRST:
+            return
+        self._sketches.append(_sketch(parameters))
+        if len(self._sketches) == FIRST and not self._asynchronous:
+            self.compare()
+
+    def compare(self) -> None:
+        """Compare the steps so far, once all ranks have made enough.  Collective."""
+        if self._compared:
+            return
+        noted = np.full((FIRST, 1 + _SUMS), np.nan)
+        for step, sketch in enumerate(self._sketches):
+            noted[step] = sketch
+        mine = np.append(noted.ravel(), len(self._sketches))
+        theirs = np.empty((self._net.size, mine.size))
+        self._net._enter("comparison of first gradients")(lambda: self._net.comm.Iallgather(mine, theirs))
+        if theirs[:, -1].min() < FEWEST:
+            return
+        self._compared = True
+        ranks = equal_ranks(theirs[:, :-1].reshape(self._net.size, FIRST, -1))
+        if ranks and self._net.rank == 0:
+            who = "all ranks" if len(ranks) == self._net.size else f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+            warnings.warn(f"the gradients of {who} are equal in the first steps: they train on the same batches, so that several "
+                          "workers do the work of one; give each rank its own part of the data, "
+                          "DataLoader(data, sampler=mpidec.nn.sampler(data, net))", RuntimeWarning, stacklevel=2)
+
+    def close(self) -> None:
+        """Compare what has not been compared where workers do not wait for each other.  Collective, and safe to repeat."""
+        if self._asynchronous:
+            self.compare()
+        self._compared = True
+
+
+def equal_ranks(sketches: np.ndarray) -> list[int]:
+    """The first ranks whose gradients are those of the same batches; empty if there are none.
+
+    In the first step with gradients the parameters are equal, and so are then the gradients, but for rounding.  Afterwards two
+    workers differ by what they have received from others, so that the gradients of the next steps are only similar.
+
+    Parameters
+    ----------
+    sketches : (ranks, steps, 1 + sums) array
+        Norms of the gradients, and projections of them.
+
+    Examples
+    --------
+    >>> one, other, none = [[2.0, 0.5]] * 3, [[2.0, -0.5]] * 3, [[0.0, 0.0]] * 3
+    >>> equal_ranks(np.array([other, one, one])), equal_ranks(np.array([one, other, none, none]))
+    ([1, 2], [])
+    """
+    has = np.isfinite(sketches).all(axis=2) & (sketches[:, :, 0] > 0)
+    known = np.where(has[:, :, None], sketches, 0.0)
+    for rank, mine in enumerate(known[:-1]):
+        steps = np.flatnonzero(has[rank])[:FEWEST]
+        if len(steps) == FEWEST:
+            far = np.linalg.norm(known[rank:, steps] - mine[steps], axis=2) / mine[steps, 0]
+            same = (has[rank:, :steps[-1] + 1] == has[rank, :steps[-1] + 1]).all(axis=1)
+            same &= (far[:, 0] <= _EQUAL) & (far <= _SIMILAR).all(axis=1)
+            if same.sum() > 1:
+                return [rank + int(i) for i in np.flatnonzero(same)]
+    return []
+
+
+def _sketch(parameters: Iterable[torch.Tensor]) -> np.ndarray:
+    """The norm of some of the gradients' entries, and sums of them with fixed weights, whose distances are about the entries'."""
+    square, sums = 0.0, np.zeros(_SUMS)
+    for place, parameter in enumerate(parameters):
+        if parameter.grad is not None and parameter.numel():
+            gradient = parameter.grad.detach()
+            gradient = gradient.to_dense() if gradient.is_sparse else gradient
+            row = (torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient).flatten()
+            entries = row[::-(-len(row) // _ENTRIES)].cpu().double().numpy()
+            square += float(entries @ entries)
+            weighted = entries * np.cos(np.arange(len(entries)) ** 2.0 + place) * math.sqrt(2)
+            sums += np.bincount((np.arange(len(entries)) + place) % _SUMS, weighted, _SUMS)
+    return np.append(math.sqrt(square), sums)
