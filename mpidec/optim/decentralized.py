@@ -13,8 +13,6 @@ import torch
 from ..mixing import Network
 from .averager import Averager, Models
 
-_CLOSURES = ("LBFGS",)
-
 
 class Decentralized(torch.optim.Optimizer):
     r"""A torch optimizer whose workers agree with their neighbours; the training loop stays as it was.
@@ -98,10 +96,10 @@ class Decentralized(torch.optim.Optimizer):
                  trace: str | os.PathLike[str] | None = None, bucket_bytes: int | None = None, **options: Any):
         if isinstance(optimizer, Decentralized) or not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"optimizer is a {type(optimizer).__name__}, expected an optimizer of torch that is not wrapped yet")
-        if type(optimizer).__name__ in _CLOSURES:
+        if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(f"{type(optimizer).__name__} evaluates its closure several times in a step, at points that differ "
                              "between workers: use another optimizer")
-        if type(optimizer).__name__ == "SparseAdam" and algorithm == "allreduce":
+        if isinstance(optimizer, torch.optim.SparseAdam) and algorithm == "allreduce":
             raise ValueError('SparseAdam needs sparse gradients, and algorithm "allreduce" averages dense ones: use another '
                              'algorithm, such as "atc", or another optimizer')
         self.optimizer = optimizer
