@@ -644,6 +644,10 @@ def test_models_that_differ_are_refused_by_name(net):
             model[2].bias[1] += 1
     with pytest.raises(ValueError, match=r"ranks 0 and 1 differ in the values of parameter 2\.bias"):
         optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net)
+    model = perceptron()
+    model[2].bias.requires_grad_(net.rank != 1)
+    with pytest.raises(ValueError, match=r"parameter 2\.bias: requires_grad is True on rank 0 and False on rank 1"):
+        optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net, equal=False)
     model = nn.Linear(6, 5 + (net.rank == 1))
     with pytest.raises(ValueError, match=r"parameter weight \(5, 6\) float32 on rank 0, weight \(6, 6\)"):
         optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net)

@@ -22,7 +22,7 @@ from .algorithms import names
 from .copies import Copies
 from .methods import AllReduce, Method, mean
 from .rows import Bucket, buckets
-from .start import check_equal, check_settings
+from .start import check_equal, check_settings, check_trained
 from .timeline import Timeline
 
 NEAR, FAR = 1 << 28, 1 << 20                        # bytes of a bucket on one node, and between nodes: pieces travel together
@@ -89,6 +89,7 @@ class Averager:
         every_parameter: list[dict[str, Any]] = [{"params": [p for part in self._models for p in part.parameters()], "lr": 1.0}]
         groups = _groups or (lambda: every_parameter)
         net.agree(_strangers(groups(), self._names))
+        check_trained(net, [(self._names[id(p)], p.requires_grad) for group in groups() for p in group["params"]])
         if equal:
             self._check_equal(groups())
         near = net.size == 1 or (net._memory is not None and net._memory.single_node)

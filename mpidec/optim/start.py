@@ -27,6 +27,28 @@ def check_settings(net: Network, **settings: Any) -> None:
                 raise ValueError(f"{name} is {value} on rank 0 and {listed[name]} on rank {rank}, expected the same on every rank")
 
 
+def check_trained(net: Network, named: list[tuple[str, bool]]) -> None:
+    """Raise on every rank if a parameter is trained on one rank and frozen on another one.
+
+    Parameters
+    ----------
+    net : Network
+    named : list of (str, bool)
+        The parameters of the optimizer, and whether they require gradients.
+
+    Raises
+    ------
+    ValueError
+        Naming the first parameter of which ranks differ.
+    """
+    theirs = net.comm.allgather(named)
+    for rank, listed in enumerate(theirs):
+        for (name, requires), (name0, requires0) in zip(listed, theirs[0]):
+            if name == name0 and requires != requires0:
+                raise ValueError(f"parameter {name}: requires_grad is {requires0} on rank 0 and {requires} on rank {rank}: freeze "
+                                 "the same parameters on every rank")
+
+
 def check_equal(net: Network, named: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Raise on every rank unless all ranks hold the same parameters.
 
