@@ -239,6 +239,8 @@ def test_every_algorithm_trains_a_difficult_model(net, name):
         loss.backward()
         losses.append(loss.item())
         optimizer.step()
+        if name in ASYNCHRONOUS:                    # else an average with a worker that has just begun may come at the end
+            net.barrier()
     with optimizer.consensus() as distance:
         assert 0 <= distance < 3
     optimizer.close()
@@ -347,7 +349,7 @@ def test_asynchronous_workers_do_not_cease_to_exchange(monkeypatch, algorithm, n
         monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", "2")
     with mpidec.Network() as net:
         model, optimizer = filled(net, "ring", algorithm)
-        for k in range(100):
+        for k in range(1000):
             for _ in range(20 + 10 * (net.rank % 3)):
                 backward(model, optimizer, net.rank, k)
                 optimizer.step()
@@ -356,7 +358,8 @@ def test_asynchronous_workers_do_not_cease_to_exchange(monkeypatch, algorithm, n
                     assert flat(model).mean() == pytest.approx((net.n - 1) / 2, abs=1e-3)
             if distance < 1e-2:
                 break
-        assert distance < 1e-2 and (net.size == 1 or optimizer.averager.sent_bytes > 0)
+        assert distance < 1e-2
+        assert net.size == 1 or net.comm.allreduce(optimizer.averager.sent_bytes) > 0       # some may only have answered
         optimizer.close()
 
 
