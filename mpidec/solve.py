@@ -341,7 +341,7 @@ class _Run:
         self.mixer.recall(memory)
         counts, root = self.mixer.counts, self.net.rank == 0
         counts.rounds, counts.bytes, counts.messages = int(rounds), int(sent) * root, int(rows) * root
-        changed = {key: value for key, value in self._meta(record, seed).items() if key in ("ranks", "mpi", "config")}
+        changed = {key: value for key, value in self._meta(record, seed).items() if key in ("ranks", "mpi", "config", "settings")}
         recorder.resume(first, changed)
         return first, s
 

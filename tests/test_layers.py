@@ -40,7 +40,7 @@ LAYERS = {
                  ("mpi4py", "scipy", "matplotlib")),
     "record": ((), ("scipy", "h5py")),
     "optim": (("plugins", "resolve", "nn", "topology", "runtime", "checks", "mixing", "solvers"), ("mpi4py", "scipy", "torch")),
-    "plot": (("_figure", "plugins", "record"), ("h5py", "matplotlib", "mpi4py")),
+    "plot": (("_figure", "catalogue", "plugins", "record"), ("h5py", "matplotlib", "mpi4py")),
 }
 ORDER = [name for name in LAYERS if name not in ("solvers", "stepsize", "record", "optim", "plot")]
 MPI = {name for name, (_, others) in LAYERS.items() if "mpi4py" in others} | {"_selftest", "asynchronous", "reproduce", "sweep",

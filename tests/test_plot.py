@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 
 import launch
+import mpidec
+from mpidec import catalogue
+from mpidec._attributes import settings
 from mpidec.plot import figure
 from mpidec.plot.command import main
 from mpidec.plot.drawing import Curve, band
+from mpidec.plot.labels import called
 from mpidec.record import RunFile
 
 pytest.importorskip("matplotlib")
@@ -136,10 +140,24 @@ def test_runs_from_python_are_labelled_by_solver_and_topology(tmp_path):
     ring, star = "Topology('ring', n=4, kind='doubly', directed=False)", "Topology('star', n=4, kind='doubly', directed=False)"
     tracking = recorded("python.h5", "GradientTracking(step_size=0.1, variant='atc')", ring)
     assert legend(figure(tracking)) == ["gradient tracking, ring, 4 agents"]
-    assert legend(figure([tracking, recorded("b.h5", "HeavyBall(step_size=0.1)", star)])) == ["gradient tracking", "heavy ball"]
+    assert legend(figure([tracking, recorded("b.h5", "HeavyBall(step_size=0.1)", star)])) == ["gradient tracking", "HeavyBall"]
     assert legend(figure([tracking, recorded("c.h5", "GradientTracking(step_size=0.2, variant='atc')", star)])) == ["ring", "star"]
     assert legend(figure([tracking, make(tmp_path / "d.h5", "dgd")])) == ["gradient tracking", "dgd"]
     assert legend(figure([tracking, recorded("e.h5", "<my.Own object at 0x7f>", ring)]))[1] == "e"
+
+
+def test_solvers_of_runs_from_python_have_the_names_of_the_catalogue(tmp_path):
+    """A2CiD2 was "a2 ci d2", and a run with a function as its step size had no label."""
+    ring = mpidec.topology.ring(4)
+    for name, kind in catalogue.solvers().own.items():
+        solver = kind() if name == "consensus" else kind(0.1)
+        found = settings(solver, ring)
+        assert found["solver.name"] == name
+        assert called(f"# from mpidec.solve: {solver!r} over {ring!r}, 20 steps, every 10\n") == found
+    for solver in (mpidec.solvers.A2CiD2(), mpidec.solvers.PairwiseGossip(lambda k: 0.1)):
+        mpidec.simulate(None, solver, ring, steps=1, x0=np.eye(4), record=tmp_path / f"{type(solver).__name__}.h5")
+    shown = figure([tmp_path / "A2CiD2.h5", tmp_path / "PairwiseGossip.h5"])
+    assert legend(shown) == ["a2cid2", "pairwise gossip"]
 
 
 def make_python(path: Path, config: str) -> Path:

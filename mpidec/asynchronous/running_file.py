@@ -200,7 +200,8 @@ class File:
             if hasattr(s, "t"):                     # the clocks of the agents begin anew
                 s.t = 0.0
         arrays = self.recorder.asynchronous()
-        self.recorder.resume(first, {key: value for key, value in self._meta.items() if key in ("ranks", "mpi", "config")})
+        changed = {key: value for key, value in self._meta.items() if key in ("ranks", "mpi", "config", "settings")}
+        self.recorder.resume(first, changed)
         return Before(int(first), tuple(counters.tolist()), arrays)
 
     def _rows(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections import Counter
@@ -10,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import catalogue
 from ..plugins import is_plugin, short
 from ..record import Run
 
@@ -52,7 +54,7 @@ def flat(text: str) -> dict[str, Any]:
 
 
 def called(text: str) -> dict[str, Any]:
-    """Return the settings in the comment that `mpidec.solve` writes in place of an experiment; empty if there is none.
+    """Return the settings in the comment that stands for an experiment in older files of `mpidec.solve`; empty if there is none.
 
     Examples
     --------
@@ -66,7 +68,9 @@ def called(text: str) -> dict[str, Any]:
         return {}
     if not (isinstance(solver, ast.Call) and isinstance(topology, ast.Call)):
         return {}
-    result: dict[str, Any] = {"solver.name": _registered(ast.unparse(solver.func)),
+    names = {kind.__name__: name for name, kind in catalogue.solvers().own.items()}
+    own = ast.unparse(solver.func)
+    result: dict[str, Any] = {"solver.name": names.get(own, own),
                               **{f"solver.{word.arg}": _value(word.value) for word in solver.keywords}}
     of_graph = {word.arg: _value(word.value) for word in topology.keywords}
     name = _value(topology.args[0]) if topology.args else of_graph.get("name")
@@ -81,13 +85,6 @@ def _value(node: ast.expr) -> Any:
         return ast.unparse(node)
 
 
-def _registered(name: str) -> str:
-    """Return the name of a solver for that of its class: gradient_tracking for GradientTracking."""
-    if name in ("RelaySGD", "DecentLaM", "SlowMo", "DiLoCo", "GASLoC"):
-        return name.lower()
-    return "dsgd_ceca" if name == "DSGDCECA" else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
 def chosen(run: Run) -> set[str]:
     """Return the settings of a run that it has chosen itself."""
     head = run.config.partition("\n")[0]
@@ -96,12 +93,17 @@ def chosen(run: Run) -> set[str]:
 
 
 def _given(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the settings by which runs can be compared, from their experiments or from the comments of `mpidec.solve`."""
+    """Return the settings by which runs can be compared: those of their experiments, or of the calls of `mpidec.solve`."""
     told = [settings(run) for run in runs]
-    given = [one or called(run.config) for one, run in zip(told, runs)]
+    given = [one or _of_call(run) for one, run in zip(told, runs)]
     if any(told) and any(one and not own for one, own in zip(given, told)):
         given = [{key: value for key, value in one.items() if key in SHARED} for one in given]
     return given
+
+
+def _of_call(run: Run) -> dict[str, Any]:
+    text = run.attributes.get("settings")
+    return called(run.config) if text is None else dict(json.loads(text))
 
 
 def of_seeds(runs: Sequence[Run]) -> list[list[Run]]:
