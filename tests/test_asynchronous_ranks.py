@@ -5,6 +5,7 @@ import os
 import signal
 import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import solvers as S
 from mpidec import topology as T
-from mpidec.asynchronous import ranks
+from mpidec.asynchronous import pairing, ranks
 from mpidec.asynchronous.running_file import File
 from mpidec.asynchronous.snapshots import Snapshots
 from mpidec.record import last_checkpoint
@@ -93,6 +94,47 @@ def test_a_straggler_has_fewer_gradients_and_delays_nobody(net):
     others = np.delete(result.counts, np.arange(net.partition.counts()[0]))     # those of rank 0 take turns with it
     assert time.perf_counter() - begun < 20 * 0.3 or net.size == 1
     assert net.size == 1 or result.counts[0] < 0.5 * np.median(others)
+
+
+def test_an_averaging_that_is_late_keeps_nobody_busy_but_its_two_agents(monkeypatch):
+    """On ranks as in the simulator: a delay was a sleep of the thread that averages for all agents of a rank."""
+    def briefly(seconds):
+        assert seconds < 1, "the thread that averages, or the gradients, sleep for a delay"
+        time.sleep(seconds)
+    monkeypatch.setattr(pairing, "time", SimpleNamespace(sleep=briefly, monotonic=time.monotonic, perf_counter=time.perf_counter))
+    begun = []
+
+    def delay(rng, i, j):
+        begun.append({i, j})
+        if {0, 1} in begun and begun[begun.index({0, 1}):].count({2, 3}) == 5:
+            os.kill(os.getpid(), signal.SIGINT)                 # enough is seen
+        return 1e9 if {i, j} == {0, 1} else 1e-4
+    with mpidec.Network(4, comm=MPI.COMM_SELF) as net, pytest.raises(mpidec.Interrupted) as ended:
+        mpidec.solve(None, S.PairwiseGossip(), T.ring(4), steps=50000, net=net, x0=X0[:4], delay=delay)
+    found = ended.value.result
+    assert found.averagings[0, 1] == 1 and found.averagings[2, 3] == begun.count({2, 3}) >= 5
+    np.testing.assert_allclose(found.x, X0[:4].mean(axis=0), atol=1e-12)
+    simulated = mpidec.simulate(None, S.PairwiseGossip(), T.ring(4), steps=100, x0=X0[:4],
+                                delay=lambda rng, i, j: 1e9 if {i, j} == {0, 1} else 1e-4)
+    assert simulated.averagings[0, 1] == 1 and simulated.averagings[2, 3] >= 5
+
+
+def test_gradients_wait_for_averagings_that_are_many_behind(monkeypatch):
+    behind = []
+
+    class Slowly(pairing.Pairing):
+        def _look(self, agent):
+            time.sleep(0.002)
+            return super()._look(agent)
+
+        def _descend(self, agent):
+            behind.append(agent.wanted - agent.begun)
+            super()._descend(agent)
+    monkeypatch.setattr(pairing, "_SLACK", 1)
+    monkeypatch.setattr(ranks, "Pairing", Slowly)
+    with mpidec.Network(2, comm=MPI.COMM_SELF) as net:
+        mpidec.solve(None, S.PairwiseGossip(), T.complete(2), steps=30, net=net, x0=X0[:2])
+    assert max(behind) <= 1 and len(behind) >= 60
 
 
 @pytest.mark.parametrize("words, options", [

@@ -51,7 +51,8 @@ class _Agent:
         self.wanted = self.begun = 0                # averagings that its gradients have asked for; that it has begun
         self.partner = self.asked = self.next = -1  # places in `neighbors`: in an averaging; asked for; to be asked
         self.drops = False
-        self.mine: np.ndarray | None = None
+        self.mine: np.ndarray | None = None         # its offer in an averaging that it has begun
+        self.due: float | None = None               # when that leaves, if it has not left yet
         self.into = np.empty(slots.values.shape[1])
         self.averagings = [0] * len(self.neighbors)
         self._numbers, self._choices = generator(seed, number, MEET), generator(seed, number, CHOICE)
@@ -77,7 +78,8 @@ class Pairing:
     node: 0 if it is free.  After a gradient an agent asks for a Poisson number of averagings, `rate` / 2 in the mean, each with a
     neighbour that is chosen uniformly; in the mean the neighbours ask it as often.  It takes both words, the lower agent's first,
     by compare-and-swap, and lets go if the second one is taken: nobody waits while it holds a word, so that there is no deadlock on
-    any graph.  Then both send their offers, and average.
+    any graph.  Then both send their offers, and average.  An offer that is held back keeps its two agents busy, and nobody else:
+    averagings with busy agents are then left out, as in the simulator, and are otherwise tried again.
 
     Parameters
     ----------
@@ -242,6 +244,12 @@ class Pairing:
                 agent.port.take(k, agent.into)
                 self._arrive(agent, k)
                 moved = True
+        if agent.due is not None:
+            if agent.due <= time.monotonic() or self.ending.reason:         # at the end nothing is held back
+                self._send(agent)
+                moved = True
+            else:
+                agent.begun = agent.wanted
         if agent.partner < 0 and agent.asked < 0 and agent.begun < agent.wanted and not self._over:
             moved |= self._begin(agent)
         return moved
@@ -273,13 +281,13 @@ class Pairing:
             agent.begun, agent.next = agent.begun + 1, -1
             return True
         if agent.number < other and not self._claims.take(agent.number, agent.number):
-            return False
+            return self._busy(agent)
         if self._claims.is_near(other):
             if self._claims.take(other, agent.number):
                 return self._took(agent, k, True)
             if agent.number < other:
                 self._claims.free(agent.number, agent.number)
-            return False
+            return self._busy(agent)
         agent.asked = k
         self._claims.ask(other, agent.number)
         return True
@@ -290,19 +298,32 @@ class Pairing:
         agent.asked = -1
         if yes and other < agent.number and not self._claims.take(agent.number, agent.number):
             self._claims.free(other, agent.number)
-            return False
+            return self._busy(agent)
         if not yes:
             if agent.number < other:
                 self._claims.free(agent.number, agent.number)
-            return False
+            return self._busy(agent)
         agent.partner, agent.next, agent.begun = k, -1, agent.begun + 1
         with agent.lock:
             agent.mine = self.solver.offer(agent.state, agent.clock.now())
-        if self.delay is not None:
-            time.sleep(self.delay(agent.number, other))
-        agent.port.send(agent.mine, self._only(agent, k), None, False)
-        self.messages += 1
+        if self.delay is None:
+            self._send(agent)
+        else:
+            agent.due = time.monotonic() + self.delay(agent.number, other)
         return True
+
+    def _busy(self, agent: _Agent) -> bool:
+        """One of the two is busy: the averaging is tried again, or left out if offers are held back, which may take long."""
+        if self.delay is None:
+            return False
+        agent.begun, agent.next = agent.begun + 1, -1
+        return True
+
+    def _send(self, agent: _Agent) -> None:
+        """Send the offer of an agent to its partner."""
+        agent.due = None
+        agent.port.send(agent.mine, self._only(agent, agent.partner), None, False)
+        self.messages += 1
 
     def receive(self, rank: int, message: Message) -> None:
         """Answer a neighbour on another node that asks for an agent of this rank, or take its answer."""
