@@ -5,13 +5,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 from scipy.linalg import expm
 
 import mpidec
 from mpidec import solvers as S
 from mpidec import topology as T
 from mpidec.asynchronous import clocks
+from mpidec.asynchronous.ending import Ending
 from mpidec.asynchronous.machines import Pushers
+from mpidec.asynchronous.pushing import Pushing
 from mpidec.problems import Custom, Huber, LeastSquares, LogisticRegression, MiniBatch, Noisy, Softmax, Subgradient, l1
 from mpidec.problems.agents import of_one
 from mpidec.solvers.asynchronous import Place
@@ -196,6 +199,15 @@ def test_push_sum_with_gradients_is_what_it_says():
     assert result.counts.tolist() == k.tolist() and result.metrics["messages"][-1] == 5
 
 
+@pytest.mark.parametrize("w, share", [(0.01, 0.1), (0.05, 0.5), (0.1, 1.0), (0.7, 1.0)])
+def test_push_sum_agents_of_little_weight_take_small_steps(w, share):
+    solver = S.AsyncPushSum(0.5)
+    s = solver.init(np.array([3.0]))
+    s.u[:], s.w, s.news = 3.0 * w, w, False
+    solver.wake(s, None, lambda x: np.array([4.0]))
+    assert s.u[0] == pytest.approx(3.0 * w - share * 0.5 * 4.0, rel=1e-14)
+
+
 def test_push_sum_approaches_the_minimizer():
     problem = least_squares(8)
     result = mpidec.simulate(problem, S.AsyncPushSum(S.InverseSqrt(0.1)), T.exponential(8), steps=3000, delay=(0, 1), every=1000)
@@ -251,6 +263,20 @@ def test_a_late_message_does_not_replace_a_newer_one():
     assert machine.staleness == {2: 1, 5: 1}                # the second message of agent 0, sent at 1, is read at 3 and at 6
 
 
+def test_a_late_message_does_not_replace_a_newer_one_on_ranks():
+    late = iter([5.0, 1.0, 0.0])
+    with mpidec.Network(2, comm=MPI.COMM_SELF) as net:
+        slots = net.slots(T.complete(2), np.zeros((2, 1)))
+        states = [Echo().init(np.zeros(1)) for _ in range(2)]
+        agents = Pushing(Echo(), states, slots, None, Ending(slots, 0, 1, 9), None, [0.0, 0.0], lambda i, j: next(late), None, 0)
+        for _ in range(2):
+            agents._wake(0)
+        agents._release(np.inf)
+        agents._wake(1)
+        assert states[1].x == 2
+        slots.close()
+
+
 def test_staleness_of_a_constant_delay():
     result = mpidec.simulate(None, S.AsyncPushSum(), T.ring(8), steps=50, x0=start(8), delay=2.5)
     assert result.staleness[:2].sum() == 0 < result.staleness[2]
@@ -282,6 +308,13 @@ def test_random_numbers_belong_to_agents():
         events = clocks.wakings(5, np.array(rates))
         return [event.time for event in (next(events) for _ in range(60)) if event.i == 1][:8]
     assert times([1.0, 1.0, 1.0]) == times([0.1, 1.0, 3.0])
+
+
+def test_random_numbers_of_different_purposes_are_different():
+    """What is lost has nothing to do with who is chosen, or how late a message is."""
+    purposes = range(clocks.DROP + 1)
+    first = {clocks.generator(seed, agent, purpose).random() for seed in (0, 5) for agent in (0, 5) for purpose in purposes}
+    assert len(first) == 2 * 2 * 5
 
 
 @pytest.mark.parametrize("solver", [S.A2CiD2(0.1), S.AsyncPushSum(0.1)], ids=lambda solver: type(solver).__name__)
