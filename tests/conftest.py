@@ -6,6 +6,9 @@
 
 Under several ranks only rank 0 reports.  A test that fails on any rank says so, tagged with the rank, and aborts the
 job: the other ranks may be waiting for this one in a collective.
+
+No test asserts how fast this machine is; time-outs only end what hangs.  On a machine that is much busier or slower than usual,
+MPIDEC_TEST_PATIENCE=4 (default: 1) multiplies all of them: those of the programs that tests start, of pytest, and of the Makefile.
 """
 from __future__ import annotations
 
@@ -30,6 +33,8 @@ import pytest
 from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))    # so that a test can `import launch`
+
+import launch
 
 WORLD = MPI.COMM_WORLD
 PARALLEL = WORLD.size > 1
@@ -78,6 +83,10 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         for mark in filter(item.get_closest_marker, skipped):
             item.add_marker(pytest.mark.skip(reason=skipped[mark]))
+        if launch.PATIENCE != 1:
+            own = item.get_closest_marker("timeout")
+            limit = own.args[0] if own and own.args else config.getoption("timeout") or config.getini("timeout") or 0
+            item.add_marker(pytest.mark.timeout(launch.PATIENCE * float(limit)), append=False)
     if PARALLEL:
         gc.collect()
         gc.freeze()                                         # what is imported by now is not searched after each test
@@ -225,7 +234,6 @@ def fuzz(comm, monkeypatch, request):
 @pytest.fixture(scope="session")
 def mpirun():
     """Return :func:`launch.mpirun`, for tests marked ``launch``."""
-    import launch
     return launch.mpirun
 
 

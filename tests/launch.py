@@ -3,7 +3,8 @@
     python tests/launch.py -n 3 --timeout 120 -m pytest -q         (what follows goes to this Python)
 
 The mpirun is the one beside this Python (or the first on PATH), variables of an outer launcher are removed from the
-environment, Open MPI gets the settings of .ci/openmpi.env, and no process survives a time-out.
+environment, Open MPI gets the settings of .ci/openmpi.env, and no process survives a time-out.  All time-outs are multiplied by
+MPIDEC_TEST_PATIENCE (default: 1).
 """
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = float(os.environ.get("MPIDEC_TEST_PATIENCE", "1"))
 LAUNCHER = ("PMI", "PMIX_", "OMPI_", "PRTE_", "OPAL_", "HYDRA", "HYDI_", "MPI_LOCAL", "MPIR_RANK", "PYTEST_")
 
 
@@ -82,7 +84,8 @@ def start(command: list[str], **options) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen, timeout: float) -> subprocess.CompletedProcess:
-    """Wait for `process` and return what it said; end it all when `timeout` seconds have passed."""
+    """Wait for `process` and return what it said; end it all when `timeout` seconds, times PATIENCE, have passed."""
+    timeout *= PATIENCE
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:
@@ -103,7 +106,7 @@ def mpirun(n: int, args: list, timeout: float = 60, *, env: dict[str, str] | Non
     ----------
     n : ranks; 0 runs one process with no launcher at all.
     args : what follows ``python``: ``["-m", "mpidec.run"]``, ``["-c", "..."]`` or a script and its arguments.
-    timeout : seconds; past them every process of the launch is ended and :class:`subprocess.TimeoutExpired` raised.
+    timeout : seconds, times PATIENCE; past them every process of the launch is ended and :class:`subprocess.TimeoutExpired` raised.
     env : settings on top of the scrubbed environment.
     cwd : the working directory.
     check : raise :class:`AssertionError` with all output if the exit status is not 0.
@@ -131,7 +134,7 @@ def main() -> int:
     try:
         return finish(start(command), timeout).returncode
     except subprocess.TimeoutExpired:
-        print(f"ended after {timeout:g} s: {' '.join(command)}", file=sys.stderr)
+        print(f"ended after {timeout * PATIENCE:g} s: {' '.join(command)}", file=sys.stderr)
         return 124
 
 
