@@ -1,6 +1,7 @@
 """Mixers against dense products, on any number of ranks: run alone, or under mpirun."""
 
 import os
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -240,14 +241,37 @@ def test_a_communicator_of_the_callers(comm):
     half.Free()
 
 
-def test_closing_frees_everything_and_may_be_repeated(comm):
-    for _ in range(420 if comm.size <= 3 else 3):   # MPICH has some 2,000 communicators in all, five a turn
-        net = mpidec.Network(16)
-        W = net.mixer(T.one_peer_exponential(16))
-        for k in range(4):
-            W.at(k)(np.zeros((net.m, 1)))
-        net.close()
-        net.close()
+class Watched(MPI.Intracomm):
+    """A communicator that remembers those that are made of it."""
+
+    made: ClassVar = []
+
+    def Dup(self, *args):
+        return self._noted(super().Dup(*args))
+
+    def Split_type(self, *args):
+        return self._noted(super().Split_type(*args))
+
+    def Create_dist_graph_adjacent(self, *args, **options):
+        return self._noted(super().Create_dist_graph_adjacent(*args, **options))
+
+    def _noted(self, comm):
+        self.made.append(comm)
+        return comm
+
+
+@pytest.mark.parametrize("transport", ["auto", "p2p", "neighbor"])
+def test_closing_frees_everything_and_may_be_repeated(comm, transport):
+    """MPICH has some 2,000 communicators in all."""
+    Watched.made.clear()
+    net = mpidec.Network(16, Watched(comm), transport=transport)
+    W = net.mixer(T.one_peer_exponential(16))
+    for k in range(4):
+        W.at(k)(np.zeros((net.m, 1)))
+    net.slots(T.ring(16), np.zeros((net.m, 1))).close()
+    net.close()
+    net.close()
+    assert len(Watched.made) >= 1 + (comm.size > 1) and all(made == MPI.COMM_NULL for made in Watched.made)
     with pytest.raises(RuntimeError, match="closed"):
         W.at(0)
 
