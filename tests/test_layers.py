@@ -263,21 +263,8 @@ def test_public_methods_are_documented():
 
 def test_import_is_light():
     code = "import sys, mpidec; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
-    loaded = set(launch.mpirun(0, ["-c", code], check=True).stdout.split()) & LAZY
+    loaded = set(launch.mpirun(0, ["-c", code], check=True).stdout.split()) & {*LAZY, "scipy", "h5py"}
     assert not loaded, f"import mpidec imports {loaded}"
-
-
-def test_import_cost():
-    """`import mpidec` costs less than all that it stands on, some of which it loads later (CPU time: others may use the cores)."""
-    def seconds(statement: str) -> float:
-        code = f"import time; {statement}; print(time.process_time())"
-        return float(launch.mpirun(0, ["-c", code], check=True, env={"PYTHONDONTWRITEBYTECODE": ""}).stdout)
-
-    base, ours = "import mpi4py.MPI, numpy, scipy.sparse, h5py", "import mpidec"
-    seconds(ours)                                           # write the byte code
-    rounds = [(seconds(base), seconds(ours)) for _ in range(9)]
-    ratio = min(mine for _, mine in rounds) / min(theirs for theirs, _ in rounds)     # of the least disturbed ones
-    assert ratio <= 1, f"import mpidec costs {ratio:.2f} x import mpi4py.MPI, numpy, scipy.sparse, h5py"
 
 
 @pytest.mark.launch
