@@ -88,12 +88,25 @@ def test_pairs_without_a_problem_find_the_mean(net):
     assert result.metrics["consensus"][-1] < (0.3 if net.size == 1 else 0.9) * result.metrics["consensus"][0]
 
 
-def test_a_straggler_has_fewer_gradients_and_delays_nobody(net):
-    begun = time.perf_counter()
-    result = mpidec.solve(problem(net, Slow), S.A2CiD2(0.02), T.ring(net.n), steps=20, net=net, straggler={0: 0.3})
-    others = np.delete(result.counts, np.arange(net.partition.counts()[0]))     # those of rank 0 take turns with it
-    assert time.perf_counter() - begun < 20 * 0.3 or net.size == 1
-    assert net.size == 1 or result.counts[0] < 0.5 * np.median(others)
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.filterwarnings("ignore:straggler")             # the other agents of its rank wait for their turn
+def test_a_straggler_delays_no_other_rank(net, monkeypatch):
+    """It sleeps until the others have had all events of the run."""
+    endings = []
+
+    class Known(ranks.Ending):
+        def __init__(self, *args):
+            super().__init__(*args)
+            endings.append(self)
+
+    def sleep(seconds):
+        while seconds == 1e9 and not endings[0].reason:
+            time.sleep(0.001)
+        time.sleep(seconds % 1e9)
+    monkeypatch.setattr(ranks, "Ending", Known)
+    monkeypatch.setattr(pairing, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic, perf_counter=time.perf_counter))
+    result = mpidec.solve(problem(net), S.A2CiD2(0.02), T.ring(net.n), steps=20, net=net, straggler={0: 1e9})
+    assert result.counts[0] == 1 and result.counts.sum() >= 20 * net.n and result.counts[net.partition.bounds(1)[0]] > 1
 
 
 def test_an_averaging_that_is_late_keeps_nobody_busy_but_its_two_agents(monkeypatch):
@@ -317,9 +330,8 @@ def test_a_gradient_that_is_not_finite_ends_the_run(net, solver):
                 Odd.calls += 1
                 G[0, 1] = np.nan if Odd.calls == 21 else G[0, 1]
             return G
-    began = time.monotonic()
     result = mpidec.solve(problem(net, Odd), solver, T.ring(net.n), steps=10**6, every=10**5, net=net)
-    assert time.monotonic() - began < 20
+    assert result.steps < 10**6
     assert (result.outcome, result.reason, result.agent) == ("diverged", "the gradient of agent 2 at its step 20 is nan", 2)
 
 
@@ -336,10 +348,8 @@ def test_what_one_rank_raises():
 
     for solver in (S.A2CiD2(0.01), S.RunningSumTracking(0.01)):
         Broken.calls = 0
-        begun = time.monotonic()
         with pytest.raises(ArithmeticError, match="broken on the last rank"):
             mpidec.solve(problem(net_like(), Broken), solver, T.ring(max(WORLD.size, 4)), steps=10**6)
-        assert time.monotonic() - begun < 30
 
 
 def net_like():

@@ -69,7 +69,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 def measured(mpirun, tmp_path, ranks: int, *arguments: str) -> tuple[dict, dict[tuple[str, int], dict[str, dict]], str]:
     """What was written, its results by graph and size and then by contender, and what was printed."""
-    done = mpirun(ranks, ["-m", "mpidec.bench", *TINY, "--json=bench.json", *arguments], cwd=tmp_path, check=True)
+    done = mpirun(ranks, ["-m", "mpidec.bench", *TINY, "--json=bench.json", *arguments], timeout=240, cwd=tmp_path, check=True)
     written = json.loads((tmp_path / "bench.json").read_text())
     cells: dict[tuple[str, int], dict[str, dict]] = {}
     for row in written["results"]:
@@ -213,6 +213,6 @@ def test_training_is_measured_against_no_communication_and_ddp(mpirun, tmp_path)
 
 def test_a_wrong_training_step_is_caught_before_it_is_timed(mpirun, tmp_path):
     pytest.importorskip("torch")
-    done = mpirun(2, ["-c", BROKEN_TRAINING], cwd=tmp_path)
+    done = mpirun(2, ["-c", BROKEN_TRAINING], timeout=240, cwd=tmp_path)
     assert done.returncode != 0
     assert done.stderr.count("Decentralized, awc, one_peer_exponential, 64 B: the first update differs") == 1

@@ -14,10 +14,10 @@ import pytest
 import launch
 from mpidec import record
 
-pytestmark = [pytest.mark.launch, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.launch
 SCRIPTS = launch.ROOT / "jobscripts"
 STARTED: list[subprocess.Popen] = []
-LONG = ("--problem=least_squares --data=synthetic_least_squares --set=problem.p=4 --set=problem.d=3 --agents=8 --every=2000 "
+LONG = ("--problem=least_squares --data=synthetic_least_squares --set=problem.p=4 --set=problem.d=3 --agents=8 --every=20 "
         "--step-size=0.01 --set=run.trajectory=false --steps=")
 
 
@@ -46,8 +46,8 @@ def script(name: str, **env: str) -> subprocess.Popen:
     return STARTED[-1]
 
 
-def steps_in(path: str, process: subprocess.Popen, more_than: int = 2000) -> None:
-    deadline = time.monotonic() + 60
+def steps_in(path: str, process: subprocess.Popen, more_than: int = 20) -> None:
+    deadline = time.monotonic() + 60 * launch.PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
         if Path(path).exists() and record.read(path).metrics["step"].max(initial=0) > more_than:
             return
@@ -60,7 +60,7 @@ def test_a_slurm_job_saves_requeues_itself_and_goes_on(folder):
     steps = 0
     for turn in range(2):
         process = script("slurm.sh", ARGS=LONG + "100000000", SLURM_RESTART_COUNT=str(turn), **env)
-        steps_in("run-7.h5", process, steps + 2000)
+        steps_in("run-7.h5", process, steps + 20)
         os.kill(process.pid, signal.SIGUSR1)                # to the script alone, as --signal=B:USR1@90 does
         done = launch.finish(process, 60)
         run = record.read("run-7.h5")
@@ -99,7 +99,7 @@ def test_a_pbs_job_saves_submits_itself_and_goes_on(folder):
         (folder / "now").unlink(missing_ok=True)
         more = {"OUT": "run-9.h5", "RESTARTS": "99"} if turn else {"ARGS": LONG + "100000000"}
         process = script("pbs.sh", PBS_JOBID=f"{9 + turn}.server", **more, **env)
-        steps_in("run-9.h5", process, steps + 2000)
+        steps_in("run-9.h5", process, steps + 20)
         (folder / "now").touch()
         done = launch.finish(process, 60)
         run = record.read("run-9.h5")
