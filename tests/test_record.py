@@ -714,6 +714,75 @@ def test_files_that_are_no_run(tmp_path):
             assert str(tmp_path / name).rstrip("/") in str(error.value)
 
 
+def external(file: h5py.File, name: str, other: Path) -> None:
+    shape, dtype = file[name].shape, file[name].dtype
+    del file[name]
+    file.create_dataset(name, shape, dtype, external=[(str(other), 0, h5py.h5f.UNLIMITED)])
+
+
+def virtual(file: h5py.File, name: str, other: Path) -> None:
+    layout = h5py.VirtualLayout(file[name].shape, file[name].dtype)
+    layout[:] = h5py.VirtualSource(str(other), name, file[name].shape)
+    del file[name]
+    file.create_virtual_dataset(name, layout)
+
+
+def linked(file: h5py.File, name: str, other: Path) -> None:
+    del file[name]
+    file[name] = h5py.ExternalLink(str(other), name)
+
+
+def linked_through(file: h5py.File, name: str, other: Path) -> None:
+    del file[name]
+    file["elsewhere"] = h5py.ExternalLink(str(other), "/")
+    file[name] = h5py.SoftLink(f"/elsewhere/{name}")
+
+
+@pytest.mark.parametrize("refer, name", [
+    *((refer, name) for refer in (external, virtual) for name in ("checkpoint/X", "metrics/time", "trajectory/x", "result/x")),
+    *((refer, name) for refer in (linked, linked_through) for name in ("checkpoint", "checkpoint/X", "metrics", "trajectory/step"))])
+def test_a_file_that_refers_to_other_files_is_neither_read_nor_resumed(tmp_path, refer, name):
+    path, other = tmp_path / "run.h5", tmp_path / "other.h5"
+    with new(path) as file:
+        fill(file, range(3))
+        file.checkpoint(2, {"X": iterate(2, 3, 2)})
+    other.write_bytes(path.read_bytes())
+    with h5py.File(path, "r+") as file:
+        refer(file, name, other)
+    before = other.read_bytes()
+    for action in (read, last_checkpoint, RunFile.resume):
+        with pytest.raises(ValueError, match="can lead to other files") as error:
+            action(path)
+        assert str(error.value).startswith(f"{path}: /") and "\n" not in str(error.value)
+    assert other.read_bytes() == before and not spares(tmp_path)
+
+
+def replaced(file: h5py.File, name: str, *given, **options) -> None:
+    del file[name]
+    file.create_dataset(name, *given, **options)
+
+
+@pytest.mark.parametrize("damage, text", [
+    (lambda file: file.attrs.__setitem__("schema", "one"), "schema is 'one', expected a number"),
+    (lambda file: file.attrs.__setitem__("agents", 10**12), "agents is 1000000000000, but /result/x has the shape"),
+    (lambda file: file.attrs.__setitem__("agents", "many"), "damaged: .*many"),
+    (lambda file: replaced(file, "checkpoint/X", data="text"), "/checkpoint/X is of type object, expected numbers"),
+    (lambda file: replaced(file, "checkpoint/X", (200_000, 200_000), "f8"), "320,000,000,000 bytes, of which 0 are stored"),
+    (lambda file: replaced(file, "metrics/time", (40_000_000_000,), "f8"), "320,000,000,000 bytes, of which 0 are stored"),
+    (lambda file: replaced(file, "topology/indices", data=[0, 1, 10**9]), "damaged: .*ind"),
+], ids=["schema", "agents", "agents-text", "checkpoint-text", "checkpoint-size", "metrics-size", "topology"])
+def test_a_damaged_file_ends_in_one_line_that_names_it(tmp_path, damage, text):
+    path = tmp_path / "run.h5"
+    with new(path, topology=[csr_array(np.eye(3))]) as file:
+        fill(file, range(3))
+        file.checkpoint(2, {"X": iterate(2, 3, 2)})
+    with h5py.File(path, "r+") as file:
+        damage(file)
+    with pytest.raises(ValueError, match=text) as error:
+        last_checkpoint(path), read(path)
+    assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "kill":
         kill_and_check(Path(sys.argv[2]), random.Random(int(sys.argv[3])), int(sys.argv[4]))

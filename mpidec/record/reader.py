@@ -68,7 +68,7 @@ class Run:
         """
         with open_run(self.path) as file:
             group = file["trajectory"]
-            return group["step"][records], group["x"][records]
+            return stored(group["step"])[records], stored(group["x"])[records]
 
 
 def last_values(metrics: Mapping[str, NDArray[Any]]) -> str:
@@ -103,22 +103,24 @@ def read(path: str | os.PathLike[str]) -> Run:
     >>> run.outcome, run.metrics["error"], run.attributes["agents"]
     ('running', array([1.]), 4)
     """
-    with open_run(path) as file:
+    with open_run(path) as file, _named(path):
         attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
-        result = file["result/x"]
+        result, n = file["result/x"], int(attributes["agents"])
+        if result.shape[:1] != (n,):
+            raise ValueError(f"its attribute agents is {n}, but /result/x has the shape {result.shape}")
         outcome = str(result.attrs["outcome"])
         return Run(
             path=os.fspath(path),
             config=str(attributes.get("config", "")),
             attributes=attributes,
-            metrics={name: dataset[:] for name, dataset in file["metrics"].items()},
+            metrics={name: stored(dataset)[()] for name, dataset in file["metrics"].items()},
             outcome=outcome,
             steps=int(result.attrs["steps"]),
-            x=None if outcome in (RUNNING, FAILED) else result[...],
-            topology=tuple(_phases(file, int(attributes["agents"]))),
+            x=None if outcome in (RUNNING, FAILED) else stored(result)[()],
+            topology=tuple(_phases(file, n)),
             reason=str(result.attrs.get("reason", "")),
-            asynchronous={name: dataset[...] for name, dataset in file.get("asynchronous", {}).items()},
-            agents={name: dataset[:] for name, dataset in file.get("agents", {}).items()},
+            asynchronous={name: stored(dataset)[()] for name, dataset in file.get("asynchronous", {}).items()},
+            agents={name: stored(dataset)[()] for name, dataset in file.get("agents", {}).items()},
         )
 
 
@@ -143,17 +145,17 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
     (10, {'X': array([[1.],
            [2.]]), 'k': 10})
     """
-    with open_run(path) as file:
+    with open_run(path) as file, _named(path):
         group = file.get("checkpoint")
         if group is None:
             raise ValueError(f"{os.fspath(path)}: holds no checkpoint, so the run cannot be resumed: start it again")
-        state = {name: dataset[()] for name, dataset in group.items()}
+        state = {name: stored(dataset)[()] for name, dataset in group.items()}
         return int(group.attrs["step"]), {k: v if np.ndim(v) else v.item() for k, v in state.items()}
 
 
 @contextmanager
 def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Open a run file for reading; raise ``ValueError`` if it is not one."""
+    """Open a run file for reading; raise ``ValueError`` if it is not one, or if it refers to other files."""
     import h5py  # imported on use: it is slow to load, and most ranks have no file
     path = os.fspath(path)
     if os.path.isdir(path):
@@ -165,15 +167,62 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise ValueError(f"{path}: not an HDF5 file, expected a run file (of python -m mpidec.run or python -m mpidec.train)")
     try:
         with h5py.File(path, "r") as file:
+            _check_self_contained(file, path)
             schema = file.attrs.get("schema")
             if schema is None or "mpidec" not in file.attrs or "metrics" not in file:
                 raise ValueError(f"{path}: HDF5, but not a run of mpidec (no attribute 'schema' or no '/metrics')")
+            if not isinstance(schema, (int, np.integer)):
+                raise ValueError(f"{path}: damaged: its schema is {schema!r:.40}, expected a number up to {SCHEMA}")
             if schema > SCHEMA:
                 writer = f"mpidec {file.attrs['mpidec']}"
                 raise ValueError(f"{path}: schema {schema} of {writer}, expected at most {SCHEMA}: upgrade mpidec")
             yield file
-    except (OSError, KeyError) as error:
+    except (OSError, KeyError, RuntimeError) as error:
         raise ValueError(f"{path}: damaged, or locked by another program: {error}") from error
+
+
+def _check_self_contained(file: Any, path: str) -> None:
+    """Refuse a file that refers to other files: the program would read them, and a resumed run would write to them."""
+    from h5py import h5d, h5l, h5o
+
+    def reference(name: bytes, info: Any) -> str | None:
+        if info.type != h5l.TYPE_HARD:
+            return f"/{name.decode(errors='replace')} is a symbolic or external link"
+        thing = h5o.open(file.id, name)
+        if not isinstance(thing, h5d.DatasetID):
+            return None
+        layout = thing.get_create_plist()
+        storage = "external" if layout.get_external_count() else "virtual" if layout.get_layout() == h5d.VIRTUAL else ""
+        return f"/{name.decode(errors='replace')} has {storage} storage" if storage else None
+
+    found = file.id.links.visit(reference, info=True)
+    if found is not None:
+        raise ValueError(f"{path}: {found}, which can lead to other files: no run file of mpidec has that, and it is not opened")
+
+
+@contextmanager
+def _named(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Context in which content that cannot be used is an error of one line with the name of the file."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, OverflowError, MemoryError) as error:
+        if str(error).startswith(f"{os.fspath(path)}:"):
+            raise
+        what = "not enough memory" if isinstance(error, MemoryError) else "damaged"
+        raise ValueError(f"{os.fspath(path)}: {what}: {' '.join(str(error).split())}") from error
+
+
+def stored(dataset: Any) -> Any:
+    """Return a data set of numbers; one without (all of) its values is refused before memory is taken for it."""
+    kind = getattr(dataset, "dtype", None)
+    if kind is None or kind.kind not in "biufc":
+        raise ValueError(f"{dataset.file.filename}: damaged: {dataset.name} is {'a group' if kind is None else f'of type {kind}'}, "
+                         "expected numbers")
+    size = dataset.id.get_storage_size()
+    if dataset.nbytes > size and not dataset.id.get_create_plist().get_nfilters():
+        raise ValueError(f"{dataset.file.filename}: damaged: {dataset.name} has the shape {dataset.shape} of {dataset.nbytes:,} "
+                         f"bytes, of which {size:,} are stored")
+    return dataset
 
 
 def _phases(file: Any, n: int) -> Iterator[csr_array]:
@@ -181,4 +230,6 @@ def _phases(file: Any, n: int) -> Iterator[csr_array]:
     group = file.get("topology", {})
     phases = [group] if "data" in group else [group[key] for key in sorted(group, key=int)]
     for phase in phases:
-        yield csr_array((phase["data"][:], phase["indices"][:], phase["indptr"][:]), shape=(n, n))
+        W = csr_array(tuple(stored(phase[name])[()] for name in ("data", "indices", "indptr")), shape=(n, n))
+        W.check_format(full_check=True)         # an index out of range would be read beyond the array
+        yield W
