@@ -25,7 +25,7 @@ from .asynchronous import AsyncResult
 from .asynchronous.result import SIMULATED, cannot_resume
 from .config import ConfigError, Experiment, Setting
 from .mixing.network import Network
-from .plugins import short
+from .plugins import is_plugin, short
 from .record import read as read_run
 from .runtime.interrupts import interrupt, interrupts
 from .runtime.launch import abort_when_uncaught, check_launcher, end_job, warn_if_not_compiled
@@ -244,13 +244,24 @@ def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
     if run.config.startswith(("# from mpidec.solve", "# from mpidec.simulate")):
         raise ConfigError(f"{path} was written by a Python program: continue it there, with "
                           f"mpidec.solve(..., record=mpidec.Record({path!r}, resume=True))")
-    experiment = config.load([*config.read_toml(path, text=run.config), *flags])
+    settings = config.read_toml(path, text=run.config)
+    announce(path, settings)
+    experiment = config.load([*settings, *flags])
     obstacle = SIMULATED if experiment.run.simulate else cannot_resume(catalogue.solvers()[experiment.solver.name])
     if obstacle:
         raise ConfigError(f"{path}: {obstacle}")
     if run.steps >= experiment.run.steps:
         raise ConfigError(f"{path} has already taken {run.steps} steps: request more with --steps")
     return replace(experiment, run=replace(experiment.run, out=path))
+
+
+def announce(path: str, settings: Sequence[Setting], program: str = "mpidec.run") -> None:
+    """Print which code the file of a run names, before that code is loaded: the file may come from somebody else."""
+    code = [f"{setting.value} ({setting.key})" for setting in settings
+            if setting.key in config.NAMES and isinstance(setting.value, str) and is_plugin(setting.value)
+            and (os.path.isfile(setting.value.rpartition(":")[0]) or ".py:" not in setting.value)]
+    if code:
+        print(f"{program}: {path} names code that is run now: {', '.join(code)}", file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None, program: str = "mpidec.run") -> int:

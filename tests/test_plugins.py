@@ -164,6 +164,8 @@ def test_relative_to_the_experiment_file_and_resumed(here, tmp_path_factory, mon
     Path("mine.csv").write_text("\n".join(f"{i % 7},{i % 5},{i}" for i in range(40)))
     other = tmp_path_factory.mktemp("other")
     monkeypatch.chdir(other)
+    with open(here / "my.py", "a") as file:
+        file.write("\nimport sys\nprint('code of my.py', file=sys.stderr)\n")
     assert run.main([str(here / "e.toml"), "--out", str(here / "run.h5")]) == 0
     assert run.main(["--resume", str(here / "run.h5"), "--steps=20"]) == 0
     (here / "my.py").rename(here / "gone.py")
@@ -175,6 +177,9 @@ def test_relative_to_the_experiment_file_and_resumed(here, tmp_path_factory, mon
     assert f"{here}/my.py: no such file" in said and "solver.name" in said and said.count("\n") == 1
     (here / "gone.py").rename(other / "my.py")              # moved with the working folder
     assert run.main(["--resume", str(here / "run.h5"), "--steps=30"]) == 0
+    first, second = capsys.readouterr().err.splitlines()    # the announcement stands before the code's own words
+    assert first.startswith(f"mpidec.run: {here}/run.h5 names code that is run now: {other}/my.py:Mine (solver.name)")
+    assert second == "code of my.py"
 
 
 REFUSED = {
