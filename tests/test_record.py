@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import random
 import resource
@@ -354,6 +355,28 @@ def test_a_reader_may_keep_the_file_open(tmp_path, monkeypatch, grace):
     assert check(path) == 8 and len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_a_reader_between_open_and_lock_reads_the_file_that_it_opened(tmp_path, monkeypatch, small):
+    """A small file gets a new spare; with a large one the writer waits, and the reader's lock keeps what it has opened."""
+    path, waits = tmp_path / "run.h5", []
+    monkeypatch.setattr(atomic, "GRACE", 1000.0)            # however busy the machine is
+    with new(path) as file:
+        fill(file, range(2))
+        file.flush()
+        fill(file, [2])
+        opened = os.open(path, os.O_RDONLY)
+        before = os.pread(opened, 1 << 20, 0)
+        file.flush()                                        # what is open is the spare now
+        if not small:
+            monkeypatch.setattr(atomic, "SMALL", 1000)
+            monkeypatch.setattr(atomic.time, "sleep", lambda seconds: waits.append((seconds, fcntl.flock(opened, fcntl.LOCK_SH))))
+        fill(file, [3])
+        file.flush()
+        assert os.pread(opened, 1 << 20, 0) == before
+        os.close(opened)
+    assert [0 < seconds <= 1000 for seconds, _ in waits] == ([] if small else [True])
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Errors: of the disk, of the name, of the arguments
 
@@ -611,6 +634,26 @@ def test_two_writers_of_one_file(tmp_path):
         with pytest.raises(FileExistsError, match="was replaced"):
             file.flush()
     assert path.read_bytes() == b""
+
+
+def test_a_lock_on_a_removed_lock_file_is_none(tmp_path, monkeypatch):
+    path, lock, end = tmp_path / "run.h5", atomic._lock, [new(tmp_path / "run.h5").close]
+
+    def after_the_end_of_another_writer(descriptor: int, kind: int) -> bool:
+        while end:
+            end.pop()()                                     # between open and lock of the new writer
+        return lock(descriptor, kind)
+    monkeypatch.setattr(atomic, "_lock", after_the_end_of_another_writer)
+    with new(path):
+        with pytest.raises(BlockingIOError, match="another process is writing"):
+            new(path)
+
+
+def test_a_lock_file_is_not_looked_up_elsewhere(tmp_path):
+    (tmp_path / ".run.h5.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="lock file is a symbolic link: remove that"):
+        new(tmp_path / "run.h5")
+    assert [p.name for p in tmp_path.iterdir()] == [".run.h5.lock"]
 
 
 def test_a_file_removed_in_mid_run_comes_back(tmp_path):

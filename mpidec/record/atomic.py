@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from typing import Any
 
 GRACE = 0.02  # longest time, in seconds, between a reader's open and its lock
+ATTEMPTS = 100  # at a lock whose file another writer removes
 SMALL = 4 << 20  # bytes up to which a copy takes less time than GRACE
 _OPEN_FILES = "raise the limit of open files (ulimit -n 1024)"
 REMEDY = {
     errno.ENOSPC: "free some space (the file takes twice its size while it is written), or record less often (every=...)",
     errno.EDQUOT: "free some of the quota (the file takes twice its size while it is written), or record less often (every=...)",
     errno.EFBIG: "raise the file size limit (ulimit -f) or record less often (every=...)",
+    errno.ELOOP: "its lock file is a symbolic link: remove that, or choose another name",
     errno.EMFILE: _OPEN_FILES,
     errno.ENFILE: _OPEN_FILES,
 }
@@ -222,10 +224,16 @@ class AtomicFile(io.RawIOBase):
 
     def _become_writer(self) -> None:
         """Take the lock of the only writer of ``path``, and remove spares that a killed writer left."""
-        self._guard = os.open(self._guard_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        if not _lock(self._guard, fcntl.LOCK_EX):
-            os.close(self._guard)
-            self._guard = -1
+        for _ in range(ATTEMPTS):
+            guard = os.open(self._guard_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            if not _lock(guard, fcntl.LOCK_EX):
+                os.close(guard)
+                break
+            if _has_name(guard, self._guard_path):
+                self._guard = guard
+                break
+            os.close(guard)  # the writer before removed the name after it was opened here: the lock excludes nobody
+        if self._guard < 0:
             raise BlockingIOError(f"another process is writing {self.path}: wait for it, or choose another name")
         folder, name = os.path.split(self.path)
         for leftover in glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.spare*")):
@@ -244,6 +252,13 @@ def _check_writable(given: str, path: str, existing: bool) -> None:
         raise OSError(f"cannot write {given}: it is not a regular file")
     if not os.access(folder, os.W_OK | os.X_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
         raise PermissionError(f"cannot write {given}: no permission to write {path} or its folder: choose another")
+
+
+def _has_name(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def _sync_folder(folder: str) -> None:
