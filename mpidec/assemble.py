@@ -147,7 +147,8 @@ class Assembly:
         """
         wanted = self.experiment.run
         stop = None if wanted.stop_error is None or self.x_star is None else {"error": wanted.stop_error}
-        record = Record(path, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume, config=config)
+        record = Record(path, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume, replace=not resume,
+                        config=config)
         common: dict[str, Any] = {"steps": wanted.steps, "x0": self.x0, "seed": wanted.seed, "record": record,
                                   "every": wanted.every, "stop": stop, "progress": progress}
         own_pace: dict[str, Any] = {"delay": wanted.delay, "drop": wanted.drop or 0.0} if self.asynchronous else {}

@@ -111,7 +111,8 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     seed : int
         Seed of the oracle's random numbers.
     record : path or Record, optional
-        HDF5 file for metrics, trajectory, checkpoints and the result.
+        HDF5 file for metrics, trajectory, checkpoints and the result.  An existing one is refused:
+        `mpidec.Record(path, replace=True)` replaces it, and `Record(path, resume=True)` continues its run.
     every : int
         Steps between two records.  The first and the last iterate are always recorded.
     stop : mapping or callable, optional
@@ -143,7 +144,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     ValueError, TypeError
         On every rank, before the first step: a wrong shape, or a topology that the solver does not support.
     OSError
-        On every rank: the file could not be written.
+        On every rank: the file exists, or could not be written.
     Interrupted
         On every rank, a `KeyboardInterrupt`: Ctrl-C has ended the run after a step.  The file is complete, with the outcome
         "interrupted", and `result` of the exception is what the run has reached.  A second Ctrl-C ends the run at once.
@@ -191,6 +192,9 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         try:
             if record is not None and not isinstance(record, (str, os.PathLike, Record)):
                 raise TypeError(f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)")
+            record = Record(record) if isinstance(record, (str, os.PathLike)) else record
+            if record is not None and net.rank == 0:
+                record.check()
             resolve.oracle(problem)
             topology, solver = resolve.graph(topology, net.n), resolve.method(solver, problem)
             own_pace = bool(getattr(solver, "asynchronous", False))
@@ -212,7 +216,6 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         except Exception as caught:                 # also of the problem's own functions: raised on all ranks
             error = caught
         net.agree(error)
-        record = Record(record) if isinstance(record, (str, os.PathLike)) else record
         _same(net, {"solver": solver, "steps": steps, "every": every, "seed": seed, "stop": stop, "x0": x0,
                     "record": record and os.fspath(record.path), "resume": record is not None and record.resume})
         stack.enter_context(_arithmetic(net))

@@ -477,6 +477,33 @@ def test_a_record_that_is_no_path():
         mpidec.solve(None, S.Consensus(), T.ring(4), x0=np.eye(4), steps=5, record=True)
 
 
+def refused_then_replaced(path, run, comm=None):
+    if comm is None or comm.rank == 0:
+        path.write_bytes(b"hours of work")
+    with pytest.raises(ValueError, match="both resume=True and replace=True"):
+        run(mpidec.Record(path, resume=True, replace=True))
+    with pytest.raises(FileExistsError, match=r"run.h5 exists: .* replace it with record=mpidec.Record\(.*replace=True"):
+        run(path)
+    assert path.read_bytes() == b"hours of work"
+    if comm is not None:
+        comm.Barrier()
+    run(mpidec.Record(path, replace=True))
+    assert mpidec.read(path).outcome == "completed"
+
+
+def test_an_existing_file_is_replaced_only_on_request(net, shared_tmp):
+    problem, *_ = problem_of(net)
+    refused_then_replaced(shared_tmp / "run.h5", lambda record: mpidec.solve(problem, "extra", "ring", steps=5, net=net, record=record),
+                          net.comm)
+
+
+@pytest.mark.serial
+def test_simulations_replace_no_file_either(tmp_path):
+    problem = mpidec.problems.LeastSquares(np.ones((4, 2, 3)), np.ones((4, 2)))
+    refused_then_replaced(tmp_path / "run.h5", lambda record: mpidec.simulate(problem, "running_sum_tracking", "ring", steps=5,
+                                                                              record=record))
+
+
 @pytest.mark.serial
 def test_a_run_is_resumed_with_its_own_topology(tmp_path):
     problem, path = mpidec.problems.LeastSquares(np.ones((4, 2, 3)), np.ones((4, 2))), tmp_path / "run.h5"
@@ -534,7 +561,8 @@ def test_what_stop_or_progress_raises_on_rank_0_is_raised_on_all(comm, shared_tm
         problem, path = mpidec.problems.LeastSquares(np.ones((net.m, 2, 3)), np.ones((net.m, 2))), shared_tmp / "run.h5"
         for last in (30, 10):                               # in the midst, and at the last record
             with pytest.raises(ZeroDivisionError, match="broke"):
-                mpidec.solve(problem, S.EXTRA(0.05), T.ring(net.n), steps=last, every=5, net=net, record=path, **{what: broken})
+                mpidec.solve(problem, S.EXTRA(0.05), T.ring(net.n), steps=last, every=5, net=net,
+                             record=mpidec.Record(path, replace=True), **{what: broken})
             np.testing.assert_array_equal(net.sum(np.ones((net.m, 1))), [net.n])
             if net.rank == 0:
                 assert mpidec.read(path).outcome == "failed"

@@ -61,6 +61,7 @@ class Writing:
         if not isinstance(record, (str, os.PathLike, Record)):
             raise TypeError(f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)")
         self.record = record if isinstance(record, Record) else Record(record)
+        self.record.check()
         if self.record.resume:
             raise ValueError(f"{os.fspath(self.record.path)}: {SIMULATED}")
         self._net, self._last = Network(n, MPI.COMM_SELF), -1

@@ -25,13 +25,15 @@ class Record:
     Parameters
     ----------
     path : str or path
-        HDF5 file; an existing one is replaced when the first record is written.
+        HDF5 file.
     trajectory : bool
         Whether every record includes the iterates of all agents, `n * d` numbers.
     flush_seconds, checkpoint_seconds : float
         Intervals at which the file is brought up to date, and at which a state to resume from is stored.
     resume : bool
         Continue the run in `path` from its last checkpoint; later records are dropped and recorded again.
+    replace : bool
+        Replace the file if it exists, when the first record is written; otherwise it is refused.
     config : str or callable
         TOML text that reruns the experiment, or a function `config(solver)` that returns it for the solver of the run, whose step
         size has been found.
@@ -47,7 +49,22 @@ class Record:
     flush_seconds: float = 2.0
     checkpoint_seconds: float = 30.0
     resume: bool = False
+    replace: bool = False
     config: str | Callable[[Any], str] = ""
+
+    def check(self) -> None:
+        """Refuse a file that exists, unless it is to be replaced or resumed.
+
+        Raises
+        ------
+        FileExistsError, ValueError
+        """
+        path = os.fspath(self.path)
+        if self.resume and self.replace:
+            raise ValueError(f"Record({path!r}) has both resume=True and replace=True, expected one of them")
+        if not (self.resume or self.replace) and os.path.isfile(path):
+            raise FileExistsError(f"{path} exists: choose another name, replace it with record=mpidec.Record({path!r}, replace=True), "
+                                  "or continue its run with resume=True")
 
 
 class Recorder(Generic[State]):
