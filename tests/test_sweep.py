@@ -221,6 +221,27 @@ def test_the_command_writes_tables_and_a_figure(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.serial
+def test_tables_of_another_study_are_not_replaced(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*FLAGS, *VARY, "--quiet"]) == 0
+    before = Path("sweep/table.csv").read_bytes()
+    for study, why in ((["--vary", "topology.name=ring,star"], "extra-ring.h5, which is not among these runs"),
+                       (["--vary", "solver.name=extra", "--vary", "topology.name=ring,star"], "has dgd-ring.h5, which is not"),
+                       ([*VARY, "--seeds", "1"], "has extra-ring.h5")):
+        capsys.readouterr()
+        assert main([*FLAGS, *study]) == 2
+        error = capsys.readouterr().err
+        assert "sweep/table.csv, sweep/table.tex, sweep/runs.csv" in error and why in error and "--force" in error
+        assert error.count("\n") == 1 and Path("sweep/table.csv").read_bytes() == before and len(list(Path("sweep").glob("*.h5"))) == 4
+    assert main([*FLAGS, "--vary", "solver.name=extra,dgd,diffusion", *VARY[2:], "--quiet"]) == 0           # the same, extended
+    Path("mine").mkdir()
+    Path("mine/figure.png").write_bytes(b"my own")
+    assert main([*FLAGS, "--vary", "solver.name=dgd", "--out", "mine"]) == 2
+    assert "mine/figure.png would be replaced" in capsys.readouterr().err and Path("mine/figure.png").read_bytes() == b"my own"
+    assert main([*FLAGS, "--vary", "solver.name=dgd", "--out", "mine", "--quiet", "--force"]) == 0 and Path("mine/table.csv").exists()
+
+
+@pytest.mark.serial
 def test_an_experiment_file_and_flags_describe_the_same_sweep(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("experiment.toml").write_text('[problem]\nname = "least_squares"\ndata = "synthetic_least_squares"\np = 4\nd = 3\n'

@@ -21,9 +21,11 @@ from ..plot.quantities import X
 from ..run import Parser, add_flags, settings_of, signals_interrupt
 from ..runtime.launch import abort_when_uncaught, check_launcher
 from .cases import parse_vary
+from .files import RUNS, check_results
 from .study import Plan, conduct, plan
 from .tables import Table, runs_csv
 
+TABLES = ("table.csv", "table.tex", RUNS)
 EPILOG = """\
 examples:
   python -m mpidec.sweep --vary solver.name=extra,gradient_tracking,dgd --vary topology.name=ring,grid --steps 1000
@@ -33,7 +35,8 @@ examples:
 The folder then contains one run file per run, table.csv, table.tex (needs booktabs), runs.csv (one line per run) and
 figure.png (--figure names another format).
 The same command, repeated after it was killed or interrupted, keeps finished runs and resumes unfinished ones from their last
-checkpoint (run.checkpoint, every 5 s in a sweep).  Iterates are not stored (run.trajectory) unless --set run.trajectory=true.
+checkpoint (run.checkpoint, every 5 s in a sweep); with more values or seeds it extends the study.  Another study needs another
+folder.  Iterates are not stored (run.trajectory) unless --set run.trajectory=true.
 
 Each run takes place in one process, which simulates its agents: several ranks make several runs at once, and their seconds are
 measured while they share the machine.  --ranks-per-run R gives each run R ranks.  The number of agents is 16 unless it is set.
@@ -80,6 +83,7 @@ def parser() -> Parser:
                         help="file of the figure in the folder, .png, .pdf, .svg, ... (default: figure.png)")
     result.add_argument("--style", choices=list(STYLES), default="screen", help="style of the figure, see mpidec.plot")
     add_flags(result, HELP, but=["out"])
+    result.add_argument("--force", action="store_true", help="replace the tables and the figure of another study in the folder")
     result.add_argument("--quiet", action="store_true", help="print the table only, no line per run")
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
@@ -101,6 +105,8 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
     settings = [*(config.read_toml(args.experiment) if args.experiment else []), *settings_of(args)]
     wanted = plan(settings, [parse_vary(text) for text in args.vary], args.seeds, args.out, _target(args.target),
                   args.ranks_per_run, ranks)
+    if not args.force:
+        check_results(args.out, (*TABLES, args.figure), wanted.cases)
     return Command(wanted, args.out, args.x, args.y, args.style, args.figure, args.quiet)
 
 
@@ -144,7 +150,7 @@ def run(command: Command, wanted: Plan, comm: MPI.Intracomm) -> int:
 def _write(command: Command, wanted: Plan, table: Table, failures: dict[str, str]) -> None:
     print(table, flush=True)
     written = []
-    for name, text in (("table.csv", table.csv()), ("table.tex", table.latex()), ("runs.csv", runs_csv(wanted.cases, failures))):
+    for name, text in zip(TABLES, (table.csv(), table.latex(), runs_csv(wanted.cases, failures))):
         with open(os.path.join(command.folder, name), "w", encoding="utf-8") as file:
             file.write(text)
         written.append(name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import enum
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from .. import catalogue
@@ -15,6 +17,7 @@ from .cases import Case
 
 ALWAYS = ("problem.partition", "solver.step_size")                      # what a run may have chosen, if that line is missing
 FREE = ("run.out", "run.progress", "run.checkpoint")                    # these do not change a run
+RUNS = "runs.csv"                                                       # has the file of each run
 FINISHED = ("completed", "stopped", "missed", "diverged")
 
 
@@ -58,6 +61,31 @@ def status(case: Case) -> Status:
     except ValueError:
         return Status.NEW
     return Status.UNFINISHED
+
+
+def check_results(folder: str, names: Sequence[str], cases: Sequence[Case]) -> None:
+    """Refuse a folder whose tables and figure (`names`, runs.csv among them) show runs that are not among `cases`.
+
+    Raises
+    ------
+    ConfigError
+        They would be replaced by those of another study, or nothing says whose they are.
+    """
+    existing = [name for name in names if os.path.lexists(os.path.join(folder, name))]
+    if not existing:
+        return
+    try:
+        with open(os.path.join(folder, RUNS), encoding="utf-8", newline="") as file:
+            shown = [line["file"] for line in csv.DictReader(file)]
+    except (OSError, KeyError, ValueError, csv.Error):
+        shown = []
+    own = {os.path.basename(case.file) for case in cases}
+    other = next((name for name in shown if name not in own), None)
+    if shown and other is None:
+        return
+    whose = f"{RUNS} has {other}, which is not among these runs" if other else f"no {RUNS} names their runs"
+    raise ConfigError(f"{', '.join(os.path.join(folder, name) for name in existing)} would be replaced, and may be of another study "
+                      f"({whose}): choose another --out, or replace them with --force")
 
 
 def _difference(wanted: Experiment, text: str) -> str:
