@@ -13,6 +13,7 @@ from .asynchronous import AsyncResult, simulate
 from .config import Experiment, parameters
 from .problems.loading import Prepared, prepare, scattered
 from .record import Record
+from .record.recorder import ResumeError
 from .runtime.collectives import portable
 from .solve import Interrupted, Progress, Result, solve
 from .stepsize import Unstable
@@ -148,7 +149,7 @@ class Assembly:
         wanted = self.experiment.run
         stop = None if wanted.stop_error is None or self.x_star is None else {"error": wanted.stop_error}
         record = Record(path, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume, replace=not resume,
-                        config=config)
+                        config=config, sources=self.experiment.sources())
         common: dict[str, Any] = {"steps": wanted.steps, "x0": self.x0, "seed": wanted.seed, "record": record,
                                   "every": wanted.every, "stop": stop, "progress": progress}
         own_pace: dict[str, Any] = {"delay": wanted.delay, "drop": wanted.drop or 0.0} if self.asynchronous else {}
@@ -166,7 +167,7 @@ class Assembly:
         except Interrupted as end:
             result = end.result
             return result
-        except Unstable as error:
+        except (Unstable, ResumeError) as error:
             raise InputError(str(error)) from error
 
     def config(self, solver: Any) -> str:

@@ -157,6 +157,19 @@ class Experiment:
     mixing: Mixing = Mixing()
     run: Run = Run()
 
+    def sources(self) -> dict[str, str]:
+        """The names of data and components of the user's own, by setting: files, ``FILE.py:NAME`` and ``MODULE:NAME``.
+
+        Examples
+        --------
+        >>> load([Setting("problem.data", "mine.csv", "--data")]).sources()
+        {'problem.data': 'mine.csv'}
+        """
+        names = {"problem.data": self.problem.data, "problem.name": self.problem.name, "solver.name": self.solver.name,
+                 "topology.name": self.topology.name, "mixing.codec": self.mixing.codec}
+        return {key: name for key, name in names.items() if name and
+                (plugins.is_plugin(name) or (key == "problem.data" and not registry.is_known_data(name)))}
+
     def to_toml(self) -> str:
         """Return the complete experiment as TOML text."""
         lines = []

@@ -19,8 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Table", "is_plugin", "located", "nearest", "short"]
+__all__ = ["Table", "is_plugin", "located", "nearest", "short", "source"]
 
+MODULES = "mpidec_plugin_"                               # names of the modules of files
 PLUGIN = re.compile(r"(?P<place>.+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
 
 
@@ -85,6 +86,18 @@ def short(name: str) -> str:
     ('my.py:NIDS', 'extra')
     """
     return os.path.basename(name) if is_plugin(name) else name
+
+
+def source(thing: object) -> str | None:
+    """Return the file of a component that was loaded as ``FILE.py:NAME``; None for any other object.
+
+    Examples
+    --------
+    >>> source(nearest), source(None)
+    (None, None)
+    """
+    module = getattr(thing if hasattr(thing, "__qualname__") else type(thing), "__module__", None) or ""
+    return getattr(sys.modules.get(module), "__file__", None) if module.startswith(MODULES) else None
 
 
 class Table(Mapping[str, Any]):
@@ -195,7 +208,7 @@ def _file(path: Path) -> ModuleType:
         near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.py")], n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "a path is relative to the experiment file or the working folder"
         raise ValueError(f"{path}: no such file: {hint}")
-    name = f"mpidec_plugin_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    name = f"{MODULES}{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

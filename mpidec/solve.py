@@ -185,14 +185,14 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
     ([2.0], 'completed')
     """
     resolve.arguments(unknown, solve)
+    record = Record(record) if isinstance(record, (str, os.PathLike)) else record
     with ExitStack() as stack:
         if net is None:
             net = stack.enter_context(_network(problem, topology, x0))
         error: Exception | None = None
         try:
-            if record is not None and not isinstance(record, (str, os.PathLike, Record)):
+            if record is not None and not isinstance(record, Record):
                 raise TypeError(f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)")
-            record = Record(record) if isinstance(record, (str, os.PathLike)) else record
             if record is not None and net.rank == 0:
                 record.check()
             resolve.oracle(problem)
@@ -222,7 +222,7 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         stack.enter_context(net._leaving_together())
         if own_pace:
             meta = None if record is None else partial(attributes, net, record, topology=topology, steps=steps, every=every,
-                                                       seed=seed)
+                                                       seed=seed, problem=problem)
             result: Any = run_on_ranks(problem, oracle, solver, topology, X, net, steps=steps, every=every, seed=seed, delay=delay,
                                        drop=drop, straggler=straggler, record=record, meta=meta, target=at_end,
                                        progress=_progress(progress))
@@ -303,9 +303,7 @@ class _Run:
             if record is not None and self.recorder is not None and record.resume:
                 first, s = self._resume(self.recorder, record, seed)
             elif record is not None and self.recorder is not None:
-                least = self.measure.least()
-                meta = self._meta(record, seed) | ({} if least is None else {"f_star": least})
-                self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, meta,
+                self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed),
                                      self.steps // self.every + 2)
             note = getattr(self.progress, "note", None)
             if note is not None and self.choice is not None and self.net.rank == 0:
@@ -335,7 +333,8 @@ class _Run:
 
     def _resume(self, recorder: Recorder[Any], record: Record, seed: int) -> tuple[int, Any]:
         """Load the last checkpoint; return its step and state, and restore the memory and the counters of the mixer."""
-        first, s, counters, memory = recorder.load(self.mixer.topology)
+        meta = self._meta(record, seed)
+        first, s, counters, memory = recorder.load(self.mixer.topology, meta)
         self._elapsed, rounds, sent, rows = (*counters, 0.0)[:4]    # an earlier version has counted no rows
         if first > 0 and self.mixer.feedback and not memory and self.net.rank == 0:
             warnings.warn(f"{record.path}: the checkpoint of step {first} contains no error feedback memory (it was written by an "
@@ -344,8 +343,7 @@ class _Run:
         self.mixer.recall(memory)
         counts, root = self.mixer.counts, self.net.rank == 0
         counts.rounds, counts.bytes, counts.messages = int(rounds), int(sent) * root, int(rows) * root
-        changed = {key: value for key, value in self._meta(record, seed).items() if key in ("ranks", "mpi", "config", "settings")}
-        recorder.resume(first, changed)
+        recorder.resume(first, meta)
         return first, s
 
     def _loop(self, s: Any, first: int, control: Control, interrupted: Callable[[], bool]
@@ -490,7 +488,9 @@ class _Run:
         return bool(stopped)
 
     def _meta(self, record: Record, seed: int) -> dict[str, Any]:
-        return attributes(self.net, record, self.solver, self.mixer.topology, self.steps, self.every, seed, self.choice)
+        least = self.measure.least()
+        return attributes(self.net, record, self.solver, self.mixer.topology, self.steps, self.every, seed, self.choice,
+                          problem=self.problem) | ({} if least is None else {"f_star": least})
 
     def _checkpoint(self, k: int, s: Any) -> None:
         if self.recorder is not None:

@@ -644,9 +644,8 @@ def test_a_lock_on_a_removed_lock_file_is_none(tmp_path, monkeypatch):
             end.pop()()                                     # between open and lock of the new writer
         return lock(descriptor, kind)
     monkeypatch.setattr(atomic, "_lock", after_the_end_of_another_writer)
-    with new(path):
-        with pytest.raises(BlockingIOError, match="another process is writing"):
-            new(path)
+    with new(path), pytest.raises(BlockingIOError, match="another process is writing"):
+        new(path)
 
 
 def test_a_lock_file_is_not_looked_up_elsewhere(tmp_path):
@@ -783,7 +782,7 @@ def linked_through(file: h5py.File, name: str, other: Path) -> None:
 
 @pytest.mark.parametrize("refer, name", [
     *((refer, name) for refer in (external, virtual) for name in ("checkpoint/X", "metrics/time", "trajectory/x", "result/x")),
-    *((refer, name) for refer in (linked, linked_through) for name in ("checkpoint", "checkpoint/X", "metrics", "trajectory/step"))])
+    *((refer, name) for refer in (linked, linked_through) for name in ("checkpoint", "checkpoint/X", "metrics", "trajectory/x"))])
 def test_a_file_that_refers_to_other_files_is_neither_read_nor_resumed(tmp_path, refer, name):
     path, other = tmp_path / "run.h5", tmp_path / "other.h5"
     with new(path) as file:

@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
+import json
 import os
 import re
 import signal
@@ -250,6 +252,38 @@ def test_resume_over_a_compressed_or_accelerated_mixer(name, capsys):
     assert run.main(["--resume", "parts.h5", "--steps=63"]) == 0
     assert same("whole.h5", "parts.h5")
     assert capsys.readouterr().err == ""
+
+
+def test_a_run_is_resumed_with_the_data_and_the_code_of_its_beginning(tmp_path, capsys):
+    lines = [f"{i % 7},{i % 5},{(3 * i) % 11}" for i in range(40)]
+    mine, code = tmp_path / "mine.csv", tmp_path / "my.py"
+    mine.write_text("\n".join(lines))
+    code.write_text("from mpidec.solvers import DGD\nclass Mine(DGD):\n    pass\n")
+    assert run.main(["--problem=least_squares", "--data=mine.csv", "--solver=my.py:Mine", "--step-size=1e-4", "--topology=ring",
+                     "--set=problem.standardize=true", "--agents=4", "--steps=10", "--quiet"]) == 0
+    before, attributes = Path("run.h5").read_bytes(), record.read("run.h5").attributes
+    files = json.loads(attributes["files"])
+    assert {key: file["name"] for key, file in files.items()} == {"problem.data": "mine.csv", "solver.name": "my.py"}
+    assert files["problem.data"]["sha256"] == hashlib.sha256(mine.read_bytes()).hexdigest()
+    assert {"command", "host", "versions"} < set(attributes) and f"numpy {np.__version__}" in attributes["versions"]
+    for file, text, why in ((mine, "\n".join(lines[1:]), "mine.csv has changed since the run began: 40 samples then, 39 now"),
+                            (mine, "\n".join([*lines[:-1], "1,2,3"]), "mine.csv has changed since the run began: 40 samples with"),
+                            (code, code.read_text() + "# ", "my.py has changed since the run began")):
+        kept = file.read_text()
+        file.write_text(text)
+        capsys.readouterr()
+        assert run.main(["--resume", "run.h5", "--steps=20"]) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert said[-1].startswith(f"mpidec.run: error: run.h5: {why}") and said[-1].endswith("with --out another file")
+        assert Path("run.h5").read_bytes() == before
+        file.write_text(kept)
+    mine.write_text("\n".join(lines) + "\n")               # other bytes, the same numbers
+    assert run.main(["--resume", "run.h5", "--steps=20", "--quiet"]) == 0
+    with h5py.File("run.h5", "r+") as file:                 # as before these attributes
+        for name in ("data_hash", "data_samples", "files", "resumed", "command", "host", "versions"):
+            del file.attrs[name]
+    mine.write_text("\n".join(lines[1:]))
+    assert run.main(["--resume", "run.h5", "--steps=30", "--quiet"]) == 0
 
 
 def test_what_resume_refuses(capsys):

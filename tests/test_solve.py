@@ -16,6 +16,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import solvers as S
 from mpidec import topology as T
+from mpidec._attributes import data_hash
 from mpidec.mixing.codecs import CODECS
 from mpidec.record import last_checkpoint
 
@@ -477,6 +478,32 @@ def test_a_record_that_is_no_path():
         mpidec.solve(None, S.Consensus(), T.ring(4), x0=np.eye(4), steps=5, record=True)
 
 
+def test_a_resumed_run_has_the_data_of_its_beginning(net, shared_tmp):
+    (problem, A, b), path = problem_of(net), shared_tmp / "run.h5"
+    go = lambda problem, steps, record: mpidec.solve(problem, S.EXTRA(0.02), "ring", steps=steps, net=net, record=record)   # noqa: E731
+    go(problem, 5, path)
+    net.comm.Barrier()
+    before = path.read_bytes()
+    with mpidec.Network(N, MPI.COMM_SELF) as alone:         # the hash does not depend on the number of ranks
+        whole = data_hash(alone, mpidec.problems.LeastSquares(A, b))
+    assert len(whole["data_hash"]) == 32 and whole["data_samples"] == 5 * N
+    assert whole.items() <= mpidec.read(path).attributes.items()
+    A = A.copy()
+    A[-1, 0, 0] *= 1 + 1e-15
+    for samples, text in ((5, "30 samples with other values"), (4, "30 samples then, 24 now")):
+        changed = mpidec.problems.LeastSquares(A[net.lo:net.hi, :samples], b[net.lo:net.hi, :samples])
+        with pytest.raises(ValueError, match=f"run.h5: the data of the problem have changed since the run began: {text}"):
+            go(changed, 9, mpidec.Record(path, resume=True))
+    assert path.read_bytes() == before
+    problem.x_star = problem.x_star + 1.0
+    go(problem, 9, mpidec.Record(path, resume=True))
+    net.comm.Barrier()
+    run = mpidec.read(path)
+    least = net.mean(problem.value(np.tile(problem.x_star, (net.m, 1)))[:, None])[0]
+    assert run.steps == 9 and run.attributes["f_star"] == least         # that of the solution as it is known now
+    assert run.attributes["resumed"].startswith("step 5, created: ") and "command: " in run.attributes["resumed"]
+
+
 def refused_then_replaced(path, run, comm=None):
     if comm is None or comm.rank == 0:
         path.write_bytes(b"hours of work")
@@ -493,8 +520,8 @@ def refused_then_replaced(path, run, comm=None):
 
 def test_an_existing_file_is_replaced_only_on_request(net, shared_tmp):
     problem, *_ = problem_of(net)
-    refused_then_replaced(shared_tmp / "run.h5", lambda record: mpidec.solve(problem, "extra", "ring", steps=5, net=net, record=record),
-                          net.comm)
+    refused_then_replaced(shared_tmp / "run.h5", lambda record: mpidec.solve(problem, "extra", "ring", steps=5, net=net,
+                                                                             record=record), net.comm)
 
 
 @pytest.mark.serial

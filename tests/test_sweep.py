@@ -221,6 +221,18 @@ def test_the_command_writes_tables_and_a_figure(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.serial
+def test_a_sweep_notices_changed_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{i % 7},{i % 5},{(3 * i) % 11}" for i in range(40)]
+    Path("mine.csv").write_text("\n".join(lines))
+    small = {"problem.name": "least_squares", "problem.data": "mine.csv", "run.agents": 4, "run.steps": 9, "solver.step_size": 1e-4}
+    sweep(small, vary={"solver.name": ["dgd"]})
+    Path("mine.csv").write_text("\n".join(lines[1:]))
+    with pytest.raises(InputError, match=r"sweep/dgd.h5: mine.csv has changed since the run began: choose another --out"):
+        sweep(small, vary={"solver.name": ["dgd"]})
+
+
+@pytest.mark.serial
 def test_tables_of_another_study_are_not_replaced(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([*FLAGS, *VARY, "--quiet"]) == 0
@@ -232,13 +244,15 @@ def test_tables_of_another_study_are_not_replaced(tmp_path, capsys, monkeypatch)
         assert main([*FLAGS, *study]) == 2
         error = capsys.readouterr().err
         assert "sweep/table.csv, sweep/table.tex, sweep/runs.csv" in error and why in error and "--force" in error
-        assert error.count("\n") == 1 and Path("sweep/table.csv").read_bytes() == before and len(list(Path("sweep").glob("*.h5"))) == 4
+        assert error.count("\n") == 1 and Path("sweep/table.csv").read_bytes() == before
+        assert len(list(Path("sweep").glob("*.h5"))) == 4   # nothing was run
     assert main([*FLAGS, "--vary", "solver.name=extra,dgd,diffusion", *VARY[2:], "--quiet"]) == 0           # the same, extended
     Path("mine").mkdir()
     Path("mine/figure.png").write_bytes(b"my own")
     assert main([*FLAGS, "--vary", "solver.name=dgd", "--out", "mine"]) == 2
     assert "mine/figure.png would be replaced" in capsys.readouterr().err and Path("mine/figure.png").read_bytes() == b"my own"
-    assert main([*FLAGS, "--vary", "solver.name=dgd", "--out", "mine", "--quiet", "--force"]) == 0 and Path("mine/table.csv").exists()
+    assert main([*FLAGS, "--vary", "solver.name=dgd", "--out", "mine", "--quiet", "--force"]) == 0
+    assert Path("mine/table.csv").exists()
 
 
 @pytest.mark.serial

@@ -54,10 +54,11 @@ class Writing:
         Of the run.
     least : float or None
         The objective at the solution.
+    problem : problem or None
     """
 
     def __init__(self, record: str | os.PathLike[str] | Record, n: int, shape: tuple[int, ...], names: tuple[str, ...],
-                 topology: Any, solver: Any, steps: int, every: float, seed: int, least: float | None):
+                 topology: Any, solver: Any, steps: int, every: float, seed: int, least: float | None, problem: Any):
         if not isinstance(record, (str, os.PathLike, Record)):
             raise TypeError(f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)")
         self.record = record if isinstance(record, Record) else Record(record)
@@ -66,7 +67,7 @@ class Writing:
             raise ValueError(f"{os.fspath(self.record.path)}: {SIMULATED}")
         self._net, self._last = Network(n, MPI.COMM_SELF), -1
         self.recorder: Recorder[Any] = Recorder(self._net, self.record, (), ())
-        meta = attributes(self._net, self.record, solver, topology, steps, every, seed, function="simulate")
+        meta = attributes(self._net, self.record, solver, topology, steps, every, seed, function="simulate", problem=problem)
         self.recorder.create(shape, names, namedtuple("State", ())(), topology,
                              meta | {"clock": "simulated"} | ({} if least is None else {"f_star": least}),
                              int(steps / every) + 2)

@@ -101,7 +101,9 @@ class File:
 
     def __init__(self, net: Any, problem: Any, solver: Any, record: Record, meta: Callable[[Any], dict[str, Any]],
                  states: Sequence[Any], stacks: Mapping[str, np.ndarray]):
-        self._net, self._problem, self._solver, self._record, self._meta = net, problem, solver, record, meta(solver)
+        self._net, self._problem, self._solver, self._record = net, problem, solver, record
+        least = Metrics(net, problem).least()
+        self._meta = meta(solver) | {"clock": "seconds"} | ({} if least is None else {"f_star": least})
         self._states, self._stacks = states, stacks
         self._before, self._early = Before(), 0
         self.recorder: Recorder[Any] = Recorder(net, record, self._rows(), ())
@@ -111,9 +113,8 @@ class File:
         if self._record.resume:
             self._before = self._resumed(topology)
         else:
-            least = Metrics(self._net, self._problem).least()
-            self.recorder.create(self._stacks["x"].shape[1:], names(self._net, self._problem), self._rows(), topology,
-                                 self._meta | {"clock": "seconds"} | ({} if least is None else {"f_star": least}), records)
+            self.recorder.create(self._stacks["x"].shape[1:], names(self._net, self._problem), self._rows(), topology, self._meta,
+                                 records)
         self._early = self._before.step
         return self._before
 
@@ -188,7 +189,7 @@ class File:
     def _resumed(self, topology: Any) -> Before:
         if cannot_resume(self._solver):
             raise ValueError(cannot_resume(self._solver))
-        first, stored, counters, _ = self.recorder.load(topology)
+        first, stored, counters, _ = self.recorder.load(topology, self._meta)
         for name, values in stored._asdict().items():
             field = name[0].lower() + name[1:]
             if field in self._stacks:
@@ -200,8 +201,7 @@ class File:
             if hasattr(s, "t"):                     # the clocks of the agents begin anew
                 s.t = 0.0
         arrays = self.recorder.asynchronous()
-        changed = {key: value for key, value in self._meta.items() if key in ("ranks", "mpi", "config", "settings")}
-        self.recorder.resume(first, changed)
+        self.recorder.resume(first, self._meta)
         return Before(int(first), tuple(counters.tolist()), arrays)
 
     def _rows(self) -> Any:

@@ -152,7 +152,7 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
         writing = None
         if record is not None:
             writing = stack.enter_context(Writing(record, n, X.shape[1:], _names(measure), topology, solver, total, every, seed,
-                                                  measure.least()))
+                                                  measure.least(), problem))
         stack.enter_context(failing(None if writing is None else writing.recorder))
         interrupted = stack.enter_context(interrupts())
 

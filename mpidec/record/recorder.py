@@ -9,12 +9,15 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from .origin import change
 from .reader import last_checkpoint, read
 from .runfile import RunFile
 
 State = TypeVar("State", bound=tuple[Any, ...])
 _COUNTERS = "counters"                              # time, rounds, bytes: beside the fields of the state
 _MEMORY = "memory."                                 # prefix of the mixer's memory; no field has a dot in its name
+CHANGED = ("ranks", "mpi", "config", "settings", "f_star")      # root attributes that a resumed run replaces
+PART = ("created", "command", "host", "versions", "git")    # and those that describe each part of a run
 _LARGEST_TOPOLOGY = 5_000_000                       # entries of W up to which it is worth storing
 
 
@@ -37,6 +40,10 @@ class Record:
     config : str or callable
         TOML text that reruns the experiment, or a function `config(solver)` that returns it for the solver of the run, whose step
         size has been found.
+    sources : mapping, optional
+        What the experiment names as its own, by setting: ``{"problem.data": "mine.csv", "solver.name": "my.py:NIDS"}``.  A resumed
+        run is refused if the data or the files have changed.  By default the arrays of the problem, and the files of a solver and a
+        problem that were named ``FILE.py:NAME``.
 
     Examples
     --------
@@ -51,6 +58,7 @@ class Record:
     resume: bool = False
     replace: bool = False
     config: str | Callable[[Any], str] = ""
+    sources: Mapping[str, str] | None = None
 
     def check(self) -> None:
         """Refuse a file that exists, unless it is to be replaced or resumed.
@@ -63,8 +71,12 @@ class Record:
         if self.resume and self.replace:
             raise ValueError(f"Record({path!r}) has both resume=True and replace=True, expected one of them")
         if not (self.resume or self.replace) and os.path.isfile(path):
-            raise FileExistsError(f"{path} exists: choose another name, replace it with record=mpidec.Record({path!r}, replace=True), "
-                                  "or continue its run with resume=True")
+            raise FileExistsError(f"{path} exists: choose another name, replace it with record=mpidec.Record({path!r}, "
+                                  "replace=True), or continue its run with resume=True")
+
+
+class ResumeError(ValueError):
+    """The run in a file cannot be continued: the file is damaged, or was made by another problem, solver or topology."""
 
 
 class Recorder(Generic[State]):
@@ -81,6 +93,7 @@ class Recorder(Generic[State]):
             edges = net._together.gather_all(np.array(len(getattr(state, per_edge[0]))), "the record")
             self._counts = dict.fromkeys(per_edge, edges)
         self._file: RunFile | None = None
+        self._parts = ""                            # attribute `resumed` of a resumed run
         self._kept: int | None = None               # step of the last record of a resumed run
         self.error: Exception | None = None
 
@@ -92,17 +105,28 @@ class Recorder(Generic[State]):
             self._spec.path, n=self._net.n, row_shape=row_shape, metrics=names, meta=meta, topology=phases(topology),
             trajectory=self._spec.trajectory, state=shapes, flush_seconds=self._spec.flush_seconds, records=records))
 
-    def load(self, topology: Any) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
-        """The step, the state, the counters and the mixer's memory of the last checkpoint; collective, the file is not changed."""
+    def load(self, topology: Any, meta: Mapping[str, Any]) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
+        """The step, the state, the counters and the mixer's memory of the last checkpoint; collective, the file is not changed.
+
+        `meta` are the root attributes that the run would have if it began now.
+        """
         nothing: tuple[int, dict[str, Any]] = (0, {})
 
         def stored_state() -> tuple[int, dict[str, Any]]:
-            found, there, given = last_checkpoint(self._spec.path), read(self._spec.path).topology, phases(topology)
+            try:
+                found, run, given = last_checkpoint(self._spec.path), read(self._spec.path), phases(topology)
+            except ValueError as error:
+                raise ResumeError(str(error)) from error
+            if other := change(run.attributes, meta, self._spec.sources):
+                raise ResumeError(f"{self._spec.path}: {other}: restore it, or begin a new run with "
+                                  f"{'another record' if self._spec.sources is None else '--out another file'}")
+            self._parts = str(run.attributes.get("resumed", ""))
+            there = run.topology
             same = not there or (given is not None and len(there) == len(given)
                                  and all(A.shape == B.shape and (A != B).nnz == 0 for A, B in zip(there, given)))
             if not same:
-                raise ValueError(f"{self._spec.path}: the run was made with another W, not that of {topology!r:.80}: resume it "
-                                 "with its own topology")
+                raise ResumeError(f"{self._spec.path}: the run was made with another W, not that of {topology!r:.80}: resume it "
+                                  "with its own topology")
             return found
         step, stored = self._try(stored_state) or nothing
         self._net.agree(self.error)
@@ -111,8 +135,9 @@ class Recorder(Generic[State]):
         fields: tuple[str, ...] = self._state._fields                                               # type: ignore[attr-defined]
         remembered = sorted(name for name in kinds if name.startswith(_MEMORY))
         if set(kinds) - set(remembered) != set(fields):
-            raise ValueError(f"{self._spec.path}: its checkpoint has the fields {', '.join(sorted(set(kinds) - set(remembered)))}, "
-                             f"expected {', '.join(fields)}: resume with the solver that wrote it")
+            found = ", ".join(sorted(set(kinds) - set(remembered)))
+            raise ResumeError(f"{self._spec.path}: its checkpoint has the fields {found}, expected {', '.join(fields)}: resume "
+                              "with the solver that wrote it")
         state = {}
         for name in fields:
             value = stored.get(name)
@@ -127,7 +152,15 @@ class Recorder(Generic[State]):
         return found
 
     def resume(self, step: int, meta: Mapping[str, Any]) -> None:
-        """Reopen the file to continue after `step`; collective, an error is raised on all ranks."""
+        """Reopen the file to continue after `step`; collective, an error is raised on all ranks.
+
+        `meta` are the root attributes of this part of the run: some replace those of the file, others are added to `resumed`.
+        """
+        kept = {name: value for name, value in meta.items() if name in CHANGED}
+        if meta and self._net.rank == 0:
+            part = ", ".join(f"{name}: {meta[name]}" for name in PART if name in meta)
+            kept["resumed"] = f"{self._parts}step {step}, {part}\n"
+        meta = kept
         self._on_root(lambda: RunFile.resume(self._spec.path, step, meta=meta, flush_seconds=self._spec.flush_seconds))
         self._kept = self._shared(self._file.last if self._file is not None else None)
 

@@ -13,6 +13,7 @@ from ..asynchronous.result import cannot_resume
 from ..config import ConfigError, Experiment
 from ..plot.labels import CHOSEN, flat
 from ..record import last_checkpoint, read
+from ..record.origin import changed_file, file_hashes
 from .cases import Case
 
 ALWAYS = ("problem.partition", "solver.step_size")                      # what a run may have chosen, if that line is missing
@@ -52,6 +53,9 @@ def status(case: Case) -> Status:
     other = _difference(case.experiment, run.config)
     if other:
         raise ConfigError(f"{case.file} holds another experiment ({other}): choose another --out, or remove the file")
+    changed = changed_file(run.attributes, file_hashes(case.experiment.sources()))
+    if changed:
+        raise ConfigError(f"{case.file}: {changed} has changed since the run began: choose another --out, or remove the file")
     if run.outcome in FINISHED:
         return Status.FINISHED
     if case.experiment.run.simulate or cannot_resume(catalogue.solvers()[case.experiment.solver.name]):
@@ -84,8 +88,8 @@ def check_results(folder: str, names: Sequence[str], cases: Sequence[Case]) -> N
     if shown and other is None:
         return
     whose = f"{RUNS} has {other}, which is not among these runs" if other else f"no {RUNS} names their runs"
-    raise ConfigError(f"{', '.join(os.path.join(folder, name) for name in existing)} would be replaced, and may be of another study "
-                      f"({whose}): choose another --out, or replace them with --force")
+    raise ConfigError(f"{', '.join(os.path.join(folder, name) for name in existing)} would be replaced, and may be of another "
+                      f"study ({whose}): choose another --out, or replace them with --force")
 
 
 def _difference(wanted: Experiment, text: str) -> str:
