@@ -19,7 +19,7 @@ import pytest
 from mpi4py import MPI
 
 import launch
-from mpidec import record, report, run
+from mpidec import _attributes, record, report, run
 
 pytestmark = pytest.mark.serial
 SMALL = ["--problem=least_squares", "--data=synthetic_least_squares", "--set=problem.p=4", "--set=problem.d=3"]
@@ -284,6 +284,23 @@ def test_a_run_is_resumed_with_the_data_and_the_code_of_its_beginning(tmp_path, 
             del file.attrs[name]
     mine.write_text("\n".join(lines[1:]))
     assert run.main(["--resume", "run.h5", "--steps=30", "--quiet"]) == 0
+
+
+def test_git_never_fails_a_run(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    git = tmp_path / "bin" / "git"
+    (tmp_path / ".git").mkdir()
+    found = [_attributes.provenance().get("git")]           # there is no git
+    for body, patience in (("echo 1234-dirty", 60), ("echo 1234; exit 128", 60), ("exec /bin/sleep 60", 0.02)):
+        monkeypatch.setattr(_attributes, "PATIENCE", patience)
+        git.write_text(f"#!/bin/sh\n{body}\n")
+        git.chmod(0o755)
+        found.append(_attributes.provenance().get("git"))
+    assert found == [None, "1234-dirty", None, None]
+    (tmp_path / ".git").rmdir()
+    git.write_text("#!/bin/sh\necho 1234\n")
+    assert _attributes.provenance().get("git") is None      # no repository: git is not called
 
 
 def test_what_resume_refuses(capsys):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._attributes import provenance
 from .._version import __version__
 from ..record import RunFile, last_checkpoint, read
 from ..record.recorder import phases
@@ -40,8 +41,8 @@ class TrainFile:
         stored = phases(topology) if hasattr(topology, "period") else None
 
         def make() -> None:
-            self._file = RunFile(self.path, n=net.n, row_shape=(d,), metrics=metrics, meta=meta, topology=stored, trajectory=False,
-                                 dtype=np.float32, records=records, per_agent=per_worker)
+            self._file = RunFile(self.path, n=net.n, row_shape=(d,), metrics=metrics, meta=meta | provenance(), topology=stored,
+                                 trajectory=False, dtype=np.float32, records=records, per_agent=per_worker)
         self._on_root(make)
 
     def load(self) -> tuple[int, Any, list[dict[str, Any]]]:
