@@ -344,7 +344,7 @@ def test_tensors_with_a_history():
     with network() as (W, mine):
         tensor = torch.from_numpy(X[mine])
         parameter = torch.nn.Parameter(tensor.clone())
-        assert not W(parameter).requires_grad and torch.equal(W(parameter), W(tensor))
+        assert W(parameter).requires_grad and torch.equal(W(parameter), W(tensor))
         assert torch.equal(W(tensor.conj()), torch.from_numpy(W(X[mine].conj())))
         assert torch.equal(W(tensor.transpose(1, 2)), torch.from_numpy(W(X[mine].transpose(0, 2, 1))))
         assert torch.equal(W(tensor.imag), torch.from_numpy(W(X[mine].imag)))

@@ -178,14 +178,15 @@ def test_the_pinned_memory_is_pinned(kind):
         assert memory.is_pinned()
 
 
-def test_gradients_are_left_behind():
+def test_gradients_are_mixed_on_the_way_back():
     kind = Torch()
     with mpidec.Network(N) as net:
         W, X = net.mixer(T.ring(N)), stack()
         parameter = kind.library.nn.Parameter(kind.array(X[net.lo:net.hi], "<f8"))
         Y = W(parameter)
-        assert not Y.requires_grad
-        np.testing.assert_array_equal(kind.host(Y), W(X[net.lo:net.hi]))
+        np.testing.assert_array_equal(kind.host(Y.detach()), W(X[net.lo:net.hi]))
+        (Y * kind.array(X[net.lo:net.hi], "<f8")).sum().backward()
+        np.testing.assert_allclose(kind.host(parameter.grad), W(X[net.lo:net.hi]), rtol=1e-14)         # W is symmetric
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 from ..runtime.pending import Pending
 from .accelerated import Accelerated
 from .codecs import Codec
+from .gradients import refuse_grad
 from .operator import Operator, StepOperator
 from .phase import Phase
 from .wrapped import Wrapped, WrappedPhase, flat
@@ -202,6 +203,7 @@ class CompressedPhase(WrappedPhase):
             if not hasattr(M, "dtype") or np.ndim(M) == 0 or len(M) != len(out_edges):
                 raise ValueError(f"messages have shape {np.shape(M)}, expected an array ({len(out_edges)}, ...): one row for each "
                                  "out-edge")
+            refuse_grad(M)
             rows = flat(M)
             _check(rows)
         _, step = self._call()

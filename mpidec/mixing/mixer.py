@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.node import Counts
+from ..topology.transposed import transpose
 from ..transport.halo import Ending
 from ..transport.messages import neighbor_collectives
 from .accelerated import Accelerated
@@ -47,10 +49,10 @@ class Mixer(Operator[Phase]):
     ([1.0, 1.0, 1.0, 1.0], 2, 8, 64)
     """
 
-    def __init__(self, context: Context, topology: Topology | Schedule):
+    def __init__(self, context: Context, topology: Topology | Schedule, counts: Counts | None = None):
         lo, hi = context.partition.bounds(context.rank)
         super().__init__(topology.at(0) if topology.period == 1 else topology, range(lo, hi),
-                         lambda shape, dtype: empty((hi - lo, *shape), dtype), Counts())
+                         lambda shape, dtype: empty((hi - lo, *shape), dtype), counts or Counts())
         self._context = context
         self._kinds: dict[Any, Any] = {}            # rows last exchanged by a random schedule: their shapes and dtypes
         self.closed = False
@@ -75,8 +77,8 @@ class Mixer(Operator[Phase]):
         if key not in self._phases:
             if len(self._phases) >= _PHASES and period is None:
                 self._phases.popitem(last=False)[1].free()
-            self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at, period is not None,
-                                      self._kinds)
+            self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at,
+                                      lambda k: self.T.at(k), period is not None, self._kinds)
         return self._phases[key]
 
     def __call__(self, X: Any, out: Any = None) -> Any:
@@ -85,7 +87,27 @@ class Mixer(Operator[Phase]):
         if phase is None:
             phase = self._advance()
         Y = phase.mix(X, out)
-        return phase.start(X, out).wait() if Y is None else Y
+        return phase.mix_any(X, out) if Y is None else Y
+
+    @cached_property
+    def T(self) -> Mixer:
+        """The mixer of the transposed topology, which gradients are mixed with; made once, and counted together with this one.
+
+        Collective when it is used for the first time.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.from_weights([[0.5, 0.5, 0], [0, 0.5, 0.5], [0.25, 0.25, 0.5]]))
+        ...     W.T(np.eye(3)).tolist()
+        [[0.5, 0.0, 0.25], [0.5, 0.5, 0.25], [0.0, 0.5, 0.5]]
+        """
+        with self._context.engine:
+            transposed = Mixer(self._context, transpose(self.topology), self.counts)
+        transposed.__dict__["T"] = self
+        return transposed
 
     def compress(self, codec: str | Codec, *, feedback: bool | None = None, gamma: float | None = None,
                  seed: int | None = None, **options: Any) -> Compressed:
@@ -137,8 +159,12 @@ class Mixer(Operator[Phase]):
 
     def close(self, ends: Ending = "complete") -> None:
         """Free the communicators; collective, and safe to repeat."""
+        if self.closed:
+            return
+        self.closed = True
         for phase in self._phases.values():
             phase.free(ends)
         self._phases.clear()
         self._static = None
-        self.closed = True
+        if "T" in self.__dict__:
+            self.T.close(ends)

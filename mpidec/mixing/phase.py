@@ -25,6 +25,7 @@ from ..transport.messages import Messages
 from ..transport.node_reader import NodeReader
 from ..transport.plan import Plan
 from ..transport.sums import LocalSum, MessageSum, MixedSum, average
+from .gradients import mix_with_grad, refuse_grad, requires_grad
 from .operator import StepOperator
 from .packing import Restore, by_name, pack
 
@@ -47,8 +48,8 @@ class Phase(StepOperator):
         The step.
     counts : Counts
         Counters of what is sent.
-    at : callable
-        `at(k)`: the operator of another step.
+    at, transposed : callable
+        `at(k)`: the operator of another step; `transposed(k)`: that of a step of the transposed topologies.
     periodic : bool
         Whether the phase comes again.
     kinds : dict
@@ -61,9 +62,9 @@ class Phase(StepOperator):
         All agents, and those on this rank.
     """
 
-    def __init__(self, context: Context, topology: Topology, k: int, counts: Any, at: Callable[[int], StepOperator], periodic: bool,
-                 kinds: dict[Any, Any]):
-        self._context, self._k, self._counts, self._at = context, k, counts, at
+    def __init__(self, context: Context, topology: Topology, k: int, counts: Any, at: Callable[[int], Phase],
+                 transposed: Callable[[int], Phase], periodic: bool, kinds: dict[Any, Any]):
+        self._context, self._k, self._counts, self._at, self._transposed = context, k, counts, at, transposed
         lo, hi = context.partition.bounds(context.rank)
         self.topology, self.n, self.m = topology, topology.n, hi - lo
         self._over = f" over {topology.name}" + f", step {k}" * (k > 0)
@@ -82,13 +83,18 @@ class Phase(StepOperator):
         return reader if memory.single_node else MixedSum(context, self._exchange, self._node_plan, reader)
 
     @property
-    def next(self) -> StepOperator:
+    def next(self) -> Phase:
         """The operator of the following step; itself when the topology is static."""
         return self._at(self._k + 1)
 
-    def at(self, k: int) -> StepOperator:
+    def at(self, k: int) -> Phase:
         """The operator of step `k` of the same schedule."""
         return self._at(k)
+
+    @property
+    def T(self) -> Phase:
+        """The transposed operator; itself when W is symmetric."""
+        return self._at(self._k) if self.topology.symmetric else self._transposed(self._k)
 
     @cached_property
     def plan(self) -> Plan:
@@ -127,9 +133,20 @@ class Phase(StepOperator):
         -------
         array (m, ...), or a list or dict of them
             Of the kind of `X`, where `X` lives.
+
+        Notes
+        -----
+        If a tensor of PyTorch requires grad, so does its result: the backward pass mixes the gradient with the transpose of W.
+        That is collective, like the mixing itself: the same tensors must require grad on all ranks, and every rank must call
+        `backward` equally often and in the same order, with a loss that depends on its rows.  `out`, `start`, compressed and
+        accelerated mixers have no gradient and refuse such tensors.
         """
         Y = self.mix(X, out)
-        return self.start(X, out).wait() if Y is None else Y
+        return self.mix_any(X, out) if Y is None else Y
+
+    def mix_any(self, X: Any, out: Any = None) -> Any:
+        """`W X` of arrays of any kind."""
+        return mix_with_grad(self, X) if out is None and requires_grad(X) else self.start(X, out).wait()
 
     def start(self, X: Any, out: Any = None) -> Pending:
         """Begin to mix `X`, and return at once; `wait()` on the result returns the mixed rows.
@@ -170,6 +187,7 @@ class Phase(StepOperator):
                 self._context.matching.withdraw(op + self._over, error, {*route.dests.tolist(), *route.sources.tolist()})
 
     def _start(self, X: Any, out: Any) -> Pending:
+        refuse_grad(X, out)
         if isinstance(X, Mapping):
             names = by_name(X)
             values = self._start_many([X[name] for name in names], out, names)
@@ -379,11 +397,13 @@ class Phase(StepOperator):
             raise TypeError(f"messages are of dtype {M.dtype}, expected numbers: objects cannot be sent")
         if len(M) != len(self.plan.senders):
             raise ValueError(f"messages have shape {M.shape}, expected ({len(self.plan.senders)}, ...): one row for each out-edge")
+        refuse_grad(M)
         rows, format, restore = to_host(M)
         return np.ascontiguousarray(rows), format, restore
 
     def sum_edges(self, M: Any) -> Any:
         """Sum over the edges into each local agent, in ascending order of the senders: `(edges, ...) -> (m, ...)`."""
+        refuse_grad(M)
         rows, format, restore = to_host(M)
         rows = widen(rows, format) if format == BFLOAT16 else rows
         total = np.zeros((self.m, *rows.shape[1:]), rows.dtype)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..arrays.host import as_rows, as_target
 from ..runtime.pending import Pending
+from .gradients import refuse_grad
 from .operator import Operator, Step, StepOperator
 from .packing import by_name
 
@@ -53,6 +54,7 @@ class WrappedPhase(StepOperator):
         if isinstance(X, (Mapping, list, tuple)):
             return self._start_many(X, out)
         with self._telling():
+            refuse_grad(X, out)
             rows, restore = as_rows(X, self.m)
             if out is None:
                 target = self._empty(rows.shape[1:], rows.dtype)
@@ -65,6 +67,7 @@ class WrappedPhase(StepOperator):
         with self._telling():
             if out is not None:
                 raise TypeError("out is given, expected none when several arrays are mixed")
+            refuse_grad(X)
             names = by_name(X) if isinstance(X, Mapping) else range(len(X))
             pairs = [as_rows(X[name], self.m) for name in names]
             separate = len({rows.dtype for rows, _ in pairs}) > 1

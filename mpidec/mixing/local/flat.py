@@ -10,6 +10,7 @@ import numpy as np
 from ...arrays.formats import BFLOAT16, narrow, widen
 from ...arrays.host import to_host
 from ...runtime.memory import empty
+from ..gradients import refuse_grad
 
 _SMALL, _PIECE = 1 << 11, 1 << 14                   # numbers
 _PRECISE = "fdFD"                                   # dtypes in which sums are taken as they are
@@ -48,10 +49,11 @@ class FlatArray(NamedTuple):
         Raises
         ------
         TypeError
-            If the entries are of another kind, or masked, or cannot be read.
+            If the entries are of another kind, or masked, or cannot be read, or autograd records the tensor.
         """
         if type(x) is not np.ndarray and isinstance(x, np.ndarray) and isinstance(x, np.ma.MaskedArray):
             raise TypeError("the array is masked, and messages carry no masks: fill it, x.filled(0)")
+        refuse_grad(x)
         host, dtype, make = to_host(x)
         if dtype == BFLOAT16:
             if "f" not in kinds:
