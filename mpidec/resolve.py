@@ -197,7 +197,7 @@ def _takes_term(solver: Any) -> bool:
 
 def _has_subgradients(oracle: Any) -> bool:
     while oracle is not None:
-        if type(oracle).__name__ == "Subgradient":
+        if getattr(oracle, "includes_term", False):
             return True
         oracle = getattr(oracle, "source", None)
     return False

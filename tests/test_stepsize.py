@@ -19,7 +19,7 @@ from mpidec import solvers as S
 from mpidec import topology as T
 from mpidec.solvers.base import at_step, with_step_size
 from mpidec.solvers.step_schedules import SCHEDULES, parsed
-from mpidec.stepsize import Choice
+from mpidec.stepsize import Choice, choice, guard
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -220,6 +220,33 @@ def test_a_run_that_does_not_converge_begins_again(shared_tmp):
             assert run.metrics["step"].tolist() == list(range(0, 401, 10)) and run.attributes["step_size"] == result.step_size
 
 
+def test_a_step_size_that_is_unstable_in_the_model_is_reduced():
+    n = 4
+    with mpidec.Network(n) as net:
+        problem, X0 = squares(net), np.zeros((net.m, D))
+        search = choice.Search(net, problem, None, S.ExactDiffusion(), T.ring(n), net.mixer(T.ring(n)), X0, 400, 0, 1e-6)
+        found = search()
+        with np.errstate(all="ignore"):
+            unstable = 4 * found.step_size
+            reduced = search.smaller(replace(found, step_size=unstable), 1.0).step_size
+            for size, converges in ((unstable, False), (reduced, True)):
+                W, s = net.mixer(T.ring(n)), S.ExactDiffusion(size).init(X0)
+                for _ in range(400):
+                    s = S.ExactDiffusion(size).step(s, problem.grad(s.X), W)
+                assert bool(net.sum((s.X - data(n)[2]) ** 2).sum() < 0.1) == converges, size
+
+
+def test_a_run_is_checked_at_half_of_the_expected_steps():
+    with mpidec.Network(4) as net:
+        found, X0 = mpidec.tune(squares(net), S.EXTRA(), T.chain(4), net=net), np.zeros((net.m, D))
+        half, point = int(found.expected / 2), data(4)[2]
+        checks = guard.Guard(net, point, X0, found, int(found.expected))
+        assert half > 32 and checks.due(half)
+        checks.check(half, X0 + 0.9 * point)
+        with pytest.raises(guard.Retry):
+            checks.check(half, X0)
+
+
 def test_safe_is_a_bound():
     n = 6
     with mpidec.Network(n) as net:
@@ -271,6 +298,15 @@ def test_random_gradients_get_smaller_steps_for_longer_runs(oracle):
         short, long = (mpidec.tune(oracle(squares(net)), S.GradientTracking(), T.ring(4), steps=steps, net=net)
                        for steps in (100, 3000))
         assert short.rule == long.rule == "error" and long.step_size < short.step_size and long.expected < short.expected
+
+
+def test_a_class_derived_from_full_gradients_has_their_step_size():
+    class Counted(P.Full):
+        pass
+    with mpidec.Network(4) as net:
+        full, counted = (mpidec.tune(oracle(squares(net)), S.EXTRA(), T.ring(4), steps=100, net=net)
+                         for oracle in (P.Full, Counted))
+        assert full.rule == counted.rule == "steps" and full.step_size == counted.step_size
 
 
 @pytest.mark.parametrize("mixing", [lambda W: W.accelerate(3), lambda W: W.compress("blockwise8", feedback=True),
@@ -405,6 +441,9 @@ def test_the_command_line_prints_and_keeps_the_number(capsys, tmp_path, monkeypa
 @pytest.mark.serial
 def test_subgradients_take_the_safe_step_size():
     problem = P.load_problem("synthetic_least_squares", 4, p=6, d=3, l1=0.1)
+
+    class Counted(P.Subgradient):
+        pass
     with pytest.warns(RuntimeWarning, match="not smooth"):
-        choice = mpidec.tune(P.Subgradient(problem), S.DGD(), T.ring(4), steps=50)
-    assert choice.rule == "safe"
+        found = mpidec.tune(Counted(problem), S.DGD(), T.ring(4), steps=50)
+    assert found.rule == "safe"

@@ -22,6 +22,8 @@ class Oracle(Protocol):
 
     For asynchronous runs, ``gradient(X, k, agents=[i, ...])`` returns those of some local agents, one row of `X` for each; without
     it, the gradients of all local agents are evaluated (`mpidec.problems.agents`).
+
+    Gradients are taken to be random, unless the oracle has the attribute ``random = False``; `step_size="auto"` asks for it.
     """
 
     @property
@@ -54,6 +56,7 @@ class Full:
     >>> gradient(np.zeros((1, 1)), 0)
     array([[-3.]])
     """
+    random = False
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -214,6 +217,7 @@ class Subgradient:
     array([[-0.5]])
     """
     smooth = False                                  # `step_size="auto"` has no linear model of it
+    includes_term = True                            # so a solver that takes only gradients does not ignore the problem's term
 
     def __init__(self, source: Problem | Oracle) -> None:
         given: Any = source

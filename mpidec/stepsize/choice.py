@@ -191,7 +191,7 @@ class Search:
                  seed: int, tol: float):
         self._net, self._problem, self._solver, self._topology, self._made = net, problem, solver, topology, mixer
         self._X0, self._steps, self._tol = X0, steps, min(tol, TOLERANCE)
-        self._noisy = oracle is not None and hasattr(oracle, "start") and type(oracle).__name__ != "Full"
+        self._noisy = oracle is not None and hasattr(oracle, "start") and getattr(oracle, "random", True)
         self._gradient = oracle.start(net.agents, seed) if self._noisy else None
         self._smooth = bool(getattr(oracle, "smooth", True))
         self._varying = isinstance(solver.step_size, StepSchedule)
