@@ -105,6 +105,17 @@ def test_the_average_does_not_drift(name):
     np.testing.assert_allclose(X.mean(axis=0), stack().mean(axis=0), rtol=1e-14)
 
 
+@pytest.mark.parametrize("dtype, rtol", [(np.float32, 1e-5), (float, 1e-11)])
+def test_small_differences_of_rows_keep_their_digits(dtype, rtol):
+    n, eps = 8, np.finfo(dtype).eps                         # weights of 1/8: products are exact
+    places = np.random.default_rng(0).integers(0, 8, (n, D))
+    with mpidec.Network(n) as net:
+        W, X = net.mixer(T.complete(n)).at(0), (1 + places * eps).astype(dtype)[net.lo:net.hi]
+        got = W.difference(X, W.fetch(X).wait(), np.empty_like(X))
+        want = eps * (places.mean(axis=0) - places)
+        np.testing.assert_allclose(got, want[net.lo:net.hi], rtol=rtol, atol=rtol * eps)
+
+
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "blockwise8", "top_k", "rand_k"])
 def test_rows_that_agree_stay_as_they_are(name):
     x = np.tile(stack(1), (N, 1))
@@ -200,6 +211,16 @@ def test_each_call_of_a_step_has_its_own_memory():
         np.testing.assert_array_equal(B, B_alone)
         assert sorted(both.memory()) == [f"0_{D}_d", f"1_{D}_d"]
         assert all(hat.shape == (net.m, D) for hat in both.memory().values())
+
+
+def test_each_call_and_each_edge_has_its_own_random_numbers():
+    with mpidec.Network(N) as net:
+        W, X = net.mixer(T.complete(N)).compress("qsgd", seed=1).at(3), np.tile(stack(1), (net.m, 1))
+        once, again = net.comm.allgather(W(X)), net.comm.allgather(W(X))
+        assert np.any(np.concatenate(once) != np.concatenate(again))
+        arrived = np.concatenate(net.comm.allgather(W.exchange(W.to_edges(X))))        # by receiver, then sender
+        of_agent_0 = arrived.reshape(N, N - 1, D)[1:, 0]
+        assert len(np.unique(of_agent_0, axis=0)) == N - 1
 
 
 def test_several_arrays_are_one_row():

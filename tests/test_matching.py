@@ -1,6 +1,7 @@
 """Matching of calls: headers, operations under way, polls within polls, errors found in a poll."""
 
 import gc
+import time
 
 import numpy as np
 import pytest
@@ -114,10 +115,67 @@ def test_a_message_of_another_program_does_not_raise_in_a_poll(matching):
 @pytest.mark.parametrize("size", [3, LARGE])
 def test_messages_of_a_closed_network_are_dropped(matching, size):
     other = Matching(matching.comm, serial=6)
-    other.send(matching.rank, h.Header(h.DATA, False, 1, h.Subject("barrier"), nbytes=8 * size), np.ones(size))
+    requests = other.send(matching.rank, h.Header(h.DATA, False, 1, h.Subject("barrier"), nbytes=8 * size), np.ones(size))
     matching.agree("barrier", "")
     poll_until(matching, lambda: not matching._unclaimed)
     matching.agree("barrier", "")
+    MPI.Request.Waitall(requests)
+    assert not matching._late and not matching._early
+
+
+def test_a_question_that_is_read_late_does_no_harm(comm):
+    """A rank asks where this one is, which has made those mixings and calls when it reads that, and leaves."""
+    own = comm.Dup()
+    matching = Matching(own, mixings=lambda: 5)
+    matching.register(PastOperation("W(X)", "", "rows", frozenset({matching.rank}), ""))
+    matching.send(matching.rank, h.Header(h.MIXING_QUERY, False, 5, h.Subject("W(X)"), before=0))
+    matching.send(matching.rank, h.Header(h.QUERY, False, 1, h.Subject("W(X)", "", "rows"), before=5))
+    matching.leave()
+    for _ in range(1000):
+        matching.poll()
+    assert not matching._late and matching.close() is None
+    own.Free()
+
+
+class Late:
+    """A communicator on which the messages of one rank arrive after the others."""
+
+    def __init__(self, comm, rank, seconds):
+        self._comm, self._others = comm, [other for other in range(comm.size) if other != rank]
+        self._until = time.monotonic() + seconds
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def Improbe(self, source, tag, status):
+        if time.monotonic() > self._until:
+            return self._comm.Improbe(source, tag, status)
+        return next(filter(None, (self._comm.Improbe(rank, tag, status) for rank in self._others)), None)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_closing_waits_for_all_messages_and_returns_what_they_say(comm):
+    """Rank 2 reports to rank 1, which hears from rank 0 first that all ranks close."""
+    own = comm.Dup()
+    comm.Barrier()
+    matching = Matching(Late(own, 2, 0.2) if comm.rank == 1 else own)
+    if comm.rank == 2:
+        matching.report(1, "what rank 2 has found")
+    error = matching.close()
+    assert (error and str(error)) == ("what rank 2 has found" if comm.rank == 1 else None)
+    own.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_closing_finds_a_rank_that_is_one_call_ahead(comm):
+    for ahead in (0, comm.size - 1):
+        own = comm.Dup()
+        matching = Matching(own)
+        if comm.rank == ahead:
+            matching.register(PastOperation("W(X)", "", "rows", frozenset(), ""))
+        matching.close()
+        assert matching.apart
+        own.Free()
 
 
 @pytest.mark.mpi(min_size=2)

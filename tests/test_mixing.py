@@ -130,6 +130,17 @@ def test_gradients_through_unrolled_steps(transport):
             torch.autograd.gradgradcheck(lambda X: W(X ** 2), inputs)
 
 
+def test_nothing_is_written_behind_large_rows():
+    """Rows of 4 MB and more bypass the caches in pieces of 512 columns, of which the last one is not full."""
+    with mpidec.Network(max(2, MPI.COMM_WORLD.size)) as net:
+        d, X = 600_002, stack(net.n, (1,))
+        memory = np.full(net.m * d + 1024, 7.0)
+        W, out = net.mixer(T.complete(net.n)), memory[:net.m * d].reshape(net.m, d)
+        W(np.tile(X[net.lo:net.hi], d), out=out)
+        np.testing.assert_allclose(out[:, [0, -1]], X.mean(), rtol=1e-13)
+        assert np.all(memory[net.m * d:] == 7)
+
+
 def test_what_has_no_gradient_is_refused():
     torch = pytest.importorskip("torch")
     with mpidec.Network() as net:

@@ -249,10 +249,12 @@ def test_wrong_arguments(make, words):
 @pytest.mark.serial
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")               # overflows
 @pytest.mark.parametrize("solver", [S.DecentLaM(0.01), S.GASLoC(0.01), S.SlowMo(0.01, 2.5), S.DiLoCo(0.01, 1.9),
-                                    S.LED(0.01, 2, 1.0), S.QuasiGlobalMomentum(0.01)], ids=repr)
+                                    S.LED(0.01, 2, 1.0), S.QuasiGlobalMomentum(0.01, 0.5),
+                                    S.QuasiGlobalMomentum(0.01, 0.6, nesterov=False)], ids=repr)
 def test_the_unstable_graphs_are_those_of_the_warning(solver):
     flip, lazy = np.array([[0.02, 0.98], [0.98, 0.02]]), np.array([[0.9, 0.1], [0.1, 0.9]])
-    graphs = [T.exponential(16), T.ring(8), T.from_weights(flip), T.from_weights(lazy)]
+    near = np.array([[0.1, 0.9], [0.9, 0.1]])       # lambda = -0.8: close to where quasi-global momentum becomes unstable
+    graphs = [T.exponential(16), T.ring(8), T.from_weights(flip), T.from_weights(near), T.from_weights(lazy)]
     found = []
     for graph in graphs:
         with mpidec.Network(graph.n) as net:

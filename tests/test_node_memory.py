@@ -276,6 +276,21 @@ def test_free_blocks_of_other_sizes_do_not_keep_temporaries_cold():
         assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before <= 100
 
 
+@pytest.mark.serial
+def test_a_forked_child_has_the_numbers_of_its_parent():
+    with arena_module.memory():
+        arrays = [np.arange(size, dtype=float) for size in (GRAIN // 8, LARGE, HUGE)]
+    assert all(map(inside, arrays))
+    child = os.fork()
+    if not child:
+        equal = all(np.array_equal(X, np.arange(len(X))) for X in arrays)
+        for X in arrays:
+            X[:] = -1                                       # in memory of its own
+        os._exit(0 if equal else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert all(np.array_equal(X, np.arange(len(X))) for X in arrays)
+
+
 def test_six_threads():
     """Arrays are made, written, handed over and freed by any thread."""
     failed, hands, live = [], [[] for _ in range(6)], shared.arena_stats()[1]
@@ -426,18 +441,18 @@ def test_nothing_is_left_when_networks_are_closed(comm):
 
 @several
 def test_more_neighbours_than_are_read_at_once():
-    """Sums of 130 rows, of which up to 128 lie on other ranks: more than the 64 that one pass adds up."""
-    n = 130
-    for make in (T.complete, lambda n: T.star(n)):
+    """Sums of 130 rows with different weights, of which up to 128 lie on other ranks: more than the 64 that one pass adds up."""
+    n, A = 130, np.random.default_rng(0).random((130, 130))
+    for graph in (T.from_weights(A / A.sum(axis=1, keepdims=True)), T.from_weights(A / A.sum(axis=0)), T.star(n)):
         with mpidec.Network(n, transport="shared") as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
             for d in (3, 700):
                 X = np.random.default_rng(d).standard_normal((n, d))
-                W = net.mixer(make(n))
+                W = net.mixer(graph)
                 Y = W(X[net.lo:net.hi])
-                np.testing.assert_array_equal(Y, alone.mixer(make(n))(X)[net.lo:net.hi])
-                np.testing.assert_allclose(Y, (make(n).W @ X)[net.lo:net.hi], atol=1e-13)
+                np.testing.assert_array_equal(Y, alone.mixer(graph)(X)[net.lo:net.hi])
+                np.testing.assert_allclose(Y, (graph.W @ X)[net.lo:net.hi], atol=1e-13)
                 Z = W.start(X[net.lo:net.hi].astype(np.float32)).wait()
-                np.testing.assert_allclose(Z, (make(n).W @ X)[net.lo:net.hi], atol=1e-5)
+                np.testing.assert_allclose(Z, (graph.W @ X)[net.lo:net.hi], atol=1e-5)
 
 
 @several
@@ -503,6 +518,19 @@ def test_the_side_that_only_sends_is_told_too(net):
         net.comm.Barrier()
         assert calls(W, SMALL, 1, False) == ["told"]
         net.comm.Barrier()
+
+
+@several
+def test_a_rank_that_is_out_of_step_says_why(net):
+    W, X = net.mixer(T.complete(net.n)), np.zeros((1, SMALL))
+    W(X)
+    if net.rank == 1:
+        net._memory.node.refuse("KeyboardInterrupt in mixing 1")
+    with pytest.raises(RuntimeError, match=r"out of step \((rank 1: )?KeyboardInterrupt in mixing 1\)"):
+        W(X)
+    net.comm.Barrier()                                      # so that rank 1 does not close, and say that, before
+    with contextlib.suppress(ValueError):                   # others may have asked meanwhile
+        net.close()
 
 
 @several

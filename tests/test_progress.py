@@ -7,7 +7,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import signal
+import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.runtime import memory
+from mpidec.runtime import memory, progress
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.timeout(100)]
 SMALL, LARGE = 3, 20_000                                    # columns of rows that are copied, and that are read in place
@@ -50,6 +52,39 @@ def mean(net, value=0.0):
 
 def equal(Y, value):
     np.testing.assert_allclose(Y, np.full_like(Y, value), rtol=1e-13)
+
+
+def test_only_the_thread_that_uses_a_network_polls_it():
+    engine, threads = progress.ProgressEngine(), []
+    engine.add(lambda: threads.append(threading.get_ident()))
+
+    def use():
+        progress.progress()                                 # it belongs to the main thread
+        with engine:                                        # and from now on to this one
+            progress.progress()
+    worker = threading.Thread(target=use)
+    worker.start()
+    worker.join()
+    progress.progress()
+    engine.close()
+    assert threads == [worker.ident]
+
+
+def test_what_an_interrupted_wait_reads_into_is_kept(monkeypatch):
+    monkeypatch.setattr(progress, "_ABANDONED", [])
+
+    def interrupted():
+        target = np.empty(3)
+
+        def test():
+            raise KeyboardInterrupt(target.shape)
+        try:
+            progress.wait_until(test, "nothing")
+        except KeyboardInterrupt:
+            return weakref.ref(target)
+    target = interrupted()
+    gc.collect()
+    assert target() is not None
 
 
 @pytest.mark.parametrize("known", [False, True])

