@@ -105,15 +105,16 @@ def test_the_average_does_not_drift(name):
     np.testing.assert_allclose(X.mean(axis=0), stack().mean(axis=0), rtol=1e-14)
 
 
-@pytest.mark.parametrize("dtype, rtol", [(np.float32, 1e-5), (float, 1e-11)])
-def test_small_differences_of_rows_keep_their_digits(dtype, rtol):
-    n, eps = 8, np.finfo(dtype).eps                         # weights of 1/8: products are exact
-    places = np.random.default_rng(0).integers(0, 8, (n, D))
+@pytest.mark.parametrize("dtype, weight, spread, tol", [(np.float32, 2.0**-12, 2.0**-6, 1e-6), (float, 2.0**-30, 2.0**-10, 1e-15)])
+def test_small_differences_of_rows_keep_their_digits(dtype, weight, spread, tol):
+    """(W - I) X is 2^40 (float32: 2^18) times smaller than X; products with these weights are exact."""
+    n = 8
+    X = (1 + spread * np.random.default_rng(0).random((n, D))).astype(dtype)
     with mpidec.Network(n) as net:
-        W, X = net.mixer(T.complete(n)).at(0), (1 + places * eps).astype(dtype)[net.lo:net.hi]
-        got = W.difference(X, W.fetch(X).wait(), np.empty_like(X))
-        want = eps * (places.mean(axis=0) - places)
-        np.testing.assert_allclose(got, want[net.lo:net.hi], rtol=rtol, atol=rtol * eps)
+        W, own = net.mixer(T.complete(n, weights=weight)).at(0), X[net.lo:net.hi]
+        got = W.difference(own, W.fetch(own).wait(), np.empty_like(own))
+        want = weight * (X.astype(np.longdouble).sum(axis=0) - n * X.astype(np.longdouble))
+        np.testing.assert_allclose(got, want[net.lo:net.hi].astype(float), rtol=tol, atol=tol * weight * spread)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "blockwise8", "top_k", "rand_k"])
