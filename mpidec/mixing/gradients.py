@@ -28,24 +28,25 @@ class Transposable(Protocol):
 
 def requires_grad(X: Any) -> bool:
     """Whether autograd records what is done with a tensor, or with one of several."""
-    if isinstance(X, np.ndarray):
+    if type(X) is np.ndarray:
         return False
-    if isinstance(X, (list, tuple, Mapping)):
+    required = getattr(X, "requires_grad", None)
+    if required is None and isinstance(X, (list, tuple, Mapping)):
         return any(map(requires_grad, X.values() if isinstance(X, Mapping) else X))
-    if not getattr(X, "requires_grad", False):
+    if not required:
         return False
     import torch
     return bool(torch.is_grad_enabled())
 
 
-def refuse_grad(*arrays: Any) -> None:
-    """Raise if autograd records one of the arrays, in an operation that has no gradient.
+def refuse_grad(X: Any, out: Any = None) -> None:
+    """Raise if autograd records the input or the output of an operation that has no gradient.
 
     Raises
     ------
     TypeError
     """
-    if any(map(requires_grad, arrays)):
+    if requires_grad(X) or (out is not None and requires_grad(out)):
         raise TypeError("the tensor requires grad, and only W(X) of a plain mixer, without out, has a gradient: use "
                         "net.mixer(topology)(X), or pass the tensor without its history, X.detach()")
 
