@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
 import runpy
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
 from ._version import __version__
+from .runtime.mpi import MPI, RANKS
 
 COMMANDS = {
     "run": "run an experiment and write it to a file",
@@ -59,11 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _told(text: str, status: int) -> int:
     """Print a text once in a job of several ranks, before any rank exits; return the exit status."""
-    from mpi4py import MPI
-
-    if MPI.COMM_WORLD.rank == 0:
+    launched = any(name in os.environ for name in RANKS)
+    if not launched or MPI.COMM_WORLD.rank == 0:
         print(text, file=sys.stderr if status else sys.stdout, flush=True)
-    MPI.COMM_WORLD.Barrier()
+    if launched:
+        MPI.COMM_WORLD.Barrier()
     return status
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from . import topology
 from .kernels.weighted import Weights, weighted_sum
 from .mixing.network import Network
+from .runtime.mpi import MPI
 
 
 def same(given: Any, expected: Any) -> None:

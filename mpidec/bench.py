@@ -19,7 +19,6 @@ from typing import Any, ClassVar, NoReturn
 
 import mpi4py
 import numpy as np
-from mpi4py import MPI
 
 from . import _machine, catalogue
 from ._bench_report import ALLREDUCE, GROUPS, HAND, LOCAL, Timing, legend, picture, ratios, size_name, size_of, table, write_json
@@ -33,6 +32,7 @@ from .mixing import Network
 from .mixing.network import TRANSPORTS
 from .rma import Window
 from .runtime.launch import abort_when_uncaught, check_launcher, library
+from .runtime.mpi import MPI
 from .solvers import DGD, EXTRA, ExactDiffusion, GradientTracking, Solver
 
 BLOCKS, MOST_BLOCKS, BLOCK_SECONDS = 9, 51, 0.01

@@ -15,7 +15,6 @@ from typing import NamedTuple, NoReturn
 
 import mpi4py
 import numpy as np
-from mpi4py import MPI
 
 from . import _machine, topology
 from . import _selftest as selftest
@@ -24,11 +23,10 @@ from .mixing import Network
 from .mixing.network import TRANSPORTS
 from .runtime import cuda_aware
 from .runtime.launch import check_launcher, library
+from .runtime.mpi import MPI
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
 SEVERITY = (OK, WARN, FAIL)
-THREADS = {MPI.THREAD_SINGLE: "single", MPI.THREAD_FUNNELED: "funneled", MPI.THREAD_SERIALIZED: "serialized",
-           MPI.THREAD_MULTIPLE: "multiple"}
 MOST_SHOWN = 16
 LAUNCHED_AS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID", "PALS_RANKID")
 KNOWN_BUGS = (
@@ -61,7 +59,7 @@ class Finding(NamedTuple):
     text: str
 
 
-Check = Callable[[MPI.Intracomm], Finding]
+Check = Callable[["MPI.Intracomm"], Finding]
 
 
 # -- the environment --------------------------------------------------------------------------------------------------
@@ -87,7 +85,8 @@ def thread_level(comm: MPI.Intracomm) -> Finding:
     level = MPI.Query_thread()
     if level == MPI.THREAD_MULTIPLE:
         return Finding(OK, "multiple: any thread may call MPI")
-    return Finding(WARN, f"{THREADS[level]}: mixing works, but a program in which other threads than the main one call MPI may "
+    names = {MPI.THREAD_SINGLE: "single", MPI.THREAD_FUNNELED: "funneled", MPI.THREAD_SERIALIZED: "serialized"}
+    return Finding(WARN, f"{names[level]}: mixing works, but a program in which other threads than the main one call MPI may "
                          "crash or hang; the MPI library was built this way, or MPI4PY_RC_THREAD_LEVEL asks for it")
 
 

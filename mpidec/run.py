@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from mpi4py import MPI
 
 from . import _machine, _startup, assemble, catalogue, config, report
 from ._version import __version__
@@ -29,6 +28,7 @@ from .plugins import is_plugin, short
 from .record import read as read_run
 from .runtime.interrupts import interrupt, interrupts
 from .runtime.launch import abort_when_uncaught, check_launcher, end_job, warn_if_not_compiled
+from .runtime.mpi import MPI
 from .solve import Result
 from .tuning import tune
 

@@ -130,7 +130,7 @@ def test_a_bad_choice_for_device_arrays_is_a_finding(monkeypatch, capsys):
 
 
 def test_a_degraded_thread_level(monkeypatch):
-    monkeypatch.setattr(MPI, "Query_thread", lambda: MPI.THREAD_FUNNELED)
+    monkeypatch.setattr(doctor.MPI, "Query_thread", lambda: MPI.THREAD_FUNNELED)
     assert doctor.thread_level(MPI.COMM_SELF).status == "warn"
 
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
 from .._attributes import attributes
 from ..endings import Outcome
 from ..mixing.network import Network
 from ..record.recorder import Record, Recorder
+from ..runtime.mpi import MPI
 from .result import SIMULATED, AsyncResult, collected, stacked
 
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ..metrics import Metrics
+from ..runtime.mpi import MPI
 from ..runtime.progress import wait_until
 from .snapshots import Snapshots
 

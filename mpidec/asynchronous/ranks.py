@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
 from ..endings import Outcome, Target, likely_cause
 from ..metrics import ASYNCHRONOUS, Metrics
 from ..problems.agents import of_one
 from ..record.recorder import Record
 from ..runtime.interrupts import interrupts
+from ..runtime.mpi import MPI
 from ..runtime.progress import abandon
 from ..solvers.asynchronous import PairwiseSolver, Place
 from ..stepsize import wanted

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from mpi4py import MPI
 
 from ..runtime.collectives import portable
 from ..runtime.memory import empty
+from ..runtime.mpi import MPI
 from ..runtime.progress import ProgressEngine, abandon, ask_at_once, ranks, timeout, wait_until
 from .header import CONFIRMATION, DATA, EDGE, FAILED, LAST, LEFT, MIXING_QUERY, QUERY, REFUSED, Header, Subject, pack, unpack
 from .history import History, Key, PastOperation

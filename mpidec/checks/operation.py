@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol
 
 import numpy as np
-from mpi4py import MPI
 
+from ..runtime.mpi import MPI
 from .header import CONFIRMATION, DATA, DOWN, EDGE, FAILED, QUERY, UP, Header, Subject
 from .history import Key
 from .mismatch import Disagreement, describe, different_arrays, different_calls, different_signatures, not_expected

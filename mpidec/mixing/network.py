@@ -17,7 +17,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ..arrays.host import empty_like, native
 from ..checks.history import PastOperation
@@ -32,6 +31,7 @@ from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
 from ..runtime.memory import empty, memory, shared
+from ..runtime.mpi import MPI
 from ..runtime.node import NodeMemory
 from ..runtime.partition import Partition
 from ..runtime.progress import ProgressEngine, abandon

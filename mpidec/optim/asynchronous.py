@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from ..mixing import Network
+from ..runtime.mpi import MPI
 from ..topology import mixing_constants
 from .methods import Method, Mixer
 from .rows import Bucket

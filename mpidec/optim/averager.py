@@ -429,7 +429,7 @@ def _polled(models: Iterable[torch.nn.Module], poll: Callable[[], None]) -> list
 
 
 def _ranks() -> int:
-    from mpi4py import MPI
+    from ..runtime.mpi import MPI
     return int(MPI.COMM_WORLD.size)
 
 

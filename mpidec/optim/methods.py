@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from ..mixing import Network
 from ..mixing.operator import Operator, StepOperator
+from ..runtime.mpi import MPI
 from ..runtime.pending import Pending
 from ..solvers.base import with_step_size
 from .rows import Bucket

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from mpi4py import MPI
-
 from ..runtime.launch import abort_when_uncaught, check_launcher
+from ..runtime.mpi import MPI
 from .experiments import EXPERIMENTS, table
 
 EPILOG = """\

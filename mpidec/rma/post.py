@@ -13,8 +13,8 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
+from ..runtime.mpi import MPI
 from ..runtime.progress import ProgressEngine, abandon, wait_until
 
 _HEADER = struct.Struct("<7qd")

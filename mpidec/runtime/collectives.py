@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
+from .mpi import MPI
 from .progress import abandon, wait_until
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mpi4py import MPI
-
+from .mpi import MPI
 from .node import NodeMemory
 from .partition import Partition
 from .progress import ProgressEngine

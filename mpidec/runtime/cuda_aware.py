@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from mpi4py import MPI
+from .mpi import MPI
 
 CHOICES = ("auto", "on", "off")
 ENVIRONMENT = {                                     # variable: values that enable CUDA support

@@ -10,7 +10,7 @@ import warnings
 from functools import cache
 from types import TracebackType
 
-from mpi4py import MPI
+from .mpi import MPI
 
 _SIZES = {"PMI_SIZE": "MPICH's or Intel's mpiexec (PMI)", "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
           "MV2_COMM_WORLD_SIZE": "MVAPICH's mpirun", "SLURM_STEP_NUM_TASKS": "srun", "PALS_SIZE": "PALS' mpiexec"}

@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from .memory import arena, shared
+from .mpi import MPI
 from .progress import ProgressEngine
 
 _SPINS = 2000                                       # tests before a rank that has a core to itself yields it

@@ -15,9 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from mpi4py import MPI
-
 from .memory import shared
+from .mpi import MPI
 
 _TURNS = 100                                        # tests before a clock is read
 _FIRST, _RARELY = 0.1, 10.0                         # seconds before the first status query, and at most between two

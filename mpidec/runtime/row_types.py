@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpi4py import MPI
+from .mpi import MPI
 
 
 class RowTypes:

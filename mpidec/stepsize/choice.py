@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from mpi4py import MPI
 
 from ..mixing.accelerated import Accelerated
 from ..mixing.compressed import Compressed
 from ..mixing.network import Network
+from ..runtime.mpi import MPI
 from ..solvers.base import name_of, with_step_size
 from ..solvers.step_schedules import WORDS, StepSchedule
 from . import pilots

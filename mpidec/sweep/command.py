@@ -10,8 +10,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mpi4py import MPI
-
 from .. import config
 from .._figure import STYLES
 from ..assemble import InputError, on_root
@@ -20,6 +18,7 @@ from ..plot.command import check_name
 from ..plot.quantities import X
 from ..run import Parser, add_flags, settings_of, signals_interrupt
 from ..runtime.launch import abort_when_uncaught, check_launcher
+from ..runtime.mpi import MPI
 from .cases import parse_vary
 from .files import RUNS, check_results
 from .study import Plan, conduct, plan

@@ -103,7 +103,7 @@ def sweep(experiment: str | os.PathLike[str] | Mapping[str, Any] | None = None, 
     >>> [(row.varied["solver.name"], row.runs, dict(row.outcomes)) for row in table.rows]
     [('extra', 2, {'completed': 2}), ('dgd', 2, {'completed': 2})]
     """
-    from mpi4py import MPI
+    from ..runtime.mpi import MPI
 
     comm = MPI.COMM_WORLD if comm is None else comm
 

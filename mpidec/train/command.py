@@ -10,8 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mpi4py import MPI
-
 from .. import config, report
 from ..assemble import REFUSALS, InputError, on_root
 from ..config import ConfigError, Setting
@@ -20,6 +18,7 @@ from ..plugins import short
 from ..record import read as read_run
 from ..run import FULL, Parser, deferred_interrupts, free_name, report_error, signals_interrupt, warnings_from_rank_0
 from ..runtime.launch import abort_when_uncaught, check_launcher
+from ..runtime.mpi import MPI
 
 if TYPE_CHECKING:
     from .loop import Trained

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from mpi4py import MPI
 
 from .. import optim
 from ..mixing import Network
@@ -20,6 +19,7 @@ from ..nn.stacked import BATCHED
 from ..plugins import short
 from ..runtime.interrupts import interrupts
 from ..runtime.launch import library
+from ..runtime.mpi import MPI
 from .files import TrainFile
 from .options import named
 from .settings import Settings, graph, method

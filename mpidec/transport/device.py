@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ..arrays.devices import Device
 from ..arrays.host import check_out, check_rows
 from ..kernels.weighted import Runs, Weights
 from ..runtime.cuda_aware import DeviceRows
+from ..runtime.mpi import MPI
 from .messages import MessageRequest, waiting_for
 from .plan import Plan
 

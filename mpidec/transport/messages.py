@@ -9,10 +9,10 @@ from copy import copy
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from ..runtime.collectives import Collectives
 from ..runtime.launch import library
+from ..runtime.mpi import MPI
 from ..runtime.progress import Request, ranks, wait_until
 from ..runtime.row_types import RowTypes
 from .plan import Plan, Route

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from typing import Any, cast
 
 import numpy as np
-from mpi4py import MPI
 
 from ..runtime.memory import empty
+from ..runtime.mpi import MPI
 from .messages import PointToPoint, free_requests
 from .plan import Route
 

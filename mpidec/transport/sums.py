@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from mpi4py import MPI
 
 from ..checks.history import PastOperation
 from ..checks.mismatch import Disagreement
 from ..kernels.weighted import Runs, weighted_sum
 from ..runtime.context import Context
 from ..runtime.memory import empty
+from ..runtime.mpi import MPI
 from ..runtime.progress import CROWDED, Request, abandon, wait_until
 from .base import Transport
 from .halo import HaloExchange, fingerprint

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from mpi4py import MPI
 
 from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
 from ...checks.matching import Matching
 from ...checks.operation import Operation, Steps
 from ...rma.window import Window
 from ...runtime.collectives import Collectives
+from ...runtime.mpi import MPI
 from ...runtime.pending import Pending
 from ...runtime.progress import ProgressEngine
 from ...transport.node_calls import NodeCalls, WeightedSum
