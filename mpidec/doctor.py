@@ -23,12 +23,12 @@ from .mixing import Network
 from .mixing.network import TRANSPORTS
 from .runtime import cuda_aware
 from .runtime.launch import check_launcher, library
-from .runtime.mpi import MPI
+from .runtime.mpi import MPI, RANKS
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
 SEVERITY = (OK, WARN, FAIL)
 MOST_SHOWN = 16
-LAUNCHED_AS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID", "PALS_RANKID")
+LAUNCHED_AS = (*RANKS, "SLURM_PROCID", "RANK")
 KNOWN_BUGS = (
     (r"Open MPI v5\.0", OK,
      "Open MPI 5.0: a blocking Neighbor_allgather hangs where a rank has no neighbour on one side, and sums of bfloat16 are "

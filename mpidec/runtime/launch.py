@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 import traceback
@@ -13,7 +14,8 @@ from types import TracebackType
 from .mpi import MPI
 
 _SIZES = {"PMI_SIZE": "MPICH's or Intel's mpiexec (PMI)", "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
-          "MV2_COMM_WORLD_SIZE": "MVAPICH's mpirun", "SLURM_STEP_NUM_TASKS": "srun", "PALS_SIZE": "PALS' mpiexec"}
+          "MV2_COMM_WORLD_SIZE": "MVAPICH's mpirun", "PALS_SIZE": "PALS' mpiexec", "WORLD_SIZE": "torchrun",
+          "SLURM_STEP_NUM_TASKS": "srun", "FLUX_JOB_SIZE": "flux run"}
 
 _SHARED, _OTHERS = 0.5, 5.0                         # seconds in which the rank that reports an error ends the job
 _PASSED_ON = 0.2                                    # seconds in which a launcher reads what a rank has written
@@ -27,8 +29,8 @@ def library() -> str:
 def check_launcher(comm: MPI.Intracomm) -> None:
     """Raise if the launcher started several processes and each of them believes it is alone.
 
-    This happens if `mpirun` does not belong to the MPI library that mpi4py loads.  `MPIDEC_ALONE=1` skips the check, for a single
-    process that is started within an MPI job.
+    This happens if `mpirun` does not belong to the MPI library that mpi4py loads, and under torchrun.  `MPIDEC_ALONE=1` skips the
+    check, for a single process that is started within a job.
 
     Raises
     ------
@@ -37,13 +39,24 @@ def check_launcher(comm: MPI.Intracomm) -> None:
     """
     if MPI.COMM_WORLD.size > 1 or os.environ.get("MPIDEC_ALONE") == "1":
         return
+    pytorch = "LOCAL_RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
     for variable, launcher in _SIZES.items():
         count = os.environ.get(variable, "")
-        if count.isdigit() and int(count) > 1:
-            raise RuntimeError(
-                f"{launcher} started {count} processes ({variable}={count}), but each of them is alone: mpi4py uses another MPI "
-                f"library ({library()}); start the program with the mpirun of that library (in the environment's bin folder, "
-                f"next to {sys.executable}), or set MPIDEC_ALONE=1 to run a single process")
+        if not count.isdigit() or int(count) < 2 or (launcher == "torchrun" and not pytorch):
+            continue
+        why, remedy = (f"mpi4py uses another MPI library ({library()})",
+                       f"the mpirun of that library (in the environment's bin folder, next to {sys.executable})")
+        if launcher == "torchrun":
+            why, remedy = "it does not start MPI", "mpirun"
+        raise RuntimeError(f"{launcher} started {count} processes ({variable}={count}), but each of them is alone: {why}; start "
+                           f"the program with {remedy}: mpirun -n {count} {_command()}, or set MPIDEC_ALONE=1 to run a single "
+                           "process")
+
+
+def _command() -> str:
+    """The command line of this process, without the code of ``python -c``."""
+    words = sys.orig_argv[1:]
+    return shlex.join(["python", *words[:words.index("-c") + 1], "..."] if "-c" in words else ["python", *words])
 
 
 def end_job(comm: MPI.Intracomm, status: int) -> None:
