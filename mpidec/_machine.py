@@ -8,12 +8,17 @@ import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+from ._cores import cores as cores
+
 KERNEL, NODE_MEMORY, RECORDS = COMPILED = ("mpidec.kernels._kernel", "mpidec.runtime._shared", "mpidec.rma._records")
+
+READS_MEMORY = sys.platform == "linux"              # elsewhere the ranks of a node exchange messages
 
 
 class Gpu(NamedTuple):
@@ -32,13 +37,6 @@ def cpu() -> str:
     except OSError:
         found = None
     return found[1].strip() if found else platform.processor() or platform.machine()
-
-
-def cores() -> frozenset[int]:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
 
 
 def quota() -> float:
@@ -65,9 +63,9 @@ def memory() -> int | None:
 
 
 def uncompiled() -> dict[str, str]:
-    """Compiled modules of the package that cannot be imported, and why."""
+    """Compiled modules of the package that should be there on this system and cannot be imported, and why."""
     found = {}
-    for name in COMPILED:
+    for name in COMPILED if READS_MEMORY else (KERNEL, RECORDS):
         try:
             importlib.import_module(name)
         except ImportError as error:

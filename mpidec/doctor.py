@@ -133,6 +133,9 @@ def blas_threads(comm: MPI.Intracomm) -> Finding:
 def compiled(comm: MPI.Intracomm) -> Finding:
     """The compiled modules, and their replacements where they are missing."""
     missing = {name: why for found in comm.allgather(_machine.uncompiled()) for name, why in found.items()}
+    if not missing and not _machine.READS_MEMORY:
+        return Finding(OK, "weighted sums and windows: compiled; the ranks of a node exchange messages, because reading one "
+                           "another's memory needs Linux")
     if not missing:
         return Finding(OK, "weighted sums, shared memory of a node and windows: compiled")
     uses = {_machine.KERNEL: "NumPy computes the weighted sums (the same bits, several times slower)",
@@ -162,7 +165,7 @@ def transports(comm: MPI.Intracomm) -> Finding:
     names = comm.allgather(MPI.Get_processor_name())
     compiled = comm.allreduce(_machine.NODE_MEMORY not in _machine.uncompiled(), MPI.LAND)
     apart = [pair for pair, name in way.items() if names[pair[0]] == names[pair[1]] and name != "shared"]
-    if apart and chosen in ("auto", "shared") and "MPIDEC_RANKS_PER_NODE" not in os.environ:
+    if apart and _machine.READS_MEMORY and chosen in ("auto", "shared") and "MPIDEC_RANKS_PER_NODE" not in os.environ:
         i, j = apart[0]
         why = ("they are in different containers, or the system forbids it: see the self-test of shared memory" if compiled else
                f"{_machine.NODE_MEMORY} is not compiled")

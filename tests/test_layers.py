@@ -21,6 +21,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # The rows stand in the order of the layers, but for the last five: each imports only what stands above it.
 LAYERS = {
     "_streams": ((), ()),
+    "_cores": ((), ()),
     "_figure": ((), ("matplotlib",)),
     "plugins": ((), ()),
     "topology": (("_figure",), ("scipy", "networkx", "matplotlib")),
@@ -28,7 +29,7 @@ LAYERS = {
     "problems": (("_streams", "plugins", "nn"), ("scipy", "sklearn", "torch")),
     "arrays": ((), ("torch", "cupy")),
     "kernels": (("topology", "arrays"), ("scipy",)),
-    "runtime": (("topology", "arrays", "kernels"), ("mpi4py", "cupy", "torch")),
+    "runtime": (("_cores", "topology", "arrays", "kernels"), ("mpi4py", "cupy", "torch")),
     "checks": (("topology", "arrays", "kernels", "runtime"), ("mpi4py",)),
     "transport": (("topology", "arrays", "kernels", "runtime", "checks"), ("mpi4py",)),
     "rma": (("topology", "arrays", "kernels", "runtime", "checks", "transport"), ("mpi4py",)),

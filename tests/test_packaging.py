@@ -101,6 +101,20 @@ def test_compiler_flags_do_not_change_the_bits(checkout, flags):
     assert done.returncode == 0 and str(checkout) in done.stdout, built.stderr + done.stderr
 
 
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+def test_the_memory_of_a_node_is_for_linux(tmp_path, monkeypatch):
+    """Elsewhere its module can be compiled, too, says why it is of no use, and nobody is sent to look for a compiler."""
+    module = tmp_path / f"_shared{sysconfig.get_config_var('EXT_SUFFIX')}"
+    sources = [ROOT / "mpidec" / "runtime" / name for name in ("_shared.c", "_arena.c")]
+    subprocess.run([COMPILER, "-U__linux__", "-O0", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", *sources, "-o",
+                    module], check=True, timeout=60)
+    assert "needs Linux: ranks exchange messages" in python("-c", "import _shared", cwd=tmp_path).stderr
+    monkeypatch.setitem(sys.modules, _machine.NODE_MEMORY, None)
+    monkeypatch.setattr(_machine, "READS_MEMORY", False)
+    found = doctor.compiled(doctor.MPI.COMM_SELF)
+    assert found.status == "ok" and "needs Linux" in found.text
+
+
 def test_the_known_sum_finds_other_roundings(monkeypatch):
     from mpidec import _selftest
     plain = _selftest.weighted_sum

@@ -85,3 +85,11 @@ def test_a_wrong_launcher_takes_one_line(mpirun):
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
         done = mpirun(0, ["-m", "mpidec.run"], env={name: "4"})
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and "started 4 processes" in done.stderr
+
+
+def test_a_system_without_affinity(mpirun, tmp_path):
+    """As macOS, where the system says only how many cores there are."""
+    program = ("import os, sys; del os.sched_getaffinity; from mpidec import run; sys.exit(run.main(['--problem=least_squares', "
+               "'--data=synthetic_least_squares', '--steps=3', '--quiet']))")
+    done = mpirun(2, ["-c", program], cwd=tmp_path, check=True)
+    assert done.stderr == "" and (tmp_path / "run.h5").exists()

@@ -101,7 +101,7 @@ class Network(LocalView):
     def __init__(self, n: int | None = None, comm: MPI.Intracomm | None = None, *, transport: str | None = None):
         comm = MPI.COMM_WORLD if comm is None else comm
         check_launcher(comm)
-        warn_if_not_compiled(COMPILED and shared is not None)
+        warn_if_not_compiled(COMPILED and (shared is not None or sys.platform != "linux"))
         if comm.size > 1:
             abort_when_uncaught()
         self.rank, self.size = comm.rank, comm.size

@@ -112,7 +112,7 @@ static size_t bytes_of(const Port *port) { return port->count * (port->single ? 
 
 /* ------------------------------------------------------------------------------------------------------------- arithmetic */
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
 #define VECTOR __attribute__((target_clones("avx2", "default"), optimize("O3", "fp-contract=off")))
 #else
 #define VECTOR

@@ -11,6 +11,7 @@
  */
 #define _GNU_SOURCE
 #include "_arena.h"
+#ifdef __linux__
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -317,3 +318,4 @@ int arena_init(void)
     PyErr_Clear();
     return 0;
 }
+#endif

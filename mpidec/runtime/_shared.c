@@ -22,6 +22,14 @@
  */
 #define _GNU_SOURCE
 #include "_arena.h"
+
+#ifndef __linux__
+PyMODINIT_FUNC PyInit__shared(void)
+{
+    PyErr_SetString(PyExc_ImportError, "reading the memory of other processes needs Linux: ranks exchange messages");
+    return NULL;
+}
+#else
 #include "../kernels/_rows.h"
 #include "_wait.h"
 #include <errno.h>
@@ -1549,3 +1557,4 @@ PyMODINIT_FUNC PyInit__shared(void)
         Py_CLEAR(made);
     return made;
 }
+#endif

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._cores import cores
 from .memory import arena, shared
 from .mpi import MPI
 from .progress import ProgressEngine
@@ -76,7 +77,7 @@ class NodeMemory:
         mine = arena()
         node, place = None, (0, 0, 0, 0, 0)
         if mine is not None:
-            spins = _SPINS if local.size <= len(os.sched_getaffinity(0)) else 0
+            spins = _SPINS if local.size <= len(cores()) else 0
             node = shared.Node(local.rank, local.size, spins, np.ndarray, np.empty_like, engine.lock)
             file, size = mine
             place = os.getpid(), file, os.fstat(file).st_ino, size, node.offset

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from .._cores import cores
 from .memory import shared
 from .mpi import MPI
 
@@ -152,7 +153,7 @@ def _crowded() -> bool:
     """Whether there are more ranks than cores on this host, as far as the launcher tells."""
     for variable in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"):
         if os.environ.get(variable, "").isdigit():
-            return int(os.environ[variable]) > len(os.sched_getaffinity(0))
+            return int(os.environ[variable]) > len(cores())
     return True
 
 

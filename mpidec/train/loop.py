@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from .. import optim
+from .._cores import cores
 from ..mixing import Network
 from ..nn.schedules import factor
 from ..nn.stacked import BATCHED
@@ -333,9 +334,9 @@ def _threads(net: Network, size: int) -> Iterator[None]:
         yield
         return
     local = net.comm.Split_type(MPI.COMM_TYPE_SHARED)
-    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = len(set().union(*local.allgather(mine)))
-    share = max(1, min(len(mine), cores // local.size)) if size > BATCHED else 1
+    mine = cores()
+    together = len(mine.union(*local.allgather(mine)))
+    share = max(1, min(len(mine), together // local.size)) if size > BATCHED else 1
     local.Free()
     before = torch.get_num_threads()
     torch.set_num_threads(share)
