@@ -7,6 +7,7 @@ one stack, `W` is the operator that mixes rows, and a solver consists of the equ
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from . import _startup as _startup  # before what takes long to load
@@ -35,6 +36,8 @@ from .tuning import tune as tune
 
 # Imported on first use: jobs with many ranks start faster.
 _LAZY = ("nn", "optim", "plot", "problems", "solvers", "sweep", "topology", "train")
+_PYTORCH = ("nn", "optim", "train")
+_EAGER = ("__version__", "Interrupted", "Mixer", "Network", "Outcome", "Pending", "Record", "Result", "read", "solve", "tune")
 
 
 def __getattr__(name: str) -> Any:
@@ -46,4 +49,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, "simulate"})
+    missing = _PYTORCH if find_spec("torch") is None else ()        # they raise an ImportError with the remedy on use
+    return sorted({*_EAGER, *_LAZY, "simulate"} - {*missing})

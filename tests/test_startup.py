@@ -6,6 +6,7 @@ import sys
 import pytest
 from mpi4py import MPI
 
+from mpidec import solvers, topology
 from mpidec.runtime.launch import check_launcher
 
 pytestmark = pytest.mark.launch
@@ -93,3 +94,33 @@ def test_a_system_without_affinity(mpirun, tmp_path):
                "'--data=synthetic_least_squares', '--steps=3', '--quiet']))")
     done = mpirun(2, ["-c", program], cwd=tmp_path, check=True)
     assert done.stderr == "" and (tmp_path / "run.h5").exists()
+
+
+def test_help_without_pytorch(mpirun):
+    """Nothing that dir() names is missing, so that help, completion and inspection work; PyTorch is asked for where it is used."""
+    program = """
+import importlib.machinery, inspect, pydoc, sys
+class Hidden(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] == "torch" else importlib.machinery.PathFinder.find_spec(name, path, target)
+sys.meta_path[:] = [Hidden if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
+import mpidec
+assert "decentralized optimization" in pydoc.render_doc(mpidec)
+print(*dict(inspect.getmembers(mpidec)))
+try:
+    mpidec.nn
+except ImportError as error:
+    print(error)
+"""
+    names, remedy = mpirun(0, ["-c", program], check=True).stdout.splitlines()
+    assert remedy == "mpidec.nn needs PyTorch, which is not installed: pip install 'mpidec[torch]'"
+    assert names == ("Interrupted Mixer Network Outcome Pending Record Result __version__ plot problems read simulate solve "
+                     "solvers sweep topology tune")
+
+
+@pytest.mark.parametrize("module", [topology, solvers], ids=lambda module: module.__name__)
+def test_dir_shows_the_public_names(module):
+    for name in dir(module):
+        assert name == "CATALOGUE" or getattr(module, name).__module__.startswith(module.__name__), name
+    assert {thing.__name__ for thing in module.CATALOGUE.values()} <= set(dir(module))

@@ -41,3 +41,9 @@ CATALOGUE: dict[str, type[Solver]] = {
     "async_push_sum": AsyncPushSum, "pairwise_gossip": PairwiseGossip, "a2cid2": A2CiD2,
     "running_sum_tracking": RunningSumTracking}
 """The solvers by the names that the command line uses."""
+
+
+def __dir__() -> list[str]:
+    """The public names: what is defined in the modules of this package and imported here."""
+    return sorted(["CATALOGUE", *(name for name, thing in globals().items()
+                                  if getattr(thing, "__module__", "").startswith(__name__) and not name.startswith("_"))])

@@ -45,3 +45,9 @@ CATALOGUE: dict[str, Callable[..., Topology | Schedule]] = {
     if isfunction(make) and next(iter(signature(make).parameters)) == "n"
     and signature(make).return_annotation in ("Topology", "Schedule", "Topology | Schedule")
 }
+
+
+def __dir__() -> list[str]:
+    """The public names: what is defined in the modules of this package and imported here."""
+    return sorted(["CATALOGUE", *(name for name, thing in globals().items()
+                                  if getattr(thing, "__module__", "").startswith(__name__) and not name.startswith("_"))])
