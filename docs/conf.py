@@ -1,7 +1,6 @@
 """Configuration of the documentation: `make docs`."""
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax",
 exclude_patterns = ["_build"]
 suppress_warnings = ["ref.python"]                      # names such as `n` that several classes have
 if importlib.util.find_spec("torch") is None:           # what these pages import
+    print("mpidec docs: without PyTorch the pages reference/optim and reference/nn are left out: pip install -e '.[torch]'")
     exclude_patterns += ["reference/optim.md", "reference/nn.md"]
     suppress_warnings += ["toc.excluded", "toc.not_readable"]
 html_theme, html_title = "furo", f"mpidec {version}"
@@ -60,7 +60,6 @@ def pages_of_files(app, page: str, source: list[str]) -> None:
     for file, target in OUTSIDE.items():
         up = "../" * page.count("/")
         source[0] = source[0].replace(f"]({up}../{file}", f"]({up}{target}")
-    source[0] = re.sub(r"\]\(((?:\.\./)*index\.md)#[\w-]+\)", r"](\1)", source[0])
 
 
 def not_shown(app, what: str, name: str, thing, skip: bool, options) -> bool | None:
