@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 import mpi4py
 import numpy as np
 
-from . import _machine, topology
+from . import _installed, _machine, topology
 from . import _selftest as selftest
 from ._version import __version__
 from .mixing import Network
@@ -141,10 +141,12 @@ def compiled(comm: MPI.Intracomm) -> Finding:
     uses = {_machine.KERNEL: "NumPy computes the weighted sums (the same bits, several times slower)",
             _machine.NODE_MEMORY: "the ranks of a node exchange messages instead of reading shared memory",
             _machine.RECORDS: "the windows of a node exchange messages instead of writing to shared memory"}
+    advice = _installed.remedy() if _installed.compiled_copy() else (
+        "install a C compiler and the headers of Python (Debian, Ubuntu: apt install gcc python3-dev; conda: conda install "
+        "c-compiler), then mpidec again: make run in a checkout, pip install --force-reinstall --no-deps --no-binary=mpidec mpidec "
+        "elsewhere")
     lost = "; ".join(f"without {name} {uses[name]}: {why}" for name, why in missing.items())
-    return Finding(WARN, f"{lost}; mixing is 10 to 100 times slower; install a C compiler and the headers of Python (Debian, "
-                         "Ubuntu: apt install gcc python3-dev; conda: conda install c-compiler), then mpidec again: make run in a "
-                         "checkout, pip install --force-reinstall --no-deps --no-binary=mpidec mpidec elsewhere")
+    return Finding(WARN, f"{lost}; mixing is 10 to 100 times slower; {advice}")
 
 
 def transports(comm: MPI.Intracomm) -> Finding:

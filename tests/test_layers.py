@@ -22,6 +22,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     "_streams": ((), ()),
     "_cores": ((), ()),
+    "_installed": ((), ()),
     "_figure": ((), ("matplotlib",)),
     "plugins": ((), ()),
     "topology": (("_figure",), ("scipy", "networkx", "matplotlib")),
@@ -29,7 +30,7 @@ LAYERS = {
     "problems": (("_streams", "plugins", "nn"), ("scipy", "sklearn", "torch")),
     "arrays": ((), ("torch", "cupy")),
     "kernels": (("topology", "arrays"), ("scipy",)),
-    "runtime": (("_cores", "topology", "arrays", "kernels"), ("mpi4py", "cupy", "torch")),
+    "runtime": (("_cores", "_installed", "topology", "arrays", "kernels"), ("mpi4py", "cupy", "torch")),
     "checks": (("topology", "arrays", "kernels", "runtime"), ("mpi4py",)),
     "transport": (("topology", "arrays", "kernels", "runtime", "checks"), ("mpi4py",)),
     "rma": (("topology", "arrays", "kernels", "runtime", "checks", "transport"), ("mpi4py",)),

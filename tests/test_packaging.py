@@ -15,6 +15,7 @@ import pytest
 
 import launch
 from mpidec import _machine, doctor
+from mpidec._installed import remedy
 from mpidec.runtime.launch import warn_if_not_compiled
 
 pytestmark = pytest.mark.serial
@@ -134,6 +135,20 @@ def test_the_warning_comes_once():
             warn_if_not_compiled(False)
     warn_if_not_compiled.cache_clear()
     assert [one.category for one in caught] == [RuntimeWarning] and "10 to 100 times slower" in str(caught[0].message)
+
+
+def test_a_compiled_copy_beside_the_source_folder_is_named(tmp_path, monkeypatch):
+    """In a checkout `python -m mpidec.run` takes the source folder; a compiler would not help."""
+    assert "install a C compiler" in remedy()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    for name in _machine.COMPILED:
+        path = tmp_path / (name.replace(".", "/") + sysconfig.get_config_var("EXT_SUFFIX"))
+        path.parent.mkdir(parents=True)
+        assert "install a C compiler" in remedy()
+        path.touch()
+    assert f"installed in {tmp_path} is compiled" in remedy() and "pip install -e ." in remedy() and "compiler" not in remedy()
+    monkeypatch.setitem(sys.modules, _machine.KERNEL, None)
+    assert "pip install -e ." in doctor.compiled(doctor.MPI.COMM_SELF).text
 
 
 @pytest.mark.launch

@@ -11,6 +11,7 @@ import warnings
 from functools import cache
 from types import TracebackType
 
+from .._installed import remedy
 from .mpi import MPI
 
 _SIZES = {"PMI_SIZE": "MPICH's or Intel's mpiexec (PMI)", "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
@@ -92,5 +93,4 @@ def warn_if_not_compiled(compiled: bool) -> None:
     """Warn, on rank 0 and once per process, if mixing is slow because the compiled modules are missing."""
     if not compiled and MPI.COMM_WORLD.rank == 0:
         warnings.warn("the compiled modules of mpidec are missing: the results are the same, but mixing is 10 to 100 times slower; "
-                      "install a C compiler and the Python headers, then reinstall mpidec (details: python -m mpidec.doctor)",
-                      RuntimeWarning, stacklevel=3)
+                      f"{remedy()} (details: mpidec doctor)", RuntimeWarning, stacklevel=3)
