@@ -2,7 +2,8 @@
  *
  * A record is a header of 64 bytes and a row of numbers.  Whoever reads or writes a record holds its lock, for about one pass over
  * the row, so that nobody ever sees a row and a weight of different moments, and nothing is lost or counted twice.  Records are
- * locked in one order: the value of an agent before one of its slots; a thread that holds the lock of a slot waits for nothing.
+ * locked in one order: a value before slots.  Who holds the lock of a slot waits for nothing, but for an agent that updates its value:
+ * it holds all its own slots, so that it updates with all of them or not at all, and waits for those that are being written to.
  *
  * A Port is all that one agent does with records: its own value; `ins`, the slots that its in-neighbours write to; `outs`, its
  * slots at the out-neighbours (or, for a neighbour on another node, an outbox of the same form that a message empties); `sources`,
@@ -15,7 +16,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include "../runtime/_wait.h"
+#include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -48,6 +51,7 @@ typedef struct {
     int single;                                          /* float32 instead of float64 */
     uint64_t me;
     double patience;                                     /* seconds that a lock is waited for */
+    char *held;                                          /* whether `update` holds the lock of a slot */
     Py_buffer *buffers;                                  /* value, scratch, ins, outs, sources (those without memory: NULL) */
 } Port;
 
@@ -281,14 +285,17 @@ static PyObject *end(PyThreadState **unlocked, int failed)
 }
 
 /* send(x, weights, own, add): slot_k = w_k x, or slot_k + w_k x, for every weight that is not None; x: a row, or None for the value.
- * own: None, or the factor of the value afterwards; if x is the value, and the factors sum to one, the value becomes the rest. */
+ * own: None, or the factor of the value afterwards; if x is the value, and the factors sum to one, the value becomes the rest.
+ *
+ * The value is locked first: then nothing that can fail comes after the first slot but the next one.  After a failure the value
+ * has lost what was sent, if the factors sum to one, and nothing otherwise. */
 static PyObject *port_send(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Port *port = (Port *)self;
     if (nargs != 4)
         return PyErr_Format(PyExc_TypeError, "send takes a row, weights, a factor and whether to add");
     Record *value = value_of(port);
-    int add = args[3] == Py_True, scales = args[2] != Py_None, failed = 0;
+    int add = args[3] == Py_True, scales = args[2] != Py_None;
     double own = scales ? PyFloat_AsDouble(args[2]) : 1.0, total = total_of(args[1], port->nout), w = 0.0;
     if (PyErr_Occurred())
         return NULL;
@@ -299,26 +306,31 @@ static PyObject *port_send(PyObject *self, PyObject *const *args, Py_ssize_t nar
             return NULL;
         x = view.buf;
     }
-    int rest = scales && x == value->row && fabs(own + total - 1.0) < 1e-12;
+    int shares = scales && fabs(own + total - 1.0) < 1e-12, rest = shares && x == value->row;
     char *sent = rest ? scratch_of(port) : NULL;
-    double p = value->p, gone = 0.0;
+    double gone = 0.0, weights = 0.0;
     PyThreadState *unlocked = begin(port);
-    if (rest)
+    int locked = scales && !lock(port, value, &unlocked), failed = scales && !locked;
+    double p = value->p;
+    if (rest && !failed)
         memset(sent, 0, bytes_of(port));
     for (Py_ssize_t k = 0; k < port->nout && !failed; k++)
         if (weight_of(args[1], k, &w) && !(failed = lock(port, out_of(port, k), &unlocked))) {
             write_slot(port, out_of(port, k), x, w, w * p, add, sent);
             unlock(out_of(port, k));
             gone += w * p;
+            weights += w;
         }
-    if (!failed && scales && !(failed = lock(port, value, &unlocked))) {
+    if (locked) {
+        if (failed)
+            own = shares ? 1.0 - weights : 1.0;
         if (rest && port->single)
             leave_f(AS(float, value->row), AS(const float, sent), port->count);
         else if (rest)
             leave_d(AS(double, value->row), AS(const double, sent), port->count);
         else
             scale(port, value->row, own);
-        value->p = rest ? value->p - gone : value->p * own;
+        value->p = rest ? p - gone : p * own;
         unlock(value);
     }
     relock(&unlocked);
@@ -327,7 +339,8 @@ static PyObject *port_send(PyObject *self, PyObject *const *args, Py_ssize_t nar
     return end(&unlocked, failed);
 }
 
-/* update(own, weights, reset): value = own value + sum of w_k slot_k over the weights that are not None. */
+/* update(own, weights, reset): value = own value + sum of w_k slot_k over the weights that are not None; all of it, or, if a lock
+ * cannot be had, nothing. */
 static PyObject *port_update(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Port *port = (Port *)self;
@@ -341,26 +354,34 @@ static PyObject *port_update(PyObject *self, PyObject *const *args, Py_ssize_t n
     Record *value = value_of(port);
     PyThreadState *unlocked = begin(port);
     int failed = lock(port, value, &unlocked);
+    if (failed)
+        return end(&unlocked, failed);
+    for (Py_ssize_t k = 0; k < port->nin; k++) {
+        port->held[k] = !failed && __atomic_load_n(&in_of(port, k)->filled, __ATOMIC_ACQUIRE);
+        if (port->held[k] && (failed = lock(port, in_of(port, k), &unlocked)))
+            port->held[k] = 0;
+    }
     if (!failed) {
         scale(port, value->row, own);
         value->p *= own;
-        for (Py_ssize_t k = 0; k < port->nin && !failed; k++) {
-            Record *slot = in_of(port, k);
-            if (!__atomic_load_n(&slot->filled, __ATOMIC_ACQUIRE) || (failed = lock(port, slot, &unlocked)))
-                continue;
-            if (weight_of(args[1], k, &w)) {
-                take(port, value->row, slot->row, w);
-                value->p += w * slot->p;
-                if (reset) {
-                    memset(slot->row, 0, bytes_of(port));
-                    slot->p = 0.0, slot->replaced = slot->filled = 0;
-                }
-            }
-            slot->transfers = 0;
-            unlock(slot);
-        }
-        unlock(value);
     }
+    for (Py_ssize_t k = 0; k < port->nin; k++) {
+        Record *slot = in_of(port, k);
+        if (!port->held[k])
+            continue;
+        if (!failed && weight_of(args[1], k, &w)) {
+            take(port, value->row, slot->row, w);
+            value->p += w * slot->p;
+            if (reset) {
+                memset(slot->row, 0, bytes_of(port));
+                slot->p = 0.0, slot->replaced = slot->filled = 0;
+            }
+        }
+        if (!failed)
+            slot->transfers = 0;
+        unlock(slot);
+    }
+    unlock(value);
     return end(&unlocked, failed);
 }
 
@@ -555,7 +576,8 @@ static PyObject *port_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     port->nin = PyList_GET_SIZE(ins), port->nout = PyList_GET_SIZE(outs);
     Py_ssize_t all = 2 + 2 * port->nin + port->nout;
     port->buffers = PyMem_Calloc(all, sizeof *port->buffers);
-    if (!port->buffers || PyList_GET_SIZE(sources) != port->nin) {
+    port->held = PyMem_Calloc(port->nin, 1);
+    if (!port->buffers || !port->held || PyList_GET_SIZE(sources) != port->nin) {
         Py_DECREF(port);
         return PyErr_Format(PyExc_ValueError, "the arguments of Port do not fit together");
     }
@@ -584,6 +606,7 @@ static void port_dealloc(PyObject *self)
         if (port->buffers[k].obj)
             PyBuffer_Release(&port->buffers[k]);
     PyMem_Free(port->buffers);
+    PyMem_Free(port->held);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -617,17 +640,59 @@ static PyTypeObject PortType = {
 /* ------------------------------------------------------------------------------------------------------------------ block */
 
 /* A file in memory.  Unlike mmap.mmap it keeps no file open, so that ulimit -n does not limit the number of blocks. */
-typedef struct {
+typedef struct Block {
     PyObject_HEAD
-    void *base;
+    void *base, *copy;                                   /* copy: for a child, during a fork */
     Py_ssize_t size;
+    int own;                                             /* of this process, not of another one */
+    struct Block *next, **link;                          /* all blocks */
 } Block;
+
+static Block *blocks;
+static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
+
+#ifdef __linux__                                         /* elsewhere no process maps the blocks of another one */
+/* fork: the child gets a private copy of the own blocks, which the parent makes, and zeros in place of those of other processes. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&blocks_lock);
+    for (Block *block = blocks; block; block = block->next) {
+        block->copy = block->own ? mmap(NULL, block->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+        if (block->copy != MAP_FAILED)
+            memcpy(block->copy, block->base, block->size);
+    }
+}
+
+static void after_fork_in_parent(void)
+{
+    for (Block *block = blocks; block; block = block->next)
+        if (block->copy != MAP_FAILED)
+            munmap(block->copy, block->size);
+    pthread_mutex_unlock(&blocks_lock);
+}
+
+static void after_fork_in_child(void)
+{
+    static const char text[] = "mpidec: a forked child cannot copy the windows of its parent (ulimit -v)\n";
+    for (Block *block = blocks; block; block = block->next) {
+        void *moved = MAP_FAILED;
+        if (block->copy != MAP_FAILED)
+            moved = mremap(block->copy, block->size, block->size, MREMAP_MAYMOVE | MREMAP_FIXED, block->base);
+        else if (!block->own)
+            moved = mmap(block->base, block->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+                         -1, 0);
+        if (moved == MAP_FAILED)
+            _exit(write(2, text, sizeof text - 1) < 0 ? 72 : 71);
+    }
+    pthread_mutex_unlock(&blocks_lock);
+}
+#endif
 
 static PyObject *block_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    int file;
+    int file, own;
     Py_ssize_t size;
-    if (!PyArg_ParseTuple(args, "in", &file, &size))
+    if (!PyArg_ParseTuple(args, "inp", &file, &size, &own))
         return NULL;
     void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (base == MAP_FAILED)
@@ -637,13 +702,25 @@ static PyObject *block_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         munmap(base, size);
         return NULL;
     }
-    block->base = base, block->size = size;
+    block->base = base, block->size = size, block->own = own;
+    pthread_mutex_lock(&blocks_lock);
+    block->next = blocks, block->link = &blocks;
+    if (blocks)
+        blocks->link = &block->next;
+    blocks = block;
+    pthread_mutex_unlock(&blocks_lock);
     return (PyObject *)block;
 }
 
 static void block_dealloc(PyObject *self)
 {
-    munmap(((Block *)self)->base, ((Block *)self)->size);
+    Block *block = (Block *)self;
+    pthread_mutex_lock(&blocks_lock);
+    *block->link = block->next;
+    if (block->next)
+        block->next->link = block->link;
+    pthread_mutex_unlock(&blocks_lock);
+    munmap(block->base, block->size);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -670,7 +747,7 @@ static PyTypeObject BlockType = {
  * the next waiting rank, in the order of the ranks, so that none waits for more than one turn of each other one. */
 typedef struct {
     _Atomic uint64_t owner;
-    double since;                                        /* CLOCK_MONOTONIC */
+    _Atomic double since;                                /* CLOCK_MONOTONIC */
     _Atomic uint64_t waiting;
     uint64_t unused[5];
     _Atomic uint64_t waits[];
@@ -701,7 +778,7 @@ static PyObject *try_mutex(PyObject *self, PyObject *const *args, Py_ssize_t nar
         uint64_t waits = 1;
         if (atomic_compare_exchange_strong(&mutex->waits[rank], &waits, 0))
             atomic_fetch_sub(&mutex->waiting, 1);
-        mutex->since = seconds();
+        atomic_store(&mutex->since, seconds());
         owner = 0;
     }
     PyBuffer_Release(&view);
@@ -756,6 +833,8 @@ static PyObject *release_mutex(PyObject *self, PyObject *const *args, Py_ssize_t
                 break;
             }
         }
+        if (next)
+            atomic_store(&mutex->since, seconds());
         atomic_store(&mutex->owner, next);
 #ifdef __linux__
         if (next)
@@ -794,7 +873,7 @@ static PyObject *held_mutex(PyObject *self, PyObject *const *args, Py_ssize_t na
     Mutex *mutex = mutex_of(args, nargs, &view, &rank);
     if (!mutex)
         return NULL;
-    double held = seconds() - mutex->since;
+    double held = seconds() - atomic_load(&mutex->since);
     PyBuffer_Release(&view);
     return PyFloat_FromDouble(held);
 }
@@ -836,5 +915,12 @@ PyMODINIT_FUNC PyInit__records(void)
         Py_XDECREF(made);
         return NULL;
     }
+#ifdef __linux__
+    static int prepared;
+    if (!prepared && (prepared = 1) && (errno = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child))) {
+        Py_DECREF(made);
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+#endif
     return made;
 }

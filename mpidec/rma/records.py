@@ -46,7 +46,7 @@ class _Record:
         self._fields[field][0] = value
 
     def write(self, x: np.ndarray, w: float, p: float, add: bool) -> np.ndarray:
-        part: np.ndarray = np.multiply(x, np.float64(w)).astype(self.row.dtype)
+        part: np.ndarray = np.multiply(x, w, dtype=np.float64).astype(self.row.dtype)
         if add:
             self.row += part
             self["p"] += p
@@ -103,19 +103,19 @@ class _Port:
             value.row -= sent
             value["p"] = p - gone
         elif own is not None:
-            value.row[:] = value.row * np.float64(own) if own else 0
+            value.row[:] = np.multiply(value.row, own, dtype=np.float64) if own else 0
             value["p"] = p * own
 
     @_alone
     def update(self, own: float, weights: Weights, reset: bool) -> None:
         value = self._value
-        value.row[:] = value.row * np.float64(own) if own else 0
+        value.row[:] = np.multiply(value.row, own, dtype=np.float64) if own else 0
         value["p"] = value["p"] * own
         for slot, w in zip(self._ins, weights):
             if not slot["filled"]:
                 continue
             if w is not None:
-                value.row[:] = value.row + np.float64(w) * slot.row
+                value.row[:] = value.row + np.multiply(slot.row, w, dtype=np.float64)
                 value["p"] += w * slot["p"]
                 if reset:
                     slot.empty()
@@ -226,7 +226,7 @@ def _swap(memory: np.ndarray, k: int, before: int, after: int) -> bool:
 
 COMPILED = _records is not None
 Port: Any = _Port if _records is None else _records.Port
-Block: Any = None if _records is None else _records.Block   # (file, size): that file in memory
+Block: Any = None if _records is None else _records.Block   # (file, size, own): that file in memory
 try_mutex: Any = _try_mutex if _records is None else _records.try_mutex
 await_mutex: Any = _await_mutex if _records is None else _records.await_mutex
 leave_mutex: Any = _leave_mutex if _records is None else _records.leave_mutex

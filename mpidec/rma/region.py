@@ -13,6 +13,7 @@ from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from .records import COMPILED, Block
 
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS    # memory that no other process maps: a forked child gets a copy
 
 class Region:
     """Zeroed memory of this rank, and of the ranks of its node.
@@ -45,7 +46,8 @@ class Region:
     Notes
     -----
     Collective: a gathering of four numbers and two reductions of one.  A block is an unnamed file (memfd) that exists while a
-    process maps it: nothing is left behind by a job that is killed.
+    process maps it: nothing is left behind by a job that is killed.  A forked child gets a private copy of this rank's block, and
+    zeros for those of other ranks.
     """
 
     def __init__(self, context: Context, together: Collectives, size: int, prepare: Callable[[np.ndarray], None], what: str):
@@ -57,7 +59,7 @@ class Region:
                     file = os.memfd_create("mpidec-window", os.MFD_CLOEXEC)
                     os.ftruncate(file, size)
             try:
-                self.block = np.frombuffer(mmap.mmap(-1, size) if file < 0 else Block(file, size), np.uint8)
+                self.block = np.frombuffer(mmap.mmap(-1, size, _PRIVATE) if file < 0 else Block(file, size, True), np.uint8)
             except (OSError, OverflowError, ValueError) as caught:
                 error = MemoryError(f"{what}: rank {context.rank} gets no memory for {size / 2**20:.3g} MB ({caught}): make a "
                                     "smaller window, or raise the limits (ulimit -v)")
@@ -84,6 +86,6 @@ def _mapped(pid: int, file: int, inode: int, size: int) -> np.ndarray:
         about = os.fstat(opened)
         if about.st_ino != inode or about.st_size != size:
             raise OSError("the ranks have process numbers of their own (pid namespaces)")
-        return np.frombuffer(Block(opened, size), np.uint8)
+        return np.frombuffer(Block(opened, size, False), np.uint8)
     finally:
         os.close(opened)
