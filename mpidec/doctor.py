@@ -184,10 +184,10 @@ def windows(comm: MPI.Intracomm) -> Finding:
         near, pairs = comm.allreduce(np.array([len(win.near), len(win.in_neighbors)]))
     if near == pairs:
         return Finding(OK, f"all {pairs} pairs of neighbours share memory: no transfer and no mutex waits for a rank that computes")
-    help_ = "net.window(..., progress=True) answers in a thread" if MPI.Query_thread() == MPI.THREAD_MULTIPLE else \
-        "a thread that answers would need MPI_THREAD_MULTIPLE, which MPI does not offer here"
+    wait = "are answered by a thread of the other rank" if MPI.Query_thread() == MPI.THREAD_MULTIPLE else \
+        "wait until the other rank makes a call of mpidec (a thread that answers would need MPI_THREAD_MULTIPLE)"
     return Finding(OK, f"{near} of {pairs} pairs of neighbours share memory, the others exchange messages: put, accumulate and "
-                       f"update wait for nobody; get and mutex wait until the other rank makes a call of mpidec ({help_})")
+                       f"update wait for nobody; get, mutex, claim and flush {wait}")
 
 
 def gpu(comm: MPI.Intracomm) -> Finding:

@@ -92,13 +92,17 @@ class Matching:
             If a wait was interrupted before, so that this rank may be one operation apart from the others.
         """
         with self._engine:
-            if self.interrupted:
-                raise RuntimeError(_OUT_OF_STEP.format(self.interrupted))
+            self.require_in_step()
         if peer is None:
             self._count += 1
             return Operation(self, op, self._count, None, self._mixings())
         self._pairs[peer] += 1
         return Operation(self, op, self._pairs[peer], peer, self._mixings())
+
+    def require_in_step(self) -> None:
+        """Raise a RuntimeError if an exception from outside has ended a call before."""
+        if self.interrupted:
+            raise RuntimeError(_OUT_OF_STEP.format(self.interrupted))
 
     def start(self, operation: Operation, steps: Steps) -> Operation:
         """Begin the steps of an operation, and hand it the messages that came before."""

@@ -100,6 +100,8 @@ class Network(LocalView):
 
     def __init__(self, n: int | None = None, comm: MPI.Intracomm | None = None, *, transport: str | None = None):
         comm = MPI.COMM_WORLD if comm is None else comm
+        if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL or comm.Is_inter():
+            raise TypeError(f"Network: comm is {_named(comm)}, expected an intracommunicator such as MPI.COMM_WORLD")
         check_launcher(comm)
         warn_if_not_compiled(COMPILED and (shared is not None or sys.platform != "linux"))
         if comm.size > 1:
@@ -126,7 +128,7 @@ class Network(LocalView):
         self._node_calls = NodeCalls(self._context) if node is not None and node.single_node else None
         self._mixers: list[Mixer] = []
         self._windows: list[Window] = []
-        self._post: Post | None = None
+        self._posts: dict[str, Post] = {}
         self._agreed: set[tuple[str, str]] = set()
         self._known = set()
         self._sums = {}
@@ -176,7 +178,7 @@ class Network(LocalView):
             self._mixers.append(Mixer(self._context, topology))
         return self._mixers[-1]
 
-    def window(self, x: Any, topology: Topology | None = None, zero: bool = True, progress: bool = False) -> Window:
+    def window(self, x: Any, topology: Topology | None = None, zero: bool = True, progress: bool | None = None) -> Window:
         """A one-sided window: `x`, and a slot for each in-neighbour, which writes to it at any time.
 
         Parameters
@@ -187,9 +189,10 @@ class Network(LocalView):
             Of the ranks; the one that was set with `set_topology` by default.
         zero : bool
             Whether the slots are zeros at first, or copies of `x` (with push-sum weight 0).
-        progress : bool
-            Whether a thread of this rank answers ranks on other nodes, which ask for a value or a mutex, while this rank computes.
-            Needs an MPI library with `MPI_THREAD_MULTIPLE`; within a node nobody needs it, and no thread is started.
+        progress : bool, optional
+            Whether a thread of this rank handles the messages of ranks on other nodes while this rank computes, or is in an MPI
+            call of the program; by default where MPI has `MPI_THREAD_MULTIPLE`, which it needs.  Within a node nobody needs it,
+            and no thread is started.
 
         Returns
         -------
@@ -228,6 +231,8 @@ class Network(LocalView):
             if progress and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
                 raise ValueError("net.window: progress=True needs MPI_THREAD_MULTIPLE, which this MPI library does not offer: "
                                  "leave it out")
+            if progress is None:
+                progress = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
             layout = Layout(x)
         except (TypeError, ValueError) as caught:
             error = caught
@@ -237,7 +242,7 @@ class Network(LocalView):
         if self.size > 1:
             self._same_everywhere(topology, "net.window")
             self._enter("net.window", f"{layout.words}, zero={bool(zero)}")
-        window = Window(self._context, self._together, self._office(), topology, x, layout, zero, progress,
+        window = Window(self._context, self._together, self._office("windows"), topology, x, layout, zero, bool(progress),
                         self._windows.remove)
         self._windows.append(window)
         return window
@@ -259,12 +264,13 @@ class Network(LocalView):
         if self.size > 1:
             self._same_everywhere(topology, "net.slots")
             self._enter("net.slots", f"rows of {X.shape[1]} {X.dtype}")
-        return Slots(self._context, self._together, self._office(), topology, X, "net.slots")
+        return Slots(self._context, self._together, self._office("slots"), topology, X, "net.slots")
 
-    def _office(self) -> Post | None:
-        if self.size > 1 and self._post is None:
-            self._post = Post(self.comm.Dup(), self._engine)
-        return self._post
+    def _office(self, what: str) -> Post | None:
+        """The messages of windows, which a helper may look after, or of other slots, whose receivers are not made for that."""
+        if self.size > 1 and what not in self._posts:
+            self._posts[what] = Post(self.comm.Dup(), self._engine)
+        return self._posts.get(what)
 
     def _same_everywhere(self, topology: Topology | Schedule, op: str) -> None:
         fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
@@ -560,14 +566,15 @@ class Network(LocalView):
             for mixer in list(self._mixers):
                 mixer.close(ends)
             self._mixers.clear()
-            for window in self._windows if ends == "complete" else ():
+            broken = any(post.broken for post in self._posts.values())
+            for window in self._windows if ends == "complete" and not broken else ():
                 window.flush()
-            lost = self._post is None or self._post.broken or ends != "complete"
+            lost = not self._posts or broken or ends != "complete"
             lost = self._matching.meet(lost)        # on any rank; by then every rank has read this one's rows
             for window in list(self._windows):
                 window._forget()
-            if self._post is not None:
-                self._post.abandon() if lost else self._post.close(self._matching.meet)
+            for post in self._posts.values():       # made by calls of all ranks: in the same order
+                post.abandon() if lost else post.close(self._matching.meet)
             if self._memory is not None:
                 error = error or self._memory.refusal()
                 self._memory.close()
@@ -594,8 +601,8 @@ class Network(LocalView):
         self._mixers.clear()
         for window in list(self._windows):
             window._forget()
-        if self._post is not None:
-            self._post.abandon()
+        for post in self._posts.values():
+            post.abandon()
         self._engine.close()
         abandon((self._matching, self.comm))
         self.comm = MPI.Intracomm()
@@ -689,6 +696,12 @@ def _check_graph(op: str, topology: Any) -> None:
     if not hasattr(topology, "fingerprint") or isinstance(topology, type):
         given, name = (repr(topology), topology) if isinstance(topology, str) else (f"a {type(topology).__name__}", "ring")
         raise TypeError(f"{op}: topology is {given}, expected an object such as mpidec.topology.{name}(net.n)")
+
+
+def _named(comm: object) -> str:
+    if not isinstance(comm, MPI.Comm):
+        return f"{comm!r:.60}"
+    return "MPI.COMM_NULL" if comm == MPI.COMM_NULL else "an intercommunicator"
 
 
 def _mixings(memory: NodeMemory | None) -> int:

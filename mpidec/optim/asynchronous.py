@@ -41,8 +41,8 @@ class Asynchronous(Method):
         self._last: list[dict[str, Any]] | None = None          # the state when the windows were closed
 
     def _window(self, row: Any) -> Any:
-        """A window of a row; where there are other nodes, a thread answers their ranks while this one computes."""
-        window = self._net.window(row, self._graph, progress=MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
+        """A window of a row; a thread answers ranks on other nodes while this one computes, where MPI has MPI_THREAD_MULTIPLE."""
+        window = self._net.window(row, self._graph)
         self._windows.append(window)
         return window
 

@@ -39,7 +39,9 @@ class Mutex:
                  lock: AbstractContextManager[Any]):
         self._memory, self._me, self._ask, self._lock = memory, me, ask, lock
         self._held: set[int] = set()
-        self._queue: list[tuple[int, int]] = []     # ranks that ask for this one's by messages, and the numbers of their requests
+        #: ranks that ask for this one's by messages, and the numbers of their requests; None: they have withdrawn, and it may be
+        #: on its way to them nevertheless
+        self._queue: dict[int, int | None] = {}
         self._expected: set[tuple[int, int]] = set()            # own requests, and those of them that were granted
         self._granted: set[tuple[int, int]] = set()
         self._number = 0
@@ -119,7 +121,10 @@ class Mutex:
         if rank in self._memory:
             if records.leave_mutex(self._memory[rank], self._me):
                 return True
+            until = time.monotonic() + timeout()
             while records.try_mutex(self._memory[rank], self._me) >= 0:     # who hands it over has not written that yet
+                if time.monotonic() > until:        # and is stopped
+                    return True
                 os.sched_yield()
             return False
         self._expected.discard((rank, number))
@@ -140,24 +145,26 @@ class Mutex:
         """Take note of what another rank asks or answers."""
         mine = self._memory[self._me]
         if message.kind == Kind.LOCK:
-            self._queue.append((rank, message.number))
+            self._queue[rank] = message.number
             records.await_mutex(mine, rank)
         elif message.kind == Kind.GRANTED:
             self._granted |= {(rank, message.number)} & self._expected
         elif message.kind == Kind.UNLOCK:
             records.release_mutex(mine, rank)
         elif message.kind == Kind.CANCEL:
-            if (rank, message.number) in self._queue:
-                self._queue.remove((rank, message.number))
-                if not records.leave_mutex(mine, rank) and records.try_mutex(mine, rank) < 0:
-                    records.release_mutex(mine, rank)
+            if rank in self._queue:
+                self._queue[rank] = None            # released when it comes
+                records.leave_mutex(mine, rank)
             else:                                   # the answer is on its way
                 records.release_mutex(mine, rank)
         self.serve()
 
     def serve(self) -> None:
         """Answer ranks whose turn it is."""
-        for rank, number in list(self._queue):
+        for rank, number in list(self._queue.items()):
             if records.try_mutex(self._memory[self._me], rank) < 0:
-                self._queue.remove((rank, number))
-                self._ask(rank, Kind.GRANTED, number)
+                del self._queue[rank]
+                if number is None:
+                    records.release_mutex(self._memory[self._me], rank)
+                else:
+                    self._ask(rank, Kind.GRANTED, number)

@@ -6,6 +6,7 @@ received, except for what has to be answered.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 
 from ..runtime.mpi import MPI
 from ..runtime.progress import ProgressEngine, abandon, wait_until
+from .helper import Helper
 
 _HEADER = struct.Struct("<7qd")
 _UNIT = _HEADER.size                                # messages are counted in units of 64 bytes: MPI counts to 2**31
@@ -65,7 +67,9 @@ class Post:
     Attributes
     ----------
     lock : threading.RLock
-        Held by the thread that handles messages: the main one, or a `Helper`.
+        Held by the thread that handles messages: the main one, or the helper's.
+    helper : Helper
+        A thread that looks after messages while the rank computes, as long as it is given something to call.
     """
 
     def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine):
@@ -77,17 +81,20 @@ class Post:
         self._early: dict[int, list[tuple[int, Message]]] = {}
         self._peers: set[int] = set()               # ranks that got a message
         self._count = 0
+        self.helper = Helper(self._fail)
         engine.add(self.poll)
 
     def register(self, receive: Callable[[int, Message], None]) -> int:
         """Hand messages to `receive(rank, message)`; the number of the window, the same on all ranks."""
-        self._count += 1
-        self._receivers[self._count] = receive
-        return self._count
+        with self.lock:
+            self._count += 1
+            self._receivers[self._count] = receive
+            return self._count
 
     def forget(self, window: int) -> None:
         """Hand on no more messages of a window."""
-        self._receivers.pop(window, None)
+        with self.lock:
+            self._receivers.pop(window, None)
 
     def send(self, rank: int, message: Message, synchronous: bool = False) -> None:
         """Send a message, unless its window is closed; its row may be changed at once.
@@ -102,8 +109,9 @@ class Post:
             parts += [row, _FILLING[:-len(row) % _UNIT]]
         data = np.concatenate(parts)
         send = self.comm.Issend if synchronous else self.comm.Isend
-        self._peers.add(rank)
-        self._sending.append((send([data, len(data) // _UNIT, self._unit], rank), data))
+        with self.lock:
+            self._peers.add(rank)
+            self._sending.append((send([data, len(data) // _UNIT, self._unit], rank), data))
 
     def begin(self) -> bool:
         """Begin to handle messages; False if another thread does so, or if an exception has ended it before `end`."""
@@ -117,7 +125,7 @@ class Post:
 
     @property
     def broken(self) -> bool:
-        """Whether an exception from outside (Ctrl-C) has ended a handling of messages: some may be lost."""
+        """Whether an exception (Ctrl-C, an error in the helper) has ended a handling of messages: some may be lost."""
         if not self._begun or not self.lock.acquire(blocking=False):        # another thread is about to end it
             return False
         broken = self._begun
@@ -128,6 +136,11 @@ class Post:
         """End what `begin` has begun."""
         self._begun = False
         self.lock.release()
+
+    def _fail(self) -> None:
+        """An exception has ended a handling of messages in this thread, which ends."""
+        with contextlib.suppress(RuntimeError):     # it was not in one
+            self.lock.release()
 
     def poll(self) -> None:
         """Hand out what has arrived."""

@@ -151,8 +151,8 @@ class Slots:
             return
         for (agent, _), way in self._far.items():
             if not way.under_way and self.ports[way.place].waiting(way.k):
+                way.under_way = True                # before the outbox is empty: other threads look there first
                 p, transfers, replaced = self.ports[way.place].leave(way.k, self._landing)
-                way.under_way = True
                 self._post.send(way.rank, Message(self.number, Kind.ROW, agent, way.dest, transfers, replaced, 0, p,
                                                   self._landing))
         self.mutex.serve()
@@ -212,14 +212,17 @@ class Slots:
         return getting
 
     def waiting(self, place: int, k: int) -> int:
-        """Transfers to the k-th receiver of a local agent that it has not taken; on other nodes, that have not arrived."""
+        """Transfers to the k-th receiver of a local agent that it has not taken; on other nodes, that have not arrived.
+
+        The outbox first: what is not there any more is under way.
+        """
         way = self._far.get((self._lo + place, self.receivers[place][k]))
         return int(self.ports[place].waiting(k)) + (way is not None and way.under_way)
 
     @property
     def empty(self) -> bool:
         """Whether all rows that this rank has sent are in their slots."""
-        return all(not way.under_way and not self.ports[way.place].waiting(way.k) for way in self._far.values())
+        return not any(self.waiting(way.place, way.k) for way in self._far.values())
 
     def flush(self) -> None:
         """Return when all rows that this rank has sent are in their slots."""
@@ -230,7 +233,7 @@ class Slots:
 
             def who() -> str:
                 return "rows of a window to arrive at agents " + ", ".join(
-                    str(way.dest) for way in self._far.values() if way.under_way or self.ports[way.place].waiting(way.k))
+                    str(way.dest) for way in self._far.values() if self.waiting(way.place, way.k))
             wait_until(arrived, who)
 
     def close(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -17,7 +17,6 @@ from ..runtime.context import Context
 from ..runtime.pending import Pending
 from ..runtime.progress import wait_until
 from .claims import Claims
-from .helper import Helper
 from .post import Kind, Message, Post
 from .records import Weights
 from .slots import Getting, Slots
@@ -86,6 +85,12 @@ class Layout:
             made.append(restore(part.reshape(shape), self._format))
         return made if self._several else made[0]
 
+    def copy(self, row: np.ndarray, arrays: Any) -> None:
+        """Write a row to arrays that `arrays` has made."""
+        made = self.arrays(row)
+        for array, new in zip(arrays, made) if self._several else [(arrays, made)]:
+            array[...] = new
+
     def row(self, x: Any) -> np.ndarray:
         """The numbers of arrays like those of the window; the memory of `x` where possible."""
         if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self._plain and x.flags.c_contiguous:
@@ -122,8 +127,10 @@ class Window:
     Attributes
     ----------
     value : array
-        This rank's array: the array itself, not a copy.  Neighbours that `get` it see changes at once; assign to it
-        (``win.value = x``) to change it as a whole.  Copy it to keep it: ``win.value.copy()``.
+        This rank's array: always the same object, which every call updates.  Neighbours that `get` it see changes at once; assign
+        to it (``win.value = x``) to change it as a whole.  Copy it to keep it: ``win.value.copy()``.  A 16-bit array, or one on a
+        device, lies beside the memory that neighbours read: they see what is written into it after this rank's next transfer,
+        `update` or `collect`, or after ``win.value = win.value``.
     p : float
         Its push-sum weight, 1 at first.
     versions, waiting : dict of int to int
@@ -175,9 +182,11 @@ class Window:
         self._ones_in: Weights = [1.0] * len(self._in)
         self._ones_out: Weights = [1.0] * len(self._out)
         self.closed = False
-        self._helper = Helper(self._slots.poll) if progress and not self._quiet else None
         if not zero:
             self._port.fill()
+        self._progress = progress and post is not None and not self._quiet
+        if self._progress and post is not None:
+            post.helper.add(self._slots.poll)
         if context.size > 1:
             together.wait(context.comm.Ibarrier, "net.window")
 
@@ -192,8 +201,7 @@ class Window:
         with self._engine:
             self._open()
             self._port.set(self._layout.row(x))
-            if not self._layout.live:
-                self._value = self._layout.arrays(self._row)
+            self._show()
 
     @property
     def p(self) -> float:
@@ -289,10 +297,9 @@ class Window:
             self._open()
             weights = self._ones_out if dst_weights is None else _weights("dst_weights", dst_weights, self._out, "out-neighbours")
             own = None if self_weight is None else _number("self_weight", self_weight)
-            whole = x is self._value
-            if whole:
-                self._store()
-            self._port.send(None if whole else self._layout.row(x), weights, own, add)
+            row = None if x is self._value else self._layout.row(x)
+            self._store()
+            self._port.send(row, weights, own, add)
             if own is not None:
                 self._show()
             if not self._quiet:
@@ -379,7 +386,7 @@ class Window:
 
     def _show(self) -> None:
         if not self._layout.live:
-            self._value = self._layout.arrays(self._row)
+            self._layout.copy(self._row, self._value)
 
     # Mutexes, order and the end
 
@@ -402,12 +409,19 @@ class Window:
         """
         with self._engine:
             self._open()
-        chosen: list[Any] = list(self.out_neighbors if ranks is None else [ranks] if isinstance(ranks, int) else ranks)
+        chosen: list[Any] = list(self.out_neighbors if ranks is None else ranks if isinstance(ranks, Iterable) else [ranks])
         for rank in chosen:
-            if not isinstance(rank, numbers.Integral) or not 0 <= int(rank) < self._context.size:
+            if not _whole(rank) or not 0 <= rank < self._context.size:
                 raise ValueError(f"mutex of rank {rank!r}, expected ranks 0, ..., {self._context.size - 1}")
         patience = None if timeout is None else _number("timeout", timeout, infinite=True)
-        return self._slots.mutex.held([int(rank) for rank in chosen], patience, self._slots.poll)
+        return self._holding([int(rank) for rank in chosen], patience)
+
+    @contextmanager
+    def _holding(self, ranks: list[int], patience: float | None) -> Iterator[None]:
+        with self._engine:
+            self._open()                            # it may have been closed since `mutex`
+        with self._slots.mutex.held(ranks, patience, self._slots.poll):
+            yield
 
     @property
     def waiting(self) -> dict[int, int]:
@@ -440,10 +454,11 @@ class Window:
         """
         with self._engine:
             self._open()
-            rank, me = int(rank), self._context.rank
-            if rank != me and rank not in self._in and rank not in self._out:
-                raise ValueError(f"claim of rank {rank}, expected this rank or one of its neighbours "
+            me = self._context.rank
+            if not _whole(rank) or (rank != me and rank not in self._in and rank not in self._out):
+                raise ValueError(f"claim of rank {rank!r}, expected this rank or one of its neighbours "
                                  f"{sorted({*self.in_neighbors, *self.out_neighbors})}")
+            rank = int(rank)
             if self._claims.is_near(rank):
                 return self._claims.take(rank, me)
             self._asked = rank
@@ -477,7 +492,8 @@ class Window:
 
     def _receive(self, rank: int, message: Message) -> None:
         if message.kind == Kind.TAKEN and message.source == self._asked:
-            self._asked, self._answer = -1, bool(message.number)
+            self._answer = bool(message.number)
+            self._asked = -1                        # last: this may be the helper's thread
         elif message.kind == Kind.TAKEN:            # the wait for it has ended with an exception
             if message.number:
                 self._claims.free(message.source, self._context.rank)
@@ -488,6 +504,7 @@ class Window:
         """Return when all that this rank has sent is in its slots."""
         with self._engine:
             if not self.closed:
+                self._open()
                 self._slots.flush()
 
     def _poll(self) -> None:
@@ -497,8 +514,9 @@ class Window:
     def _open(self) -> None:
         if self.closed:
             raise RuntimeError("the window is closed: make a new one")
+        self._context.matching.require_in_step()
         if self._post is not None and self._post.broken:
-            raise RuntimeError("an interrupt has ended the handling of messages, rows may be lost: make a new network")
+            raise RuntimeError("an exception has ended the handling of messages, rows may be lost: make a new network")
 
     def close(self) -> None:
         """Free the window; collective, and safe to repeat.  `value` and `p` stay readable."""
@@ -506,7 +524,6 @@ class Window:
             return
         with self._engine:
             self._slots.flush()
-            number = self._slots.number
             number = self._slots.number
             least, most = self._together.minimum(np.array([number, -number]), "the end of the window")
             if least != -most:
@@ -522,8 +539,8 @@ class Window:
         self._last_p = self._port.p
         self._value = self._layout.arrays(row) if self._layout.live else self._value
         self.closed = True
-        if self._helper is not None:
-            self._helper.stop()
+        if self._progress and self._post is not None:
+            self._post.helper.remove(self._slots.poll)
         self._on_close(self)
         self._slots.close()
         del self._port, self._row
@@ -580,6 +597,11 @@ def _number(name: str, value: Any, infinite: bool = False) -> float:
     return number
 
 
+def _whole(rank: Any) -> bool:
+    """Whether a rank is a whole number."""
+    return type(rank) is int or (isinstance(rank, numbers.Integral) and not isinstance(rank, bool))
+
+
 def _weights(name: str, given: Mapping[int, float] | Iterable[int], places: dict[int, int], what: str) -> Weights:
     """The weight of each neighbour, None for those that are left out."""
     weights: Weights = [None] * len(places)
@@ -587,8 +609,7 @@ def _weights(name: str, given: Mapping[int, float] | Iterable[int], places: dict
         raise TypeError(f"{name} is {given!r}, expected a dict {{rank: weight}} or a list of ranks")
     pairs = given.items() if isinstance(given, Mapping) else ((rank, 1.0) for rank in given)
     for rank, weight in pairs:
-        whole = type(rank) is int or (isinstance(rank, numbers.Integral) and not isinstance(rank, bool))
-        place = places.get(rank) if whole else None
+        place = places.get(rank) if _whole(rank) else None
         if place is None:
             raise ValueError(f"{name} has rank {rank!r:.60}, expected some of the {what} {list(places)}")
         if weights[place] is not None:

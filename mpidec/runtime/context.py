@@ -18,6 +18,9 @@ class Matching(Protocol):
 
     check: bool
 
+    def require_in_step(self) -> None:
+        """Raise a RuntimeError if an exception from outside has ended a call before."""
+
     def register(self, past: Any) -> int:
         """Number an operation that exchanges no headers."""
 
