@@ -298,6 +298,17 @@ def test_more_ranks_than_agents(comm):
         assert net.mean(np.full((net.m, 2), 7.0)).tolist() == [7.0, 7.0]
 
 
+def test_what_is_no_intracommunicator_is_refused(comm):
+    wrong = {"5, expected an intracommunicator": 5, "MPI.COMM_NULL, expected": MPI.COMM_NULL}
+    local = comm.Split(comm.rank % 2, comm.rank)
+    if comm.size > 1:
+        wrong["an intercommunicator, expected"] = local.Create_intercomm(0, comm, 1 - comm.rank % 2)
+    for words, given in wrong.items():
+        with pytest.raises(TypeError, match=words):
+            mpidec.Network(comm=given)
+    local.Free()
+
+
 def test_a_communicator_of_the_callers(comm):
     half = comm.Split(comm.rank % 2, comm.rank)
     with mpidec.Network(5, comm=half) as net:
