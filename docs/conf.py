@@ -9,7 +9,9 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+import rooms  # noqa: E402
 
 import mpidec  # noqa: E402
 
@@ -69,6 +71,7 @@ def not_shown(app, what: str, name: str, thing, skip: bool, options) -> bool | N
 
 
 def setup(app) -> None:
+    rooms.draw()                                            # for architecture.md
     app.add_directive("command-help", CommandHelp)
     app.connect("autodoc-skip-member", not_shown)
     app.connect("source-read", pages_of_files)
