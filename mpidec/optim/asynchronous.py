@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from ..mixing import Network
-from ..runtime.mpi import MPI
 from ..topology import mixing_constants
 from .methods import Method, Mixer
 from .rows import Bucket
