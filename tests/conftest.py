@@ -2,7 +2,7 @@
 
     pytest                                       one process: everything, real launches included
     mpirun -n 3 python -m pytest                 the tests that make sense on several ranks, the same on every rank
-    mpirun -n 3 python -m pytest --share         a quarter of the parameter sets of tests with many: see `shared_out`
+    pytest --cover                               of the parameter sets of a test only as many as show each value once
 
 Under several ranks only rank 0 reports.  A test that fails on any rank says so, tagged with the rank, and aborts the
 job: the other ranks may be waiting for this one in a collective.
@@ -21,10 +21,9 @@ import signal
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
-from zlib import crc32
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")          # before NumPy: threads that spin are slow where others use the cores
 
@@ -38,7 +37,7 @@ import launch
 
 WORLD = MPI.COMM_WORLD
 PARALLEL = WORLD.size > 1
-MANY = 4                                                    # parameter sets of one test
+NOT_RUN = pytest.StashKey[Counter]()
 
 
 @cache
@@ -58,8 +57,8 @@ if PARALLEL:                                                # modules of which n
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
-    parser.addoption("--share", action="store_true", help="under several ranks, run a quarter of the parameter sets of tests "
-                     "with many, the others on other numbers of ranks")
+    parser.addoption("--cover", action="store_true", help="of the parameter sets of a test run only as many as show each value of "
+                     "each parameter once, not all combinations")
 
 
 @pytest.hookimpl(trylast=True)
@@ -71,19 +70,28 @@ def pytest_configure(config):
         config.pluginmanager.getplugin("terminalreporter")._tw._file = Path(os.devnull).open("w")
 
 
+def obstacle(config, item) -> str:
+    """Why a test does not run here; empty if it does."""
+    needs = item.get_closest_marker("mpi")
+    return next((why for marked, why in [
+        (item.get_closest_marker("slow") and not config.getoption("--slow"), "slow (--slow)"),
+        (item.get_closest_marker("gpu") and not has_gpu(), "without a CUDA device"),
+        (needs and needs.kwargs.get("min_size", 1) > WORLD.size, "for more ranks (mpirun)"),
+        (PARALLEL and (item.get_closest_marker("serial") or item.get_closest_marker("launch")), "for one process"),
+    ] if marked), "")
+
+
 def pytest_collection_modifyitems(config, items):
-    skipped = {} if config.getoption("--slow") else {"slow": "slow: run with --slow"}
-    if not has_gpu():
-        skipped["gpu"] = "needs a CUDA device"
-    if PARALLEL:                                            # one process has reported what is skipped
-        left = [item for item in items if not any(map(item.get_closest_marker, ["serial", "launch", *skipped]))]
-        left = shared_out(left) if config.getoption("--share") else left
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(left)])
-        items[:] = left
-    for item in items:
-        for mark in filter(item.get_closest_marker, skipped):
-            item.add_marker(pytest.mark.skip(reason=skipped[mark]))
-        if launch.PATIENCE != 1:
+    reasons = {item: obstacle(config, item) for item in items}
+    left = [item for item in items if not reasons[item]]
+    if config.getoption("--cover"):
+        left, all_sets = covering(left), left
+        reasons |= dict.fromkeys(set(all_sets) - set(left), "other combinations of parameters (without --cover)")
+    config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
+    config.stash[NOT_RUN] = Counter(filter(None, reasons.values()))
+    items[:] = left
+    if launch.PATIENCE != 1:
+        for item in items:
             own = item.get_closest_marker("timeout")
             limit = own.args[0] if own and own.args else config.getoption("timeout") or config.getini("timeout") or 0
             item.add_marker(pytest.mark.timeout(launch.PATIENCE * float(limit)), append=False)
@@ -92,19 +100,27 @@ def pytest_collection_modifyitems(config, items):
         gc.freeze()                                         # what is imported by now is not searched after each test
 
 
-def shared_out(items):
-    """A quarter of the parameter sets of each test that has many: one quarter for each of 2, 3, 4 and 8 ranks.
+def pytest_terminal_summary(terminalreporter, config):
+    for reason, number in sorted(config.stash.get(NOT_RUN, {}).items()):
+        terminalreporter.write_line(f"not run here: {number} {reason}")
 
-    Open MPI runs the quarters of two places further on, so that every set meets both libraries, and two numbers of ranks.
+
+def covering(items):
+    """The items without those parameter sets that only combine values anew: the sets left show each value (each row of a list).
+
+    Which sets are left depends on the order of the parameters alone, so it is the same on all ranks.
     """
-    place = {2: 0, 3: 1, 4: 2}.get(WORLD.size, 3) + 2 * ("Open MPI" in MPI.Get_library_version())
     tests = defaultdict(list)
     for item in items:
-        tests[item.function].append(item)
+        tests[getattr(item, "function", item)].append(item)
     kept = set()
     for sets in tests.values():
-        order = sorted(range(len(sets)), key=lambda i: crc32(f"{sets[i].originalname} {i}".encode()))     # neighbours are alike
-        kept.update(sets if len(sets) < MANY else (sets[i] for i in order[place % 4::4]))
+        values = {item: set(enumerate(item.callspec._idlist)) if hasattr(item, "callspec") else {()} for item in sets}
+        missing = set().union(*values.values())
+        while missing:
+            best = max(sets, key=lambda item: len(values[item] & missing))
+            kept.add(best)
+            missing -= values[best]
     return [item for item in items if item in kept]
 
 
