@@ -32,7 +32,7 @@ VENV := $(if $(filter openmpi,$(MPI)),.venv-openmpi,.venv)
 
 # A stamp says "set up, here, with these files": it is renewed when they change or the checkout has moved.
 HERE := $(shell echo "$$PWD $(TORCH)" | cksum | cut -d' ' -f1)
-SOURCES := pyproject.toml constraints.txt .ci/venv .ci/compiled.py $(wildcard mpidec/*/*.[ch])
+SOURCES := pyproject.toml constraints.txt .ci/venv .ci/compiled.py $(wildcard mpidec/*/*/*.[ch])
 # The compiled modules that an environment lacks although there is a compiler for them; those make the stamps old, too.
 buildable = $(if $(wildcard $(1)/bin/python),$(shell $(1)/bin/python .ci/compiled.py --buildable 2>&1))
 MPICH_SOURCES := $(SOURCES) $(if $(call buildable,.venv),FORCE)
@@ -53,7 +53,7 @@ test:
 	$(call on_ranks,.venv-openmpi,4,--cover -m library)
 	@$(if $(TRAIN),,echo "TORCH=0: not tested without PyTorch: mpidec.nn, mpidec.optim, mpidec.train, mpidec.reproduce, problems.Neural")
 environments: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
-on_ranks = $(1)/bin/python tests/launch.py -n $(2) --timeout 2400 -m pytest -q -p no:cacheprovider $(3) $(ARGS)
+on_ranks = $(1)/bin/python tests/helpers/launch.py -n $(2) --timeout 2400 -m pytest -q -p no:cacheprovider $(3) $(ARGS)
 
 test-all: .venv/.test-$(HERE) .venv-openmpi/.all-$(HERE)
 	for mpi in .venv .venv-openmpi; do \

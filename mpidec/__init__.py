@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from . import _startup as _startup  # before what takes long to load
+from .cli import startup as startup  # before what takes long to load
 
 if TYPE_CHECKING:
     from . import nn as nn
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from . import sweep as sweep
     from . import topology as topology
     from . import train as train
-    from .asynchronous import simulate as simulate
+    from .driver.asynchronous import simulate as simulate
 from ._version import __version__ as __version__
-from .mixing import Mixer as Mixer
-from .mixing import Network as Network
-from .mixing import Pending as Pending
+from .comm.mixing import Mixer as Mixer
+from .comm.mixing import Network as Network
+from .comm.mixing import Pending as Pending
+from .driver.solve import Interrupted as Interrupted
+from .driver.solve import Outcome as Outcome
+from .driver.solve import Result as Result
+from .driver.solve import solve as solve
+from .driver.tune import tune as tune
 from .record import Record as Record
 from .record import read as read
-from .solve import Interrupted as Interrupted
-from .solve import Outcome as Outcome
-from .solve import Result as Result
-from .solve import solve as solve
-from .tuning import tune as tune
 
 # Imported on first use: jobs with many ranks start faster.
 _LAZY = ("nn", "optim", "plot", "problems", "solvers", "sweep", "topology", "train")
@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return import_module(f".{name}", __name__)
     if name == "simulate":
-        return import_module(".asynchronous", __name__).simulate
+        return import_module(".driver.asynchronous", __name__).simulate
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

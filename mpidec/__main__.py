@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from ._version import __version__
-from .runtime.mpi import MPI, RANKS
+from .comm.runtime.mpi import MPI, RANKS
 
 COMMANDS = {
     "run": "run an experiment and write it to a file",

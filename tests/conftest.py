@@ -31,9 +31,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))    # so that a test can `import launch`
+sys.path.insert(0, str(Path(__file__).resolve().parent))    # so that tests can import `helpers`
 
-import launch
+from helpers import launch
 
 WORLD = MPI.COMM_WORLD
 PARALLEL = WORLD.size > 1
@@ -42,13 +42,13 @@ NOT_RUN = pytest.StashKey[Counter]()
 
 @cache
 def has_gpu() -> bool:
-    from mpidec import _machine
+    from mpidec.diagnostics import host as _machine
     return _machine.devices() > 0
 
 
 if PARALLEL:                                                # modules of which no test would run are not even imported
     unused = "serial|launch" if has_gpu() else "serial|launch|gpu"
-    collect_ignore = [path.name for path in Path(__file__).parent.glob("test_*.py")
+    collect_ignore = [str(path) for path in Path(__file__).parent.rglob("test_*.py")
                       if re.search(rf"^pytestmark = .*\b({unused})\b", path.read_text(encoding="utf-8"), re.MULTILINE)]
 
 

@@ -5,55 +5,64 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
-
-import launch
+from helpers import launch
 
 pytestmark = pytest.mark.serial
 
-PACKAGE = Path(__file__).resolve().parent.parent / "mpidec"
+PACKAGE = launch.ROOT / "mpidec"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# Layer: (what it may import of mpidec, what it may import of others beside the standard library and numpy).
-# The rows stand in the order of the layers, but for the last five: each imports only what stands above it.
-LAYERS = {
-    "_streams": ((), ()),
-    "_cores": ((), ()),
-    "_installed": ((), ()),
-    "_figure": ((), ("matplotlib",)),
-    "plugins": ((), ()),
-    "topology": (("_figure",), ("scipy", "networkx", "matplotlib")),
-    "nn": ((), ("torch",)),
-    "problems": (("_streams", "plugins", "nn"), ("scipy", "sklearn", "torch")),
-    "arrays": ((), ("torch", "cupy")),
-    "kernels": (("topology", "arrays"), ("scipy",)),
-    "runtime": (("_cores", "_installed", "topology", "arrays", "kernels"), ("mpi4py", "cupy", "torch")),
-    "checks": (("topology", "arrays", "kernels", "runtime"), ("mpi4py",)),
-    "transport": (("topology", "arrays", "kernels", "runtime", "checks"), ("mpi4py",)),
-    "rma": (("topology", "arrays", "kernels", "runtime", "checks", "transport"), ("mpi4py",)),
-    "mixing": (("_streams", "topology", "arrays", "kernels", "runtime", "checks", "transport", "rma"),
-               ("mpi4py", "scipy", "torch", "cupy")),
-    "solvers": (("kernels",), ()),
-    "stepsize": (("_streams", "topology", "arrays", "kernels", "runtime", "checks", "transport", "rma", "mixing",
-                  "solvers"),
-                 ("mpi4py", "scipy", "matplotlib")),
-    "record": ((), ("scipy", "h5py")),
-    "optim": (("plugins", "resolve", "nn", "topology", "runtime", "checks", "mixing", "solvers"), ("mpi4py", "scipy", "torch")),
-    "plot": (("_figure", "catalogue", "plugins", "record"), ("h5py", "matplotlib", "mpi4py")),
+# Every room, from the ground up: what it may import of the rooms above it in this table, and of others beside the standard
+# library and numpy.  A room is a folder or a module of mpidec/, or a folder of mpidec/comm/.
+GROUND = ("_random", "_style", "_validation", "_version", "exceptions", "plugins", "protocols")
+MATHEMATICS = (*GROUND, "topology", "nn", "datasets", "problems", "solvers")
+COMM = ("comm.arrays", "comm.kernels", "comm.runtime", "comm.checks", "comm.transport", "comm.rma", "comm.mixing")
+ROOMS = {
+    **dict.fromkeys(GROUND, ((), ())),
+    "_style": ((), ("matplotlib",)),
+    "topology": (GROUND, ("scipy", "networkx", "matplotlib")),
+    "nn": (GROUND, ("torch",)),
+    "datasets": (GROUND, ("sklearn",)),
+    "problems": ((*GROUND, "nn", "datasets"), ("scipy", "torch")),
+    "comm": ((), ()),
+    "comm.arrays": (GROUND, ("torch", "cupy")),
+    "comm.kernels": ((*GROUND, "topology", "comm.arrays"), ("scipy",)),
+    "solvers": ((*GROUND, "comm.kernels"), ()),
+    "comm.runtime": ((*GROUND, "topology", *COMM[:2]), ("mpi4py",)),
+    "comm.checks": ((*GROUND, "topology", *COMM[:3]), ()),
+    "comm.transport": ((*GROUND, "topology", *COMM[:4]), ()),
+    "comm.rma": ((*GROUND, "topology", *COMM[:5]), ()),
+    "comm.mixing": ((*GROUND, "topology", *COMM[:6]), ("scipy", "torch")),
+    "registry": ((*MATHEMATICS, "comm.mixing"), ()),
+    "record": (GROUND, ("scipy", "h5py")),
+    "driver": ((*MATHEMATICS, *COMM, "registry", "record"), ("scipy", "matplotlib", "threadpoolctl")),
+    "optim": ((*MATHEMATICS, *COMM, "driver"), ("scipy", "torch")),
+    "cli": ((*GROUND, "comm.runtime"), ("rich",)),
+    "plot": ((*GROUND, "registry", "record", "comm.runtime", "cli"), ("h5py", "matplotlib")),
+    "diagnostics": ((*GROUND, "topology", *COMM, "cli"), ("h5py", "mpi4py", "threadpoolctl")),
+    "experiment": ((*MATHEMATICS, *COMM, "registry", "record", "driver", "cli", "plot", "diagnostics"), ()),
+    "train": ((*MATHEMATICS, *COMM, "registry", "record", "driver", "optim", "cli", "experiment"), ("torch",)),
+    "sweep": ((*MATHEMATICS, *COMM, "registry", "record", "driver", "cli", "plot", "experiment"), ("matplotlib", "threadpoolctl")),
+    "reproduce": ((*MATHEMATICS, *COMM, "driver", "cli", "train"), ()),
+    "bench": ((*MATHEMATICS, *COMM, "registry", "driver", "optim", "cli", "diagnostics", "experiment"),
+              ("decent_dp", "loguru", "matplotlib", "mpi4py", "torch")),
+    "run": (("experiment",), ()),
+    "tune": (("experiment",), ()),
+    "doctor": (("diagnostics",), ()),
+    "__main__": ((*GROUND, "comm.runtime", "cli"), ()),
 }
-ORDER = [name for name in LAYERS if name not in ("solvers", "stepsize", "record", "optim", "plot")]
-MPI = {name for name, (_, others) in LAYERS.items() if "mpi4py" in others} | {"_selftest", "asynchronous", "reproduce", "sweep",
-                                                                               "train", "tune"}
+ROOMS["__init__"] = (tuple(ROOMS), ())
 LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
 TORCH = {"nn", "optim", "train"}                                     # packages that nothing else imports at its top
-ENTRY_POINTS = {"__main__", "run", "bench", "doctor"}       # they may import anything; nothing imports them
-FLAGS = {"sweep": "run", "train": "run"}                    # but for commands with the same flags
 HANDED_OUT = {"Trained", "Pending", "Phase", "Outcome", "Result", "Run", "CecaRound", "Interrupted"}    # nobody makes one by hand
 PROTOCOLS = {"Solver", "Problem", "Oracle", "Schedule", "LinearModel", "Streams"}         # the concrete ones have examples
-API = ["mpidec", "mpidec.topology", "mpidec.mixing", "mpidec.problems", "mpidec.solvers", "mpidec.record", "mpidec.plot",
+API = ["mpidec", "mpidec.topology", "mpidec.comm.mixing", "mpidec.problems", "mpidec.solvers", "mpidec.record", "mpidec.plot",
        "mpidec.sweep"]
 if importlib.util.find_spec("torch"):
     API += ["mpidec.nn", "mpidec.nn.models", "mpidec.nn.schedules", "mpidec.reproduce", "mpidec.train"]
@@ -63,9 +72,10 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-def layer(path: Path) -> str:
-    """Return the first name under mpidec: a package or a top-level module."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def room(name: str) -> str:
+    """The room of a module, by its dotted name."""
+    parts = name.split(".")[1:3]
+    return ".".join(parts[:1 + (parts[0] == "comm")]) if parts else "__init__"
 
 
 def imports(tree: ast.AST, path: Path) -> list[tuple[str, int]]:
@@ -147,33 +157,40 @@ def import_graph() -> dict[str, set[str]]:
     return {module_name(path): dependencies(parsed(path), path, modules) for path in MODULES}
 
 
-@pytest.fixture(params=MODULES, ids=module_name)
-def source(request) -> tuple[Path, str, ast.Module]:
-    text = request.param.read_text(encoding="utf-8")
-    return request.param, text, ast.parse(text)             # a fresh tree for each test, which may change it
+@cache
+def sources() -> dict[Path, ast.Module]:
+    return {path: parsed(path) for path in MODULES}
 
 
-def test_the_table_of_layers_points_one_way():
-    for place, name in enumerate(ORDER):
-        assert set(LAYERS[name][0]) <= set(ORDER[:place]), name
+def where(path: Path, line: int) -> str:
+    return f"{path.relative_to(PACKAGE.parent)}:{line}"
 
 
-def test_imports_point_downwards(source):
-    path, _, tree = source
-    own = layer(path)
-    below, third_party = LAYERS.get(own, (None, None))
-    for name, line in imports(tree, path):
-        top, _, rest = name.partition(".")
-        where = f"{path.relative_to(PACKAGE.parent)}:{line} imports {name}"
-        if top == "mpidec":
-            target = rest.partition(".")[0]
-            assert target not in ENTRY_POINTS - {own, FLAGS.get(own)}, f"{where}: nothing imports an entry point"
-            if below is not None and target != own:
-                assert target in below, f"{where}: {own} may import {', '.join(below) or 'nothing'} of mpidec"
-        elif below is not None and top not in sys.stdlib_module_names and top not in ("numpy", "tomli"):
-            assert top in third_party, f"{where}: {own} may import {', '.join(('numpy', *third_party))}"
-        elif top == "mpi4py":
-            assert own in ENTRY_POINTS | MPI, f"{where}: only {', '.join(sorted(ENTRY_POINTS | MPI))} know MPI"
+def test_every_room_has_its_place_and_imports_only_rooms_below_it():
+    names = list(ROOMS)
+    assert {room(module_name(path)) for path in MODULES} <= {*names}, "a room is not in the table"
+    for place, name in enumerate(names):
+        assert set(ROOMS[name][0]) <= set(names[:place]), name
+
+
+def test_imports_point_downwards():
+    found, modules = [], {module_name(path) for path in MODULES}
+    for path, tree in sources().items():
+        own = room(module_name(path))
+        below, third_party = ROOMS[own]
+        found += [f"{module_name(path)} imports {target}, which {own} may not" for target in dependencies(tree, path, modules)
+                  if room(target) not in (own, *below)]
+        known = ("mpidec", "numpy", "tomli", *third_party)
+        found += [f"{where(path, line)} imports {name}" for name, line in imports(tree, path)
+                  if name.partition(".")[0] not in (*known, *sys.stdlib_module_names)]
+    assert not found, found
+
+
+def test_nothing_takes_what_is_private_to_a_network():
+    """What other rooms need of a network has public names."""
+    found = [f"{module_name(path)}: {match}" for path in MODULES if not module_name(path).startswith("mpidec.comm.mixing")
+             for match in re.findall(r"\bnet(?:work)?\._[a-z]\w*", path.read_text(encoding="utf-8"))]
+    assert not found, found
 
 
 def test_no_module_imports_itself_in_a_circle():
@@ -185,41 +202,39 @@ def test_no_module_imports_itself_in_a_circle():
 def test_circles_are_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}, "e": {"a"}}) == [["b", "c"], ["d"]]
     tree = ast.parse("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..mixing import network\n"
-                     "def f():\n    from .plan import Plan\n    import mpidec.solve\n")
-    modules = {"mpidec.mixing", "mpidec.mixing.network", "mpidec.transport.plan", "mpidec.solve"}
-    assert dependencies(tree, PACKAGE / "transport" / "halo.py", modules) == modules - {"mpidec.mixing"}
+                     "def f():\n    from .plan import Plan\n    import mpidec.driver.solve\n")
+    modules = {"mpidec.comm.mixing", "mpidec.comm.mixing.network", "mpidec.comm.transport.plan", "mpidec.driver.solve"}
+    assert dependencies(tree, PACKAGE / "comm" / "transport" / "halo.py", modules) == modules - {"mpidec.comm.mixing"}
 
 
 def test_inside_of_mixing():
     """Codecs know nothing of mixing, and nothing below the network knows the network, or the local-view calls, which it has."""
     for name, known in import_graph().items():
-        inside = {other.removeprefix("mpidec.mixing.") for other in known if other.startswith("mpidec.mixing.")}
-        part = name.removeprefix("mpidec.mixing.")
-        if name.startswith("mpidec.mixing.codecs"):
+        inside = {other.removeprefix("mpidec.comm.mixing.") for other in known if other.startswith("mpidec.comm.mixing.")}
+        part = name.removeprefix("mpidec.comm.mixing.")
+        if name.startswith("mpidec.comm.mixing.codecs"):
             assert not {one for one in inside if not one.startswith("codecs")}, f"{name} imports {inside}"
-        elif name.startswith("mpidec.mixing."):
+        elif name.startswith("mpidec.comm.mixing."):
             assert "network" not in inside, f"{name} imports the network"
             if part != "network" and not part.startswith("local"):
                 assert not {one for one in inside if one.startswith("local")}, f"{name} imports {inside}"
 
 
-def test_heavy_packages_are_imported_where_they_are_used(source):
-    path, _, tree = source
-    lazy = LAZY - {"torch"} if layer(path) in TORCH else LAZY
-    heavy = [name for name, _ in imports(executed_on_import(tree), path) if name.partition(".")[0] in lazy]
-    assert not heavy, f"{path.name} imports {heavy} at its top, expected inside the functions that need it"
+def test_heavy_packages_are_imported_where_they_are_used():
+    found = [f"{where(path, line)} imports {name}" for path in MODULES for name, line in imports(executed_on_import(parsed(path)), path)
+             if name.partition(".")[0] in LAZY - ({"torch"} if room(module_name(path)) in TORCH else set())]
+    assert not found, f"{found}: expected inside the functions that need it"
 
 
-def test_no_assert_statement(source):
-    path, _, tree = source
-    lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
-    assert not lines, f"{path.name}: assert at lines {lines}, expected ValueError or TypeError with a message"
+def test_no_assert_statement():
+    found = [where(path, node.lineno) for path, tree in sources().items() for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    assert not found, f"assert at {found}, expected ValueError or TypeError with a message"
 
 
-def test_no_communicator_at_module_level(source):
-    path, _, tree = source
-    names = [node.attr for node in ast.walk(executed_on_import(tree)) if isinstance(node, ast.Attribute)]
-    assert "COMM_WORLD" not in names, f"{path.name}: COMM_WORLD at module level, expected an argument"
+def test_no_communicator_at_module_level():
+    found = [where(path, node.lineno) for path in MODULES for node in ast.walk(executed_on_import(parsed(path)))
+             if isinstance(node, ast.Attribute) and node.attr == "COMM_WORLD"]
+    assert not found, f"COMM_WORLD at module level at {found}, expected an argument"
 
 
 def public_names(module) -> list[str]:

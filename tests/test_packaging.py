@@ -12,15 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import launch
 
-import launch
-from mpidec import _machine, doctor
-from mpidec._installed import remedy
-from mpidec.runtime.launch import warn_if_not_compiled
+from mpidec.comm.runtime.installed import remedy
+from mpidec.comm.runtime.launch import warn_if_not_compiled
+from mpidec.diagnostics import doctor
+from mpidec.diagnostics import host as _machine
 
 pytestmark = pytest.mark.serial
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = launch.ROOT
 NEEDED = ("mpidec/**/*.py", "mpidec/**/*.[ch]", "mpidec/py.typed", "tests/*.py", "docs/**/*.md", "docs/conf.py", "docs/figures/*",
           "tutorials/*.ipynb", "jobscripts/*.*", "data/*.*", ".ci/*", "Makefile", "MANIFEST.in", "constraints.txt",
           "pyproject.toml", "setup.cfg", "*.md", "LICENSE", "CITATION.cff")
@@ -96,7 +97,7 @@ def test_compiler_flags_do_not_change_the_bits(checkout, flags):
     built = python("-c", "from setuptools import setup; setup()", "-q", "build_ext", "--inplace", cwd=checkout, CFLAGS=flags)
     if "unrecognized" in built.stderr or "unsupported" in built.stderr:
         pytest.skip(f"the compiler does not know {flags}")
-    code = ("from mpi4py import MPI; from mpidec import _machine, _selftest; assert not _machine.uncompiled(); "
+    code = ("from mpi4py import MPI; from mpidec.diagnostics import host as _machine; from mpidec.diagnostics import selftest as _selftest; assert not _machine.uncompiled(); "
             "import mpidec; print(mpidec.__file__); _selftest.known_sum(MPI.COMM_SELF)")
     done = python("-c", code, cwd=checkout, PYTHONPATH=str(checkout))
     assert done.returncode == 0 and str(checkout) in done.stdout, built.stderr + done.stderr
@@ -117,7 +118,7 @@ def test_the_memory_of_a_node_is_for_linux(tmp_path, monkeypatch):
 
 
 def test_the_known_sum_finds_other_roundings(monkeypatch):
-    from mpidec import _selftest
+    from mpidec.diagnostics import selftest as _selftest
     plain = _selftest.weighted_sum
     _selftest.known_sum(None)
     monkeypatch.setattr(_selftest, "weighted_sum", lambda *args: np.add(plain(*args), 5e-324, out=args[-1]))
@@ -154,7 +155,7 @@ def test_a_compiled_copy_beside_the_source_folder_is_named(tmp_path, monkeypatch
 @pytest.mark.launch
 @pytest.mark.parametrize("names", [_machine.COMPILED, (_machine.KERNEL,), (_machine.NODE_MEMORY,)], ids=["all", "sums", "memory"])
 def test_a_run_says_once_that_it_is_slow(names, tmp_path):
-    code = "from mpidec import run; sys.exit(run.main(['--problem=least_squares', '--data=synthetic_least_squares', '--steps=3']))"
+    code = "from mpidec.experiment import command as run; sys.exit(run.main(['--problem=least_squares', '--data=synthetic_least_squares', '--steps=3']))"
     done = missing(names, code, 3, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("10 to 100 times slower") == 1 and done.stderr.count("\n") <= 2
@@ -162,7 +163,7 @@ def test_a_run_says_once_that_it_is_slow(names, tmp_path):
 
 @pytest.mark.launch
 def test_doctor_names_the_replacements(tmp_path):
-    done = missing(_machine.COMPILED, "from mpidec import doctor; sys.exit(doctor.main([]))", 3, tmp_path)
+    done = missing(_machine.COMPILED, "from mpidec.diagnostics import doctor; sys.exit(doctor.main([]))", 3, tmp_path)
     said = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith(("ok", "warn", "FAIL"))}
     assert done.returncode == 0 and said["compiled"].startswith("warn") and said["transports"].startswith("warn")
     for word in (*_machine.COMPILED, "NumPy computes the weighted sums", "messages instead of reading shared", "install gcc"):

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import mpidec
-from mpidec import catalogue, plugins, record, run
+from mpidec import plugins, record
+from mpidec import registry as catalogue
+from mpidec.experiment import command as run
 
 SOURCE = '''\
 """My own components."""
@@ -23,7 +25,7 @@ import numpy as np
 
 import helper
 import mpidec
-from mpidec.mixing.codecs import Float16
+from mpidec.comm.mixing.codecs import Float16
 from mpidec.problems import Custom, Dataset, LinearModel
 from mpidec.solvers import DGD, Solver
 
@@ -198,7 +200,7 @@ REFUSED = {
     "--problem=my.py:Absolute": ("requires data", "--data"),
     "--data=my.py:Mine": ("--data", "expected a function that returns (A, y) or a Dataset"),
     "--data=my.py:wheel": ("is a Graph, expected (A, y) or a Dataset",),
-    "--set=mixing.codec=my.py:Mine": ("mixing.codec", "expected a class derived from mpidec.mixing.codecs.Codec"),
+    "--set=mixing.codec=my.py:Mine": ("mixing.codec", "expected a class derived from mpidec.comm.mixing.codecs.Codec"),
     "--solver=nowhere.module:Mine": ("--solver", "no module named 'nowhere'", "FILE.py:NAME"),
     "--solver=broken.py:Mine": ("--solver", "broken.py cannot be imported: line 3: ZeroDivisionError: division by zero"),
     "--solver=syntax.py:Mine": ("--solver", "line 1: SyntaxError"),
@@ -271,7 +273,7 @@ def test_on_several_ranks_with_the_same_bits(here, mpirun):
            "--set=problem.l1=0.2", "--set=problem.scale=mean"]
     bare = ["--problem=my.py:quadratic", "--solver=my.py:Mine", "--agents=7", *STEPS]
     Path("all.py").write_text(
-        "import mpidec\nfrom mpidec import run\n"
+        "import mpidec\nfrom mpidec.experiment import command as run\n"
         f"assert run.main({[*own, '--out=many.h5']}) == 0\nassert run.main({[*bare, '--out=bare.h5']}) == 0\n"
         "assert run.main(['--solver=my.py:Bare']) == 2\n"
         "with mpidec.Network(7) as net:\n"

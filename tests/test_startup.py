@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from mpidec import solvers, topology
-from mpidec.runtime.launch import check_launcher
+from mpidec.comm.runtime.launch import check_launcher
 
 pytestmark = pytest.mark.launch
 
@@ -90,7 +90,7 @@ def test_a_wrong_launcher_takes_one_line(mpirun):
 
 def test_a_system_without_affinity(mpirun, tmp_path):
     """As macOS, where the system says only how many cores there are."""
-    program = ("import os, sys; del os.sched_getaffinity; from mpidec import run; sys.exit(run.main(['--problem=least_squares', "
+    program = ("import os, sys; del os.sched_getaffinity; from mpidec.experiment import command as run; sys.exit(run.main(['--problem=least_squares', "
                "'--data=synthetic_least_squares', '--steps=3', '--quiet']))")
     done = mpirun(2, ["-c", program], cwd=tmp_path, check=True)
     assert done.stderr == "" and (tmp_path / "run.h5").exists()

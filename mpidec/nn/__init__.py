@@ -5,8 +5,8 @@ try:
 except ImportError:
     raise ImportError("mpidec.nn needs PyTorch, which is not installed: pip install 'mpidec[torch]'") from None
 
-from mpidec.nn import models, schedules
-from mpidec.nn.sampling import sampler
-from mpidec.nn.stacked import Stacked
+from . import models, schedules
+from .sampling import sampler
+from .stacked import Stacked
 
 __all__ = ["Stacked", "models", "sampler", "schedules"]

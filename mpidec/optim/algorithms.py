@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from .. import solvers, topology
-from ..mixing import Network
+from ..comm.mixing import Network
+from ..driver.arguments import integer
 from ..plugins import nearest
-from ..resolve import integer
 from ..topology import Schedule, Topology
 from .asynchronous import MOST, Pairwise, PushSum
 from .methods import AdaptiveAverage, AllReduce, Combine, Equations, Hierarchical, Made, Method, Mixer, Overlap, OverlapPush

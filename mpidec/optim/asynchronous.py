@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ..mixing import Network
+from ..comm.mixing import Network
 from ..topology import mixing_constants
 from .methods import Method, Mixer
 from .rows import Bucket

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from .. import resolve
-from ..checks.mismatch import Disagreement
-from ..mixing import Network
+from ..comm.checks.mismatch import Disagreement
+from ..comm.mixing import Network
+from ..comm.runtime.finite import COMPILED, watch
+from ..driver import arguments as resolve
 from ..nn.stacked import Stacked
-from ..runtime.finite import COMPILED, watch
 from ..topology import CATALOGUE, Schedule, Topology, double_binary_trees
 from .algorithms import algorithm as algorithm_of
 from .algorithms import names
@@ -92,13 +92,13 @@ class Averager:
         check_trained(net, [(self._names[id(p)], p.requires_grad) for group in groups() for p in group["params"]])
         if equal:
             self._check_equal(groups())
-        near = net.size == 1 or (net._memory is not None and net._memory.single_node)
+        near = net.size == 1 or (net.node is not None and net.node.single_node)
         most = (NEAR if near else FAR) if bucket_bytes is None else bucket_bytes
         self.buckets = buckets(groups, self._names, net.m, self._stacked, most, lambda length, like: net.empty(length, like=like))
         self._groups, self._count = _groups, sum(len(group["params"]) for group in groups())
         self._frozen = [p for group in groups() for p in group["params"] if not p.requires_grad]
         self._method = self._made(topology, mixing)
-        self._hooks = [] if near or not self.algorithm.overlaps else _polled(self._models, net._engine.poll)
+        self._hooks = [] if near or not self.algorithm.overlaps else _polled(self._models, net.engine.poll)
         self._apart = False
         self._copies, self._looked = Copies(net, self.algorithm.asynchronous), False
         self._watch(check)
@@ -429,7 +429,7 @@ def _polled(models: Iterable[torch.nn.Module], poll: Callable[[], None]) -> list
 
 
 def _ranks() -> int:
-    from ..runtime.mpi import MPI
+    from ..comm.runtime.mpi import MPI
     return int(MPI.COMM_WORLD.size)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from ..mixing import Network
+from ..comm.mixing import Network
 
 FIRST, FEWEST = 5, 3        # steps that are noted, and how many of them, with gradients, are compared
 _EQUAL, _SIMILAR = 1e-4, 0.5                        # relative distances of gradients on the same batch
@@ -48,7 +48,7 @@ class Copies:
             noted[step] = sketch
         mine = np.append(noted.ravel(), len(self._sketches))
         theirs = np.empty((self._net.size, mine.size))
-        self._net._enter("comparison of first gradients")(lambda: self._net.comm.Iallgather(mine, theirs))
+        self._net.operation("comparison of first gradients")(lambda: self._net.comm.Iallgather(mine, theirs))
         if theirs[:, -1].min() < FEWEST:
             return
         self._compared = True

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..mixing import Network
+from ..comm.mixing import Network
 from .averager import Averager, Models
 
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..mixing import Network
-from ..mixing.operator import Operator, StepOperator
-from ..runtime.mpi import MPI
-from ..runtime.pending import Pending
+from ..comm.mixing import Network
+from ..comm.mixing.operator import Operator, StepOperator
+from ..comm.runtime.mpi import MPI
+from ..comm.runtime.pending import Pending
 from ..solvers.base import with_step_size
 from .rows import Bucket
 
@@ -99,9 +99,9 @@ def _started(W: StepOperator, rows: list[torch.Tensor]) -> list[Pending]:
 def _mixed(net: Network, W: StepOperator, rows: list[torch.Tensor]) -> list[torch.Tensor]:
     """The mixed rows; those given are never changed afterwards."""
     if len(rows) == 1:
-        mix = net._keeping(lambda X, _, W: W(X))
+        mix = net.keeping(lambda X, _, W: W(X))
         return [mix(rows[0], None, W)]
-    start = net._keeping(lambda X, _, W: _started(W, X))
+    start = net.keeping(lambda X, _, W: _started(W, X))
     return [pending.wait() for pending in start(rows, None, W)]
 
 
@@ -124,7 +124,7 @@ class Combine(Method):
     def _begun(self, k: int) -> list[Pending]:
         """Begin to mix each part of the rows by its own operator of step `k`."""
         operators = {id(mixer): mixer.at(k) for mixer in self._mixers}
-        start = self._net._keeping(lambda X, _, W: W.start(X))
+        start = self._net.keeping(lambda X, _, W: W.start(X))
         return [start(bucket.rows[:, columns], None, operators[id(mixer)])
                 for bucket, columns, mixer in divided(self._buckets, self._mixers)]
 
@@ -267,7 +267,7 @@ class OverlapPush(Method):
     def after(self, k: int) -> None:
         self._arrive()
         operators = {id(mixer): mixer.at(k) for mixer in self._mixers}
-        start = self._net._keeping(lambda V, w, W: W.start([V, w]))
+        start = self._net.keeping(lambda V, w, W: W.start([V, w]))
         parts = divided(self._buckets, self._mixers)
         for place, ((bucket, columns, mixer), (U, w), (A, a)) in enumerate(zip(parts, self._sums, self._arrived)):
             W = operators[id(mixer)]
@@ -392,7 +392,7 @@ class Equations(Method):
         for place, (bucket, columns, mixer, s) in enumerate(self._parts):
             rate = (bucket.lr or 1.0) if self._by_rate else 1.0
             solver = with_step_size(self._solver, bucket.lr if self._by_rate else 1.0)
-            step = self._net._keeping(solver.step) if solver.keeps_rows else solver.step
+            step = self._net.keeping(solver.step) if solver.keeps_rows else solver.step
             G = self._solver.point(s) - bucket.rows[:, columns]
             if rate != 1:
                 G /= rate
@@ -442,7 +442,7 @@ def _summed(net: Network, row: torch.Tensor) -> torch.Tensor:
     host = row.detach().cpu()
     host = host.float() if host.dtype in (torch.bfloat16, torch.float16) else host.contiguous()
     array = host.numpy()
-    net._enter("sum of gradients", f"{array.size} {array.dtype}")(lambda: net.comm.Iallreduce(MPI.IN_PLACE, array))
+    net.operation("sum of gradients", f"{array.size} {array.dtype}")(lambda: net.comm.Iallreduce(MPI.IN_PLACE, array))
     return host.to(row.device, row.dtype)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..mixing import Network
+from ..comm.mixing import Network
 
 
 def check_settings(net: Network, **settings: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..mixing import Network
+from ..comm.mixing import Network
 
 _LANES = ("compute", "mix")
 _LANE = {"forward": 0, "backward": 0, "update": 0, "mix": 1, "wait": 1}

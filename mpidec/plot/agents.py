@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._figure import COLOURS, STYLES
-from .._figure import figure as empty
+from .._style import COLOURS, STYLES
+from .._style import figure as empty
 from ..record import Run, read
 from .labels import labels
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from .._figure import STYLES
+from .._style import STYLES
 from .agents import agents
 from .quantities import X
 from .runs import figure
@@ -28,7 +28,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``python -m mpidec.plot``, on rank 0 if there are several; return its exit status."""
-    from mpi4py import MPI
+    from ..comm.runtime.mpi import MPI
 
     status: int | str | None = 1
     if MPI.COMM_WORLD.rank == 0:

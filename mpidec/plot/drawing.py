@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._figure import COLOURS, STYLES
-from .._figure import figure as empty
+from .._style import COLOURS, STYLES
+from .._style import figure as empty
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

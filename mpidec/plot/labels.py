@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import catalogue
+from .. import registry as catalogue
 from ..plugins import is_plugin, short
 from ..record import Run
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .._figure import STYLES
+from .._style import STYLES
 from ..record import Run, read
 from .drawing import WRAP, Curve, Line, Panel, draw
 from .labels import common, labels, of_seeds

@@ -1,9 +1,7 @@
 """Losses with values, gradients and proximal operators on stacked rows; gradient oracles; data sets and partitions."""
 
-from mpidec.problems.base import LinearModel, Problem
-from mpidec.problems.batches import Batches
-from mpidec.problems.custom import Custom
-from mpidec.problems.datasets import (
+from ..datasets.batches import Batches
+from ..datasets.datasets import (
     Dataset,
     breast_cancer,
     class_numbers,
@@ -15,21 +13,16 @@ from mpidec.problems.datasets import (
     standardized,
     synthetic_least_squares,
 )
-from mpidec.problems.loading import load_problem
-from mpidec.problems.losses import Huber, LeastSquares, LogisticRegression, Softmax
-from mpidec.problems.minimizer import minimizer
-from mpidec.problems.neural import Neural
-from mpidec.problems.oracles import Full, MiniBatch, Noisy, Oracle, Streams, Subgradient
-from mpidec.problems.partition import partition, stack
-from mpidec.problems.registry import (
-    build,
-    dataset_names,
-    default_dataset,
-    default_problem,
-    problem_names,
-    problem_parameters,
-)
-from mpidec.problems.terms import Separable, Simplex, Term, box, elastic_net, l1, simplex, term
+from ..datasets.partition import partition, stack
+from .base import LinearModel, Problem
+from .custom import Custom
+from .loading import load_problem
+from .losses import Huber, LeastSquares, LogisticRegression, Softmax
+from .minimizer import minimizer
+from .neural import Neural
+from .oracles import Full, MiniBatch, Noisy, Oracle, Streams, Subgradient
+from .registry import build, dataset_names, default_dataset, default_problem, problem_names, problem_parameters
+from .terms import Separable, Simplex, Term, box, elastic_net, l1, simplex, term
 
 __all__ = [
     "Batches",

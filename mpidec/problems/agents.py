@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpidec.problems.checks import Array
+from .._validation import Array
 
 
 def by_agents(gradient: Callable[..., Array], m: int) -> Callable[..., Array]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mpidec.problems import checks, composite, newton
-from mpidec.problems.checks import Array
-from mpidec.problems.terms import Term
+from .. import _validation as checks
+from .._validation import Array
+from . import composite, newton
+from .terms import Term
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpidec.problems import newton
-from mpidec.problems.checks import Array
-from mpidec.problems.terms import Face, Term
+from .._validation import Array
+from . import newton
+from .terms import Face, Term
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator

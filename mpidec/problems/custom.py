@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mpidec.problems import checks
-from mpidec.problems.agents import by_agents
-from mpidec.problems.checks import Array
+from .. import _validation as checks
+from .._validation import Array
+from .agents import by_agents
 
 
 class Custom:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidec.problems import checks, registry, terms
-from mpidec.problems.base import LinearModel
-from mpidec.problems.datasets import Dataset, dataset, load, standardized
-from mpidec.problems.minimizer import minimizer
-from mpidec.problems.partition import partition as split
+from .. import _validation as checks
+from ..datasets.datasets import Dataset, dataset, load, standardized
+from ..datasets.partition import partition as split
+from . import registry, terms
+from .base import LinearModel
+from .minimizer import minimizer
 
 SCALES = ("sum", "mean")
 UNEVEN = 1e3                                             # ratio of column sizes that is worth a hint
@@ -390,7 +391,7 @@ def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, 
     A, y, mask = (None, None, None) if prepared is None or prepared.arrays is None else prepared.arrays
     head = None if prepared is None else (registry.name_of(prepared.make), prepared.options, prepared.x_star, A is not None,
                                           mask is not None)
-    name, options, x_star, data, padded = net._together.broadcast(head, 0, "the problem")
+    name, options, x_star, data, padded = net.collectives.broadcast(head, 0, "the problem")
     arrays = [net.scatter(array) if there else None for array, there in ((A, data), (y, data), (mask, padded))]
     problem, error = None, None
     try:

@@ -7,10 +7,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mpidec.problems import checks
-from mpidec.problems.base import LinearModel
-from mpidec.problems.checks import Array
-from mpidec.problems.terms import Term
+from .. import _validation as checks
+from .._validation import Array
+from .base import LinearModel
+from .terms import Term
 
 
 class LeastSquares(LinearModel):

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mpidec.problems import newton
-from mpidec.problems.checks import Array
+from .._validation import Array
+from . import newton
 
 LARGEST = 200                                            # unknowns, as the Hessian takes two gradients for each
 

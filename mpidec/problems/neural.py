@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mpidec.problems import checks
-from mpidec.problems.checks import Array
+from .. import _validation as checks
+from .._validation import Array
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +66,7 @@ class Neural:
     >>> import mpidec, torch
     >>> from mpidec.nn import models
     >>> from mpidec.problems import MiniBatch, Neural
-    >>> from mpidec.problems.images import images, split
+    >>> from mpidec.datasets.images import images, split
     >>> data = images("digits")
     >>> parts = split(data, 4, alpha=1.0)
     >>> problem = Neural(models.make("mlp", data.shape, 10, hidden=[16]), ([data.train_x[part] for part in parts],
@@ -81,7 +81,7 @@ class Neural:
                  chunk: int | None = None, dtype: str | None = None, loop: bool | None = None) -> None:
         import torch
 
-        from mpidec.nn.stacked import loops
+        from ..nn.stacked import loops
 
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model is a {type(model).__name__}, expected a torch.nn.Module, such as "
@@ -202,7 +202,7 @@ class Neural:
         return result
 
     def _outputs(self, tensors: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        from mpidec.nn.stacked import evaluate
+        from ..nn.stacked import evaluate
 
         return evaluate(self.model, {**self._fixed(len(x)), **tensors}, x, self.loop)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpidec.problems.checks import Array
+from .._validation import Array
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpidec._streams import NOISE, SAMPLES
-from mpidec._streams import Streams as Streams
-from mpidec.problems import checks
-from mpidec.problems.agents import by_agents
-from mpidec.problems.base import LinearModel, Problem
-from mpidec.problems.checks import Array
+from .. import _validation as checks
+from .._random import NOISE, SAMPLES
+from .._random import Streams as Streams
+from .._validation import Array
+from .agents import by_agents
+from .base import LinearModel, Problem
 
 Gradient = Callable[..., Array]                     # gradient(X, k), gradient(X, k, agents=[...])
 

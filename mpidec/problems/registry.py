@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidec.plugins import Table, is_plugin
-from mpidec.problems import checks
-from mpidec.problems.base import LinearModel
-from mpidec.problems.datasets import DATASETS, Dataset, class_numbers, dataset, signs
-from mpidec.problems.losses import Huber, LeastSquares, LogisticRegression, Softmax
-from mpidec.problems.partition import stack
+from .. import _validation as checks
+from ..datasets.datasets import DATASETS, Dataset, class_numbers, dataset, signs
+from ..datasets.partition import stack
+from ..plugins import Table, is_plugin
+from .base import LinearModel
+from .losses import Huber, LeastSquares, LogisticRegression, Softmax
 
 RESERVED = ("mask", "x_star", "weight", "term", "intercept", "n", "agents")    # arguments that are not settings of a problem
 

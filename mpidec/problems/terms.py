@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpidec.problems import checks
-from mpidec.problems.checks import Array
+from .. import _validation as checks
+from .._validation import Array
 
 
 class Face(NamedTuple):

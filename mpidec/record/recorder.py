@@ -90,7 +90,7 @@ class Recorder(Generic[State]):
         self._state: type[State] = type(state)
         self._counts = {}
         if per_edge:
-            edges = net._together.gather_all(np.array(len(getattr(state, per_edge[0]))), "the record")
+            edges = net.collectives.gather_all(np.array(len(getattr(state, per_edge[0]))), "the record")
             self._counts = dict.fromkeys(per_edge, edges)
         self._file: RunFile | None = None
         self._parts = ""                            # attribute `resumed` of a resumed run
@@ -222,7 +222,7 @@ class Recorder(Generic[State]):
             self._try(file.close)
 
     def _shared(self, thing: Any) -> Any:
-        return self._net._together.broadcast(thing, 0, "the record")
+        return self._net.collectives.broadcast(thing, 0, "the record")
 
     def _on_root(self, make: Any) -> None:
         def assign() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from .. import solvers, topology
-from ..asynchronous import simulate
-from ..mixing import Network
-from ..runtime.interrupts import interrupts
-from ..solve import solve
+from ..comm.mixing import Network
+from ..comm.runtime.interrupts import interrupts
+from ..driver.asynchronous import simulate
+from ..driver.solve import solve
 from .runs import Told
 from .tables import Cell, Table
 
@@ -37,10 +37,10 @@ def measured(n: int, eta: float | None, seed: int, epochs: int = EPOCHS, comm: A
     comm : Comm, optional
         With several ranks, the workers run on them in real time, else the run is simulated.
     """
+    from ..datasets.images import images
     from ..nn import models
     from ..nn.schedules import goyal
     from ..problems import MiniBatch, Neural
-    from ..problems.images import images
 
     data = images("digits")
     samples = len(data.train_x)

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ..runtime.launch import abort_when_uncaught, check_launcher
-from ..runtime.mpi import MPI
+from ..comm.runtime.launch import abort_when_uncaught, check_launcher
+from ..comm.runtime.mpi import MPI
 from .experiments import EXPERIMENTS, table
 
 EPILOG = """\

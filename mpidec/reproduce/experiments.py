@@ -52,6 +52,6 @@ def table(name: str, *, seeds: int = 3, quick: bool = False, comm: Any = None,
         if find_spec(package) is None:
             raise ValueError(f"{name} needs {package}, which is not installed: pip install 'mpidec[{extra}]'")
     if comm is None:
-        from ..runtime.mpi import MPI
+        from ..comm.runtime.mpi import MPI
         comm = MPI.COMM_WORLD
     return EXPERIMENTS[name](comm, seeds, quick, told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..mixing import Network
+from ..comm.mixing import Network
 from .runs import Told, trained, worst
 from .tables import Cell, Table
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..mixing import Network
+from ..comm.mixing import Network
 
 Told = Callable[[str], None]
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..kernels.descent import descend
+from ..comm.kernels.descent import descend
 from .base import Solver, disagreement, fraction, name_of, per_step, zeros
 from .step_schedules import StepSize
 

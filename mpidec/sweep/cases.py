@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .. import config, values
-from ..config import ConfigError, Experiment, Setting
+from ..experiment import settings as config
+from ..experiment import values
+from ..experiment.settings import ConfigError, Experiment, Setting
 from ..plot.labels import MISSING, worded
 from ..plugins import short
 

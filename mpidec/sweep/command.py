@@ -10,15 +10,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .. import config
-from .._figure import STYLES
-from ..assemble import InputError, on_root
-from ..config import ConfigError
+from .._style import STYLES
+from ..comm.runtime.launch import abort_when_uncaught, check_launcher
+from ..comm.runtime.mpi import MPI
+from ..experiment import settings as config
+from ..experiment.build import InputError, on_root
+from ..experiment.command import Parser, add_flags, settings_of, signals_interrupt
+from ..experiment.settings import ConfigError
 from ..plot.command import check_name
 from ..plot.quantities import X
-from ..run import Parser, add_flags, settings_of, signals_interrupt
-from ..runtime.launch import abort_when_uncaught, check_launcher
-from ..runtime.mpi import MPI
 from .cases import parse_vary
 from .files import RUNS, check_results
 from .study import Plan, conduct, plan

@@ -8,9 +8,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from .. import catalogue
-from ..asynchronous.result import cannot_resume
-from ..config import ConfigError, Experiment
+from .. import registry as catalogue
+from ..driver.asynchronous.result import cannot_resume
+from ..experiment.settings import ConfigError, Experiment
 from ..plot.labels import CHOSEN, flat
 from ..record import last_checkpoint, read
 from ..record.origin import changed_file, file_hashes

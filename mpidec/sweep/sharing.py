@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..runtime.mpi import MPI
+from ..comm.runtime.mpi import MPI
 
 ASK, ANSWER = 1, 2
 PAUSE, LONGEST_PAUSE = 0.0005, 0.02

@@ -12,21 +12,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from .. import assemble, config, values
-from ..assemble import InputError, on_root
-from ..config import ConfigError, Setting
-from ..mixing.network import Network
+from ..comm.mixing.network import Network
+from ..comm.runtime.launch import abort_when_uncaught
+from ..driver.solve import Outcome
+from ..experiment import build as assemble
+from ..experiment import settings as config
+from ..experiment import values
+from ..experiment.build import InputError, on_root
+from ..experiment.settings import ConfigError, Setting
 from ..plot.labels import flat
 from ..record import read
-from ..runtime.launch import abort_when_uncaught
-from ..solve import Outcome
 from .cases import Case, Variation, cases, check_table
 from .files import Status, config_text, status
 from .sharing import Groups
 from .tables import Table, table
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from ..comm.runtime.mpi import MPI
 
 INPUT = (InputError, ValueError, TypeError, OSError)                    # errors whose messages say enough without their type
 
@@ -58,7 +60,7 @@ class Report(NamedTuple):
 
 def sweep(experiment: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, vary: Mapping[str, Sequence[Any]],
           seeds: int | None = None, out: str = "sweep", target: tuple[str, float | None] = ("error", None), ranks_per_run: int = 1,
-          comm: Intracomm | None = None, told: Callable[[str], None] | None = None) -> Table:
+          comm: MPI.Intracomm | None = None, told: Callable[[str], None] | None = None) -> Table:
     """Run an experiment with every combination of varied settings and seeds, and return the table of results.
 
     Parameters
@@ -103,7 +105,6 @@ def sweep(experiment: str | os.PathLike[str] | Mapping[str, Any] | None = None, 
     >>> [(row.varied["solver.name"], row.runs, dict(row.outcomes)) for row in table.rows]
     [('extra', 2, {'completed': 2}), ('dgd', 2, {'completed': 2})]
     """
-    from ..runtime.mpi import MPI
 
     comm = MPI.COMM_WORLD if comm is None else comm
 
@@ -152,7 +153,7 @@ def plan(settings: Sequence[Setting], variations: Sequence[Variation], seeds: in
     return Plan(every, [status(case) for case in every], target, ranks_per_run)
 
 
-def conduct(wanted: Plan, comm: Intracomm, told: Callable[[str], None] | None = None) -> tuple[Table, dict[str, str]]:
+def conduct(wanted: Plan, comm: MPI.Intracomm, told: Callable[[str], None] | None = None) -> tuple[Table, dict[str, str]]:
     """Run what is open in a plan; return the table, and the messages of failed runs by file; collective.
 
     Raises
@@ -187,7 +188,7 @@ def conduct(wanted: Plan, comm: Intracomm, told: Callable[[str], None] | None = 
     return made, comm.bcast(failures)
 
 
-def perform(number: int, wanted: Plan, comm: Intracomm, serve: Callable[[], Any]) -> Report:
+def perform(number: int, wanted: Plan, comm: MPI.Intracomm, serve: Callable[[], Any]) -> Report:
     """Make one run on the ranks of `comm`; errors of the run are reported, and `serve` is called at its records."""
     case, began = wanted.cases[number], time.perf_counter()
     try:
@@ -206,12 +207,12 @@ def perform(number: int, wanted: Plan, comm: Intracomm, serve: Callable[[], Any]
                   float("nan"), tuple(dict.fromkeys(str(warning.message) for warning in caught)))
 
 
-def _solved(case: Case, state: Status, comm: Intracomm, serve: Callable[[], Any]) -> Any:
+def _solved(case: Case, state: Status, comm: MPI.Intracomm, serve: Callable[[], Any]) -> Any:
     experiment, resume = case.experiment, state is Status.UNFINISHED
     if resume:                                              # with the settings that the run has chosen
         experiment = on_root(comm, _resumed, case)
     wanted = experiment.run
-    with Network(wanted.agents, comm) as net, net._leaving_together():
+    with Network(wanted.agents, comm) as net, net.raising_together():
         made = assemble.build(experiment, net)
         result = made.solve(net, case.file, resume, lambda *_: serve(), lambda solver: config_text(
             case.experiment, made.with_step_size(getattr(solver, "step_size", None)).experiment))

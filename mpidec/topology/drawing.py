@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._figure import COLOURS, STYLES, figure
+from .._style import COLOURS, STYLES, figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,15 +10,24 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import config, report
-from ..assemble import REFUSALS, InputError, on_root
-from ..config import ConfigError, Setting
-from ..mixing.network import Network
+from ..cli import progress as report
+from ..comm.mixing.network import Network
+from ..comm.runtime.launch import abort_when_uncaught, check_launcher
+from ..comm.runtime.mpi import MPI
+from ..experiment import settings as config
+from ..experiment.build import REFUSALS, InputError, on_root
+from ..experiment.command import (
+    FULL,
+    Parser,
+    deferred_interrupts,
+    free_name,
+    report_error,
+    signals_interrupt,
+    warnings_from_rank_0,
+)
+from ..experiment.settings import ConfigError, Setting
 from ..plugins import short
 from ..record import read as read_run
-from ..run import FULL, Parser, deferred_interrupts, free_name, report_error, signals_interrupt, warnings_from_rank_0
-from ..runtime.launch import abort_when_uncaught, check_launcher
-from ..runtime.mpi import MPI
 
 if TYPE_CHECKING:
     from .loop import Trained
@@ -133,7 +142,7 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
 
 def beside(experiment: str) -> list[Setting]:
     """The settings of an experiment file; own data and models are looked up in its folder first."""
-    from ..problems.labelled import located
+    from ..datasets.labelled import located
     from .settings import TABLES
 
     folder = os.path.dirname(experiment)

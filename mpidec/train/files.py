@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .._attributes import provenance
 from .._version import __version__
+from ..driver.provenance import provenance
 from ..record import RunFile, last_checkpoint, read
 from ..record.recorder import phases
 from .states import flat, nested

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from .. import optim
-from .._cores import cores
-from ..mixing import Network
+from ..comm.mixing import Network
+from ..comm.runtime.cores import cores
+from ..comm.runtime.interrupts import interrupts
+from ..comm.runtime.launch import library
+from ..comm.runtime.mpi import MPI
 from ..nn.schedules import factor
 from ..nn.stacked import BATCHED
 from ..plugins import short
-from ..runtime.interrupts import interrupts
-from ..runtime.launch import library
-from ..runtime.mpi import MPI
 from .files import TrainFile
 from .options import named
 from .settings import Settings, graph, method

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..config import ConfigError
+from ..experiment.settings import ConfigError
+from ..experiment.values import shown
 from ..plugins import nearest, short
-from ..values import shown
 
 
 class Kind(NamedTuple):

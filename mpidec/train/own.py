@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from ..datasets.labelled import raised
 from ..nn import Stacked, models
 from ..plugins import Table, is_plugin, short
-from ..problems.labelled import raised
 from .options import check_names
 
 

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from .. import optim, topology, values
-from ..catalogue import topologies
-from ..config import ConfigError, Setting, parsed
+from .. import optim, topology
+from ..datasets.images import image_sets
+from ..datasets.labelled import is_labelled, located
+from ..experiment import values
+from ..experiment.settings import ConfigError, Setting, parsed
 from ..nn import models
 from ..nn.schedules import SCHEDULES
 from ..optim.algorithms import Algorithm
 from ..plugins import is_plugin, nearest
-from ..problems.images import image_sets
-from ..problems.labelled import is_labelled, located
+from ..registry import topologies
 from .options import check_optimizer, check_topology, named
 
 TREES = "double_binary_trees"                       # two topologies, which divide the parameters
@@ -45,7 +46,7 @@ class Settings:
     ----------
     data, path : str
         Name of the images, and the folder of their files; or ``FILE.npz`` or ``FILE.py:NAME``, as in
-        `mpidec.problems.labelled.labelled`.
+        `mpidec.datasets.labelled.labelled`.
     alpha : float or "iid"
         Concentration of the Dirichlet split over the workers.
     model, algorithm, topology, optimizer, schedule : str
@@ -187,7 +188,7 @@ def read(text: str, origin: str = "config") -> list[Setting]:
     ------
     ConfigError
     """
-    from ..config import read_toml
+    from ..experiment.settings import read_toml
     return read_toml(origin, text=text, tables=TABLES)
 
 

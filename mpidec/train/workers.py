@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from ..datasets.batches import Batches
+from ..datasets.images import augment, images, split
+from ..datasets.labelled import is_labelled
 from ..nn import Stacked
 from ..plugins import is_plugin
-from ..problems.batches import Batches
-from ..problems.images import augment, images, split
-from ..problems.labelled import is_labelled
 from . import own
 from .settings import Settings
 

@@ -1,0 +1,7 @@
+"""``python -m mpidec.bench``."""
+import sys
+
+from .command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What all commands share: parsing, exit status, signals, progress."""

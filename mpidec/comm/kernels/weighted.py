@@ -1,0 +1,235 @@
+r"""Weighted sums of rows: the arithmetic of every mixer.
+
+.. math:: Y_i = X_i + \sum_{j \ne i} (W_{ij} X_j - V_{ij} X_i)
+
+This is `W X`, with :math:`V_{ij} = W_{ij}` if the rows of W sum to one, and :math:`V_{ij} = W_{ji}` (the weight of what i sends
+to j) if only its columns do.  In this form equal rows stay unchanged to the last bit, and what one agent loses another one gains:
+averages and sums survive thousands of mixings up to the last digits, unlike with plain sums of products.
+
+The sum over j is taken in ascending order of the agents, and each operation is rounded separately: the result is bit-identical on
+any number of ranks, with and without the compiled kernel (`_kernel.c`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ...topology.source import Block
+
+try:
+    _kernel: Any = import_module("._kernel", __package__)
+except ImportError:                                 # installed without a C compiler
+    _kernel = None
+
+COMPILED = _kernel is not None
+_BLOCK = 256
+_BITS = {"f": 20, "d": 40}                          # s in `difference`
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    r"""Terms of the weighted sums of the local agents in CSR form, in ascending order of the agents.
+
+    Attributes
+    ----------
+    indptr, indices : array of int64, int32
+        For each agent, the indices of the rows that are added: first the rows of the stack, then those of the halo.
+    w, v : array of float
+        The weights :math:`W_{ij}` and :math:`V_{ij}` of the terms.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    w: np.ndarray
+    v: np.ndarray
+
+    @classmethod
+    def of(cls, lo: int, rows: Block, places: np.ndarray, columns: Block | None) -> Weights:
+        """Weights of the agents from `lo` on.
+
+        Parameters
+        ----------
+        lo : int
+        rows : Block
+            Their rows of `W`.
+        places : array of int
+            The index of the row that belongs to each entry of `rows`.
+        columns : Block or None
+            Their columns of `W`, as rows; given if only the columns of `W` sum to one.
+        """
+        m, n = rows.shape
+        pairs, w = _pairs(rows), rows.data
+        v = w
+        if columns is not None:
+            into, out = pairs, _pairs(columns)
+            pairs = np.union1d(into, out)
+            w, v = _values(pairs, into, rows.data), _values(pairs, out, columns.data)
+            places = np.where(np.isin(pairs, into), _values(pairs, into, places), pairs // n)
+        if len(places) and places.max() >= 2**31:
+            raise ValueError(f"the rows that one rank reads are {places.max() + 1}, expected at most 2**31: use more ranks")
+        agent, other = pairs // n, pairs % n != pairs // n + lo
+        indptr = np.searchsorted(agent[other], np.arange(m + 1))
+        return cls(indptr.astype(np.int64), places[other].astype(np.int32), w[other], v[other])
+
+    @cached_property
+    def _casts(self) -> dict[np.dtype, Weights]:
+        return {self.w.dtype: self}
+
+    def astype(self, dtype: np.dtype) -> Weights:
+        """The weights in the precision of the rows."""
+        if dtype not in self._casts:
+            self._casts[dtype] = Weights(self.indptr, self.indices, self.w.astype(dtype), self.v.astype(dtype))
+        return self._casts[dtype]
+
+    @cached_property
+    def _scaled(self) -> dict[str, Weights]:
+        return {}
+
+    def scaled(self, dtype: np.dtype) -> Weights:
+        """The weights in the precision of the rows, times :math:`2^s`; see `difference`."""
+        if dtype.char not in self._scaled:
+            weights, factor = self.astype(dtype), dtype.type(2.0 ** _BITS[dtype.char])
+            self._scaled[dtype.char] = Weights(self.indptr, self.indices, weights.w * factor, weights.v * factor)
+        return self._scaled[dtype.char]
+
+    @cached_property
+    def slots(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each t, the agents that have a t-th term, and the position of that term in the arrays."""
+        degree = np.diff(self.indptr)
+        agents = [np.flatnonzero(degree > t) for t in range(degree.max(initial=0))]
+        return [(having, self.indptr[having] + t) for t, having in enumerate(agents)]
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """All rows of a `W` that consists of runs of rows with one pattern each (a circulant, for example); no entries are stored.
+
+    Attributes
+    ----------
+    runs : list of (start, stop, shifts, weights)
+        The neighbours of row i, for `start <= i < stop`, are `i + shifts`, in ascending order and without i itself.
+    """
+
+    runs: list[tuple[int, int, np.ndarray, np.ndarray]]
+
+    @classmethod
+    def of(cls, runs: Iterable[tuple[int, int, np.ndarray, np.ndarray]]) -> Runs:
+        """The same runs without the diagonal entries."""
+        return cls([(start, stop, shifts[shifts != 0], weights[shifts != 0]) for start, stop, shifts, weights in runs])
+
+    def scaled(self, dtype: np.dtype) -> Runs:
+        """The runs with weights in the precision of the rows, times :math:`2^s`; see `difference`."""
+        factor = dtype.type(2.0 ** _BITS[dtype.char])
+        return Runs([(start, stop, shifts, weights.astype(dtype) * factor) for start, stop, shifts, weights in self.runs])
+
+    def sum(self, X: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Compute `out = W X`; both arrays are C-contiguous of shape `(n, d)`, and every row of `W` sums to one."""
+        if out.dtype.kind == "c":
+            self.sum(X.view(out.real.dtype), out.view(out.real.dtype))
+        elif _kernel is not None and out.dtype.char in "df":
+            for start, stop, shifts, weights in self.runs:
+                _kernel.run(start, stop, shifts, weights.astype(out.dtype, copy=False), X, out)
+        else:
+            total = np.zeros_like(out)
+            for start, stop, shifts, weights in self.runs:
+                for shift, weight in zip(shifts, weights.astype(out.dtype)):
+                    total[start:stop] += weight * X[start + shift:stop + shift] - weight * X[start:stop]
+            np.add(X, total, out=out)
+            for start, stop, shifts, _ in self.runs:
+                if not len(shifts):                 # also the sign of their zeros
+                    out[start:stop] = X[start:stop]
+        return out
+
+
+def weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndarray, first: int = 0) -> np.ndarray:
+    """Weighted sums of rows: `out[i]` is the sum for the agent whose own row is `X[first + i]`.
+
+    Parameters
+    ----------
+    weights : Weights
+        Indices below `len(X)` refer to rows of `X`, the others to rows of `halo`.
+    X, halo, out : array (rows, d), (others, d), (m, d)
+        C-contiguous, of one floating-point dtype.
+    first : int
+    """
+    if out.dtype.kind == "c":
+        real = out.real.dtype
+        weighted_sum(weights, X.view(real), halo.view(real), out.view(real), first)
+    elif _kernel is not None and out.dtype.char in "df":
+        w = weights.astype(out.dtype)
+        _kernel.mix(w.indptr, w.indices, w.w, w.v, first, len(X), X, halo, out)
+    else:
+        _weighted_sum(weights.astype(out.dtype), X, halo, out, first)
+    return out
+
+
+def difference(weights: Weights | Runs, X: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
+    r"""Compute `out = (W - I) X` with rounding errors relative to the difference, which may be much smaller than `X`.
+
+    .. math:: 2^{-s} \Big( \big(X_i + 2^s \sum_j (W_{ij} X_j - V_{ij} X_i)\big) - X_i \Big)
+
+    Parameters
+    ----------
+    weights : Weights or Runs
+    X, halo, out : array (m, d), (others, d), (m, d)
+        As in `weighted_sum`, of dtype float32 (s = 20) or float64 (s = 40); the entries times :math:`2^s` must not overflow.
+    """
+    scaled = weights.scaled(out.dtype)
+    if isinstance(scaled, Runs):
+        scaled.sum(X, out)
+    else:
+        weighted_sum(scaled, X, halo, out)
+    out -= X
+    out *= out.dtype.type(0.5 ** _BITS[out.dtype.char])
+    return out
+
+
+def _weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndarray, first: int) -> None:
+    """NumPy version of `weighted_sum`: one term of every agent at a time."""
+    own = X[first:first + len(out)]
+    total = np.zeros_like(out)
+    for agents, entry in weights.slots:
+        places = weights.indices[entry]
+        local = places < len(X)
+        rows = np.empty((len(agents), out.shape[1]), out.dtype)
+        rows[local] = X[places[local]]
+        rows[~local] = halo[places[~local] - len(X)]
+        total[agents] += weights.w[entry, None] * rows - weights.v[entry, None] * own[agents]
+    np.add(own, total, out=out)
+    unchanged = np.diff(weights.indptr) == 0        # also the sign of their zeros
+    out[unchanged] = own[unchanged]
+
+
+def _pairs(rows: Block) -> np.ndarray:
+    """Linear indices of the entries, `row * n + column`, in ascending order."""
+    result: np.ndarray = np.repeat(np.arange(rows.shape[0]) * np.int64(rows.shape[1]), np.diff(rows.indptr)) + rows.indices
+    return result
+
+
+def _values(pairs: np.ndarray, subset: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The `values` of a subset of the `pairs`, extended by zeros to all pairs."""
+    result = np.zeros(len(pairs), values.dtype)
+    result[np.searchsorted(pairs, subset)] = values
+    return result
+
+
+def ordered_sum(Z: np.ndarray) -> np.ndarray:
+    """Sum of the rows of `Z`, in blocks of 256 and then over the blocks; the bits of a column do not depend on the others."""
+    from scipy.sparse import _sparsetools
+    Z = np.ascontiguousarray(Z)
+    while True:
+        indptr = np.append(np.arange(0, len(Z), _BLOCK, dtype=np.int32), np.int32(len(Z)))
+        out = np.zeros((len(indptr) - 1, Z.shape[1]), Z.dtype)
+        _sparsetools.csr_matvecs(len(out), len(Z), Z.shape[1], indptr, np.arange(len(Z), dtype=np.int32),
+                                 np.ones(len(Z), Z.dtype), Z.reshape(-1), out.reshape(-1))
+        if len(out) <= 1:
+            result: np.ndarray = out.sum(axis=0)
+            return result
+        Z = out

@@ -1,0 +1,373 @@
+"""Compressed mixers: encoded rows, with or without error feedback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from ..runtime.pending import Pending
+from .accelerated import Accelerated
+from .codecs import Codec
+from .gradients import refuse_grad
+from .operator import Operator, StepOperator
+from .phase import Phase
+from .wrapped import Wrapped, WrappedPhase, flat
+
+if TYPE_CHECKING:
+    from ...topology import Topology
+
+_MAX_CALLS = 1 << 6                                 # per step: each call has its own memory and its own random numbers
+
+
+class Estimate:
+    r""":math:`\hat X` of the rows of one call of a step: of the local agents, and of their neighbours on other ranks."""
+
+    def __init__(self, own: np.ndarray, halo: np.ndarray):
+        self.own, self.halo = own, halo
+        self.pending: Pending | None = None
+
+    def complete(self) -> None:
+        """Complete the mixing under way, which updates `halo`.
+
+        Raises
+        ------
+        RuntimeError
+            If it has failed: neighbours may not have the same rows any more.
+        """
+        if self.pending is not None:
+            try:
+                self.pending.wait()
+            except Exception as error:
+                raise RuntimeError(f"the error feedback is out of step ({error}): make a new mixer, W.compress(...)") from error
+            self.pending = None
+
+
+class Memory:
+    r"""Memory of the error feedback: :math:`\hat X` for each call of a step, by (call, length of a row, dtype)."""
+
+    def __init__(self) -> None:
+        self._estimates: dict[tuple[int, int, str], Estimate] = {}
+
+    def estimate(self, call: int, rows: np.ndarray, halo: int) -> Estimate:
+        r"""The :math:`\hat X` of the given call for such rows, with nothing under way; zero at first."""
+        d, dtype = rows.shape[1], rows.dtype
+        key = call, d, dtype.char
+        if key not in self._estimates:
+            self._estimates[key] = Estimate(np.zeros(rows.shape, dtype), np.zeros((halo, d), dtype))
+        self._estimates[key].complete()
+        return self._estimates[key]
+
+    def save(self) -> dict[str, np.ndarray]:
+        """The rows of the local agents, by "call_d_dtype"."""
+        for estimate in self._estimates.values():
+            estimate.complete()
+        return {"_".join(map(str, key)): estimate.own.copy() for key, estimate in self._estimates.items()}
+
+    def restore(self, saved: Mapping[str, np.ndarray], phase: Phase) -> None:
+        """Continue with the rows that `save` returned, and fetch those of the neighbours."""
+        estimates = {}
+        for name in sorted(saved):
+            call, d, char = name.split("_")
+            own = np.array(saved[name], np.dtype(char))
+            if own.shape != (phase.m, int(d)):
+                raise ValueError(f"memory {name} has shape {own.shape}, expected ({phase.m}, {d}): the rows of the local agents")
+            estimates[int(call), int(d), char] = Estimate(own, np.array(phase.fetch(own).wait()))
+        self._estimates = estimates
+
+
+@dataclass(frozen=True)
+class Compression:
+    """Settings and memory shared by the phases of a compressed mixer.
+
+    Parameters
+    ----------
+    codec : Codec
+    agents : range
+        The agents on this rank.
+    gamma : float, optional
+        Step towards the neighbours; None for the default of the codec.
+    memory : Memory, optional
+        None without feedback.
+    """
+
+    codec: Codec
+    agents: range
+    gamma: float | None
+    memory: Memory | None
+
+    def step_size(self, d: int) -> float:
+        r""":math:`\gamma` for rows of `d` entries."""
+        if self.gamma is not None:
+            return self.gamma
+        delta = self.codec.delta(d)
+        if self.memory is not None:
+            return delta / (2 - delta)
+        return delta if self.codec.unbiased else 1.0
+
+
+class CompressedPhase(WrappedPhase):
+    """The operator of one step of a `Compressed` mixer; it counts its calls.
+
+    Parameters
+    ----------
+    phase, k, at, empty
+        See `WrappedPhase`.
+    compression : Compression
+    """
+
+    _phase: Phase
+
+    def __init__(self, phase: Phase, k: int, at: Callable[[int], StepOperator],
+                 empty: Callable[[tuple[int, ...], Any], np.ndarray], compression: Compression):
+        super().__init__(phase, k, at, empty)
+        self._compression, self._calls = compression, 0
+
+    def _call(self) -> tuple[int, int]:
+        """The number of this call within the step, and the step of its random numbers."""
+        if self._calls == _MAX_CALLS:
+            raise RuntimeError(f"more than {_MAX_CALLS} calls in one step of a compressed mixer: use the operator of each step, "
+                               "W.at(k)")
+        self._calls += 1
+        return self._calls - 1, self._k * _MAX_CALLS + self._calls - 1
+
+    def _give_up(self, error: Exception, op: str = "W(X)") -> None:
+        super()._give_up(error, "fetch" if op == "W(X)" else op)
+
+    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
+        with self._telling():
+            _check(rows)
+        call, step = self._call()
+        memory = self._compression.memory
+        if memory is None:
+            return self._begin_direct(rows, target, step)
+        try:
+            estimate = memory.estimate(call, rows, len(self._phase.halo))
+        except (RuntimeError, MemoryError) as error:
+            self._give_up(error)
+            raise
+        return self._begin_feedback(rows, target, step, estimate)
+
+    def _begin_direct(self, X: np.ndarray, target: np.ndarray, step: int) -> Pending:
+        """`X + gamma (W - I) C(X)`"""
+        phase, codec, agents, halo = self._phase, self._compression.codec, self._compression.agents, self._phase.halo
+        d, dtype = X.shape[1], X.dtype
+        with self._telling():
+            encoded = codec.encode(X, step, agents)
+            Q = codec.decode(encoded, d, dtype, step, agents)
+        arrival = phase.fetch(encoded)
+        return Pending(arrival, lambda: self._move(X, Q, codec.decode(arrival.wait(), d, dtype, step, halo), target))
+
+    def _begin_feedback(self, X: np.ndarray, target: np.ndarray, step: int, X_hat: Estimate) -> Pending:
+        """`X_hat += C(X - X_hat)`, then `X + gamma (W - I) X_hat`"""
+        phase, codec, agents, halo = self._phase, self._compression.codec, self._compression.agents, self._phase.halo
+        scale = codec.delta(X.shape[1]) if codec.unbiased else 1.0
+        with self._telling():
+            encoded = codec.encode(X - X_hat.own, step, agents)
+        codec.add(encoded, X_hat.own, step, agents, scale)
+        arrival = phase.fetch(encoded)
+
+        def finish() -> np.ndarray:
+            X_hat.pending = None
+            codec.add(arrival.wait(), X_hat.halo, step, halo, scale)
+            return self._move(X, X_hat.own, X_hat.halo, target)
+        X_hat.pending = Pending(arrival, finish)
+        return X_hat.pending
+
+    def _move(self, X: np.ndarray, Q: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """`X + gamma (W - I) Q`"""
+        gamma = self._compression.step_size(X.shape[1])
+        self._phase.difference(Q, halo, out)
+        if gamma != 1:
+            out *= gamma
+        out += X
+        return out
+
+    def exchange(self, M: np.ndarray) -> np.ndarray:
+        """Send a different encoded row over each edge; see `Phase.exchange`.
+
+        Raises
+        ------
+        ValueError
+            If the mixer or its codec works with error feedback: `exchange` has none.
+        """
+        codec, agents = self._compression.codec, self._compression.agents
+        if self._compression.memory is not None or codec.feedback:
+            raise ValueError(f"a different row for each neighbour is sent without error feedback, and {codec!r} mixes with it: "
+                             'take compress("blockwise8") or "float16", without feedback')
+        out_edges, in_edges = _edge_numbers(self.topology, agents.start, agents.stop)
+        with self._telling("W.exchange(M)"):
+            if not hasattr(M, "dtype") or np.ndim(M) == 0 or len(M) != len(out_edges):
+                raise ValueError(f"messages have shape {np.shape(M)}, expected an array ({len(out_edges)}, ...): one row for each "
+                                 "out-edge")
+            refuse_grad(M)
+            rows = flat(M)
+            _check(rows)
+        _, step = self._call()
+        with self._telling("W.exchange(M)"):
+            encoded = codec.encode(rows, step, out_edges)
+        arrived = self._phase.exchange(encoded)
+        return codec.decode(arrived, rows.shape[1], rows.dtype, step, in_edges).reshape(len(arrived), *M.shape[1:])
+
+
+class Compressed(Wrapped[CompressedPhase]):
+    r"""A mixer whose rows are sent encoded by a codec C; made by `Mixer.compress`.
+
+    Without feedback,
+
+    .. math:: Y = X + \gamma (W - I)\, C(X)
+
+    and with feedback (CHOCO-gossip), where :math:`\hat X` is the estimate of X that all neighbours share,
+
+    .. math:: \hat X \leftarrow \hat X + C(X - \hat X), \qquad Y = X + \gamma (W - I) \hat X
+
+    with :math:`C / (1 + \omega)` for C if C is unbiased.  An agent's own row is decoded like those of the others, so a doubly
+    (column) stochastic W preserves the average (sum) however large the errors of C are.
+
+    Parameters
+    ----------
+    W : Mixer
+    codec : Codec
+    feedback : bool
+        Only with the same neighbours at every step.
+    gamma : float, optional
+        By default :math:`\delta / (2 - \delta)` with feedback, the largest for which random coordinates are stable for any
+        spectrum of W; without feedback 1, or :math:`\delta` if C is unbiased.
+
+    Raises
+    ------
+    ValueError
+        If feedback is requested over a schedule, or gamma is not in (0, 1].
+    TypeError
+        When called with rows that are neither float32 nor float64.
+
+    Notes
+    -----
+    Sent per call: an encoded row to each neighbour; `bytes` counts it.  Agents on one rank exchange decoded rows, too.
+
+    With feedback a mixer remembers :math:`\hat X`, zero at first, of its own agents and of their neighbours on other ranks.
+    Each call that a solver makes within a step mixes a different quantity and has its own :math:`\hat X`: calls are told apart
+    by their order since `W.at(k)`, and by the length and the dtype of the rows.  The calls of the mixer itself, `W(X)`, are
+    steps with one call each.  `memory()` returns :math:`\hat X` of the local agents and `recall` continues with it; `solve`
+    stores it in its checkpoints, so that a resumed run has the bits of an uninterrupted one.
+
+    The less of a row a codec sends, the smaller the step size of a solver has to be: with rows of 8 entries, EXTRA and exact
+    diffusion at 0.2 to 0.3 / L converge with `fraction=0.5` and not with `k=1`, and D2 not even with rand_k at 0.5.
+
+    :math:`(W - I) C(X)` is summed times 2^40 (float64; 2^20 for float32), so that its rounding errors are small relative to it
+    and the average does not drift: rows of more than 1e296 (1e32) overflow.
+
+    Random numbers belong to the codec's seed, the agent, the step and the call: results do not depend on the number of ranks.
+
+    References
+    ----------
+    A. Koloskova, S. U. Stich, M. Jaggi, "Decentralized stochastic optimization and gossip algorithms with compressed
+    communication", ICML 2019, Algorithm 1 and Theorem 2.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> from mpi4py import MPI
+    >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+    ...     W = net.mixer(mpidec.topology.ring(4)).compress("top_k", fraction=0.25)
+    ...     X = np.arange(32.).reshape(4, 8)
+    ...     for _ in range(300):
+    ...         X = W(X)
+    ...     print(X[0].round(6).tolist(), W.bytes / W.messages)
+    [12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0] 24.0
+    """
+
+    def __init__(self, W: Operator[Phase], codec: Codec, feedback: bool, gamma: float | None = None):
+        super().__init__(W)
+        if feedback and W.topology.period != 1:
+            raise ValueError(f"error feedback needs the same neighbours at every step, those of {W.topology.name} change: take "
+                             'feedback=False, with a codec such as "blockwise8" or "qsgd", or a static topology')
+        number = isinstance(gamma, (int, float, np.number)) and not isinstance(gamma, bool)
+        if gamma is not None and not (number and 0 < gamma <= 1):
+            raise ValueError(f"compress: gamma is {gamma!r}, expected a number > 0 and <= 1")
+        self.codec, self.feedback = codec, feedback
+        self._memory, self._phase_at = Memory() if feedback else None, W.at
+        self._compression = Compression(codec, W.agents, gamma, self._memory)
+
+    def at(self, k: int) -> CompressedPhase:
+        """The operator of step `k`; its calls are counted from zero."""
+        return CompressedPhase(self._phase_at(k), k, self.at, self.empty, self._compression)
+
+    def gamma(self, d: int) -> float:
+        r""":math:`\gamma` for rows of `d` entries."""
+        return self._compression.step_size(d)
+
+    def compress(self, codec: Any, *, feedback: bool | None = None, gamma: float | None = None, seed: int | None = None,
+                 **options: Any) -> NoReturn:
+        """Refused: compress once.
+
+        Raises
+        ------
+        ValueError
+        """
+        raise ValueError("compress of a mixer that is compressed already: compress once, then accelerate: "
+                         "W.compress(...).accelerate(K)")
+
+    def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
+        """K mixings in one call; see `Mixer.accelerate`.
+
+        Raises
+        ------
+        ValueError
+            If the codec sends only a few entries of a row (top_k, rand_k).
+        """
+        if self.codec.feedback:
+            raise ValueError(f"{self.codec!r} sends too little of a row for acceleration, which would amplify its errors: take "
+                             'compress("blockwise8"), "qsgd" or "float16", or mix more often without acceleration')
+        return Accelerated(self, K, method)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        r""":math:`\hat X` of the local agents, by "call_d_dtype": arrays (m, d); empty without feedback.
+
+        Notes
+        -----
+        Collective: mixings under way are completed.
+        """
+        return {} if self._memory is None else self._memory.save()
+
+    def recall(self, memory: Mapping[str, np.ndarray]) -> None:
+        r"""Continue with the :math:`\hat X` that `memory` returned, perhaps on another number of ranks.
+
+        Raises
+        ------
+        ValueError
+            If the mixer works without feedback and `memory` is not empty, or an array does not have the local agents' rows.
+
+        Notes
+        -----
+        Collective: the rows of neighbours on other ranks are fetched in full.
+        """
+        if self._memory is None:
+            super().recall(memory)
+        else:
+            self._memory.restore(memory, self._phase_at(0))
+
+
+def _check(rows: np.ndarray) -> None:
+    if rows.dtype.char in "FD":
+        raise TypeError(f"rows are {rows.dtype}, codecs know real numbers: mix X.view(np.{rows.real.dtype}), twice the columns")
+    if rows.dtype.char not in "fd":
+        raise TypeError(f"rows are {rows.dtype}, codecs know float32 and float64: mix X.astype(np.float32)")
+
+
+@lru_cache(maxsize=16)
+def _edge_numbers(topology: Topology, lo: int, hi: int) -> tuple[np.ndarray, np.ndarray]:
+    """The number `sender * n + receiver` of each edge out of and into the agents `lo:hi`, in the order of `exchange`."""
+    sender, to = _edges(topology.source.columns(lo, hi), lo)
+    receiver, source = _edges(topology.source.rows(lo, hi), lo)
+    return sender * topology.n + to, source * topology.n + receiver
+
+
+def _edges(block: Any, lo: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the entries of a block of a matrix that are not on its diagonal."""
+    row = lo + np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
+    column = block.indices.astype(np.int64)
+    return row[row != column], column[row != column]

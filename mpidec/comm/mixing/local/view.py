@@ -1,0 +1,586 @@
+r"""Local-view calls of a network: for a program that is written for one agent, and run by all.
+
+.. math:: x_i^+ = s_i x_i + \sum_j r_{ij} t_{ji} x_j
+
+where the receiver i chooses `self_weight` :math:`s_i` and `src_weights` :math:`r_{ij}`, and the sender j chooses
+`dst_weights` :math:`t_{ji}`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
+from ...checks.matching import Matching
+from ...checks.operation import Operation, Steps
+from ...rma.window import Window
+from ...runtime.collectives import Collectives
+from ...runtime.mpi import MPI
+from ...runtime.pending import Pending
+from ...runtime.progress import ProgressEngine
+from ...transport.node_calls import NodeCalls, WeightedSum
+from ...transport.plan import Plan
+from . import operations
+from .edges import Edges, index, number, valid_nodes
+from .flat import FlatArray, combine
+from .graph import Graph
+
+if TYPE_CHECKING:
+    from ....topology import Schedule, Topology
+    from ..mixer import Mixer
+
+_NUMBERS = "biufc"                                  # kinds of dtypes that can be sent
+_KNOWN = 4096                                       # lists of neighbours that are remembered
+_DICT = dict, type(None)
+
+
+class LocalView(ABC):
+    """The calls of `Network` for programs with one agent per rank, on arrays of any shape.
+
+    Every rank makes the same calls in the same order, except for `pair_gossip`, which two ranks make.  The inputs are never
+    modified, the results are new arrays, and sums are taken in ascending order of the ranks.  `start_...` begins a call
+    and returns a `Pending` at once; its `wait()` returns the result.
+
+    Attributes
+    ----------
+    check : bool
+        Whether lists of senders and receivers are compared when they are used for the first time (by one confirmation
+        per message); True by default.
+
+    Notes
+    -----
+    Wrong use raises a ValueError that names both sides, on all ranks involved.  A wait that lasts longer than `MPIDEC_TIMEOUT`
+    seconds (60 by default; `inf`: no limit) reports which rank waits for which, and aborts the job.
+    """
+
+    n: int
+    rank: int
+    size: int
+    comm: MPI.Intracomm
+    check: Any
+    matching: Matching
+    engine: ProgressEngine
+    _node_calls: NodeCalls | None
+    _graph: Graph | None = None
+    _machine_graph: Graph | None = None
+    _machine_list: list[list[int]] | None = None
+    _known: set[Any]
+    _sums: dict[Any, WeightedSum]
+    _windows: list[Window]
+    collectives: Collectives
+
+    @abstractmethod
+    def mixer(self, topology: Topology | Schedule) -> Mixer:
+        """The operator `W` of a topology."""
+
+    @abstractmethod
+    def _agree(self, error: Exception | None, op: str) -> None:
+        """Raise on every rank if any rank has an error; collective."""
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Raise if the network is closed."""
+
+    # Topologies
+
+    def set_topology(self, topology: Topology | Schedule) -> None:
+        """Set the graph of the calls without lists of their own; a schedule begins at its first step.
+
+        Raises
+        ------
+        ValueError
+            If the topology is not for one agent per rank, or differs between ranks.
+
+        Notes
+        -----
+        Collective: a message up and down a tree.
+        """
+        self._agree_on("set_topology", topology, lambda: self.size)
+        if self._graph is not None and self._graph.mixer is not None:
+            self._graph.mixer.close()
+        self._sums.clear()
+        self._graph = Graph(topology, self.rank, self.mixer(topology))
+
+    def set_machine_topology(self, topology: Topology | Schedule) -> None:
+        """Set the graph between machines for `hierarchical_neighbor_allreduce`; machines are numbered by their lowest ranks.
+
+        A machine is a node with shared memory, or `MPIDEC_RANKS_PER_NODE` ranks if that variable is set.  Collective.
+
+        Raises
+        ------
+        ValueError
+            If the topology is not for the number of machines, or differs between ranks.
+        """
+        self._agree_on("set_machine_topology", topology, lambda: len(self.machines()))
+        self._machine_graph = Graph(topology, self._machine)
+
+    def machines(self) -> list[list[int]]:
+        """The ranks of each machine; collective when called for the first time.
+
+        Examples
+        --------
+        >>> import mpidec
+        >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
+        ...     net.machines()
+        [[0]]
+        """
+        if self._machine_list is None:
+            self._open()
+            per = os.environ.get("MPIDEC_RANKS_PER_NODE") or ""
+            wrong = per and not (per.isdigit() and int(per) >= 1)
+            self._agree(None if not wrong else ValueError(f"MPIDEC_RANKS_PER_NODE is {per!r}, expected a whole number >= 1"),
+                        "net.machines")
+            if per:
+                leaders = [rank - rank % int(per) for rank in range(self.size)]
+            else:                                   # by now all ranks have come
+                node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+                leader = MPI.Group.Translate_ranks(node.group, [0], self.comm.group)[0]
+                node.Free()
+                leaders = self.collectives.gather_all(np.array(leader), "net.machines").tolist()
+            self._machine_list = [[rank for rank, its in enumerate(leaders) if its == leader] for leader in sorted(set(leaders))]
+        return self._machine_list
+
+    @property
+    def _machine(self) -> int:
+        return next(m for m, ranks in enumerate(self.machines()) if self.rank in ranks)
+
+    # Calls along the edges
+
+    def neighbor_allreduce(self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None) -> Any:
+        r"""A weighted sum of this rank's array and its neighbours': :math:`s_i x_i + \sum_j r_{ij} t_{ji} x_j`.
+
+        Parameters
+        ----------
+        x : array of any shape
+            The same shape and dtype on neighbouring ranks: float16 to complex128, NumPy or PyTorch (also bfloat16).
+        self_weight : float, optional
+        src_weights : dict {rank: weight} or list of ranks (weights 1), optional
+            The factors of these ranks' arrays on arrival.
+        dst_weights : dict or list, optional
+            The ranks to send to, and the factors of this rank's array on the way there.
+
+        Returns
+        -------
+        array like x
+            Without weights: the row of `W x` of the topology that was set.  With `self_weight` and `src_weights`: pulled
+            along its edges; neighbours that are not named have weight 0.  With `self_weight` and `dst_weights`: pushed; each rank
+            gets whatever is sent to it.  With all three: from exactly these to exactly those ranks, which may be none.
+
+        Raises
+        ------
+        ValueError, TypeError
+
+        Notes
+        -----
+        Weights are used as given: `self_weight`, `src_weights` and `dst_weights` may sum to any number.  For an average, the
+        factors :math:`s_i + \sum_j r_{ij} t_{ji}` of each receiver must sum to 1; to conserve the total over all ranks (push-sum),
+        those of each sender, :math:`s_j + \sum_i r_{ij} t_{ji}`.
+
+        One message per edge, and two small ones per rank and level of a tree when pushing.  16-bit floats are summed in
+        float32.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
+        ...     x = np.array([1., 2.])
+        ...     net.set_topology(mpidec.topology.ring(1))
+        ...     net.neighbor_allreduce(x), net.neighbor_allreduce(x, self_weight=0.5, src_weights={}, dst_weights={})
+        (array([1., 2.]), array([0.5, 1. ]))
+        """
+        graph = self._graph
+        if graph is not None and self_weight is None and src_weights is None and dst_weights is None and type(x) is np.ndarray:
+            phase = cast(Any, graph.mixer).at(graph.step)
+            graph.step += 1                             # also if the mixing raises
+            y = phase.mix(x.reshape(1, -1), None)      # None, and nothing has happened, if the array is not of the common kind
+            if y is not None:
+                return y.reshape(x.shape)
+            graph.step -= 1
+        if self_weight is not None and type(x) is np.ndarray and self._node_calls is not None:
+            y = self._sum_as_before(x, self_weight, src_weights, dst_weights)
+            if y is not None:
+                return y
+        return self.start_neighbor_allreduce(x, self_weight, src_weights, dst_weights).wait()
+
+    def start_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None
+                                ) -> Pending:
+        """Begin `neighbor_allreduce`."""
+        if self_weight is None and src_weights is None and dst_weights is None and self._graph is not None:
+            return self._start_mixing(x, self._graph)
+        if self._node_calls is not None:
+            return self._start_on_node(self._node_calls, x, self_weight, src_weights, dst_weights)
+
+        def prepare(operation: Operation) -> Steps:
+            plan = self._step(dst_weights)
+            array = FlatArray.of(x)
+            edges = Edges.of(plan, self.rank, self.size, self_weight, src_weights, dst_weights, ("src_weights", "dst_weights"))
+            operation.array = array.dtype, array.shape
+            return operations.neighbor_allreduce(operation, array, edges, self.rank, self._connect(operation, edges))
+        return self._begin("neighbor_allreduce", prepare, src_weights, dst_weights)
+
+    def _start_on_node(self, calls: NodeCalls, x: Any, self_weight: Any, src_weights: Any, dst_weights: Any) -> Pending:
+        """With weights of this call, through the memory of the node."""
+        self._one_agent_each()
+        with self.engine:
+            key = self._sum_key(x, src_weights, dst_weights)
+            try:
+                plan, array = self._step(dst_weights), FlatArray.of(x)
+                edges = Edges.of(plan, self.rank, self.size, self_weight, src_weights, dst_weights, ("src_weights", "dst_weights"))
+            except Exception as error:
+                calls.give_up("neighbor_allreduce", error)
+                raise
+            op = f"neighbor_allreduce ({edges.mode})"
+            if edges.mode == "static" and self._graph is not None:
+                op += ", " + self._graph.signature
+            weights = None if edges.mode == "push" else edges.weights
+            sums = calls.among(op, weights, edges.dests, f"an array {array.shape} {array.dtype}",
+                               self.check and edges.mode == "dynamic", edges.dests if edges.mode == "static" else None)
+            if key is not None:
+                if len(self._sums) >= _KNOWN:
+                    self._sums.clear()
+                self._sums[key] = sums
+            call = sums.start(array.flat, edges.own, sums.factors(weights), sums.factors(edges.dests))
+
+        def finish() -> Any:
+            if call.out.dtype == array.flat.dtype:
+                return array.restore(call.out)
+            arrived = {rank: (factor, array.widen(bits.view(array.flat.dtype)))
+                       for (rank, factor), bits in zip(call.taken, call.out)}
+            return array.restore(combine(edges.terms(self.rank, array.values, arrived), array.values))
+        return Pending(call, finish)
+
+    def _sum_as_before(self, x: np.ndarray, self_weight: Any, src_weights: Any, dst_weights: Any) -> np.ndarray | None:
+        """The sum with weights of this call, if one of such an array over the same ranks has been taken before; else None."""
+        key = self._sum_key(x, src_weights, dst_weights)
+        sums = self._sums.get(key)
+        if sums is None or not x.flags.carray:
+            return None
+        with self.engine:
+            if dst_weights is not None or self._graph is None:
+                return sums(x, self_weight, src_weights, dst_weights)
+            self._graph.step += 1                       # also if the call raises
+            y = sums(x, self_weight, src_weights, None)
+            self._graph.step -= y is None
+            return y
+
+    def _sum_key(self, x: Any, src_weights: Any, dst_weights: Any) -> tuple[Any, ...] | None:
+        """What identifies the ranks of a call with weights, and its array; None if the next one is to be prepared again."""
+        if type(x) is not np.ndarray or x.dtype.char not in "df" or not x.dtype.isnative \
+                or type(src_weights) not in _DICT or type(dst_weights) not in _DICT:
+            return None
+        step = self._graph.key if dst_weights is None and self._graph is not None else None
+        return (x.shape, x.dtype.char, self.check, step, None if src_weights is None else tuple(src_weights),
+                None if dst_weights is None else tuple(dst_weights))
+
+    def _start_mixing(self, x: Any, graph: Graph) -> Pending:
+        """Along the topology that was set, with its weights: a mixing of one row."""
+        self._one_agent_each()
+        shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+        phase = cast(Any, graph.mixer).at(graph.step)
+        graph.step += 1
+        mixing = phase.start((x if hasattr(x, "reshape") else np.asarray(x)).reshape((1, math.prod(shape))))
+        return Pending(mixing, lambda: mixing.wait().reshape(shape))
+
+    def neighbor_allgather(self, x: Any, src_ranks: Any = None, dst_ranks: Any = None) -> Any:
+        """The neighbours' arrays, one after the other along the first axis; this rank's own is not among them.
+
+        Parameters
+        ----------
+        x : array (k, ...)
+            Of any dtype of numbers; k may differ between ranks, the other dimensions may not.
+        src_ranks, dst_ranks : list of int, optional
+            As the lists of weights in `neighbor_allreduce`.
+
+        Returns
+        -------
+        array (sum of k, ...)
+            In the order of `src_ranks`; ascending where they are not given.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
+        ...     net.neighbor_allgather(np.ones((2, 3)), src_ranks=[], dst_ranks=[]).shape
+        (0, 3)
+        """
+        return self.start_neighbor_allgather(x, src_ranks, dst_ranks).wait()
+
+    def start_neighbor_allgather(self, x: Any, src_ranks: Any = None, dst_ranks: Any = None) -> Pending:
+        """Begin `neighbor_allgather`."""
+        def prepare(operation: Operation) -> Steps:
+            plan = self._step(dst_ranks)
+            array = FlatArray.of(x, _NUMBERS)
+            if not array.shape:
+                raise ValueError("the array has no dimension, expected at least one, along which arrays are joined: x.reshape(1)")
+            edges = Edges.lists(plan, self.rank, self.size, src_ranks, dst_ranks, ("src_ranks", "dst_ranks"))
+            operation.array, operation.comparable = (array.dtype, array.shape), _but_first
+            order = None if src_ranks is None else [int(rank) for rank in src_ranks]
+            return operations.neighbor_allgather(operation, array, edges, order, self._connect(operation, edges))
+        return self._begin("neighbor_allgather", prepare, src_ranks, dst_ranks)
+
+    def exchange(self, messages: Mapping[int, Any], src_ranks: Any = None) -> dict[int, Any]:
+        """Send a different array to each of some ranks.
+
+        Parameters
+        ----------
+        messages : dict {rank: array}
+            Of any shape and dtype of numbers, which may differ between the messages.
+        src_ranks : list of int, optional
+            The ranks that send to this one; by default those that it sends to.
+
+        Returns
+        -------
+        dict {rank: array}
+            The arrays that those ranks sent, in ascending order of the ranks.
+
+        Examples
+        --------
+        >>> import mpidec
+        >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
+        ...     net.exchange({})
+        {}
+        """
+        result: dict[int, Any] = self.start_exchange(messages, src_ranks).wait()
+        return result
+
+    def start_exchange(self, messages: Mapping[int, Any], src_ranks: Any = None) -> Pending:
+        """Begin `exchange`."""
+        def prepare(operation: Operation) -> Steps:
+            if not isinstance(messages, Mapping):
+                raise TypeError(f"messages are {type(messages).__name__}, expected a dict {{rank: array}}")
+            edges = Edges.lists(None, self.rank, self.size, list(messages) if src_ranks is None else src_ranks, list(messages),
+                                ("src_ranks", "messages"))
+            arrays = {int(rank): FlatArray.of(array, _NUMBERS) for rank, array in messages.items()}
+            operation.array = None
+            return operations.exchange(operation, arrays, edges, self._connect(operation, edges))
+        return self._begin("exchange", prepare, src_ranks, messages)
+
+    def pair_gossip(self, x: Any, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5) -> Any:
+        """`self_weight * x + pair_weight * (the peer's x)`; only the two ranks call, each naming the other.
+
+        Examples
+        --------
+        >>> import mpidec
+        >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
+        ...     net.pair_gossip(1., 0)
+        Traceback (most recent call last):
+        ...
+        ValueError: peer names rank 0 itself: gossip takes two
+        """
+        return self.start_pair_gossip(x, peer, self_weight, pair_weight).wait()
+
+    def start_pair_gossip(self, x: Any, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5) -> Pending:
+        """Begin `pair_gossip`."""
+        self._one_agent_each()
+        other = index(peer, "peer", self.size)
+        if other == self.rank:
+            raise ValueError(f"peer names rank {other} itself: gossip takes two")
+
+        def prepare(operation: Operation) -> Steps:
+            own, pair, array = number(self_weight, "self_weight"), number(pair_weight, "pair_weight"), FlatArray.of(x)
+            operation.array = array.dtype, array.shape
+            edges = Edges("", (other,), {other: 1.0}, own, {other: pair})
+            return operations.neighbor_allreduce(operation, array, edges, self.rank, self._connect(operation, edges, False))
+        return self._begin("pair_gossip", prepare, peer=other)
+
+    def hierarchical_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_machine_weights: Any = None,
+                                        dst_machine_weights: Any = None) -> Any:
+        r"""The machines' averages, mixed between machines: every rank of machine m gets :math:`\sum_{m'} W_{mm'} \bar x_{m'}`.
+
+        Parameters
+        ----------
+        x : array of any shape
+        self_weight, src_machine_weights, dst_machine_weights : optional
+            As in `neighbor_allreduce`, for machines; the same on all ranks of a machine.
+
+        Notes
+        -----
+        With L ranks on each machine this is :math:`W \otimes \mathbf{1}\mathbf{1}^T / L`.  Machines of different sizes
+        count equally: their averages are mixed.  Each machine's lowest rank is its leader, which exchanges with other leaders.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
+        ...     net.set_machine_topology(mpidec.topology.ring(1))
+        ...     net.hierarchical_neighbor_allreduce(np.array([3.]))
+        array([3.])
+        """
+        return self.start_hierarchical_neighbor_allreduce(x, self_weight, src_machine_weights, dst_machine_weights).wait()
+
+    def start_hierarchical_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_machine_weights: Any = None,
+                                              dst_machine_weights: Any = None) -> Pending:
+        """Begin `hierarchical_neighbor_allreduce`."""
+        self._one_agent_each()
+        machines, mine = self.machines(), self._machine
+
+        def prepare(operation: Operation) -> Steps:
+            graph = self._machine_graph if dst_machine_weights is None else None
+            plan = None if graph is None else graph.take()
+            array = FlatArray.of(x)
+            edges = Edges.of(plan, mine, len(machines), self_weight, src_machine_weights, dst_machine_weights,
+                             ("src_machine_weights", "dst_machine_weights"), "machine")
+            operation.mode, operation.array = edges.mode, (array.dtype, array.shape)
+            fingerprint = zlib.crc32(repr((edges.own, edges.weights, edges.dests)).encode())
+            leader, *members = machines[mine]
+            if edges.mode == "push":
+                operation.join_tree()
+            if self.rank != leader:
+                operation.receivers |= {leader}
+                operation.senders.add((leader, FROM_LEADER))
+                return operations.member(operation, array, leader, edges.mode == "push", fingerprint)
+            leaders = [ranks[0] for ranks in machines]
+            operation.receivers |= {leaders[machine] for machine in edges.dests} | set(members)
+            operation.senders |= {(leaders[machine], EDGE) for machine in edges.sources} | {(rank, TO_LEADER) for rank in members}
+            operation.any_sender = edges.mode == "push"
+            return operations.leader(operation, array, edges, mine, members, leaders, fingerprint)
+        near = valid_nodes(src_machine_weights, len(machines)) | valid_nodes(dst_machine_weights, len(machines))
+        return self._begin("hierarchical_neighbor_allreduce", prepare, members=[*machines[mine], *(machines[m][0] for m in near)])
+
+    # Calls of all ranks
+
+    def allreduce(self, x: Any, average: bool = True) -> Any:
+        """The average (or sum) of the arrays of all ranks; whole numbers can be summed.
+
+        Notes
+        -----
+        Up and down a binomial tree: neighbouring ranks, then neighbouring pairs, and so on; the same bits on all ranks.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
+        ...     net.allreduce(np.array([1, 2]), average=False)
+        array([1, 2])
+        """
+        return self.start_allreduce(x, average).wait()
+
+    def start_allreduce(self, x: Any, average: bool = True) -> Pending:
+        """Begin `allreduce`."""
+        def prepare(operation: Operation) -> Steps:
+            array = FlatArray.of(x, "fc" if average else "iufc")
+            operation.array, operation.mode = (array.dtype, array.shape), "average" if average else "sum"
+            operation.join_tree()
+            return operations.allreduce(operation, array, self.size if average else 1)
+        return self._begin("allreduce", prepare)
+
+    def broadcast(self, x: Any, root: int) -> Any:
+        """The array of rank `root`, on all ranks; shape and dtype are the same everywhere.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
+        ...     net.broadcast(np.array([1, 2]), root=0)
+        array([1, 2])
+        """
+        return self.start_broadcast(x, root).wait()
+
+    def start_broadcast(self, x: Any, root: int) -> Pending:
+        """Begin `broadcast`."""
+        def prepare(operation: Operation) -> Steps:
+            array, origin = FlatArray.of(x, _NUMBERS), index(root, "root", self.size)
+            operation.signature = f"root {origin}"
+            operation.array = array.dtype, array.shape
+            _, children = operation.join_tree(origin)
+            operation.receivers = frozenset(children)
+            return operations.broadcast(operation, array)
+        return self._begin("broadcast", prepare)
+
+    def barrier(self) -> None:
+        """Return when all ranks have come here, and what they have sent through windows is in its slots."""
+        for window in self._windows:
+            window.flush()
+        self.start_barrier().wait()
+
+    def start_barrier(self) -> Pending:
+        """Begin `barrier`."""
+        def prepare(operation: Operation) -> Steps:
+            operation.join_tree()
+            return operation.barrier()
+        return self._begin("barrier", prepare)
+
+    # The beginning and the end of calls
+
+    def _one_agent_each(self) -> None:
+        if self.n != self.size:
+            raise ValueError(f"the network has {self.n} agents on {self.size} ranks, expected one on each: these calls are for "
+                             "Network(); for any number of agents there is net.mixer(topology)")
+
+    def _begin(self, op: str, prepare: Callable[[Operation], Steps], *lists: Any, peer: int | None = None,
+               members: Iterable[int] = ()) -> Pending:
+        """Begin a call; if its arguments are wrong, the ranks that would wait for this one are told."""
+        self._one_agent_each()
+        self._open()
+        operation = self.matching.operation(op, peer)
+        try:
+            steps = prepare(operation)
+        except Exception as error:
+            concerned = set().union(*(valid_nodes(some, self.size) for some in lists), members)
+            if self._graph is not None and peer is None:
+                route = self._graph.at(max(self._graph.step - 1, 0)).halo_route
+                concerned |= set(route.dests.tolist()) | set(route.sources.tolist())
+            if peer is None:
+                operation.join_tree()
+            else:
+                concerned.add(peer)
+            self.matching.reject(operation, error, concerned - {self.rank})
+            raise
+        self.matching.start(operation, steps)
+        return Pending(operation, lambda: operation.result)
+
+    def _step(self, dests: Any) -> Plan | None:
+        return self._graph.take() if dests is None and self._graph is not None else None
+
+    def _connect(self, operation: Operation, edges: Edges, check: bool = True) -> bool:
+        """Tell an operation who takes part; whether the receivers must confirm that they expect its messages."""
+        operation.mode = edges.mode
+        if edges.mode == "static" and self._graph is not None:
+            operation.signature = self._graph.signature
+        if edges.mode == "push":
+            operation.join_tree()
+            operation.any_sender = True
+        operation.receivers |= frozenset(edges.dests)
+        operation.senders.update((rank, EDGE) for rank in edges.sources)
+        if not (check and self.check and edges.mode == "dynamic"):
+            return False
+        key = operation.op, edges.sources, tuple(edges.dests)
+        known = self._known
+        if key in known:
+            return False
+        if len(known) > _KNOWN:
+            known.clear()
+        known.add(key)
+        operation.senders.update((rank, CONFIRMATION) for rank in edges.dests)
+        return True
+
+    def _agree_on(self, op: str, topology: Topology | Schedule | None = None, count: Callable[[], int] | None = None) -> None:
+        """Return when all ranks have made the same call with the same topology.
+
+        Raises
+        ------
+        ValueError
+            If they have not, or if the topology does not have `count()` agents.
+        """
+        def prepare(operation: Operation) -> Steps:
+            if topology is not None:
+                if not hasattr(topology, "fingerprint"):
+                    raise TypeError(f"the topology is {type(topology).__name__}, expected one of mpidec.topology "
+                                    "(from_networkx makes one of a graph)")
+                operation.signature = f"topology {topology.name} #{topology.fingerprint() & 0xFFFFFFFF:08x}"
+            operation.join_tree()
+            return operation.barrier()
+        self._begin(op, prepare).wait()
+        if topology is not None and count is not None and topology.n != count():
+            raise ValueError(f"the {topology.name} topology has {topology.n} agents, expected {count()}")
+
+
+def _but_first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shape[1:]

@@ -1,0 +1,170 @@
+"""Mixers: `Y = W(X)` replaces each agent's row by a weighted average of its neighbours' rows."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ...topology.transposed import transpose
+from ..runtime.context import Context
+from ..runtime.memory import empty
+from ..runtime.node import Counts
+from ..transport.halo import Ending
+from ..transport.messages import neighbor_collectives
+from .accelerated import Accelerated
+from .codecs import Codec, codec_of
+from .compressed import Compressed
+from .operator import Operator
+from .phase import Phase
+
+if TYPE_CHECKING:
+    from ...topology import Schedule, Topology
+
+_PHASES = 64                                        # of a random schedule kept at a time, and of a period with communicators
+
+
+class Mixer(Operator[Phase]):
+    """The operator `W` of a topology, or of a schedule of them, on a network; made by `Network.mixer`.
+
+    `W(X)` mixes with the operator of the current step: a static topology (or a schedule of period 1) has only one, and any
+    other schedule moves on by one step at each call.  `W.at(k)` is the operator of step k; it does not move the schedule.
+
+    Attributes
+    ----------
+    rounds : int
+        Number of mixings and exchanges so far.
+    messages, bytes : int
+        Rows that the agents of this rank sent to other agents, and their size; edges between two agents of one rank
+        count like all others, so that the totals over all ranks do not depend on the number of ranks.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> from mpi4py import MPI
+    >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+    ...     W = net.mixer(mpidec.topology.one_peer_exponential(4))
+    ...     X = np.array([[4.], [0.], [0.], [0.]])
+    ...     W(W(X)).ravel().tolist(), W.rounds, W.messages, W.bytes
+    ([1.0, 1.0, 1.0, 1.0], 2, 8, 64)
+    """
+
+    def __init__(self, context: Context, topology: Topology | Schedule, counts: Counts | None = None):
+        lo, hi = context.partition.bounds(context.rank)
+        super().__init__(topology.at(0) if topology.period == 1 else topology, range(lo, hi),
+                         lambda shape, dtype: empty((hi - lo, *shape), dtype), counts or Counts())
+        self._context = context
+        self._kinds: dict[Any, Any] = {}            # rows last exchanged by a random schedule: their shapes and dtypes
+        self.closed = False
+        self._phases: OrderedDict[int, Phase] = OrderedDict()
+        self._static: Phase | None = None
+        if topology.period == 1:
+            self._static = self.at(0)
+        if context.transport == "neighbor" and context.size > 1 and topology.period is not None and topology.period <= _PHASES:
+            phases = [self.at(k) for k in range(topology.period)]
+            made = neighbor_collectives(context.comm, context.row_type, [phase.plan for phase in phases])
+            for phase, messages in zip(phases, made):
+                phase.use(messages)
+
+    def at(self, k: int) -> Phase:
+        """The operator of step `k`."""
+        if self._static is not None:
+            return self._static
+        if self.closed:
+            raise RuntimeError(f"the mixer of the {self.topology.name} topology is closed: ask its network for a new one")
+        period = self.topology.period
+        key = k if period is None else k % period
+        if key not in self._phases:
+            if len(self._phases) >= _PHASES and period is None:
+                self._phases.popitem(last=False)[1].free()
+            self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at,
+                                      lambda k: self.T.at(k), period is not None, self._kinds)
+        return self._phases[key]
+
+    def __call__(self, X: Any, out: Any = None) -> Any:
+        """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see `Phase.__call__`."""
+        phase = self._static
+        if phase is None:
+            phase = self._advance()
+        Y = phase.mix(X, out)
+        return phase.mix_any(X, out) if Y is None else Y
+
+    @cached_property
+    def T(self) -> Mixer:
+        """The mixer of the transposed topology, which gradients are mixed with; made once, and counted together with this one.
+
+        Collective when it is used for the first time.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.from_weights([[0.5, 0.5, 0], [0, 0.5, 0.5], [0.25, 0.25, 0.5]]))
+        ...     W.T(np.eye(3)).tolist()
+        [[0.5, 0.0, 0.25], [0.5, 0.5, 0.25], [0.0, 0.5, 0.5]]
+        """
+        with self._context.engine:
+            transposed = Mixer(self._context, transpose(self.topology), self.counts)
+        transposed.__dict__["T"] = self
+        return transposed
+
+    def compress(self, codec: str | Codec, *, feedback: bool | None = None, gamma: float | None = None,
+                 seed: int | None = None, **options: Any) -> Compressed:
+        """This mixer with encoded rows; see `Compressed`.
+
+        Parameters
+        ----------
+        codec : {"identity", "float16", "bfloat16", "blockwise8", "qsgd", "top_k", "rand_k"} or Codec
+        feedback : bool, optional
+            Whether neighbours remember an estimate of each row and receive only its changes; by default for top_k and rand_k.
+        gamma : float, optional
+            Step towards the neighbours, in (0, 1].
+        seed : int, optional
+            Seed of the codec's random numbers, by default 0; a `Codec` has its own.
+        **options
+            Parameters of the codec, such as `fraction=0.01` or `k=100`, `levels` and `bucket`, `block`.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.ring(4)).compress("bfloat16")
+        ...     W(np.array([[3.14159], [0.], [0.], [0.]])).ravel().tolist(), W.bytes
+        ([1.047..., 1.046875, 0.0, 1.046875], 16)
+        """
+        made = codec_of(codec, seed, **options)
+        return Compressed(self, made, made.feedback if feedback is None else bool(feedback), gamma)
+
+    def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
+        """K mixings in one call, combined so that they average better than K separate ones; see `Accelerated`.
+
+        Parameters
+        ----------
+        K : int
+            Number of mixings.
+        method : {"chebyshev", "fastmix"}
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.ring(4)).accelerate(2)
+        ...     W(np.array([[4.], [0.], [0.], [0.]])).round(3).ravel().tolist(), W.rounds
+        ([1.176, 0.941, 0.941, 0.941], 2)
+        """
+        return Accelerated(self, K, method)
+
+    def close(self, ends: Ending = "complete") -> None:
+        """Free the communicators; collective, and safe to repeat."""
+        if self.closed:
+            return
+        self.closed = True
+        for phase in self._phases.values():
+            phase.free(ends)
+        self._phases.clear()
+        self._static = None
+        if "T" in self.__dict__:
+            self.T.close(ends)

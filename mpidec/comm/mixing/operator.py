@@ -1,0 +1,179 @@
+"""Abstract bases of the mixers and of their steps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from ..checks.mismatch import Disagreement
+from ..runtime.pending import Pending
+
+if TYPE_CHECKING:
+    from ...topology import Schedule, Topology
+
+
+class StepOperator(ABC):
+    """The operator of one step.
+
+    Attributes
+    ----------
+    topology : Topology
+    n, m : int
+        Number of all agents, and of those on this rank.
+    """
+
+    topology: Topology
+    n: int
+    m: int
+
+    @property
+    @abstractmethod
+    def next(self) -> StepOperator:
+        """The operator of the following step; a static one returns itself."""
+
+    @abstractmethod
+    def at(self, k: int) -> StepOperator:
+        """The operator of step `k`."""
+
+    @abstractmethod
+    def __call__(self, X: Any, out: Any = None) -> Any:
+        """Mix the rows `X`, shape `(m, ...)`, or several arrays of rows (list, tuple or dict)."""
+
+    @abstractmethod
+    def start(self, X: Any, out: Any = None) -> Pending:
+        """Begin to mix `X`; `wait()` on the result returns the mixed rows."""
+
+    @abstractmethod
+    def _give_up(self, error: Exception, op: str = "W(X)") -> None:
+        """Tell the neighbours that they need not wait for this rank in a mixing, or in another operation."""
+
+    @contextmanager
+    def _telling(self, op: str = "W(X)") -> Iterator[None]:
+        """A context whose errors are told to the neighbours, since this rank takes no part in what they begin."""
+        try:
+            yield
+        except (TypeError, ValueError, MemoryError) as error:
+            if not isinstance(error, Disagreement):
+                self._give_up(error, op)
+            raise
+
+    @abstractmethod
+    def to_edges(self, X: np.ndarray) -> np.ndarray:
+        """The sender's row for each edge out of the local agents: `(m, ...) -> (out-edges, ...)`."""
+
+    @abstractmethod
+    def exchange(self, M: np.ndarray) -> np.ndarray:
+        """Send a different row over each edge: `(out-edges, ...) -> (in-edges, ...)`."""
+
+    @abstractmethod
+    def sum_edges(self, M: np.ndarray) -> np.ndarray:
+        """Sum over the edges into each local agent: `(in-edges, ...) -> (m, ...)`."""
+
+    @property
+    @abstractmethod
+    def in_edges(self) -> int:
+        """Number of edges into the local agents."""
+
+
+Step = TypeVar("Step", bound=StepOperator, covariant=True)
+
+
+class Operator(ABC, Generic[Step]):
+    """Abstract base of the mixers: `Y = W(X)` replaces each agent's row by an average of its neighbours' rows.
+
+    `W(X)` uses the operator of the current step and moves on to the next step; `W.at(k)` is the operator of step k and
+    changes nothing.
+
+    Parameters
+    ----------
+    topology : Topology or Schedule
+    agents : range
+        The agents on this rank.
+    empty : callable (shape, dtype) -> array
+        Makes uninitialized rows for the local agents, shape `(m, *shape)`.
+    counts
+        Counters `rounds`, `messages` and `bytes`: one object, shared by a mixer and all mixers made of it.
+
+    Attributes
+    ----------
+    n, m : int
+        Number of all agents, and of those on this rank.
+    feedback : bool
+        Whether the mixer remembers rows from step to step (error feedback): then `memory()` belongs in a checkpoint.
+    """
+
+    feedback: bool = False
+
+    def __init__(self, topology: Topology | Schedule, agents: range, empty: Callable[[tuple[int, ...], Any], np.ndarray],
+                 counts: Any):
+        self.topology, self.agents, self.empty, self.counts = topology, agents, empty, counts
+        self.n, self.m = topology.n, len(agents)
+        self._step = 0
+
+    @abstractmethod
+    def at(self, k: int) -> Step:
+        """The operator of step `k`."""
+
+    def __call__(self, X: Any, out: Any = None) -> Any:
+        """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see `Phase.__call__`."""
+        return self._advance()(X, out)
+
+    def start(self, X: Any, out: Any = None) -> Pending:
+        """Begin to mix `X` with the operator of the current step; see `Phase.start`."""
+        return self._advance().start(X, out)
+
+    def _advance(self) -> Step:
+        self._step += 1
+        return self.at(self._step - 1)
+
+    @abstractmethod
+    def compress(self, codec: Any, *, feedback: bool | None = None, gamma: float | None = None, seed: int | None = None,
+                 **options: Any) -> Operator[StepOperator]:
+        """This mixer with encoded rows; see `Mixer.compress`."""
+
+    @abstractmethod
+    def accelerate(self, K: int, method: str = "chebyshev") -> Operator[StepOperator]:
+        """K mixings in one call; see `Mixer.accelerate`."""
+
+    @property
+    def rounds(self) -> int:
+        """Number of mixings and exchanges so far."""
+        return int(self.counts.rounds)
+
+    @property
+    def messages(self) -> int:
+        """Number of rows that the agents of this rank sent to other agents."""
+        return int(self.counts.messages)
+
+    @property
+    def bytes(self) -> int:
+        """Size of these rows."""
+        return int(self.counts.bytes)
+
+    def gamma(self, d: int) -> float:
+        r"""The :math:`\gamma` for which the mixer is close to :math:`I + \gamma (W - I)` on rows of `d` entries."""
+        return 1.0
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """Rows remembered from step to step, by name: arrays `(m, ...)` of the local agents.  Collective."""
+        return {}
+
+    def recall(self, memory: Mapping[str, np.ndarray]) -> None:
+        """Continue with the `memory` of an equal mixer, which may have run on another number of ranks.  Collective.
+
+        Raises
+        ------
+        ValueError
+            If this mixer has no memory, or not of this shape.
+        """
+        if memory:
+            raise ValueError(f"a mixer without error feedback has no memory, got {', '.join(sorted(memory))}: compress it with "
+                             "the codec and the feedback of the mixer that the memory comes from")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the communicators; collective, and safe to repeat."""

@@ -1,0 +1,289 @@
+"""Slots of agents: for each directed edge of a graph a record at the receiver that the sender writes to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..runtime.collectives import Collectives
+from ..runtime.context import Context
+from ..runtime.progress import progress, timeout, wait_until
+from . import records
+from .mutex import Mutex
+from .post import Kind, Message, Post
+from .region import Region
+
+if TYPE_CHECKING:
+    from ...topology import Topology
+
+
+class _Far:
+    """The way from a local agent to an agent that is reached by messages: one row under way at a time."""
+
+    __slots__ = ("dest", "k", "place", "rank", "under_way")
+
+    def __init__(self, place: int, k: int, dest: int, rank: int):
+        self.place, self.k, self.dest, self.rank, self.under_way = place, k, dest, rank, False
+
+
+class Slots:
+    r"""Values and slots of the local agents of a graph.
+
+    An agent i writes :math:`w x` to its slot at an out-neighbour j, or adds it to what is there, and combines its own slots with
+    its value, at any time and without waiting for anybody.  Where i can write to the memory of j, it does so.  Elsewhere rows go
+    into an outbox, which is sent when the row before has arrived: rows that wait there are added up, or replaced by a newer one, so
+    that a receiver that does not look for a long time costs neither memory nor waiting.
+
+    Parameters
+    ----------
+    context : Context
+    together : Collectives
+    post : Post or None
+        None if there is one rank.
+    topology : Topology
+        Of the agents.
+    X : array (m, count)
+        The values at first, float32 or float64.
+    what : str
+        The call, for messages.
+
+    Attributes
+    ----------
+    values : array (m, count)
+        The rows of the local agents, where neighbours read them.
+    ports : list of Port
+        Of the local agents.
+    senders, receivers : list of list of int
+        The in- and out-neighbours of each local agent, ascending; the order of the slots.
+    mutex : Mutex
+        One on each rank.
+    boards : dict of int to array (1 + agents, 8) of uint64
+        Words of the ranks whose memory this one reads and writes, itself included: 8 of the rank and 8 of each of its agents, zeros
+        at first, for what is built on slots; `records.swap` changes one of them if nobody else has.
+    others : callable (rank, message) -> None
+        Receives messages of other kinds.
+
+    Notes
+    -----
+    Collective.
+    """
+
+    def __init__(self, context: Context, together: Collectives, post: Post | None, topology: Topology, X: np.ndarray, what: str):
+        self._context, self._post = context, post
+        lo, hi = context.partition.bounds(context.rank)
+        m, self._count = X.shape
+        self._dtype = X.dtype
+        step = records.stride(self._count, X.dtype)
+        self.senders = _others(topology.rows(lo, hi), lo)
+        self.receivers = _others(topology.columns(lo, hi), lo)
+        degree = [len(ranks) for ranks in self.senders]
+        board = records.HEADER + -(-8 * context.size // records.ALIGNED) * records.ALIGNED
+        values = board + records.ALIGNED * (1 + max(context.partition.counts()))
+        size = values + step * (m + 1 + sum(degree))
+        value_at = [values + step * i for i in range(m)]
+
+        def prepare(block: np.ndarray) -> None:
+            self.values = np.ndarray((m, self._count), X.dtype, block.data, values + records.HEADER, (step, X.dtype.itemsize))
+            self.values[:] = X
+            for at in value_at:
+                block[at:at + records.HEADER].view(np.float64)[2] = 1.0         # p
+        region = Region(context, together, size, prepare, what)
+        self._blocks, block = region.blocks, region.block
+        self.mutex = Mutex({rank: block[:board] for rank, block in region.blocks.items()}, context.rank, self._ask,
+                           nullcontext() if post is None else post.lock)
+        self.boards = {rank: block[board:values].view(np.uint64).reshape(-1, 8) for rank, block in region.blocks.items()}
+        self.others: Callable[[int, Message], None] = _unexpected
+
+        def record(block: np.ndarray, at: int) -> np.ndarray:
+            return block[at:at + step]
+
+        def slot_of(sender: int, receiver: int, rank: int) -> np.ndarray:
+            first, last = context.partition.bounds(rank)
+            if rank not in heads:
+                theirs = self.senders if rank == context.rank else _others(topology.rows(first, last), first)
+                heads[rank] = theirs, np.concatenate([[0], np.cumsum([len(some) for some in theirs])])
+            theirs, starts = heads[rank]
+            place = receiver - first
+            index = int(starts[place]) + theirs[place].index(sender)
+            return record(region.blocks[rank], values + step * (last - first + 1 + index))
+
+        heads: dict[int, Any] = {}
+        self.ports: list[Any] = []
+        self._far: dict[tuple[int, int], _Far] = {}
+        self._asked: dict[tuple[int, int], list[Callable[[np.ndarray, float], None]]] = {}
+        scratch, at, patience = values + step * m, values + step * (m + 1), timeout()
+        for place, agent in enumerate(range(lo, hi)):
+            ins, outs, sources = [], [], []
+            for _ in self.senders[place]:
+                ins.append(record(block, at))
+                at += step
+            for sender, rank in self._owners(self.senders[place]):
+                start = values + step * (sender - context.partition.bounds(rank)[0])
+                sources.append(record(region.blocks[rank], start) if rank in region.blocks else None)
+            for k, (receiver, rank) in enumerate(self._owners(self.receivers[place])):
+                if rank in region.blocks:
+                    outs.append(slot_of(agent, receiver, rank))
+                else:
+                    outs.append(_aligned(step))
+                    self._far[agent, receiver] = _Far(place, k, receiver, rank)
+            self.ports.append(records.Port(context.rank, self._count, X.dtype == np.float32, patience,
+                                           record(block, value_at[place]), record(block, scratch), ins, outs, sources))
+        self._lo, self._landing = lo, np.empty(self._count, X.dtype)
+        self.near = [[rank in region.blocks for _, rank in self._owners(some)] for some in self.senders]
+        self.quiet = region.complete                # no messages ever
+        self.closed = False
+        self.number = 0 if post is None else post.register(self._receive)
+        if not self.quiet:
+            context.engine.add(self.ship)
+
+    def _owners(self, agents: list[int]) -> list[tuple[int, int]]:
+        return list(zip(agents, self._context.partition.owner(np.array(agents, np.int64)).tolist()))
+
+    # Messages
+
+    def ship(self) -> None:
+        """Send the rows in the outboxes whose rows before have arrived, and answer who waits for the mutex."""
+        if self._post is None or not self._post.begin():
+            return
+        for (agent, _), way in self._far.items():
+            if not way.under_way and self.ports[way.place].waiting(way.k):
+                way.under_way = True                # before the outbox is empty: other threads look there first
+                p, transfers, replaced = self.ports[way.place].leave(way.k, self._landing)
+                self._post.send(way.rank, Message(self.number, Kind.ROW, agent, way.dest, transfers, replaced, 0, p,
+                                                  self._landing))
+        self.mutex.serve()
+        self._post.end()
+
+    def poll(self) -> None:
+        """Look after messages, unless another thread does so; any thread may call this."""
+        if not self.quiet and self._post is not None:
+            self._post.poll()
+            self.ship()
+
+    def _receive(self, rank: int, message: Message) -> None:
+        if self._post is None:
+            return
+        kind, source, dest, size = message.kind, message.source, message.dest, self._count * self._dtype.itemsize
+        if kind == Kind.ROW:
+            k = self.senders[dest - self._lo].index(source)
+            self.ports[dest - self._lo].arrive(k, message.row[:size], 1.0, message.p, message.transfers, bool(message.replaced))
+            self._post.send(rank, Message(self.number, Kind.RECEIVED, dest, source))
+        elif kind == Kind.RECEIVED:
+            self._far[dest, source].under_way = False
+        elif kind == Kind.GET:
+            row = np.empty(self._count, self._dtype)
+            p, _, _ = self.ports[dest - self._lo].read(-1, row)
+            self._post.send(rank, Message(self.number, Kind.VALUE, dest, source, p=p, row=row))
+        elif kind == Kind.VALUE:
+            self._asked[dest, source].pop(0)(message.row[:size], message.p)
+        elif kind <= Kind.UNLOCK:
+            self.mutex.receive(rank, message)
+        else:
+            self.others(rank, message)
+
+    def tell(self, rank: int, kind: int, source: int, dest: int, number: int = 0) -> None:
+        """Send a message without a row to a rank whose memory this one does not share."""
+        if self._post is not None:
+            self._post.send(rank, Message(self.number, kind, source, dest, number=number))
+
+    def _ask(self, rank: int, kind: Kind, number: int) -> None:
+        self.tell(rank, kind, self._context.rank, rank, number)
+
+    def get(self, agent: int, k: int, w: float) -> Getting | None:
+        """Read w times the value of the k-th in-neighbour into its slot; None if it is there already."""
+        place = agent - self._lo
+        if self.near[place][k] or self._post is None:
+            self.ports[place].get(k, w)
+            return None
+        source = self.senders[place][k]
+        getting = Getting(self, source)
+
+        def arrive(row: np.ndarray, p: float) -> None:
+            self.ports[place].arrive(k, row, w, p, 1, True)
+            getting.complete = True
+        rank = int(self._context.partition.owner(np.array([source]))[0])
+        with self._post.lock:
+            self._asked.setdefault((agent, source), []).append(arrive)
+            self._post.send(rank, Message(self.number, Kind.GET, agent, source))
+        return getting
+
+    def waiting(self, place: int, k: int) -> int:
+        """Transfers to the k-th receiver of a local agent that it has not taken; on other nodes, that have not arrived.
+
+        The outbox first: what is not there any more is under way.
+        """
+        way = self._far.get((self._lo + place, self.receivers[place][k]))
+        return int(self.ports[place].waiting(k)) + (way is not None and way.under_way)
+
+    @property
+    def empty(self) -> bool:
+        """Whether all rows that this rank has sent are in their slots."""
+        return not any(self.waiting(way.place, way.k) for way in self._far.values())
+
+    def flush(self) -> None:
+        """Return when all rows that this rank has sent are in their slots."""
+        if not self.empty:
+            def arrived() -> bool:
+                self.poll()
+                return self.empty
+
+            def who() -> str:
+                return "rows of a window to arrive at agents " + ", ".join(
+                    str(way.dest) for way in self._far.values() if self.waiting(way.place, way.k))
+            wait_until(arrived, who)
+
+    def close(self) -> None:
+        """Forget everything; all ranks have come here."""
+        self.closed = True
+        self._context.engine.remove(self.ship)
+        if self._post is not None:
+            self._post.forget(self.number)
+        self._far.clear()
+        self.ports.clear()
+        self.values = np.array(self.values)         # the memory is freed
+        self.mutex.close()
+        self._blocks.clear()
+        self.boards.clear()
+
+
+class Getting:
+    """A value under way to its slot."""
+
+    def __init__(self, slots: Slots, source: int):
+        self._slots, self._source, self.complete = slots, source, False
+
+    def test(self) -> bool:
+        """Whether it is there; makes progress."""
+        if not self.complete:
+            self._slots.poll()
+            progress()
+            if self._slots.closed:
+                raise RuntimeError("the window is closed, and the values that were asked for before have not arrived: wait for "
+                                   "them earlier")
+        return self.complete
+
+    def wait(self) -> None:
+        """Return when it is there."""
+        wait_until(self.test, f"agent {self._source}, whose value was asked for, to look after its messages")
+
+
+def _unexpected(rank: int, message: Message) -> None:
+    raise RuntimeError(f"an unexpected message of rank {rank}: {message}")
+
+
+def _others(rows: Any, lo: int) -> list[list[int]]:
+    """The agents in each row of a CSR matrix, but for that of the row itself."""
+    ends = rows.indptr.tolist()
+    return [sorted(j for j in rows.indices[start:stop].tolist() if j != lo + i)
+            for i, (start, stop) in enumerate(itertools.pairwise(ends))]
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Zeros at an address that is a multiple of that of a cache line."""
+    memory = np.zeros(size + records.ALIGNED, np.uint8)
+    start = -memory.ctypes.data % records.ALIGNED
+    return memory[start:start + size]

@@ -1,0 +1,618 @@
+"""One-sided windows: what users see of `rma`."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from ..arrays.formats import BFLOAT16, flat_dtype, narrow, widen
+from ..arrays.host import to_host
+from ..runtime.collectives import Collectives
+from ..runtime.context import Context
+from ..runtime.pending import Pending
+from ..runtime.progress import wait_until
+from .claims import Claims
+from .post import Kind, Message, Post
+from .records import Weights
+from .slots import Getting, Slots
+
+if TYPE_CHECKING:
+    from ...topology import Topology
+
+RankWeights = Mapping[int, float] | Iterable[int] | None
+_SLOTS = {"e": "f", "f": "f", "d": "d", "F": "f", "D": "d"}      # dtypes, and those in which they are added up
+
+
+class Layout:
+    """How an array, or a list of arrays, lies in a row of float32 or float64 numbers.
+
+    Parameters
+    ----------
+    x : array, or list of arrays of one dtype
+        float16 to float64, bfloat16, complex; NumPy, PyTorch or CuPy.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Of the row: 16-bit numbers are kept and added up in float32.
+    count : int
+    words : str
+        What ranks compare.
+    """
+
+    def __init__(self, x: Any):
+        self._several = isinstance(x, (list, tuple)) and all(hasattr(one, "dtype") for one in x)
+        arrays = list(x) if self._several else [x]
+        if not arrays:
+            raise ValueError("the list has no arrays, expected at least one")
+        hosts = [to_host(array) for array in arrays]
+        self._shapes = [host.shape for host, _, _ in hosts]
+        self._formats = [format if format == BFLOAT16 else np.dtype(format).newbyteorder("=").str for _, format, _ in hosts]
+        self._restore = [restore for _, _, restore in hosts]
+        for array, format in zip(arrays, self._formats):
+            if isinstance(array, np.ma.MaskedArray) or (format != BFLOAT16 and np.dtype(format).char not in _SLOTS):
+                raise TypeError(f"the array is {type(array).__name__} of {format}, expected float16 to float64, bfloat16, complex: "
+                                "x.astype(float)")
+        if len(set(self._formats)) > 1:
+            raise TypeError(f"the arrays of a window have dtypes {', '.join(self._formats)}, expected one: make a window for each")
+        self._format = self._formats[0]
+        stored = flat_dtype(self._format)
+        self.dtype = np.dtype("f" if self._format == BFLOAT16 else _SLOTS[stored.char])
+        self._entry = 2 if stored.kind == "c" else 1
+        self._plain = self._shapes[0] if not self._several and self._entry == 1 else None
+        sizes = [math.prod(shape) for shape in self._shapes]
+        self._starts = np.concatenate([[0], np.cumsum(sizes)]) * self._entry
+        self.count = int(self._starts[-1])
+        #: whether arrays can lie in the row itself, so that what is written to them is the value at once
+        self.live = self.dtype.itemsize * self._entry == stored.itemsize and all(
+            isinstance(array, np.ndarray) or (type(array).__module__ == "torch" and array.device.type == "cpu") for array in arrays)
+        self.words = ", ".join(f"{shape} {self._format}" for shape in self._shapes)
+
+    def arrays(self, row: np.ndarray) -> Any:
+        """Arrays like those of the window that show a row; copies, unless `live`."""
+        made = []
+        for start, stop, shape, restore in zip(self._starts[:-1], self._starts[1:], self._shapes, self._restore):
+            part = row[start:stop]
+            if self._entry == 2:
+                part = part.view(self._format)
+            elif not self.live:
+                part = narrow(part, self._format)
+            made.append(restore(part.reshape(shape), self._format))
+        return made if self._several else made[0]
+
+    def copy(self, row: np.ndarray, arrays: Any) -> None:
+        """Write a row to arrays that `arrays` has made."""
+        made = self.arrays(row)
+        for array, new in zip(arrays, made) if self._several else [(arrays, made)]:
+            array[...] = new
+
+    def row(self, x: Any) -> np.ndarray:
+        """The numbers of arrays like those of the window; the memory of `x` where possible."""
+        if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self._plain and x.flags.c_contiguous:
+            return x
+        arrays = list(x) if self._several and isinstance(x, (list, tuple)) else [x]
+        if len(arrays) != len(self._shapes):
+            raise ValueError(f"{len(arrays)} arrays, expected a list of {len(self._shapes)} as in the window")
+        rows = []
+        for array, shape in zip(arrays, self._shapes):
+            if isinstance(array, np.ma.MaskedArray):
+                raise TypeError("the array is masked, and windows carry no masks: fill it, x.filled(0)")
+            host, format, _ = to_host(array)
+            kind = "f" if format == BFLOAT16 else np.dtype(format).kind
+            if host.shape != shape or kind not in ("biuf" if self._entry == 1 else "biufc"):
+                raise ValueError(f"the array is {host.shape} {format}, expected {shape} {self._format} as in the window")
+            if format == BFLOAT16:
+                host = widen(host, format)
+            wanted = np.dtype(self._format) if self._entry == 2 else self.dtype
+            rows.append(np.ascontiguousarray(host, wanted).reshape(-1).view(self.dtype))
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+
+class Window:
+    r"""A window: this rank's array, and a slot for each in-neighbour that it writes to at any time.
+
+    .. math:: \text{slot}_{ij} \leftarrow w_{ij} x_j \quad\text{or}\quad \text{slot}_{ij} + w_{ij} x_j, \qquad
+              x_i \leftarrow s_i x_i + \sum_j r_{ij}\, \text{slot}_{ij}
+
+    Nobody waits for anybody: a rank that computes, or sleeps, does not delay its neighbours.  Every transfer moves and scales the
+    push-sum weight `p` exactly as it moves and scales the array, and nobody ever sees the two at different moments.
+
+    Made by `Network.window`; leaving its context (or `close`) is collective.
+
+    Attributes
+    ----------
+    value : array
+        This rank's array: always the same object, which every call updates.  Neighbours that `get` it see changes at once; assign
+        to it (``win.value = x``) to change it as a whole.  Copy it to keep it: ``win.value.copy()``.  A 16-bit array, or one on a
+        device, lies beside the memory that neighbours read: they see what is written into it after this rank's next transfer,
+        `update` or `collect`, or after ``win.value = win.value``.
+    p : float
+        Its push-sum weight, 1 at first.
+    versions, waiting : dict of int to int
+        Transfers into the slot of each in-neighbour since the last `update` or `collect`; and those of this rank that its
+        out-neighbours have not taken so (on other nodes: that have not arrived).
+    in_neighbors, out_neighbors : list of int
+    near : list of int
+        The in-neighbours whose memory this rank shares; messages go to and come from the others.
+
+    Notes
+    -----
+    On a node a transfer is one pass over memory that the ranks share, behind a lock per slot; elsewhere a message, which is sent as
+    soon as the one before has arrived: rows that wait for that are added up, or replaced, so that memory is bounded.  After
+    `flush()`, or `net.barrier()`, all that this rank has sent is in its slots.  Products and `p` are float64; slots of 16-bit
+    arrays are float32.  Where `self_weight` and `dst_weights` sum to one and the value itself is sent, the value becomes the rest,
+    value - sum of what was sent, so that sums over all ranks hold through millions of transfers.
+
+    References
+    ----------
+    Kempe, Dobra, Gehrke: Gossip-based computation of aggregate information, FOCS 2003 (push-sum).
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> from mpi4py import MPI
+    >>> with mpidec.Network(comm=MPI.COMM_SELF) as net:
+    ...     with net.window(np.ones(2), mpidec.topology.ring(1)) as win:
+    ...         win.put(win.value, self_weight=0.5)
+    ...         win.collect(), win.p, win.versions
+    (array([0.5, 0.5]), 0.5, {})
+    """
+
+    def __init__(self, context: Context, together: Collectives, post: Post | None, topology: Topology, x: Any, layout: Layout,
+                 zero: bool, progress: bool, on_close: Callable[[Window], None]):
+        self._context, self._engine, self._layout, self._on_close = context, context.engine, layout, on_close
+        self._slots = Slots(context, together, post, topology, layout.row(x).reshape(1, -1), "net.window")
+        self._together, self._post = together, post
+        self._claims, self._answer = Claims(self._slots, context.partition), False
+        self._asked = -1                            # the rank whose answer to a claim is awaited
+        self._slots.others = self._receive
+        self._port = self._slots.ports[0]
+        self.in_neighbors, self.out_neighbors = self._slots.senders[0], self._slots.receivers[0]
+        self.near = [rank for rank, shared in zip(self.in_neighbors, self._slots.near[0]) if shared]
+        self._in = {rank: k for k, rank in enumerate(self.in_neighbors)}
+        self._out = {rank: k for k, rank in enumerate(self.out_neighbors)}
+        self._row = self._slots.values[0]
+        self._value = layout.arrays(self._row)
+        self._quiet = self._slots.quiet
+        self._ones_in: Weights = [1.0] * len(self._in)
+        self._ones_out: Weights = [1.0] * len(self._out)
+        self.closed = False
+        if not zero:
+            self._port.fill()
+        self._progress = progress and post is not None and not self._quiet
+        if self._progress and post is not None:
+            post.helper.add(self._slots.poll)
+        if context.size > 1:
+            together.wait(context.comm.Ibarrier, "net.window")
+
+    # The value
+
+    @property
+    def value(self) -> Any:
+        return self._value
+
+    @value.setter
+    def value(self, x: Any) -> None:
+        with self._engine:
+            self._open()
+            self._port.set(self._layout.row(x))
+            self._show()
+
+    @property
+    def p(self) -> float:
+        return float(self._last_p if self.closed else self._port.p)
+
+    @p.setter
+    def p(self, p: float) -> None:
+        with self._engine:
+            self._open()
+            self._port.p = _number("p", p)
+
+    @property
+    def versions(self) -> dict[int, int]:
+        with self._engine:
+            self._open()
+            self._poll()
+            return dict(zip(self.in_neighbors, self._port.versions()))
+
+    # Transfers
+
+    def put(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> None:
+        r"""Replace this rank's slots: :math:`\text{slot}_{ji} \leftarrow w_j x`, with the push-sum weight :math:`w_j p_i`.
+
+        Parameters
+        ----------
+        x : array like the window's
+        self_weight : float, optional
+            Afterwards the value and `p` are multiplied by it.
+        dst_weights : dict {rank: weight} or list of ranks (weights 1), optional
+            A subset of the out-neighbours; all of them with weight 1 by default.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Another shape, another dtype, ranks that are no out-neighbours, weights that are no finite numbers.
+
+        Notes
+        -----
+        Communicates with nobody but these ranks, and waits for none of them.
+        """
+        self._send(x, self_weight, dst_weights, False)
+
+    def accumulate(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> None:
+        r"""Add to this rank's slots: :math:`\text{slot}_{ji} \leftarrow \text{slot}_{ji} + w_j x`; otherwise as `put`."""
+        self._send(x, self_weight, dst_weights, True)
+
+    def get(self, src_weights: RankWeights = None) -> None:
+        r"""Read the values of in-neighbours into their slots: :math:`\text{slot}_{ij} \leftarrow w_j x_j`, with :math:`w_j p_j`.
+
+        Parameters
+        ----------
+        src_weights : dict {rank: weight} or list of ranks (weights 1), optional
+            A subset of the in-neighbours; all of them with weight 1 by default.
+
+        Notes
+        -----
+        On a node it waits for nobody; ranks elsewhere answer when they make a call of this package.
+        """
+        for one in self._get(src_weights):
+            one.wait()
+
+    def start_put(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> Pending:
+        """Begin `put`; complete when the rows are in their slots.  `x` may be changed at once."""
+        self._send(x, self_weight, dst_weights, False)
+        return self._sent()
+
+    def start_accumulate(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> Pending:
+        """Begin `accumulate`; complete when the rows are in their slots.  `x` may be changed at once."""
+        self._send(x, self_weight, dst_weights, True)
+        return self._sent()
+
+    def start_get(self, src_weights: RankWeights = None) -> Pending:
+        """Begin `get`."""
+        under_way = self._get(src_weights)
+        return Pending(_All(under_way) if under_way else None, lambda: None)
+
+    def _get(self, src_weights: RankWeights) -> list[Getting]:
+        with self._engine:
+            self._open()
+            weights = self._ones_in if src_weights is None else _weights("src_weights", src_weights, self._in, "in-neighbours")
+            self._store()
+            if self._quiet:
+                for k, w in enumerate(weights):
+                    if w is not None:
+                        self._port.get(k, w)
+                return []
+            getting = [self._slots.get(self._context.rank, k, w) for k, w in enumerate(weights) if w is not None]
+            self._poll()
+            return [one for one in getting if one is not None]
+
+    def _send(self, x: Any, self_weight: float | None, dst_weights: RankWeights, add: bool) -> None:
+        with self._engine:
+            self._open()
+            weights = self._ones_out if dst_weights is None else _weights("dst_weights", dst_weights, self._out, "out-neighbours")
+            own = None if self_weight is None else _number("self_weight", self_weight)
+            row = None if x is self._value else self._layout.row(x)
+            self._store()
+            self._port.send(row, weights, own, add)
+            if own is not None:
+                self._show()
+            if not self._quiet:
+                self._poll()
+
+    def _sent(self) -> Pending:
+        return Pending(None if self._slots.empty else _Shipping(self._slots), lambda: None)
+
+    # The slots
+
+    def update(self, self_weight: float | None = None, src_weights: RankWeights = None, reset: bool = False) -> Any:
+        r"""Combine the value with the slots: :math:`x_i \leftarrow s_i x_i + \sum_j r_{ij}\, \text{slot}_{ij}`, and `p` likewise.
+
+        Parameters
+        ----------
+        self_weight : float, optional
+        src_weights : dict {rank: weight} or list of ranks (weights 1), optional
+            A subset of the in-neighbours.  Both or neither: by default all weights are 1 / (number of in-neighbours + 1).
+        reset : bool
+            Whether to empty the slots that were used (their `p` too).
+
+        Returns
+        -------
+        array
+            The value.
+
+        Notes
+        -----
+        Communicates with nobody.
+        """
+        with self._engine:
+            self._open()
+            if not isinstance(reset, (bool, np.bool_)):
+                raise TypeError(f"update: reset is {reset!r:.60}, expected True or False")
+            if (self_weight is None) != (src_weights is None):
+                raise ValueError("update: self_weight and src_weights are given together, or neither of them (uniform weights)")
+            if src_weights is None:
+                own = 1 / (len(self.in_neighbors) + 1)
+                weights: Weights = [own] * len(self.in_neighbors)
+            else:
+                own, weights = _number("self_weight", self_weight), _weights("src_weights", src_weights, self._in, "in-neighbours")
+            return self._combine(own, weights, reset)
+
+    def slot(self, rank: int) -> Any:
+        """A copy of the slot of an in-neighbour: what `put`, `accumulate` or `get` have brought.  Changes nothing.
+
+        Raises
+        ------
+        ValueError
+            If `rank` is no in-neighbour.
+
+        Notes
+        -----
+        Communicates with nobody.
+        """
+        with self._engine:
+            self._open()
+            if rank not in self._in:
+                raise ValueError(f"slot({rank!r}): expected one of the in-neighbours {self.in_neighbors}")
+            row = np.empty(self._row.shape, self._row.dtype)
+            self._port.read(self._in[rank], row)
+            return self._layout.arrays(row)
+
+    def collect(self) -> Any:
+        r"""Add all slots to the value and empty them: :math:`x_i \leftarrow x_i + \sum_j \text{slot}_{ij}`; the value.
+
+        Nothing is lost, and nothing is counted twice, whatever the neighbours do meanwhile.
+        """
+        with self._engine:
+            self._open()
+            return self._combine(1.0, self._ones_in, True)
+
+    def _combine(self, own: float, weights: Any, reset: bool) -> Any:
+        self._poll()
+        self._store()
+        self._port.update(own, weights, bool(reset))
+        self._show()
+        return self._value
+
+    def _store(self) -> None:
+        """Where the value is no array in the row: take over what the user has written to it."""
+        if not self._layout.live:
+            self._port.set(self._layout.row(self._value))
+
+    def _show(self) -> None:
+        if not self._layout.live:
+            self._layout.copy(self._row, self._value)
+
+    # Mutexes, order and the end
+
+    def mutex(self, ranks: Iterable[int] | int | None = None, timeout: float | None = None) -> AbstractContextManager[None]:
+        """Mutual exclusion: ``with win.mutex():`` holds the mutexes of some ranks, one each.
+
+        Parameters
+        ----------
+        ranks : int or iterable of int, optional
+            The out-neighbours by default; ``[net.rank]`` is this rank's own.
+        timeout : float, optional
+            Seconds; `MPIDEC_TIMEOUT` by default.
+
+        Raises
+        ------
+        TimeoutError
+            The message names the rank that holds it, and for how long.
+        RuntimeError
+            This rank holds one of them already.
+        """
+        with self._engine:
+            self._open()
+        chosen: list[Any] = list(self.out_neighbors if ranks is None else ranks if isinstance(ranks, Iterable) else [ranks])
+        for rank in chosen:
+            if not _whole(rank) or not 0 <= rank < self._context.size:
+                raise ValueError(f"mutex of rank {rank!r}, expected ranks 0, ..., {self._context.size - 1}")
+        patience = None if timeout is None else _number("timeout", timeout, infinite=True)
+        return self._holding([int(rank) for rank in chosen], patience)
+
+    @contextmanager
+    def _holding(self, ranks: list[int], patience: float | None) -> Iterator[None]:
+        with self._engine:
+            self._open()                            # it may have been closed since `mutex`
+        with self._slots.mutex.held(ranks, patience, self._slots.poll):
+            yield
+
+    @property
+    def waiting(self) -> dict[int, int]:
+        """Transfers to each out-neighbour that it has not taken by `update` or `collect`; on other nodes, that have not arrived."""
+        with self._engine:
+            self._open()
+            self._poll()
+            return {rank: self._slots.waiting(0, k) for rank, k in self._out.items()}
+
+    def claim(self, rank: int) -> bool:
+        """Take a rank if nobody has it: until it is let go by `unclaim`, nobody else can take it.
+
+        Unlike a mutex it is never waited for, and the rank itself lets it go, not who has taken it: a pair of ranks can so have a
+        row of one of them for itself until that rank has received what the other one sends.
+
+        Parameters
+        ----------
+        rank : int
+            An in- or out-neighbour, or this rank.
+
+        Returns
+        -------
+        bool
+            Whether it was free.
+
+        Notes
+        -----
+        Communicates with that rank only.  On a node it waits for nobody; ranks elsewhere answer when they make a call of this
+        package.
+        """
+        with self._engine:
+            self._open()
+            me = self._context.rank
+            if not _whole(rank) or (rank != me and rank not in self._in and rank not in self._out):
+                raise ValueError(f"claim of rank {rank!r}, expected this rank or one of its neighbours "
+                                 f"{sorted({*self.in_neighbors, *self.out_neighbors})}")
+            rank = int(rank)
+            if self._claims.is_near(rank):
+                return self._claims.take(rank, me)
+            self._asked = rank
+            self._claims.ask(rank, me)
+
+            def answered() -> bool:
+                self._slots.poll()
+                return self._asked < 0
+            try:
+                wait_until(answered, f"rank {rank}, which is claimed, to look after its messages")
+            finally:
+                self._asked = -1
+            return self._answer
+
+    @property
+    def claimant(self) -> int | None:
+        """The rank that has taken this one by `claim`, if one has."""
+        with self._engine:
+            self._open()
+            self._poll()
+            holder = self._claims.holder(self._context.rank)
+            return None if holder < 0 else holder
+
+    def unclaim(self, hand_over: bool = False) -> None:
+        """Let this rank go, whoever has it; or hand it over to this rank, so that nobody else can take it."""
+        with self._engine:
+            self._open()
+            me = self._context.rank
+            while not self._claims.pass_on(me, self._claims.holder(me), me if hand_over else -1):
+                pass                                # taken at this moment
+
+    def _receive(self, rank: int, message: Message) -> None:
+        if message.kind == Kind.TAKEN and message.source == self._asked:
+            self._answer = bool(message.number)
+            self._asked = -1                        # last: this may be the helper's thread
+        elif message.kind == Kind.TAKEN:            # the wait for it has ended with an exception
+            if message.number:
+                self._claims.free(message.source, self._context.rank)
+        else:
+            self._claims.receive(rank, message)
+
+    def flush(self) -> None:
+        """Return when all that this rank has sent is in its slots."""
+        with self._engine:
+            if not self.closed:
+                self._open()
+                self._slots.flush()
+
+    def _poll(self) -> None:
+        if not self._quiet:
+            self._slots.poll()
+
+    def _open(self) -> None:
+        if self.closed:
+            raise RuntimeError("the window is closed: make a new one")
+        self._context.matching.require_in_step()
+        if self._post is not None and self._post.broken:
+            raise RuntimeError("an exception has ended the handling of messages, rows may be lost: make a new network")
+
+    def close(self) -> None:
+        """Free the window; collective, and safe to repeat.  `value` and `p` stay readable."""
+        if self.closed:
+            return
+        with self._engine:
+            self._slots.flush()
+            number = self._slots.number
+            least, most = self._together.minimum(np.array([number, -number]), "the end of the window")
+            if least != -most:
+                raise RuntimeError(f"rank {self._context.rank} closes window {number} of the network, others another one: "
+                                   "expected the same order on all ranks")
+        self._forget()
+
+    def _forget(self) -> None:
+        """The end without the other ranks."""
+        if self.closed:
+            return
+        row = np.array(self._row)
+        self._last_p = self._port.p
+        self._value = self._layout.arrays(row) if self._layout.live else self._value
+        self.closed = True
+        if self._progress and self._post is not None:
+            self._post.helper.remove(self._slots.poll)
+        self._on_close(self)
+        self._slots.close()
+        del self._port, self._row
+
+    def __enter__(self) -> Window:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or self._context.size == 1:
+            self.close()                            # else the other ranks may be anywhere: nothing collective now
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a window belongs to the ranks that have made it, and cannot be pickled: pickle win.value")
+
+    def __repr__(self) -> str:
+        return f"Window({self._layout.words}, {len(self.in_neighbors)} slots{', closed' * self.closed})"
+
+
+class _All:
+    """Several values under way."""
+
+    def __init__(self, getting: list[Getting]):
+        self._getting = getting
+
+    def test(self) -> bool:
+        return all(one.test() for one in self._getting)
+
+    def wait(self) -> None:
+        for one in self._getting:
+            one.wait()
+
+
+class _Shipping:
+    """Rows under way."""
+
+    def __init__(self, slots: Slots):
+        self._slots = slots
+
+    def test(self) -> bool:
+        self._slots.poll()
+        return self._slots.empty
+
+    def wait(self) -> None:
+        self._slots.flush()
+
+
+def _number(name: str, value: Any, infinite: bool = False) -> float:
+    try:
+        number = math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number) or (math.isinf(number) and not infinite):
+        raise ValueError(f"{name} is {value!r}, expected a number")
+    return number
+
+
+def _whole(rank: Any) -> bool:
+    """Whether a rank is a whole number."""
+    return type(rank) is int or (isinstance(rank, numbers.Integral) and not isinstance(rank, bool))
+
+
+def _weights(name: str, given: Mapping[int, float] | Iterable[int], places: dict[int, int], what: str) -> Weights:
+    """The weight of each neighbour, None for those that are left out."""
+    weights: Weights = [None] * len(places)
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
+        raise TypeError(f"{name} is {given!r}, expected a dict {{rank: weight}} or a list of ranks")
+    pairs = given.items() if isinstance(given, Mapping) else ((rank, 1.0) for rank in given)
+    for rank, weight in pairs:
+        place = places.get(rank) if _whole(rank) else None
+        if place is None:
+            raise ValueError(f"{name} has rank {rank!r:.60}, expected some of the {what} {list(places)}")
+        if weights[place] is not None:
+            raise ValueError(f"{name} has rank {rank} twice, expected each rank once: add up its weights")
+        weights[place] = float(weight) if type(weight) is float and math.isfinite(weight) else _number(name, weight)
+    return weights

@@ -1,0 +1,377 @@
+"""Data sets: real ones from scikit-learn, a synthetic one, and user files."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import _validation as checks
+from .._validation import Array
+from . import files
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples and targets of all agents together.
+
+    Parameters
+    ----------
+    A : (N, d) array
+        One sample per row.
+    y : (N,) array
+        Targets, or class labels as given; class names are numbered in alphabetical order.
+    name : str
+        Name of the data set, or path of the file.
+    kind : {"classification", "regression"}
+        Type of the targets, as a hint. For files it is a guess: "classification" if the targets are integers with at
+        most 20 distinct values and are not named ``b``.
+    partition : str
+        Default partition of the data set.
+    x_star : (d,) array, optional
+        Minimizer of the least squares problem, if it is known by construction.
+    classes : tuple of str
+        Names of the classes 0, 1, ... if the labels are names; otherwise empty.
+    hint : str
+        What may be wrong with the choice of the label; otherwise empty.
+    label : str
+        What a file calls the label: the column of a CSV file; otherwise empty.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import Dataset, build, partition
+    >>> data = Dataset(np.eye(4), np.array([0, 0, 1, 1]), "mine", "classification")
+    >>> build("logistic", data, partition(data.y, 2, "sorted"), 0, 2).y
+    array([[-1., -1.],
+           [ 1.,  1.]])
+    """
+
+    A: Array
+    y: Array
+    name: str
+    kind: str
+    partition: str = "iid"
+    x_star: Array | None = None
+    classes: tuple[str, ...] = ()
+    hint: str = ""
+    label: str = ""
+
+
+def load(source: str | os.PathLike[str], *, standardize: bool = False, label: str | int | None = None, **options: Any) -> Dataset:
+    """Return a data set, given by its name or by the path of a file; see also :func:`load_problem`.
+
+    Parameters
+    ----------
+    source : str or path
+        ``breast_cancer``, ``digits``, ``diabetes``, ``synthetic_least_squares``; or a file: ``.npz`` with arrays ``A``
+        (N, d) and ``y`` or ``b`` (N,), ``.csv`` (with or without a header; the label is the column named y, b, label or
+        target, otherwise the last one), or LIBSVM (``.svm``, ``.libsvm``, ``.txt``; indices from 1, or from 0 if 0 occurs).
+        Labels may be class names in ``.npz`` and ``.csv``.
+    standardize : bool
+        Whether every feature is shifted and scaled to mean 0 and variance 1 over all samples (targets are unchanged).
+    label : str or int, optional
+        The label of a file: name or number of a column of a CSV file (from 0, or from the end if negative), or name of an
+        array of an .npz file.
+    **options
+        Parameters of the synthetic data set: ``n, p, d, heterogeneity, seed``.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or the file is missing, empty or malformed; the message names the file and the line or
+        row.
+
+    Notes
+    -----
+    Nothing is communicated: the calling process reads the whole data set. Pickles are never loaded.
+
+    Examples
+    --------
+    >>> from mpidec.problems import load
+    >>> data = load("synthetic_least_squares", n=4, p=5, d=3)
+    >>> data.A.shape, data.kind
+    ((20, 3), 'regression')
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"data = {source!r} is a {type(source).__name__}, expected a name or a path")
+    name = os.fspath(source)
+    if not isinstance(name, str):
+        raise TypeError(f"data = {name!r} is a {type(name).__name__}, expected a name or a path")
+    if name in DATASETS:
+        make = DATASETS[name]
+        known = list(inspect.signature(make).parameters)
+        for option in options:
+            if not known:
+                raise ValueError(f"data set {name} takes no parameters, but {option} was given")
+            checks.choice(option, known, f"parameter of data set {name}")
+        if label is not None:
+            raise ValueError(f"data set {name} has its labels, but label = {label!r} was given (it chooses a column of a file)")
+        result = make(**options)
+    else:
+        path = Path(name)
+        if not (path.suffix or os.sep in name or path.exists()):
+            raise ValueError(unknown(name, DATASETS))
+        if options:
+            raise ValueError(f"{name} takes no parameters, but {', '.join(options)} was given "
+                             "(only synthetic data sets have parameters)")
+        A, y, called, hint = files.read(path, label)
+        result = replace(dataset(A, y, name, "regression" if called.lower() == "b" else None), hint=hint, label=called)
+    return replace(result, A=standardized(result.A)) if standardize else result
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """Return the message for a name that is no data set: all data sets, and that a path works, too.
+
+    Examples
+    --------
+    >>> from mpidec.datasets.datasets import unknown
+    >>> unknown("digit", ["digits"])
+    "unknown data set 'digit': did you mean digits? expected one of digits, or the path of a file: .npz .csv .svm .libsvm .txt"
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return (f"unknown data set {name!r}: {hint}expected one of {', '.join(known)}, or the path of a file: .npz .csv .svm .libsvm "
+            ".txt")
+
+
+def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None = None) -> Dataset:
+    """Return the data set of two arrays, checked; labels may be class names.
+
+    Parameters
+    ----------
+    A : (N, d) array_like or scipy.sparse matrix
+        One sample per row.
+    y : (N,) array_like
+        Targets or labels.
+    name : str
+        Name of the data set, for messages.
+    kind : {"classification", "regression"}, optional
+        Type of the targets; by default it is guessed as for files.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If shapes do not match, or a value is not a finite number.
+
+    Examples
+    --------
+    >>> from mpidec.problems import dataset
+    >>> data = dataset([[0.0], [1.0], [2.0]], ["ill", "well", "ill"])
+    >>> data.y, data.classes, data.kind
+    (array([0., 1., 0.]), ('ill', 'well'), 'classification')
+    """
+    A = checks.real(A.toarray() if hasattr(A, "toarray") else A, "A")                     # a sparse matrix
+    if A.ndim == 3:
+        raise ValueError(f"A has shape {A.shape}, expected (N, d): samples that are split over the agents already go straight "
+                         "into a problem: problems.LeastSquares(A, b)")
+    if A.ndim != 2 or 0 in A.shape:
+        raise ValueError(f"A has shape {A.shape}, expected (N, d): one sample per row, at least one sample and one feature")
+    labels = np.asarray(y)
+    classes: tuple[str, ...] = ()
+    if labels.dtype.kind in "OUS" and labels.size and all(isinstance(label, (str, bytes)) for label in labels.flat):
+        try:
+            labels = labels.astype(str).astype(float)   # numbers as text
+        except ValueError:
+            values, numbers = np.unique(labels.astype(str), return_inverse=True)
+            labels, classes, kind = numbers.reshape(labels.shape), tuple(map(str, values)), kind or "classification"
+    labels = checks.real(labels, "y")
+    if labels.ndim == 2 and 1 in labels.shape and len(A) > 1:
+        raise ValueError(f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A (y.ravel())")
+    if labels.shape != A.shape[:1]:
+        raise ValueError(f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A {A.shape}")
+    for what, array in (("A", A), ("y", labels)):
+        bad = np.argwhere(~np.isfinite(array))
+        if len(bad):
+            place = ", ".join(f"{word} {i}" for word, i in zip(("row", "column"), bad[0]))
+            raise ValueError(f"{what} is {array[tuple(bad[0])]} at {place}, expected finite numbers (drop or impute that sample)")
+    A, targets = np.ascontiguousarray(A, dtype=np.float64), np.ascontiguousarray(labels, dtype=np.float64)
+    return Dataset(A, targets, name, kind or _kind(targets), classes=classes)
+
+
+def _kind(y: Array) -> str:
+    return "classification" if (y == np.floor(y)).all() and len(np.unique(y)) <= 20 else "regression"
+
+
+def standardized(A: Array) -> Array:
+    """Return `A` (N, d) with every column shifted and scaled to mean 0 and variance 1 (constant columns become 0).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import standardized
+    >>> standardized(np.array([[1.0, 5.0], [3.0, 5.0]]))
+    array([[-1.,  0.],
+           [ 1.,  0.]])
+    """
+    A = np.ldexp(A, -np.frexp(np.abs(A).max(axis=0))[1])        # by powers of 2, which leave no trace: squares do not overflow
+    shifted: Array = A - A.mean(axis=0)
+    deviation: Array = np.sqrt((shifted * shifted).mean(axis=0))
+    constant = deviation <= 1e-13 * np.abs(A).max(axis=0)
+    result: Array = np.where(constant, 0.0, shifted / np.where(constant, 1.0, deviation))
+    return result
+
+
+def _distinct_labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    y = np.asarray(y)
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        s = int(np.isfinite(y).ravel().argmin())
+        raise ValueError(f"y is {y.flat[s]} at sample {s}, expected finite labels")
+    values, numbers = np.unique(y, return_inverse=True)
+    return values, numbers.reshape(y.shape)
+
+
+def signs(y: ArrayLike) -> Array:
+    """Convert labels of any two values to -1 (the smaller value) and +1 (the larger), for logistic regression.
+
+    Raises
+    ------
+    ValueError
+        If the labels do not take exactly two values (a single value of -1 or +1 is accepted), or are not finite.
+
+    Examples
+    --------
+    >>> from mpidec.problems import signs
+    >>> signs([1, 2, 2])
+    array([-1.,  1.,  1.])
+    """
+    values, numbers = _distinct_labels(y)
+    if len(values) == 1 and values[0] in (-1, 1):
+        return np.asarray(y, dtype=np.float64)
+    if len(values) != 2:
+        shown = checks.some(values) if values.dtype.kind in "biuf" else ", ".join(map(str, values[:5]))
+        raise ValueError(f"logistic regression needs two different labels, got {len(values)}: {shown} (use softmax for "
+                         "more classes, least_squares or huber for regression)")
+    return np.where(numbers == 0, -1.0, 1.0)
+
+
+def class_numbers(y: ArrayLike) -> NDArray[np.intp]:
+    """Convert labels of any values to class numbers 0, 1, 2, ... in ascending order, for Softmax.
+
+    Examples
+    --------
+    >>> from mpidec.problems import class_numbers
+    >>> class_numbers([3, 7, 3, 9])
+    array([0, 1, 0, 2])
+    """
+    return _distinct_labels(y)[1]
+
+
+def _sklearn(name: str, **options: Any) -> tuple[Array, Array]:
+    try:
+        from sklearn import datasets
+    except ImportError:
+        raise ValueError(f"data set {name} comes with scikit-learn, which is not installed: pip install scikit-learn, "
+                         "or give a file such as data/breast_cancer.csv") from None
+    A, y = getattr(datasets, f"load_{name}")(return_X_y=True, **options)
+    return np.ascontiguousarray(A, dtype=np.float64), np.asarray(y, dtype=np.float64)
+
+
+def breast_cancer() -> Dataset:
+    """Breast cancer: 569 samples, 30 standardized features, no intercept; labels -1 (malignant) and +1 (benign).
+
+    Examples
+    --------
+    >>> from mpidec.problems import breast_cancer
+    >>> breast_cancer().A.shape
+    (569, 30)
+    """
+    A, y = _sklearn("breast_cancer")
+    return Dataset(standardized(A), signs(y), "breast_cancer", "classification", "sorted")
+
+
+def digits() -> Dataset:
+    """Handwritten digits: 1797 images of 8 x 8 pixels scaled to [0, 1], no intercept; classes 0..9.
+
+    Examples
+    --------
+    >>> from mpidec.problems import digits
+    >>> digits().A.shape
+    (1797, 64)
+    """
+    A, y = _sklearn("digits")
+    return Dataset(A / 16, y, "digits", "classification", "sorted")
+
+
+def diabetes() -> Dataset:
+    """Diabetes progression: 442 patients, 10 features; features and target standardized, no intercept.
+
+    Examples
+    --------
+    >>> from mpidec.problems import diabetes
+    >>> diabetes().A.shape
+    (442, 10)
+    """
+    A, y = _sklearn("diabetes")
+    return Dataset(standardized(A), standardized(y[:, None])[:, 0], "diabetes", "regression", "sorted")
+
+
+def synthetic_least_squares(n: int = 16, p: int = 20, d: int = 10, heterogeneity: float = 1.0,
+                            seed: int = 0) -> Dataset:
+    r"""Gaussian least squares with adjustable heterogeneity: p samples of d features for each of n agents.
+
+    The rows of :math:`A_i` are :math:`N(0, I/p)`, :math:`x^\star` is a random unit vector, and
+
+    .. math:: b_i = A_i (x^\star + s\, \delta_i), \qquad \delta_i \sim N(0, I), \qquad
+              \text{shifted so that } \sum_i A_i^T A_i \delta_i = 0,
+
+    so that :math:`x^\star` minimizes :math:`\sum_i \frac12 \|A_i x - b_i\|^2` exactly and :math:`x^\star + s \delta_i`
+    minimizes the function of agent i. The scale s is chosen so that
+
+    .. math:: \zeta^2 = \frac1n \sum_i \|\nabla f_i(x^\star)\|^2 = \texttt{heterogeneity}.
+
+    With 0, all agents share the minimizer. A single agent is never heterogeneous.
+
+    Parameters
+    ----------
+    n, p, d : int
+        Agents, samples per agent, features.
+    heterogeneity : float
+        :math:`\zeta^2 \ge 0`.
+    seed : int
+        Agent i's samples are drawn from ``default_rng([seed, i])``.
+
+    Returns
+    -------
+    Dataset
+        n p samples, agent by agent (partition "blocks"), with `x_star`.
+
+    Examples
+    --------
+    >>> from mpidec.problems import synthetic_least_squares
+    >>> data = synthetic_least_squares(n=4, p=5, d=3, heterogeneity=0)
+    >>> bool(abs(data.A @ data.x_star - data.y).max() < 1e-15)
+    True
+
+    References
+    ----------
+    The construction follows T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data",
+    NeurIPS 2021, app. B.4 (random quadratics), with :math:`\zeta^2` in closed form.
+    """
+    n, p, d = checks.integer(n, "n"), checks.integer(p, "p"), checks.integer(d, "d")
+    zeta2 = checks.number(heterogeneity, "heterogeneity")
+    seed = checks.integer(seed, "seed", least=0)
+    A, delta = np.empty((n, p, d)), np.empty((n, d))
+    for i in range(n):
+        random = np.random.default_rng([seed, i])
+        A[i] = random.standard_normal((p, d)) / np.sqrt(p)
+        delta[i] = random.standard_normal(d)
+    x_star = np.random.default_rng([seed, 0, 1]).standard_normal(d)
+    x_star /= np.linalg.norm(x_star)
+    H = A.transpose(0, 2, 1) @ A
+    delta -= np.linalg.lstsq(H.sum(axis=0), np.einsum("ide,ie->d", H, delta), rcond=None)[0]
+    spread = float((np.einsum("ide,ie->id", H, delta) ** 2).sum() / n)
+    s = np.sqrt(zeta2 / spread) if n > 1 and spread > 0 else 0.0
+    b = np.einsum("ipd,id->ip", A, x_star + s * delta)
+    return Dataset(A.reshape(n * p, d), b.ravel(), "synthetic_least_squares", "regression", "blocks", x_star)
+
+
+DATASETS: dict[str, Callable[..., Dataset]] = {
+    make.__name__: make for make in (breast_cancer, digits, diabetes, synthetic_least_squares)}

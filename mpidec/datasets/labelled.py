@@ -1,0 +1,197 @@
+"""Labelled samples of the user's own for training: the arrays of FILE.npz, or those that a function FILE.py:NAME returns."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import plugins
+
+NAMES = ("x_train", "y_train", "x_test", "y_test")
+SHAPES = "(N, d), (N, height, width) or (N, channels, height, width)"
+
+
+class Labelled(NamedTuple):
+    """Samples (N, ...) of float32 and labels (N,) of int64 for training and for testing; `note` says what was done to them."""
+
+    train_x: NDArray[np.float32]
+    train_y: NDArray[np.int64]
+    test_x: NDArray[np.float32]
+    test_y: NDArray[np.int64]
+    note: str = ""
+
+
+def is_labelled(name: str) -> bool:
+    """Return whether `name` is that of a data set of the user's own: FILE.npz, FILE.py:NAME or MODULE:NAME.
+
+    Examples
+    --------
+    >>> is_labelled("mine.npz"), is_labelled("mine.py:samples"), is_labelled("digits")
+    (True, True, False)
+    """
+    return name.endswith(".npz") or plugins.is_plugin(name)
+
+
+def located(name: str, *folders: str | os.PathLike[str]) -> str:
+    """Return `name` with the absolute path of its file, as `mpidec.plugins.located` does.
+
+    Examples
+    --------
+    >>> located("digits"), os.path.isabs(located("mine.npz"))
+    ('digits', True)
+    """
+    if not name.endswith(".npz"):
+        return plugins.located(name, *folders)
+    path, around = Path(name).expanduser(), [Path(folder).absolute() for folder in (*folders, os.curdir)]
+    tries = [*(folder / path for folder in around), *(folder / path.name for folder in around if path.is_absolute())]
+    found = next((trial for trial in tries if trial.is_file()), path.absolute())
+    return os.path.normpath(found)
+
+
+def labelled(name: str, seed: int = 0) -> Labelled:
+    """Return a data set of the user's own by its name.
+
+    Parameters
+    ----------
+    name : str
+        ``FILE.npz`` with arrays `x_train`, `y_train`, `x_test`, `y_test`, or ``FILE.py:NAME``, a function without arguments that
+        returns a dict or a tuple of these. x: numbers of the shape (N, d), (N, height, width) or (N, channels, height, width),
+        which are taken as they are; y: the classes 0, 1, ..., of the shape (N,). Without `x_test` and `y_test`, a fifth of the
+        samples is drawn for testing.
+    seed : int
+        Of this draw.
+
+    Raises
+    ------
+    ValueError
+        If the arrays cannot be read or are malformed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "mine.npz")
+    >>> np.savez(path, x_train=np.ones((10, 3)), y_train=np.arange(10) % 2)
+    >>> data = labelled(path)
+    >>> data.train_x.shape, data.test_y.shape, data.note
+    ((8, 3), (2,), '2 of 10 samples held out for testing')
+    """
+    given = _read(Path(name)) if name.endswith(".npz") else _returned(name)
+    where = os.path.basename(name)
+    missing = [key for key in (NAMES if {"x_test", "y_test"} & set(given) else NAMES[:2]) if key not in given]
+    if missing:
+        raise ValueError(f"{where} has no {missing[0]}, expected {', '.join(NAMES)} (without x_test and y_test a fifth of the "
+                         f"samples is held out), found {', '.join(map(str, given)) or 'nothing'}")
+    train_x = _samples(where, "x_train", given["x_train"])
+    train_y = _labels(where, "y_train", given["y_train"], "x_train", len(train_x), len(train_x))
+    if "x_test" not in given:
+        return _held_out(where, train_x, train_y, seed)
+    test_x = _samples(where, "x_test", given["x_test"])
+    if test_x.shape[1:] != train_x.shape[1:]:
+        raise ValueError(f"{where}: x_test has samples of the shape {test_x.shape[1:]}, expected {train_x.shape[1:]} as in x_train")
+    return Labelled(train_x, train_y, test_x, _labels(where, "y_test", given["y_test"], "x_test", len(test_x), len(train_x)))
+
+
+def raised(error: BaseException, thing: Any) -> str:
+    """Return what the call of `thing`, a user's function or class, has raised, as one line with the place.
+
+    Examples
+    --------
+    >>> raised(KeyError("x"), dict)
+    "KeyError: 'x'"
+    """
+    file = getattr(sys.modules.get(getattr(thing, "__module__", "")), "__file__", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    place = f"line {lines[-1]}: " if lines else ""
+    return f"{place}{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+
+
+def _callable(thing: Any) -> str | None:
+    return None if callable(thing) else f"of type {type(thing).__name__}, expected a function that returns {', '.join(NAMES)}"
+
+
+TABLE = plugins.Table("data set", "mpidec.images", {}, _callable)
+
+
+def _returned(name: str) -> Mapping[Any, Any]:
+    """Return the arrays that a user's function returns, by name."""
+    make = TABLE.find(name)
+    try:
+        given = make()
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{plugins.short(name)}: {raised(error, make)}") from error
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, (tuple, list)) and len(given) in (2, 4):
+        return dict(zip(NAMES, given))
+    raise ValueError(f"{plugins.short(name)} returns {_kind(given)}, expected a dict or a tuple of {', '.join(NAMES)}")
+
+
+def _kind(given: Any) -> str:
+    kind = type(given).__name__
+    return f"a {kind} of {len(given)}" if isinstance(given, (tuple, list)) else "nothing" if given is None else f"a {kind}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("no file of numpy.savez" if path.exists() else "no such file")
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files if key in NAMES} or dict.fromkeys(file.files)
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{path}: cannot be read ({' '.join(str(error).split())}): write it with "
+                         "numpy.savez(file, x_train=..., y_train=...)") from None
+
+
+def _samples(where: str, key: str, value: Any) -> NDArray[np.float32]:
+    x = _array(where, key, value)
+    if x.ndim not in (2, 3, 4) or not x.size:
+        raise ValueError(f"{where}: {key} has the shape {x.shape}, expected {SHAPES}")
+    with np.errstate(over="ignore"):
+        result = np.ascontiguousarray(x, dtype=np.float32)
+    finite = np.isfinite(result).reshape(len(x), -1)
+    if not finite.all():
+        s = int((~finite.all(axis=1)).argmax())
+        bad = x[s].ravel()[int((~finite[s]).argmax())]
+        raise ValueError(f"{where}: {key} has the entry {bad} in sample {s}, expected finite numbers of float32: replace it, or "
+                         "leave the sample out")
+    return result[:, None] if x.ndim == 3 else result
+
+
+def _labels(where: str, key: str, value: Any, of: str, count: int, most: int) -> NDArray[np.int64]:
+    y = _array(where, key, value, ": number them by numpy.unique(y, return_inverse=True)[1]")
+    if y.shape != (count,):
+        raise ValueError(f"{where}: {key} has the shape {y.shape}, expected ({count},): one label for each sample of {of}")
+    good = (y >= 0) & (y < most) & (y == np.floor(y))
+    if not good.all():
+        s = int((~good).argmax())
+        raise ValueError(f"{where}: {key} has the label {y[s]} for sample {s}, expected the classes 0, 1, 2, ... (fewer than there "
+                         "are samples)")
+    return y.astype(np.int64)
+
+
+def _array(where: str, key: str, value: Any, remedy: str = "") -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{where}: {key} is no array of numbers: {' '.join(str(error).split())}") from None
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{where}: {key} is an array of {array.dtype}, expected numbers{remedy}")
+    return array
+
+
+def _held_out(where: str, x: NDArray[np.float32], y: NDArray[np.int64], seed: int) -> Labelled:
+    if len(x) < 2:
+        raise ValueError(f"{where}: 1 sample, expected at least 2: one for training and one for testing")
+    order = np.random.default_rng(seed).permutation(len(x))
+    count = max(1, len(x) // 5)
+    test, train = np.sort(order[:count]), np.sort(order[count:])
+    return Labelled(x[train], y[train], x[test], y[test], f"{count} of {len(x)} samples held out for testing")

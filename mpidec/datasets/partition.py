@@ -1,0 +1,185 @@
+"""Partitions of a data set over agents, and the padded arrays of the local agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .. import _validation as checks
+from .._validation import Array
+
+HOW = ("iid", "sorted", "dirichlet", "blocks")
+DRAWS = 1000                                             # of a Dirichlet split, after which the best one is taken
+Index = NDArray[np.intp]
+
+
+def partition(y: ArrayLike, n: int, how: str = "iid", *, alpha: float = 1.0, seed: int = 0) -> list[Index]:
+    r"""Split N samples over n agents as evenly as possible (sizes differ by at most one).
+
+    ``iid`` shuffles the samples. ``sorted`` sorts them by target, so that agents hold different classes (or ranges).
+    ``blocks`` keeps the order of the data. ``dirichlet`` draws, for each class c, its distribution over the agents,
+
+    .. math:: q_c \sim \mathrm{Dir}(\alpha 1_n),
+
+    in groups of 10 agents, and then re-splits evenly, as RelaySGD does. With a small :math:`\alpha` each agent has
+    few classes, with a large :math:`\alpha` all of them.
+
+    Parameters
+    ----------
+    y : (N,) array
+        Targets; class labels for ``dirichlet``.
+    n : int
+        Number of agents, at most N.
+    how : {"iid", "sorted", "dirichlet", "blocks"}
+        The kind of partition.
+    alpha : float
+        Concentration of ``dirichlet``, > 0.
+    seed : int
+        Seed of ``iid`` and ``dirichlet``, in 0 .. 2**32 - 1.
+
+    Returns
+    -------
+    list of n int arrays
+        Sample numbers of each agent; every sample occurs exactly once.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If there are more agents than samples, or an argument is out of range.
+
+    Notes
+    -----
+    Nothing is communicated: every rank computes the whole partition from the seed.
+
+    Examples
+    --------
+    >>> from mpidec.problems import partition
+    >>> [part.tolist() for part in partition([1, 0, 1, 0, 0], 2, "sorted")]
+    [[1, 3, 4], [0, 2]]
+
+    References
+    ----------
+    T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021, app. B;
+    code epfml/relaysgd. The split equals theirs if `seed` is their seed + 100.
+    """
+    y = checks.real(y, "y")
+    checks.choice(how, HOW, "partition")
+    n = checks.integer(n, "agents")
+    alpha = checks.number(alpha, "alpha", positive=True)
+    if checks.integer(seed, "seed", least=0) >= 2**32:
+        raise ValueError(f"seed = {seed}, expected an integer in 0 .. 2**32 - 1")
+    if y.ndim != 1:
+        raise ValueError(f"y has shape {y.shape}, expected (N,): one target per sample")
+    if n > len(y):
+        raise ValueError(f"{n} agents for {len(y)} samples, expected at most {len(y)} agents: each holds at least one")
+    if how == "sorted":
+        order = np.argsort(y, kind="stable")
+    elif how == "dirichlet":
+        order = np.concatenate(dirichlet(y, n, alpha, seed))
+    elif how == "iid":
+        order = np.random.default_rng(seed).permutation(len(y))
+    else:
+        order = np.arange(len(y))
+    return np.array_split(order, n)
+
+
+def dirichlet(y: NDArray[Any], n: int, alpha: float, seed: int) -> list[Index]:
+    """Return RelaySGD's Dirichlet split before the even re-split: n index arrays of uneven sizes."""
+    if len(np.unique(y)) > max(len(y) // 2, 1):
+        raise ValueError(f"y has {len(np.unique(y))} distinct values in {len(y)} samples, expected class labels for a "
+                         "dirichlet partition (for regression, sorted gives heterogeneous agents)")
+    random = np.random.RandomState(seed)                 # legacy generator, to reproduce the original split
+    order = np.arange(len(y))
+    random.shuffle(order)
+    parts: list[Index] = []
+    size = int(10 / n * len(y))
+    for first in range(0, n, 10):
+        start = first // 10 * size
+        group = order[start:] if first + 10 >= n else order[start:start + size]
+        parts += _split_group(y, group, min(10, n - first), alpha, random)
+    return parts
+
+
+def _split_group(y: NDArray[Any], group: Index, k: int, alpha: float, random: np.random.RandomState) -> list[Index]:
+    """Split a group's samples over its k agents, class by class; redraw, up to DRAWS times, until each has half its share."""
+    share = len(group) / k
+    classes = [group[y[group] == c] for c in np.unique(y[group])]
+    best, most = [group[:0]] * k, -1
+    for _ in range(DRAWS):
+        held: list[list[Index]] = [[] for _ in range(k)]
+        sizes = np.zeros(k, dtype=int)
+        for members in classes:
+            open_ = sizes < share
+            with np.errstate(invalid="ignore"):
+                q = random.dirichlet(np.repeat(alpha, k)) * open_
+                q /= q.sum()
+            if not np.isfinite(q).all():                 # alpha so small that the draw underflows
+                q = open_ / open_.sum()
+            cuts = (np.cumsum(q) * len(members)).astype(int)[:-1]
+            for i, piece in enumerate(np.split(members, cuts)):
+                held[i].append(piece)
+                sizes[i] += len(piece)
+        if sizes.min() > most:
+            best, most = [np.concatenate(pieces) for pieces in held], int(sizes.min())
+        if most >= 0.5 * share:
+            break
+    return best                                          # with few classes, half a share may be impossible
+
+
+def stack(A: ArrayLike, y: ArrayLike, parts: Sequence[Index], lo: int, hi: int,
+          width: int | None = None) -> tuple[Array, Array, NDArray[np.bool_] | None]:
+    """Return the arrays of agents lo..hi-1, padded with zero rows to a common width.
+
+    Parameters
+    ----------
+    A, y : (N, d) and (N,) arrays
+        The whole data set.
+    parts : list of n int arrays
+        Sample numbers of all agents (not only the local ones), as returned by :func:`partition`.
+    lo, hi : int
+        The local agents, 0 <= lo <= hi <= n.
+    width : int, optional
+        Samples per agent after padding; by default the largest number of samples of any of the n agents, which is the
+        same on every rank.
+
+    Returns
+    -------
+    A : (hi-lo, width, d) array
+    y : (hi-lo, width) array
+    mask : (hi-lo, width) array of bool, or None
+        True for samples; None if all n agents have exactly `width` samples.
+
+    Raises
+    ------
+    ValueError
+        If shapes or ranges do not match.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import stack
+    >>> A, b, mask = stack(np.eye(3), np.arange(3), [np.array([0, 1]), np.array([2])], 0, 2)
+    >>> A.shape, b.tolist(), mask.tolist()
+    ((2, 2, 3), [[0.0, 1.0], [2.0, 0.0]], [[True, True], [True, False]])
+    """
+    A, y = checks.real(A, "A"), checks.real(y, "y")
+    if A.ndim != 2 or y.shape != A.shape[:1]:
+        raise ValueError(f"A has shape {A.shape} and y {y.shape}, expected (N, d) and (N,)")
+    if not 0 <= lo <= hi <= len(parts):
+        raise ValueError(f"agents {lo}..{hi} of {len(parts)}, expected 0 <= lo <= hi <= {len(parts)}")
+    sizes = [len(part) for part in parts]
+    most = max(sizes, default=0)
+    width = most if width is None else checks.integer(width, "width")
+    if width < most:
+        raise ValueError(f"width = {width}, expected at least {most}, the number of samples of agent {sizes.index(most)}")
+    local_A = np.zeros((hi - lo, width, A.shape[1]))
+    local_y = np.zeros((hi - lo, width))
+    for i, part in enumerate(parts[lo:hi]):
+        local_A[i, :len(part)] = A[part]
+        local_y[i, :len(part)] = y[part]
+    if min(sizes, default=width) == width:
+        return local_A, local_y, None
+    return local_A, local_y, np.arange(width) < np.array(sizes[lo:hi], dtype=int)[:, None]

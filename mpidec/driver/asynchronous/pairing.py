@@ -1,0 +1,341 @@
+"""Agents of pairwise methods on the ranks of a network, in wall time: gradients and averagings in two threads of each rank."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ...comm.rma.claims import Claims
+from ...comm.rma.post import Kind, Message
+from ...comm.runtime.progress import Patience
+from .clocks import CHOICE, MEET, generator
+from .ending import DIVERGED, INTERRUPTED, PAUSED, Ending
+from .finite import FiniteGradient
+from .snapshots import Snapshots
+
+_LOOK = 5e-5                                        # seconds between two looks of the thread that averages
+_SLACK = 16                                         # averagings that an agent may be behind before its gradients wait
+
+class Clock:
+    """Time of an agent in units of its own gradients: wall time over the running average of the time from one to the next."""
+
+    def __init__(self) -> None:
+        self._gradients = 0
+        self._last = 0.0, time.perf_counter(), 0.0  # the time at the last gradient, when that was, the mean; read by two threads
+
+    def now(self) -> float:
+        """The time; 0 until the first gradient has ended."""
+        last, since, mean = self._last
+        return last + (time.perf_counter() - since) / mean if mean else 0.0
+
+    def gradient(self) -> None:
+        """Take note of the end of a gradient."""
+        last, since, mean = self._last
+        now = time.perf_counter()
+        self._gradients += 1
+        self._last = last + ((now - since) / mean if mean else 0.0), now, mean + (now - since - mean) / self._gradients
+
+
+class _Agent:
+    """A local agent: its state, and what it is doing."""
+
+    def __init__(self, number: int, place: int, state: Any, slots: Any, seed: int, rate: float):
+        self.number, self.place, self.state, self.port = number, place, state, slots.ports[place]
+        self.neighbors: list[int] = slots.receivers[place]
+        self.lock, self.clock = threading.Lock(), Clock()
+        self.wanted = self.begun = 0                # averagings that its gradients have asked for; that it has begun
+        self.partner = self.asked = self.next = -1  # places in `neighbors`: in an averaging; asked for; to be asked
+        self.drops = False
+        self.mine: np.ndarray | None = None         # its offer in an averaging that it has begun
+        self.due: float | None = None               # when that leaves, if it has not left yet
+        self.into = np.empty(slots.values.shape[1])
+        self.averagings = [0] * len(self.neighbors)
+        self._numbers, self._choices = generator(seed, number, MEET), generator(seed, number, CHOICE)
+        self._rate = rate
+
+    def ask(self) -> None:
+        """After each gradient: averagings with neighbours, half as many as the rate; the neighbours begin the other half."""
+        if self.neighbors:
+            self.wanted += int(self._numbers.poisson(self._rate / 2))
+
+    def choose(self, lost: Callable[[int], bool] | None) -> int:
+        """The neighbour of the next averaging, uniformly; and whether that is lost on purpose."""
+        if self.next < 0:
+            self.next = int(self._choices.integers(len(self.neighbors)))
+            self.drops = lost is not None and lost(self.number)
+        return self.next
+
+
+class Pairing:
+    r"""The local agents of a pairwise method.
+
+    A thread that averages looks after messages and pairs agents without a coordinator.  Each agent has a word in the memory of its
+    node: 0 if it is free.  After a gradient an agent asks for a Poisson number of averagings, `rate` / 2 in the mean, each with a
+    neighbour that is chosen uniformly; in the mean the neighbours ask it as often.  It takes both words, the lower agent's first,
+    by compare-and-swap, and lets go if the second one is taken: nobody waits while it holds a word, so that there is no deadlock on
+    any graph.  Then both send their offers, and average.  An offer that is held back keeps its two agents busy, and nobody else:
+    averagings with busy agents are then left out, as in the simulator, and are otherwise tried again.
+
+    Parameters
+    ----------
+    solver : PairwiseSolver
+        Prepared, with a number as its rate.
+    states, slots, gradient, ending, snapshots, pause, delay, lost
+        As for `Pushing`.
+    partition : Partition
+        Agents over ranks.
+    rank, seed : int
+
+    Attributes
+    ----------
+    idle, total : float
+        Seconds that the main thread has waited for the other one, and all.
+    """
+
+    def __init__(self, solver: Any, states: Sequence[Any], slots: Any, gradient: FiniteGradient | None, ending: Ending,
+                 snapshots: Snapshots, pause: Sequence[float], delay: Callable[[int, int], float] | None,
+                 lost: Callable[[int], bool] | None, partition: Any, rank: int, seed: int):
+        self.solver, self.slots, self.gradient, self.ending, self.snapshots = solver, slots, gradient, ending, snapshots
+        self.pause, self.delay, self.lost = pause, delay, lost
+        self._claims, self._lo = Claims(slots, partition), partition.bounds(rank)[0]
+        self.agents = [_Agent(self._lo + place, place, s, slots, seed, solver.rate) for place, s in enumerate(states)]
+        self._slack = _SLACK * max(1.0, solver.rate)
+        self.messages = 0
+        self.idle = self.total = 0.0
+        self.staleness: dict[int, int] = {}
+        self._turn = 0                              # the local agent whose turn it is
+        self._stop = self._broken = False
+        self._over = False                          # whether no more averagings begin in this part of the run, whatever follows
+        self._early = 0                             # why the main thread wants the run, or this part of it, to end
+        self._error: BaseException | None = None
+
+    # Gradients: the main thread
+
+    def pairs(self) -> list[tuple[int, int, int]]:
+        """Averagings of the local agents with agents of larger numbers: (i, j, number)."""
+        return [(agent.number, other, count) for agent in self.agents
+                for other, count in zip(agent.neighbors, agent.averagings) if agent.number < other]
+
+    def run(self, interrupted: Callable[[], bool], between_events: Callable[[], None], watch: Callable[[], None], engine: Any,
+            finish: Callable[[], Any]) -> None:
+        """All events, until the run has ended, or pauses, and no averaging is under way on any rank.
+
+        Parameters
+        ----------
+        interrupted, between_events, watch
+            As for `Pushing.run`.
+        engine : ProgressEngine
+            Of the network, whose calls the averaging thread makes.
+        finish : callable () -> request
+            Begins a nonblocking barrier.
+        """
+        self._stop, self._over, self._early = False, False, INTERRUPTED if interrupted() else 0
+        thread = threading.Thread(target=self._averaging, args=(watch, engine, finish), name="mpidec-averaging", daemon=True)
+        thread.start()
+        started = time.perf_counter()
+        try:
+            while not self.ending.enough() and self._error is None:
+                for agent in self.agents[self._turn:]:
+                    self._turn = agent.place + 1
+                    self._descend(agent)
+                    self.ending.count()
+                    between_events()
+                    if self.gradient is not None and self.gradient.found is not None:
+                        self._early = DIVERGED
+                    if self.ending.enough():
+                        break
+                self._turn %= max(len(self.agents), 1)
+                if interrupted():
+                    self._early = INTERRUPTED
+                if not self.agents:
+                    between_events()
+                    time.sleep(1e-3)
+            self.total += time.perf_counter() - started
+        except BaseException:
+            self._broken = True
+            raise
+        finally:
+            self._stop = True
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def rest(self) -> None:
+        """End this part of the run on all ranks; between two events."""
+        self._early = max(self._early, PAUSED)
+
+    def collect(self) -> None:
+        """Take what has arrived when nothing is under way any more: nothing."""
+
+    def _descend(self, agent: _Agent) -> None:
+        solver, s, gradient = self.solver, agent.state, self.gradient
+        pause = self.pause[agent.place]
+        if pause:
+            time.sleep(pause)
+        if gradient is not None:
+            with self._held(agent):
+                x = solver.gradient_point(s, agent.clock.now()).copy()
+            g = gradient(agent.place, x, s.k)
+            with self._held(agent):
+                solver.descend(s, g, agent.clock.now())
+        agent.clock.gradient()
+        agent.ask()
+        waited = time.perf_counter()
+        while agent.wanted - agent.begun > self._slack and not self.ending.reason and self._error is None:
+            time.sleep(_LOOK)
+        self.idle += time.perf_counter() - waited
+
+    @contextmanager
+    def _held(self, agent: _Agent) -> Iterator[None]:
+        """The lock of an agent; waiting for it is idle time."""
+        if not agent.lock.acquire(blocking=False):
+            waited = time.perf_counter()
+            agent.lock.acquire()
+            self.idle += time.perf_counter() - waited
+        try:
+            yield
+        finally:
+            agent.lock.release()
+
+    def rows(self) -> np.ndarray:
+        """A copy of the iterates of the local agents."""
+        X = np.empty((len(self.agents), self.slots.values.shape[1]))
+        for agent, row in zip(self.agents, X):
+            with agent.lock:
+                row[:] = agent.state.x
+        return X
+
+    # Averagings: a thread of its own
+
+    def _averaging(self, watch: Callable[[], None], engine: Any, finish: Callable[[], Any]) -> None:
+        try:
+            finishing, patience = None, None
+            while not self._broken:
+                with engine:
+                    self.slots.poll()
+                    self._over = self._over or self.ending.early
+                    moved = sum(map(self._look, self.agents))
+                    if self._early:
+                        self.ending.end(self._early)
+                    self.ending.reached()
+                    if self._stop and finishing is None and all(self._is_done(agent) for agent in self.agents):
+                        finishing = finish()        # this rank begins no more averagings; others may still begin some with it
+                        patience = Patience("all agents to end their averagings")
+                    if finishing is not None and finishing.Test():
+                        return
+                    watch()
+                    if patience is not None:
+                        patience.look()
+                if not moved:
+                    time.sleep(_LOOK)
+        except BaseException as error:              # raised by the main thread
+            self._error = error
+
+    def _look(self, agent: _Agent) -> bool:
+        """Go on with what an agent is doing; whether anything has happened."""
+        moved = False
+        for k, transfers in enumerate(agent.port.versions()):
+            if transfers:
+                agent.port.take(k, agent.into)
+                self._arrive(agent, k)
+                moved = True
+        if agent.due is not None:
+            if agent.due <= time.monotonic() or self.ending.reason:         # at the end nothing is held back
+                self._send(agent)
+                moved = True
+            else:
+                agent.begun = agent.wanted
+        if agent.partner < 0 and agent.asked < 0 and agent.begun < agent.wanted and not self._over:
+            moved |= self._begin(agent)
+        return moved
+
+    def _is_done(self, agent: _Agent) -> bool:
+        """Whether an agent begins no more averagings, and has ended those that it has begun."""
+        ended = agent.begun >= agent.wanted or self._over
+        return ended and agent.partner < 0 and agent.asked < 0
+
+    def _arrive(self, agent: _Agent, k: int) -> None:
+        """The offer of a neighbour: the answer to this agent's own, or the beginning of an averaging."""
+        solver, s = self.solver, agent.state
+        with agent.lock:
+            mine = agent.mine
+            if k != agent.partner or mine is None:
+                mine = solver.offer(s, agent.clock.now())
+                agent.port.send(mine, self._only(agent, k), None, False)
+                self.messages += 1
+            solver.average(s, mine, agent.into, agent.clock.now())
+        agent.averagings[k] += 1
+        agent.mine, agent.partner = None, -1
+        self._claims.free(agent.number, self._claims.holder(agent.number))
+
+    def _begin(self, agent: _Agent) -> bool:
+        """Try to take this agent and the neighbour that it has chosen."""
+        k = agent.choose(self.lost)
+        other = agent.neighbors[k]
+        if agent.drops:
+            agent.begun, agent.next = agent.begun + 1, -1
+            return True
+        if agent.number < other and not self._claims.take(agent.number, agent.number):
+            return self._busy(agent)
+        if self._claims.is_near(other):
+            if self._claims.take(other, agent.number):
+                return self._took(agent, k, True)
+            if agent.number < other:
+                self._claims.free(agent.number, agent.number)
+            return self._busy(agent)
+        agent.asked = k
+        self._claims.ask(other, agent.number)
+        return True
+
+    def _took(self, agent: _Agent, k: int, yes: bool) -> bool:
+        """The neighbour is taken, or another one has it."""
+        other = agent.neighbors[k]
+        agent.asked = -1
+        if yes and other < agent.number and not self._claims.take(agent.number, agent.number):
+            self._claims.free(other, agent.number)
+            return self._busy(agent)
+        if not yes:
+            if agent.number < other:
+                self._claims.free(agent.number, agent.number)
+            return self._busy(agent)
+        agent.partner, agent.next, agent.begun = k, -1, agent.begun + 1
+        with agent.lock:
+            agent.mine = self.solver.offer(agent.state, agent.clock.now())
+        if self.delay is None:
+            self._send(agent)
+        else:
+            agent.due = time.monotonic() + self.delay(agent.number, other)
+        return True
+
+    def _busy(self, agent: _Agent) -> bool:
+        """One of the two is busy: the averaging is tried again, or left out if offers are held back, which may take long."""
+        if self.delay is None:
+            return False
+        agent.begun, agent.next = agent.begun + 1, -1
+        return True
+
+    def _send(self, agent: _Agent) -> None:
+        """Send the offer of an agent to its partner."""
+        agent.due = None
+        agent.port.send(agent.mine, self._only(agent, agent.partner), None, False)
+        self.messages += 1
+
+    def receive(self, rank: int, message: Message) -> None:
+        """Answer a neighbour on another node that asks for an agent of this rank, or take its answer."""
+        if message.kind == Kind.TAKEN:
+            agent = self.agents[message.dest - self._lo]
+            self._took(agent, agent.asked, bool(message.number))
+        elif message.kind < Kind.OTHER:
+            self._claims.receive(rank, message)
+        else:
+            self.ending.receive(message)
+
+    def _only(self, agent: _Agent, k: int) -> list[float | None]:
+        weights: list[float | None] = [None] * len(agent.neighbors)
+        weights[k] = 1.0
+        return weights

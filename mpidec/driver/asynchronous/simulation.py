@@ -1,0 +1,298 @@
+"""Simulation of asynchronous methods on a queue of events, in one process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...comm.runtime.interrupts import interrupts
+from ...problems.agents import of_one
+from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
+from ...topology import edge_rates, mixing_constants
+from .. import arguments as resolve
+from ..metrics import ASYNCHRONOUS, COUNTERS, Metrics
+from ..stepsize import chosen, wanted
+from ..stopping import Interrupted, Outcome, Stop, Target, not_finite, target_of
+from .clocks import AVERAGING, GRADIENT, Event, checked, delays, losses, meetings, replayed, wakings
+from .files import Writing, failing
+from .machines import Pairs, Pushers
+from .result import AsyncResult, collected, stacked
+from .verdict import Verdict, verdict
+
+
+def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = None, events: np.ndarray | None = None,
+             x0: Any = None, seed: int = 0, delay: Any = None, drop: float = 0.0, rates: Any = None, every: float = 10,
+             stop: Stop | None = None, record: Any = None,
+             progress: Callable[[int, int, Mapping[str, float]], None] | None = None, **unknown: NoReturn) -> AsyncResult:
+    r"""Run an asynchronous method on a queue of events, in this process; the result is a function of the arguments.
+
+    Agents wake up, or compute gradients, by Poisson clocks of their own; neighbours of a pairwise method average by Poisson clocks
+    of the edges.
+
+    Parameters
+    ----------
+    problem : problem, oracle or None
+        The functions of all n agents.  None for averaging alone, of the rows of `x0`.
+    solver : Solver, class or str
+        An asynchronous solver, such as `mpidec.solvers.A2CiD2(0.1)`.  `step_size="auto"` or "safe" is a bound that needs the
+        largest smoothness constant of any agent.
+    topology : Topology, str, networkx graph, matrix or function
+        The graph; its weights are not used.
+    steps : int, optional
+        Events (wake-ups, or gradients) of an agent in the mean.  The run ends at the time `steps` divided by the mean of `rates`.
+    events : structured array, optional
+        In place of `steps`: the events themselves, with the fields `time`, `kind` (0: gradient or wake-up of agent i, 1: averaging
+        of i and j), `i` and `j`, in the order of time.
+    x0 : array (d,) or (n, d), optional
+        Initial point, common to all agents or one per agent; zeros by default.
+    seed : int
+        Seed of all random numbers.  Those of an agent belong to it and to its own count of events.
+    delay : float, (low, high) or callable, optional
+        Time that a message is on its way: a constant, uniform, or `delay(rng, i, j)`.  For pairwise methods, the time from the
+        exchange to the end of the averaging; a pair of which one is busy does not average.
+    drop : float
+        Probability that a message is lost; for pairwise methods, that an averaging does not happen.
+    rates : float or array (n,), optional
+        Wake-ups, or gradients, of each agent in a unit of time; by default 1.  Small ones are stragglers.
+    every : float
+        Steps between two records; units of time with `events`.
+    stop : mapping or callable, optional
+        As for `mpidec.solve`: `{"error": 1e-8}` stops at the first record with `error <= 1e-8`; the counters `time`, `events`,
+        `gradients`, `messages` and `bytes` are budgets.
+    record : path or Record, optional
+        HDF5 file for metrics, trajectory and the result, as for `mpidec.solve`.
+    progress : callable, optional
+        Called as `progress(step, steps, metrics)` at each record.
+
+    Returns
+    -------
+    AsyncResult
+        For pairwise methods the states after the last event of each agent, not integrated to the end of the run.  For push
+        methods the messages that are on their way at the end are delivered and collected.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A wrong argument, or a topology that the solver does not support.
+    Interrupted
+        Ctrl-C has ended the run at a record; `result` of the exception is what it has reached.
+
+    Notes
+    -----
+    Not collective: under MPI, each process that calls it simulates alone.  The averagings of a pairwise method have the rates
+    `mpidec.topology.edge_rates(topology, solver.rate)`; its time is that of the queue.  A problem of the user's own without
+    ``grad(X, agents)`` is evaluated for all agents at each event.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> A, b = np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]])
+    >>> result = mpidec.simulate(mpidec.problems.LeastSquares(A, b), mpidec.solvers.RunningSumTracking(0.5),
+    ...                          mpidec.topology.ring(4), steps=1000, delay=(0, 1), drop=0.2, rates=[0.2, 1, 1, 1])
+    >>> result.x.round(9).tolist(), str(result.outcome), bool(result.counts[0] < result.counts[1] / 3)
+    ([2.0], 'completed', True)
+    """
+    resolve.arguments(unknown, simulate)
+    if (steps is None) == (events is None):
+        raise ValueError(f"{'neither steps nor events is' if steps is None else 'both steps and events are'} given, expected one "
+                         "of them: steps=100, or events=, a table")
+    resolve.oracle(problem)
+    n = resolve.agents(problem, topology, x0)
+    topology, solver = resolve.graph(topology, n), resolve.method(solver, problem)
+    if not isinstance(solver, (PairwiseSolver, PushSolver)):
+        raise TypeError(f"{type(solver).__name__} takes common steps: run it with mpidec.solve; asynchronous solvers are A2CiD2, "
+                        "AsyncPushSum, PairwiseGossip and RunningSumTracking")
+    oracle, problem = problem, getattr(problem, "problem", problem)
+    seed = resolve.integer("seed", seed, 0)
+    here = _Here(n)
+    X = resolve.rows(x0, problem, here)
+    resolve.probe(problem, X)
+    solver.check(topology)
+    if problem is None and solver.needs_problem:
+        raise ValueError(f"{type(solver).__name__} needs the gradients of a problem, but problem is None; for averaging, use "
+                         "AsyncPushSum or PairwiseGossip")
+    pairwise = isinstance(solver, PairwiseSolver)
+    if not isinstance(every, (int, float, np.number)) or isinstance(every, bool) or not 0 < every < np.inf:
+        raise ValueError(f"every is {every!r}, expected a finite number > 0: the steps between two records")
+    target = target_of(stop, problem, ASYNCHRONOUS)
+    pace = _rates(rates, n)
+    if rates is not None and events is not None:
+        raise ValueError("rates is given, but the events are: leave out one of them")
+    if rates is not None and pairwise and problem is None:
+        raise ValueError("rates are those of gradients, but problem is None; the averagings have the rate of the solver")
+    between, lost = delays(delay, seed, n), losses(drop, seed, n)
+    warn_of_losses(solver, drop)
+    bound = problem is not None and wanted(solver) is not None
+    solver = prepared(solver, topology, problem)
+    if events is not None:
+        kinds = ((GRADIENT, AVERAGING) if problem is not None else (AVERAGING,)) if pairwise else (GRADIENT,)
+        table = checked(events, topology, kinds, type(solver).__name__ + " without a problem" * (problem is None))
+        source: Iterable[Event] = replayed(table)
+        end, unit = float(table["time"][-1]) if len(table) else 0.0, 1.0
+    else:
+        steps, unit = resolve.integer("steps", steps, 0), 1 / float(pace.mean())
+        end = steps * unit
+        source = (wakings(seed, pace) if not pairwise else
+                  meetings(seed, pace if problem is not None else np.zeros(n), edge_rates(topology, solver.rate)))
+    gradient = None if problem is None else of_one(oracle, range(n), seed)
+    places = [Place(i, n, tuple(topology.in_neighbors(i).tolist()), tuple(topology.out_neighbors(i).tolist())) for i in range(n)]
+    states = [solver.init(x, place) for x, place in zip(X, places)]
+    stacks = stacked(states)
+    machine = (Pairs(solver, states, source, gradient, between, lost) if pairwise else
+               Pushers(solver, states, source, gradient, places, X.shape[1], between, lost))
+    measure, total = Metrics(here, problem), round(end / unit)
+    from threadpoolctl import threadpool_limits
+    with (ExitStack() as stack, threadpool_limits(1, user_api="blas"),
+          np.errstate(over="ignore", invalid="ignore", divide="ignore")):
+        writing = None
+        if record is not None:
+            writing = stack.enter_context(Writing(record, n, X.shape[1:], _names(measure), topology, solver, total, every, seed,
+                                                  measure.least(), problem))
+        stack.enter_context(failing(None if writing is None else writing.recorder))
+        interrupted = stack.enter_context(interrupts())
+
+        def told(metrics: Mapping[str, Any]) -> bool:
+            if writing is not None:
+                writing.append(metrics, stacks["x"])
+            if progress is not None:
+                progress(int(metrics["step"]), total, metrics)
+            return interrupted()
+        run = _Run(machine, stacks["x"], measure, target, X.shape[1] if pairwise else solver.width(X.shape[1]), unit, told,
+                   f": the step size {solver.step_size:.3g} is a bound for all paces and delays, try a larger one" if bound
+                   and isinstance(solver.step_size, float) else "")
+        outcome, reason, agent = run(end, every * unit)
+        metrics = run.columns()
+        result = AsyncResult(stacks["x"], here.mean(stacks["x"]), outcome, int(metrics["step"][-1]), metrics,
+                             collected(states, stacks), np.array([s.k for s in states]), dict(machine.averagings),
+                             histogram(machine.staleness), solver, reason, agent)
+        if writing is not None:
+            writing.finish(result)
+    if outcome is Outcome.INTERRUPTED:
+        raise Interrupted(result, None if writing is None else writing.record)
+    return result
+
+
+def warn_of_losses(solver: Any, drop: float) -> None:
+    """Warn if lost messages are lost mass."""
+    if drop and isinstance(solver, PushSolver) and solver.accumulates:
+        warnings.warn(f"{type(solver).__name__} loses mass with each lost message (drop={drop}), and ends at a wrong point: use "
+                      "RunningSumTracking", RuntimeWarning, stacklevel=3)
+
+
+def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = None) -> Any:
+    """Return the asynchronous solver with numbers for its step size and for the parameters that depend on the graph.
+
+    Parameters
+    ----------
+    solver, topology, problem
+        A `PairwiseSolver` or `PushSolver`, a topology, and a problem or None.
+    largest : float, optional
+        Largest smoothness constant of any agent; by default that of the agents of `problem`.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> prepared(mpidec.solvers.A2CiD2(0.1), mpidec.topology.complete(2), None).eta
+    1.0
+    """
+    if problem is not None and wanted(solver) is not None:
+        if largest is None and not hasattr(problem, "smoothness"):
+            raise ValueError(f"{type(problem).__name__} has no smoothness, from which {type(solver).__name__} could choose its "
+                             "step size: give it as a number, step_size=0.1")
+        L = float(np.max(problem.smoothness)) if largest is None else largest
+        solver = chosen(solver, solver.safe / L if L > 0 else 1.0)
+    return solver.prepared(partial(mixing_constants, topology)) if isinstance(solver, PairwiseSolver) else solver
+
+
+class _Run:
+    """The loop of records: events until the next one, metrics, and whether to go on."""
+
+    def __init__(self, machine: Pairs | Pushers, X: np.ndarray, measure: Metrics, target: Any, width: int, unit: float,
+                 told: Callable[[Mapping[str, Any]], bool], advice: str):
+        self.machine, self.X, self.measure, self.target, self.width, self.unit = machine, X, measure, target, width, unit
+        self.told, self.interrupted, self.advice = told, False, advice
+        self.records: list[dict[str, float]] = []
+        self.sizes: list[float] = []
+
+    def __call__(self, end: float, every: float) -> Verdict:
+        k = 0
+        stopped, ended = end > 0 and self._record(0.0), False
+        while not (stopped or ended or self.interrupted):
+            k += 1
+            t = min(k * every, end)
+            self.machine.run(t)
+            if t == end:
+                self.machine.finish()
+            stopped = self._record(t)
+            ended = t == end or not_finite(self.records[-1], last=False) != ""
+        self.machine.finish()
+        return verdict(self.records, self.sizes, lambda: self.measure.culprit(self.X), lambda last: f"at time {last['time']:g}",
+                       stopped=stopped, interrupted=self.interrupted, target=self.target, cause=lambda *_: self.advice)
+
+    def _record(self, t: float) -> bool:
+        machine = self.machine
+        metrics = self.measure(self.X)
+        counters = {"step": int(t / self.unit + 1e-9), "time": t, "events": machine.events, "gradients": machine.gradients,
+                    "messages": machine.messages, "bytes": 8 * self.width * machine.messages}
+        self.records.append({**{name: value for name, value in metrics.items() if name not in COUNTERS}, **counters})
+        self.sizes.append(self.measure.size)
+        self.interrupted = self.told(self.records[-1])
+        if self.target is None:
+            return False
+        return bool((self.target.reached if isinstance(self.target, Target) else self.target)(self.records[-1]))
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """All records as arrays."""
+        names = _names(self.measure)
+        whole = set(ASYNCHRONOUS) - {"time"}
+        return {name: np.array([record[name] for record in self.records], np.int64 if name in whole else float) for name in names}
+
+
+def _names(measure: Metrics) -> tuple[str, ...]:
+    """The metrics of a run."""
+    return (*ASYNCHRONOUS, *(name for name in measure.names if name not in COUNTERS))
+
+
+class _Here:
+    """All agents in this process: what metrics need of a network."""
+
+    def __init__(self, n: int):
+        self.n = self.m = self.hi = n
+        self.lo = self.rank = 0
+        self.size = 1
+
+    def mean(self, X: np.ndarray) -> np.ndarray:
+        """The average of the rows."""
+        return np.asarray(X.mean(axis=0))
+
+    def agree(self, error: Exception | None) -> None:
+        """Raise the error, if there is one."""
+        if error is not None:
+            raise error
+
+    def sum(self, X: np.ndarray) -> np.ndarray:
+        """The sum of the rows."""
+        return np.asarray(X.sum(axis=0))
+
+
+def _rates(rates: Any, n: int) -> np.ndarray:
+    try:
+        pace = np.asarray(1.0 if rates is None else rates, float)
+    except (TypeError, ValueError):
+        pace = np.array(np.nan)
+    if pace.shape not in ((), (n,)) or not np.isfinite(pace).all() or (pace < 0).any() or not pace.any():
+        raise ValueError(f"rates is {rates!r:.60}, expected a number > 0, or {n} numbers >= 0, of which some are > 0")
+    return np.array(np.broadcast_to(pace, (n,)))
+
+
+def histogram(counts: dict[int, int]) -> np.ndarray:
+    """Return the number of messages of each age."""
+    ages = np.zeros(max(counts, default=-1) + 1, np.int64)
+    for age, count in counts.items():
+        ages[age] = count
+    return ages

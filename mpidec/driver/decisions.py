@@ -1,0 +1,85 @@
+"""Collective decisions of a run (diverged, interrupted, checkpoint), by one small reduction from time to time."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_NEVER = np.iinfo(np.int64).max
+_MOST_STEPS, _SECONDS = 128, 0.5                    # limits of the interval between two decisions
+
+
+class Decision(NamedTuple):
+    """Common decision of all ranks.
+
+    Attributes
+    ----------
+    diverged : (int, int) or None
+        The first step after which an iterate was not finite, if there is one, and the first agent concerned.
+    interrupted : bool
+        Whether a rank was interrupted.
+    checkpoint : bool
+        Whether a checkpoint is due.
+    failed : bool
+        Whether a rank has an error.
+    """
+
+    diverged: tuple[int, int] | None
+    interrupted: bool
+    checkpoint: bool
+    failed: bool
+
+
+class Control:
+    """Monitor of one rank's iterates, which decides together with the other ranks how the run continues.
+
+    A decision is due every 128 steps, or every half second by the clock of rank 0, whichever comes first.
+
+    Parameters
+    ----------
+    net : Network
+    checkpoint_seconds : float, optional
+        Time between two checkpoints; None: no checkpoints.
+    """
+
+    def __init__(self, net: Any, checkpoint_seconds: float | None):
+        self._net, self._period = net, checkpoint_seconds
+        self._diverged = _NEVER
+        self._due = 0
+        self._last = (0, time.monotonic())
+        self._saved = time.monotonic()
+
+    def watch(self, k: int, X: np.ndarray) -> None:
+        """Record step `k` and the agent if it is the first one after which a local iterate is not finite."""
+        if self._diverged == _NEVER and not math.isfinite(X.sum()):
+            wrong = ~np.isfinite(X).reshape(len(X), -1).all(axis=1)
+            if wrong.any():                         # a sum of large finite numbers may overflow, too
+                self._diverged = k * self._net.n + self._net.lo + int(np.argmax(wrong))
+
+    def due(self, k: int) -> bool:
+        """Whether a decision is due after step `k`; the same on all ranks."""
+        return k >= self._due
+
+    def decide(self, k: int, interrupted: bool, error: Exception | None) -> Decision:
+        """The common decision after step `k`; collective."""
+        now = time.monotonic()
+        save = self._period is not None and now - self._saved >= self._period
+        root = self._net.rank == 0
+        mine = np.array([self._diverged, -int(interrupted), -int(root and save), -int(error is not None),
+                         self._interval(k, now) if root else _NEVER], np.int64)
+        ours = mine
+        if self._net.size > 1:
+            ours = self._net.collectives.minimum(mine, "the end of a step")
+        self._due = k + int(ours[4])
+        if ours[2]:
+            self._saved = now
+        diverged = divmod(int(ours[0]), self._net.n) if ours[0] < _NEVER else None
+        return Decision(diverged, bool(ours[1]), bool(ours[2]), bool(ours[3]))
+
+    def _interval(self, k: int, now: float) -> int:
+        steps, seconds = k - self._last[0], now - self._last[1]
+        self._last = (k, now)
+        return int(np.clip(steps * _SECONDS / max(seconds, 1e-9), 1, _MOST_STEPS))

@@ -1,0 +1,403 @@
+"""Choice of a step size before a run."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from ...comm.mixing.accelerated import Accelerated
+from ...comm.mixing.compressed import Compressed
+from ...comm.mixing.network import Network
+from ...comm.runtime.mpi import MPI
+from ...solvers.base import name_of, with_step_size
+from ...solvers.step_schedules import WORDS, StepSchedule
+from . import pilots
+from .linear import LinearModel, dimensions, evaluations, linear_model
+from .race import MORE, Ranking, Stack, fastest, most_accurate, noise, progress, stable
+from .reference import MOST, minimizer, together
+from .safe import MANY, safe
+
+T = TypeVar("T")
+TOLERANCE = 1e-6
+LARGEST = 1e150                                     # smoothness constant, and its inverse
+CODEC_STEPS, PROGRESS = 512, 0.5                    # a codec is tried for so many steps, which leave this part of the error
+OCTAVES, NOTCHES = 6, 4                             # range of a race, and step sizes in a factor of 2
+TOP = 2.4                                           # largest step size of a race, in units of 1 / curvature
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Step size that a search has chosen; `print(choice)` shows the table of those it tried.
+
+    Attributes
+    ----------
+    step_size : float
+        The choice; the start value, if the step size is a schedule.
+    rule : {"steps", "error", "safe"}
+        What was compared: predicted steps to a relative error of `tol`; predicted relative error after `steps` steps; or nothing,
+        `step_size` being the safe bound.
+    tried : array
+        The step sizes of the race, from the largest to the smallest; empty for "safe".
+    predicted : array
+        Predicted steps or errors of these; inf for a step size with which the method does not converge.  The numbers of those
+        that dropped out early (`early`) are those of their last comparison, and no predictions.
+    steps : int
+        Steps of the run.
+    tol : float
+    curvature : float
+        Largest eigenvalue of the agents' average Hessian at the estimated minimizer.
+    gradients : int
+        Gradients that the search evaluated, of each agent.
+    seconds : float
+        Duration of the search.
+    note : str
+        What else there is to know; empty if nothing.
+    early : array of bool
+        Which step sizes dropped out of the race early, being clearly slower than others in it.
+    """
+
+    step_size: float
+    rule: str
+    tried: np.ndarray = field(repr=False)
+    predicted: np.ndarray = field(repr=False)
+    steps: int
+    tol: float
+    curvature: float
+    gradients: int
+    seconds: float
+    note: str = ""
+    early: np.ndarray = field(default_factory=lambda: np.empty(0, bool), repr=False)
+
+    @property
+    def expected(self) -> float:
+        """The predicted steps or error of the choice; inf if there is no prediction."""
+        near = np.flatnonzero(np.isclose(self.tried, self.step_size, rtol=1e-9) & ~self._dropped)
+        return float(self.predicted[near[0]]) if len(near) else np.inf
+
+    @property
+    def _dropped(self) -> np.ndarray:
+        return np.asarray(self.early & np.isfinite(self.predicted))
+
+    def line(self) -> str:
+        """The choice as one line: `0.0403 (auto: error 1e-06 expected in 372 steps; 31 gradients, 0.12 s)`."""
+        if self.rule == "safe":
+            return f"{self.step_size:.4g} (safe bound)" + (f"; {self.note}" if self.note else "")
+        if self.rule == "steps":
+            what = f"error {self.tol:.0e} expected in {self.expected:.0f} steps" if np.isfinite(self.expected) else "no prediction"
+            if np.isfinite(self.expected) and self.expected > self.steps:
+                what += f", more than the {self.steps} of the run"
+        else:
+            what = f"error {self.expected:.2g} expected after {self.steps} steps"
+        return (f"{self.step_size:.4g} (auto: {what}; search: {self.gradients} gradients, {self.seconds:.2g} s)"
+                + (f"; {self.note}" if self.note else ""))
+
+    def __str__(self) -> str:
+        title = f"steps to error {self.tol:.0e}" if self.rule == "steps" else f"error after {self.steps} steps"
+        rows = [f"{'step size':>12}  predicted {title}"] if len(self.tried) else []
+        for a, value, early in zip(self.tried, self.predicted, self.early):
+            shown = ("does not converge" if not np.isfinite(value) else "dropped out: clearly slower" if early
+                     else f"{value:.0f}" if self.rule == "steps" else f"{value:.3g}")
+            rows.append(f"{a:12.5g}  {shown}" + ("  <- chosen" if np.isclose(a, self.step_size, rtol=1e-9, atol=0) else ""))
+        return "\n".join([*rows, f"step size {self.line()}"])
+
+    def plot(self) -> Any:
+        """A matplotlib figure of the predictions against the step sizes; `choice.plot().savefig("tune.png")` writes it."""
+        from matplotlib.figure import Figure
+        figure = Figure(figsize=(4.8, 3.2), layout="constrained")
+        panel = figure.subplots()
+        finite, early = np.isfinite(self.predicted), self._dropped
+        raced = finite & ~early
+        panel.loglog(self.tried[raced], self.predicted[raced], "o-", color="#0072B2", linewidth=1, markersize=4)
+        if early.any():                                     # on the axis: they have no prediction
+            panel.plot(self.tried[early], np.zeros(early.sum()), "x", color="#0072B2", markersize=5, clip_on=False,
+                       transform=panel.get_xaxis_transform(), label="dropped out")
+        for k, a in enumerate(self.tried[~finite]):
+            panel.axvline(a, color="0.85", linewidth=1, zorder=0, label="does not converge" if k == 0 else None)
+        panel.axvline(self.step_size, color="#D55E00", linestyle="--", linewidth=1, label=f"chosen: {self.step_size:.3g}")
+        panel.set_xlabel("step size")
+        panel.set_ylabel(f"predicted steps to error {self.tol:.0e}" if self.rule == "steps" else
+                         f"predicted error after {self.steps} steps")
+        panel.spines[["top", "right"]].set_visible(False)
+        figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9, columnspacing=1.2)
+        return figure
+
+
+def wanted(solver: Any) -> str | None:
+    """The word "auto" or "safe" in the step size of a solver, or in the start of its schedule; None for a number."""
+    step = getattr(solver, "step_size", None)
+    word = step.start if isinstance(step, StepSchedule) else step
+    return word if isinstance(word, str) and word in WORDS else None
+
+
+def chosen(solver: Any, size: float) -> Any:
+    """The solver with the chosen step size, or with its schedule starting there."""
+    step = solver.step_size
+    return with_step_size(solver, step.starting_at(size) if isinstance(step, StepSchedule) else size)
+
+
+def rebuilt(made: Any, plain: Any, d: int, codec: bool = False) -> Any:
+    """The mixer `made`, derived from `plain`; unless `codec`, the identity takes the place of its codec, with the same gamma.
+
+    The gamma is that of rows of `d` entries.
+    """
+    if isinstance(made, Accelerated):
+        return rebuilt(made.W, plain, d, codec).accelerate(made.K, made.method)
+    if not isinstance(made, Compressed):
+        return plain
+    if codec:
+        return plain.compress(made.codec, feedback=made.feedback, gamma=made.gamma(d))
+    return plain.compress("identity", feedback=False, gamma=made.gamma(d)) if made.gamma(d) < 1 else plain
+
+
+def compressed(made: Any) -> bool:
+    """Whether a mixer has a codec."""
+    return isinstance(made, Compressed) or (isinstance(made, Accelerated) and compressed(made.W))
+
+
+class Unstable(ValueError):
+    """No step size converges, because the solver is unstable on the graph; raised on every rank."""
+
+
+class Search:
+    """Search for the step size of one run; collective.
+
+    Parameters
+    ----------
+    net : Network
+    problem, oracle
+        The local agents' functions; an oracle of random gradients, or None.
+    solver : Solver
+        With the step size "auto" or "safe".
+    topology : Topology or Schedule
+    mixer : mixer
+        The mixer of the run.
+    X0 : array (m, d)
+        The initial points of the local agents.
+    steps : int
+        Steps of the run.
+    seed : int
+        Seed of the oracle.
+    tol : float
+        Relative error to which steps are counted.
+    """
+
+    def __init__(self, net: Any, problem: Any, oracle: Any, solver: Any, topology: Any, mixer: Any, X0: np.ndarray, steps: int,
+                 seed: int, tol: float):
+        self._net, self._problem, self._solver, self._topology, self._made = net, problem, solver, topology, mixer
+        self._X0, self._steps, self._tol = X0, steps, min(tol, TOLERANCE)
+        self._noisy = oracle is not None and hasattr(oracle, "start") and getattr(oracle, "random", True)
+        self._gradient = oracle.start(net.agents, seed) if self._noisy else None
+        self._smooth = bool(getattr(oracle, "smooth", True))
+        self._varying = isinstance(solver.step_size, StepSchedule)
+        self._exact = bool(solver.exact) and not self._noisy and not self._varying
+        self._model: LinearModel | None = None       # on rank 0
+        self.point: np.ndarray | None = None
+
+    def __call__(self) -> Choice:
+        """The choice, the same on all ranks."""
+        net, gradients, why = self._net, 0, ""
+        if wanted(self._solver) == "auto":
+            self._grad(self._X0)                        # what the first gradient imports, the run would import otherwise
+        mean = np.asarray(net.mean(self._X0))
+        begun = time.perf_counter()
+        choice: Choice | None = None
+        if wanted(self._solver) == "auto" and net.n <= MANY and self._smooth:
+            self._model, self.point, gradients = self._linearized(mean)
+            choice = self._on_root(lambda plain: self._raced(plain, gradients))
+            if choice is not None and self._varying:
+                choice = self._piloted(choice)
+            why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
+        elif not self._smooth:
+            why = "the problem is not smooth, and its subgradients have no linear model."
+        elif net.n > MANY:
+            why = f"it takes at most {MANY} agents."
+        if choice is None:
+            smoothness = self._smoothness()
+            if wanted(self._solver) == "auto" and (unstable := self._solver.unstable(self._topology)):
+                if self.point is not None:
+                    raise Unstable(f'step_size="auto": no step size converges: {unstable}')
+                why += f" {unstable}."
+            if wanted(self._solver) == "auto" and net.rank == 0:
+                warnings.warn(f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size', RuntimeWarning,
+                              stacklevel=3)
+            size = self._on_root(lambda plain: safe(self._solver, self._like(plain), _in_range(smoothness)))
+            choice = Choice(size, "safe", np.empty(0), np.empty(0), self._steps, self._tol, smoothness, gradients, 0.0, why)
+        return replace(choice, seconds=time.perf_counter() - begun)
+
+    def _linearized(self, x0: np.ndarray) -> tuple[LinearModel | None, np.ndarray | None, int]:
+        """The linear model on rank 0, the estimated minimizer, and the gradients that both took; collective."""
+        net, gradient = self._net, self._gradient
+        batches = None if gradient is None else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
+        bounded = self._varying and not self._noisy and self._solver.uses == "gradient"
+        few = evaluations(self._steps)
+        x, spent = minimizer(net, self._problem, x0, quadratic=len(x0) <= min(dimensions(net.n), few), most=min(few, MOST))
+        spent += 1
+        if x is None:
+            model, x, count = linear_model(net, self._grad, x0, self._X0, batches, self._steps, bounded, quadratic=True)
+            spent += count
+            if x is not None:
+                return model, x, spent
+            x, count = minimizer(net, self._problem, x0, most=min(few, MOST))
+            spent += count
+        model, x, count = linear_model(net, self._grad, cast("np.ndarray", x), self._X0, batches, self._steps, bounded)
+        return model, x, spent + count
+
+    def _grad(self, X: np.ndarray) -> np.ndarray:
+        return together(self._net, lambda: self._problem.grad(X), X)
+
+    def smaller(self, choice: Choice, factor: float = 2.0) -> Choice:
+        """At most 1 / `factor` of a choice with which the run did not converge, checked in the linear model."""
+        def halved(plain: Any) -> Choice:
+            size = choice.step_size / factor
+            if choice.rule == "steps" and self._model is not None:
+                size = self._checked(self._like(plain), self._model, size, 512)
+            return replace(choice, step_size=size, note=f"{choice.step_size:.4g} did not converge")
+        return self._on_root(halved)
+
+    def _on_root(self, act: Callable[[Any], T]) -> T:
+        """The result of `act` on rank 0, with a mixer of all agents in this process, like that of the run but for its codec."""
+        result: Any = None
+        error: Exception | None = None
+        if self._net.rank == 0:
+            try:
+                with Network(self._net.n, comm=MPI.COMM_SELF) as alone, closing(alone.mixer(self._topology)) as plain:
+                    result = act(plain)
+            except Exception as caught:
+                error = caught
+        self._net.agree(error)
+        return cast("T", self._net.collectives.broadcast(result, 0, "the choice of a step size"))
+
+    def _like(self, plain: Any, codec: bool = False) -> Any:
+        return rebuilt(self._made, plain, self._X0.shape[1], codec)
+
+    def _raced(self, plain: Any, gradients: int) -> Choice | None:
+        """The choice of the race; None if no step size converges."""
+        model, W = self._model, self._like(plain)
+        if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
+            return None
+        _in_range(model.curvature)
+        ranking = self._race(W, model)
+        if ranking is None:
+            return None
+        size = self._checked(W, model, ranking.size, ranking.steps) if self._exact else ranking.size
+        if compressed(self._made) and self._exact and model.r == self._X0.shape[1]:
+            size = self._with_codec(plain, model, size)
+        return Choice(size, "steps" if self._exact else "error", ranking.sizes, ranking.predicted, self._steps, self._tol,
+                      model.curvature, gradients, 0.0, "", ranking.early)
+
+    def _race(self, W: Any, model: LinearModel) -> Ranking | None:
+        octaves, notches, top = OCTAVES, NOTCHES, TOP
+        if self._solver.uses == "prox":
+            octaves, notches, top = 2 * OCTAVES, 2, 64.0
+        elif self._varying:
+            octaves, top = (10, 16 * TOP) if model.slope is None else (13, 128 * TOP)
+        factor = self._solver.step_size.factor if self._varying else _one
+        highest = int(np.floor(notches * np.log2(top / model.curvature)))
+        for attempt in range(3):
+            sizes = 2.0 ** (np.arange(highest, highest - octaves * notches - 1, -1) / notches)
+            if self._exact:
+                ranking = fastest(Stack(self._solver, factor, W, model, MORE * sizes, noise(model)), model, self._tol)
+            else:
+                stack = Stack(self._solver, factor, W, model, sizes, model.start)
+                ranking = most_accurate(stack, model, self._steps, self._noisy, self._varying)
+            ranking = replace(ranking, sizes=sizes)
+            if ranking.best >= 0 and (attempt == 2 or ranking.best < len(sizes) - 1):
+                return ranking
+            highest -= octaves * notches
+        return ranking if ranking.best >= 0 else None
+
+    def _piloted(self, choice: Choice) -> Choice:
+        """The choice for gradients of bounded slope, after pilots with the problem itself; collective.
+
+        The model goes on from the ends of the pilots.  A first one decides whether the race was right about the choice.  If not,
+        there are pilots with step sizes around it.
+        """
+        length, bounded = pilots.length(self._steps), self._model is not None and self._model.slope is not None
+        bounded = self._net.collectives.broadcast(bounded, 0, "the slopes of the gradients")
+        most = (self._steps // 2 - choice.gradients) // max(length, 1) - 1
+        if not bounded or length < pilots.FEWEST or most < 3:
+            return choice
+        sizes = np.array([choice.step_size])
+        errors = self._pilots(sizes, length)
+        if not choice.expected / pilots.NEAR <= errors[0] <= choice.expected * pilots.NEAR:
+            sizes = pilots.around(choice.step_size, most)
+            errors = self._pilots(sizes, length)
+        best = pilots.steadiest(errors) if len(sizes) > 1 and np.isfinite(errors).any() else 0
+        others = ~np.isclose(choice.tried[:, None], sizes, rtol=1e-9).any(axis=1)
+        tried, predicted = np.append(choice.tried[others], sizes), np.append(choice.predicted[others], errors)
+        early, order = np.append(choice.early[others], np.zeros(len(sizes), bool)), np.argsort(-tried)
+        return replace(choice, step_size=float(sizes[best]), tried=tried[order], predicted=predicted[order], early=early[order],
+                       gradients=choice.gradients + length * (1 + len(sizes) * (len(sizes) > 1)))
+
+    def _pilots(self, sizes: np.ndarray, length: int) -> np.ndarray:
+        """The predicted errors after pilots with these step sizes; collective."""
+        plain = self._net.mixer(self._topology)
+        W = self._like(plain)
+        ends = [self._net.gather(pilots.first_steps(chosen(self._solver, size), W, self._grad, self._X0, length) - self.point)
+                for size in sizes]
+        plain.close()
+
+        def continued(plain: Any) -> np.ndarray:
+            model, factor = cast("LinearModel", self._model), self._solver.step_size.factor
+            E = np.stack([model.coordinates(rows) for rows in ends], axis=2)
+            stack = Stack(self._solver, factor, self._like(plain), model, sizes, E, length)
+            return most_accurate(stack, model, self._steps, False, True).predicted
+        return self._on_root(continued)
+
+    def _checked(self, W: Any, model: LinearModel, size: float, steps: int) -> float:
+        """`size`, or the next smaller one that is stable together with its neighbours."""
+        for _ in range(12):
+            stack = Stack(self._solver, _one, W, model, size * np.array([MORE, 1.0, 1 / MORE]), noise(model))
+            if stable(stack, model, steps).all():
+                break
+            size *= 2.0 ** (-1 / NOTCHES)
+        return size
+
+    def _with_codec(self, plain: Any, model: LinearModel, size: float) -> float:
+        """The largest of `size` and some smaller ones that makes progress with the codec; `size`, with a warning, if none does."""
+        left = []
+        for smaller in (1.0, 0.25, 0.0625):
+            stack = Stack(self._solver, _one, self._like(plain, codec=True), model, np.array([smaller * size]), model.start)
+            left.append(progress(stack, model, CODEC_STEPS))
+            if left[-1] <= PROGRESS:
+                return smaller * size
+        warnings.warn(f'step_size="auto": with this codec, {name_of(self._solver)} leaves {min(left):.2g} of the first error after '
+                      f"{CODEC_STEPS} steps, whatever the step size: send more (fraction, levels), set gamma, or take another "
+                      "codec or solver", RuntimeWarning, stacklevel=5)
+        return size
+
+    def _smoothness(self) -> float:
+        """The largest smoothness constant of any agent, as the problem states it, or else from the linear model; collective."""
+        largest, error = -1.0, None
+        try:
+            largest = float(np.max(self._problem.smoothness, initial=0.0))
+        except (AttributeError, ValueError) as caught:
+            error = ValueError(f'step_size="safe": {caught}')
+        if self.point is None:
+            self._net.agree(error)
+        if self._model is not None and largest < 0:
+            largest = float(np.abs(np.nan_to_num(self._model.H[0])).sum(axis=(1, 2)).max())
+        return float(self._net.collectives.gather_all(np.array(largest), "the smoothness").max())
+
+
+def _in_range(smoothness: float) -> float:
+    """The smoothness constant, if its square and that of its inverse are in the range of float64.
+
+    Raises
+    ------
+    ValueError
+    """
+    if smoothness > 0 and not 1 / LARGEST <= smoothness <= LARGEST:
+        raise ValueError(f"the smoothness constant of the problem is {smoothness:.1g}, expected {1 / LARGEST:g} to {LARGEST:g}, as "
+                         "squares of it must fit into float64: change the scale of the data (standardize it), or of the objective")
+    return smoothness
+
+
+def _one(k: int) -> float:
+    return 1.0

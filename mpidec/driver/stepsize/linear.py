@@ -1,0 +1,383 @@
+"""Linear model of all agents' gradients at one point, in few dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .reference import ENOUGH
+
+ENTRIES = 2**17                                     # largest n r^2, all entries of all agents' curvatures
+LARGEST = 100                                       # largest r
+KRYLOV, LOCAL, AGENTS = 24, 8, 32                   # Lanczos vectors of the average; of an agent; agents whose top vector is added
+STACK = 2 * 10**7                                   # largest n d for which rows of all agents are gathered
+DRAWS = 16                                          # mini-batches per agent
+FAR = 1e3                                           # where slopes are bounded, in units of the size of the minimizer
+SHORT = 15                                          # least number of gradients for the curvatures, and for the minimizer
+NEWTON = 2                                          # steps of Newton's method: the second one corrects rounding errors
+NEGLIGIBLE = 1e-6                                   # relative size of a direction that is left out
+
+Gradient = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    r"""Gradients :math:`\nabla f_i(\hat x + V e) \approx V (H_i e + g_i)`, with the :math:`g_i` centred: e = 0 is the optimum.
+
+    Attributes
+    ----------
+    H : array (s, n, r, r)
+        Curvatures of all agents: one for the exact gradient, several (s > 1) for random draws of a stochastic one.
+    g : array (s, n, r)
+    start : array (n, r)
+        The initial point of each agent, in coordinates.
+    mean : array (r, r)
+        Average of the curvatures.
+    size : float
+        :math:`\|\hat x\|`
+    curvature : float
+        Largest eigenvalue of the average curvature.
+    distance : float
+        :math:`\sqrt{\sum_i \|x_i^0 - \hat x\|^2}` over all agents.
+    far : array (n,) or None
+        Curvatures far from :math:`\hat x`, along one direction; None without `slope`.
+    slope : array (n,) or None
+        Largest norms of the gradients beyond :math:`g_i` and the far curvature, for losses of bounded slope; None where the model
+        is linear everywhere.
+    V : array (d, r) or None
+        Orthonormal basis of the dimensions; None for the coordinates themselves.
+    """
+
+    H: np.ndarray
+    g: np.ndarray
+    start: np.ndarray
+    mean: np.ndarray
+    size: float
+    curvature: float
+    distance: float
+    far: np.ndarray | None = None
+    slope: np.ndarray | None = None
+    V: np.ndarray | None = None
+    _draws: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def n(self) -> int:
+        """The number of agents."""
+        return len(self.start)
+
+    @property
+    def r(self) -> int:
+        """The number of dimensions."""
+        return int(self.start.shape[1])
+
+    def answer(self, uses: str, V: np.ndarray, sizes: np.ndarray, k: int) -> np.ndarray | None:
+        """What a solver uses at the rows `V`, one column per candidate and coordinate: gradients, proximal points, or nothing."""
+        E = V.reshape(len(V), self.r, -1)
+        if uses == "nothing":
+            return None
+        if uses == "prox":
+            return self._prox(E, sizes).reshape(V.shape)
+        H, g = (self.H[0], self.g[0]) if len(self.H) == 1 else self._drawn(k)
+        G: np.ndarray = H @ E
+        if self.slope is not None and self.far is not None:
+            G = _bounded(G, self.far[:, None, None] * E, self.slope[:, None, None])
+        G += g[:, :, None]
+        return G.reshape(V.shape)
+
+    def _drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """One of the draws for each agent."""
+        block, place = divmod(k, 1024)
+        if block not in self._draws:
+            self._draws.clear()
+            self._draws[block] = np.random.default_rng([2, block]).integers(len(self.H), size=(1024, self.n))
+        chosen, rows = self._draws[block][place], np.arange(self.n)
+        return self.H[chosen, rows], self.g[chosen, rows]
+
+    def _prox(self, E: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        values, Q = self._spectra
+        T = Q.transpose(0, 2, 1) @ (E / sizes - self.g[0][:, :, None])
+        T /= values[:, :, None] + 1 / sizes
+        result: np.ndarray = Q @ T
+        return result
+
+    def coordinates(self, away: np.ndarray) -> np.ndarray:
+        r"""The rows :math:`x_i - \hat x` in the dimensions of the model."""
+        return away if self.V is None else _project(away, self.V)
+
+    @cached_property
+    def reachable(self) -> np.ndarray:
+        """An orthonormal basis (r, q) of the space that no run leaves.
+
+        It contains the initial points and the g_i, and each H_i maps it to itself.  Directions outside it come from linearly
+        dependent columns of data, and from the classes of a softmax; there the curvature is often only that of the l2 term.
+        """
+        H = self.H[0] / (np.abs(self.H[0]).max() or 1.0)
+        B = _orthonormal(np.vstack([_scaled(self.start), _scaled(self.g[0])]).T)
+        while 0 < B.shape[1] < self.r:
+            images = (H @ B).transpose(1, 0, 2).reshape(self.r, -1)
+            larger = _orthonormal(np.hstack([B, images]))
+            if larger.shape[1] == B.shape[1]:
+                break
+            B = larger
+        return B
+
+    @cached_property
+    def _spectra(self) -> tuple[np.ndarray, np.ndarray]:
+        values, Q = np.linalg.eigh(self.H[0])
+        return values.clip(min=0.0), Q
+
+
+def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batches: Callable[[int], Gradient] | None = None,
+                 steps: int = 0, bounded: bool = False, quadratic: bool = False
+                 ) -> tuple[LinearModel | None, np.ndarray | None, int]:
+    """The linear model at the point `x`, on rank 0 (None on the others), the point, and the gradients; collective.
+
+    Parameters
+    ----------
+    net : Network
+    grad : callable
+        `grad(X)`: the exact gradients, (m, d) -> (m, d).
+    x : array (d,)
+    X0 : array (m, d)
+        The initial points of the local agents.
+    batches : callable, optional
+        `batches(k)`: the function that evaluates the random draw k of a stochastic gradient.
+    steps : int
+        Steps of the run; few steps make few draws.
+    bounded : bool
+        Whether to look for gradients of bounded slope, which are far from linear in the first steps of a schedule.
+    quadratic : bool
+        Whether the point is the minimizer that follows from the curvatures at `x`, by Newton's method.  If the gradient does not
+        vanish there, the functions are not quadratic: the point is None, and so is the model.
+
+    Notes
+    -----
+    In short runs, the curvatures are projected on Lanczos vectors of their average, as many as `evaluations` allows.  Otherwise:
+    up to 100 dimensions (fewer with many agents: n r^2 <= 2^17), all curvatures are full, from d + 1 gradients; above, they are
+    projected on r dimensions: Lanczos vectors of the average curvature, from the initial point on; the top vector of the agents of
+    largest curvature; and the agents' gradients.
+    """
+    m, d = X0.shape
+    at = np.tile(x, (m, 1))
+    G = grad(at)
+    most = dimensions(net.n)
+    few = evaluations(steps)
+    h = 1e-6 * max(float(np.linalg.norm(x)), 1e-3)
+    V, count, images = None, 1, None
+
+    def product(rows: np.ndarray) -> np.ndarray:
+        return np.asarray((grad(at + h * rows) - G) / h)
+
+    if min(d, most) > few:
+        vectors, images = _lanczos(net, product, X0 - at, few, keep=True)
+        V = np.ascontiguousarray(vectors.T)
+    elif d > most:
+        V, count = _basis(net, product, G, X0 - at, most)
+    r = d if V is None else V.shape[1]
+
+    def curvatures(gradient: Gradient, base: np.ndarray, known: list[np.ndarray] | None = None) -> np.ndarray:
+        H = np.empty((m, r, r))
+        for j in range(r):
+            direction = np.eye(1, d, j)[0] if V is None else V[:, j]
+            column = (gradient(at + h * direction) - base) / h if known is None else known[j]
+            H[:, :, j] = column if V is None else _project(column, V)
+        return np.asarray((H + H.transpose(0, 2, 1)) / 2)
+
+    H, count = curvatures(grad, G, images), count + r
+    if quadratic:
+        first = float(np.linalg.norm(net.mean(G)))
+        for _ in range(NEWTON):
+            x = x - _solved(net, H, net.mean(G))
+            at = np.tile(x, (m, 1))
+            G, count = grad(at), count + 1
+            if found := float(np.linalg.norm(net.mean(G))) <= ENOUGH * first:
+                break
+        if not found:
+            return None, None, count
+    away, g = X0 - at, G - net.mean(G)
+    distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
+    if V is not None:
+        g, away = _project(g, V), _project(away, V)
+    Hs, gs = H[None], g[None]
+    if batches is not None:
+        draws = int(np.clip(steps // (4 * (r + 1)), 4, min(DRAWS, max(4, ENTRIES * 8 // (net.n * r * r)))))
+        drawn = []
+        for k in range(draws):
+            gradient = batches(k)
+            base = gradient(at)
+            drawn.append((curvatures(gradient, base), base if V is None else _project(base, V)))
+        Hs, gs = np.stack([part[0] for part in drawn]), np.stack([part[1] for part in drawn])
+        gs = gs - gs.mean(axis=0) + g
+        count += draws * (r + 1)
+    slopes: tuple[np.ndarray | None, ...] = (None, None)
+    if bounded:
+        slopes = _slopes(net, grad, at, G, H, V, FAR * max(float(np.linalg.norm(x)), float(np.linalg.norm(net.mean(X0) - x))))
+        count += 4
+    parts = [net.gather(part) for part in (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), away)]
+    if net.rank > 0:
+        return None, x, count
+    Hs, gs, start = np.ascontiguousarray(np.moveaxis(parts[0], 1, 0)), np.ascontiguousarray(np.moveaxis(parts[1], 1, 0)), parts[2]
+    mean = Hs.mean(axis=(0, 1))
+    curvature = float(np.linalg.eigvalsh(mean)[-1]) if np.isfinite(mean).all() else np.nan
+    far, slope = slopes
+    return LinearModel(Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance, far, slope, V), x, count
+
+
+def evaluations(steps: int) -> int:
+    """Gradients that the curvatures may take in a search for a run of `steps` steps, and as many those for the minimizer."""
+    return max(SHORT, steps // 4 - 1)
+
+
+def dimensions(n: int) -> int:
+    """Largest number of dimensions of a model of `n` agents."""
+    return max(2, min(LARGEST, int((ENTRIES / n) ** 0.5)))
+
+
+def flat(X: np.ndarray) -> np.ndarray:
+    """The rows of X without inner dimensions, also if there are none."""
+    return X.reshape(len(X), math.prod(X.shape[1:]))
+
+
+def _solved(net: Any, H: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Newton's step with the average of the curvatures of all agents; collective."""
+    def step(stack: np.ndarray) -> np.ndarray:
+        mean = np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0))
+        return np.asarray(np.linalg.lstsq(mean, gradient, rcond=1e-12)[0])
+    return np.asarray(net.collectives.broadcast(_on_root(net, flat(H), step, None), 0, "Newton's step"))
+
+
+def _scaled(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(rows / (np.abs(rows).max() or 1.0))
+
+
+def _orthonormal(columns: np.ndarray) -> np.ndarray:
+    """An orthonormal basis of the span of `columns`, without directions that are smaller than the largest by `NEGLIGIBLE`."""
+    values, Q = np.linalg.eigh(columns @ columns.T)
+    return np.asarray(Q[:, values > max(NEGLIGIBLE**2 * values[-1], 0.0)])
+
+
+def _project(rows: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """`rows @ V`, one row after the other: the same bits for any number of local agents."""
+    return np.asarray((rows[:, None, :] @ V)[:, 0])
+
+
+def _on_root(net: Any, rows: np.ndarray, act: Callable[[np.ndarray], Any], otherwise: Any) -> Any:
+    """The result of `act` on the rows of all agents on rank 0, and `otherwise` on the others."""
+    stack = net.gather(rows)
+    return otherwise if stack is None else act(stack)
+
+
+def _bounded(G: np.ndarray, far: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """The gradients `G` without g_i, of which the part beyond `far`, h_i e, has at most the norm `slope`."""
+    G -= far
+    G *= np.minimum(1.0, slope / np.sqrt((G**2).sum(axis=1, keepdims=True)).clip(min=1e-300))
+    G += far
+    return G
+
+
+def _slopes(net: Any, grad: Gradient, at: np.ndarray, G: np.ndarray, H: np.ndarray, V: np.ndarray | None, radius: float
+            ) -> tuple[np.ndarray | None, ...]:
+    """`far` and `slope` of all agents on rank 0; None on the others, and where no slope is bounded; collective.
+
+    The gradients are evaluated on both sides of the minimizer, along the direction of the largest average curvature.
+    """
+    def top(stack: np.ndarray) -> np.ndarray:
+        u = np.linalg.eigh(np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0)))[1][:, -1]
+        return np.asarray(u if V is None else V @ u)
+
+    u = net.collectives.broadcast(_on_root(net, flat(H), top, None), 0, "the direction of the largest curvature")
+    v = u if V is None else V.T @ u
+    here = ((H @ v) * v).sum(axis=1)
+    found = []
+    try:
+        for t in (radius, -radius):
+            near, beyond = grad(at + t * u), grad(at + 2 * t * u)
+            h = ((beyond - near) * u).sum(axis=1) / t
+            found.append(np.array([h, np.sqrt(((near - G - t * h[:, None] * u) ** 2).sum(axis=1))]))
+    except Exception:                               # of all ranks: there are no gradients so far away
+        return None, None
+    h, slope = np.mean(found, axis=0)
+    linear = ~(h < 0.5 * here) | ~np.isfinite(slope)
+    stack = net.gather(np.array([np.where(linear, 0.0, h), np.where(linear, np.inf, slope)]).T)
+    return (None, None) if stack is None or np.isinf(stack[:, 1]).all() else (stack[:, 0].clip(min=0.0), stack[:, 1])
+
+
+def _basis(net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+    """An orthonormal basis (d, r), r <= `most`, and the number of gradients that it took."""
+    m, d = G.shape
+    length = min(KRYLOV, max(2, most // 2), d)
+    parts = [_lanczos(net, product, away, length)[0]]
+    count = length + 1
+    if net.n * d <= STACK:
+        curvature, top = _top_vectors(net, product, m, d)
+        count += LOCAL
+        chosen = _on_root(net, np.hstack([curvature[:, None], top]), _largest, None)
+        gradients = _on_root(net, G, _principal, None)
+        parts += [part for part in (chosen, gradients) if part is not None]
+    made = None
+    if net.rank == 0:
+        rows = [row for part in parts[1:] for row in part]
+        rest = np.array(rows).reshape(-1, d)
+        rest = rest - (rest @ parts[0].T) @ parts[0]
+        _, s, Vt = np.linalg.svd(rest, full_matrices=False)
+        made = np.ascontiguousarray(np.linalg.qr(np.vstack([parts[0], Vt[s > 1e-6]])[:most].T)[0])
+    return net.collectives.broadcast(made, 0, "the linear model"), count
+
+
+def _lanczos(net: Any, product: Gradient, away: np.ndarray, length: int, keep: bool = False) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Orthonormal rows (length, d) from Lanczos' method for the average curvature, begun at the initial point, with full
+    orthogonalization, and, if `keep`, their products with the curvatures of the local agents.
+    """
+    m, d = away.shape
+    v = net.mean(away)
+    vectors: list[np.ndarray] = []
+    images: list[np.ndarray] = []
+    for _ in range(length):
+        for u in vectors * 2:
+            v = v - u * (u @ v)
+        norm = float(np.linalg.norm(v))
+        if not norm > 0 or not np.isfinite(norm):
+            v = np.random.default_rng(len(vectors)).standard_normal(d)
+            for u in vectors * 2:
+                v = v - u * (u @ v)
+            norm = float(np.linalg.norm(v))
+        vectors.append(v / norm)
+        image = product(np.tile(vectors[-1], (m, 1)))
+        if keep:
+            images.append(image)
+        v = net.mean(image)
+    return np.array(vectors), images
+
+
+def _largest(stack: np.ndarray) -> np.ndarray:
+    return stack[np.argsort(-stack[:, 0], kind="stable")[:AGENTS], 1:]
+
+
+def _principal(G: np.ndarray) -> np.ndarray:
+    G = G - G.mean(axis=0)
+    _, s, Vt = np.linalg.svd(G, full_matrices=False)
+    return Vt[s > 1e-6 * max(float(s[0]), 1e-300)][:AGENTS]
+
+
+def _top_vectors(net: Any, product: Gradient, m: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """The largest curvature of each local agent, and its direction, after a few Lanczos steps of its own."""
+    start = np.random.default_rng(3).standard_normal(d)
+    v = np.tile(start / np.linalg.norm(start), (m, 1))
+    basis, images = [], []
+    for _ in range(min(LOCAL, d)):
+        basis.append(v)
+        images.append(product(v))
+        v = images[-1]
+        for u in basis * 2:
+            v = v - u * (u * v).sum(axis=1)[:, None]
+        v = v / np.maximum(np.linalg.norm(v, axis=1), 1e-300)[:, None]
+    Q, P = np.stack(basis, axis=1), np.stack(images, axis=1)            # (m, l, d)
+    T = np.nan_to_num(Q @ P.transpose(0, 2, 1))
+    values, S = np.linalg.eigh((T + T.transpose(0, 2, 1)) / 2)
+    top = (Q.transpose(0, 2, 1) @ S[:, :, -1:])[:, :, 0]
+    return values[:, -1], top

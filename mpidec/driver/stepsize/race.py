@@ -1,0 +1,218 @@
+"""Race of step sizes: the solver's own steps on a linear model of all agents, one step size per column of one stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...solvers.base import state, with_step_size
+from .linear import LinearModel, flat
+
+MORE = 1.05                                         # the race is run with 5 % larger step sizes than those returned
+SHORTEST, ENOUGH, LONGEST = 32, 512, 4096           # steps
+PART = 4                                            # a race of at least ENOUGH steps ends after this part of the predicted steps
+HORIZON = 4096                                      # steps after which the error of methods with bias is extrapolated
+TRANSIENT = 1e6                                     # largest error on the way, in units of that at the start
+
+
+class Stack:
+    """A solver with several step sizes at once.
+
+    Parameters
+    ----------
+    solver : Solver
+    factor : callable
+        `factor(k)`: the factor of the step sizes at step k.
+    W : mixer
+    model : LinearModel
+    sizes : array (S,)
+    start : array (m, r) or (m, r, S)
+    first : int
+        Number of the first step.
+    """
+
+    def __init__(self, solver: Any, factor: Any, W: Any, model: LinearModel, sizes: np.ndarray, start: np.ndarray, first: int = 0):
+        self._make, self._factor, self._W, self._model, self.sizes = solver, factor, W, model, sizes
+        X = np.repeat(start, len(sizes), axis=1) if start.ndim == 2 else flat(start)
+        self._k, self._last = first, np.nan         # the last factor
+        self._state = state(solver, "init", self._solver(first).init(X, W.at(first)), X.shape)
+
+    def _solver(self, k: int) -> Any:
+        factor = self._factor(k)
+        if factor != self._last:
+            self._last = factor
+            self._now = with_step_size(self._make, np.tile(factor * self.sizes, self._model.r))
+        return self._now
+
+    def run(self, steps: int) -> None:
+        """Take the steps up to `steps`."""
+        s, model, W, uses = self._state, self._model, self._W, self._make.uses
+        while self._k < steps:
+            solver = self._solver(self._k)
+            s = solver.step(s, model.answer(uses, solver.point(s), self._last * self.sizes, self._k), W.at(self._k))
+            if self._k == 0:
+                state(solver, "step", s, self._state.X.shape)
+            self._k += 1
+        self._state = s
+
+    @property
+    def E(self) -> np.ndarray:
+        """The iterates, (m, r, S)."""
+        X = self._state.X
+        return np.asarray(X.reshape(len(X), self._model.r, len(self.sizes)))
+
+    def keep(self, chosen: np.ndarray) -> bool:
+        """Continue with the chosen candidates only; False, and no change, if the columns of some array of the state are others."""
+        r, S = self._model.r, len(self.sizes)
+        kept = []
+        for value in self._state:
+            if np.ndim(value) == 2 and value.shape[1] == r * S:
+                value = flat(np.ascontiguousarray(value.reshape(len(value), r, S)[:, :, chosen]))
+            elif not (np.ndim(value) == 0 or (np.ndim(value) == 2 and value.shape[1] == 1)):
+                return False
+            kept.append(value)
+        self._state, self.sizes = type(self._state)(*kept), self.sizes[chosen]
+        self._last = np.nan
+        return True
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Result of a race.
+
+    Attributes
+    ----------
+    sizes : array (S,)
+        The step sizes, from the largest to the smallest.
+    predicted : array (S,)
+        The predicted steps to the tolerance, or the predicted error; inf for a step size that does not converge.
+    best : int
+        Index of the best; -1 if none converges.
+    steps : int
+        Steps of the race.
+    early : array (S,) of bool
+        Which step sizes have dropped out, so that their predictions are rough.
+    """
+
+    sizes: np.ndarray
+    predicted: np.ndarray
+    best: int
+    steps: int
+    early: np.ndarray
+
+    @property
+    def size(self) -> float:
+        """The best step size."""
+        return float(self.sizes[self.best])
+
+
+def noise(model: LinearModel) -> np.ndarray:
+    """A starting point that contains every mode that a run can reach: the initial point, and as much noise."""
+    Z, B = np.random.default_rng(1).standard_normal(model.start.shape), model.reachable
+    if 0 < B.shape[1] < model.r:
+        Z = (Z @ B) @ B.T
+    return np.asarray(model.start + Z * ((model.distance or np.sqrt(model.n) * model.size or 1.0) / np.linalg.norm(Z)))
+
+
+def _errors(stack: Stack, model: LinearModel) -> tuple[np.ndarray, np.ndarray]:
+    """The error of each candidate: as it is, and without the slow modes of the average."""
+    E = stack.E
+    mean = E.mean(axis=0)
+    spread = ((E - mean) ** 2).sum(axis=(0, 1))
+    fast = ((model.mean @ mean) ** 2).sum(axis=0) / model.curvature**2
+    return np.sqrt(spread + len(E) * (mean**2).sum(axis=0)), np.sqrt(len(E) * fast + spread)
+
+
+def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
+    """The step size with the least predicted number of steps to a relative error `tol`."""
+    sizes = stack.sizes
+    alive, strikes, predicted = np.arange(len(sizes)), np.zeros(len(sizes), int), np.full(len(sizes), np.inf)
+    goal = tol * np.sqrt(model.n) * (model.size or 1.0)
+    before = _errors(stack, model)
+    last, K = 0, SHORTEST
+    while True:
+        stack.run(K)
+        now, places = _errors(stack, model), _places(stack, sizes, alive)
+        T = np.full(len(alive), -np.inf)
+        for old, new in zip(before, now):
+            rate = np.log(old / new)[places] / (K - last)
+            T = np.maximum(T, np.where(rate > 0, K + np.log(new[places] / goal) / rate, np.inf))
+        T = predicted[alive] = np.where(np.isfinite(T), T, np.inf)
+        least = T.min()
+        patience = 2.5 if K <= 128 else 1.25
+        strikes[alive] = np.where(patience * least >= T, 0, strikes[alive] + 1)
+        near = now[0][places] <= 1e3 * np.fmin.reduce(now[0][places])
+        left = alive[(strikes[alive] < 2) & near]
+        enough = least <= max(K, PART * K * (K >= ENOUGH)) or len(left) <= 1
+        if (enough and np.isfinite(least)) or K >= LONGEST or not len(left):
+            early = np.full(len(sizes), True)
+            early[alive] = False
+            return Ranking(sizes, predicted, int(alive[np.argmin(T)]) if np.isfinite(least) else -1, K, early)
+        if len(left) < len(alive):
+            kept, alive = _places(stack, sizes, left), left
+            before = (now[0][kept], now[1][kept]) if stack.keep(kept) else now
+        else:
+            before = now
+        last, K = K, 2 * K
+
+
+def _places(stack: Stack, sizes: np.ndarray, alive: np.ndarray) -> np.ndarray:
+    """Columns of the candidates `alive` in the stack, which may still hold those that have been dropped."""
+    return np.flatnonzero(np.isin(stack.sizes, sizes[alive]))
+
+
+def most_accurate(stack: Stack, model: LinearModel, steps: int, noisy: bool, decreasing: bool) -> Ranking:
+    """The step size with the least predicted relative error after `steps` steps."""
+    sizes, K = stack.sizes, max(1, min(steps, HORIZON))
+    scale = np.sqrt(model.n) * (model.size or 1.0)
+    most = TRANSIENT * max(model.distance, scale)
+    errors, near = [], np.full(len(sizes), True)
+    for mark in [2**j for j in range(12) if 2**j < K / 2]:
+        stack.run(mark)
+        near[_places(stack, sizes, np.arange(len(sizes)))] = good = _errors(stack, model)[0] <= most
+        if good.any() and not good.all() and stack.keep(np.flatnonzero(good)):
+            near &= np.isin(sizes, stack.sizes)
+    for mark in np.unique(np.linspace(K / 2, K, 9 if noisy else 3).astype(int).clip(min=1)):
+        stack.run(int(mark))
+        errors.append(_errors(stack, model)[0])
+    found = np.sqrt((np.array(errors) ** 2).mean(axis=0)) if noisy else errors[-1]
+    if steps > K and not noisy:
+        found = (_power if decreasing else _geometric)(errors[0], errors[len(errors) // 2], errors[-1], K, steps)
+    predicted = np.full(len(sizes), np.inf)
+    predicted[np.isin(sizes, stack.sizes)] = np.where(np.isfinite(found), found, np.inf) / scale
+    predicted[~near] = np.inf
+    best = int(np.argmin(predicted))
+    return Ranking(sizes, predicted, best if predicted[best] <= max(model.distance / scale, 1.0) else -1, K, ~near)
+
+
+def _power(first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, steps: int) -> np.ndarray:
+    """Errors after `steps` steps, if they fall like a power of k, from those after K / 2 and K."""
+    return np.asarray(last * (steps / K) ** np.minimum(np.log2(last / first), 0.0))
+
+
+def _geometric(first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, steps: int) -> np.ndarray:
+    """Errors after `steps` steps, if they fall geometrically to a limit, from those after K / 2, 3 K / 4 and K."""
+    ratio = np.clip((last - middle) / (middle - first), 0.0, 1 - 1e-9)
+    ratio = np.where(np.isfinite(ratio), ratio, 0.0)
+    limit = np.maximum(last - (middle - last) * ratio / (1 - ratio), 0.0)
+    return np.where(last < middle, limit + (last - limit) * ratio ** ((steps - K) / (K / 4)), last)
+
+
+def stable(stack: Stack, model: LinearModel, steps: int) -> np.ndarray:
+    """Which step sizes do not grow in the last half of `steps` steps, apart from the slow modes."""
+    first = _errors(stack, model)[0]
+    stack.run(steps // 2)
+    middle = _errors(stack, model)[1]
+    stack.run(steps)
+    last = _errors(stack, model)[1]
+    return np.asarray((last <= middle) | (last <= 10 * first))
+
+
+def progress(stack: Stack, model: LinearModel, steps: int) -> float:
+    """The error after `steps` steps of the only step size in the stack, in units of that at the start."""
+    first = float(_errors(stack, model)[0][0])
+    stack.run(steps)
+    last = float(_errors(stack, model)[0][0])
+    return last / first if np.isfinite(last) and first > 0 else np.inf

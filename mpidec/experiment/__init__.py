@@ -1,0 +1,1 @@
+"""Experiments described by settings: their schema, their sources, and the command that runs them."""

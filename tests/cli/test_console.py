@@ -1,0 +1,59 @@
+"""The console command: ``mpidec run ...`` does what ``python -m mpidec.run ...`` does."""
+from __future__ import annotations
+
+import sys
+
+import pytest
+from helpers import launch
+
+from mpidec import __main__ as console
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+pytestmark = pytest.mark.serial
+ROOT = launch.ROOT
+SMALL = ["--problem=least_squares", "--data=synthetic_least_squares", "--set=problem.p=4", "--set=problem.d=3", "--steps=5",
+         "--quiet"]
+
+
+def test_the_installed_command_is_this_one():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    module, _, name = settings["project"]["scripts"]["mpidec"].partition(":")
+    assert module == console.__name__ and getattr(console, name) is console.main
+
+
+def test_help_lists_the_commands(capsys):
+    assert console.main([]) == 0
+    first = capsys.readouterr().out
+    assert console.main(["--help"]) == 0 and capsys.readouterr().out == first
+    lines = dict(line.split(None, 1) for line in first.splitlines() if line.startswith("  "))
+    assert {"run", "plot", "sweep", "bench", "doctor"} <= lines.keys() and lines["run"].strip().startswith("run an experiment")
+    assert all((ROOT / "mpidec" / name).exists() or (ROOT / "mpidec" / f"{name}.py").exists() for name in lines)
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")           # of runpy, in this process only
+def test_commands_are_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["mpidec"])
+    assert console.main(["run", *SMALL, "--agents=4"]) == 0 and (tmp_path / "run.h5").exists()
+    assert console.main(["plot", "missing.h5"]) == 2 and capsys.readouterr().err == "mpidec.plot: missing.h5 does not exist\n"
+    assert console.main(["sweep", "--seeds", "0"]) == 2
+    assert capsys.readouterr().err == "mpidec.sweep: error: --seeds: expected a positive integer, got 0\n"
+
+
+@pytest.mark.parametrize("name, remedy", [("swep", "did you mean sweep?"), ("xyzzy", "expected one of run, plot, sweep,")])
+def test_an_unknown_command_is_told_the_nearest(name, remedy, capsys):
+    assert console.main([name]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.startswith(f"mpidec: error: unknown command {name!r}: {remedy}") and error.count("\n") == 1
+
+
+@pytest.mark.launch
+def test_on_several_ranks(mpirun, tmp_path):
+    done = mpirun(3, ["-m", "mpidec", "run", *SMALL], cwd=tmp_path, check=True)
+    assert (done.stdout, done.stderr) == ("", "") and (tmp_path / "run.h5").exists()
+    done = mpirun(3, ["-m", "mpidec", "runn"], cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("did you mean run") == 1

@@ -1,0 +1,329 @@
+"""Matching of calls: headers, operations under way, polls within polls, errors found in a poll."""
+
+import gc
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpidec
+from mpidec.comm.checks import header as h
+from mpidec.comm.checks.history import PastOperation
+from mpidec.comm.checks.matching import Matching
+from mpidec.comm.checks.mismatch import Disagreement
+from mpidec.comm.checks.operation import ARRIVED, SENT, tree
+
+LARGE = 50_000                                              # numbers: more than follows a header in its message
+
+
+@pytest.fixture
+def matching(comm):
+    own = comm.Dup()
+    matching = Matching(own, serial=5)
+    yield matching
+    matching.close()
+    own.Free()
+
+
+def poll_until(matching, holds):
+    for _ in range(10**6):
+        matching.poll()
+        if holds():
+            return
+    raise AssertionError("polled a million times")
+
+
+def started(matching, op, steps, array=("<f8", (LARGE,)), peer=None, senders=()):
+    operation = matching.operation(op, peer)
+    operation.array, operation.senders = array, set(senders)
+    operation.receivers = frozenset(rank for rank, _ in senders)
+    return matching.start(operation, steps(operation))
+
+
+def test_a_header_survives_its_packing():
+    rng = np.random.default_rng(1)
+    texts = ["", "neighbor_allreduce", "W(X) über ring, step 3", "x" * 3000, "\udcff"]
+    for _ in range(300):
+        op, mode, signature, dtype, text = (texts[t] for t in rng.integers(0, len(texts) - 1, 5))
+        subject = h.Subject(op, mode, signature, dtype, tuple(rng.integers(0, 2**62, rng.integers(0, 9)).tolist()))
+        header = h.Header(int(rng.integers(6)), bool(rng.integers(2)), int(rng.integers(2**62)), subject, int(rng.integers(6)),
+                          bool(rng.integers(2)), float(rng.standard_normal()), int(rng.integers(2**62)), int(rng.integers(2**30)),
+                          text, int(rng.integers(-1, 2**62)), bool(rng.integers(2)))
+        raw = h.pack(2**48 - 1, header)
+        assert h.unpack(np.frombuffer(raw + b"array", np.uint8)) == (2**48 - 1, header, len(raw))
+        assert len(raw) % 16 == 0                           # the array behind it is aligned
+    odd = h.Header(h.FAILED, False, 1, h.Subject(texts[-1]), text=texts[-1])
+    assert h.unpack(np.frombuffer(h.pack(0, odd), np.uint8))[1].text == "\\udcff"
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8, 13])
+@pytest.mark.parametrize("root", [0, 1])
+def test_the_tree_spans_all_ranks(size, root):
+    edges = {(tree(rank, size, root)[0], rank) for rank in range(size)}
+    assert edges == {(rank, child) for rank in range(size) for child in tree(rank, size, root)[1]} | {(None, root % size)}
+
+
+def test_a_poll_within_a_poll_returns_at_once(matching):
+    def takes(operation):
+        operation.expect(h.EDGE, [matching.rank])
+        yield ARRIVED
+        return float(operation.take(matching.rank, h.EDGE, np.dtype(float)).sum())
+    mine = [(matching.rank, h.EDGE)]
+    other = started(matching, "other", takes, ("<f8", (3,)), senders=mine)
+
+    def steps(operation):
+        matching.poll()                                     # within these steps, but not in a poll
+        operation.send(matching.rank, h.EDGE, np.ones(3))
+        operation.expect(h.EDGE, [matching.rank])
+        yield ARRIVED
+        other.send(matching.rank, h.EDGE, np.full(3, 2.0))
+        for _ in range(1000):
+            matching.poll()                                 # within the poll that goes on with these steps
+        assert not other.done and not other.received
+        return float(operation.take(matching.rank, h.EDGE, np.dtype(float)).sum())
+    operation = started(matching, "itself", steps, ("<f8", (3,)), senders=mine)
+    operation.wait()
+    other.wait()
+    assert (operation.result, other.result) == (3, 6)
+
+
+def test_an_error_in_a_poll_belongs_to_its_operation(matching):
+    def steps(operation):
+        operation.send(matching.rank, h.EDGE, np.ones(3))
+        operation.expect(h.EDGE, [matching.rank])
+        yield ARRIVED
+        raise OverflowError("of these steps")
+    operation = started(matching, "itself", steps, ("<f8", (3,)), senders=[(matching.rank, h.EDGE)])
+    poll_until(matching, lambda: operation.done)            # does not raise
+    for _ in range(2):
+        with pytest.raises(OverflowError, match="of these steps"):
+            operation.wait()
+
+
+def test_a_message_of_another_program_does_not_raise_in_a_poll(matching):
+    def steps(operation):
+        operation.expect(h.EDGE, [matching.rank])           # from itself, which sends nothing
+        yield ARRIVED
+    request = matching.comm.Isend([b"not a header", MPI.BYTE], matching.rank, 16384)
+    poll_until(matching, lambda: matching._late and request.Test())             # does not raise
+    with pytest.raises(Exception, match="requires a buffer"):
+        started(matching, "itself", steps).wait()
+    matching.agree("barrier", "")
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_messages_of_a_closed_network_are_dropped(matching, size):
+    other = Matching(matching.comm, serial=6)
+    requests = other.send(matching.rank, h.Header(h.DATA, False, 1, h.Subject("barrier"), nbytes=8 * size), np.ones(size))
+    matching.agree("barrier", "")
+    poll_until(matching, lambda: not matching._unclaimed)
+    matching.agree("barrier", "")
+    MPI.Request.Waitall(requests)
+    assert not matching._late and not matching._early
+
+
+def test_a_question_that_is_read_late_does_no_harm(comm):
+    """A rank asks where this one is, which has made those mixings and calls when it reads that, and leaves."""
+    own = comm.Dup()
+    matching = Matching(own, mixings=lambda: 5)
+    matching.register(PastOperation("W(X)", "", "rows", frozenset({matching.rank}), ""))
+    matching.send(matching.rank, h.Header(h.MIXING_QUERY, False, 5, h.Subject("W(X)"), before=0))
+    matching.send(matching.rank, h.Header(h.QUERY, False, 1, h.Subject("W(X)", "", "rows"), before=5))
+    matching.leave()
+    for _ in range(1000):
+        matching.poll()
+    assert not matching._late and matching.close() is None
+    own.Free()
+
+
+class Late:
+    """A communicator on which the messages of one rank arrive after the others."""
+
+    def __init__(self, comm, rank, seconds):
+        self._comm, self._others = comm, [other for other in range(comm.size) if other != rank]
+        self._until = time.monotonic() + seconds
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def Improbe(self, source, tag, status):
+        if time.monotonic() > self._until:
+            return self._comm.Improbe(source, tag, status)
+        return next(filter(None, (self._comm.Improbe(rank, tag, status) for rank in self._others)), None)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_closing_waits_for_all_messages_and_returns_what_they_say(comm):
+    """Rank 2 reports to rank 1, which hears from rank 0 first that all ranks close."""
+    own = comm.Dup()
+    comm.Barrier()
+    matching = Matching(Late(own, 2, 0.2) if comm.rank == 1 else own)
+    if comm.rank == 2:
+        matching.report(1, "what rank 2 has found")
+    error = matching.close()
+    assert (error and str(error)) == ("what rank 2 has found" if comm.rank == 1 else None)
+    own.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_closing_finds_a_rank_that_is_one_call_ahead(comm):
+    for ahead in (0, comm.size - 1):
+        own = comm.Dup()
+        matching = Matching(own)
+        if comm.rank == ahead:
+            matching.register(PastOperation("W(X)", "", "rows", frozenset(), ""))
+        matching.close()
+        assert matching.apart
+        own.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_large_arrays_reach_their_operations_in_any_order(matching):
+    """Rank 1 sends to rank 0 in a call of all ranks, then in one of two; rank 0 takes the second first."""
+    if matching.rank > 1:
+        return
+
+    def sends(value):
+        def steps(operation):
+            operation.send(0, h.EDGE, np.full(LARGE, value))
+            yield SENT
+        return steps
+
+    def takes(operation):
+        operation.expect(h.EDGE, [1])
+        yield ARRIVED
+        return float(operation.take(1, h.EDGE, np.dtype(float))[0])
+    if matching.rank == 1:
+        for operation in (started(matching, "all", sends(1.0)), started(matching, "two", sends(2.0), peer=0)):
+            operation.wait()
+    else:
+        two = started(matching, "two", takes, peer=1, senders=[(1, h.EDGE)])
+        two.wait()
+        every = started(matching, "all", takes, senders=[(1, h.EDGE)])
+        every.wait()
+        assert (two.result, every.result) == (2, 1)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_large_arrays_of_several_stages(matching):
+    """An operation that takes two large arrays of one rank, sent before it begins."""
+    if matching.rank > 1:
+        return
+    stages = (h.TO_LEADER, h.EDGE, h.UP)
+
+    def sends(operation):
+        for stage in stages:
+            operation.send(0, stage, np.full(LARGE, float(stage)))
+        yield SENT
+
+    def takes(operation):
+        for stage in stages[::-1]:
+            operation.expect(stage, [1])
+            yield ARRIVED
+        return [float(operation.take(1, stage, np.dtype(float))[-1]) for stage in stages]
+    if matching.rank == 1:
+        started(matching, "stages", sends).wait()
+    else:
+        operation = started(matching, "stages", takes, senders=[(1, stage) for stage in stages])
+        operation.wait()
+        assert operation.result == list(stages)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_failure_that_any_poll_receives_is_not_lost(matching):
+    """Rank 1 gives up a call without headers; rank 0 polls in the wait for something else, and then asks."""
+    if matching.rank == 0:
+        number = matching.register(PastOperation("W(X)", "", "rows", frozenset({1}), ""))
+        poll_until(matching, lambda: matching.comm.Iprobe(1, 7))
+        matching.comm.recv(source=1, tag=7)
+        for _ in range(100):
+            matching.poll()
+        with pytest.raises(Disagreement, match="rank 1 gave up"):
+            matching.ask([], number, "W(X)", "rows", 0)
+    elif matching.rank == 1:
+        matching.withdraw("W(X)", TypeError("rows are int64"), [0])
+        matching.comm.send(None, 0, tag=7)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_first_reason_is_raised(matching, comm):
+    """Also if a later call has failed meanwhile for another one, because the rank that gave the first one closes its network."""
+    if comm.rank == 1:
+        matching.report(0, "the reason")
+        matching.send(0, h.Header(h.REFUSED, False, 1, h.Subject("agree"), text="rank 1 closes the network"))
+    comm.Barrier()
+    if comm.rank == 0:
+        operation = matching.operation("agree")
+        operation.senders = {(1, h.EDGE)}
+        matching.start(operation, waiting(operation))
+        with pytest.raises(Disagreement, match="the reason"):
+            operation.wait()
+        assert "closes" in operation.text
+    comm.Barrier()
+
+
+def waiting(operation):
+    operation.expect(h.EDGE, [1])
+    yield ARRIVED
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_is_out_of_step_says_so(matching, comm):
+    if comm.rank == 1:
+        matching.withdraw("W(X)", TypeError("integers"), [0])
+    elif comm.rank == 0:
+        with pytest.raises(Disagreement, match=r"rank 1 gave up W\(X\) call 1: TypeError: integers"):
+            matching.verify("W(X)", "", [1], [1])
+        with pytest.raises(RuntimeError, match="out of step"):
+            matching.register(PastOperation("W(X)", "", "", frozenset([1]), ""))
+    comm.Barrier()
+
+
+def test_an_operation_that_the_end_of_the_network_leaves_incomplete(comm):
+    own = comm.Dup()
+    matching = Matching(own)
+
+    def steps(operation):
+        operation.expect(h.EDGE, [matching.rank])           # from itself, which sends nothing
+        yield ARRIVED
+    operation = started(matching, "itself", steps)
+    matching.close()
+    with pytest.raises(RuntimeError, match="itself call 1 was not complete when the network was closed"):
+        operation.wait()
+    own.Free()
+
+
+def test_operations_do_not_keep_their_arrays(matching):
+    """An operation that has ended holds neither what it sent nor what it received."""
+    def steps(operation):
+        operation.send(matching.rank, h.EDGE, np.ones(LARGE))
+        operation.expect(h.EDGE, [matching.rank])
+        yield ARRIVED
+    operation = started(matching, "itself", steps, senders=[(matching.rank, h.EDGE)])
+    operation.wait()
+    gc.collect()
+    assert not [thing for thing in gc.get_referents(operation, *vars(operation).values()) if isinstance(thing, np.ndarray)]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("other", ["mean", "sum", "gather"])
+def test_different_calls_of_all_ranks_are_told_although_their_kinds_are_known(other):
+    """MPI itself would add up rows of the one and the other."""
+    with mpidec.Network() as net:
+        calls = {"sum": lambda: net.sum(np.full((1, 7), 3.0)), "mean": lambda: net.mean(np.full((1, 3), 5.0)),
+                 "gather": lambda: net.gather(np.full((1, 2), 5.0))}
+        for _ in range(3):
+            for call in calls.values():
+                call()
+        if other == "sum":                                  # the same call with other rows
+            net.sum(np.ones((1, 2)))
+            calls["sum"] = lambda: net.sum(np.ones((1, 2)))
+        if net.rank == net.size - 1:
+            with pytest.raises(ValueError, match="every rank must make the same calls"):
+                calls[other]()
+        else:
+            told = rf"rank 0 is in net.sum call \d+ \(rows of 7 float64\), rank {net.size - 1} in net.{other}"
+            with pytest.raises(ValueError, match=told):
+                net.sum(np.full((1, 7), 3.0))
+        np.testing.assert_array_equal(net.sum(np.full((1, 7), 3.0)), 3.0 * net.size)     # all are in step

@@ -1,0 +1,1 @@
+"""What several tests use: launches, random draws, stand-ins, and programs that tests start."""
