@@ -2,7 +2,7 @@
 # make test       set up what is missing and pass the quick suite, on MPICH and on Open MPI: ten minutes on two cores
 # make test-all   everything: all parameter sets, the tests marked slow, one process and 2 to 16 ranks, on each MPI
 # make docs       the documentation: docs/_build/index.html
-# make lint       ruff and mypy
+# make lint       ruff (rules and layout) and mypy
 # make clean      remove what runs and tools left; make distclean: the environments too
 #
 # make test TORCH=0 leaves PyTorch out (700 MB in each environment) and does not test the training of models.
@@ -66,6 +66,7 @@ docs: .venv/.docs-$(HERE)
 
 lint: .venv/.lint-$(HERE)
 	.venv/bin/ruff check
+	.venv/bin/ruff format --check
 	.venv/bin/mypy
 
 .venv/.run-$(HERE): $(MPICH_SOURCES)

@@ -1,8 +1,9 @@
 """Compiled modules of this checkout that are missing or older than their sources.
 
-    .venv/bin/python .ci/compiled.py                remove old ones, and warn of all; for .ci/venv, after the installation
-    .venv/bin/python .ci/compiled.py --buildable    print the names of those that the C compiler accepts; for the Makefile
+.venv/bin/python .ci/compiled.py                remove old ones, and warn of all; for .ci/venv, after the installation
+.venv/bin/python .ci/compiled.py --buildable    print the names of those that the C compiler accepts; for the Makefile
 """
+
 from __future__ import annotations
 
 import os
@@ -16,11 +17,13 @@ from pathlib import Path
 
 try:
     import tomllib
-except ImportError:                                         # Python 3.10
+except ImportError:  # Python 3.10
     import tomli as tomllib  # type: ignore[no-redef]
 
-REMEDY = ("install a C compiler and the headers of Python (Debian, Ubuntu: apt install gcc python3-dev; conda: conda install "
-          "c-compiler), then run make again")
+REMEDY = (
+    "install a C compiler and the headers of Python (Debian, Ubuntu: apt install gcc python3-dev; conda: conda install "
+    "c-compiler), then run make again"
+)
 
 
 def files(extension: dict) -> list[Path]:
@@ -32,7 +35,9 @@ def files(extension: dict) -> list[Path]:
 def up_to_date(extension: dict) -> bool:
     sources = [*extension["sources"], *extension.get("depends", [])]
     newest = max(Path(source).stat().st_mtime for source in sources)
-    return bool(files(extension)) and all(path.stat().st_mtime >= newest for path in files(extension))
+    return bool(files(extension)) and all(
+        path.stat().st_mtime >= newest for path in files(extension)
+    )
 
 
 def obstacle(extension: dict) -> str:
@@ -41,25 +46,39 @@ def obstacle(extension: dict) -> str:
     if shutil.which(command[0]) is None:
         return f"no C compiler: {command[0]} was not found"
     includes = [f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")]
-    tried = subprocess.run([*command, "-fsyntax-only", "-w", *includes, *extension["sources"]], capture_output=True, text=True)
-    errors = [line for line in tried.stderr.splitlines() if "error" in line] or [f"{command[0]} failed"]
+    tried = subprocess.run(
+        [*command, "-fsyntax-only", "-w", *includes, *extension["sources"]],
+        capture_output=True,
+        text=True,
+    )
+    errors = [line for line in tried.stderr.splitlines() if "error" in line] or [
+        f"{command[0]} failed"
+    ]
     return errors[0] if tried.returncode else ""
 
 
 def main() -> int:
     os.chdir(Path(__file__).resolve().parent.parent)
-    extensions = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["ext-modules"]
+    extensions = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "setuptools"
+    ]["ext-modules"]
     missing = [extension for extension in extensions if not up_to_date(extension)]
     if "--buildable" in sys.argv:
         print(*(extension["name"] for extension in missing if not obstacle(extension)))
         return 0
     for path in (path for extension in missing for path in files(extension)):
-        path.unlink()                                       # compiled from other sources than those here
+        path.unlink()  # compiled from other sources than those here
     if missing:
         names = " and ".join(extension["name"] for extension in missing)
-        why = next(filter(None, map(obstacle, missing)), "the build failed: pip install -v -e . shows its messages")
-        print(f"mpidec set-up: warning: {names} could not be compiled ({why}): the results are the same, but mixing is "
-              f"10 to 100 times slower; {REMEDY}", file=sys.stderr)
+        why = next(
+            filter(None, map(obstacle, missing)),
+            "the build failed: pip install -v -e . shows its messages",
+        )
+        print(
+            f"mpidec set-up: warning: {names} could not be compiled ({why}): the results are the same, but mixing is "
+            f"10 to 100 times slower; {REMEDY}",
+            file=sys.stderr,
+        )
     return int(bool(missing))
 
 

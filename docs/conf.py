@@ -1,4 +1,5 @@
 """Configuration of the documentation: `make docs`."""
+
 import importlib.util
 import os
 import subprocess
@@ -17,12 +18,20 @@ import mpidec  # noqa: E402
 
 project, author = "mpidec", "The mpidec developers"
 version = release = mpidec.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax",
-              "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
 exclude_patterns = ["_build"]
-suppress_warnings = ["ref.python"]                      # names such as `n` that several classes have
-if importlib.util.find_spec("torch") is None:           # what these pages import
-    print("mpidec docs: without PyTorch the pages reference/optim and reference/nn are left out: pip install -e '.[torch]'")
+suppress_warnings = ["ref.python"]  # names such as `n` that several classes have
+if importlib.util.find_spec("torch") is None:  # what these pages import
+    print(
+        "mpidec docs: without PyTorch the pages reference/optim and reference/nn are left out: pip install -e '.[torch]'"
+    )
     exclude_patterns += ["reference/optim.md", "reference/nn.md"]
     suppress_warnings += ["toc.excluded", "toc.not_readable"]
 html_theme, html_title = "furo", f"mpidec {version}"
@@ -33,7 +42,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 add_module_names = False
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"                              # the parameters are described in the docstrings
+autodoc_typehints = "none"  # the parameters are described in the docstrings
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_google_docstring = False
 napoleon_use_rtype = False
@@ -48,13 +57,28 @@ class CommandHelp(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "110", "NO_COLOR": "1"}
-        done = subprocess.run([sys.executable, "-m", f"mpidec.{self.arguments[0]}", "--help"], env=env, text=True, check=True,
-                              stdout=subprocess.PIPE, timeout=60)
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "COLUMNS": "110",
+            "NO_COLOR": "1",
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", f"mpidec.{self.arguments[0]}", "--help"],
+            env=env,
+            text=True,
+            check=True,
+            stdout=subprocess.PIPE,
+            timeout=60,
+        )
         return [nodes.literal_block(done.stdout, done.stdout, language="text")]
 
 
-OUTSIDE = {"README.md": "index.md", "data/README.md": "guide/data_sets.md", "jobscripts/README.md": "guide/jobscripts.md"}
+OUTSIDE = {
+    "README.md": "index.md",
+    "data/README.md": "guide/data_sets.md",
+    "jobscripts/README.md": "guide/jobscripts.md",
+}
 
 
 def pages_of_files(app, page: str, source: list[str]) -> None:
@@ -71,7 +95,7 @@ def not_shown(app, what: str, name: str, thing, skip: bool, options) -> bool | N
 
 
 def setup(app) -> None:
-    rooms.draw()                                            # for architecture.md
+    rooms.draw()  # for architecture.md
     app.add_directive("command-help", CommandHelp)
     app.connect("autodoc-skip-member", not_shown)
     app.connect("source-read", pages_of_files)

@@ -4,6 +4,7 @@ A room is a folder of the package, a folder of `comm/`, or a module beside them.
 above all rooms that it imports, also inside functions and for annotations.  Arrows lead to direct
 needs: those that follow from other arrows are left out.
 """
+
 from __future__ import annotations
 
 import ast
@@ -14,7 +15,7 @@ from pathlib import Path
 
 Graph = dict[str, set[str]]
 HERE = Path(__file__).resolve().parent
-WIDTH, HEIGHT, FLOOR, LETTER = 900, 26, 64, 6.6           # of the picture, a box, a floor, a letter
+WIDTH, HEIGHT, FLOOR, LETTER = 900, 26, 64, 6.6  # of the picture, a box, a floor, a letter
 STYLE = """text { font: 11px ui-monospace, monospace; text-anchor: middle; fill: #1c2733 }
 rect { stroke: #8a97a6; fill: #f6f8fa } .comm { fill: #dcebfa; stroke: #4a86c5 }
 .module { stroke-dasharray: 3 2; fill: #ffffff } .circle { stroke: #c62828; stroke-width: 2 }
@@ -38,7 +39,8 @@ def needs(package: Path) -> Graph:
     for parts, path in modules.items():
         own = room(parts[:-1] if parts[-1] == "__init__" else parts, package)
         graph.setdefault(own, set()).update(
-            room(target, package) for target in imported(path, parts, names, package.name))
+            room(target, package) for target in imported(path, parts, names, package.name)
+        )
     return {name: found - {name} for name, found in graph.items()}
 
 
@@ -48,7 +50,7 @@ def imported(path: Path, parts: tuple[str, ...], names: set, package: str) -> It
         if isinstance(node, ast.Import):
             found = [tuple(alias.name.split(".")) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = (package, *parts[:len(parts) - node.level]) if node.level else ()
+            base = (package, *parts[: len(parts) - node.level]) if node.level else ()
             source = (*base, *(node.module or "").split("."))
             source = tuple(part for part in source if part)
             found = [(*source, alias.name) for alias in node.names]
@@ -95,8 +97,12 @@ def floors(graph: Graph) -> dict[str, int]:
 def direct(graph: Graph) -> list[tuple[str, str]]:
     """Return the arrows that follow from no others (transitive reduction)."""
     every = reach(graph)
-    return [(a, b) for a in sorted(graph) for b in sorted(graph[a])
-            if not any(b in every[c] and c not in every[b] and a not in every[c] for c in graph[a])]
+    return [
+        (a, b)
+        for a in sorted(graph)
+        for b in sorted(graph[a])
+        if not any(b in every[c] and c not in every[b] and a not in every[c] for c in graph[a])
+    ]
 
 
 def width(name: str) -> float:
@@ -104,8 +110,9 @@ def width(name: str) -> float:
     return 6 if ">" in name else LETTER * len(name.removeprefix("comm/")) + 14
 
 
-def pushed(row: list[str], wish: dict[str, float], gap: float, way: int,
-           edge: float = -float("inf")) -> dict[str, float]:
+def pushed(
+    row: list[str], wish: dict[str, float], gap: float, way: int, edge: float = -float("inf")
+) -> dict[str, float]:
     """Return the wished places of the boxes of a floor, pushed one way so that none overlap."""
     found: dict[str, float] = {}
     for name in row:
@@ -120,12 +127,17 @@ def placed(rows: list[list[str]], pairs: list[tuple[str, str]]) -> dict[str, flo
     for a, b in pairs:
         beside[a].append(b)
         beside[b].append(a)
-    x = {name: WIDTH * (number + 1) / (len(row) + 1)
-         for row in rows for number, name in enumerate(row)}
+    x = {
+        name: WIDTH * (number + 1) / (len(row) + 1)
+        for row in rows
+        for number, name in enumerate(row)
+    }
     for sweep in range(60):
-        for row in rows[::1 if sweep % 2 else -1]:
-            wish = {name: sum(x[one] for one in beside[name]) / (len(beside[name]) or 1) or x[name]
-                    for name in row}
+        for row in rows[:: 1 if sweep % 2 else -1]:
+            wish = {
+                name: sum(x[one] for one in beside[name]) / (len(beside[name]) or 1) or x[name]
+                for name in row
+            }
             if sweep < 50:
                 row.sort(key=wish.__getitem__)
             gap = min(20.0, (WIDTH - 8 - sum(map(width, row))) / len(row))
@@ -143,7 +155,7 @@ def picture(graph: Graph, modules: set[str]) -> str:
     rows: list[list[str]] = [[] for _ in range(max(floor.values()) + 1)]
     for name in sorted(graph):
         rows[floor[name]].append(name)
-    chains = []                                 # an arrow passes between the boxes of other floors
+    chains = []  # an arrow passes between the boxes of other floors
     for a, b in arrows:
         between = [f"{a}>{b}>{level}" for level in range(floor[a] - 1, floor[b], -1)]
         for name in between:
@@ -165,14 +177,17 @@ def picture(graph: Graph, modules: set[str]) -> str:
         kind = "comm" if name.startswith("comm/") else "module" if name in modules else ""
         kind += " circle" if name in in_circle else ""
         left, text = x[name] - width(name) / 2, name.removeprefix("comm/")
-        drawn.append(f'<rect class="{kind}" x="{left:.0f}" y="{top[name]}" rx="4" '
-                     f'width="{width(name):.0f}" height="{HEIGHT}"/>'
-                     f'<text x="{x[name]:.0f}" y="{top[name] + 17}">{text}</text>')
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {FLOOR * len(rows)}">\n'
-            f'<style>{STYLE}</style>\n<defs><marker id="tip" viewBox="0 0 8 8" refX="6" refY="4" '
-            'markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" '
-            'style="fill:#7d8a99;stroke:none"/></marker></defs>\n'
-            + "\n".join(drawn) + "\n</svg>\n")
+        drawn.append(
+            f'<rect class="{kind}" x="{left:.0f}" y="{top[name]}" rx="4" '
+            f'width="{width(name):.0f}" height="{HEIGHT}"/>'
+            f'<text x="{x[name]:.0f}" y="{top[name] + 17}">{text}</text>'
+        )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {FLOOR * len(rows)}">\n'
+        f'<style>{STYLE}</style>\n<defs><marker id="tip" viewBox="0 0 8 8" refX="6" refY="4" '
+        'markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" '
+        'style="fill:#7d8a99;stroke:none"/></marker></defs>\n' + "\n".join(drawn) + "\n</svg>\n"
+    )
 
 
 def draw(out: Path = HERE / "_build" / "rooms.svg", package: Path = HERE.parent / "mpidec") -> None:

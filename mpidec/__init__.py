@@ -37,7 +37,19 @@ from .record import read as read
 # Imported on first use: jobs with many ranks start faster.
 _LAZY = ("nn", "optim", "plot", "problems", "solvers", "sweep", "topology", "train")
 _PYTORCH = ("nn", "optim", "train")
-_EAGER = ("__version__", "Interrupted", "Mixer", "Network", "Outcome", "Pending", "Record", "Result", "read", "solve", "tune")
+_EAGER = (
+    "__version__",
+    "Interrupted",
+    "Mixer",
+    "Network",
+    "Outcome",
+    "Pending",
+    "Record",
+    "Result",
+    "read",
+    "solve",
+    "tune",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -49,5 +61,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    missing = _PYTORCH if find_spec("torch") is None else ()        # they raise an ImportError with the remedy on use
+    missing = (
+        _PYTORCH if find_spec("torch") is None else ()
+    )  # they raise an ImportError with the remedy on use
     return sorted({*_EAGER, *_LAZY, "simulate"} - {*missing})

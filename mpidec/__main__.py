@@ -26,16 +26,25 @@ COMMANDS = {
 
 def available() -> dict[str, str]:
     """Return the commands of this version with a line each."""
-    return {name: line for name, line in COMMANDS.items() if find_spec(f"mpidec.{name}") is not None}
+    return {
+        name: line for name, line in COMMANDS.items() if find_spec(f"mpidec.{name}") is not None
+    }
 
 
 def usage() -> str:
     """Return the text of ``mpidec --help``."""
     commands = available()
     width = max(map(len, commands))
-    return "\n".join(["usage: mpidec COMMAND [ARGUMENTS]      (under MPI: mpirun -n 4 mpidec COMMAND ...)", "", "commands:",
-                      *(f"  {name:<{width}}  {line}" for name, line in commands.items()), "",
-                      "mpidec COMMAND --help describes a command; python -m mpidec.COMMAND is the same command."])
+    return "\n".join(
+        [
+            "usage: mpidec COMMAND [ARGUMENTS]      (under MPI: mpirun -n 4 mpidec COMMAND ...)",
+            "",
+            "commands:",
+            *(f"  {name:<{width}}  {line}" for name, line in commands.items()),
+            "",
+            "mpidec COMMAND --help describes a command; python -m mpidec.COMMAND is the same command.",
+        ]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name == "--version":
         return _told(f"mpidec {__version__}", 0)
     near = difflib.get_close_matches(name, available(), n=2, cutoff=0.5)
-    remedy = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(available())}"
+    remedy = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else f"expected one of {', '.join(available())}"
+    )
     return _told(f"mpidec: error: unknown command {name!r}: {remedy}", 2)
 
 

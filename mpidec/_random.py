@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION = 1, 2, 3, 4, 5, 6  # purposes: the streams of one seed never overlap
+SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+)  # purposes: the streams of one seed never overlap
 
 
 class Streams:
@@ -47,5 +54,5 @@ class Streams:
         """The generator of an agent at a step; valid until the next call."""
         words = self._state["state"]
         words["key"][1], words["counter"][1] = agent, step
-        self._philox.state = self._state            # 1 microsecond; a new Philox costs 10
+        self._philox.state = self._state  # 1 microsecond; a new Philox costs 10
         return self._generator

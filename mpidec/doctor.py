@@ -1,4 +1,5 @@
 """``python -m mpidec.doctor``."""
+
 import sys
 
 from .diagnostics.doctor import main as main

@@ -4,6 +4,7 @@ A name is one of the package, one that an installed package declares as an entry
 ``mpidec.topologies``, ``mpidec.problems``, ``mpidec.datasets``, ``mpidec.codecs``), ``FILE.py:NAME``, or ``MODULE:NAME``.
 A relative file is looked up in the folder of the experiment file, then in the working folder.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -21,7 +22,7 @@ from typing import Any
 
 __all__ = ["Table", "is_plugin", "located", "nearest", "short", "source"]
 
-MODULES = "mpidec_plugin_"                               # names of the modules of files
+MODULES = "mpidec_plugin_"  # names of the modules of files
 PLUGIN = re.compile(r"(?P<place>.+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
 
 
@@ -50,10 +51,23 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """
     known = list(dict.fromkeys(known))
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_").replace(" ", "_")
-    words = {word: None for trial in (name, plain) for word in difflib.get_close_matches(trial, known, n=3, cutoff=cutoff)}
-    alike = {word: max(difflib.SequenceMatcher(None, trial, word).ratio() for trial in (name, plain)) for word in words}
-    near = [word for word in words if alike[word] >= max(alike.values()) - 0.25]            # the others only share an ending
-    return f"did you mean {' or '.join(near[:3])}?" if near else f"expected one of {', '.join(known) or 'none'}"
+    words = {
+        word: None
+        for trial in (name, plain)
+        for word in difflib.get_close_matches(trial, known, n=3, cutoff=cutoff)
+    }
+    alike = {
+        word: max(difflib.SequenceMatcher(None, trial, word).ratio() for trial in (name, plain))
+        for word in words
+    }
+    near = [
+        word for word in words if alike[word] >= max(alike.values()) - 0.25
+    ]  # the others only share an ending
+    return (
+        f"did you mean {' or '.join(near[:3])}?"
+        if near
+        else f"expected one of {', '.join(known) or 'none'}"
+    )
 
 
 def located(name: str, *folders: str | os.PathLike[str]) -> str:
@@ -72,8 +86,12 @@ def located(name: str, *folders: str | os.PathLike[str]) -> str:
         return name
     path = Path(place).expanduser()
     around = [Path(folder).absolute() for folder in (*folders, os.curdir)]
-    tries = [folder / path for folder in around] + [folder / path.name for folder in around if path.is_absolute()]
-    found = next((trial for trial in tries if trial.is_file()), tries[-1] if not path.is_absolute() else path)
+    tries = [folder / path for folder in around] + [
+        folder / path.name for folder in around if path.is_absolute()
+    ]
+    found = next(
+        (trial for trial in tries if trial.is_file()), tries[-1] if not path.is_absolute() else path
+    )
     return f"{os.path.normpath(found)}{colon}{thing}"
 
 
@@ -96,8 +114,12 @@ def source(thing: object) -> str | None:
     >>> source(nearest), source(None)
     (None, None)
     """
-    module = getattr(thing if hasattr(thing, "__qualname__") else type(thing), "__module__", None) or ""
-    return getattr(sys.modules.get(module), "__file__", None) if module.startswith(MODULES) else None
+    module = (
+        getattr(thing if hasattr(thing, "__qualname__") else type(thing), "__module__", None) or ""
+    )
+    return (
+        getattr(sys.modules.get(module), "__file__", None) if module.startswith(MODULES) else None
+    )
 
 
 class Table(Mapping[str, Any]):
@@ -125,7 +147,9 @@ class Table(Mapping[str, Any]):
     (<class 'dict'>, True, <class 'collections.Counter'>)
     """
 
-    def __init__(self, kind: str, group: str, own: Mapping[str, Any], check: Callable[[Any], str | None]) -> None:
+    def __init__(
+        self, kind: str, group: str, own: Mapping[str, Any], check: Callable[[Any], str | None]
+    ) -> None:
         self.kind, self.group, self.own, self.check = kind, group, own, check
 
     def __iter__(self) -> Iterator[str]:
@@ -136,7 +160,9 @@ class Table(Mapping[str, Any]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str) or ("." in name and not is_plugin(name)):              # a file of data, for one
+        if not isinstance(name, str) or (
+            "." in name and not is_plugin(name)
+        ):  # a file of data, for one
             return False
         return name in self.own or is_plugin(name) or name in self._entry_points()
 
@@ -167,7 +193,9 @@ class Table(Mapping[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise ValueError(f"unknown {self.kind} {name!r}: {nearest(name, self)} (one of your own: FILE.py:NAME)") from None
+            raise ValueError(
+                f"unknown {self.kind} {name!r}: {nearest(name, self)} (one of your own: FILE.py:NAME)"
+            ) from None
 
     def described(self, describe: Callable[[Any], str]) -> dict[str, str]:
         """Return a line for each name; a plug-in that cannot be loaded is listed with its error."""
@@ -194,19 +222,31 @@ def _load(name: str, kind: str, check: Callable[[Any], str | None]) -> Any:
     if wanted and hasattr(module, wanted):
         return getattr(module, wanted)
     public = {key: thing for key, thing in vars(module).items() if not key.startswith("_")}
-    own = {key: thing for key, thing in public.items() if getattr(thing, "__module__", None) == module.__name__}
+    own = {
+        key: thing
+        for key, thing in public.items()
+        if getattr(thing, "__module__", None) == module.__name__
+    }
     fitting = [key for key, thing in own.items() if check(thing) is None]
     where = os.path.basename(place)
     if not wanted:
         names = " or ".join(f"{where}:{key}" for key in fitting or ["NAME"])
         raise ValueError(f"{where} needs the name of a {kind} in it: {names}")
-    raise ValueError(f"{place} has no {wanted}: {nearest(wanted, fitting or public) if public else 'it is empty'}")
+    raise ValueError(
+        f"{place} has no {wanted}: {nearest(wanted, fitting or public) if public else 'it is empty'}"
+    )
 
 
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
-        near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.py")], n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "a path is relative to the experiment file or the working folder"
+        near = difflib.get_close_matches(
+            path.name, [other.name for other in path.parent.glob("*.py")], n=3
+        )
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "a path is relative to the experiment file or the working folder"
+        )
         raise ValueError(f"{path}: no such file: {hint}")
     name = f"{MODULES}{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
     if name in sys.modules:
@@ -215,11 +255,11 @@ def _file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ValueError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module                           # before its code runs, as dataclasses and pickle need it
+    sys.modules[name] = module  # before its code runs, as dataclasses and pickle need it
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))                # modules beside it can be imported
+        sys.path.append(str(path.parent))  # modules beside it can be imported
     try:
-        _guarded(lambda: spec.loader.exec_module(module), str(path))                                # type: ignore[union-attr]
+        _guarded(lambda: spec.loader.exec_module(module), str(path))  # type: ignore[union-attr]
     except ValueError:
         del sys.modules[name]
         raise
@@ -229,7 +269,9 @@ def _file(path: Path) -> ModuleType:
 def _module(name: str, wanted: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    module: ModuleType = _guarded(lambda: importlib.import_module(name), f"module {name}", missing=name)
+    module: ModuleType = _guarded(
+        lambda: importlib.import_module(name), f"module {name}", missing=name
+    )
     return module
 
 
@@ -238,14 +280,30 @@ def _guarded(act: Callable[[], Any], what: str, missing: str = "") -> Any:
     try:
         return act()
     except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and missing and missing.startswith(error.name or " "):
-            raise ValueError(f"no module named {error.name!r}: install it, or name a file: FILE.py:NAME") from None
-        place = f"{error.filename}, line {error.lineno}" if isinstance(error, SyntaxError) else _place(error, what)
+        if (
+            isinstance(error, ModuleNotFoundError)
+            and missing
+            and missing.startswith(error.name or " ")
+        ):
+            raise ValueError(
+                f"no module named {error.name!r}: install it, or name a file: FILE.py:NAME"
+            ) from None
+        place = (
+            f"{error.filename}, line {error.lineno}"
+            if isinstance(error, SyntaxError)
+            else _place(error, what)
+        )
         said = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-        raise ValueError(f"{what} cannot be imported: {place}: {type(error).__name__}: {said}") from error
+        raise ValueError(
+            f"{what} cannot be imported: {place}: {type(error).__name__}: {said}"
+        ) from error
 
 
 def _place(error: BaseException, what: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == what] or frames
-    return f"line {own[-1].lineno}" if own[-1].filename == what else f"{own[-1].filename}, line {own[-1].lineno}"
+    return (
+        f"line {own[-1].lineno}"
+        if own[-1].filename == what
+        else f"{own[-1].filename}, line {own[-1].lineno}"
+    )

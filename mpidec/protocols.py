@@ -13,7 +13,9 @@ T = TypeVar("T")
 class Collectives(Protocol):
     """Small collective operations of all ranks; `what` names them in the error of a rank that waits too long."""
 
-    def minimum(self, mine: np.ndarray, what: str, ask: Callable[[], None] | None = None) -> np.ndarray:
+    def minimum(
+        self, mine: np.ndarray, what: str, ask: Callable[[], None] | None = None
+    ) -> np.ndarray:
         """The least of the arrays of all ranks, entry by entry."""
 
     def gather_all(self, mine: np.ndarray, what: str) -> np.ndarray:

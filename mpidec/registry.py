@@ -1,4 +1,5 @@
 """Catalogue of the problems, data sets, solvers, topologies and codecs that an experiment can name, plug-ins included."""
+
 from __future__ import annotations
 
 import inspect
@@ -12,7 +13,16 @@ from .comm.mixing import codecs as _codecs
 from .plugins import Table, is_plugin
 from .problems import registry
 
-__all__ = ["codecs", "data", "data_sets", "default_data", "listing", "problems", "solvers", "topologies"]
+__all__ = [
+    "codecs",
+    "data",
+    "data_sets",
+    "default_data",
+    "listing",
+    "problems",
+    "solvers",
+    "topologies",
+]
 
 
 def problems() -> Table:
@@ -47,7 +57,9 @@ def data(source: str) -> Callable[..., Any] | None:
     """
     if source in data_sets():
         return registry.maker(source)
-    return _file if os.sep in source or os.path.splitext(source)[1] or os.path.exists(source) else None
+    return (
+        _file if os.sep in source or os.path.splitext(source)[1] or os.path.exists(source) else None
+    )
 
 
 def default_data(problem: str) -> str | None:
@@ -58,7 +70,11 @@ def default_data(problem: str) -> str | None:
     >>> default_data("softmax")
     'digits'
     """
-    return None if is_plugin(problem) or problem not in registry.PROBLEMS else registry.PROBLEMS[problem].data
+    return (
+        None
+        if is_plugin(problem) or problem not in registry.PROBLEMS
+        else registry.PROBLEMS[problem].data
+    )
 
 
 def _file() -> None:
@@ -69,17 +85,29 @@ def _solver(thing: Any) -> str | None:
     """Return what is wrong with `thing` as a solver, or None."""
     if not inspect.isclass(thing):
         return f"{_what(thing)}, expected a class derived from mpidec.solvers.Solver"
-    missing = [name for name in ("init", "step") if getattr(thing, name, None) in (None, getattr(_solvers.Solver, name))]
+    missing = [
+        name
+        for name in ("init", "step")
+        if getattr(thing, name, None) in (None, getattr(_solvers.Solver, name))
+    ]
     if missing:
         return f"a class without {' and '.join(missing)}, expected init(X, W) and step(s, G, W) as in mpidec.solvers.Solver"
-    return None if issubclass(thing, _solvers.Solver) else (
-        f"a class that does not derive from mpidec.solvers.Solver: write class {thing.__name__}(mpidec.solvers.Solver)")
+    return (
+        None
+        if issubclass(thing, _solvers.Solver)
+        else (
+            f"a class that does not derive from mpidec.solvers.Solver: write class {thing.__name__}(mpidec.solvers.Solver)"
+        )
+    )
 
 
 def _graph(thing: Any) -> str | None:
     """Return what is wrong with `thing` as a topology, or None: a function of n, or a graph, a matrix or a topology itself."""
-    if isinstance(thing, (_topology.Topology, _topology.Schedule)) or hasattr(thing, "adj") or (
-            hasattr(thing, "shape") and not inspect.isclass(thing)):
+    if (
+        isinstance(thing, (_topology.Topology, _topology.Schedule))
+        or hasattr(thing, "adj")
+        or (hasattr(thing, "shape") and not inspect.isclass(thing))
+    ):
         return None
     if not inspect.isroutine(thing):
         return f"{_what(thing)}, expected a function of the number of agents n that returns a topology, a graph or a matrix"
@@ -148,13 +176,26 @@ def listing() -> str:
     >>> listing().splitlines()[0]
     'problems:'
     """
-    tables = {"problems": problems().described(lambda make: registry.description(make) or _line(make))}
-    tables |= {title: table.described(_line) for title, table in
-               (("data sets", data_sets()), ("solvers", solvers()), ("topologies", topologies()), ("codecs", codecs()))}
-    tables["data sets"]["FILE"] = "user data: .npz with A (N, d) and y or b (N,), .csv, or LIBSVM (.svm, .libsvm, .txt)"
+    tables = {
+        "problems": problems().described(lambda make: registry.description(make) or _line(make))
+    }
+    tables |= {
+        title: table.described(_line)
+        for title, table in (
+            ("data sets", data_sets()),
+            ("solvers", solvers()),
+            ("topologies", topologies()),
+            ("codecs", codecs()),
+        )
+    }
+    tables["data sets"]["FILE"] = (
+        "user data: .npz with A (N, d) and y or b (N,), .csv, or LIBSVM (.svm, .libsvm, .txt)"
+    )
     width = max(len(name) for table in tables.values() for name in table)
-    text = "\n\n".join("\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in table.items())])
-                       for title, table in tables.items())
+    text = "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in table.items())])
+        for title, table in tables.items()
+    )
     return f"{text}\n\nOf your own: FILE.py:NAME or MODULE:NAME, for example --solver my.py:NIDS."
 
 

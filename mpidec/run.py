@@ -1,4 +1,5 @@
 """``python -m mpidec.run``."""
+
 import sys
 
 from .experiment.command import main as main

@@ -1,4 +1,5 @@
 """``python -m mpidec.tune``: the step size of an experiment, found without running it."""
+
 import sys
 
 from .experiment.command import main

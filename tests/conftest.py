@@ -10,6 +10,7 @@ job: the other ranks may be waiting for this one in a collective.
 No test asserts how fast this machine is; time-outs only end what hangs.  On a machine that is much busier or slower than usual,
 MPIDEC_TEST_PATIENCE=4 (default: 1) multiplies all of them: those of the programs that tests start, of pytest, and of the Makefile.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -25,13 +26,15 @@ from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")          # before NumPy: threads that spin are slow where others use the cores
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # before NumPy: threads that spin are slow where others use the cores
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))    # so that tests can import `helpers`
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # so that tests can import `helpers`
 
 from helpers import launch
 
@@ -43,27 +46,38 @@ NOT_RUN = pytest.StashKey[Counter]()
 @cache
 def has_gpu() -> bool:
     from mpidec.diagnostics import host as _machine
+
     return _machine.devices() > 0
 
 
-if PARALLEL:                                                # modules of which no test would run are not even imported
+if PARALLEL:  # modules of which no test would run are not even imported
     unused = "serial|launch" if has_gpu() else "serial|launch|gpu"
-    collect_ignore = [str(path) for path in Path(__file__).parent.rglob("test_*.py")
-                      if re.search(rf"^pytestmark = .*\b({unused})\b", path.read_text(encoding="utf-8"), re.MULTILINE)]
+    collect_ignore = [
+        str(path)
+        for path in Path(__file__).parent.rglob("test_*.py")
+        if re.search(
+            rf"^pytestmark = .*\b({unused})\b", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which tests run
 
+
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
-    parser.addoption("--cover", action="store_true", help="of the parameter sets of a test run only as many as show each value of "
-                     "each parameter once, not all combinations")
+    parser.addoption(
+        "--cover",
+        action="store_true",
+        help="of the parameter sets of a test run only as many as show each value of "
+        "each parameter once, not all combinations",
+    )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    config.option.with_mpi = True                           # pytest-mpi: tests marked mpi are decided by their min_size
+    config.option.with_mpi = True  # pytest-mpi: tests marked mpi are decided by their min_size
     if PARALLEL:
         config.pluginmanager.register(Collective(config), "collective")
     if WORLD.rank:
@@ -73,12 +87,26 @@ def pytest_configure(config):
 def obstacle(config, item) -> str:
     """Why a test does not run here; empty if it does."""
     needs = item.get_closest_marker("mpi")
-    return next((why for marked, why in [
-        (item.get_closest_marker("slow") and not config.getoption("--slow"), "slow (--slow)"),
-        (item.get_closest_marker("gpu") and not has_gpu(), "without a CUDA device"),
-        (needs and needs.kwargs.get("min_size", 1) > WORLD.size, "for more ranks (mpirun)"),
-        (PARALLEL and (item.get_closest_marker("serial") or item.get_closest_marker("launch")), "for one process"),
-    ] if marked), "")
+    return next(
+        (
+            why
+            for marked, why in [
+                (
+                    item.get_closest_marker("slow") and not config.getoption("--slow"),
+                    "slow (--slow)",
+                ),
+                (item.get_closest_marker("gpu") and not has_gpu(), "without a CUDA device"),
+                (needs and needs.kwargs.get("min_size", 1) > WORLD.size, "for more ranks (mpirun)"),
+                (
+                    PARALLEL
+                    and (item.get_closest_marker("serial") or item.get_closest_marker("launch")),
+                    "for one process",
+                ),
+            ]
+            if marked
+        ),
+        "",
+    )
 
 
 def pytest_collection_modifyitems(config, items):
@@ -86,18 +114,24 @@ def pytest_collection_modifyitems(config, items):
     left = [item for item in items if not reasons[item]]
     if config.getoption("--cover"):
         left, all_sets = covering(left), left
-        reasons |= dict.fromkeys(set(all_sets) - set(left), "other combinations of parameters (without --cover)")
+        reasons |= dict.fromkeys(
+            set(all_sets) - set(left), "other combinations of parameters (without --cover)"
+        )
     config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
     config.stash[NOT_RUN] = Counter(filter(None, reasons.values()))
     items[:] = left
     if launch.PATIENCE != 1:
         for item in items:
             own = item.get_closest_marker("timeout")
-            limit = own.args[0] if own and own.args else config.getoption("timeout") or config.getini("timeout") or 0
+            limit = (
+                own.args[0]
+                if own and own.args
+                else config.getoption("timeout") or config.getini("timeout") or 0
+            )
             item.add_marker(pytest.mark.timeout(launch.PATIENCE * float(limit)), append=False)
     if PARALLEL:
         gc.collect()
-        gc.freeze()                                         # what is imported by now is not searched after each test
+        gc.freeze()  # what is imported by now is not searched after each test
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -115,7 +149,10 @@ def covering(items):
         tests[getattr(item, "function", item)].append(item)
     kept = set()
     for sets in tests.values():
-        values = {item: set(enumerate(item.callspec._idlist)) if hasattr(item, "callspec") else {()} for item in sets}
+        values = {
+            item: set(enumerate(item.callspec._idlist)) if hasattr(item, "callspec") else {()}
+            for item in sets
+        }
         missing = set().union(*values.values())
         while missing:
             best = max(sets, key=lambda item: len(values[item] & missing))
@@ -127,6 +164,7 @@ def covering(items):
 # ---------------------------------------------------------------------------------------------------------------------
 # Failures are collective, and nothing hangs
 
+
 def uncaptured(config):
     """Return a context in which stdout and stderr are the real ones."""
     capture = config.pluginmanager.getplugin("capturemanager")
@@ -135,11 +173,14 @@ def uncaptured(config):
 
 def abort(config, where: str, what: str) -> None:
     """Say on stderr what failed on this rank and end the job."""
-    time.sleep(0.3 * (WORLD.rank > 0))                      # where all fail alike, one report will do: rank 0's
+    time.sleep(0.3 * (WORLD.rank > 0))  # where all fail alike, one report will do: rank 0's
     with uncaptured(config):
-        print(f"\n[rank {WORLD.rank}] {where}\n{what}\n[rank {WORLD.rank}] aborts the job of {WORLD.size} ranks",
-              file=sys.stderr, flush=True)
-        time.sleep(0.2)                                     # let the launcher pass it on before it kills
+        print(
+            f"\n[rank {WORLD.rank}] {where}\n{what}\n[rank {WORLD.rank}] aborts the job of {WORLD.size} ranks",
+            file=sys.stderr,
+            flush=True,
+        )
+        time.sleep(0.2)  # let the launcher pass it on before it kills
         WORLD.Abort(1)
 
 
@@ -170,10 +211,15 @@ class Collective:
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, item, settings):
         """On time-out print where this rank is and leave: the launcher ends the others."""
+
         def expire():
             with uncaptured(self.config):
-                print(f"\n[rank {WORLD.rank}] {item.nodeid} still runs after {settings.timeout:g} s",
-                      *(value for _, value in item.user_properties), file=sys.stderr, flush=True)
+                print(
+                    f"\n[rank {WORLD.rank}] {item.nodeid} still runs after {settings.timeout:g} s",
+                    *(value for _, value in item.user_properties),
+                    file=sys.stderr,
+                    flush=True,
+                )
                 faulthandler.dump_traceback(sys.__stderr__)
                 time.sleep(0.5)
                 os._exit(1)
@@ -187,6 +233,7 @@ class Collective:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Fixtures
+
 
 @pytest.fixture(autouse=True)
 def _together():
@@ -230,7 +277,9 @@ def shared_tmp(comm, tmp_path_factory):
 @pytest.fixture
 def fuzz(comm, monkeypatch, request):
     """Return a function that runs `count` random programs of a kind from seed `first` on, or the one of MPIDEC_FUZZ_SEED."""
-    monkeypatch.setenv("MPIDEC_TIMEOUT", "600")             # the test's own limit is shorter, and says which program it was
+    monkeypatch.setenv(
+        "MPIDEC_TIMEOUT", "600"
+    )  # the test's own limit is shorter, and says which program it was
 
     def note(line):
         request.node.user_properties[:] = [("case", line)]
@@ -244,6 +293,7 @@ def fuzz(comm, monkeypatch, request):
             except Exception as error:
                 raise AssertionError(f"{request.node.user_properties[0][1]}: {error}") from error
         half.Free()
+
     return run
 
 
@@ -256,7 +306,9 @@ def mpirun():
 @pytest.fixture(scope="session")
 def reference():
     """Return a function that loads ``../shared/ref/<name>.npz``, or skips the test where that is not present."""
-    folder = Path(os.environ.get("MPIDEC_REFERENCE", Path(__file__).resolve().parents[2] / "shared" / "ref"))
+    folder = Path(
+        os.environ.get("MPIDEC_REFERENCE", Path(__file__).resolve().parents[2] / "shared" / "ref")
+    )
 
     def load(name: str) -> dict[str, np.ndarray]:
         path = folder / f"{name}.npz"

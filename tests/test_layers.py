@@ -1,4 +1,5 @@
 """The architecture is a test: who may import whom, what a module may hold, what `import mpidec` costs."""
+
 from __future__ import annotations
 
 import ast
@@ -22,7 +23,15 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # library and numpy.  A room is a folder or a module of mpidec/, or a folder of mpidec/comm/.
 GROUND = ("_random", "_style", "_validation", "_version", "exceptions", "plugins", "protocols")
 MATHEMATICS = (*GROUND, "topology", "nn", "datasets", "problems", "solvers")
-COMM = ("comm.arrays", "comm.kernels", "comm.runtime", "comm.checks", "comm.transport", "comm.rma", "comm.mixing")
+COMM = (
+    "comm.arrays",
+    "comm.kernels",
+    "comm.runtime",
+    "comm.checks",
+    "comm.transport",
+    "comm.rma",
+    "comm.mixing",
+)
 ROOMS = {
     **dict.fromkeys(GROUND, ((), ())),
     "_style": ((), ("matplotlib",)),
@@ -41,17 +50,31 @@ ROOMS = {
     "comm.mixing": ((*GROUND, "topology", *COMM[:6]), ("scipy", "torch")),
     "registry": ((*MATHEMATICS, "comm.mixing"), ()),
     "record": (GROUND, ("scipy", "h5py")),
-    "driver": ((*MATHEMATICS, *COMM, "registry", "record"), ("scipy", "matplotlib", "threadpoolctl")),
+    "driver": (
+        (*MATHEMATICS, *COMM, "registry", "record"),
+        ("scipy", "matplotlib", "threadpoolctl"),
+    ),
     "optim": ((*MATHEMATICS, *COMM, "driver"), ("scipy", "torch")),
     "cli": ((*GROUND, "comm.runtime"), ("rich",)),
     "plot": ((*GROUND, "registry", "record", "comm.runtime", "cli"), ("h5py", "matplotlib")),
     "diagnostics": ((*GROUND, "topology", *COMM, "cli"), ("h5py", "mpi4py", "threadpoolctl")),
-    "experiment": ((*MATHEMATICS, *COMM, "registry", "record", "driver", "cli", "plot", "diagnostics"), ()),
-    "train": ((*MATHEMATICS, *COMM, "registry", "record", "driver", "optim", "cli", "experiment"), ("torch",)),
-    "sweep": ((*MATHEMATICS, *COMM, "registry", "record", "driver", "cli", "plot", "experiment"), ("matplotlib", "threadpoolctl")),
+    "experiment": (
+        (*MATHEMATICS, *COMM, "registry", "record", "driver", "cli", "plot", "diagnostics"),
+        (),
+    ),
+    "train": (
+        (*MATHEMATICS, *COMM, "registry", "record", "driver", "optim", "cli", "experiment"),
+        ("torch",),
+    ),
+    "sweep": (
+        (*MATHEMATICS, *COMM, "registry", "record", "driver", "cli", "plot", "experiment"),
+        ("matplotlib", "threadpoolctl"),
+    ),
     "reproduce": ((*MATHEMATICS, *COMM, "driver", "cli", "train"), ()),
-    "bench": ((*MATHEMATICS, *COMM, "registry", "driver", "optim", "cli", "diagnostics", "experiment"),
-              ("decent_dp", "loguru", "matplotlib", "mpi4py", "torch")),
+    "bench": (
+        (*MATHEMATICS, *COMM, "registry", "driver", "optim", "cli", "diagnostics", "experiment"),
+        ("decent_dp", "loguru", "matplotlib", "mpi4py", "torch"),
+    ),
     "run": (("experiment",), ()),
     "tune": (("experiment",), ()),
     "doctor": (("diagnostics",), ()),
@@ -59,41 +82,81 @@ ROOMS = {
 }
 ROOMS["__init__"] = (tuple(ROOMS), ())
 LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
-TORCH = {"nn", "optim", "train"}                                     # packages that nothing else imports at its top
-HANDED_OUT = {"Trained", "Pending", "Phase", "Outcome", "Result", "Run", "CecaRound", "Interrupted"}    # nobody makes one by hand
-PROTOCOLS = {"Solver", "Problem", "Oracle", "Schedule", "LinearModel", "Streams"}         # the concrete ones have examples
-API = ["mpidec", "mpidec.topology", "mpidec.comm.mixing", "mpidec.problems", "mpidec.solvers", "mpidec.record", "mpidec.plot",
-       "mpidec.sweep"]
+TORCH = {"nn", "optim", "train"}  # packages that nothing else imports at its top
+HANDED_OUT = {
+    "Trained",
+    "Pending",
+    "Phase",
+    "Outcome",
+    "Result",
+    "Run",
+    "CecaRound",
+    "Interrupted",
+}  # nobody makes one by hand
+PROTOCOLS = {
+    "Solver",
+    "Problem",
+    "Oracle",
+    "Schedule",
+    "LinearModel",
+    "Streams",
+}  # the concrete ones have examples
+API = [
+    "mpidec",
+    "mpidec.topology",
+    "mpidec.comm.mixing",
+    "mpidec.problems",
+    "mpidec.solvers",
+    "mpidec.record",
+    "mpidec.plot",
+    "mpidec.sweep",
+]
 if importlib.util.find_spec("torch"):
-    API += ["mpidec.nn", "mpidec.nn.models", "mpidec.nn.schedules", "mpidec.reproduce", "mpidec.train"]
+    API += [
+        "mpidec.nn",
+        "mpidec.nn.models",
+        "mpidec.nn.schedules",
+        "mpidec.reproduce",
+        "mpidec.train",
+    ]
 
 
 def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
 
 
 def room(name: str) -> str:
     """The room of a module, by its dotted name."""
     parts = name.split(".")[1:3]
-    return ".".join(parts[:1 + (parts[0] == "comm")]) if parts else "__init__"
+    return ".".join(parts[: 1 + (parts[0] == "comm")]) if parts else "__init__"
 
 
 def imports(tree: ast.AST, path: Path) -> list[tuple[str, int]]:
     """Return the absolute dotted names that `tree` imports, with their lines."""
-    base = module_name(path).split(".") if path.name == "__init__.py" else module_name(path).split(".")[:-1]
+    base = (
+        module_name(path).split(".")
+        if path.name == "__init__.py"
+        else module_name(path).split(".")[:-1]
+    )
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            origin = base[:len(base) - node.level + 1] if node.level else []
+            origin = base[: len(base) - node.level + 1] if node.level else []
             source = ".".join([*origin, *([node.module] if node.module else [])])
-            found += [(f"{source}.{alias.name}" if source == "mpidec" else source, node.lineno) for alias in node.names]
+            found += [
+                (f"{source}.{alias.name}" if source == "mpidec" else source, node.lineno)
+                for alias in node.names
+            ]
     return found
 
 
 def executed_on_import(tree: ast.Module) -> ast.Module:
     """Return `tree` without functions and without ``if TYPE_CHECKING`` blocks."""
+
     class Strip(ast.NodeTransformer):
         def visit_FunctionDef(self, node):
             return None
@@ -118,7 +181,7 @@ def dependencies(tree: ast.AST, path: Path, modules: set[str]) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            origin = base[:len(base) - node.level + 1] if node.level else []
+            origin = base[: len(base) - node.level + 1] if node.level else []
             source = ".".join([*origin, *([node.module] if node.module else [])])
             names = {f"{source}.{alias.name}" for alias in node.names}
             found |= names & modules | ({source} if names - modules else set())
@@ -178,18 +241,28 @@ def test_imports_point_downwards():
     for path, tree in sources().items():
         own = room(module_name(path))
         below, third_party = ROOMS[own]
-        found += [f"{module_name(path)} imports {target}, which {own} may not" for target in dependencies(tree, path, modules)
-                  if room(target) not in (own, *below)]
+        found += [
+            f"{module_name(path)} imports {target}, which {own} may not"
+            for target in dependencies(tree, path, modules)
+            if room(target) not in (own, *below)
+        ]
         known = ("mpidec", "numpy", "tomli", *third_party)
-        found += [f"{where(path, line)} imports {name}" for name, line in imports(tree, path)
-                  if name.partition(".")[0] not in (*known, *sys.stdlib_module_names)]
+        found += [
+            f"{where(path, line)} imports {name}"
+            for name, line in imports(tree, path)
+            if name.partition(".")[0] not in (*known, *sys.stdlib_module_names)
+        ]
     assert not found, found
 
 
 def test_nothing_takes_what_is_private_to_a_network():
     """What other rooms need of a network has public names."""
-    found = [f"{module_name(path)}: {match}" for path in MODULES if not module_name(path).startswith("mpidec.comm.mixing")
-             for match in re.findall(r"\bnet(?:work)?\._[a-z]\w*", path.read_text(encoding="utf-8"))]
+    found = [
+        f"{module_name(path)}: {match}"
+        for path in MODULES
+        if not module_name(path).startswith("mpidec.comm.mixing")
+        for match in re.findall(r"\bnet(?:work)?\._[a-z]\w*", path.read_text(encoding="utf-8"))
+    ]
     assert not found, found
 
 
@@ -200,46 +273,82 @@ def test_no_module_imports_itself_in_a_circle():
 
 
 def test_circles_are_found():
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}, "e": {"a"}}) == [["b", "c"], ["d"]]
-    tree = ast.parse("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..mixing import network\n"
-                     "def f():\n    from .plan import Plan\n    import mpidec.driver.solve\n")
-    modules = {"mpidec.comm.mixing", "mpidec.comm.mixing.network", "mpidec.comm.transport.plan", "mpidec.driver.solve"}
-    assert dependencies(tree, PACKAGE / "comm" / "transport" / "halo.py", modules) == modules - {"mpidec.comm.mixing"}
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}, "e": {"a"}}) == [
+        ["b", "c"],
+        ["d"],
+    ]
+    tree = ast.parse(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..mixing import network\n"
+        "def f():\n    from .plan import Plan\n    import mpidec.driver.solve\n"
+    )
+    modules = {
+        "mpidec.comm.mixing",
+        "mpidec.comm.mixing.network",
+        "mpidec.comm.transport.plan",
+        "mpidec.driver.solve",
+    }
+    assert dependencies(tree, PACKAGE / "comm" / "transport" / "halo.py", modules) == modules - {
+        "mpidec.comm.mixing"
+    }
 
 
 def test_inside_of_mixing():
     """Codecs know nothing of mixing, and nothing below the network knows the network, or the local-view calls, which it has."""
     for name, known in import_graph().items():
-        inside = {other.removeprefix("mpidec.comm.mixing.") for other in known if other.startswith("mpidec.comm.mixing.")}
+        inside = {
+            other.removeprefix("mpidec.comm.mixing.")
+            for other in known
+            if other.startswith("mpidec.comm.mixing.")
+        }
         part = name.removeprefix("mpidec.comm.mixing.")
         if name.startswith("mpidec.comm.mixing.codecs"):
-            assert not {one for one in inside if not one.startswith("codecs")}, f"{name} imports {inside}"
+            assert not {one for one in inside if not one.startswith("codecs")}, (
+                f"{name} imports {inside}"
+            )
         elif name.startswith("mpidec.comm.mixing."):
             assert "network" not in inside, f"{name} imports the network"
             if part != "network" and not part.startswith("local"):
-                assert not {one for one in inside if one.startswith("local")}, f"{name} imports {inside}"
+                assert not {one for one in inside if one.startswith("local")}, (
+                    f"{name} imports {inside}"
+                )
 
 
 def test_heavy_packages_are_imported_where_they_are_used():
-    found = [f"{where(path, line)} imports {name}" for path in MODULES for name, line in imports(executed_on_import(parsed(path)), path)
-             if name.partition(".")[0] in LAZY - ({"torch"} if room(module_name(path)) in TORCH else set())]
+    found = [
+        f"{where(path, line)} imports {name}"
+        for path in MODULES
+        for name, line in imports(executed_on_import(parsed(path)), path)
+        if name.partition(".")[0]
+        in LAZY - ({"torch"} if room(module_name(path)) in TORCH else set())
+    ]
     assert not found, f"{found}: expected inside the functions that need it"
 
 
 def test_no_assert_statement():
-    found = [where(path, node.lineno) for path, tree in sources().items() for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    found = [
+        where(path, node.lineno)
+        for path, tree in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert)
+    ]
     assert not found, f"assert at {found}, expected ValueError or TypeError with a message"
 
 
 def test_no_communicator_at_module_level():
-    found = [where(path, node.lineno) for path in MODULES for node in ast.walk(executed_on_import(parsed(path)))
-             if isinstance(node, ast.Attribute) and node.attr == "COMM_WORLD"]
+    found = [
+        where(path, node.lineno)
+        for path in MODULES
+        for node in ast.walk(executed_on_import(parsed(path)))
+        if isinstance(node, ast.Attribute) and node.attr == "COMM_WORLD"
+    ]
     assert not found, f"COMM_WORLD at module level at {found}, expected an argument"
 
 
 def public_names(module) -> list[str]:
     """Return ``__all__`` of `module` or, without one, the names that it re-exports."""
-    return list(getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")]))
+    return list(
+        getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+    )
 
 
 def public_objects() -> dict[str, object]:
@@ -247,7 +356,9 @@ def public_objects() -> dict[str, object]:
     found = {}
     for module in map(importlib.import_module, API):
         for thing in (getattr(module, name) for name in public_names(module)):
-            if (inspect.isclass(thing) or inspect.isfunction(thing)) and thing.__module__.startswith("mpidec"):
+            if (
+                inspect.isclass(thing) or inspect.isfunction(thing)
+            ) and thing.__module__.startswith("mpidec"):
                 found[f"{thing.__module__}.{thing.__qualname__}"] = thing
     return dict(sorted(found.items()))
 
@@ -263,32 +374,48 @@ def test_api_is_a_table(name):
 def test_public_names_are_documented_with_examples():
     def complete(thing) -> bool:
         text = inspect.getdoc(thing) or ""
-        return ("Examples\n--" in text and ">>>" in text) or (inspect.isclass(thing) and issubclass(thing, Exception))
+        return ("Examples\n--" in text and ">>>" in text) or (
+            inspect.isclass(thing) and issubclass(thing, Exception)
+        )
 
-    bare = [name for name, thing in public_objects().items()
-            if thing.__name__ not in HANDED_OUT | PROTOCOLS and not complete(thing)]
+    bare = [
+        name
+        for name, thing in public_objects().items()
+        if thing.__name__ not in HANDED_OUT | PROTOCOLS and not complete(thing)
+    ]
     assert not bare, f"no docstring with an Examples section: {', '.join(bare)}"
 
 
 def test_public_methods_are_documented():
-    bare = [f"{name}.{key}" for name, thing in public_objects().items() if inspect.isclass(thing)
-            for key, member in vars(thing).items()
-            if not key.startswith("_") and (inspect.isfunction(member) or isinstance(member, (property, classmethod)))
-            and not inspect.getdoc(getattr(thing, key))]
+    bare = [
+        f"{name}.{key}"
+        for name, thing in public_objects().items()
+        if inspect.isclass(thing)
+        for key, member in vars(thing).items()
+        if not key.startswith("_")
+        and (inspect.isfunction(member) or isinstance(member, (property, classmethod)))
+        and not inspect.getdoc(getattr(thing, key))
+    ]
     assert not bare, f"no docstring: {', '.join(bare)}"
 
 
 def test_import_is_light():
     code = "import sys, mpidec; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
-    loaded = set(launch.mpirun(0, ["-c", code], check=True).stdout.split()) & {*LAZY, "scipy", "h5py"}
+    loaded = set(launch.mpirun(0, ["-c", code], check=True).stdout.split()) & {
+        *LAZY,
+        "scipy",
+        "h5py",
+    }
     assert not loaded, f"import mpidec imports {loaded}"
 
 
 @pytest.mark.launch
 def test_a_first_mixing_loads_neither_scipy_nor_h5py(mpirun):
     """Many ranks start at once, on few file servers and cores: what a mixing does not need waits until it is needed."""
-    program = ("import sys, mpidec, numpy as np\n"
-               "with mpidec.Network(4) as net:\n"
-               "    net.mixer(mpidec.topology.exponential(4))(np.ones((4, 3)))\n"
-               "print(sorted({'scipy', 'h5py', 'networkx', 'matplotlib', 'sklearn', 'torch', 'cupy'} & set(sys.modules)))\n")
+    program = (
+        "import sys, mpidec, numpy as np\n"
+        "with mpidec.Network(4) as net:\n"
+        "    net.mixer(mpidec.topology.exponential(4))(np.ones((4, 3)))\n"
+        "print(sorted({'scipy', 'h5py', 'networkx', 'matplotlib', 'sklearn', 'torch', 'cupy'} & set(sys.modules)))\n"
+    )
     assert mpirun(0, ["-c", program], check=True).stdout.strip() == "[]"

@@ -1,4 +1,5 @@
 """Packaging: the source distribution is complete, missing compiled modules are reported, CFLAGS do not change bits."""
+
 from __future__ import annotations
 
 import os
@@ -22,9 +23,27 @@ from mpidec.diagnostics import host as _machine
 pytestmark = pytest.mark.serial
 
 ROOT = launch.ROOT
-NEEDED = ("mpidec/**/*.py", "mpidec/**/*.[ch]", "mpidec/py.typed", "tests/*.py", "docs/**/*.md", "docs/conf.py", "docs/figures/*",
-          "tutorials/*.ipynb", "jobscripts/*.*", "data/*.*", ".ci/*", "Makefile", "MANIFEST.in", "constraints.txt",
-          "pyproject.toml", "setup.cfg", "*.md", "LICENSE", "CITATION.cff")
+NEEDED = (
+    "mpidec/**/*.py",
+    "mpidec/**/*.[ch]",
+    "mpidec/py.typed",
+    "tests/*.py",
+    "docs/**/*.md",
+    "docs/conf.py",
+    "docs/figures/*",
+    "tutorials/*.ipynb",
+    "jobscripts/*.*",
+    "data/*.*",
+    ".ci/*",
+    "Makefile",
+    "MANIFEST.in",
+    "constraints.txt",
+    "pyproject.toml",
+    "setup.cfg",
+    "*.md",
+    "LICENSE",
+    "CITATION.cff",
+)
 COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0])
 # Beginning of a program that runs as if some modules had not been compiled.
 HIDDEN = """
@@ -38,30 +57,59 @@ for name in {names!r}:
 def checkout(tmp_path):
     """Return a copy of the files of this checkout, without what tools and installations have left there."""
     copy = tmp_path / "checkout"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(
-        ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis", "*.so", "*.h5", "shared"))
+    shutil.copytree(
+        ROOT,
+        copy,
+        ignore=shutil.ignore_patterns(
+            ".git",
+            ".venv*",
+            "build",
+            "dist",
+            "*.egg-info",
+            "__pycache__",
+            ".*_cache",
+            ".hypothesis",
+            "*.so",
+            "*.h5",
+            "shared",
+        ),
+    )
     return copy
 
 
 def python(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess:
     """Run this Python in a folder, and return its exit status and output."""
     env = {**os.environ, "PYTHONPATH": "", **env}
-    return subprocess.run([sys.executable, *args], cwd=cwd, env=env, capture_output=True, text=True, timeout=100)
+    return subprocess.run(
+        [sys.executable, *args], cwd=cwd, env=env, capture_output=True, text=True, timeout=100
+    )
 
 
-def missing(names: tuple[str, ...], code: str, ranks: int, cwd: Path) -> subprocess.CompletedProcess:
+def missing(
+    names: tuple[str, ...], code: str, ranks: int, cwd: Path
+) -> subprocess.CompletedProcess:
     """Run a program on some ranks as if the compiled modules `names` were missing."""
     return launch.mpirun(ranks, ["-c", HIDDEN.format(names=names) + code], cwd=cwd)
 
 
 def test_the_source_distribution_holds_what_the_tests_need(checkout, tmp_path):
     pytest.importorskip("setuptools", minversion="77")
-    done = python("-c", f"import setuptools.build_meta as build; print(build.build_sdist({str(tmp_path)!r}))", cwd=checkout)
+    done = python(
+        "-c",
+        f"import setuptools.build_meta as build; print(build.build_sdist({str(tmp_path)!r}))",
+        cwd=checkout,
+    )
     assert done.returncode == 0, done.stderr
     with tarfile.open(tmp_path / done.stdout.split()[-1]) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    needed = {path.relative_to(checkout).as_posix() for pattern in NEEDED for path in checkout.glob(pattern)}
-    assert len(needed) > 100 and not needed - held, f"not in the source distribution: {sorted(needed - held)}"
+    needed = {
+        path.relative_to(checkout).as_posix()
+        for pattern in NEEDED
+        for path in checkout.glob(pattern)
+    }
+    assert len(needed) > 100 and not needed - held, (
+        f"not in the source distribution: {sorted(needed - held)}"
+    )
     assert not [name for name in held if name.endswith((".so", ".pyc", ".h5"))]
 
 
@@ -70,18 +118,25 @@ def test_the_set_up_reports_what_is_not_compiled(checkout):
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     for word in (*_machine.COMPILED, "no-such-compiler was not found", "slower", "apt install gcc"):
         assert word in done.stderr
-    assert python(".ci/compiled.py", "--buildable", cwd=checkout, CC="no-such-compiler").stdout.strip() == ""
+    assert (
+        python(".ci/compiled.py", "--buildable", cwd=checkout, CC="no-such-compiler").stdout.strip()
+        == ""
+    )
     assert python(".ci/compiled.py", "--buildable", cwd=checkout, CC="false").stdout.strip() == ""
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 def test_the_set_up_notices_a_compiler(checkout):
-    assert python(".ci/compiled.py", "--buildable", cwd=checkout).stdout.split() == list(_machine.COMPILED)
-    for name in _machine.COMPILED:                          # modules older than their sources, and then newer ones
+    assert python(".ci/compiled.py", "--buildable", cwd=checkout).stdout.split() == list(
+        _machine.COMPILED
+    )
+    for name in _machine.COMPILED:  # modules older than their sources, and then newer ones
         path = checkout / (name.replace(".", "/") + sysconfig.get_config_var("EXT_SUFFIX"))
         path.touch()
         os.utime(path, (1, 1))
-    assert python(".ci/compiled.py", "--buildable", cwd=checkout).stdout.split() == list(_machine.COMPILED)
+    assert python(".ci/compiled.py", "--buildable", cwd=checkout).stdout.split() == list(
+        _machine.COMPILED
+    )
     assert python(".ci/compiled.py", cwd=checkout).returncode == 1
     assert not list(checkout.glob("mpidec/*/*.so")), "an old module would be imported"
     for name in _machine.COMPILED:
@@ -90,15 +145,28 @@ def test_the_set_up_notices_a_compiler(checkout):
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler")
-@pytest.mark.parametrize("flags", ["-ffast-math", "-Ofast", "-O2 -march=native -ffp-contract=fast -funsafe-math-optimizations"])
+@pytest.mark.parametrize(
+    "flags",
+    ["-ffast-math", "-Ofast", "-O2 -march=native -ffp-contract=fast -funsafe-math-optimizations"],
+)
 def test_compiler_flags_do_not_change_the_bits(checkout, flags):
     """Neither those of the sums, nor, by what GCC adds to fast-math libraries, those of the whole process."""
     pytest.importorskip("setuptools", minversion="77")
-    built = python("-c", "from setuptools import setup; setup()", "-q", "build_ext", "--inplace", cwd=checkout, CFLAGS=flags)
+    built = python(
+        "-c",
+        "from setuptools import setup; setup()",
+        "-q",
+        "build_ext",
+        "--inplace",
+        cwd=checkout,
+        CFLAGS=flags,
+    )
     if "unrecognized" in built.stderr or "unsupported" in built.stderr:
         pytest.skip(f"the compiler does not know {flags}")
-    code = ("from mpi4py import MPI; from mpidec.diagnostics import host as _machine; from mpidec.diagnostics import selftest as _selftest; assert not _machine.uncompiled(); "
-            "import mpidec; print(mpidec.__file__); _selftest.known_sum(MPI.COMM_SELF)")
+    code = (
+        "from mpi4py import MPI; from mpidec.diagnostics import host, selftest; assert not host.uncompiled(); "
+        "import mpidec; print(mpidec.__file__); selftest.known_sum(MPI.COMM_SELF)"
+    )
     done = python("-c", code, cwd=checkout, PYTHONPATH=str(checkout))
     assert done.returncode == 0 and str(checkout) in done.stdout, built.stderr + done.stderr
 
@@ -108,9 +176,25 @@ def test_the_memory_of_a_node_is_for_linux(tmp_path, monkeypatch):
     """Elsewhere its module can be compiled, too, says why it is of no use, and nobody is sent to look for a compiler."""
     module = tmp_path / f"_shared{sysconfig.get_config_var('EXT_SUFFIX')}"
     sources = [ROOT / "mpidec" / "runtime" / name for name in ("_shared.c", "_arena.c")]
-    subprocess.run([COMPILER, "-U__linux__", "-O0", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", *sources, "-o",
-                    module], check=True, timeout=60)
-    assert "needs Linux: ranks exchange messages" in python("-c", "import _shared", cwd=tmp_path).stderr
+    subprocess.run(
+        [
+            COMPILER,
+            "-U__linux__",
+            "-O0",
+            "-shared",
+            "-fPIC",
+            f"-I{sysconfig.get_path('include')}",
+            *sources,
+            "-o",
+            module,
+        ],
+        check=True,
+        timeout=60,
+    )
+    assert (
+        "needs Linux: ranks exchange messages"
+        in python("-c", "import _shared", cwd=tmp_path).stderr
+    )
     monkeypatch.setitem(sys.modules, _machine.NODE_MEMORY, None)
     monkeypatch.setattr(_machine, "READS_MEMORY", False)
     found = doctor.compiled(doctor.MPI.COMM_SELF)
@@ -119,9 +203,12 @@ def test_the_memory_of_a_node_is_for_linux(tmp_path, monkeypatch):
 
 def test_the_known_sum_finds_other_roundings(monkeypatch):
     from mpidec.diagnostics import selftest as _selftest
+
     plain = _selftest.weighted_sum
     _selftest.known_sum(None)
-    monkeypatch.setattr(_selftest, "weighted_sum", lambda *args: np.add(plain(*args), 5e-324, out=args[-1]))
+    monkeypatch.setattr(
+        _selftest, "weighted_sum", lambda *args: np.add(plain(*args), 5e-324, out=args[-1])
+    )
     with pytest.raises(ValueError, match="compiled with -ffast-math or fused multiply-add"):
         _selftest.known_sum(None)
 
@@ -135,7 +222,9 @@ def test_the_warning_comes_once():
         for _ in range(3):
             warn_if_not_compiled(False)
     warn_if_not_compiled.cache_clear()
-    assert [one.category for one in caught] == [RuntimeWarning] and "10 to 100 times slower" in str(caught[0].message)
+    assert [one.category for one in caught] == [RuntimeWarning] and "10 to 100 times slower" in str(
+        caught[0].message
+    )
 
 
 def test_a_compiled_copy_beside_the_source_folder_is_named(tmp_path, monkeypatch):
@@ -147,15 +236,23 @@ def test_a_compiled_copy_beside_the_source_folder_is_named(tmp_path, monkeypatch
         path.parent.mkdir(parents=True)
         assert "install a C compiler" in remedy()
         path.touch()
-    assert f"installed in {tmp_path} is compiled" in remedy() and "pip install -e ." in remedy() and "compiler" not in remedy()
+    assert (
+        f"installed in {tmp_path} is compiled" in remedy()
+        and "pip install -e ." in remedy()
+        and "compiler" not in remedy()
+    )
     monkeypatch.setitem(sys.modules, _machine.KERNEL, None)
     assert "pip install -e ." in doctor.compiled(doctor.MPI.COMM_SELF).text
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("names", [_machine.COMPILED, (_machine.KERNEL,), (_machine.NODE_MEMORY,)], ids=["all", "sums", "memory"])
+@pytest.mark.parametrize(
+    "names",
+    [_machine.COMPILED, (_machine.KERNEL,), (_machine.NODE_MEMORY,)],
+    ids=["all", "sums", "memory"],
+)
 def test_a_run_says_once_that_it_is_slow(names, tmp_path):
-    code = "from mpidec.experiment import command as run; sys.exit(run.main(['--problem=least_squares', '--data=synthetic_least_squares', '--steps=3']))"
+    code = "from mpidec import run; sys.exit(run.main(['--problem=least_squares', '--data=synthetic_least_squares', '--steps=3']))"
     done = missing(names, code, 3, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("10 to 100 times slower") == 1 and done.stderr.count("\n") <= 2
@@ -163,10 +260,28 @@ def test_a_run_says_once_that_it_is_slow(names, tmp_path):
 
 @pytest.mark.launch
 def test_doctor_names_the_replacements(tmp_path):
-    done = missing(_machine.COMPILED, "from mpidec.diagnostics import doctor; sys.exit(doctor.main([]))", 3, tmp_path)
-    said = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith(("ok", "warn", "FAIL"))}
-    assert done.returncode == 0 and said["compiled"].startswith("warn") and said["transports"].startswith("warn")
-    for word in (*_machine.COMPILED, "NumPy computes the weighted sums", "messages instead of reading shared", "install gcc"):
+    done = missing(
+        _machine.COMPILED,
+        "from mpidec.diagnostics import doctor; sys.exit(doctor.main([]))",
+        3,
+        tmp_path,
+    )
+    said = {
+        line.split()[1]: line
+        for line in done.stdout.splitlines()
+        if line.startswith(("ok", "warn", "FAIL"))
+    }
+    assert (
+        done.returncode == 0
+        and said["compiled"].startswith("warn")
+        and said["transports"].startswith("warn")
+    )
+    for word in (
+        *_machine.COMPILED,
+        "NumPy computes the weighted sums",
+        "messages instead of reading shared",
+        "install gcc",
+    ):
         assert word in said["compiled"]
     assert f"{_machine.NODE_MEMORY} is not compiled" in said["transports"]
     assert "in messages: no two ranks share memory" in done.stdout

@@ -1,4 +1,5 @@
 """Components of the user's own: from files, modules and entry points, in Python, on the command line, in files, resumed."""
+
 from __future__ import annotations
 
 import importlib.metadata
@@ -111,7 +112,11 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text(SOURCE)
     (tmp_path / "helper.py").write_text(HELPER)
     yield tmp_path
-    for name in [name for name in sys.modules if name in ("my", "helper") or name.startswith("mpidec_plugin_")]:
+    for name in [
+        name
+        for name in sys.modules
+        if name in ("my", "helper") or name.startswith("mpidec_plugin_")
+    ]:
         del sys.modules[name]
 
 
@@ -122,13 +127,31 @@ def x_of(path: str = "run.h5") -> np.ndarray:
 
 @pytest.mark.serial
 def test_each_kind_from_a_file(here, capsys):
-    own = ["--problem=my.py:Absolute", "--data=my.py:data", "--solver=my.py:Mine", "--topology=my.py:wheel", "--agents=8",
-           "--set=solver.factor=0.5", "--set=topology.spokes=2", "--set=problem.samples=4", "--set=problem.l2=0.1",
-           "--set=mixing.codec=my.py:Half"]
+    own = [
+        "--problem=my.py:Absolute",
+        "--data=my.py:data",
+        "--solver=my.py:Mine",
+        "--topology=my.py:wheel",
+        "--agents=8",
+        "--set=solver.factor=0.5",
+        "--set=topology.spokes=2",
+        "--set=problem.samples=4",
+        "--set=problem.l2=0.1",
+        "--set=mixing.codec=my.py:Half",
+    ]
     assert run.main([*own, *STEPS]) == 0
     said = capsys.readouterr().out
-    assert all(word in said for word in ("Absolute", "my.py:data", "32 samples", "my.py:Mine, factor 0.5", "my.py:wheel",
-        "my.py:Half")), said
+    assert all(
+        word in said
+        for word in (
+            "Absolute",
+            "my.py:data",
+            "32 samples",
+            "my.py:Mine, factor 0.5",
+            "my.py:wheel",
+            "my.py:Half",
+        )
+    ), said
     assert str(here) not in said
     text = record.read("run.h5").config
     assert f'name = "{here}/my.py:Mine"' in text
@@ -140,8 +163,19 @@ def test_each_kind_from_a_file(here, capsys):
 
 @pytest.mark.serial
 def test_python_and_the_command_line_give_the_same_bits(here):
-    assert run.main(["--problem=my.py:Absolute", "--data=my.py:data", "--solver=my.py:Mine", "--topology=my.py:wheel", "--agents=8",
-                     *STEPS]) == 0
+    assert (
+        run.main(
+            [
+                "--problem=my.py:Absolute",
+                "--data=my.py:data",
+                "--solver=my.py:Mine",
+                "--topology=my.py:wheel",
+                "--agents=8",
+                *STEPS,
+            ]
+        )
+        == 0
+    )
     problem = mpidec.problems.load_problem("my.py:data", 8, "my.py:Absolute")
     solver = catalogue.solvers()["my.py:Mine"](step_size=0.05)
     result = mpidec.solve(problem, solver, "my.py:wheel", steps=20)
@@ -151,8 +185,20 @@ def test_python_and_the_command_line_give_the_same_bits(here):
 
 @pytest.mark.serial
 def test_a_problem_without_data_and_a_graph_itself(here, capsys):
-    assert run.main(["--problem=my.py:quadratic", "--solver=exact_diffusion", "--topology=my.py:petersen", "--agents=10",
-                     "--set=problem.d=3", "--steps=300", "--step-size=0.5"]) == 0
+    assert (
+        run.main(
+            [
+                "--problem=my.py:quadratic",
+                "--solver=exact_diffusion",
+                "--topology=my.py:petersen",
+                "--agents=10",
+                "--set=problem.d=3",
+                "--steps=300",
+                "--step-size=0.5",
+            ]
+        )
+        == 0
+    )
     assert record.read("run.h5").metrics["error"][-1] < 1e-9
     capsys.readouterr()
     assert run.main(["--problem=my.py:quadratic", "--data=digits"]) == 2
@@ -161,8 +207,10 @@ def test_a_problem_without_data_and_a_graph_itself(here, capsys):
 
 @pytest.mark.serial
 def test_relative_to_the_experiment_file_and_resumed(here, tmp_path_factory, monkeypatch, capsys):
-    Path("e.toml").write_text('[solver]\nname = "my.py:Mine"\nstep_size = 1e-4\n[topology]\nname = "my.py:wheel"\n'
-                              '[problem]\nname = "least_squares"\ndata = "mine.csv"\n[run]\nagents = 4\nsteps = 10\n')
+    Path("e.toml").write_text(
+        '[solver]\nname = "my.py:Mine"\nstep_size = 1e-4\n[topology]\nname = "my.py:wheel"\n'
+        '[problem]\nname = "least_squares"\ndata = "mine.csv"\n[run]\nagents = 4\nsteps = 10\n'
+    )
     Path("mine.csv").write_text("\n".join(f"{i % 7},{i % 5},{i}" for i in range(40)))
     other = tmp_path_factory.mktemp("other")
     monkeypatch.chdir(other)
@@ -177,10 +225,14 @@ def test_relative_to_the_experiment_file_and_resumed(here, tmp_path_factory, mon
     assert run.main(["--resume", str(here / "run.h5"), "--steps=30"]) == 2
     said = capsys.readouterr().err
     assert f"{here}/my.py: no such file" in said and "solver.name" in said and said.count("\n") == 1
-    (here / "gone.py").rename(other / "my.py")              # moved with the working folder
+    (here / "gone.py").rename(other / "my.py")  # moved with the working folder
     assert run.main(["--resume", str(here / "run.h5"), "--steps=30"]) == 0
-    first, second = capsys.readouterr().err.splitlines()    # the announcement stands before the code's own words
-    assert first.startswith(f"mpidec.run: {here}/run.h5 names code that is run now: {other}/my.py:Mine (solver.name)")
+    first, second = (
+        capsys.readouterr().err.splitlines()
+    )  # the announcement stands before the code's own words
+    assert first.startswith(
+        f"mpidec.run: {here}/run.h5 names code that is run now: {other}/my.py:Mine (solver.name)"
+    )
     assert second == "code of my.py"
 
 
@@ -188,24 +240,56 @@ REFUSED = {
     "--solver=your.py:Mine": ("--solver", "your.py: no such file", "did you mean my.py?"),
     "--solver=my.py:Mien": ("--solver", "has no Mien", "did you mean Mine?"),
     "--solver=my.py": ("--solver", "needs the name of a solver in it", "my.py:Mine"),
-    "--solver=my.py:wheel": ("--solver", "cannot be used as a solver",
-        "a function, expected a class derived from mpidec.solvers.Solver"),
-    "--solver=my.py:Bare": ("--solver", "does not derive from mpidec.solvers.Solver", "class Bare(mpidec.solvers.Solver)"),
-    "--solver=my.py:Absolute": ("--solver", "a class without init and step", "init(X, W) and step(s, G, W)"),
-    "--topology=my.py:Mine": ("--topology", "a solver, expected a function of the number of agents n"),
-    "--topology=my.py:size": ("--topology", "a function of count, expected its first parameter to be n"),
-    "--topology=my.py:petersen": ("from_networkx has 10 agents, expected 16", "build it with n = 16"),
-    "--problem=my.py:wheel": ("--problem", "expected its first parameters to be A and y, or agents"),
+    "--solver=my.py:wheel": (
+        "--solver",
+        "cannot be used as a solver",
+        "a function, expected a class derived from mpidec.solvers.Solver",
+    ),
+    "--solver=my.py:Bare": (
+        "--solver",
+        "does not derive from mpidec.solvers.Solver",
+        "class Bare(mpidec.solvers.Solver)",
+    ),
+    "--solver=my.py:Absolute": (
+        "--solver",
+        "a class without init and step",
+        "init(X, W) and step(s, G, W)",
+    ),
+    "--topology=my.py:Mine": (
+        "--topology",
+        "a solver, expected a function of the number of agents n",
+    ),
+    "--topology=my.py:size": (
+        "--topology",
+        "a function of count, expected its first parameter to be n",
+    ),
+    "--topology=my.py:petersen": (
+        "from_networkx has 10 agents, expected 16",
+        "build it with n = 16",
+    ),
+    "--problem=my.py:wheel": (
+        "--problem",
+        "expected its first parameters to be A and y, or agents",
+    ),
     "--problem=my.py:Mine": ("--problem", "a class without value and grad"),
     "--problem=my.py:Absolute": ("requires data", "--data"),
     "--data=my.py:Mine": ("--data", "expected a function that returns (A, y) or a Dataset"),
     "--data=my.py:wheel": ("is a Graph, expected (A, y) or a Dataset",),
-    "--set=mixing.codec=my.py:Mine": ("mixing.codec", "expected a class derived from mpidec.comm.mixing.codecs.Codec"),
+    "--set=mixing.codec=my.py:Mine": (
+        "mixing.codec",
+        "expected a class derived from mpidec.comm.mixing.codecs.Codec",
+    ),
     "--solver=nowhere.module:Mine": ("--solver", "no module named 'nowhere'", "FILE.py:NAME"),
-    "--solver=broken.py:Mine": ("--solver", "broken.py cannot be imported: line 3: ZeroDivisionError: division by zero"),
+    "--solver=broken.py:Mine": (
+        "--solver",
+        "broken.py cannot be imported: line 3: ZeroDivisionError: division by zero",
+    ),
     "--solver=syntax.py:Mine": ("--solver", "line 1: SyntaxError"),
     "--solver=exits.py:Mine": ("--solver", "line 2: SystemExit: 3"),
-    "--solver=imports.py:Mine": ("--solver", "line 1: ModuleNotFoundError: No module named 'not_there'"),
+    "--solver=imports.py:Mine": (
+        "--solver",
+        "line 1: ModuleNotFoundError: No module named 'not_there'",
+    ),
 }
 
 
@@ -224,25 +308,66 @@ def test_refusals_are_one_line(here, capsys, argument):
 
 @pytest.mark.serial
 def test_modules_and_entry_points(here, monkeypatch, capsys):
-    installed = {"mpidec.solvers": "mine = my:Mine\nbroken = nowhere:Mine\n", "mpidec.topologies": "wheel = my:wheel\n",
-                 "mpidec.problems": "absolute = my:Absolute\n", "mpidec.datasets": "mydata = my:data\n",
-                 "mpidec.codecs": "half = my:Half\n"}
+    installed = {
+        "mpidec.solvers": "mine = my:Mine\nbroken = nowhere:Mine\n",
+        "mpidec.topologies": "wheel = my:wheel\n",
+        "mpidec.problems": "absolute = my:Absolute\n",
+        "mpidec.datasets": "mydata = my:data\n",
+        "mpidec.codecs": "half = my:Half\n",
+    }
     info = here / "mine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("".join(f"[{group}]\n{lines}" for group, lines in installed.items()))
+    (info / "entry_points.txt").write_text(
+        "".join(f"[{group}]\n{lines}" for group, lines in installed.items())
+    )
     monkeypatch.syspath_prepend(str(here))
     importlib.invalidate_caches()
     assert run.main(["--list"]) == 0
     listed = capsys.readouterr().out
-    for words in (("mine", "My solver: diffusion with a factor [my:Mine]"), ("wheel", "My graph [my:wheel]"),
-                  ("absolute", "My loss: sqrt(1 + r^2) [my:Absolute]"), ("mydata", "My data [my:data]"),
-                  ("half", "My codec [my:Half]"), ("broken", "not available"), ("FILE.py:NAME",)):
-        assert any(all(word in line for word in words) for line in listed.splitlines()), (words, listed)
-    assert run.main(["--problem=absolute", "--data=mydata", "--solver=mine", "--topology=wheel", "--set=mixing.codec=half",
-                     "--agents=6", *STEPS, "--out=a.h5"]) == 0
-    assert run.main(["--problem=my:Absolute", "--data=my:data", "--solver=my:Mine", "--topology=my:wheel",
-                     "--set=mixing.codec=my:Half", "--agents=6", *STEPS, "--out=b.h5"]) == 0
+    for words in (
+        ("mine", "My solver: diffusion with a factor [my:Mine]"),
+        ("wheel", "My graph [my:wheel]"),
+        ("absolute", "My loss: sqrt(1 + r^2) [my:Absolute]"),
+        ("mydata", "My data [my:data]"),
+        ("half", "My codec [my:Half]"),
+        ("broken", "not available"),
+        ("FILE.py:NAME",),
+    ):
+        assert any(all(word in line for word in words) for line in listed.splitlines()), (
+            words,
+            listed,
+        )
+    assert (
+        run.main(
+            [
+                "--problem=absolute",
+                "--data=mydata",
+                "--solver=mine",
+                "--topology=wheel",
+                "--set=mixing.codec=half",
+                "--agents=6",
+                *STEPS,
+                "--out=a.h5",
+            ]
+        )
+        == 0
+    )
+    assert (
+        run.main(
+            [
+                "--problem=my:Absolute",
+                "--data=my:data",
+                "--solver=my:Mine",
+                "--topology=my:wheel",
+                "--set=mixing.codec=my:Half",
+                "--agents=6",
+                *STEPS,
+                "--out=b.h5",
+            ]
+        )
+        == 0
+    )
     assert np.array_equal(x_of("a.h5"), x_of("b.h5"))
     assert run.main(["--solver=broken"]) == 2
     assert "entry point broken" in capsys.readouterr().err
@@ -251,26 +376,43 @@ def test_modules_and_entry_points(here, monkeypatch, capsys):
 @pytest.mark.serial
 def test_a_table_with_plugins(here):
     table = catalogue.solvers()
-    assert "my.py:Mine" in table and "nothing" not in table and list(table) == list(mpidec.solvers.CATALOGUE)
+    assert (
+        "my.py:Mine" in table
+        and "nothing" not in table
+        and list(table) == list(mpidec.solvers.CATALOGUE)
+    )
     assert table["my.py:Mine"] is table[str(here / "my.py:Mine")]
     with pytest.raises(KeyError):
         table["nothing"]
-    assert plugins.located("my.py:Mine") == f"{here}/my.py:Mine" and plugins.short(f"{here}/my.py:Mine") == "my.py:Mine"
+    assert (
+        plugins.located("my.py:Mine") == f"{here}/my.py:Mine"
+        and plugins.short(f"{here}/my.py:Mine") == "my.py:Mine"
+    )
 
 
 @pytest.mark.serial
 def test_solve_takes_plugins(here):
     problem = mpidec.problems.load_problem((np.eye(8), np.arange(8.0)), n=4, problem="huber")
-    same = [mpidec.solve(problem, catalogue.solvers()["my.py:Mine"](0.1), graph, steps=5).x
-            for graph in ("my.py:wheel", nx.cycle_graph(4), "ring")]
+    same = [
+        mpidec.solve(problem, catalogue.solvers()["my.py:Mine"](0.1), graph, steps=5).x
+        for graph in ("my.py:wheel", nx.cycle_graph(4), "ring")
+    ]
     assert np.array_equal(same[0], same[1])
     np.testing.assert_allclose(same[0], same[2], rtol=1e-12)
 
 
 @pytest.mark.launch
 def test_on_several_ranks_with_the_same_bits(here, mpirun):
-    own = ["--problem=my.py:Absolute", "--data=my.py:data", "--solver=my.py:Mine", "--topology=my.py:wheel", "--agents=7", *STEPS,
-           "--set=problem.l1=0.2", "--set=problem.scale=mean"]
+    own = [
+        "--problem=my.py:Absolute",
+        "--data=my.py:data",
+        "--solver=my.py:Mine",
+        "--topology=my.py:wheel",
+        "--agents=7",
+        *STEPS,
+        "--set=problem.l1=0.2",
+        "--set=problem.scale=mean",
+    ]
     bare = ["--problem=my.py:quadratic", "--solver=my.py:Mine", "--agents=7", *STEPS]
     Path("all.py").write_text(
         "import mpidec\nfrom mpidec.experiment import command as run\n"
@@ -281,9 +423,12 @@ def test_on_several_ranks_with_the_same_bits(here, mpirun):
         "    assert problem.m == net.m and problem.x_star is not None\n"
         "    mpidec.solve(mpidec.problems.Subgradient(problem), mpidec.solvers.DGD(0.05), 'my.py:wheel', steps=20, record='dgd.h5',"
         " net=net)\n"
-        "mpidec.solve(problem=None, solver='consensus', topology='ring', x0=[[1.0], [2.0], [6.0]], steps=2)\n")
+        "mpidec.solve(problem=None, solver='consensus', topology='ring', x0=[[1.0], [2.0], [6.0]], steps=2)\n"
+    )
     done = mpirun(3, ["all.py"], check=True)
     assert done.stderr.count("does not derive from mpidec.solvers.Solver") == 1
     assert run.main([*own, "--out=one.h5"]) == 0 and run.main([*bare, "--out=bare_one.h5"]) == 0
-    assert np.array_equal(x_of("one.h5"), x_of("many.h5")) and np.array_equal(x_of("bare.h5"), x_of("bare_one.h5"))
+    assert np.array_equal(x_of("one.h5"), x_of("many.h5")) and np.array_equal(
+        x_of("bare.h5"), x_of("bare_one.h5")
+    )
     np.testing.assert_allclose(x_of("dgd.h5")[-1], x_of("one.h5")[-1], rtol=1e-12)

@@ -1,4 +1,5 @@
 """Start of a program: MPI at its first use, child processes, launchers that mpi4py does not know, systems without affinity."""
+
 from __future__ import annotations
 
 import sys
@@ -11,8 +12,17 @@ from mpidec.comm.runtime.launch import check_launcher
 
 pytestmark = pytest.mark.launch
 
-LAUNCHERS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE", "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS",
-             "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID")
+LAUNCHERS = (
+    "PMI_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "PALS_SIZE",
+    "FLUX_JOB_SIZE",
+    "SLURM_STEP_NUM_TASKS",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "TORCHELASTIC_RUN_ID",
+)
 
 CHILDREN = """
 import multiprocessing
@@ -51,12 +61,19 @@ def test_a_child_process_imports_mpidec_without_mpi(ranks, mpirun, tmp_path):
     assert ranks or "(41, 1)" in done.stdout
 
 
-@pytest.mark.parametrize("launcher, variables", [
-    ("Open MPI's mpirun", {"OMPI_COMM_WORLD_SIZE": "4"}), ("MPICH's or Intel's mpiexec (PMI)", {"PMI_SIZE": "4"}),
-    ("PALS' mpiexec", {"PALS_SIZE": "4"}), ("flux run", {"FLUX_JOB_SIZE": "4"}),
-    ("srun", {"SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4"}),
-    ("torchrun", {"WORLD_SIZE": "4", "LOCAL_RANK": "0"}), ("torchrun", {"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}),
-    ("torchrun", {"WORLD_SIZE": "4", "LOCAL_RANK": "0", "SLURM_STEP_NUM_TASKS": "2"})])
+@pytest.mark.parametrize(
+    "launcher, variables",
+    [
+        ("Open MPI's mpirun", {"OMPI_COMM_WORLD_SIZE": "4"}),
+        ("MPICH's or Intel's mpiexec (PMI)", {"PMI_SIZE": "4"}),
+        ("PALS' mpiexec", {"PALS_SIZE": "4"}),
+        ("flux run", {"FLUX_JOB_SIZE": "4"}),
+        ("srun", {"SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4"}),
+        ("torchrun", {"WORLD_SIZE": "4", "LOCAL_RANK": "0"}),
+        ("torchrun", {"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}),
+        ("torchrun", {"WORLD_SIZE": "4", "LOCAL_RANK": "0", "SLURM_STEP_NUM_TASKS": "2"}),
+    ],
+)
 def test_a_launcher_that_mpi4py_does_not_see_is_refused(launcher, variables, monkeypatch):
     for name in (*LAUNCHERS, "MPIDEC_ALONE"):
         monkeypatch.delenv(name, raising=False)
@@ -64,15 +81,25 @@ def test_a_launcher_that_mpi4py_does_not_see_is_refused(launcher, variables, mon
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "orig_argv", ["python", "-u", "train.py", "--lr", "0.1"])
-    with pytest.raises(RuntimeError, match=r"each of them is alone.* mpirun -n 4 python -u train.py --lr 0.1") as error:
+    with pytest.raises(
+        RuntimeError, match=r"each of them is alone.* mpirun -n 4 python -u train.py --lr 0.1"
+    ) as error:
         check_launcher(MPI.COMM_WORLD)
-    assert str(error.value).startswith(f"{launcher} started 4 processes") and "\n" not in str(error.value)
+    assert str(error.value).startswith(f"{launcher} started 4 processes") and "\n" not in str(
+        error.value
+    )
     monkeypatch.setenv("MPIDEC_ALONE", "1")
     check_launcher(MPI.COMM_WORLD)
 
 
-@pytest.mark.parametrize("variables", [{"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, {"WORLD_SIZE": "4"},
-                                       {"WORLD_SIZE": "1", "LOCAL_RANK": "0"}])
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+        {"WORLD_SIZE": "4"},
+        {"WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+    ],
+)
 def test_the_shell_of_a_batch_script_is_no_launcher(variables, monkeypatch):
     for name in (*LAUNCHERS, "MPIDEC_ALONE"):
         monkeypatch.delenv(name, raising=False)
@@ -85,13 +112,19 @@ def test_a_wrong_launcher_takes_one_line(mpirun):
     """mpi4py's own warning of a launcher of another library says the same."""
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
         done = mpirun(0, ["-m", "mpidec.run"], env={name: "4"})
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and "started 4 processes" in done.stderr
+        assert (
+            done.returncode == 2
+            and done.stderr.count("\n") == 1
+            and "started 4 processes" in done.stderr
+        )
 
 
 def test_a_system_without_affinity(mpirun, tmp_path):
     """As macOS, where the system says only how many cores there are."""
-    program = ("import os, sys; del os.sched_getaffinity; from mpidec.experiment import command as run; sys.exit(run.main(['--problem=least_squares', "
-               "'--data=synthetic_least_squares', '--steps=3', '--quiet']))")
+    program = (
+        "import os, sys; del os.sched_getaffinity; from mpidec import run; sys.exit(run.main(['--problem=least_squares', "
+        "'--data=synthetic_least_squares', '--steps=3', '--quiet']))"
+    )
     done = mpirun(2, ["-c", program], cwd=tmp_path, check=True)
     assert done.stderr == "" and (tmp_path / "run.h5").exists()
 
@@ -115,12 +148,16 @@ except ImportError as error:
 """
     names, remedy = mpirun(0, ["-c", program], check=True).stdout.splitlines()
     assert remedy == "mpidec.nn needs PyTorch, which is not installed: pip install 'mpidec[torch]'"
-    assert names == ("Interrupted Mixer Network Outcome Pending Record Result __version__ plot problems read simulate solve "
-                     "solvers sweep topology tune")
+    assert names == (
+        "Interrupted Mixer Network Outcome Pending Record Result __version__ plot problems read simulate solve "
+        "solvers sweep topology tune"
+    )
 
 
 @pytest.mark.parametrize("module", [topology, solvers], ids=lambda module: module.__name__)
 def test_dir_shows_the_public_names(module):
     for name in dir(module):
-        assert name == "CATALOGUE" or getattr(module, name).__module__.startswith(module.__name__), name
+        assert name == "CATALOGUE" or getattr(module, name).__module__.startswith(
+            module.__name__
+        ), name
     assert {thing.__name__ for thing in module.CATALOGUE.values()} <= set(dir(module))

@@ -1,4 +1,5 @@
 """``python -m mpidec.bench``."""
+
 import sys
 
 from .command import main

@@ -1,4 +1,5 @@
 """Measure mixings, solver steps, local-view calls and training: ``mpirun -n 4 python -m mpidec.bench``."""
+
 from __future__ import annotations
 
 import argparse
@@ -32,19 +33,32 @@ from ..diagnostics import host as _machine
 from ..experiment.build import InputError, on_root
 from ..experiment.settings import unknown
 from ..solvers import DGD, EXTRA, ExactDiffusion, GradientTracking, Solver
-from .report import ALLREDUCE, GROUPS, HAND, LOCAL, Timing, legend, picture, ratios, size_name, size_of, table, write_json
+from .report import (
+    ALLREDUCE,
+    GROUPS,
+    HAND,
+    LOCAL,
+    Timing,
+    legend,
+    picture,
+    ratios,
+    size_name,
+    size_of,
+    table,
+    write_json,
+)
 from .report import DDP as PARALLEL
 from .report import NO_COMMUNICATION as ALONE
 
 BLOCKS, MOST_BLOCKS, BLOCK_SECONDS = 9, 51, 0.01
 AGENTS_ALONE = 4
-RANKS_PER_NODE = 2                                  # pretended where all ranks are on one host
-STEP_SIZE, STEPS = 1e-3, 6                          # of the solvers, and how many of their steps are compared
-PIXELS, CLASSES, BATCH = 784, 10, 32                # of the training
-COLUMNS = 1 << 14                                   # of rows that are compared at a time
+RANKS_PER_NODE = 2  # pretended where all ranks are on one host
+STEP_SIZE, STEPS = 1e-3, 6  # of the solvers, and how many of their steps are compared
+PIXELS, CLASSES, BATCH = 784, 10, 32  # of the training
+COLUMNS = 1 << 14  # of rows that are compared at a time
 NEIGHBORHOOD, BY_HAND = "Neighbor_allgather + NumPy", "Isend/Irecv + NumPy"
-Mixing = Callable[[np.ndarray], None]               # by hand: mixes rows that it knows into its argument
-Bind = Callable[..., list[Mixing]]                  # a mixing of the given rows for each phase
+Mixing = Callable[[np.ndarray], None]  # by hand: mixes rows that it knows into its argument
+Bind = Callable[..., list[Mixing]]  # a mixing of the given rows for each phase
 EPILOG = """\
 examples:
   mpirun -n 4 python -m mpidec.bench                                  about a minute
@@ -155,28 +169,61 @@ def options_of(argv: Sequence[str]) -> Options:
     ValueError
         Saying what is wrong with it.
     """
-    parse = Parser(prog="python -m mpidec.bench", allow_abbrev=False, add_help=False, epilog=EPILOG,
-                   description="Measure mixings, solver steps and local-view calls against the same by hand with MPI; training.",
-                   formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("--rows", default=",".join(name for name in CELLS if name != "train"),
-                       help="groups of rows to measure (default: %(default)s; also: train)")
-    parse.add_argument("--sizes", help="bytes of a row, 8 to 64M and beyond (default: "
-                       + "; ".join(f"{name} {cell.sizes}" for name, cell in CELLS.items()) + ")")
-    parse.add_argument("--graphs", help="(default: " + "; ".join(f"{name} {cell.graphs}" for name, cell in CELLS.items()) + ")")
-    parse.add_argument("--transports", default=",".join(name for name in TRANSPORTS if name != "auto"),
-                       help="how rows travel in the group mixing, of " + ", ".join(TRANSPORTS) + " (default: %(default)s)")
-    parse.add_argument("--seconds", type=float, default=60, help="time to measure for, about, in all (default: %(default)s)")
-    parse.add_argument("--json", metavar="FILE", help="write all numbers and a description of the machine")
+    parse = Parser(
+        prog="python -m mpidec.bench",
+        allow_abbrev=False,
+        add_help=False,
+        epilog=EPILOG,
+        description="Measure mixings, solver steps and local-view calls against the same by hand with MPI; training.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parse.add_argument(
+        "--rows",
+        default=",".join(name for name in CELLS if name != "train"),
+        help="groups of rows to measure (default: %(default)s; also: train)",
+    )
+    parse.add_argument(
+        "--sizes",
+        help="bytes of a row, 8 to 64M and beyond (default: "
+        + "; ".join(f"{name} {cell.sizes}" for name, cell in CELLS.items())
+        + ")",
+    )
+    parse.add_argument(
+        "--graphs",
+        help="(default: "
+        + "; ".join(f"{name} {cell.graphs}" for name, cell in CELLS.items())
+        + ")",
+    )
+    parse.add_argument(
+        "--transports",
+        default=",".join(name for name in TRANSPORTS if name != "auto"),
+        help="how rows travel in the group mixing, of "
+        + ", ".join(TRANSPORTS)
+        + " (default: %(default)s)",
+    )
+    parse.add_argument(
+        "--seconds",
+        type=float,
+        default=60,
+        help="time to measure for, about, in all (default: %(default)s)",
+    )
+    parse.add_argument(
+        "--json", metavar="FILE", help="write all numbers and a description of the machine"
+    )
     parse.add_argument("--plot", metavar="FILE.png", help="draw them")
     parse.add_argument("-h", "--help", action="store_true", help="print this help")
     args = parse.parse_args(list(argv))
     if args.help:
         return Options([], None, None, [], 0, text=parse.format_help().rstrip())
-    groups, graphs, transports = ([name.strip() for name in text.split(",")] if text is not None else None
-                                  for text in (args.rows, args.graphs, args.transports))
-    for flag, what, names, known in (("--rows", "group of rows", groups, list(CELLS)),
-                                     ("--graphs", "graph", graphs, list(catalogue.topologies())),
-                                     ("--transports", "transport", transports, list(TRANSPORTS))):
+    groups, graphs, transports = (
+        [name.strip() for name in text.split(",")] if text is not None else None
+        for text in (args.rows, args.graphs, args.transports)
+    )
+    for flag, what, names, known in (
+        ("--rows", "group of rows", groups, list(CELLS)),
+        ("--graphs", "graph", graphs, list(catalogue.topologies())),
+        ("--transports", "transport", transports, list(TRANSPORTS)),
+    ):
         for name in names or ():
             if name not in known:
                 raise ValueError(unknown(what, name, known, flag))
@@ -186,11 +233,21 @@ def options_of(argv: Sequence[str]) -> Options:
         raise ValueError(f"--seconds is {args.seconds}, expected a time > 0")
     for path in filter(None, (args.json, args.plot)):
         if not os.access(os.path.dirname(path) or ".", os.W_OK):
-            raise ValueError(f"{path} cannot be written: {os.path.dirname(path) or '.'} is not a folder that can be written to")
+            raise ValueError(
+                f"{path} cannot be written: {os.path.dirname(path) or '.'} is not a folder that can be written to"
+            )
     if args.plot and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib: pip install 'mpidec[plot]'")
     sizes = None if args.sizes is None else [size_of(text) for text in args.sizes.split(",")]
-    return Options(list(dict.fromkeys(groups or ())), sizes, graphs, transports or [], args.seconds, args.json, args.plot)
+    return Options(
+        list(dict.fromkeys(groups or ())),
+        sizes,
+        graphs,
+        transports or [],
+        args.seconds,
+        args.json,
+        args.plot,
+    )
 
 
 def aligned(shape: tuple[int, ...]) -> np.ndarray:
@@ -201,7 +258,7 @@ def aligned(shape: tuple[int, ...]) -> np.ndarray:
     """
     raw = np.empty(8 * int(np.prod(shape)) + 4096, np.uint8)
     start = -raw.ctypes.data % 4096
-    return raw[start:start + 8 * int(np.prod(shape))].view(np.float64).reshape(shape)
+    return raw[start : start + 8 * int(np.prod(shape))].view(np.float64).reshape(shape)
 
 
 class Cell:
@@ -214,7 +271,7 @@ class Cell:
     sizes: ClassVar[str]
     graphs: ClassVar[str] = "exponential"
     fewest_ranks: ClassVar[int] = 2
-    fewest_calls: ClassVar[int] = 1                     # in a block
+    fewest_calls: ClassVar[int] = 1  # in a block
 
     def __init__(self, graph: str, d: int, comm: MPI.Intracomm, transports: Sequence[str] = ()):
         self.graph, self.d, self.comm, self.transports = graph, d, comm, transports
@@ -227,7 +284,11 @@ class Cell:
         self.start = np.stack([np.cos(agents), np.sin(3 * agents)], axis=1)
         self.base = np.random.default_rng(7).standard_normal(d)
         self.lo, self.hi = (comm.rank, comm.rank + 1) if comm.size > 1 else (0, self.n)
-        self.x, self.y, self.halo = aligned((self.hi - self.lo, d)), aligned((self.hi - self.lo, d)), aligned((self.n, d))
+        self.x, self.y, self.halo = (
+            aligned((self.hi - self.lo, d)),
+            aligned((self.hi - self.lo, d)),
+            aligned((self.n, d)),
+        )
         self.x[:] = self.rows(self.start)
         self.mixed = [phase.W.toarray() @ self.start for phase in self.phases]
         self.total = [np.ones((self.n, self.n)) @ self.start] * self.period
@@ -242,9 +303,14 @@ class Cell:
     def _contenders(self) -> Iterator[Contender]:
         raise NotImplementedError
 
-    def rows(self, coefficients: np.ndarray, agents: np.ndarray | None = None, columns: slice = slice(None)) -> np.ndarray:
+    def rows(
+        self,
+        coefficients: np.ndarray,
+        agents: np.ndarray | None = None,
+        columns: slice = slice(None),
+    ) -> np.ndarray:
         """The rows of some agents, by default of the local ones."""
-        c = coefficients[self.lo:self.hi] if agents is None else coefficients[agents]
+        c = coefficients[self.lo : self.hi] if agents is None else coefficients[agents]
         value: np.ndarray = c[:, :1] * self.base[columns] + c[:, 1:]
         return value
 
@@ -267,24 +333,37 @@ class Cell:
         entries = phase.source.rows(self.lo, self.hi)
         others = np.setdiff1d(entries.indices, np.arange(self.lo, self.hi))
         own = (entries.indices >= self.lo) & (entries.indices < self.hi)
-        places = np.where(own, entries.indices - self.lo, self.hi - self.lo + np.searchsorted(others, entries.indices))
+        places = np.where(
+            own,
+            entries.indices - self.lo,
+            self.hi - self.lo + np.searchsorted(others, entries.indices),
+        )
         return Weights.of(self.lo, entries, places, None), others
 
     def _isend_irecv(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
         comm, x = self.comm, [self.x, MPI.DOUBLE]
-        arriving = [([row, MPI.DOUBLE], j) for row, j in zip(self.halo, phase.in_neighbors(self.lo).tolist())]
+        arriving = [
+            ([row, MPI.DOUBLE], j)
+            for row, j in zip(self.halo, phase.in_neighbors(self.lo).tolist())
+        ]
         dests = phase.out_neighbors(self.lo).tolist()
 
         def call() -> None:
-            MPI.Request.Waitall([comm.Irecv(row, j) for row, j in arriving] + [comm.Isend(x, j) for j in dests])
+            MPI.Request.Waitall(
+                [comm.Irecv(row, j) for row, j in arriving] + [comm.Isend(x, j) for j in dests]
+            )
             weigh()
+
         return call
 
     def _requests(self, phase: Any, sent: np.ndarray) -> list[MPI.Prequest]:
         """Persistent requests that send the row `sent` to the neighbours and receive theirs in `halo`."""
         arriving = zip(self.halo, phase.in_neighbors(self.lo).tolist())
         requests = [self.comm.Recv_init([row, MPI.DOUBLE], j) for row, j in arriving]
-        requests += [self.comm.Send_init([sent, MPI.DOUBLE], j) for j in phase.out_neighbors(self.lo).tolist()]
+        requests += [
+            self.comm.Send_init([sent, MPI.DOUBLE], j)
+            for j in phase.out_neighbors(self.lo).tolist()
+        ]
         for request in requests:
             self._stack.callback(request.Free)
         return requests
@@ -298,7 +377,11 @@ class Cell:
 
     def _all_receive(self) -> bool:
         """Whether every agent has neighbours in every phase; neighbourhood collectives of Open MPI 5 hang otherwise."""
-        return all(len(phase.in_neighbors(i)) and len(phase.out_neighbors(i)) for phase in self.phases for i in range(self.n))
+        return all(
+            len(phase.in_neighbors(i)) and len(phase.out_neighbors(i))
+            for phase in self.phases
+            for i in range(self.n)
+        )
 
     def check(self, each: Contender) -> None:
         """Compare the results of the first calls with the exact ones.
@@ -315,29 +398,55 @@ class Cell:
                 given = call()
                 result = (given if each.out is None else each.out).reshape(self.x.shape)
                 parts = (slice(start, start + COLUMNS) for start in range(0, self.d, COLUMNS))
-                worst = np.max([np.abs(result[:, part] - self.rows(due, columns=part)).max() for part in parts])
+                worst = np.max(
+                    [np.abs(result[:, part] - self.rows(due, columns=part)).max() for part in parts]
+                )
                 worst = np.inf if np.isnan(worst) else worst
                 error, rank = self.comm.allreduce((float(worst), self.comm.rank), MPI.MAXLOC)
                 if not error <= 1e-12 * (1 + np.abs(self.base).max()) * self.n:
-                    raise WrongResult(f"{each.name}, {self.graph}, {size_name(8 * self.d)}, phase {k % self.period}: the result on "
-                                      f"rank {rank} differs from the dense product by {error:.2g}")
+                    raise WrongResult(
+                        f"{each.name}, {self.graph}, {size_name(8 * self.d)}, phase {k % self.period}: the result on "
+                        f"rank {rank} differs from the dense product by {error:.2g}"
+                    )
 
     def measure(self, seconds: float) -> list[Timing]:
         """The times of all contenders, block by block in turn, after each has been checked."""
-        with np.errstate(over="ignore", invalid="ignore"):      # a solver may diverge on a graph that is not for it
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # a solver may diverge on a graph that is not for it
             for each in self.contenders:
                 self.check(each)
             share = seconds / len(self.contenders)
             block = min(BLOCK_SECONDS, share / BLOCKS)
-            once = [sorted(self._block(each, self.period) for _ in range(3))[1] for each in self.contenders]
-            repeats = [self.period * max(self.fewest_calls, int(block / max(one, 1e-8) / self.period)) for one in once]
+            once = [
+                sorted(self._block(each, self.period) for _ in range(3))[1]
+                for each in self.contenders
+            ]
+            repeats = [
+                self.period * max(self.fewest_calls, int(block / max(one, 1e-8) / self.period))
+                for one in once
+            ]
             blocks: list[list[float]] = []
             start = time.perf_counter()
-            while len(blocks) < BLOCKS or (len(blocks) < MOST_BLOCKS and self.comm.bcast(time.perf_counter() - start < seconds)):
-                blocks.append([self._block(each, calls) for each, calls in zip(self.contenders, repeats)])
-        return [Timing(self.graph, 8 * self.d, each.name, calls, [round(1e6 * one, 4) for one in times], each.task, each.role,
-                       each.extra and each.extra() / (8 * self.d))
-                for each, calls, times in zip(self.contenders, repeats, zip(*blocks))]
+            while len(blocks) < BLOCKS or (
+                len(blocks) < MOST_BLOCKS and self.comm.bcast(time.perf_counter() - start < seconds)
+            ):
+                blocks.append(
+                    [self._block(each, calls) for each, calls in zip(self.contenders, repeats)]
+                )
+        return [
+            Timing(
+                self.graph,
+                8 * self.d,
+                each.name,
+                calls,
+                [round(1e6 * one, 4) for one in times],
+                each.task,
+                each.role,
+                each.extra and each.extra() / (8 * self.d),
+            )
+            for each, calls, times in zip(self.contenders, repeats, zip(*blocks))
+        ]
 
     def _block(self, each: Contender, repeats: int) -> float:
         """Seconds per call on the slowest rank."""
@@ -371,20 +480,39 @@ class MixingCell(Cell):
 
     def _contenders(self) -> Iterator[Contender]:
         comm, x, y = self.comm, self.x, self.y
-        yield Contender(LOCAL, [self._local(phase) for phase in self.phases], self.mixed, y, role=LOCAL)
+        yield Contender(
+            LOCAL, [self._local(phase) for phase in self.phases], self.mixed, y, role=LOCAL
+        )
         for name in self.transports if comm.size > 1 else ["auto"]:
             net = self._network(name)
             label = f"W(X) {name}" if comm.size > 1 else "W(X)"
             yield from self._mixings(label, net)
-            yield Contender(f"{label}, any array", [partial(net.mixer(self.topology), x, y)] * self.period, self.mixed, y)
+            yield Contender(
+                f"{label}, any array",
+                [partial(net.mixer(self.topology), x, y)] * self.period,
+                self.mixed,
+                y,
+            )
         if comm.size == 1:
             return
         yield self._allreduce()
         term = aligned((self.d,))
         weigh = [self._by_numpy(phase, term) for phase in self.phases]
         if self._all_receive():
-            yield Contender(NEIGHBORHOOD, [self._neighborhood(*both) for both in zip(self.phases, weigh)], self.mixed, y, role=HAND)
-        yield Contender(BY_HAND, [self._isend_irecv(*both) for both in zip(self.phases, weigh)], self.mixed, y, role=HAND)
+            yield Contender(
+                NEIGHBORHOOD,
+                [self._neighborhood(*both) for both in zip(self.phases, weigh)],
+                self.mixed,
+                y,
+                role=HAND,
+            )
+        yield Contender(
+            BY_HAND,
+            [self._isend_irecv(*both) for both in zip(self.phases, weigh)],
+            self.mixed,
+            y,
+            role=HAND,
+        )
 
     def _local(self, phase: Any) -> Callable[[], None]:
         """One private copy and one fused weighted sum, of rows that are here already."""
@@ -395,6 +523,7 @@ class MixingCell(Cell):
         def call() -> None:
             np.copyto(copy, x)
             weighted_sum(weights, copy, halo, y)
+
         return call
 
     def _by_numpy(self, phase: Any, term: np.ndarray) -> Callable[[], None]:
@@ -408,6 +537,7 @@ class MixingCell(Cell):
             for weight, row in zip(weights, halo):
                 np.multiply(row, weight, out=term)
                 np.add(y, term, out=y)
+
         return call
 
     def _neighborhood(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
@@ -417,6 +547,7 @@ class MixingCell(Cell):
         def call() -> None:
             graph.Neighbor_allgather(x, arriving)
             weigh()
+
         return call
 
 
@@ -436,18 +567,27 @@ class NodesCell(Cell):
         yield from self._mixings("W(X) p2p", self._network("p2p"))
         yield self._allreduce()
         weigh = [self._by_kernel(phase) for phase in self.phases]
-        ways = {"Isend/Irecv + kernel": self._isend_irecv, "persistent requests + kernel": self._persistent}
+        ways = {
+            "Isend/Irecv + kernel": self._isend_irecv,
+            "persistent requests + kernel": self._persistent,
+        }
         if self._all_receive():
             ways["Neighbor_alltoallv + kernel"] = self._alltoallv
         for name, way in ways.items():
-            yield Contender(name, [way(*both) for both in zip(self.phases, weigh)], self.mixed, self.y, role=HAND)
+            yield Contender(
+                name,
+                [way(*both) for both in zip(self.phases, weigh)],
+                self.mixed,
+                self.y,
+                role=HAND,
+            )
 
     def _ranks_per_node(self) -> int:
         """The ranks of a node; pretended if all ranks are on one host."""
         variable = "MPIDEC_RANKS_PER_NODE"
         given = os.environ.get(variable)
         if given:
-            return int(given) if given.isdigit() else 0         # Network refuses it with a message
+            return int(given) if given.isdigit() else 0  # Network refuses it with a message
         node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         most: int = self.comm.allreduce(node.size, MPI.MAX)
         node.Free()
@@ -459,7 +599,7 @@ class NodesCell(Cell):
 
     def _by_kernel(self, phase: Any) -> Callable[[], Any]:
         weights, others = self._weights(phase)
-        return partial(weighted_sum, weights, self.x, self.halo[:len(others)], self.y)
+        return partial(weighted_sum, weights, self.x, self.halo[: len(others)], self.y)
 
     def _persistent(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
         requests = self._requests(phase, self.x)
@@ -468,17 +608,23 @@ class NodesCell(Cell):
             MPI.Prequest.Startall(requests)
             MPI.Request.Waitall(requests)
             weigh()
+
         return call
 
     def _alltoallv(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
         graph, receives, sends = self._graph(phase)
         d = self.d
         sent = [self.x, ([d] * sends, [0] * sends), MPI.DOUBLE]
-        arriving = [self.halo[:receives], ([d] * receives, [d * j for j in range(receives)]), MPI.DOUBLE]
+        arriving = [
+            self.halo[:receives],
+            ([d] * receives, [d * j for j in range(receives)]),
+            MPI.DOUBLE,
+        ]
 
         def call() -> None:
             graph.Neighbor_alltoallv(sent, arriving)
             weigh()
+
         return call
 
 
@@ -494,23 +640,34 @@ class StepsCell(Cell):
 
     def _contenders(self) -> Iterator[Contender]:
         agents = np.arange(1, self.n + 1)
-        c = np.stack([np.sin(agents), np.cos(2 * agents)], axis=1)      # of the gradients
+        c = np.stack([np.sin(agents), np.cos(2 * agents)], axis=1)  # of the gradients
         G = aligned(self.x.shape)
         G[:] = self.rows(c)
         net = self._network()
-        for solver, by_hand in ((DGD(STEP_SIZE), dgd), (ExactDiffusion(STEP_SIZE), exact_diffusion), (EXTRA(STEP_SIZE), extra),
-                                (GradientTracking(STEP_SIZE), gradient_tracking)):
+        for solver, by_hand in (
+            (DGD(STEP_SIZE), dgd),
+            (ExactDiffusion(STEP_SIZE), exact_diffusion),
+            (EXTRA(STEP_SIZE), extra),
+            (GradientTracking(STEP_SIZE), gradient_tracking),
+        ):
             name = type(solver).__name__
             due = self._due(solver, c, [phase.W.toarray() for phase in self.phases])
-            yield Contender(f"{name}, solver.step", self._calls(self._steps(solver, G, net)), due, task=name,
-                            within=partial(as_in_solve, net, solver))
+            yield Contender(
+                f"{name}, solver.step",
+                self._calls(self._steps(solver, G, net)),
+                due,
+                task=name,
+                within=partial(as_in_solve, net, solver),
+            )
             if self.comm.size > 1:
                 steps = by_hand(self._bind, self._copy(self.x), G, STEP_SIZE)
                 yield Contender(f"{name}, by hand", self._calls(steps), due, task=name, role=HAND)
             if self.comm.size > 1 and by_hand is dgd:
                 steps = dgd_allreduce(self.comm, self._copy(self.x), G, STEP_SIZE)
                 due = self._due(solver, c, [np.full((self.n, self.n), 1 / self.n)])
-                yield Contender(f"{name}, Allreduce by hand", self._calls(steps), due, task=name, role=ALLREDUCE)
+                yield Contender(
+                    f"{name}, Allreduce by hand", self._calls(steps), due, task=name, role=ALLREDUCE
+                )
 
     def _calls(self, steps: Iterator[np.ndarray]) -> list[Callable[[], np.ndarray]]:
         return [partial(next, steps)] * self.period
@@ -544,7 +701,7 @@ class StepsCell(Cell):
         if lazy:
             dense = (np.eye(self.n)[self.lo] + dense) / 2
         own, weights = dense[self.lo], dense[phase.in_neighbors(self.lo)].tolist()
-        requests, halo = self._requests(phase, sent), self.halo[:len(weights)]
+        requests, halo = self._requests(phase, sent), self.halo[: len(weights)]
 
         def mix(out: np.ndarray) -> None:
             MPI.Prequest.Startall(requests)
@@ -553,6 +710,7 @@ class StepsCell(Cell):
             for weight, row in zip(weights, halo):
                 np.multiply(row, weight, out=row)
                 np.add(out, row, out=out)
+
         return mix
 
 
@@ -566,7 +724,9 @@ def as_in_solve(net: Network, solver: Solver) -> Iterator[None]:
         yield
 
 
-def dgd_allreduce(comm: MPI.Intracomm, X: np.ndarray, G: np.ndarray, a: float) -> Iterator[np.ndarray]:
+def dgd_allreduce(
+    comm: MPI.Intracomm, X: np.ndarray, G: np.ndarray, a: float
+) -> Iterator[np.ndarray]:
     """X+ = mean of X - a G over all agents, by hand."""
     T = aligned(X.shape)
     while True:
@@ -641,11 +801,19 @@ class LocalCell(Cell):
         return 20 + 2 * ranks
 
     def _contenders(self) -> Iterator[Contender]:
-        ways = {"topology": self._nothing, "pull": self._pull, "push": self._push, "push-pull": self._push_pull}
+        ways = {
+            "topology": self._nothing,
+            "pull": self._pull,
+            "push": self._push,
+            "push-pull": self._push_pull,
+        }
         for name, arguments in ways.items():
-            net = self._network()                   # one each: a schedule moves on by one at each call
+            net = self._network()  # one each: a schedule moves on by one at each call
             net.set_topology(self.topology)
-            calls = [partial(net.neighbor_allreduce, self.x[0], **arguments(phase)) for phase in self.phases]
+            calls = [
+                partial(net.neighbor_allreduce, self.x[0], **arguments(phase))
+                for phase in self.phases
+            ]
             yield Contender(f"neighbor_allreduce, {name}", calls, self.mixed)
         yield self._allreduce()
 
@@ -654,11 +822,17 @@ class LocalCell(Cell):
 
     def _pull(self, phase: Any) -> dict[str, Any]:
         W, i = phase.W.toarray(), self.lo
-        return {"self_weight": W[i, i], "src_weights": {j: W[i, j] for j in phase.in_neighbors(i).tolist()}}
+        return {
+            "self_weight": W[i, i],
+            "src_weights": {j: W[i, j] for j in phase.in_neighbors(i).tolist()},
+        }
 
     def _push(self, phase: Any) -> dict[str, Any]:
         W, i = phase.W.toarray(), self.lo
-        return {"self_weight": W[i, i], "dst_weights": {j: W[j, i] for j in phase.out_neighbors(i).tolist()}}
+        return {
+            "self_weight": W[i, i],
+            "dst_weights": {j: W[j, i] for j in phase.out_neighbors(i).tolist()},
+        }
 
     def _push_pull(self, phase: Any) -> dict[str, Any]:
         return {**self._pull(phase), "dst_weights": phase.out_neighbors(self.lo).tolist()}
@@ -692,7 +866,10 @@ class WindowsCell(Cell):
         sums = [self.topology.W.toarray().astype(bool) * (1 - np.eye(n)) @ self.start]
         share = 1 / (len(out) + 1)
         calls: dict[str, Callable[[], Any]] = {
-            "put": partial(window.put, self.x[0]), "accumulate": partial(window.accumulate, self.x[0]), "get": window.get}
+            "put": partial(window.put, self.x[0]),
+            "accumulate": partial(window.accumulate, self.x[0]),
+            "get": window.get,
+        }
 
         def push_sum() -> None:
             window.accumulate(window.value, share, weights)
@@ -702,13 +879,27 @@ class WindowsCell(Cell):
         raw, slots = self._raw(max(self.comm.allgather(len(into))))
         places = [self._place(j) for j in out]
         for name, call in calls.items():
-            yield Transfer(f"{name}, Window", [call], sums, task=name, slots=partial(self._collected, window))
-            yield Transfer(f"{name}, Win.Allocate", [self._by_mpi(name, raw, slots, into, out, places)], sums, task=name, role=HAND,
-                           slots=partial(self._emptied, slots[1:]))
+            yield Transfer(
+                f"{name}, Window", [call], sums, task=name, slots=partial(self._collected, window)
+            )
+            yield Transfer(
+                f"{name}, Win.Allocate",
+                [self._by_mpi(name, raw, slots, into, out, places)],
+                sums,
+                task=name,
+                role=HAND,
+                slots=partial(self._emptied, slots[1:]),
+            )
         yield Transfer("push-sum, Window", [push_sum], [], task="push-sum")
         for name, ranks in (("mutex", [(me + 1) % n]), ("mutex, contended", [0])):
             yield Transfer(f"{name}, Window", [partial(self._mutex, window, ranks)], [], task=name)
-            yield Transfer(f"{name}, Win.Lock", [partial(self._lock, self._locks(), ranks[0])], [], task=name, role=HAND)
+            yield Transfer(
+                f"{name}, Win.Lock",
+                [partial(self._lock, self._locks(), ranks[0])],
+                [],
+                task=name,
+                role=HAND,
+            )
 
     def _window(self) -> Window:
         return self._stack.enter_context(self._network().window(self.x[0], self.topology))
@@ -722,7 +913,9 @@ class WindowsCell(Cell):
         super().check(Contender(each.name, [each.slots], each.due))
 
     def _collected(self, window: Window) -> np.ndarray:
-        total: np.ndarray = window.update(0.0, dict.fromkeys(window.in_neighbors, 1.0), reset=True).copy()
+        total: np.ndarray = window.update(
+            0.0, dict.fromkeys(window.in_neighbors, 1.0), reset=True
+        ).copy()
         window.value, window.p = self.x[0], 1.0
         return total
 
@@ -747,13 +940,22 @@ class WindowsCell(Cell):
         place: int = self.topology.in_neighbors(receiver).tolist().index(self.lo)
         return 1 + place
 
-    def _by_mpi(self, name: str, window: MPI.Win, slots: np.ndarray, into: list[int], out: list[int], places: list[int]
-                ) -> Callable[[], None]:
+    def _by_mpi(
+        self,
+        name: str,
+        window: MPI.Win,
+        slots: np.ndarray,
+        into: list[int],
+        out: list[int],
+        places: list[int],
+    ) -> Callable[[], None]:
         d, x = self.d, [self.x[0], MPI.DOUBLE]
         begin = {"put": window.Put, "accumulate": window.Accumulate, "get": window.Get}[name]
         near = into if name == "get" else out
         if name == "get":
-            pieces = [([slots[1 + k], MPI.DOUBLE], j, [0, d, MPI.DOUBLE]) for k, j in enumerate(into)]
+            pieces = [
+                ([slots[1 + k], MPI.DOUBLE], j, [0, d, MPI.DOUBLE]) for k, j in enumerate(into)
+            ]
         else:
             pieces = [(x, j, [place * d, d, MPI.DOUBLE]) for j, place in zip(out, places)]
 
@@ -762,6 +964,7 @@ class WindowsCell(Cell):
                 begin(*piece)
             for j in near:
                 window.Flush(j)
+
         return call
 
     def _mutex(self, window: Window, ranks: list[int]) -> None:
@@ -799,7 +1002,7 @@ class TrainCell(Cell):
 
     sizes = "256K,16M"
     graphs = "one_peer_exponential"
-    fewest_calls = 4                                    # so that what travels from one step to the next is within a block
+    fewest_calls = 4  # so that what travels from one step to the next is within a block
 
     def __init__(self, graph: str, d: int, comm: MPI.Intracomm, transports: Sequence[str] = ()):
         import torch
@@ -826,12 +1029,18 @@ class TrainCell(Cell):
         n, equal = self.n, np.full((self.n, self.n), 1 / self.n)
         model, optimizer = self._start()
         yield self._training(ALONE, model, optimizer, np.eye(n), role=ALONE)
-        for algorithm, matrix in (("atc", self.topology.at(0).W.toarray()), ("awc", np.eye(n)), ("allreduce", equal)):
+        for algorithm, matrix in (
+            ("atc", self.topology.at(0).W.toarray()),
+            ("awc", np.eye(n)),
+            ("allreduce", equal),
+        ):
             yield self._decentralized(algorithm, matrix)
         if distributed.is_available():
             self._process_group()
             model, optimizer = self._start()
-            yield self._training(f"{PARALLEL}, gloo", DistributedDataParallel(model), optimizer, equal, role=PARALLEL)
+            yield self._training(
+                f"{PARALLEL}, gloo", DistributedDataParallel(model), optimizer, equal, role=PARALLEL
+            )
             if importlib.util.find_spec("decent_dp") is not None and n % 2 == 0:
                 yield self._decent_dp()
 
@@ -840,11 +1049,16 @@ class TrainCell(Cell):
         import torch
 
         from ..nn import models
-        hidden = max(1, round((398**2 + 2 * self.d - CLASSES) ** 0.5 - 398))      # h^2 + 796 h + 10 parameters
+
+        hidden = max(
+            1, round((398**2 + 2 * self.d - CLASSES) ** 0.5 - 398)
+        )  # h^2 + 796 h + 10 parameters
         model = models.make("mlp", (1, 28, 28), CLASSES, hidden=[hidden, hidden])
         return model, torch.optim.SGD(model.parameters(), 0.01)
 
-    def _training(self, name: str, model: Any, optimizer: Any, matrix: np.ndarray | None, **more: Any) -> Training:
+    def _training(
+        self, name: str, model: Any, optimizer: Any, matrix: np.ndarray | None, **more: Any
+    ) -> Training:
         from torch.nn.functional import cross_entropy
 
         first, *_, last = model.parameters()
@@ -858,6 +1072,7 @@ class TrainCell(Cell):
             cross_entropy(model(self._x), self._y).backward()
             if optimizer is not None:
                 optimizer.step()
+
         return Training(name, [step], (), probe=probe, matrix=matrix, **more)
 
     def _decentralized(self, algorithm: str, matrix: np.ndarray) -> Training:
@@ -866,16 +1081,26 @@ class TrainCell(Cell):
         model, optimizer = self._start()
         wrapped = Decentralized(optimizer, model, self.topology, algorithm, self._network())
         self._stack.callback(wrapped.close)
-        return self._training(f"Decentralized, {algorithm}", model, wrapped, matrix, extra=lambda: wrapped.averager.extra_bytes)
+        return self._training(
+            f"Decentralized, {algorithm}",
+            model,
+            wrapped,
+            matrix,
+            extra=lambda: wrapped.averager.extra_bytes,
+        )
 
     def _process_group(self) -> None:
         """Start torch.distributed, for the contenders that need it."""
         from torch import distributed
 
         alone = len(set(self.comm.allgather(MPI.Get_processor_name()))) == 1
-        folder = tempfile.TemporaryDirectory(dir=None if alone else ".") if self.comm.rank == 0 else None
+        folder = (
+            tempfile.TemporaryDirectory(dir=None if alone else ".") if self.comm.rank == 0 else None
+        )
         path = self.comm.bcast(folder and os.path.join(os.path.abspath(folder.name), "store"))
-        distributed.init_process_group("gloo", init_method=f"file://{path}", rank=self.comm.rank, world_size=self.n)
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{path}", rank=self.comm.rank, world_size=self.n
+        )
         if folder is not None:
             self._stack.callback(folder.cleanup)
         self._stack.callback(distributed.destroy_process_group)
@@ -887,8 +1112,12 @@ class TrainCell(Cell):
 
         logger.disable("decent_dp")
         model, _ = self._start()
-        wrapped = DecentralizedDataParallel(model, lambda named: torch.optim.SGD([p for _, p in named], 0.01), topology="ring",
-                                            _local_world_size=1)
+        wrapped = DecentralizedDataParallel(
+            model,
+            lambda named: torch.optim.SGD([p for _, p in named], 0.01),
+            topology="ring",
+            _local_world_size=1,
+        )
         return self._training("Decent-DP, ring, gloo", wrapped, None, None)
 
     def check(self, each: Contender) -> None:
@@ -903,24 +1132,47 @@ class TrainCell(Cell):
         if each.matrix is None:
             return
         due = np.tensordot(each.matrix[self.comm.rank], self._updates, 1)
-        error = self.comm.allreduce(float(np.abs(update - due).max() / np.abs(self._updates).max()), MPI.MAX)
+        error = self.comm.allreduce(
+            float(np.abs(update - due).max() / np.abs(self._updates).max()), MPI.MAX
+        )
         if not error <= 1e-3:
-            raise WrongResult(f"{each.name}, {self.graph}, {size_name(8 * self.d)}: the first update differs from that of the "
-                              f"workers' separate updates by {error:.2g} of its size")
+            raise WrongResult(
+                f"{each.name}, {self.graph}, {size_name(8 * self.d)}: the first update differs from that of the "
+                f"workers' separate updates by {error:.2g} of its size"
+            )
 
 
-CELLS: dict[str, type[Cell]] = {"mixing": MixingCell, "nodes": NodesCell, "steps": StepsCell, "local": LocalCell,
-                                "windows": WindowsCell, "train": TrainCell}
+CELLS: dict[str, type[Cell]] = {
+    "mixing": MixingCell,
+    "nodes": NodesCell,
+    "steps": StepsCell,
+    "local": LocalCell,
+    "windows": WindowsCell,
+    "train": TrainCell,
+}
 
 
 def machine(comm: MPI.Intracomm) -> dict[str, Any]:
     """What the numbers were measured on; collective."""
     hosts = comm.allgather(MPI.Get_processor_name())
-    return {"cpu": _machine.cpu(), "cores": len(_machine.cores()), "mpi": " ".join(library().split()), "mpi4py": mpi4py.__version__,
-            "python": platform.python_version(), "numpy": np.__version__, "mpidec": __version__, "kernel_compiled": COMPILED,
-            "system": platform.platform(), "ranks": comm.size, "hosts": len(set(hosts)),
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), "load_average": _machine.load(),
-            "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith("MPIDEC_")}}
+    return {
+        "cpu": _machine.cpu(),
+        "cores": len(_machine.cores()),
+        "mpi": " ".join(library().split()),
+        "mpi4py": mpi4py.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "mpidec": __version__,
+        "kernel_compiled": COMPILED,
+        "system": platform.platform(),
+        "ranks": comm.size,
+        "hosts": len(set(hosts)),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "load_average": _machine.load(),
+        "environment": {
+            key: value for key, value in sorted(os.environ.items()) if key.startswith("MPIDEC_")
+        },
+    }
 
 
 def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -> int:
@@ -948,16 +1200,31 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
 def run(options: Options, comm: MPI.Intracomm) -> None:
     """Measure what `options` say; rank 0 prints and writes the results."""
     facts = machine(comm)
-    say(comm, f"{facts['ranks']} rank{'s' * (comm.size > 1)} on {facts['hosts']} host{'s' * (facts['hosts'] > 1)} of "
-              f"{facts['cores']} cores, {facts['cpu']}, {facts['mpi'].split(',')[0]}, load {facts['load_average']}")
-    plan = {name: (options.graphs or cell.graphs.split(","), options.sizes or [size_of(text) for text in cell.sizes.split(",")])
-            for name, cell in CELLS.items() if name in options.groups and comm.size >= cell.fewest_ranks}
+    say(
+        comm,
+        f"{facts['ranks']} rank{'s' * (comm.size > 1)} on {facts['hosts']} host{'s' * (facts['hosts'] > 1)} of "
+        f"{facts['cores']} cores, {facts['cpu']}, {facts['mpi'].split(',')[0]}, load {facts['load_average']}",
+    )
+    plan = {
+        name: (
+            options.graphs or cell.graphs.split(","),
+            options.sizes or [size_of(text) for text in cell.sizes.split(",")],
+        )
+        for name, cell in CELLS.items()
+        if name in options.groups and comm.size >= cell.fewest_ranks
+    }
     if not plan:
-        raise InputError(f"--rows {','.join(options.groups)} needs several ranks: mpirun -n 4 python -m mpidec.bench")
+        raise InputError(
+            f"--rows {','.join(options.groups)} needs several ranks: mpirun -n 4 python -m mpidec.bench"
+        )
     if comm.size == 1:
         left_out = [name for name in options.groups if name not in plan]
-        say(comm, f"One process: the rows of {AGENTS_ALONE} agents in its memory, and no messages.  "
-                  + f"Left out: {', '.join(left_out)}.  " * bool(left_out) + "For the rest: mpirun -n 4 python -m mpidec.bench")
+        say(
+            comm,
+            f"One process: the rows of {AGENTS_ALONE} agents in its memory, and no messages.  "
+            + f"Left out: {', '.join(left_out)}.  " * bool(left_out)
+            + "For the rest: mpirun -n 4 python -m mpidec.bench",
+        )
     cells = sum(len(graphs) * len(sizes) for graphs, sizes in plan.values())
     rows: list[dict[str, Any]] = []
     for name, (graphs, sizes) in plan.items():
@@ -982,8 +1249,10 @@ def room(size: int, comm: MPI.Intracomm, arrays: int) -> None:
     free = comm.allreduce(_machine.memory() or sys.maxsize, MPI.MIN)
     need = arrays * comm.size * size
     if need > free:
-        raise InputError(f"--sizes: rows of {size_name(size)} on {comm.size} ranks take about {need / 2**30:.1f} GB, "
-                         f"{free / 2**30:.1f} GB are free: take smaller rows, or fewer transports")
+        raise InputError(
+            f"--sizes: rows of {size_name(size)} on {comm.size} ranks take about {need / 2**30:.1f} GB, "
+            f"{free / 2**30:.1f} GB are free: take smaller rows, or fewer transports"
+        )
 
 
 def say(comm: MPI.Intracomm, text: str) -> None:

@@ -1,4 +1,5 @@
 """Progress of a run as a bar on a terminal or as lines in a log, and the summary table; printed by rank 0."""
+
 from __future__ import annotations
 
 import os
@@ -31,7 +32,7 @@ class Silent:
 class Lines(Silent):
     """Progress in lines of metrics: one per tenth of the steps or per half minute, and at most one in two seconds."""
 
-    SHORTEST, LONGEST = 2.0, 30.0                           # seconds between two lines
+    SHORTEST, LONGEST = 2.0, 30.0  # seconds between two lines
 
     def __init__(self, file: TextIO | None = None, told: Told | None = None):
         self.file, self.told = file or sys.stdout, told or brief
@@ -49,7 +50,11 @@ class Lines(Silent):
         if now - self.last >= self.LONGEST or (tenth and now - self.last >= self.SHORTEST):
             self.last, self.printed = now, step
             told = self.told(metrics)
-            print(f"step {step}/{steps}  {told}{'  ' * bool(told)}{now - self.began:.0f} s", file=self.file, flush=True)
+            print(
+                f"step {step}/{steps}  {told}{'  ' * bool(told)}{now - self.began:.0f} s",
+                file=self.file,
+                flush=True,
+            )
 
 
 class Bar(Silent):
@@ -58,15 +63,31 @@ class Bar(Silent):
     PERIOD = 0.1
 
     def __init__(self, file: TextIO | None = None, width: int = 80, told: Told | None = None):
-        self.file, self.width, self.last, self.told = file or sys.stdout, width, 0.0, told or shortest
+        self.file, self.width, self.last, self.told = (
+            file or sys.stdout,
+            width,
+            0.0,
+            told or shortest,
+        )
         try:
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+            )
         except ImportError:
             self.rich = None
             return
         console = Console(file=self.file, force_terminal=True, width=width)
-        columns = BarColumn(None), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
+        columns = (
+            BarColumn(None),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+        )
         self.rich = Progress(*columns, console=console, auto_refresh=False, transient=True)
         self.rich.start()
         self.task = self.rich.add_task("", total=None)
@@ -122,7 +143,10 @@ def terminal() -> int | None:
         process = os.getppid()
         while process > 1:
             stat = Path(f"/proc/{process}/stat").read_text()
-            name, parent = stat[stat.index("(") + 1:stat.rindex(")")], int(stat[stat.rindex(")") + 2:].split()[1])
+            name, parent = (
+                stat[stat.index("(") + 1 : stat.rindex(")")],
+                int(stat[stat.rindex(")") + 2 :].split()[1]),
+            )
             if name.startswith(LAUNCHERS):
                 device = os.readlink(f"/proc/{process}/fd/1")
                 if not device.startswith(("/dev/pts/", "/dev/tty")):
@@ -142,7 +166,11 @@ def terminal() -> int | None:
 
 def brief(metrics: Mapping[str, Any], names: Sequence[str] = COLUMNS) -> str:
     """Return the metrics of one step as one line."""
-    return "  ".join(f"{name.replace('_norm', '')} {float(metrics[name]):.2e}" for name in names if name in metrics)
+    return "  ".join(
+        f"{name.replace('_norm', '')} {float(metrics[name]):.2e}"
+        for name in names
+        if name in metrics
+    )
 
 
 def shortest(metrics: Mapping[str, Any]) -> str:
@@ -159,8 +187,12 @@ def table(rows: Mapping[str, str]) -> str:
 
 def options(values: Mapping[str, Any]) -> str:
     """Return parameters as text to follow a name: ``, l2 1, step size 0.03``."""
-    return "".join(f", {name.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else
-                   f", {name.replace('_', ' ')} {value}" for name, value in values.items())
+    return "".join(
+        f", {name.replace('_', ' ')} {value:.4g}"
+        if isinstance(value, float)
+        else f", {name.replace('_', ' ')} {value}"
+        for name, value in values.items()
+    )
 
 
 def quantity(value: float, unit: str) -> str:

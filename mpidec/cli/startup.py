@@ -15,7 +15,11 @@ def _end(*_: object) -> None:
     os._exit(130)
 
 
-if sys.argv[:1] == ["-m"] and "mpidec.run" in sys.orig_argv and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+if (
+    sys.argv[:1] == ["-m"]
+    and "mpidec.run" in sys.orig_argv
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
     signal.signal(signal.SIGINT, _end)
 
 

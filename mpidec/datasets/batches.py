@@ -59,20 +59,24 @@ class Batches:
     True
     """
 
-    def __init__(self, parts: Sequence[Index], batch: int, seed: int = 0, agents: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, parts: Sequence[Index], batch: int, seed: int = 0, agents: Sequence[int] | None = None
+    ) -> None:
         self.batch = checks.integer(batch, "batch")
         self.agents = list(range(len(parts)) if agents is None else agents)
         sizes = [len(part) for part in parts]
         if min(sizes, default=0) < self.batch:
-            raise ValueError(f"batch = {self.batch}, but worker {sizes.index(min(sizes)) if sizes else 0} has "
-                             f"{min(sizes, default=0)} samples, expected at most {min(sizes, default=0)}")
+            raise ValueError(
+                f"batch = {self.batch}, but worker {sizes.index(min(sizes)) if sizes else 0} has "
+                f"{min(sizes, default=0)} samples, expected at most {min(sizes, default=0)}"
+            )
         if any(not 0 <= agent < len(parts) for agent in self.agents):
             raise ValueError(f"agents = {self.agents}, expected numbers 0 .. {len(parts) - 1}")
         self.per_epoch = sum(sizes) // len(sizes) // self.batch
         self._parts = [parts[agent] for agent in self.agents]
         seed = checks.integer(seed, "seed", least=0)
         self._epochs, self._augmentation = Streams(seed, EPOCHS), Streams(seed, AUGMENTATION)
-        self._orders = [(-1, part) for part in self._parts]                   # epoch and order of the samples in it
+        self._orders = [(-1, part) for part in self._parts]  # epoch and order of the samples in it
         self.steps: NDArray[np.int64] = np.zeros(len(self.agents), dtype=np.int64)
 
     @property
@@ -90,9 +94,12 @@ class Batches:
         part = self._parts[i]
         epoch, place = divmod(int(self.steps[i]), len(part) // self.batch)
         if self._orders[i][0] != epoch:
-            self._orders[i] = epoch, part[self._epochs.at(self.agents[i], epoch).permutation(len(part))]
+            self._orders[i] = (
+                epoch,
+                part[self._epochs.at(self.agents[i], epoch).permutation(len(part))],
+            )
         self.steps[i] += 1
-        rows: Index = self._orders[i][1][place * self.batch:(place + 1) * self.batch]
+        rows: Index = self._orders[i][1][place * self.batch : (place + 1) * self.batch]
         return rows
 
     def random(self, i: int) -> np.random.Generator:
@@ -107,5 +114,7 @@ class Batches:
         """Continue after the batches that `state` has seen."""
         steps = np.array(state, dtype=np.int64)
         if steps.shape != self.steps.shape or (steps < 0).any():
-            raise ValueError(f"state = {state!r:.60}, expected {len(self.steps)} numbers of batches, one for each local worker")
+            raise ValueError(
+                f"state = {state!r:.60}, expected {len(self.steps)} numbers of batches, one for each local worker"
+            )
         self.steps = steps

@@ -65,7 +65,13 @@ class Dataset:
     label: str = ""
 
 
-def load(source: str | os.PathLike[str], *, standardize: bool = False, label: str | int | None = None, **options: Any) -> Dataset:
+def load(
+    source: str | os.PathLike[str],
+    *,
+    standardize: bool = False,
+    label: str | int | None = None,
+    **options: Any,
+) -> Dataset:
     """Return a data set, given by its name or by the path of a file; see also :func:`load_problem`.
 
     Parameters
@@ -101,7 +107,9 @@ def load(source: str | os.PathLike[str], *, standardize: bool = False, label: st
     ((20, 3), 'regression')
     """
     if not isinstance(source, (str, os.PathLike)):
-        raise TypeError(f"data = {source!r} is a {type(source).__name__}, expected a name or a path")
+        raise TypeError(
+            f"data = {source!r} is a {type(source).__name__}, expected a name or a path"
+        )
     name = os.fspath(source)
     if not isinstance(name, str):
         raise TypeError(f"data = {name!r} is a {type(name).__name__}, expected a name or a path")
@@ -113,17 +121,25 @@ def load(source: str | os.PathLike[str], *, standardize: bool = False, label: st
                 raise ValueError(f"data set {name} takes no parameters, but {option} was given")
             checks.choice(option, known, f"parameter of data set {name}")
         if label is not None:
-            raise ValueError(f"data set {name} has its labels, but label = {label!r} was given (it chooses a column of a file)")
+            raise ValueError(
+                f"data set {name} has its labels, but label = {label!r} was given (it chooses a column of a file)"
+            )
         result = make(**options)
     else:
         path = Path(name)
         if not (path.suffix or os.sep in name or path.exists()):
             raise ValueError(unknown(name, DATASETS))
         if options:
-            raise ValueError(f"{name} takes no parameters, but {', '.join(options)} was given "
-                             "(only synthetic data sets have parameters)")
+            raise ValueError(
+                f"{name} takes no parameters, but {', '.join(options)} was given "
+                "(only synthetic data sets have parameters)"
+            )
         A, y, called, hint = files.read(path, label)
-        result = replace(dataset(A, y, name, "regression" if called.lower() == "b" else None), hint=hint, label=called)
+        result = replace(
+            dataset(A, y, name, "regression" if called.lower() == "b" else None),
+            hint=hint,
+            label=called,
+        )
     return replace(result, A=standardized(result.A)) if standardize else result
 
 
@@ -138,8 +154,10 @@ def unknown(name: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     hint = f"did you mean {near[0]}? " if near else ""
-    return (f"unknown data set {name!r}: {hint}expected one of {', '.join(known)}, or the path of a file: .npz .csv .svm .libsvm "
-            ".txt")
+    return (
+        f"unknown data set {name!r}: {hint}expected one of {', '.join(known)}, or the path of a file: .npz .csv .svm .libsvm "
+        ".txt"
+    )
 
 
 def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None = None) -> Dataset:
@@ -168,36 +186,59 @@ def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None =
     >>> data.y, data.classes, data.kind
     (array([0., 1., 0.]), ('ill', 'well'), 'classification')
     """
-    A = checks.real(A.toarray() if hasattr(A, "toarray") else A, "A")                     # a sparse matrix
+    A = checks.real(A.toarray() if hasattr(A, "toarray") else A, "A")  # a sparse matrix
     if A.ndim == 3:
-        raise ValueError(f"A has shape {A.shape}, expected (N, d): samples that are split over the agents already go straight "
-                         "into a problem: problems.LeastSquares(A, b)")
+        raise ValueError(
+            f"A has shape {A.shape}, expected (N, d): samples that are split over the agents already go straight "
+            "into a problem: problems.LeastSquares(A, b)"
+        )
     if A.ndim != 2 or 0 in A.shape:
-        raise ValueError(f"A has shape {A.shape}, expected (N, d): one sample per row, at least one sample and one feature")
+        raise ValueError(
+            f"A has shape {A.shape}, expected (N, d): one sample per row, at least one sample and one feature"
+        )
     labels = np.asarray(y)
     classes: tuple[str, ...] = ()
-    if labels.dtype.kind in "OUS" and labels.size and all(isinstance(label, (str, bytes)) for label in labels.flat):
+    if (
+        labels.dtype.kind in "OUS"
+        and labels.size
+        and all(isinstance(label, (str, bytes)) for label in labels.flat)
+    ):
         try:
-            labels = labels.astype(str).astype(float)   # numbers as text
+            labels = labels.astype(str).astype(float)  # numbers as text
         except ValueError:
             values, numbers = np.unique(labels.astype(str), return_inverse=True)
-            labels, classes, kind = numbers.reshape(labels.shape), tuple(map(str, values)), kind or "classification"
+            labels, classes, kind = (
+                numbers.reshape(labels.shape),
+                tuple(map(str, values)),
+                kind or "classification",
+            )
     labels = checks.real(labels, "y")
     if labels.ndim == 2 and 1 in labels.shape and len(A) > 1:
-        raise ValueError(f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A (y.ravel())")
+        raise ValueError(
+            f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A (y.ravel())"
+        )
     if labels.shape != A.shape[:1]:
-        raise ValueError(f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A {A.shape}")
+        raise ValueError(
+            f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A {A.shape}"
+        )
     for what, array in (("A", A), ("y", labels)):
         bad = np.argwhere(~np.isfinite(array))
         if len(bad):
             place = ", ".join(f"{word} {i}" for word, i in zip(("row", "column"), bad[0]))
-            raise ValueError(f"{what} is {array[tuple(bad[0])]} at {place}, expected finite numbers (drop or impute that sample)")
-    A, targets = np.ascontiguousarray(A, dtype=np.float64), np.ascontiguousarray(labels, dtype=np.float64)
+            raise ValueError(
+                f"{what} is {array[tuple(bad[0])]} at {place}, expected finite numbers (drop or impute that sample)"
+            )
+    A, targets = (
+        np.ascontiguousarray(A, dtype=np.float64),
+        np.ascontiguousarray(labels, dtype=np.float64),
+    )
     return Dataset(A, targets, name, kind or _kind(targets), classes=classes)
 
 
 def _kind(y: Array) -> str:
-    return "classification" if (y == np.floor(y)).all() and len(np.unique(y)) <= 20 else "regression"
+    return (
+        "classification" if (y == np.floor(y)).all() and len(np.unique(y)) <= 20 else "regression"
+    )
 
 
 def standardized(A: Array) -> Array:
@@ -211,7 +252,9 @@ def standardized(A: Array) -> Array:
     array([[-1.,  0.],
            [ 1.,  0.]])
     """
-    A = np.ldexp(A, -np.frexp(np.abs(A).max(axis=0))[1])        # by powers of 2, which leave no trace: squares do not overflow
+    A = np.ldexp(
+        A, -np.frexp(np.abs(A).max(axis=0))[1]
+    )  # by powers of 2, which leave no trace: squares do not overflow
     shifted: Array = A - A.mean(axis=0)
     deviation: Array = np.sqrt((shifted * shifted).mean(axis=0))
     constant = deviation <= 1e-13 * np.abs(A).max(axis=0)
@@ -246,9 +289,13 @@ def signs(y: ArrayLike) -> Array:
     if len(values) == 1 and values[0] in (-1, 1):
         return np.asarray(y, dtype=np.float64)
     if len(values) != 2:
-        shown = checks.some(values) if values.dtype.kind in "biuf" else ", ".join(map(str, values[:5]))
-        raise ValueError(f"logistic regression needs two different labels, got {len(values)}: {shown} (use softmax for "
-                         "more classes, least_squares or huber for regression)")
+        shown = (
+            checks.some(values) if values.dtype.kind in "biuf" else ", ".join(map(str, values[:5]))
+        )
+        raise ValueError(
+            f"logistic regression needs two different labels, got {len(values)}: {shown} (use softmax for "
+            "more classes, least_squares or huber for regression)"
+        )
     return np.where(numbers == 0, -1.0, 1.0)
 
 
@@ -268,8 +315,10 @@ def _sklearn(name: str, **options: Any) -> tuple[Array, Array]:
     try:
         from sklearn import datasets
     except ImportError:
-        raise ValueError(f"data set {name} comes with scikit-learn, which is not installed: pip install scikit-learn, "
-                         "or give a file such as data/breast_cancer.csv") from None
+        raise ValueError(
+            f"data set {name} comes with scikit-learn, which is not installed: pip install scikit-learn, "
+            "or give a file such as data/breast_cancer.csv"
+        ) from None
     A, y = getattr(datasets, f"load_{name}")(return_X_y=True, **options)
     return np.ascontiguousarray(A, dtype=np.float64), np.asarray(y, dtype=np.float64)
 
@@ -310,11 +359,14 @@ def diabetes() -> Dataset:
     (442, 10)
     """
     A, y = _sklearn("diabetes")
-    return Dataset(standardized(A), standardized(y[:, None])[:, 0], "diabetes", "regression", "sorted")
+    return Dataset(
+        standardized(A), standardized(y[:, None])[:, 0], "diabetes", "regression", "sorted"
+    )
 
 
-def synthetic_least_squares(n: int = 16, p: int = 20, d: int = 10, heterogeneity: float = 1.0,
-                            seed: int = 0) -> Dataset:
+def synthetic_least_squares(
+    n: int = 16, p: int = 20, d: int = 10, heterogeneity: float = 1.0, seed: int = 0
+) -> Dataset:
     r"""Gaussian least squares with adjustable heterogeneity: p samples of d features for each of n agents.
 
     The rows of :math:`A_i` are :math:`N(0, I/p)`, :math:`x^\star` is a random unit vector, and
@@ -370,8 +422,11 @@ def synthetic_least_squares(n: int = 16, p: int = 20, d: int = 10, heterogeneity
     spread = float((np.einsum("ide,ie->id", H, delta) ** 2).sum() / n)
     s = np.sqrt(zeta2 / spread) if n > 1 and spread > 0 else 0.0
     b = np.einsum("ipd,id->ip", A, x_star + s * delta)
-    return Dataset(A.reshape(n * p, d), b.ravel(), "synthetic_least_squares", "regression", "blocks", x_star)
+    return Dataset(
+        A.reshape(n * p, d), b.ravel(), "synthetic_least_squares", "regression", "blocks", x_star
+    )
 
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
-    make.__name__: make for make in (breast_cancer, digits, diabetes, synthetic_least_squares)}
+    make.__name__: make for make in (breast_cancer, digits, diabetes, synthetic_least_squares)
+}

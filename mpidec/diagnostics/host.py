@@ -1,4 +1,5 @@
 """Environment of this process: cores, load, compiled modules, BLAS threads, GPUs, HDF5, the current folder.  No MPI."""
+
 from __future__ import annotations
 
 import ctypes
@@ -16,9 +17,13 @@ from typing import NamedTuple
 
 from ..comm.runtime.cores import cores as cores
 
-KERNEL, NODE_MEMORY, RECORDS = COMPILED = ("mpidec.comm.kernels._kernel", "mpidec.comm.runtime._shared", "mpidec.comm.rma._records")
+KERNEL, NODE_MEMORY, RECORDS = COMPILED = (
+    "mpidec.comm.kernels._kernel",
+    "mpidec.comm.runtime._shared",
+    "mpidec.comm.rma._records",
+)
 
-READS_MEMORY = sys.platform == "linux"              # elsewhere the ranks of a node exchange messages
+READS_MEMORY = sys.platform == "linux"  # elsewhere the ranks of a node exchange messages
 
 
 class Gpu(NamedTuple):
@@ -33,7 +38,9 @@ class Gpu(NamedTuple):
 def cpu() -> str:
     """Name of the processor."""
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        found = re.search(
+            r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+        )
     except OSError:
         found = None
     return found[1].strip() if found else platform.processor() or platform.machine()
@@ -56,7 +63,9 @@ def load() -> float | None:
 def memory() -> int | None:
     """Bytes of available memory; None where the system does not tell."""
     try:
-        found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        found = re.search(
+            r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE
+        )
     except OSError:
         return None
     return 1024 * int(found[1]) if found else None
@@ -76,7 +85,10 @@ def uncompiled() -> dict[str, str]:
 def blas_threads() -> int:
     """Threads that NumPy's BLAS starts in this process."""
     from threadpoolctl import threadpool_info
-    return max((pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)
+
+    return max(
+        (pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"), default=1
+    )
 
 
 def installed(package: str) -> str | None:
@@ -110,6 +122,7 @@ def devices() -> int:
 def hdf5() -> tuple[str, bool]:
     """Versions of h5py and HDF5, and whether they write in parallel."""
     import h5py
+
     return f"h5py {h5py.__version__}, HDF5 {h5py.version.hdf5_version}", bool(h5py.get_config().mpi)
 
 
@@ -122,6 +135,7 @@ def write_test(folder: str | os.PathLike[str] = ".") -> int:
         If that fails.
     """
     import h5py
+
     with tempfile.TemporaryDirectory(prefix=".mpidec-doctor-", dir=folder) as temporary:
         path = Path(temporary, "test.h5")
         with h5py.File(path, "w") as file:

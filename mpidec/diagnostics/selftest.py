@@ -3,6 +3,7 @@
 Each function is collective and raises an exception if the result is wrong; it may return a remark.  The caller sets a time
 limit.
 """
+
 from __future__ import annotations
 
 import mmap
@@ -21,7 +22,9 @@ from ..comm.runtime.mpi import MPI
 def same(given: Any, expected: Any) -> None:
     """Raise ValueError if two results differ."""
     if not np.array_equal(given, expected):
-        raise ValueError(f"gave {np.ravel(given)[:8].tolist()}, expected {np.ravel(expected)[:8].tolist()}")
+        raise ValueError(
+            f"gave {np.ravel(given)[:8].tolist()}, expected {np.ravel(expected)[:8].tolist()}"
+        )
 
 
 def dup(comm: MPI.Intracomm) -> None:
@@ -47,7 +50,7 @@ def allreduce(comm: MPI.Intracomm) -> None:
 
 def allgatherv(comm: MPI.Intracomm) -> None:
     """Blocks of different lengths, one of them empty."""
-    counts = np.arange(comm.size)                   # rank 0 sends nothing
+    counts = np.arange(comm.size)  # rank 0 sends nothing
     ours = np.empty(counts.sum())
     comm.Allgatherv(np.full(comm.rank, float(comm.rank)), [ours, counts])
     same(ours, np.repeat(counts, counts))
@@ -75,7 +78,11 @@ def gatherv_scatterv(comm: MPI.Intracomm) -> None:
 def isend_irecv(comm: MPI.Intracomm) -> None:
     """Messages around a ring, long enough for the rendezvous protocol."""
     arrived = np.empty(1 << 16)
-    sent, left, right = np.full(1 << 16, float(comm.rank)), (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    sent, left, right = (
+        np.full(1 << 16, float(comm.rank)),
+        (comm.rank - 1) % comm.size,
+        (comm.rank + 1) % comm.size,
+    )
     MPI.Request.Waitall([comm.Irecv(arrived, left), comm.Isend(sent, right)])
     same(arrived, np.full(1 << 16, left))
 
@@ -97,10 +104,18 @@ def nonblocking(comm: MPI.Intracomm) -> None:
     """Nonblocking collectives, several at a time."""
     ranks, ones = np.arange(comm.size), np.ones(comm.size, int)
     mine, least = np.array([comm.rank + 3]), np.empty(1, int)
-    ours, all_ours, gathered = np.empty(comm.size, int), np.empty(comm.size, int), np.empty(comm.size, int)
-    for request in (comm.Iallreduce(mine, least, MPI.MIN), comm.Ialltoallv([ranks, ones], [ours, ones]),
-                    comm.Iallgatherv(mine, [all_ours, ones]),
-                    comm.Igatherv(mine, [gathered, ones] if comm.rank == 0 else None), comm.Ibarrier()):
+    ours, all_ours, gathered = (
+        np.empty(comm.size, int),
+        np.empty(comm.size, int),
+        np.empty(comm.size, int),
+    )
+    for request in (
+        comm.Iallreduce(mine, least, MPI.MIN),
+        comm.Ialltoallv([ranks, ones], [ours, ones]),
+        comm.Iallgatherv(mine, [all_ours, ones]),
+        comm.Igatherv(mine, [gathered, ones] if comm.rank == 0 else None),
+        comm.Ibarrier(),
+    ):
         request.Wait()
     same([least[0], *ours, *all_ours], [3, *[comm.rank] * comm.size, *(ranks + 3)])
     if comm.rank == 0:
@@ -144,19 +159,28 @@ def known_sum(comm: MPI.Intracomm) -> None:
     Fused multiply-add changes the first two, another order of the terms the third, and processors told to flush subnormal
     numbers to zero (by any library of the process that was compiled with -ffast-math) the last one.
     """
-    e, tiny = 2.0**-30, np.arange(5).view(np.float64)           # multiples of the least number, 5e-324
-    sums = [([1 + e], [(1 + 2 * e) * 2.0**60], [2.0**-60, 1 + e], 2.0**-60),
-            ([1 + 2 * e], [(1 + e) * 2.0**60], [(1 + e) * 2.0**-60, 1.0], (1 + e) * 2.0**-60),
-            ([1.0] * 4, [0.0] * 4, [0.0, 1e16, 1.0, -1e16, 1.0], 1.0),
-            ([0.5], [0.5], tiny[[1, 4]], tiny[3])]
+    e, tiny = 2.0**-30, np.arange(5).view(np.float64)  # multiples of the least number, 5e-324
+    sums = [
+        ([1 + e], [(1 + 2 * e) * 2.0**60], [2.0**-60, 1 + e], 2.0**-60),
+        ([1 + 2 * e], [(1 + e) * 2.0**60], [(1 + e) * 2.0**-60, 1.0], (1 + e) * 2.0**-60),
+        ([1.0] * 4, [0.0] * 4, [0.0, 1e16, 1.0, -1e16, 1.0], 1.0),
+        ([0.5], [0.5], tiny[[1, 4]], tiny[3]),
+    ]
     for w, v, column, expected in sums:
         degree, X, out = len(w), np.repeat(np.array(column)[:, None], 37, axis=1), np.empty((1, 37))
-        weights = Weights(np.array([0, degree]), np.arange(1, degree + 1, dtype=np.int32), np.array(w), np.array(v))
+        weights = Weights(
+            np.array([0, degree]),
+            np.arange(1, degree + 1, dtype=np.int32),
+            np.array(w),
+            np.array(v),
+        )
         weighted_sum(weights, X, np.empty((0, 37)), out)
         bits, due = out.view(np.int64), np.float64(expected).view(np.int64)
         if not np.all(bits == due):
-            raise ValueError(f"gave the bits {bits[0, 0]:#x}, expected {due:#x}: mpidec, or another library of this process, was "
-                             "compiled with -ffast-math or fused multiply-add, so that results may differ between machines")
+            raise ValueError(
+                f"gave the bits {bits[0, 0]:#x}, expected {due:#x}: mpidec, or another library of this process, was "
+                "compiled with -ffast-math or fused multiply-add, so that results may differ between machines"
+            )
 
 
 def node_of(net: Network) -> set[int]:
@@ -179,12 +203,25 @@ def mixing(transport: str, comm: MPI.Intracomm) -> str | None:
     if not np.allclose(expected, graph.W @ (graph.W @ rows), rtol=1e-13):
         raise ValueError("the rows differ from the product with the dense matrix")
     same(mixed[0], expected[comm.rank])
-    return "in messages: no two ranks share memory" if transport == "shared" and comm.size > 1 and not shared else None
+    return (
+        "in messages: no two ranks share memory"
+        if transport == "shared" and comm.size > 1 and not shared
+        else None
+    )
 
 
 TESTS: dict[str, Callable[[MPI.Intracomm], str | None]] = {
-    "Dup": dup, "Split_type": split_type, "Allreduce": allreduce, "Allgatherv": allgatherv,
-    "Alltoallv": alltoallv, "Gatherv, Scatterv": gatherv_scatterv, "Isend, Irecv": isend_irecv,
-    "persistent": persistent, "nonblocking": nonblocking, "Ineighbor_alltoallv": ineighbor_alltoallv,
-    "shared memory": shared_memory, "weighted sum": known_sum}
-OPTIONAL = {"shared memory"}                        # without it, rows are sent in messages
+    "Dup": dup,
+    "Split_type": split_type,
+    "Allreduce": allreduce,
+    "Allgatherv": allgatherv,
+    "Alltoallv": alltoallv,
+    "Gatherv, Scatterv": gatherv_scatterv,
+    "Isend, Irecv": isend_irecv,
+    "persistent": persistent,
+    "nonblocking": nonblocking,
+    "Ineighbor_alltoallv": ineighbor_alltoallv,
+    "shared memory": shared_memory,
+    "weighted sum": known_sum,
+}
+OPTIONAL = {"shared memory"}  # without it, rows are sent in messages

@@ -30,13 +30,20 @@ def warning(solver: Any, mixer: Any, d: int) -> str:
         return ""
     codec, least = made.codec, getattr(solver, "least_delta", 0.0)
     if codec.feedback and not made.feedback and getattr(solver, "exact", False):
-        remedy = ("leave out feedback=False (mixing.feedback=false), or send" if mixer.topology.period == 1
-                  else "graphs that change exclude it: send")
-        return (f"{name} does not come close to the minimizer, or diverges, with {codec!r} without error feedback: {remedy} all "
-                'entries, as "blockwise8" or "float16" do')
+        remedy = (
+            "leave out feedback=False (mixing.feedback=false), or send"
+            if mixer.topology.period == 1
+            else "graphs that change exclude it: send"
+        )
+        return (
+            f"{name} does not come close to the minimizer, or diverges, with {codec!r} without error feedback: {remedy} all "
+            'entries, as "blockwise8" or "float16" do'
+        )
     if codec.delta(d) < least and (made.feedback or codec.unbiased):
-        return (f"{name} may diverge with {codec!r}, which has a contraction parameter delta of {codec.delta(d):.3g} for rows of "
-                f"{d}; expected >= {least:g}: send more of each row, or take another solver, such as gradient_tracking")
+        return (
+            f"{name} may diverge with {codec!r}, which has a contraction parameter delta of {codec.delta(d):.3g} for rows of "
+            f"{d}; expected >= {least:g}: send more of each row, or take another solver, such as gradient_tracking"
+        )
     return ""
 
 
@@ -45,5 +52,9 @@ def limit(solver: Any, mixer: Any, d: int) -> str:
     made = lossy(mixer, d)
     if made is None or made.feedback or not getattr(solver, "exact", False):
         return ""
-    remedy = " use feedback=True (mixing.feedback=true), or" if mixer.topology.period == 1 and not solver.edgewise else ""
+    remedy = (
+        " use feedback=True (mixing.feedback=true), or"
+        if mixer.topology.period == 1 and not solver.edgewise
+        else ""
+    )
     return f"{made.codec!r} without error feedback limits the accuracy:{remedy} send more of each entry"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _NEVER = np.iinfo(np.int64).max
-_MOST_STEPS, _SECONDS = 128, 0.5                    # limits of the interval between two decisions
+_MOST_STEPS, _SECONDS = 128, 0.5  # limits of the interval between two decisions
 
 
 class Decision(NamedTuple):
@@ -56,7 +56,7 @@ class Control:
         """Record step `k` and the agent if it is the first one after which a local iterate is not finite."""
         if self._diverged == _NEVER and not math.isfinite(X.sum()):
             wrong = ~np.isfinite(X).reshape(len(X), -1).all(axis=1)
-            if wrong.any():                         # a sum of large finite numbers may overflow, too
+            if wrong.any():  # a sum of large finite numbers may overflow, too
                 self._diverged = k * self._net.n + self._net.lo + int(np.argmax(wrong))
 
     def due(self, k: int) -> bool:
@@ -68,8 +68,16 @@ class Control:
         now = time.monotonic()
         save = self._period is not None and now - self._saved >= self._period
         root = self._net.rank == 0
-        mine = np.array([self._diverged, -int(interrupted), -int(root and save), -int(error is not None),
-                         self._interval(k, now) if root else _NEVER], np.int64)
+        mine = np.array(
+            [
+                self._diverged,
+                -int(interrupted),
+                -int(root and save),
+                -int(error is not None),
+                self._interval(k, now) if root else _NEVER,
+            ],
+            np.int64,
+        )
         ours = mine
         if self._net.size > 1:
             ours = self._net.collectives.minimum(mine, "the end of a step")

@@ -9,7 +9,9 @@ import numpy as np
 
 COUNTERS = ("step", "time", "rounds", "rows", "bytes", "gradients", "prox")
 ASYNCHRONOUS = ("step", "time", "events", "gradients", "messages", "bytes")
-GROWING = frozenset(COUNTERS + ASYNCHRONOUS)                       # they only grow: a limit on them is a budget, not a target
+GROWING = frozenset(
+    COUNTERS + ASYNCHRONOUS
+)  # they only grow: a limit on them is a budget, not a target
 
 
 class Metrics:
@@ -49,7 +51,11 @@ class Metrics:
         self._x_star = None if known is None else np.asarray(known, float).reshape(-1)
         self._scale = 1.0 if self._x_star is None else float(np.linalg.norm(self._x_star)) or 1.0
         names = ["consensus"] if problem is None else ["consensus", "gradient_norm", "objective"]
-        self.names = (*COUNTERS, *names, *(["error", "error_rms", "error_max"] if self._x_star is not None else []))
+        self.names = (
+            *COUNTERS,
+            *names,
+            *(["error", "error_rms", "error_max"] if self._x_star is not None else []),
+        )
 
     def __call__(self, X: np.ndarray, rows: int = 0, sent: int = 0) -> dict[str, float]:
         """Return the metrics of the rows `X`, shape `(m, d)`, and the sums over all ranks of the `rows` and bytes `sent`."""
@@ -67,7 +73,7 @@ class Metrics:
             at[:] = mean
             try:
                 terms[:, 3], terms[:, 5:] = problem.value(at), problem.grad(at)
-            except Exception as error:              # the other ranks come to the sum
+            except Exception as error:  # the other ranks come to the sum
                 if m == 0 or self._net.size == 1:
                     raise
                 self.error = error
@@ -78,7 +84,11 @@ class Metrics:
         """The metrics, from the mean, the sum of the `terms` of all agents, and the largest `distance` of any rank."""
         net, problem = self._net, self._problem
         self.failed = bool(total[4])
-        result = {"rows": float(total[2]), "bytes": float(total[1]), "consensus": sqrt(total[0] / net.n)}
+        result = {
+            "rows": float(total[2]),
+            "bytes": float(total[1]),
+            "consensus": sqrt(total[0] / net.n),
+        }
         self.size = sqrt(total[0] / net.n + mean @ mean)
         if problem is not None:
             result["objective"] = float(total[3] / net.n)
@@ -127,6 +137,12 @@ class Metrics:
         elif self._problem is not None:
             net.mean(X)
         sizes[~np.isfinite(sizes)] = np.inf
-        mine = np.array([[-sizes.max(initial=-1.0), net.lo + int(np.argmax(sizes))]] if len(X) else [[2.0, 0.0]])
-        all_ = mine if net.size == 1 else net.collectives.gather_all(mine, "the end of the run").reshape(-1, 2)
+        mine = np.array(
+            [[-sizes.max(initial=-1.0), net.lo + int(np.argmax(sizes))]] if len(X) else [[2.0, 0.0]]
+        )
+        all_ = (
+            mine
+            if net.size == 1
+            else net.collectives.gather_all(mine, "the end of the run").reshape(-1, 2)
+        )
         return int(all_[np.lexsort((all_[:, 1], all_[:, 0]))[0], 1])

@@ -24,27 +24,46 @@ from ..plugins import source
 from ..record.origin import file_hashes
 
 PACKAGES = ("numpy", "scipy", "h5py", "mpi4py")
-LONGEST = 10_000                                    # characters of a command line
-PATIENCE = 1.0                                      # seconds that git may take
+LONGEST = 10_000  # characters of a command line
+PATIENCE = 1.0  # seconds that git may take
 
 
-def attributes(net: Any, record: Any, solver: Any, topology: Any, steps: int, every: float, seed: int, choice: Any = None,
-               function: str = "solve", problem: Any = None) -> dict[str, Any]:
+def attributes(
+    net: Any,
+    record: Any,
+    solver: Any,
+    topology: Any,
+    steps: int,
+    every: float,
+    seed: int,
+    choice: Any = None,
+    function: str = "solve",
+    problem: Any = None,
+) -> dict[str, Any]:
     """The root attributes of the file of a run that `mpidec.solve`, or another `function`, makes; collective.
 
     Rank 0, which writes the file, has all of them.
     """
     config = record.config(solver) if callable(record.config) else record.config
-    described = f"# from mpidec.{function}: {solver!r} over {topology!r}, {steps} steps, every {every}\n"
+    described = (
+        f"# from mpidec.{function}: {solver!r} over {topology!r}, {steps} steps, every {every}\n"
+    )
     data = data_hash(net, problem)
-    found = {"mpidec": __version__, "config": config or described, "seed": seed, "agents": net.n, "ranks": net.size,
-             "mpi": library(), "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-             **({} if config else {"settings": json.dumps(settings(solver, topology))}),
-             **({} if choice is None else {"step_size": choice.step_size})}
+    found = {
+        "mpidec": __version__,
+        "config": config or described,
+        "seed": seed,
+        "agents": net.n,
+        "ranks": net.size,
+        "mpi": library(),
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **({} if config else {"settings": json.dumps(settings(solver, topology))}),
+        **({} if choice is None else {"step_size": choice.step_size}),
+    }
     if net.rank:
         return found
     sources = record.sources
-    if sources is None:                             # a Python program: components that were loaded from files by name
+    if sources is None:  # a Python program: components that were loaded from files by name
         loaded = {"solver.name": source(solver), "problem.name": source(problem)}
         sources = {key: path for key, path in loaded.items() if path}
     files = file_hashes(sources)
@@ -61,16 +80,30 @@ def settings(solver: Any, topology: Any) -> dict[str, Any]:
     {'solver.name': 'extra', 'solver.step_size': 0.1, 'topology.name': 'ring', 'run.agents': 4}
     """
     kind = type(solver)
-    name = next((name for name, known in catalogue.solvers().own.items() if known is kind), kind.__name__)
-    values = {field.name: getattr(solver, field.name) for field in fields(solver)} if is_dataclass(solver) else {}
-    return {"solver.name": name, **{f"solver.{key}": _plain(value) for key, value in values.items()},
-            "topology.name": topology.name, "run.agents": topology.n}
+    name = next(
+        (name for name, known in catalogue.solvers().own.items() if known is kind), kind.__name__
+    )
+    values = (
+        {field.name: getattr(solver, field.name) for field in fields(solver)}
+        if is_dataclass(solver)
+        else {}
+    )
+    return {
+        "solver.name": name,
+        **{f"solver.{key}": _plain(value) for key, value in values.items()},
+        "topology.name": topology.name,
+        "run.agents": topology.n,
+    }
 
 
 def _plain(value: Any) -> bool | int | float | str | None:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    return value.item() if isinstance(value, np.generic) else getattr(value, "__name__", f"{value!r:.200}")
+    return (
+        value.item()
+        if isinstance(value, np.generic)
+        else getattr(value, "__name__", f"{value!r:.200}")
+    )
 
 
 def data_hash(net: Any, problem: Any) -> dict[str, Any]:
@@ -79,11 +112,19 @@ def data_hash(net: Any, problem: Any) -> dict[str, Any]:
     Each agent's samples are hashed where they are, so that the hash does not depend on the number of ranks.
     """
     A, y, mask = (getattr(problem, name, None) for name in ("A", "y", "mask"))
-    mine = np.zeros((net.m, 3), np.uint64)          # of each agent: two words of its hash, number of samples
-    arrays = [array for array in (A, y) if isinstance(array, np.ndarray) and array.ndim > 1 and len(array) == net.m]
+    mine = np.zeros(
+        (net.m, 3), np.uint64
+    )  # of each agent: two words of its hash, number of samples
+    arrays = [
+        array
+        for array in (A, y)
+        if isinstance(array, np.ndarray) and array.ndim > 1 and len(array) == net.m
+    ]
     if len(arrays) == 2:
         for agent in range(net.m):
-            parts = [array[agent] if mask is None else array[agent][mask[agent]] for array in arrays]
+            parts = [
+                array[agent] if mask is None else array[agent][mask[agent]] for array in arrays
+            ]
             digest = hashlib.blake2b(digest_size=16)
             for part in map(np.ascontiguousarray, parts):
                 digest.update(f"{part.dtype.str}{part.shape}".encode())
@@ -92,7 +133,10 @@ def data_hash(net: Any, problem: Any) -> dict[str, Any]:
     every = net.gather(mine)
     if every is None or not every.any():
         return {}
-    return {"data_hash": hashlib.blake2b(every.tobytes(), digest_size=16).hexdigest(), "data_samples": int(every[:, 2].sum())}
+    return {
+        "data_hash": hashlib.blake2b(every.tobytes(), digest_size=16).hexdigest(),
+        "data_samples": int(every[:, 2].sum()),
+    }
 
 
 def provenance() -> dict[str, str]:
@@ -103,15 +147,26 @@ def provenance() -> dict[str, str]:
     >>> sorted(set(provenance()) - {"git"})
     ['command', 'host', 'versions']
     """
-    found = {"command": shlex.join(sys.orig_argv)[:LONGEST], "host": platform.node(), "versions": _versions(), "git": _commit()}
-    return {name: text.encode("utf-8", "backslashreplace").decode() for name, text in found.items() if text}
+    found = {
+        "command": shlex.join(sys.orig_argv)[:LONGEST],
+        "host": platform.node(),
+        "versions": _versions(),
+        "git": _commit(),
+    }
+    return {
+        name: text.encode("utf-8", "backslashreplace").decode()
+        for name, text in found.items()
+        if text
+    }
 
 
 def _versions() -> str:
     found = {"python": platform.python_version()}
     for name in (*PACKAGES, *(("torch",) if "torch" in sys.modules else ())):
         try:
-            found[name] = str(getattr(sys.modules.get(name), "__version__", None) or metadata.version(name))
+            found[name] = str(
+                getattr(sys.modules.get(name), "__version__", None) or metadata.version(name)
+            )
         except metadata.PackageNotFoundError:
             continue
     return ", ".join(f"{name} {version}" for name, version in found.items())
@@ -123,9 +178,25 @@ def _commit() -> str:
         folder = Path.cwd()
         if not any((place / ".git").exists() for place in (folder, *folder.parents)):
             return ""
-        command = ["git", "-c", "core.fsmonitor=false", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
-                              env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
+        command = [
+            "git",
+            "-c",
+            "core.fsmonitor=false",
+            "describe",
+            "--always",
+            "--dirty",
+            "--abbrev=40",
+            "--exclude=*",
+        ]
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
     except (OSError, ValueError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -34,7 +34,7 @@ from .stopping import Outcome as Outcome
 from .stopping import Stop, Target, exploded, likely_cause, not_finite, short, target_of
 
 Progress = Callable[[int, int, Mapping[str, float]], None]
-_TEXT = 160                                         # characters of an argument that ranks compare
+_TEXT = 160  # characters of an argument that ranks compare
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,17 +77,37 @@ class Result:
     choice: Choice | None = None
 
     def __repr__(self) -> str:
-        size = f", step size {self.step_size:.4g}" if self.step_size and isinstance(self.step_size, (int, float)) else ""
-        return (f"Result({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
-                f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}"
-                f"{f'; {self.reason}' if self.reason else ''})")
+        size = (
+            f", step size {self.step_size:.4g}"
+            if self.step_size and isinstance(self.step_size, (int, float))
+            else ""
+        )
+        return (
+            f"Result({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
+            f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}"
+            f"{f'; {self.reason}' if self.reason else ''})"
+        )
 
 
-def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = None, net: Network | None = None, seed: int = 0,
-          record: str | os.PathLike[str] | Record | None = None, every: int = 10, stop: Stop | None = None,
-          progress: Progress | bool | None = None,
-          mixing: Callable[[Mixer], Operator[StepOperator]] | None = None, delay: Any = None, drop: float = 0.0,
-          straggler: Mapping[int, float] | None = None, **unknown: NoReturn) -> Any:
+def solve(
+    problem: Any,
+    solver: Any,
+    topology: Any,
+    *,
+    steps: int,
+    x0: Any = None,
+    net: Network | None = None,
+    seed: int = 0,
+    record: str | os.PathLike[str] | Record | None = None,
+    every: int = 10,
+    stop: Stop | None = None,
+    progress: Progress | bool | None = None,
+    mixing: Callable[[Mixer], Operator[StepOperator]] | None = None,
+    delay: Any = None,
+    drop: float = 0.0,
+    straggler: Mapping[int, float] | None = None,
+    **unknown: NoReturn,
+) -> Any:
     r"""Minimize :math:`f(x) = \tfrac{1}{n} \sum_i f_i(x)` over a network of n agents.
 
     Parameters
@@ -193,14 +213,20 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
         error: Exception | None = None
         try:
             if record is not None and not isinstance(record, Record):
-                raise TypeError(f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)")
+                raise TypeError(
+                    f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)"
+                )
             if record is not None and net.rank == 0:
                 record.check()
             resolve.oracle(problem)
             topology, solver = resolve.graph(topology, net.n), resolve.method(solver, problem)
             own_pace = bool(getattr(solver, "asynchronous", False))
-            _only_for(own_pace, solver, {"delay": delay, "drop": drop or None, "straggler": straggler},
-                      {"mixing": mixing})
+            _only_for(
+                own_pace,
+                solver,
+                {"delay": delay, "drop": drop or None, "straggler": straggler},
+                {"mixing": mixing},
+            )
             oracle, (_, problem) = problem, _answer(problem, solver, net, seed)
             steps, every = resolve.integer("steps", steps, 0), resolve.integer("every", every, 1)
             seed = resolve.integer("seed", seed, 0)
@@ -214,31 +240,95 @@ def solve(problem: Any, solver: Any, topology: Any, *, steps: int, x0: Any = Non
                 solver.check(topology.at(0) if topology.period == 1 else topology)
             target = target_of(stop, problem)
             at_end = _judged_at_the_end(target, solver) if own_pace else None
-        except Exception as caught:                 # also of the problem's own functions: raised on all ranks
+        except Exception as caught:  # also of the problem's own functions: raised on all ranks
             error = caught
         net.agree(error)
-        _same(net, {"solver": solver, "steps": steps, "every": every, "seed": seed, "stop": stop, "x0": x0,
-                    "record": record and os.fspath(record.path), "resume": record is not None and record.resume})
+        _same(
+            net,
+            {
+                "solver": solver,
+                "steps": steps,
+                "every": every,
+                "seed": seed,
+                "stop": stop,
+                "x0": x0,
+                "record": record and os.fspath(record.path),
+                "resume": record is not None and record.resume,
+            },
+        )
         stack.enter_context(_arithmetic(net))
         stack.enter_context(net.raising_together())
         if own_pace:
-            meta = None if record is None else partial(attributes, net, record, topology=topology, steps=steps, every=every,
-                                                       seed=seed, problem=problem)
-            result: Any = run_on_ranks(problem, oracle, solver, topology, X, net, steps=steps, every=every, seed=seed, delay=delay,
-                                       drop=drop, straggler=straggler, record=record, meta=meta, target=at_end,
-                                       progress=_progress(progress))
+            meta = (
+                None
+                if record is None
+                else partial(
+                    attributes,
+                    net,
+                    record,
+                    topology=topology,
+                    steps=steps,
+                    every=every,
+                    seed=seed,
+                    problem=problem,
+                )
+            )
+            result: Any = run_on_ranks(
+                problem,
+                oracle,
+                solver,
+                topology,
+                X,
+                net,
+                steps=steps,
+                every=every,
+                seed=seed,
+                delay=delay,
+                drop=drop,
+                straggler=straggler,
+                record=record,
+                meta=meta,
+                target=at_end,
+                progress=_progress(progress),
+            )
         else:
-            result = _in_common_steps(net, problem, oracle, solver, topology, X, steps, every, seed, stop, target, record,
-                                      _progress(progress), mixing)
-    if result.outcome is Outcome.INTERRUPTED:       # now that the network of this call is closed
+            result = _in_common_steps(
+                net,
+                problem,
+                oracle,
+                solver,
+                topology,
+                X,
+                steps,
+                every,
+                seed,
+                stop,
+                target,
+                record,
+                _progress(progress),
+                mixing,
+            )
+    if result.outcome is Outcome.INTERRUPTED:  # now that the network of this call is closed
         raise Interrupted(result, record)
     return result
 
 
-def _in_common_steps(net: Network, problem: Any, oracle: Any, solver: Any, topology: Any, X: np.ndarray, steps: int, every: int,
-                     seed: int, stop: Stop | None, target: Target | Callable[[Mapping[str, float]], bool] | None,
-                     record: Record | None, progress: Progress | None,
-                     mixing: Callable[[Mixer], Operator[StepOperator]] | None) -> Result:
+def _in_common_steps(
+    net: Network,
+    problem: Any,
+    oracle: Any,
+    solver: Any,
+    topology: Any,
+    X: np.ndarray,
+    steps: int,
+    every: int,
+    seed: int,
+    stop: Stop | None,
+    target: Target | Callable[[Mapping[str, float]], bool] | None,
+    record: Record | None,
+    progress: Progress | None,
+    mixing: Callable[[Mixer], Operator[StepOperator]] | None,
+) -> Result:
     """Find the step size if it is to be found, and run; begin again with a smaller one if the run does not converge."""
     if wanted(solver) is not None and record is not None and record.resume:
         solver = chosen(solver, _recorded_step_size(net, record))
@@ -246,7 +336,11 @@ def _in_common_steps(net: Network, problem: Any, oracle: Any, solver: Any, topol
     for attempt in range(ATTEMPTS + 1):
         with _closing(net.mixer(topology)) as plain:
             mixer: Operator[StepOperator] = plain if mixing is None else _made(mixing, plain, net)
-            if attempt == 0 and net.rank == 0 and (unfit := compression.warning(solver, mixer, X.shape[1])):
+            if (
+                attempt == 0
+                and net.rank == 0
+                and (unfit := compression.warning(solver, mixer, X.shape[1]))
+            ):
                 warnings.warn(unfit, RuntimeWarning, stacklevel=3)
             if wanted(solver) is not None:
                 tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
@@ -259,8 +353,21 @@ def _in_common_steps(net: Network, problem: Any, oracle: Any, solver: Any, topol
                     guard = Guard(net, search.point, X, choice, steps)
             last = attempt == ATTEMPTS
             answer = _answer(oracle, solver, net, seed)[0]
-            run = _Run(net, problem, solver, mixer, answer, hasattr(oracle, "start"), steps, every, target, progress,
-                       None if last else guard, choice, guard if last else None)
+            run = _Run(
+                net,
+                problem,
+                solver,
+                mixer,
+                answer,
+                hasattr(oracle, "start"),
+                steps,
+                every,
+                target,
+                progress,
+                None if last else guard,
+                choice,
+                guard if last else None,
+            )
             try:
                 return run(X, record, seed)
             except Retry as retry:
@@ -268,8 +375,12 @@ def _in_common_steps(net: Network, problem: Any, oracle: Any, solver: Any, topol
                     raise
                 smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
                 if net.rank == 0:
-                    warnings.warn(f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "
-                                  f"({retry}): the run begins again with {smaller.step_size:.4g}", RuntimeWarning, stacklevel=3)
+                    warnings.warn(
+                        f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "
+                        f"({retry}): the run begins again with {smaller.step_size:.4g}",
+                        RuntimeWarning,
+                        stacklevel=3,
+                    )
                 choice = smaller
     raise RuntimeError("unreachable")
 
@@ -277,35 +388,78 @@ def _in_common_steps(net: Network, problem: Any, oracle: Any, solver: Any, topol
 class _Run:
     """One run of the solver loop."""
 
-    def __init__(self, net: Network, problem: Any, solver: Any, mixer: Operator[StepOperator],
-                 answer: Callable[[np.ndarray, int], Any], stochastic: bool, steps: int, every: int,
-                 target: Target | Callable[[Mapping[str, float]], bool] | None, progress: Progress | None,
-                 guard: Guard | None = None, choice: Choice | None = None, judge: Guard | None = None):
-        self.net, self.problem, self.solver, self.mixer, self.answer = net, problem, solver, mixer, answer
-        self.stochastic, self.steps, self.every, self.target, self.progress = stochastic, steps, every, target, progress
-        self.guard, self.choice, self.judge = guard, choice, judge     # one that begins again, and one of the last attempt
+    def __init__(
+        self,
+        net: Network,
+        problem: Any,
+        solver: Any,
+        mixer: Operator[StepOperator],
+        answer: Callable[[np.ndarray, int], Any],
+        stochastic: bool,
+        steps: int,
+        every: int,
+        target: Target | Callable[[Mapping[str, float]], bool] | None,
+        progress: Progress | None,
+        guard: Guard | None = None,
+        choice: Choice | None = None,
+        judge: Guard | None = None,
+    ):
+        self.net, self.problem, self.solver, self.mixer, self.answer = (
+            net,
+            problem,
+            solver,
+            mixer,
+            answer,
+        )
+        self.stochastic, self.steps, self.every, self.target, self.progress = (
+            stochastic,
+            steps,
+            every,
+            target,
+            progress,
+        )
+        self.guard, self.choice, self.judge = (
+            guard,
+            choice,
+            judge,
+        )  # one that begins again, and one of the last attempt
         self.measure = Metrics(net, problem)
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
         self.recorder: Recorder[Any] | None = None
-        self.error: Exception | None = None         # of a gradient on this rank
-        self.common = False                         # whether all ranks have raised an exception together
+        self.error: Exception | None = None  # of a gradient on this rank
+        self.common = False  # whether all ranks have raised an exception together
         self._elapsed = 0.0
 
     def __call__(self, X: np.ndarray, record: Record | None, seed: int) -> Result:
-        with interrupts() as interrupted:           # until the file is complete: Ctrl-C reaches some ranks later than others
+        with (
+            interrupts() as interrupted
+        ):  # until the file is complete: Ctrl-C reaches some ranks later than others
             return self._run(X, record, seed, interrupted)
 
-    def _run(self, X: np.ndarray, record: Record | None, seed: int, interrupted: Callable[[], bool]) -> Result:
+    def _run(
+        self, X: np.ndarray, record: Record | None, seed: int, interrupted: Callable[[], bool]
+    ) -> Result:
         try:
-            first, s = 0, state(self.solver, "init", at_step(self.solver, 0).init(X, self.mixer.at(0)), X.shape)
+            first, s = (
+                0,
+                state(
+                    self.solver, "init", at_step(self.solver, 0).init(X, self.mixer.at(0)), X.shape
+                ),
+            )
             if record is not None:
                 self.recorder = Recorder(self.net, record, s, self.solver.per_edge)
             if record is not None and self.recorder is not None and record.resume:
                 first, s = self._resume(self.recorder, record, seed)
             elif record is not None and self.recorder is not None:
-                self.recorder.create(X.shape[1:], self.measure.names, s, self.mixer.topology, self._meta(record, seed),
-                                     self.steps // self.every + 2)
+                self.recorder.create(
+                    X.shape[1:],
+                    self.measure.names,
+                    s,
+                    self.mixer.topology,
+                    self._meta(record, seed),
+                    self.steps // self.every + 2,
+                )
             note = getattr(self.progress, "note", None)
             if note is not None and self.choice is not None and self.net.rank == 0:
                 note(f"step size {self.choice.line()}")
@@ -316,46 +470,77 @@ class _Run:
             if self.recorder is not None:
                 failed = isinstance(error, Exception) and not isinstance(error, Retry)
                 self.recorder.abandon(f"{type(error).__name__}: {error}" if failed else "")
-            if self.common:                         # none ends the job before rank 0 has written
+            if self.common:  # none ends the job before rank 0 has written
                 self.net.agree()
             raise
         if self.recorder is not None:
             if outcome is not Outcome.DIVERGED:
                 self._checkpoint(k, s)
             self.recorder.finish(s.X, str(outcome), k)
-        return Result(s.X, self.net.mean(s.X), outcome, k, self._columns(), reason, agent, getattr(self.solver, "step_size", None),
-                      self.choice)
+        return Result(
+            s.X,
+            self.net.mean(s.X),
+            outcome,
+            k,
+            self._columns(),
+            reason,
+            agent,
+            getattr(self.solver, "step_size", None),
+            self.choice,
+        )
 
     def _columns(self) -> dict[str, np.ndarray]:
         """All records as arrays."""
         whole = set(COUNTERS) - {"time"}
-        return {name: np.array([metrics[name] for metrics in self.records], np.int64 if name in whole else float)
-                for name in self.measure.names}
+        return {
+            name: np.array(
+                [metrics[name] for metrics in self.records], np.int64 if name in whole else float
+            )
+            for name in self.measure.names
+        }
 
     def _resume(self, recorder: Recorder[Any], record: Record, seed: int) -> tuple[int, Any]:
         """Load the last checkpoint; return its step and state, and restore the memory and the counters of the mixer."""
         meta = self._meta(record, seed)
         first, s, counters, memory = recorder.load(self.mixer.topology, meta)
-        self._elapsed, rounds, sent, rows = (*counters, 0.0)[:4]    # an earlier version has counted no rows
+        self._elapsed, rounds, sent, rows = (*counters, 0.0)[
+            :4
+        ]  # an earlier version has counted no rows
         if first > 0 and self.mixer.feedback and not memory and self.net.rank == 0:
-            warnings.warn(f"{record.path}: the checkpoint of step {first} contains no error feedback memory (it was written by an "
-                          "earlier version): the memory starts at zero, and the results differ from an uninterrupted run",
-                          RuntimeWarning, stacklevel=4)
+            warnings.warn(
+                f"{record.path}: the checkpoint of step {first} contains no error feedback memory (it was written by an "
+                "earlier version): the memory starts at zero, and the results differ from an uninterrupted run",
+                RuntimeWarning,
+                stacklevel=4,
+            )
         self.mixer.recall(memory)
         counts, root = self.mixer.counts, self.net.rank == 0
-        counts.rounds, counts.bytes, counts.messages = int(rounds), int(sent) * root, int(rows) * root
+        counts.rounds, counts.bytes, counts.messages = (
+            int(rounds),
+            int(sent) * root,
+            int(rows) * root,
+        )
         recorder.resume(first, meta)
         return first, s
 
-    def _loop(self, s: Any, first: int, control: Control, interrupted: Callable[[], bool]
-              ) -> tuple[Any, int, Outcome, str, int | None]:
-        solver, mixer, answer, steps, every = self.solver, self.mixer, self._answer, self.steps, self.every
+    def _loop(
+        self, s: Any, first: int, control: Control, interrupted: Callable[[], bool]
+    ) -> tuple[Any, int, Outcome, str, int | None]:
+        solver, mixer, answer, steps, every = (
+            self.solver,
+            self.mixer,
+            self._answer,
+            self.steps,
+            self.every,
+        )
         self._clock = time.perf_counter() - self._elapsed
         stopped = False
         if first == 0:
             self._checkpoint(0, s)
         if first == 0 or first >= steps or (self.recorder is not None and self.recorder.has(first)):
-            stopped = self._record(first, s)        # a run that has reached its target takes no further steps
+            stopped = self._record(
+                first, s
+            )  # a run that has reached its target takes no further steps
         k = first
         step = self.net.keeping(solver.step) if solver.keeps_rows else solver.step
         varying, guard, shape = callable(getattr(solver, "step_size", None)), self.guard, s.X.shape
@@ -391,7 +576,7 @@ class _Run:
                 return s, k, Outcome.INTERRUPTED, "", None
             if decision.checkpoint:
                 self._checkpoint(k, s)
-        self._fail(self.error)                      # of the last call of progress
+        self._fail(self.error)  # of the last call of progress
         return (s, k, *self._ending(s, k, stopped))
 
     def _ending(self, s: Any, k: int, stopped: bool) -> tuple[Outcome, str, int | None]:
@@ -402,8 +587,11 @@ class _Run:
         name = not_finite(metrics, last=True) if k else ""
         if name or (reason := exploded(self.records, self.sizes)):
             agent = self.measure.culprit(s.X)
-            reason = (f"{name} is {metrics[name]:g} after step {k} (first at agent {agent})" if name
-                      else f"{reason} in {k} steps (agent {agent} is the farthest)")
+            reason = (
+                f"{name} is {metrics[name]:g} after step {k} (first at agent {agent})"
+                if name
+                else f"{reason} in {k} steps (agent {agent} is the farthest)"
+            )
             if self.guard is not None:
                 raise Retry(reason)
             return Outcome.DIVERGED, reason, agent
@@ -412,16 +600,31 @@ class _Run:
         if self.guard is not None and (far := self.guard.far(s.X, strict=False)):
             raise Retry(f"{far}, after {k} steps")
         if self.judge is not None and (far := self.judge.far(s.X, strict=True)):
-            reason = (f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give "
-                      "a step size or a schedule")
+            reason = (
+                f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give "
+                "a step size or a schedule"
+            )
             return Outcome.DIVERGED, reason, self.measure.culprit(s.X)
         missed = self.target.missed(metrics) if isinstance(self.target, Target) else None
         if missed is None:
             return Outcome.COMPLETED, "", None
         name, limit = missed
-        cause = likely_cause(self.net, self.problem, self.mixer.topology, self.solver, self.stochastic, self._columns(), name,
-                             limit, compression.limit(self.solver, self.mixer, s.X.shape[1]))
-        return Outcome.MISSED, f"{name} {metrics[name]:.3g} after {k} steps, target {short(limit)} missed: {cause}", None
+        cause = likely_cause(
+            self.net,
+            self.problem,
+            self.mixer.topology,
+            self.solver,
+            self.stochastic,
+            self._columns(),
+            name,
+            limit,
+            compression.limit(self.solver, self.mixer, s.X.shape[1]),
+        )
+        return (
+            Outcome.MISSED,
+            f"{name} {metrics[name]:.3g} after {k} steps, target {short(limit)} missed: {cause}",
+            None,
+        )
 
     def _answer(self, V: np.ndarray, k: int) -> Any:
         """The gradients (or proximal points) of step `k`; if they fail on one of several ranks, zeros until the next decision.
@@ -448,9 +651,14 @@ class _Run:
     def _record(self, k: int, s: Any) -> bool:
         begun = time.perf_counter()
         uses = self.solver.uses
-        metrics = {"step": k, "time": begun - self._clock, "rounds": self.mixer.rounds,
-                   "gradients": k * (uses == "gradient"), "prox": k * (uses == "prox"),
-                   **self.measure(s.X, self.mixer.messages, self.mixer.bytes)}
+        metrics = {
+            "step": k,
+            "time": begun - self._clock,
+            "rounds": self.mixer.rounds,
+            "gradients": k * (uses == "gradient"),
+            "prox": k * (uses == "prox"),
+            **self.measure(s.X, self.mixer.messages, self.mixer.bytes),
+        }
         if self.measure.failed:
             self._fail(self.measure.error)
         self.records.append(metrics)
@@ -460,7 +668,7 @@ class _Run:
         if self.progress is not None and self.net.rank == 0:
             try:
                 self.progress(k, self.steps, metrics)
-            except Exception as error:              # raised on all ranks at the next decision
+            except Exception as error:  # raised on all ranks at the next decision
                 self.error = self.error or error
         stopped = self._reached(metrics)
         self._clock += time.perf_counter() - begun
@@ -473,8 +681,10 @@ class _Run:
             return False
         if isinstance(target, Target):
             if "time" not in target.limits or self.net.size == 1:
-                return target.reached(metrics)      # the other metrics have the same bits on all ranks
-            return bool(self.net.collectives.broadcast(target.reached(metrics), 0, "the decision to stop"))
+                return target.reached(metrics)  # the other metrics have the same bits on all ranks
+            return bool(
+                self.net.collectives.broadcast(target.reached(metrics), 0, "the decision to stop")
+            )
         stopped = False
         if self.net.rank == 0:
             try:
@@ -483,43 +693,76 @@ class _Run:
                 if self.net.size == 1:
                     raise
                 self.error = self.error or error
-        stopped, failed = self.net.collectives.broadcast((stopped, self.error is not None), 0, "the decision to stop")
+        stopped, failed = self.net.collectives.broadcast(
+            (stopped, self.error is not None), 0, "the decision to stop"
+        )
         if failed:
             self._fail(self.error)
         return bool(stopped)
 
     def _meta(self, record: Record, seed: int) -> dict[str, Any]:
         least = self.measure.least()
-        return attributes(self.net, record, self.solver, self.mixer.topology, self.steps, self.every, seed, self.choice,
-                          problem=self.problem) | ({} if least is None else {"f_star": least})
+        return attributes(
+            self.net,
+            record,
+            self.solver,
+            self.mixer.topology,
+            self.steps,
+            self.every,
+            seed,
+            self.choice,
+            problem=self.problem,
+        ) | ({} if least is None else {"f_star": least})
 
     def _checkpoint(self, k: int, s: Any) -> None:
         if self.recorder is not None:
             begun = time.perf_counter()
             mine = np.array([self.mixer.bytes, self.mixer.messages])
-            sent, rows = mine if self.net.size == 1 else self.net.collectives.gather_all(mine, "a checkpoint").sum(axis=0)
+            sent, rows = (
+                mine
+                if self.net.size == 1
+                else self.net.collectives.gather_all(mine, "a checkpoint").sum(axis=0)
+            )
             counters = np.array([begun - self._clock, self.mixer.rounds, sent, rows], float)
             self.recorder.checkpoint(k, s, counters, self.mixer.memory())
             self._clock += time.perf_counter() - begun
 
 
-def _only_for(own_pace: bool, solver: Any, asynchronous: Mapping[str, Any], synchronous: Mapping[str, Any]) -> None:
+def _only_for(
+    own_pace: bool, solver: Any, asynchronous: Mapping[str, Any], synchronous: Mapping[str, Any]
+) -> None:
     """Refuse arguments that belong to solvers of the other kind."""
     for name, value in (synchronous if own_pace else asynchronous).items():
         if value is not None:
-            kind, remedy = ("no common steps", "its agents exchange rows in pairs, or push them") if own_pace else (
-                "common steps", "delay, drop and straggler are for asynchronous solvers, such as A2CiD2")
-            raise ValueError(f"{name} is given, but {type(solver).__name__} has {kind}: leave it out ({remedy})")
+            kind, remedy = (
+                ("no common steps", "its agents exchange rows in pairs, or push them")
+                if own_pace
+                else (
+                    "common steps",
+                    "delay, drop and straggler are for asynchronous solvers, such as A2CiD2",
+                )
+            )
+            raise ValueError(
+                f"{name} is given, but {type(solver).__name__} has {kind}: leave it out ({remedy})"
+            )
 
 
-def _judged_at_the_end(target: Target | Callable[[Mapping[str, float]], bool] | None, solver: Any) -> Target | None:
+def _judged_at_the_end(
+    target: Target | Callable[[Mapping[str, float]], bool] | None, solver: Any
+) -> Target | None:
     """Return the target of a solver without common steps; what would end its runs is refused."""
     if target is None:
         return None
-    budget = "a function" if callable(target) else next((name for name in target.limits if name in GROWING), "")
+    budget = (
+        "a function"
+        if callable(target)
+        else next((name for name in target.limits if name in GROWING), "")
+    )
     if callable(target) or budget:
-        raise ValueError(f"stop is {budget}{'' if callable(target) else ', a budget'}, but {type(solver).__name__} has no common "
-                         'steps at which to stop: limit steps; {"error": 1e-8} is judged at the end')
+        raise ValueError(
+            f"stop is {budget}{'' if callable(target) else ', a budget'}, but {type(solver).__name__} has no common "
+            'steps at which to stop: limit steps; {"error": 1e-8} is judged at the end'
+        )
     return target
 
 
@@ -530,9 +773,12 @@ def _recorded_step_size(net: Network, record: Record) -> float:
     if net.rank == 0:
         try:
             from ..record import read
+
             size = float(read(record.path).attributes["step_size"])
         except KeyError:
-            error = ValueError(f"{record.path}: its step size was given as a number: resume with the same number")
+            error = ValueError(
+                f"{record.path}: its step size was given as a number: resume with the same number"
+            )
         except (OSError, ValueError) as caught:
             error = caught
     net.agree(error)
@@ -555,8 +801,10 @@ def _same(net: Network, arguments: Mapping[str, Any]) -> None:
     for rank, others in enumerate(() if every is None else every):
         for name, mine, other in zip(arguments, () if every is None else every[0], others):
             if mine != other and error is None:
-                error = ValueError(f"rank 0 and rank {rank} call solve with different {name}: {mine.decode(errors='replace')} and "
-                                   f"{other.decode(errors='replace')}; every rank must pass the same")
+                error = ValueError(
+                    f"rank 0 and rank {rank} call solve with different {name}: {mine.decode(errors='replace')} and "
+                    f"{other.decode(errors='replace')}; every rank must pass the same"
+                )
     net.agree(error)
 
 
@@ -565,12 +813,12 @@ def _text(value: Any) -> bytes:
     if isinstance(value, np.ndarray):
         return f"array {value.shape} #{zlib.crc32(value.tobytes()):08x}".encode()
     text = re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
-    return text if len(text) <= _TEXT else text[:_TEXT - 12] + b"... #%08x" % zlib.crc32(text)
+    return text if len(text) <= _TEXT else text[: _TEXT - 12] + b"... #%08x" % zlib.crc32(text)
 
 
 def _network(problem: Any, topology: Any, x0: Any) -> Network:
     """The network of as many agents as the arguments of `solve` stand for."""
-    if isinstance(topology, str) or callable(topology):     # n may be known only to all ranks together
+    if isinstance(topology, str) or callable(topology):  # n may be known only to all ranks together
         with Network() as ranks:
             n, error = 0, None
             try:
@@ -581,39 +829,53 @@ def _network(problem: Any, topology: Any, x0: Any) -> Network:
             inner = getattr(problem, "problem", problem)
             if ranks.size > 1 and hasattr(inner, "m") and not hasattr(inner, "n"):
                 counts = ranks.collectives.gather_all(np.array(inner.m), "solve").tolist()
-                if set(counts) != {1}:                      # each rank may hold some agents, or all of them
-                    raise ValueError(f"the number of agents is unknown: the problems of the ranks have {counts} agents; pass a "
-                                     "topology with n, such as mpidec.topology.ring(n), or net=, a Network")
+                if set(counts) != {1}:  # each rank may hold some agents, or all of them
+                    raise ValueError(
+                        f"the number of agents is unknown: the problems of the ranks have {counts} agents; pass a "
+                        "topology with n, such as mpidec.topology.ring(n), or net=, a Network"
+                    )
                 n = len(counts)
     else:
         n = resolve.agents(problem, topology, x0)
     return Network(n)
 
 
-def _made(mixing: Callable[[Mixer], Operator[StepOperator]], mixer: Mixer, net: Network) -> Operator[StepOperator]:
+def _made(
+    mixing: Callable[[Mixer], Operator[StepOperator]], mixer: Mixer, net: Network
+) -> Operator[StepOperator]:
     """The mixer that `mixing` returns; its errors are raised on every rank."""
     made: Operator[StepOperator] = mixer
     error: Exception | None = None
     try:
         made = mixing(mixer)
         if not isinstance(made, Operator):
-            raise TypeError(f"mixing returned {made!r:.60}, expected a mixer derived from its argument: lambda W: W.accelerate(3)")
+            raise TypeError(
+                f"mixing returned {made!r:.60}, expected a mixer derived from its argument: lambda W: W.accelerate(3)"
+            )
     except (ValueError, TypeError) as caught:
         error = caught
     net.agree(error)
     return made
 
 
-def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callable[[np.ndarray, int], Any], Any]:
+def _answer(
+    problem: Any, solver: Any, net: Network, seed: int
+) -> tuple[Callable[[np.ndarray, int], Any], Any]:
     """The function that evaluates the gradients (or proximal points) of step k, and the problem behind an oracle."""
     oracle, problem = problem, getattr(problem, "problem", problem)
-    if solver.uses == "nothing" or (problem is None and getattr(solver, "asynchronous", False) and not solver.needs_problem):
+    if solver.uses == "nothing" or (
+        problem is None and getattr(solver, "asynchronous", False) and not solver.needs_problem
+    ):
         return lambda V, k: None, problem
     if problem is None:
-        raise ValueError(f"{type(solver).__name__} needs the {solver.uses} of a problem, but problem is None")
+        raise ValueError(
+            f"{type(solver).__name__} needs the {solver.uses} of a problem, but problem is None"
+        )
     if solver.uses == "prox":
         if not hasattr(problem, "prox"):
-            raise ValueError(f"{type(solver).__name__} needs problem.prox, which {type(problem).__name__} does not have")
+            raise ValueError(
+                f"{type(solver).__name__} needs problem.prox, which {type(problem).__name__} does not have"
+            )
         return lambda V, k: problem.prox(V, at_step(solver, k).step_size), problem
     if hasattr(oracle, "start"):
         return oracle.start(net.agents, resolve.integer("seed", seed, 0)), problem
@@ -623,7 +885,9 @@ def _answer(problem: Any, solver: Any, net: Network, seed: int) -> tuple[Callabl
 def _like(G: Any, V: np.ndarray) -> Any:
     """The gradients (or proximal points) at V, if there is one row for each agent."""
     if G is not None and np.shape(G) != V.shape:
-        raise ValueError(f"the problem returned gradients (or proximal points) of shape {np.shape(G)}, expected {V.shape}")
+        raise ValueError(
+            f"the problem returned gradients (or proximal points) of shape {np.shape(G)}, expected {V.shape}"
+        )
     return G
 
 
@@ -635,8 +899,14 @@ class _Printed:
     """Progress in one line for each record."""
 
     def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        self.note(f"step {step}/{steps}  " + "  ".join(f"{name} {metrics[name]:.3e}" for name in
-                                                       ("objective", "consensus", "error") if name in metrics))
+        self.note(
+            f"step {step}/{steps}  "
+            + "  ".join(
+                f"{name} {metrics[name]:.3e}"
+                for name in ("objective", "consensus", "error")
+                if name in metrics
+            )
+        )
 
     def note(self, line: str) -> None:
         print(line, flush=True)
@@ -645,12 +915,17 @@ class _Printed:
 @contextmanager
 def _closing(mixer: Any) -> Iterator[Any]:
     yield mixer
-    mixer.close()                                   # collective, therefore not after an error on this rank only
+    mixer.close()  # collective, therefore not after an error on this rank only
 
 
 @contextmanager
 def _arithmetic(net: Network) -> Iterator[None]:
     """Context of the steps: BLAS with one thread, temporaries in the memory of the node, and no warnings of overflow."""
     from threadpoolctl import threadpool_limits
-    with threadpool_limits(1, user_api="blas"), net.memory(), np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+
+    with (
+        threadpool_limits(1, user_api="blas"),
+        net.memory(),
+        np.errstate(over="ignore", invalid="ignore", divide="ignore"),
+    ):
         yield

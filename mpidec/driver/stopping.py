@@ -14,11 +14,11 @@ import numpy as np
 
 from .metrics import COUNTERS, GROWING
 
-OBJECTIVE, SIZE, GROWTH, FAR = 1e6, 1e3, 10.0, 1e30 # factors of an explosion
-_COLUMNS = 30.0                                     # ratio of column norms that slows a run down
-_STILL = 1e-9                                       # relative change over half of a run that has come to rest
-_SLOW = 1000                                        # factor of the steps taken that are missing when a run has come to rest
-_LARGE = 500                                        # agents up to which the spectral gap is computed for a message
+OBJECTIVE, SIZE, GROWTH, FAR = 1e6, 1e3, 10.0, 1e30  # factors of an explosion
+_COLUMNS = 30.0  # ratio of column norms that slows a run down
+_STILL = 1e-9  # relative change over half of a run that has come to rest
+_SLOW = 1000  # factor of the steps taken that are missing when a run has come to rest
+_LARGE = 500  # agents up to which the spectral gap is computed for a message
 
 Stop = Mapping[str, float] | Callable[[Mapping[str, float]], bool]
 
@@ -51,7 +51,10 @@ class Interrupted(KeyboardInterrupt):
             path = os.fspath(record.path)
             obstacle = getattr(result, "obstacle", "")
             text += f": {path} is complete up to it, " + (
-                f"but {obstacle}" if obstacle else f"and record=mpidec.Record({path!r}, resume=True) continues the run")
+                f"but {obstacle}"
+                if obstacle
+                else f"and record=mpidec.Record({path!r}, resume=True) continues the run"
+            )
         super().__init__(text)
         self.result = result
 
@@ -73,7 +76,10 @@ class Target:
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
         """Whether all limits are reached."""
-        return all(metrics[name] >= limit if name in GROWING else metrics[name] <= limit for name, limit in self.limits.items())
+        return all(
+            metrics[name] >= limit if name in GROWING else metrics[name] <= limit
+            for name, limit in self.limits.items()
+        )
 
     @property
     def is_quality(self) -> bool:
@@ -82,31 +88,51 @@ class Target:
 
     def missed(self, metrics: Mapping[str, float]) -> tuple[str, float] | None:
         """The first metric that is still above its limit, with the limit; None if there is none (budgets do not count)."""
-        return next(((name, limit) for name, limit in self.limits.items()
-                     if name not in GROWING and not metrics[name] <= limit), None)
+        return next(
+            (
+                (name, limit)
+                for name, limit in self.limits.items()
+                if name not in GROWING and not metrics[name] <= limit
+            ),
+            None,
+        )
 
 
-def target_of(stop: Stop | None, problem: Any, counters: Sequence[str] = COUNTERS
-              ) -> Target | Callable[[Mapping[str, float]], bool] | None:
+def target_of(
+    stop: Stop | None, problem: Any, counters: Sequence[str] = COUNTERS
+) -> Target | Callable[[Mapping[str, float]], bool] | None:
     if stop is None or callable(stop):
         return stop
     if not isinstance(stop, Mapping) or not stop:
-        raise TypeError(f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable')
+        raise TypeError(
+            f'stop is {stop!r}, expected a mapping such as {{"error": 1e-8}} or a callable'
+        )
     errors = {"error", "error_rms", "error_max"}
     known = {"consensus", *counters} - {"step"}
     known |= {"gradient_norm", "objective"} if problem is not None else set()
     known |= errors if getattr(problem, "x_star", None) is not None else set()
     for name, limit in stop.items():
         if name not in known:
-            reason = (" (the problem has no x_star)" if name in errors else
-                      " (steps=... limits the steps)" if name in ("step", "steps") else "")
-            raise ValueError(f"stop: unknown metric {name!r}{reason}, expected one of {', '.join(sorted(known))}")
+            reason = (
+                " (the problem has no x_star)"
+                if name in errors
+                else " (steps=... limits the steps)"
+                if name in ("step", "steps")
+                else ""
+            )
+            raise ValueError(
+                f"stop: unknown metric {name!r}{reason}, expected one of {', '.join(sorted(known))}"
+            )
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not np.isfinite(limit):
             raise ValueError(f"stop[{name!r}] is {limit!r}, expected a finite number")
         if limit < 0 and name != "objective":
-            raise ValueError(f"stop[{name!r}] is {limit!r}, expected a number >= 0: {name} is never negative")
+            raise ValueError(
+                f"stop[{name!r}] is {limit!r}, expected a number >= 0: {name} is never negative"
+            )
         if limit == 0 and name in errors:
-            raise ValueError(f"stop[{name!r}] is 0, expected a number > 0, such as 1e-8: rounding keeps {name} above 0")
+            raise ValueError(
+                f"stop[{name!r}] is 0, expected a number > 0, such as 1e-8: rounding keeps {name} above 0"
+            )
     return Target(dict(stop))
 
 
@@ -115,8 +141,14 @@ def not_finite(metrics: Mapping[str, float], last: bool) -> str:
 
     An objective of +inf counts only at the last record (`last`): a mean that is still outside the domain of f may enter it.
     """
-    return next((name for name, value in metrics.items()
-                 if not math.isfinite(value) and (last or name != "objective" or value != math.inf)), "")
+    return next(
+        (
+            name
+            for name, value in metrics.items()
+            if not math.isfinite(value) and (last or name != "objective" or value != math.inf)
+        ),
+        "",
+    )
 
 
 def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> str:
@@ -133,17 +165,34 @@ def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> 
         far = sizes[-1] > OBJECTIVE * sizes[0] > 0
         return f"the rows grew from {sizes[0]:.3g} to {sizes[-1]:.3g}" if far else ""
     values = [abs(metrics["objective"]) for metrics in records]
-    early = max(value for value in values[:(len(values) + 1) // 2])
-    if values[-1] > OBJECTIVE * values[0] > 0 and values[-1] > GROWTH * early and sizes[-1] > SIZE * sizes[0]:
+    early = max(value for value in values[: (len(values) + 1) // 2])
+    if (
+        values[-1] > OBJECTIVE * values[0] > 0
+        and values[-1] > GROWTH * early
+        and sizes[-1] > SIZE * sizes[0]
+    ):
         return f"the objective grew from {records[0]['objective']:.3g} to {records[-1]['objective']:.3g}"
     first, last = (metrics.get("error", 0.0) for metrics in (records[0], records[-1]))
     if last > SIZE * max(first, 1.0):
         return f"the error grew from {first:.3g} to {last:.3g}"
-    return f"the rows grew from {sizes[0]:.3g} to {sizes[-1]:.3g}" if sizes[-1] > FAR * max(sizes[0], 1.0) else ""
+    return (
+        f"the rows grew from {sizes[0]:.3g} to {sizes[-1]:.3g}"
+        if sizes[-1] > FAR * max(sizes[0], 1.0)
+        else ""
+    )
 
 
-def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic: bool, metrics: Mapping[str, np.ndarray], name: str,
-                 limit: float, codec: str = "") -> str:
+def likely_cause(
+    net: Any,
+    problem: Any,
+    topology: Any,
+    solver: Any,
+    stochastic: bool,
+    metrics: Mapping[str, np.ndarray],
+    name: str,
+    limit: float,
+    codec: str = "",
+) -> str:
     """The likely cause of a missed target `metrics[name] <= limit`, with a remedy; collective.
 
     Parameters
@@ -160,7 +209,11 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
     change = abs(values[middle] - last)
     objective = metrics.get("objective")
     columns = spread(net, problem)
-    size = f" than {solver.step_size:.3g}" if isinstance(getattr(solver, "step_size", None), (int, float)) else ""
+    size = (
+        f" than {solver.step_size:.3g}"
+        if isinstance(getattr(solver, "step_size", None), (int, float))
+        else ""
+    )
     if objective is not None and objective[-1] > objective[0] + 1e-9 * abs(objective[0]):
         return f"the objective grew from {objective[0]:.3g} to {objective[-1]:.3g}: use a step size smaller{size}"
     if stochastic and len(values) > 2 and last > 0.5 * values[middle]:
@@ -169,22 +222,35 @@ def likely_cause(net: Any, problem: Any, topology: Any, solver: Any, stochastic:
         return codec
     if len(values) > 2 and change <= _STILL * abs(last) and name == "objective":
         return "it has come to rest: the target may lie below the minimum"
-    at_rest = (f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "
-               "the step size: use an exact method, such as gradient_tracking, or a smaller step size")
+    at_rest = (
+        f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "
+        "the step size: use an exact method, such as gradient_tracking, or a smaller step size"
+    )
     if getattr(solver, "exact", False):
-        at_rest = (f"{name} has come to rest: at the accuracy of float64, or since the function is flat or the steps are too small "
-                   "there: begin closer to the minimizer (x0), or use a larger step size")
+        at_rest = (
+            f"{name} has come to rest: at the accuracy of float64, or since the function is flat or the steps are too small "
+            "there: begin closer to the minimizer (x0), or use a larger step size"
+        )
     if len(values) > 2 and change <= _STILL * last:
         return at_rest
     if columns is not None:
         ratio, largest, smallest = columns
         if ratio > _COLUMNS:
-            return (f"the columns of the data differ in size by a factor of {ratio:.2g} (column {largest} the largest, column "
-                    f"{smallest} the smallest, counted from 0): standardize them (problem.standardize=true)")
+            return (
+                f"the columns of the data differ in size by a factor of {ratio:.2g} (column {largest} the largest, column "
+                f"{smallest} the smallest, counted from 0): standardize them (problem.standardize=true)"
+            )
     disagreement = metrics["consensus"][-1]
-    if "error" in metrics and metrics["error_rms"][-1] > 3 * metrics["error"][-1] and topology.period == 1 and net.n <= _LARGE:
-        return (f"the agents still disagree (consensus {disagreement:.3g}; {topology.name} has a spectral gap of "
-                f"{topology.spectral_gap():.3g}): use a graph with more edges, such as exponential, or mixing.accelerate=3")
+    if (
+        "error" in metrics
+        and metrics["error_rms"][-1] > 3 * metrics["error"][-1]
+        and topology.period == 1
+        and net.n <= _LARGE
+    ):
+        return (
+            f"the agents still disagree (consensus {disagreement:.3g}; {topology.name} has a spectral gap of "
+            f"{topology.spectral_gap():.3g}): use a graph with more edges, such as exponential, or mixing.accelerate=3"
+        )
     if values[middle] > last > limit > 0:
         rate = math.log(values[middle] / last) / float(steps[-1] - steps[middle])
         more = math.log(last / limit) / rate

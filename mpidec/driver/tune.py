@@ -17,8 +17,18 @@ from .stepsize import Choice, Search
 from .stepsize.choice import TOLERANCE
 
 
-def tune(problem: Any, solver: Any, topology: Any, *, steps: int = 5000, x0: Any = None, net: Network | None = None, seed: int = 0,
-         tol: float = TOLERANCE, mixing: Callable[[Mixer], Any] | None = None) -> Choice:
+def tune(
+    problem: Any,
+    solver: Any,
+    topology: Any,
+    *,
+    steps: int = 5000,
+    x0: Any = None,
+    net: Network | None = None,
+    seed: int = 0,
+    tol: float = TOLERANCE,
+    mixing: Callable[[Mixer], Any] | None = None,
+) -> Choice:
     """Find the step size that `solve` finds with `step_size="auto"`, and show what it tried.
 
     Parameters
@@ -58,14 +68,18 @@ def tune(problem: Any, solver: Any, topology: Any, *, steps: int = 5000, x0: Any
             if not hasattr(solver, "step_size") or solver.uses == "nothing":
                 raise ValueError(f"{type(solver).__name__} has no step size")
             if getattr(solver, "asynchronous", False):
-                raise ValueError(f"{type(solver).__name__} is asynchronous, and tune takes common steps: give step_size as a "
-                                 'number, or leave it to the bound of "auto"')
+                raise ValueError(
+                    f"{type(solver).__name__} is asynchronous, and tune takes common steps: give step_size as a "
+                    'number, or leave it to the bound of "auto"'
+                )
             steps = operator.index(steps)
             X = resolve.rows(x0, behind, net)
             resolve.probe(behind, X, net.lo)
             solver.check(topology.at(0) if topology.period == 1 else topology)
             step = solver.step_size
-            solver = with_step_size(solver, replace(step, start="auto") if isinstance(step, StepSchedule) else "auto")
+            solver = with_step_size(
+                solver, replace(step, start="auto") if isinstance(step, StepSchedule) else "auto"
+            )
         except (ValueError, TypeError) as caught:
             error = caught
         net.agree(error)

@@ -1,4 +1,5 @@
 """Assembly of the arguments of `solve` from an experiment: rank 0 reads the data, every rank receives its agents' rows."""
+
 from __future__ import annotations
 
 import time
@@ -21,7 +22,14 @@ from ..record.recorder import ResumeError
 from .settings import Experiment, parameters
 
 T = TypeVar("T")
-REFUSALS = (ValueError, TypeError, OSError, MemoryError, ImportError, OverflowError)   # raised for invalid input
+REFUSALS = (
+    ValueError,
+    TypeError,
+    OSError,
+    MemoryError,
+    ImportError,
+    OverflowError,
+)  # raised for invalid input
 
 
 class InputError(Exception):
@@ -54,7 +62,7 @@ def on_root(comm: Any, act: Callable[..., T], *args: Any) -> T:
         except Exception as error:
             comm.Ibarrier().Wait()
             comm.bcast((None, None, portable(error)))
-            error.on_all_ranks = True                                                               # type: ignore[attr-defined]
+            error.on_all_ranks = True  # type: ignore[attr-defined]
             raise
     done, pause = comm.Ibarrier(), 0.001
     while not done.Test():
@@ -126,14 +134,18 @@ class Assembly:
         try:
             if wanted.codec is not None:
                 own = wanted.codec in catalogue.codecs().own
-                codec = wanted.codec if own else catalogue.codecs().find(wanted.codec)(**wanted.options)
+                codec = (
+                    wanted.codec if own else catalogue.codecs().find(wanted.codec)(**wanted.options)
+                )
                 options = {"seed": self.experiment.run.seed, **wanted.options} if own else {}
                 W = W.compress(codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
             if wanted.accelerate is not None:
                 W = W.accelerate(wanted.accelerate, wanted.method or "chebyshev")
             if self.solver.edgewise and (wanted.accelerate or getattr(W, "feedback", False)):
-                raise ValueError(f"{self.experiment.solver.name} sends a row of its own to each neighbour, which excludes "
-                                 "acceleration and error feedback: use mixing.codec=blockwise8, or another solver")
+                raise ValueError(
+                    f"{self.experiment.solver.name} sends a row of its own to each neighbour, which excludes "
+                    "acceleration and error feedback: use mixing.codec=blockwise8, or another solver"
+                )
         except REFUSALS as error:
             raise InputError(_message(error)) from error
         return W
@@ -143,28 +155,64 @@ class Assembly:
         """Whether agents take steps at times of their own."""
         return bool(getattr(self.solver, "asynchronous", False))
 
-    def solve(self, net: Any, path: str, resume: bool, progress: Progress, config: Callable[[Any], str]) -> Result | AsyncResult:
+    def solve(
+        self, net: Any, path: str, resume: bool, progress: Progress, config: Callable[[Any], str]
+    ) -> Result | AsyncResult:
         """Solve the problem, into the file `path`, whose text `config(solver)` states the experiment; collective.
 
         An interrupt is the outcome of the result.
         """
         wanted = self.experiment.run
-        stop = None if wanted.stop_error is None or self.x_star is None else {"error": wanted.stop_error}
-        record = Record(path, trajectory=wanted.trajectory, checkpoint_seconds=wanted.checkpoint, resume=resume, replace=not resume,
-                        config=config, sources=self.experiment.sources())
-        common: dict[str, Any] = {"steps": wanted.steps, "x0": self.x0, "seed": wanted.seed, "record": record,
-                                  "every": wanted.every, "stop": stop, "progress": progress}
-        own_pace: dict[str, Any] = {"delay": wanted.delay, "drop": wanted.drop or 0.0} if self.asynchronous else {}
+        stop = (
+            None
+            if wanted.stop_error is None or self.x_star is None
+            else {"error": wanted.stop_error}
+        )
+        record = Record(
+            path,
+            trajectory=wanted.trajectory,
+            checkpoint_seconds=wanted.checkpoint,
+            resume=resume,
+            replace=not resume,
+            config=config,
+            sources=self.experiment.sources(),
+        )
+        common: dict[str, Any] = {
+            "steps": wanted.steps,
+            "x0": self.x0,
+            "seed": wanted.seed,
+            "record": record,
+            "every": wanted.every,
+            "stop": stop,
+            "progress": progress,
+        }
+        own_pace: dict[str, Any] = (
+            {"delay": wanted.delay, "drop": wanted.drop or 0.0} if self.asynchronous else {}
+        )
         pauses = wanted.pauses()
         result: Result | AsyncResult
         try:
             if wanted.simulate:
-                rates = [1 / (1 + pauses.get(agent, 0.0)) for agent in range(net.n)] if pauses else None
-                result = simulate(self.oracle, self.solver, self.topology, rates=rates, **common, **own_pace)
+                rates = (
+                    [1 / (1 + pauses.get(agent, 0.0)) for agent in range(net.n)] if pauses else None
+                )
+                result = simulate(
+                    self.oracle, self.solver, self.topology, rates=rates, **common, **own_pace
+                )
             elif self.asynchronous:
-                result = solve(self.oracle, self.solver, self.topology, net=net, straggler=pauses or None, **common, **own_pace)
+                result = solve(
+                    self.oracle,
+                    self.solver,
+                    self.topology,
+                    net=net,
+                    straggler=pauses or None,
+                    **common,
+                    **own_pace,
+                )
             else:
-                result = solve(self.oracle, self.solver, self.topology, net=net, mixing=self.mixing, **common)
+                result = solve(
+                    self.oracle, self.solver, self.topology, net=net, mixing=self.mixing, **common
+                )
             return result
         except Interrupted as end:
             result = end.result
@@ -206,33 +254,52 @@ def build(experiment: Experiment, net: Any) -> Assembly:
         On every rank, if the input is refused on any rank.
     """
     topology = agreed(net, _topology, experiment)
-    whole: list[Prepared] = []                                # on rank 0: the problem of all agents
+    whole: list[Prepared] = []  # on rank 0: the problem of all agents
 
     def load() -> tuple[Any, ...]:
         made = _prepared(experiment, net.n)
-        _oracle(made.whole, experiment)                       # checked here, so that errors name global agents
+        _oracle(made.whole, experiment)  # checked here, so that errors name global agents
         whole.append(made)
-        return made.x_star, made.note, made.partition or None, made.samples, made.classes, made.label
+        return (
+            made.x_star,
+            made.note,
+            made.partition or None,
+            made.samples,
+            made.classes,
+            made.label,
+        )
 
     x_star, note, partition, samples, classes, label = on_root(net.comm, load)
     make = agreed(net, catalogue.problems().find, experiment.problem.name)
     try:
         problem = scattered(whole.pop() if whole else None, make, net)
-    except REFUSALS as error:                                 # raised on every rank
+    except REFUSALS as error:  # raised on every rank
         raise InputError(_message(error)) from error
     oracle = agreed(net, _oracle, problem, experiment)
     solver_options = dict(experiment.solver.options)
     step_size = parameters(catalogue.solvers()[experiment.solver.name]).get("step_size")
-    if step_size is not None and not isinstance(step_size.default, (int, float)):       # a number: the default of one's own solver
+    if step_size is not None and not isinstance(
+        step_size.default, (int, float)
+    ):  # a number: the default of one's own solver
         solver_options.setdefault("step_size", "auto")
-    experiment = replace(experiment, problem=replace(experiment.problem, partition=partition),
-                         solver=replace(experiment.solver, options=solver_options))
+    experiment = replace(
+        experiment,
+        problem=replace(experiment.problem, partition=partition),
+        solver=replace(experiment.solver, options=solver_options),
+    )
     solver = agreed(net, lambda: catalogue.solvers()[experiment.solver.name](**solver_options))
     agreed(net, solver.check, topology)
     x0 = None
     if solver.uses == "nothing":
-        x0 = np.stack([np.random.default_rng([experiment.run.seed, agent]).standard_normal(problem.d) for agent in range(net.n)])
-    return Assembly(experiment, oracle, solver, topology, x0, x_star, samples, problem.d, note, classes, label)
+        x0 = np.stack(
+            [
+                np.random.default_rng([experiment.run.seed, agent]).standard_normal(problem.d)
+                for agent in range(net.n)
+            ]
+        )
+    return Assembly(
+        experiment, oracle, solver, topology, x0, x_star, samples, problem.d, note, classes, label
+    )
 
 
 def _topology(experiment: Experiment) -> Any:
@@ -243,12 +310,27 @@ def _topology(experiment: Experiment) -> Any:
 def _prepared(experiment: Experiment, n: int) -> Prepared:
     """Return the problem of all agents."""
     wanted = experiment.problem
-    given = {key: getattr(wanted, key) for key in ("l2_total", "l1", "l1_total", "lower", "upper", "simplex")}
+    given = {
+        key: getattr(wanted, key)
+        for key in ("l2_total", "l1", "l1_total", "lower", "upper", "simplex")
+    }
     options = dict(wanted.options)
     seed = options.pop("seed", None)
-    return prepare(wanted.data, n, wanted.name, label=wanted.label, partition=wanted.partition, alpha=wanted.alpha or 1.0,
-                   seed=experiment.run.seed, standardize=wanted.standardize, intercept=bool(wanted.intercept),
-                   scale=wanted.scale or "sum", data_seed=seed, **given, **options)
+    return prepare(
+        wanted.data,
+        n,
+        wanted.name,
+        label=wanted.label,
+        partition=wanted.partition,
+        alpha=wanted.alpha or 1.0,
+        seed=experiment.run.seed,
+        standardize=wanted.standardize,
+        intercept=bool(wanted.intercept),
+        scale=wanted.scale or "sum",
+        data_seed=seed,
+        **given,
+        **options,
+    )
 
 
 def _oracle(problem: Any, experiment: Experiment) -> Any:

@@ -1,4 +1,5 @@
 """Run an experiment: ``mpirun -n 16 python -m mpidec.run``."""
+
 from __future__ import annotations
 
 import argparse
@@ -42,20 +43,56 @@ OPEN_FILES = (errno.EMFILE, errno.ENFILE)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, *OPEN_FILES)
 FLAGS = {
     "problem": ("problem.name", "P", "loss: logistic (default), least_squares, ..."),
-    "data": ("problem.data", "D", "name of a data set, or a file: .npz with A (N, d) and y or b (N,), .csv, LIBSVM"),
-    "solver": ("solver.name", "S", "method: gradient_tracking (default), exact_diffusion, dgd, ..."),
-    "topology": ("topology.name", "T", "graph: exponential (default if the solver supports it), ring, ..."),
-    "agents": ("run.agents", "N", f"number of agents (default: one per rank, or {config.AGENTS_ALONE} in a single process)"),
-    "steps": ("run.steps", "K", f"number of steps (default: until error <= {config.STOP_ERROR:g}, at most {config.STEPS})"),
-    "step-size": ("solver.step_size", "A", "number, auto (default: the run finds it), safe (a bound), or a schedule: inverse(0.1)"),
+    "data": (
+        "problem.data",
+        "D",
+        "name of a data set, or a file: .npz with A (N, d) and y or b (N,), .csv, LIBSVM",
+    ),
+    "solver": (
+        "solver.name",
+        "S",
+        "method: gradient_tracking (default), exact_diffusion, dgd, ...",
+    ),
+    "topology": (
+        "topology.name",
+        "T",
+        "graph: exponential (default if the solver supports it), ring, ...",
+    ),
+    "agents": (
+        "run.agents",
+        "N",
+        f"number of agents (default: one per rank, or {config.AGENTS_ALONE} in a single process)",
+    ),
+    "steps": (
+        "run.steps",
+        "K",
+        f"number of steps (default: until error <= {config.STOP_ERROR:g}, at most {config.STEPS})",
+    ),
+    "step-size": (
+        "solver.step_size",
+        "A",
+        "number, auto (default: the run finds it), safe (a bound), or a schedule: inverse(0.1)",
+    ),
     "seed": ("run.seed", "S", "seed of all random numbers (default: 0)"),
     "every": ("run.every", "E", "steps between two records (default: 10)"),
-    "out": ("run.out", "FILE", "output file (default: run.h5, or run-2.h5, run-3.h5, ... if it exists)"),
+    "out": (
+        "run.out",
+        "FILE",
+        "output file (default: run.h5, or run-2.h5, run-3.h5, ... if it exists)",
+    ),
     "stop-error": ("run.stop_error", "TOL", "stop when error <= TOL; 'none' takes all steps"),
-    "delay": ("run.delay", "T", "asynchronous: each message is held back for T seconds, or LOW,HIGH: uniform in between"),
+    "delay": (
+        "run.delay",
+        "T",
+        "asynchronous: each message is held back for T seconds, or LOW,HIGH: uniform in between",
+    ),
     "drop": ("run.drop", "P", "asynchronous: each message is lost with the probability P"),
-    "straggler": ("run.straggler", "AGENT:T", "asynchronous: the agent sleeps for T seconds at each of its steps; 0:0.5,3:0.1, or "
-                                              "the flag repeated"),
+    "straggler": (
+        "run.straggler",
+        "AGENT:T",
+        "asynchronous: the agent sleeps for T seconds at each of its steps; 0:0.5,3:0.1, or "
+        "the flag repeated",
+    ),
 }
 EPILOG = """\
 examples:
@@ -107,8 +144,11 @@ class Parser(argparse.ArgumentParser):
         if extra:
             known = [option for action in self._actions for option in action.option_strings]
             flag = extra[0].partition("=")[0]
-            raise ConfigError(config.unknown("flag", flag, known, "command line") if flag.startswith("-")
-                              else f"unexpected argument {flag!r}: expected one experiment file and flags")
+            raise ConfigError(
+                config.unknown("flag", flag, known, "command line")
+                if flag.startswith("-")
+                else f"unexpected argument {flag!r}: expected one experiment file and flags"
+            )
         return args
 
 
@@ -125,33 +165,73 @@ class Command(NamedTuple):
 
 def parser(program: str = "mpidec.run") -> Parser:
     """The parser of the command line."""
-    result = Parser(prog=f"python -m {program}", allow_abbrev=False, add_help=False, epilog=EPILOG,
-                    description="Run a decentralized optimization experiment and write it to an HDF5 file.",
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = Parser(
+        prog=f"python -m {program}",
+        allow_abbrev=False,
+        add_help=False,
+        epilog=EPILOG,
+        description="Run a decentralized optimization experiment and write it to an HDF5 file.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     result.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="experiment file")
     add_flags(result)
-    result.add_argument("--resume", metavar="run.h5", help="continue the run in this file; --steps may raise the number of steps")
+    result.add_argument(
+        "--resume",
+        metavar="run.h5",
+        help="continue the run in this file; --steps may raise the number of steps",
+    )
     result.add_argument("--force", action="store_true", help="replace the output file if it exists")
-    result.add_argument("--tune", action="store_true", help="print the step sizes that auto compares, and its choice; do not run")
-    result.add_argument("-o", metavar="tune.png", dest="picture", help="with --tune: draw them, too")
-    result.add_argument("--quiet", action="store_true", help="print warnings and errors only, no progress and no summary")
-    result.add_argument("--list", action="store_true",
-                        help="list all problems, data sets, solvers, topologies and codecs, and installed plug-ins")
-    result.add_argument("--version", action="store_true", help="print the versions of mpidec and MPI")
+    result.add_argument(
+        "--tune",
+        action="store_true",
+        help="print the step sizes that auto compares, and its choice; do not run",
+    )
+    result.add_argument(
+        "-o", metavar="tune.png", dest="picture", help="with --tune: draw them, too"
+    )
+    result.add_argument(
+        "--quiet",
+        action="store_true",
+        help="print warnings and errors only, no progress and no summary",
+    )
+    result.add_argument(
+        "--list",
+        action="store_true",
+        help="list all problems, data sets, solvers, topologies and codecs, and installed plug-ins",
+    )
+    result.add_argument(
+        "--version", action="store_true", help="print the versions of mpidec and MPI"
+    )
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
 
 
-def add_flags(parse: Parser, help: Mapping[str, str] | None = None, but: Sequence[str] = ()) -> None:
+def add_flags(
+    parse: Parser, help: Mapping[str, str] | None = None, but: Sequence[str] = ()
+) -> None:
     """Add the flags of an experiment to a parser, `but` for some, with `help` of its own for others."""
     for flag, (_, metavar, text) in FLAGS.items():
         if flag not in but:
-            parse.add_argument(f"--{flag}", metavar=metavar, help=(help or {}).get(flag, text),
-                               action="append" if flag == "straggler" else "store")
-    parse.add_argument("--simulate", action="store_true", default=None,
-                       help="asynchronous: simulate the run on a queue of events, in one process, reproducibly; T is then in units "
-                            "of the time of one gradient, and a straggler takes 1 + T units for a step")
-    parse.add_argument("--set", metavar="table.key=value", action="append", default=[], help="set any key of an experiment file")
+            parse.add_argument(
+                f"--{flag}",
+                metavar=metavar,
+                help=(help or {}).get(flag, text),
+                action="append" if flag == "straggler" else "store",
+            )
+    parse.add_argument(
+        "--simulate",
+        action="store_true",
+        default=None,
+        help="asynchronous: simulate the run on a queue of events, in one process, reproducibly; T is then in units "
+        "of the time of one gradient, and a straggler takes 1 + T units for a step",
+    )
+    parse.add_argument(
+        "--set",
+        metavar="table.key=value",
+        action="append",
+        default=[],
+        help="set any key of an experiment file",
+    )
 
 
 def settings_of(args: argparse.Namespace) -> list[Setting]:
@@ -160,7 +240,9 @@ def settings_of(args: argparse.Namespace) -> list[Setting]:
     for flag, (key, _, _) in FLAGS.items():
         value = getattr(args, flag.replace("-", "_"), None)
         if value is not None and not (flag == "out" and "vary" in args):
-            found.append(Setting(key, ",".join(value) if isinstance(value, list) else value, f"--{flag}"))
+            found.append(
+                Setting(key, ",".join(value) if isinstance(value, list) else value, f"--{flag}")
+            )
     if args.simulate:
         found.append(Setting("run.simulate", True, "--simulate", text=False))
     return [*found, *map(config.parse_set, args.set)]
@@ -179,7 +261,9 @@ def command_of(argv: Sequence[str], ranks: int, program: str = "mpidec.run") -> 
     if args.help:
         return Command(text=parse.format_help().rstrip())
     if args.version:
-        return Command(text=f"mpidec {__version__}, {MPI.Get_library_version().splitlines()[0].strip(chr(0) + ' ')}")
+        return Command(
+            text=f"mpidec {__version__}, {MPI.Get_library_version().splitlines()[0].strip(chr(0) + ' ')}"
+        )
     if args.list:
         return Command(text=catalogue.listing())
     flags = settings_of(args)
@@ -187,19 +271,27 @@ def command_of(argv: Sequence[str], ranks: int, program: str = "mpidec.run") -> 
         _check_search(args, flags)
     if args.resume is not None:
         if args.experiment:
-            raise ConfigError(f"--resume continues the experiment in {args.resume}: omit {args.experiment}")
+            raise ConfigError(
+                f"--resume continues the experiment in {args.resume}: omit {args.experiment}"
+            )
         if args.force:
-            raise ConfigError(f"--force replaces {args.resume}, --resume continues it: omit one of them")
+            raise ConfigError(
+                f"--force replaces {args.resume}, --resume continues it: omit one of them"
+            )
         return Command(resumed(args.resume, flags), args.resume, args.quiet)
     if args.picture is not None and not args.tune:
         raise ConfigError("-o is the picture of --tune; the output file of a run is --out")
     file = config.read_toml(args.experiment) if args.experiment else []
     experiment = config.load([*file, *flags], ranks)
     if args.tune and assemble.is_asynchronous(experiment):
-        raise ConfigError(f"--tune searches with common steps, which {short(experiment.solver.name)} does not take: omit it; its "
-                          "step size auto is a bound, and --step-size takes other ones")
+        raise ConfigError(
+            f"--tune searches with common steps, which {short(experiment.solver.name)} does not take: omit it; its "
+            "step size auto is a bound, and --step-size takes other ones"
+        )
     if experiment.run.simulate and ranks > 1:
-        raise ConfigError(f"--simulate takes place in one process, this job has {ranks}: start it without mpirun")
+        raise ConfigError(
+            f"--simulate takes place in one process, this job has {ranks}: start it without mpirun"
+        )
     if not (args.force or args.tune):
         out = free_name(experiment.run.out, given=any(flag.key == "run.out" for flag in flags))
         experiment = replace(experiment, run=replace(experiment.run, out=out))
@@ -209,16 +301,23 @@ def command_of(argv: Sequence[str], ranks: int, program: str = "mpidec.run") -> 
 def _check_search(args: argparse.Namespace, flags: Sequence[Setting]) -> None:
     """Refuse what a search for a step size does not use, and a picture that cannot be written, before the search."""
     if args.resume is not None:
-        raise ConfigError(f"--tune finds a step size, --resume continues the run in {args.resume} with its own: omit one of them")
+        raise ConfigError(
+            f"--tune finds a step size, --resume continues the run in {args.resume} with its own: omit one of them"
+        )
     for flag in flags:
         if flag.key == "run.out":
-            raise ConfigError(f"{flag.origin} {flag.value}: a search writes no run; the file of its picture is -o")
+            raise ConfigError(
+                f"{flag.origin} {flag.value}: a search writes no run; the file of its picture is -o"
+            )
         if flag.key == config.STEP_SIZE and not config.is_auto(flag.value):
-            raise ConfigError(f"{flag.origin} {flag.value}: a search finds the step size: omit it, or give a schedule that starts "
-                              "at auto, such as inverse(auto)")
+            raise ConfigError(
+                f"{flag.origin} {flag.value}: a search finds the step size: omit it, or give a schedule that starts "
+                "at auto, such as inverse(auto)"
+            )
     if args.picture is not None:
         try:
             from ..plot.command import check_name
+
             check_name(args.picture)
         except ImportError as error:
             raise ConfigError(f"-o {args.picture}: {error}: pip install 'mpidec[plot]'") from None
@@ -229,8 +328,10 @@ def free_name(out: str, given: bool) -> str:
     if not os.path.isfile(out):
         return out
     if given:
-        raise ConfigError(f"--out {out} exists: choose another name, replace it with --force, or continue its run with "
-                          f"--resume {shlex.quote(out)}")
+        raise ConfigError(
+            f"--out {out} exists: choose another name, replace it with --force, or continue its run with "
+            f"--resume {shlex.quote(out)}"
+        )
     stem, suffix = os.path.splitext(out)
     stem, number = re.sub(r"-\d+$", "", stem), 2
     while os.path.isfile(f"{stem}-{number}{suffix}"):
@@ -240,19 +341,31 @@ def free_name(out: str, given: bool) -> str:
 
 def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
     """The experiment in the file of a run, with the changes given by flags."""
-    free = {"run.steps": "--steps", "run.stop_error": "--stop-error", "run.progress": "run.progress"}
+    free = {
+        "run.steps": "--steps",
+        "run.stop_error": "--stop-error",
+        "run.progress": "run.progress",
+    }
     for flag in flags:
         if flag.key not in free:
-            raise ConfigError(f"{flag.origin}: a resumed run keeps its experiment, and only {', '.join(free.values())} "
-                              "can be changed")
+            raise ConfigError(
+                f"{flag.origin}: a resumed run keeps its experiment, and only {', '.join(free.values())} "
+                "can be changed"
+            )
     run = read_run(path)
     if run.config.startswith(("# from mpidec.solve", "# from mpidec.simulate")):
-        raise ConfigError(f"{path} was written by a Python program: continue it there, with "
-                          f"mpidec.solve(..., record=mpidec.Record({path!r}, resume=True))")
+        raise ConfigError(
+            f"{path} was written by a Python program: continue it there, with "
+            f"mpidec.solve(..., record=mpidec.Record({path!r}, resume=True))"
+        )
     settings = config.read_toml(path, text=run.config)
     announce(path, settings)
     experiment = config.load([*settings, *flags])
-    obstacle = SIMULATED if experiment.run.simulate else cannot_resume(catalogue.solvers()[experiment.solver.name])
+    obstacle = (
+        SIMULATED
+        if experiment.run.simulate
+        else cannot_resume(catalogue.solvers()[experiment.solver.name])
+    )
     if obstacle:
         raise ConfigError(f"{path}: {obstacle}")
     if run.steps >= experiment.run.steps:
@@ -262,14 +375,27 @@ def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
 
 def announce(path: str, settings: Sequence[Setting], program: str = "mpidec.run") -> None:
     """Print which code the file of a run names, before that code is loaded: the file may come from somebody else."""
-    code = [f"{setting.value} ({setting.key})" for setting in settings
-            if setting.key in config.NAMES and isinstance(setting.value, str) and is_plugin(setting.value)
-            and (os.path.isfile(setting.value.rpartition(":")[0]) or ".py:" not in setting.value)]
+    code = [
+        f"{setting.value} ({setting.key})"
+        for setting in settings
+        if setting.key in config.NAMES
+        and isinstance(setting.value, str)
+        and is_plugin(setting.value)
+        and (os.path.isfile(setting.value.rpartition(":")[0]) or ".py:" not in setting.value)
+    ]
     if code:
-        print(f"{program}: {path} names code that is run now: {', '.join(code)}", file=sys.stderr, flush=True)
+        print(
+            f"{program}: {path} names code that is run now: {', '.join(code)}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
-def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None, program: str = "mpidec.run") -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    comm: MPI.Intracomm | None = None,
+    program: str = "mpidec.run",
+) -> int:
     """Run the command line `argv` on all ranks of `comm`, and return the exit status; messages begin with `program`.
 
     Raises
@@ -290,10 +416,15 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None, p
     except InputError as error:
         return report_error(comm, str(error), error.status, program)
     except (OSError, ImportError) as error:
-        if getattr(error, "errno", None) not in OPEN_FILES and os.strerror(errno.EMFILE) not in str(error):
+        if getattr(error, "errno", None) not in OPEN_FILES and os.strerror(errno.EMFILE) not in str(
+            error
+        ):
             raise
-        print(f"{program}: error: {' '.join(str(error).split())}: raise the limit of open files (ulimit -n 1024)", file=sys.stderr,
-              flush=True)
+        print(
+            f"{program}: error: {' '.join(str(error).split())}: raise the limit of open files (ulimit -n 1024)",
+            file=sys.stderr,
+            flush=True,
+        )
         if comm.size > 1:
             end_job(comm, 1)
         return 1
@@ -328,9 +459,13 @@ def run(experiment: Experiment, resume: str | None, quiet: bool, comm: MPI.Intra
         shown = report.progress("none" if quiet or comm.rank else wanted.progress)
         try:
             result = made.solve(net, wanted.out, resume is not None, shown, made.config)
-        except OSError as error:                              # error of the file, raised on all ranks
+        except OSError as error:  # error of the file, raised on all ranks
             message, full = error.strerror or str(error), error.errno in FULL
-            again = full and os.path.isfile(wanted.out) and not (wanted.simulate or cannot_resume(made.solver))
+            again = (
+                full
+                and os.path.isfile(wanted.out)
+                and not (wanted.simulate or cannot_resume(made.solver))
+            )
             more = f"; then continue with {_again(wanted.out, comm.size)}" if again else ""
             raise InputError(message + more, 1 if full else 2) from error
         finally:
@@ -349,7 +484,11 @@ def ending(made: assemble.Assembly, result: Result | AsyncResult, ranks: int) ->
     """What the user must know about a run that did not end well, in one line; else an empty string."""
     if result.outcome == "diverged":
         step = result.step_size
-        remedy = f"use a step size smaller than {step:.3g}" if isinstance(step, (int, float)) else "use smaller step sizes"
+        remedy = (
+            f"use a step size smaller than {step:.3g}"
+            if isinstance(step, (int, float))
+            else "use smaller step sizes"
+        )
         if made.solver.unstable(made.topology):
             remedy = f"the likely cause is the graph, on which {type(made.solver).__name__} is unstable (see the warning above)"
         return f"diverged at step {result.steps}: {result.reason}: {remedy}"
@@ -371,14 +510,27 @@ def tuned(experiment: Experiment, picture: str | None, comm: MPI.Intracomm) -> i
     with Network(wanted.agents, comm) as net:
         made = assemble.build(experiment, net)
         tol = {} if wanted.stop_error is None else {"tol": wanted.stop_error}
-        choice = assemble.agreed(net, lambda: tune(made.oracle, made.solver, made.topology, steps=wanted.steps, x0=made.x0, net=net,
-                                                   seed=wanted.seed, mixing=made.mixing, **tol))
+        choice = assemble.agreed(
+            net,
+            lambda: tune(
+                made.oracle,
+                made.solver,
+                made.topology,
+                steps=wanted.steps,
+                x0=made.x0,
+                net=net,
+                seed=wanted.seed,
+                mixing=made.mixing,
+                **tol,
+            ),
+        )
 
         def show() -> None:
             print(choice, flush=True)
             if picture is not None:
                 choice.plot().savefig(picture, dpi=200)
                 print(picture, flush=True)
+
         on_root(comm, show)
     return 0
 
@@ -399,24 +551,38 @@ def summary(made: assemble.Assembly, result: Result | AsyncResult, ranks: int) -
     rows = {
         "problem": f"{short(problem.name)}{report.options(_penalties(problem))}",
         "data": f"{short(problem.data)}, {made.samples} samples x {made.d} unknowns, "
-                f"{f'label {made.label}, ' if made.label else ''}partition {problem.partition}"
-                if problem.data else f"none, {made.d} unknowns",
-        **({"classes": ", ".join(f"{word} = {number}" for number, word in _classes(made))} if made.classes else {}),
-        "agents": f"{n}, simulated" if wanted.simulate else f"{n} on {ranks} rank{'s' * (ranks > 1)}",
+        f"{f'label {made.label}, ' if made.label else ''}partition {problem.partition}"
+        if problem.data
+        else f"none, {made.d} unknowns",
+        **(
+            {"classes": ", ".join(f"{word} = {number}" for number, word in _classes(made))}
+            if made.classes
+            else {}
+        ),
+        "agents": f"{n}, simulated"
+        if wanted.simulate
+        else f"{n} on {ranks} rank{'s' * (ranks > 1)}",
         "topology": f"{short(made.experiment.topology.name)}{report.options(made.experiment.topology.options)}"
-                    + (f", spectral gap {gap:.4g}" if gap is not None else ""),
+        + (f", spectral gap {gap:.4g}" if gap is not None else ""),
         **_mixing(made.experiment.mixing),
         "solver": f"{short(made.experiment.solver.name)}{report.options(made.experiment.solver.options)}",
-        **({"step size": result.choice.line()} if isinstance(result, Result) and result.choice is not None else {}),
+        **(
+            {"step size": result.choice.line()}
+            if isinstance(result, Result) and result.choice is not None
+            else {}
+        ),
         **(_hindrances(wanted) if made.asynchronous else {}),
         "steps": f"{result.steps} of {wanted.steps}",
         **(_own_paces(result) if isinstance(result, AsyncResult) else {}),
         "outcome": outcome,
     }
-    rows |= {name: f"{metrics[name]:.6g}" for name in (*report.COLUMNS, "error_max") if name in metrics}
     rows |= {
-        "time": f"{times[-1]:.4g} units, simulated" if wanted.simulate else
-                f"{times[-1]:.3g} s, {(steps[-1] - steps[0]) / max(times[-1] - times[0], 1e-9):.4g} steps/s",
+        name: f"{metrics[name]:.6g}" for name in (*report.COLUMNS, "error_max") if name in metrics
+    }
+    rows |= {
+        "time": f"{times[-1]:.4g} units, simulated"
+        if wanted.simulate
+        else f"{times[-1]:.3g} s, {(steps[-1] - steps[0]) / max(times[-1] - times[0], 1e-9):.4g} steps/s",
         "sent": f"{report.quantity(metrics['bytes'] / n, 'B')} per agent",
         "file": wanted.out,
     }
@@ -429,28 +595,52 @@ def _hindrances(wanted: config.Run) -> dict[str, str]:
     """What delays, loses and stops messages and agents."""
     unit = "units" if wanted.simulate else "s"
     delay = wanted.delay if isinstance(wanted.delay, tuple) else (wanted.delay,)
-    return {**({"delay": " to ".join(f"{value:g}" for value in dict.fromkeys(delay)) + f" {unit}"} if any(delay) else {}),
-            **({"drop": f"{wanted.drop:.4g}"} if wanted.drop else {}),
-            **({"stragglers": ", ".join(f"agent {agent} {seconds:g} {unit} a step" for agent, seconds in wanted.pauses().items())}
-               if wanted.straggler else {})}
+    return {
+        **(
+            {"delay": " to ".join(f"{value:g}" for value in dict.fromkeys(delay)) + f" {unit}"}
+            if any(delay)
+            else {}
+        ),
+        **({"drop": f"{wanted.drop:.4g}"} if wanted.drop else {}),
+        **(
+            {
+                "stragglers": ", ".join(
+                    f"agent {agent} {seconds:g} {unit} a step"
+                    for agent, seconds in wanted.pauses().items()
+                )
+            }
+            if wanted.straggler
+            else {}
+        ),
+    }
 
 
 def _own_paces(result: AsyncResult) -> dict[str, str]:
     """What the agents, the edges and the ranks of an asynchronous run have done."""
     counts, ages, idle = result.counts, result.staleness, result.idle
     messages = int(result.metrics["messages"][-1])
-    rows = {"per agent": f"{counts.min()} (agent {counts.argmin()}) to {counts.max()} (agent {counts.argmax()}) steps"
-                         if counts.min() < counts.max() else f"{counts.max()} steps",
-            "messages": f"{messages} ({messages / max(counts.sum(), 1):.3g} per step)"}
+    rows = {
+        "per agent": f"{counts.min()} (agent {counts.argmin()}) to {counts.max()} (agent {counts.argmax()}) steps"
+        if counts.min() < counts.max()
+        else f"{counts.max()} steps",
+        "messages": f"{messages} ({messages / max(counts.sum(), 1):.3g} per step)",
+    }
     if result.averagings:
-        rows["averagings"] = f"{2 * sum(result.averagings.values()) / max(counts.sum(), 1):.4g} per gradient"
+        rows["averagings"] = (
+            f"{2 * sum(result.averagings.values()) / max(counts.sum(), 1):.4g} per gradient"
+        )
     if ages.sum():
         found = np.flatnonzero(ages)
         mean = f"{(ages * np.arange(len(ages))).sum() / ages.sum():.3g}"
-        rows["staleness"] = (f"messages {mean} units old when read in the mean, {found[-1]} at most" if idle is None else
-                             f"{mean} messages found per reading in the mean, {found[-1]} at most")
+        rows["staleness"] = (
+            f"messages {mean} units old when read in the mean, {found[-1]} at most"
+            if idle is None
+            else f"{mean} messages found per reading in the mean, {found[-1]} at most"
+        )
     if idle is not None and len(idle) > 1:
-        rows["idle"] = f"{100 * idle.max():.3g} % of the time at most (rank {idle.argmax()}), {100 * idle.min():.3g} % at least"
+        rows["idle"] = (
+            f"{100 * idle.max():.3g} % of the time at most (rank {idle.argmax()}), {100 * idle.min():.3g} % at least"
+        )
     elif idle is not None:
         rows["idle"] = f"{100 * idle[0]:.3g} % of the time"
     return rows
@@ -458,19 +648,30 @@ def _own_paces(result: AsyncResult) -> dict[str, str]:
 
 def _classes(made: assemble.Assembly) -> list[tuple[int, str]]:
     """The numbers that stand for the names of the classes."""
-    return [(2 * c - 1 if len(made.classes) == 2 and made.experiment.problem.name == "logistic" else c, word)
-            for c, word in enumerate(made.classes)]
+    return [
+        (
+            2 * c - 1
+            if len(made.classes) == 2 and made.experiment.problem.name == "logistic"
+            else c,
+            word,
+        )
+        for c, word in enumerate(made.classes)
+    ]
 
 
 def _penalties(problem: config.Problem) -> dict[str, Any]:
     """The options of a problem, and the settings of its scale and penalties that are not the defaults."""
     names = ("scale", "intercept", "l2_total", "l1", "l1_total", "lower", "upper", "simplex")
-    return dict(problem.options) | {name: value for name in names if (value := getattr(problem, name)) is not None}
+    return dict(problem.options) | {
+        name: value for name in names if (value := getattr(problem, name)) is not None
+    }
 
 
 def _mixing(wanted: config.Mixing) -> dict[str, str]:
     parts = [f"{short(wanted.codec)}{report.options(wanted.options)}"] if wanted.codec else []
-    parts += [f"{wanted.accelerate} times, {wanted.method or 'chebyshev'}"] if wanted.accelerate else []
+    parts += (
+        [f"{wanted.accelerate} times, {wanted.method or 'chebyshev'}"] if wanted.accelerate else []
+    )
     return {"mixing": ", ".join(parts)} if parts else {}
 
 
@@ -517,7 +718,9 @@ def signals_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    former = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGUSR1)
+    }
     try:
         yield
     finally:

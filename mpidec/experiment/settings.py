@@ -7,6 +7,7 @@ solver or topology needs no change here.  Equal settings give an equal `Experime
 Components of the user's own are named ``FILE.py:NAME`` or ``MODULE:NAME``.  A relative file is looked up in the folder of the
 experiment file, then in the working folder; the experiment holds its absolute path, so that it can be run again and resumed.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -34,8 +35,22 @@ else:
     import tomli as tomllib
 
 __all__ = [
-    "ConfigError", "Experiment", "Mixing", "Problem", "Run", "Setting", "Solver", "Topology", "is_auto", "load", "parameters",
-    "parse_set", "parsed", "read_toml", "unknown"]
+    "ConfigError",
+    "Experiment",
+    "Mixing",
+    "Problem",
+    "Run",
+    "Setting",
+    "Solver",
+    "Topology",
+    "is_auto",
+    "load",
+    "parameters",
+    "parse_set",
+    "parsed",
+    "read_toml",
+    "unknown",
+]
 
 STEPS, STOP_ERROR = 5000, 1e-8
 AGENTS_ALONE = 16
@@ -131,11 +146,16 @@ class Run:
         for part in (self.straggler or "").split(",") if self.straggler else ():
             match = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+)\s*", part)
             if match is None:
-                raise ValueError(f"expected AGENT:SECONDS, such as 0:0.5, or several with commas, got {values.shown(part)}")
+                raise ValueError(
+                    f"expected AGENT:SECONDS, such as 0:0.5, or several with commas, got {values.shown(part)}"
+                )
             agent = int(match[1])
             if agent >= self.agents or agent in found:
-                raise ValueError(f"agent {agent} is given twice" if agent in found else
-                                 f"agent {agent} is unknown, expected 0 .. {self.agents - 1}")
+                raise ValueError(
+                    f"agent {agent} is given twice"
+                    if agent in found
+                    else f"agent {agent} is unknown, expected 0 .. {self.agents - 1}"
+                )
             found[agent] = float(match[2])
         return found
 
@@ -167,10 +187,22 @@ class Experiment:
         >>> load([Setting("problem.data", "mine.csv", "--data")]).sources()
         {'problem.data': 'mine.csv'}
         """
-        names = {"problem.data": self.problem.data, "problem.name": self.problem.name, "solver.name": self.solver.name,
-                 "topology.name": self.topology.name, "mixing.codec": self.mixing.codec}
-        return {key: name for key, name in names.items() if name and
-                (plugins.is_plugin(name) or (key == "problem.data" and not registry.is_known_data(name)))}
+        names = {
+            "problem.data": self.problem.data,
+            "problem.name": self.problem.name,
+            "solver.name": self.solver.name,
+            "topology.name": self.topology.name,
+            "mixing.codec": self.mixing.codec,
+        }
+        return {
+            key: name
+            for key, name in names.items()
+            if name
+            and (
+                plugins.is_plugin(name)
+                or (key == "problem.data" and not registry.is_known_data(name))
+            )
+        }
 
     def to_toml(self) -> str:
         """Return the complete experiment as TOML text."""
@@ -182,7 +214,11 @@ class Experiment:
             given = {key: value for key, value in settings.items() if value is not None}
             if not given:
                 continue
-            lines += [f"[{table.name}]", *(f"{key} = {values.text(value)}" for key, value in given.items()), ""]
+            lines += [
+                f"[{table.name}]",
+                *(f"{key} = {values.text(value)}" for key, value in given.items()),
+                "",
+            ]
         return "\n".join(lines)
 
 
@@ -196,20 +232,55 @@ class Setting(NamedTuple):
     level: int = 1
 
 
-TABLES: dict[str, type] = {"problem": Problem, "solver": Solver, "topology": Topology, "mixing": Mixing, "run": Run}
+TABLES: dict[str, type] = {
+    "problem": Problem,
+    "solver": Solver,
+    "topology": Topology,
+    "mixing": Mixing,
+    "run": Run,
+}
 REQUIRES = {"feedback": "codec", "gamma": "codec", "method": "accelerate"}
-TOTAL_L2 = {name: entry.l2_total for name, entry in registry.PROBLEMS.items() if entry.l2_total}     # summed over all agents
-NAMES = ("problem.name", "problem.data", "solver.name", "topology.name", "mixing.codec")             # of components, or files
+TOTAL_L2 = {
+    name: entry.l2_total for name, entry in registry.PROBLEMS.items() if entry.l2_total
+}  # summed over all agents
+NAMES = (
+    "problem.name",
+    "problem.data",
+    "solver.name",
+    "topology.name",
+    "mixing.codec",
+)  # of components, or files
 STEP_SIZE = "solver.step_size"
-POSITIVE = {"run.agents", "run.steps", "run.every", "run.stop_error", "run.checkpoint", "problem.alpha", "problem.batch_size",
-            "mixing.accelerate", "mixing.gamma", "problem.simplex", STEP_SIZE}
-OWN_PACE = ("delay", "drop", "straggler", "simulate")               # keys of [run] for asynchronous solvers
-NOT_NEGATIVE = {"run.seed", "run.delay", "run.drop", "problem.noise", "problem.l2_total", "problem.l1", "problem.l1_total"}
+POSITIVE = {
+    "run.agents",
+    "run.steps",
+    "run.every",
+    "run.stop_error",
+    "run.checkpoint",
+    "problem.alpha",
+    "problem.batch_size",
+    "mixing.accelerate",
+    "mixing.gamma",
+    "problem.simplex",
+    STEP_SIZE,
+}
+OWN_PACE = ("delay", "drop", "straggler", "simulate")  # keys of [run] for asynchronous solvers
+NOT_NEGATIVE = {
+    "run.seed",
+    "run.delay",
+    "run.drop",
+    "problem.noise",
+    "problem.l2_total",
+    "problem.l1",
+    "problem.l1_total",
+}
 OWN = " (one of your own: FILE.py:NAME)"
 LARGEST, LARGEST_SEED = 2**63 - 1, 2**32 - 1
 
 
-def read_toml(path: str = "", *, text: str | None = None, tables: Iterable[str] = TABLES) -> list[Setting]:
+def read_toml(
+    path: str = "", *, text: str | None = None, tables: Iterable[str] = TABLES
+) -> list[Setting]:
     """Return the settings of an experiment file, or of its text, which may have these `tables`.
 
     Raises
@@ -227,8 +298,10 @@ def read_toml(path: str = "", *, text: str | None = None, tables: Iterable[str] 
         raise ConfigError(f"{name}: cannot read the experiment: {error.strerror}") from None
     except UnicodeDecodeError as error:
         if os.path.splitext(name)[1] in (".h5", ".hdf5"):
-            raise ConfigError(f"{name} is the file of a run, expected an experiment in TOML: continue the run with --resume "
-                              f"{name}") from None
+            raise ConfigError(
+                f"{name} is the file of a run, expected an experiment in TOML: continue the run with --resume "
+                f"{name}"
+            ) from None
         raise ConfigError(f"{name}: not a TOML file: byte {error.start} is not UTF-8") from None
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise ConfigError(f"{name}: not valid TOML: {error}") from None
@@ -237,9 +310,19 @@ def read_toml(path: str = "", *, text: str | None = None, tables: Iterable[str] 
         if table not in tables:
             raise ConfigError(unknown("table", table, tables, f"{name}:{table}"))
         if not isinstance(content, dict):
-            raise ConfigError(f"{name}:{table}: expected a table, [{table}], got {values.shown(content)}")
-        settings += [Setting(f"{table}.{key}", _found(f"{table}.{key}", value, os.path.dirname(path)), f"{name}:{table}.{key}",
-                             text=False, level=0) for key, value in content.items()]
+            raise ConfigError(
+                f"{name}:{table}: expected a table, [{table}], got {values.shown(content)}"
+            )
+        settings += [
+            Setting(
+                f"{table}.{key}",
+                _found(f"{table}.{key}", value, os.path.dirname(path)),
+                f"{name}:{table}.{key}",
+                text=False,
+                level=0,
+            )
+            for key, value in content.items()
+        ]
     return settings
 
 
@@ -248,17 +331,26 @@ def _found(key: str, value: Any, folder: str) -> Any:
     if key not in NAMES or not isinstance(value, str):
         return value
     beside = os.path.join(folder, value if not os.path.isabs(value) else os.path.basename(value))
-    if key == "problem.data" and os.path.splitext(value)[1] and not os.path.exists(value) and os.path.isfile(beside):
+    if (
+        key == "problem.data"
+        and os.path.splitext(value)[1]
+        and not os.path.exists(value)
+        and os.path.isfile(beside)
+    ):
         return beside
     return plugins.located(value, folder)
 
 
-def parse_set(argument: str, tables: Iterable[str] = TABLES, example: str = "problem.l2=0.05") -> Setting:
+def parse_set(
+    argument: str, tables: Iterable[str] = TABLES, example: str = "problem.l2=0.05"
+) -> Setting:
     """Return the setting of an option ``--set table.key=value``; a value that is not TOML is a string."""
     key, equals, value = (part.strip() for part in argument.partition("="))
     table, dot, name = key.partition(".")
     if not (equals and dot and table and name):
-        raise ConfigError(f"--set {values.shown(argument)}: expected table.key=value, such as {example}")
+        raise ConfigError(
+            f"--set {values.shown(argument)}: expected table.key=value, such as {example}"
+        )
     if table not in tables:
         raise ConfigError(unknown("table", table, tables, f"--set {key}"))
     return Setting(key, value, f"--set {key}", level=2)
@@ -278,10 +370,18 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     given: dict[str, dict[str, Setting]] = {table: {} for table in TABLES}
     for setting in settings:
         table, _, key = setting.key.partition(".")
-        given[table][key] = setting._replace(value=_found(setting.key, setting.value, os.curdir)) if setting.text else setting
+        given[table][key] = (
+            setting._replace(value=_found(setting.key, setting.value, os.curdir))
+            if setting.text
+            else setting
+        )
     tables = {table: _table_values(table, given[table]) for table in TABLES}
     problem, run = tables["problem"], tables["run"]
-    catalogue_of = {"problem": catalogue.problems(), "solver": catalogue.solvers(), "topology": catalogue.topologies()}
+    catalogue_of = {
+        "problem": catalogue.problems(),
+        "solver": catalogue.solvers(),
+        "topology": catalogue.topologies(),
+    }
     made: dict[str, Any] = {}
     for table, names in catalogue_of.items():
         default = _default_graph(made["solver"], tables) if table == "topology" else None
@@ -291,8 +391,12 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
         made[table] = _component(names, name, given[table].get("name"))
     name = problem["name"]
     accepted = {table: parameters(component) for table, component in made.items()}
-    accepted["problem"] = {**_data(name, problem, given["problem"]),
-                           **{key: value for key, value in accepted["problem"].items() if key not in registry.RESERVED}}
+    accepted["problem"] = {
+        **_data(name, problem, given["problem"]),
+        **{
+            key: value for key, value in accepted["problem"].items() if key not in registry.RESERVED
+        },
+    }
     for table, known in accepted.items():
         tables[table]["options"] = _options(table, tables[table]["name"], given[table], known)
     accepted["mixing"] = _mixing(tables["mixing"], given["mixing"])
@@ -320,28 +424,38 @@ def _component(names: plugins.Table, name: str, setting: Setting | None) -> Any:
         raise ConfigError(f"{_origin(setting)}: {error}") from error
 
 
-def _data(name: str, problem: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, inspect.Parameter]:
+def _data(
+    name: str, problem: dict[str, Any], given: Mapping[str, Setting]
+) -> dict[str, inspect.Parameter]:
     """Complete and check ``problem.data``, and return the parameters of the data set."""
     if not registry.takes_data(name):
         for key in ("data", "label", "partition", "standardize", "intercept", "scale"):
             if key in given:
-                raise ConfigError(f"{given[key].origin}: {plugins.short(name)} is made from the numbers of the agents and takes no "
-                                  f"data: omit {key}")
+                raise ConfigError(
+                    f"{given[key].origin}: {plugins.short(name)} is made from the numbers of the agents and takes no "
+                    f"data: omit {key}"
+                )
         problem["data"] = None
         return {}
     source = problem.setdefault("data", catalogue.default_data(name))
     if source is None:
-        raise ConfigError(f"problem {plugins.short(name)} requires data: add --data NAME, or --data FILE")
+        raise ConfigError(
+            f"problem {plugins.short(name)} requires data: add --data NAME, or --data FILE"
+        )
     try:
         data = catalogue.data(source)
     except ValueError as error:
         raise ConfigError(f"{_origin(given.get('data'))}: {error}") from error
     if data is None:
-        raise ConfigError(f"{_origin(given.get('data'))}: {unknown_data(source, catalogue.data_sets())}")
+        raise ConfigError(
+            f"{_origin(given.get('data'))}: {unknown_data(source, catalogue.data_sets())}"
+        )
     return parameters(data)
 
 
-def _check_pace(solver: Any, tables: Mapping[str, dict[str, Any]], given: Mapping[str, Mapping[str, Setting]]) -> bool:
+def _check_pace(
+    solver: Any, tables: Mapping[str, dict[str, Any]], given: Mapping[str, Mapping[str, Setting]]
+) -> bool:
     """Check the settings of asynchronous solvers, and return whether this is one.
 
     Settings for the other kind are refused, or dropped if a source of higher precedence has chosen the solver.
@@ -349,20 +463,35 @@ def _check_pace(solver: Any, tables: Mapping[str, dict[str, Any]], given: Mappin
     name, run = plugins.short(tables["solver"]["name"]), tables["run"]
     level = given["solver"]["name"].level if "name" in given["solver"] else -1
     own_pace = bool(getattr(solver, "asynchronous", False))
-    table, keys = ("mixing", [*given["mixing"]]) if own_pace else ("run", [key for key in OWN_PACE if key in run])
+    table, keys = (
+        ("mixing", [*given["mixing"]])
+        if own_pace
+        else ("run", [key for key in OWN_PACE if key in run])
+    )
     for key in keys:
         setting = given[table][key]
         if setting.level >= level and run.get(key) is not False:
-            raise ConfigError(f"{setting.origin}: {name} " + (
-                "has no mixings that this could change: omit it" if own_pace else
-                f"takes common steps: omit it, or use an asynchronous solver: {', '.join(_asynchronous())}"))
+            raise ConfigError(
+                f"{setting.origin}: {name} "
+                + (
+                    "has no mixings that this could change: omit it"
+                    if own_pace
+                    else f"takes common steps: omit it, or use an asynchronous solver: {', '.join(_asynchronous())}"
+                )
+            )
         tables[table].pop(key, None)
         tables[table].get("options", {}).pop(key, None)
     if run.get("drop") is not None and run["drop"] >= 1:
-        raise ConfigError(f"{given['run']['drop'].origin}: expected a probability >= 0 and < 1, got {run['drop']:g}")
-    if isinstance(run.get("delay"), tuple) and not (len(run["delay"]) == 2 and 0 <= run["delay"][0] <= run["delay"][1]):
-        raise ConfigError(f"{given['run']['delay'].origin}: expected LOW,HIGH with 0 <= LOW <= HIGH, got "
-                          f"{','.join(f'{value:g}' for value in run['delay'])}")
+        raise ConfigError(
+            f"{given['run']['drop'].origin}: expected a probability >= 0 and < 1, got {run['drop']:g}"
+        )
+    if isinstance(run.get("delay"), tuple) and not (
+        len(run["delay"]) == 2 and 0 <= run["delay"][0] <= run["delay"][1]
+    ):
+        raise ConfigError(
+            f"{given['run']['delay'].origin}: expected LOW,HIGH with 0 <= LOW <= HIGH, got "
+            f"{','.join(f'{value:g}' for value in run['delay'])}"
+        )
     try:
         Run(agents=run["agents"], straggler=run.get("straggler")).pauses()
     except ValueError as error:
@@ -378,7 +507,11 @@ def _asynchronous() -> list[str]:
 def _default_graph(solver: Any, tables: Mapping[str, Mapping[str, Any]]) -> str | None:
     """Return the default topology of the solver, or a symmetric one if the mixing is accelerated."""
     graph = getattr(solver, "graph", None)
-    return "symmetric_exponential" if graph == "exponential" and "accelerate" in tables["mixing"] else graph
+    return (
+        "symmetric_exponential"
+        if graph == "exponential" and "accelerate" in tables["mixing"]
+        else graph
+    )
 
 
 def _mixing(table: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, inspect.Parameter]:
@@ -389,7 +522,9 @@ def _mixing(table: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, in
         raise ConfigError(unknown("codec", codec, codecs, _origin(given["codec"])) + OWN)
     for key, other in REQUIRES.items():
         if key in table and other not in table:
-            raise ConfigError(f"{given[key].origin}: has no effect without mixing.{other}: add --set mixing.{other}=...")
+            raise ConfigError(
+                f"{given[key].origin}: has no effect without mixing.{other}: add --set mixing.{other}=..."
+            )
     known = parameters(_component(codecs, codec, given["codec"])) if codec is not None else {}
     table["options"] = _options("mixing", codec or "mixing without a codec", given, known)
     return known
@@ -397,19 +532,23 @@ def _mixing(table: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, in
 
 def parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a component that an experiment can set: those whose type can be written in TOML."""
-    if not callable(component):                         # a graph or a data set itself, of a plug-in
+    if not callable(component):  # a graph or a data set itself, of a plug-in
         return {}
     try:
-        hints = typing.get_type_hints(component.__init__ if inspect.isclass(component) else component)
+        hints = typing.get_type_hints(
+            component.__init__ if inspect.isclass(component) else component
+        )
     except NameError:
         hints = {}
     result = {}
     for name, parameter in inspect.signature(component).parameters.items():
         hint = hints.get(name, parameter.annotation)
-        if hint is inspect.Parameter.empty and isinstance(parameter.default, (bool, int, float, str)):
-            hint = type(parameter.default)                          # of a plug-in without annotations
+        if hint is inspect.Parameter.empty and isinstance(
+            parameter.default, (bool, int, float, str)
+        ):
+            hint = type(parameter.default)  # of a plug-in without annotations
         if name != "step_size" and hint is Any and isinstance(parameter.default, float):
-            hint = float                                            # the plain one of several forms, such as the rate of averagings
+            hint = float  # the plain one of several forms, such as the rate of averagings
         if name == "step_size" and hint is Any:
             hint = float | str
         if name != "n" and not name.startswith("_") and values.settable(hint):
@@ -423,11 +562,14 @@ def _table_values(table: str, given: Mapping[str, Setting]) -> dict[str, Any]:
     if table == "run":
         for key in given.keys() - hints.keys():
             raise ConfigError(unknown("key of [run]", key, hints, given[key].origin))
-    return {key: _value(given[key], hints[key]) for key in given if key in hints and key != "options"}
+    return {
+        key: _value(given[key], hints[key]) for key in given if key in hints and key != "options"
+    }
 
 
-def _options(table: str, name: str, given: Mapping[str, Setting],
-             known: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+def _options(
+    table: str, name: str, given: Mapping[str, Setting], known: Mapping[str, inspect.Parameter]
+) -> dict[str, Any]:
     """Return the values of the component's parameters; unknown and missing ones are errors."""
     own = [f.name for f in fields(TABLES[table]) if f.name != "options"]
     level = max((given[key].level for key in ("name", "data", "codec") if key in given), default=-1)
@@ -442,9 +584,15 @@ def _options(table: str, name: str, given: Mapping[str, Setting],
         elif setting.level >= level:
             raise ConfigError(unknown(f"parameter of {name}", key, [*known, *own], setting.origin))
     for key, parameter in known.items():
-        if parameter.default is inspect.Parameter.empty and key not in options and key != "step_size":
-            raise ConfigError(f"{table} {name} requires {key}, {_expected(parameter.annotation)}: "
-                              f"add --set {table}.{key}=...")
+        if (
+            parameter.default is inspect.Parameter.empty
+            and key not in options
+            and key != "step_size"
+        ):
+            raise ConfigError(
+                f"{table} {name} requires {key}, {_expected(parameter.annotation)}: "
+                f"add --set {table}.{key}=..."
+            )
     return {key: options[key] for key in sorted(options)}
 
 
@@ -459,12 +607,24 @@ def _value(setting: Setting, hint: Any) -> Any:
             continue
         if setting.key == STEP_SIZE and isinstance(value, str) and _complaint(value):
             continue
-        if isinstance(value, str) or value is None or isinstance(value, tuple) or _in_range(setting.key, value):
+        if (
+            isinstance(value, str)
+            or value is None
+            or isinstance(value, tuple)
+            or _in_range(setting.key, value)
+        ):
             return value
-    reason = _complaint(setting.value) if setting.key == STEP_SIZE and isinstance(setting.value, str) else ""
+    reason = (
+        _complaint(setting.value)
+        if setting.key == STEP_SIZE and isinstance(setting.value, str)
+        else ""
+    )
     like_schedule = difflib.get_close_matches(re.split(r"\W", str(setting.value))[0], SCHEDULES)
-    raise ConfigError(f"{setting.origin}: {reason}" if reason and like_schedule else
-                      f"{setting.origin}: expected {_expected(hint, setting.key)}, got {values.shown(setting.value)}")
+    raise ConfigError(
+        f"{setting.origin}: {reason}"
+        if reason and like_schedule
+        else f"{setting.origin}: expected {_expected(hint, setting.key)}, got {values.shown(setting.value)}"
+    )
 
 
 def is_auto(text: str) -> bool:
@@ -478,7 +638,9 @@ def is_auto(text: str) -> bool:
     value = parsed(text)
     if not isinstance(value, str):
         return False
-    return value != "safe" and (value in WORDS or bool(_complaint(value)) or schedule(value).start == "auto")
+    return value != "safe" and (
+        value in WORDS or bool(_complaint(value)) or schedule(value).start == "auto"
+    )
 
 
 def _complaint(text: str) -> str:
@@ -512,17 +674,24 @@ def _expected(hint: Any, key: str = "") -> str:
     if key == "run.drop":
         return "a probability >= 0 and < 1"
     if key == STEP_SIZE:
-        return ('a positive number, "auto", "safe", or a schedule, such as "inverse(0.1)" or "cosine(auto, steps=2000)" '
-                f'({", ".join(SCHEDULES)})')
+        return (
+            'a positive number, "auto", "safe", or a schedule, such as "inverse(0.1)" or "cosine(auto, steps=2000)" '
+            f"({', '.join(SCHEDULES)})"
+        )
     if origin in values.UNIONS:
-        return " or ".join(_expected(choice, key) for choice in arguments if values.settable(choice))
+        return " or ".join(
+            _expected(choice, key) for choice in arguments if values.settable(choice)
+        )
     if origin is Literal:
         return "one of " + ", ".join(str(choice) for choice in arguments)
     if origin in values.LISTS:
         return f"a list, each {_expected(arguments[0])}"
     sign = "positive " if key in POSITIVE else "non-negative " if key in NOT_NEGATIVE else ""
-    words = {int: f"a {sign}integer" if sign else "an integer", float: f"a {sign or 'finite '}number",
-             bool: "true or false"}
+    words = {
+        int: f"a {sign}integer" if sign else "an integer",
+        float: f"a {sign or 'finite '}number",
+        bool: "true or false",
+    }
     return words.get(hint, "a string")
 
 

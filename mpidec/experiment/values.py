@@ -1,4 +1,5 @@
 """Values of settings: lossless conversion to the expected type, and output as TOML."""
+
 from __future__ import annotations
 
 import json
@@ -32,7 +33,9 @@ def converted(value: Any, hint: Any) -> Any:
     elif origin is Literal:
         good = any(type(choice) is type(value) and choice == value for choice in arguments)
     elif origin in LISTS:
-        return tuple(converted(item, arguments[0]) for item in _checked(value, isinstance(value, list)))
+        return tuple(
+            converted(item, arguments[0]) for item in _checked(value, isinstance(value, list))
+        )
     elif hint is bool:
         good = isinstance(value, bool)
     elif hint is int:
@@ -62,8 +65,11 @@ def settable(hint: Any) -> bool:
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in UNIONS:
-        return all(settable(choice) for choice in arguments
-                   if choice is not type(None) and typing.get_origin(choice) is not Callable)
+        return all(
+            settable(choice)
+            for choice in arguments
+            if choice is not type(None) and typing.get_origin(choice) is not Callable
+        )
     if origin in LISTS:
         return bool(arguments) and settable(arguments[0])
     return origin is Literal or hint in (int, float, str, bool)

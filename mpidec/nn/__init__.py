@@ -3,7 +3,9 @@
 try:
     import torch as _torch  # noqa: F401
 except ImportError:
-    raise ImportError("mpidec.nn needs PyTorch, which is not installed: pip install 'mpidec[torch]'") from None
+    raise ImportError(
+        "mpidec.nn needs PyTorch, which is not installed: pip install 'mpidec[torch]'"
+    ) from None
 
 from . import models, schedules
 from .sampling import sampler

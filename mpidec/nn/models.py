@@ -12,8 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Shape = tuple[int, ...]                                  # channels, height, width; mlp takes any
-VGG11 = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)      # channels of the convolutions; 0 is a max-pooling
+Shape = tuple[int, ...]  # channels, height, width; mlp takes any
+VGG11 = (
+    64,
+    0,
+    128,
+    0,
+    256,
+    256,
+    0,
+    512,
+    512,
+    0,
+    512,
+    512,
+    0,
+)  # channels of the convolutions; 0 is a max-pooling
 
 
 def mlp(shape: Shape, classes: int, *, hidden: Sequence[int] = (128,)) -> nn.Module:
@@ -31,7 +45,9 @@ def mlp(shape: Shape, classes: int, *, hidden: Sequence[int] = (128,)) -> nn.Mod
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
-def cnn(shape: Shape, classes: int, *, channels: Sequence[int] = (16, 32), hidden: int = 64) -> nn.Module:
+def cnn(
+    shape: Shape, classes: int, *, channels: Sequence[int] = (16, 32), hidden: int = 64
+) -> nn.Module:
     """Small convolutional network: 3 x 3 convolutions, each with ReLU and 2 x 2 max-pooling, then two linear layers.
 
     Examples
@@ -45,7 +61,9 @@ def cnn(shape: Shape, classes: int, *, channels: Sequence[int] = (16, 32), hidde
         layers += [nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
         height, width = -(-height // 2), -(-width // 2)
     features = ([depth, *channels])[-1] * height * width
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    return nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+    )
 
 
 def vgg11(shape: Shape, classes: int, *, dropout: float = 0.5) -> nn.Module:
@@ -68,8 +86,17 @@ def vgg11(shape: Shape, classes: int, *, dropout: float = 0.5) -> nn.Module:
             layers.append(nn.MaxPool2d(2, ceil_mode=True))
             height, width = -(-height // 2), -(-width // 2)
     _start_convolutions(layers)
-    return nn.Sequential(*layers, nn.Flatten(), nn.Dropout(dropout), nn.Linear(channels * height * width, 512), nn.ReLU(),
-                         nn.Dropout(dropout), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, classes))
+    return nn.Sequential(
+        *layers,
+        nn.Flatten(),
+        nn.Dropout(dropout),
+        nn.Linear(channels * height * width, 512),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(512, 512),
+        nn.ReLU(),
+        nn.Linear(512, classes),
+    )
 
 
 class Block(nn.Module):
@@ -83,11 +110,16 @@ class Block(nn.Module):
 
     def __init__(self, channels: int, out: int, stride: int = 1) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(channels, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv1, self.bn1 = (
+            nn.Conv2d(channels, out, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(out),
+        )
         self.conv2, self.bn2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels != out:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output of the block, (B, channels, H, W) -> (B, out, H / stride, W / stride)."""
@@ -103,13 +135,19 @@ def resnet18(shape: Shape, classes: int, *, width: int = 64) -> nn.Module:
     >>> sum(p.numel() for p in resnet18((3, 32, 32), 10).parameters())
     11173962
     """
-    layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    layers: list[nn.Module] = [
+        nn.Conv2d(shape[0], width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+    ]
     channels = width
     for stage in range(4):
         out = width << stage
         layers += [Block(channels, out, stride=2 if stage else 1), Block(out, out)]
         channels = out
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+    model = nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)
+    )
     _start_convolutions(model.modules())
     return model
 
@@ -129,7 +167,9 @@ class Tokens(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the patches, row by row."""
-        patches = x.unflatten(-1, (-1, self.width)).unflatten(-3, (-1, self.height))      # B, C, rows, height, columns, width
+        patches = x.unflatten(-1, (-1, self.width)).unflatten(
+            -3, (-1, self.height)
+        )  # B, C, rows, height, columns, width
         return patches.movedim((-4, -2), (-5, -4)).flatten(-3).flatten(-3, -2)
 
 
@@ -165,8 +205,16 @@ class Mean(nn.Module):
         return x.mean(dim=-2)
 
 
-def transformer(shape: Shape, classes: int, *, dim: int = 64, heads: int = 4, layers: int = 2, patch: int | None = None,
-                dropout: float = 0.0) -> nn.Module:
+def transformer(
+    shape: Shape,
+    classes: int,
+    *,
+    dim: int = 64,
+    heads: int = 4,
+    layers: int = 2,
+    patch: int | None = None,
+    dropout: float = 0.0,
+) -> nn.Module:
     """Transformer encoder whose tokens are the rows of an image, or its square patches of `patch` pixels.
 
     Parameters
@@ -192,14 +240,27 @@ def transformer(shape: Shape, classes: int, *, dim: int = 64, heads: int = 4, la
     channels, height, width = shape
     rows, columns = (1, width) if patch is None else (patch, patch)
     if rows < 1 or height % rows or width % columns:
-        raise ValueError(f"patch = {patch}, expected a divisor of the height {height} and of the width {width} of the images")
+        raise ValueError(
+            f"patch = {patch}, expected a divisor of the height {height} and of the width {width} of the images"
+        )
     if dim % heads:
         raise ValueError(f"dim = {dim}, expected a multiple of heads = {heads}")
     tokens = (height // rows) * (width // columns)
-    blocks = [nn.TransformerEncoderLayer(dim, heads, 4 * dim, dropout, activation="gelu", batch_first=True, norm_first=True)
-              for _ in range(layers)]
-    return nn.Sequential(Tokens(rows, columns), nn.Linear(channels * rows * columns, dim), Positions(tokens, dim), *blocks,
-                         nn.LayerNorm(dim), Mean(), nn.Linear(dim, classes))
+    blocks = [
+        nn.TransformerEncoderLayer(
+            dim, heads, 4 * dim, dropout, activation="gelu", batch_first=True, norm_first=True
+        )
+        for _ in range(layers)
+    ]
+    return nn.Sequential(
+        Tokens(rows, columns),
+        nn.Linear(channels * rows * columns, dim),
+        Positions(tokens, dim),
+        *blocks,
+        nn.LayerNorm(dim),
+        Mean(),
+        nn.Linear(dim, classes),
+    )
 
 
 def _start_convolutions(modules: Any) -> None:
@@ -211,7 +272,8 @@ def _start_convolutions(modules: Any) -> None:
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    model.__name__: model for model in (mlp, cnn, vgg11, resnet18, transformer)}
+    model.__name__: model for model in (mlp, cnn, vgg11, resnet18, transformer)
+}
 
 
 def names() -> dict[str, str]:
@@ -222,7 +284,9 @@ def names() -> dict[str, str]:
     >>> list(names())
     ['mlp', 'cnn', 'vgg11', 'resnet18', 'transformer']
     """
-    return {name: (model.__doc__ or "").partition("\n")[0].rstrip(".") for name, model in MODELS.items()}
+    return {
+        name: (model.__doc__ or "").partition("\n")[0].rstrip(".") for name, model in MODELS.items()
+    }
 
 
 def make(name: str, shape: Shape, classes: int, seed: int = 0, **options: Any) -> nn.Module:
@@ -251,7 +315,13 @@ def make(name: str, shape: Shape, classes: int, seed: int = 0, **options: Any) -
     return start(name, shape, classes, seed, options)
 
 
-def start(model: str | Callable[..., nn.Module], shape: Shape, classes: int, seed: int, options: Mapping[str, Any]) -> nn.Module:
+def start(
+    model: str | Callable[..., nn.Module],
+    shape: Shape,
+    classes: int,
+    seed: int,
+    options: Mapping[str, Any],
+) -> nn.Module:
     """Return a model as `make` does, or that which a function or class of the user's own makes.
 
     Parameters
@@ -278,11 +348,15 @@ def start(model: str | Callable[..., nn.Module], shape: Shape, classes: int, see
             raise ValueError(f"unknown model {model!r}: expected one of {', '.join(MODELS)}")
         _check(model, MODELS[model], options)
         if len(shape) != 3 and model != "mlp":
-            raise ValueError(f"model {model} takes images (channels, height, width), got samples of the shape {tuple(shape)}: use "
-                             "mlp, or a model of your own")
+            raise ValueError(
+                f"model {model} takes images (channels, height, width), got samples of the shape {tuple(shape)}: use "
+                "mlp, or a model of your own"
+            )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        made = (MODELS[model] if isinstance(model, str) else model)(tuple(shape), classes, **options)
+        made = (MODELS[model] if isinstance(model, str) else model)(
+            tuple(shape), classes, **options
+        )
         if not isinstance(model, str):
             _try(made, shape, classes)
     return made
@@ -298,8 +372,10 @@ def _try(model: Any, shape: Shape, classes: int) -> None:
     model.train()
     given = tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
     if given != (2, classes):
-        raise ValueError(f"for samples of the shape {(2, *shape)} the output is {given}, expected {(2, classes)}: one number per "
-                         "sample and class")
+        raise ValueError(
+            f"for samples of the shape {(2, *shape)} the output is {given}, expected {(2, classes)}: one number per "
+            "sample and class"
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("it has no parameters to train, expected some that require gradients")
 
@@ -313,9 +389,15 @@ def _check(name: str, model: Callable[..., nn.Module], options: Mapping[str, Any
         if hints[option] is float:
             good, expected = type(value) in (int, float) and 0 <= value < 1, "a number in [0, 1)"
         elif hints[option] == Sequence[int]:
-            good, expected = isinstance(value, (list, tuple)) and all(map(_size, value)), "a list of integers > 0, such as [32, 16]"
+            good, expected = (
+                isinstance(value, (list, tuple)) and all(map(_size, value)),
+                "a list of integers > 0, such as [32, 16]",
+            )
         else:
-            good, expected = _size(value) or (value is None and hints[option] is not int), "an integer > 0"
+            good, expected = (
+                _size(value) or (value is None and hints[option] is not int),
+                "an integer > 0",
+            )
         if not good:
             raise ValueError(f"model {name}: {option} is {value!r:.60}, expected {expected}")
 

@@ -33,8 +33,10 @@ class AgentSampler(Sampler[int]):
         self._samples = len(data)
         self._each = self._samples // net.n if drop_last else -(-self._samples // net.n)
         if not self._each:
-            raise ValueError(f"the data set has {self._samples} samples for {net.n} workers, expected at least one "
-                             f"{'for each' if drop_last else 'sample'}")
+            raise ValueError(
+                f"the data set has {self._samples} samples for {net.n} workers, expected at least one "
+                f"{'for each' if drop_last else 'sample'}"
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch from now on: call it before each epoch, on every rank."""
@@ -46,12 +48,21 @@ class AgentSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         order = torch.arange(self._samples)
         if self._shuffle:
-            order = torch.randperm(self._samples, generator=torch.Generator().manual_seed(self._seed + self._epoch))
+            order = torch.randperm(
+                self._samples, generator=torch.Generator().manual_seed(self._seed + self._epoch)
+            )
         places = torch.arange(self._each * self._net.n) % self._samples
-        return iter(order[places].view(self._each, self._net.n)[:, self._net.lo:self._net.hi].flatten().tolist())
+        return iter(
+            order[places]
+            .view(self._each, self._net.n)[:, self._net.lo : self._net.hi]
+            .flatten()
+            .tolist()
+        )
 
 
-def sampler(data: Any, net: Agents, *, shuffle: bool = True, seed: int = 0, drop_last: bool = False) -> AgentSampler:
+def sampler(
+    data: Any, net: Agents, *, shuffle: bool = True, seed: int = 0, drop_last: bool = False
+) -> AgentSampler:
     """A sampler of torch that gives each rank its own part of a data set, with as many samples for every worker.
 
     Parameters
@@ -91,6 +102,8 @@ def sampler(data: Any, net: Agents, *, shuffle: bool = True, seed: int = 0, drop
     [[0, 3, 6], [1, 4, 0], [2, 5, 1]]
     """
     if not hasattr(data, "__len__"):
-        raise TypeError(f"the data set, a {type(data).__name__}, has no length, so that it cannot be divided: let each rank "
-                        "read its own part of it")
+        raise TypeError(
+            f"the data set, a {type(data).__name__}, has no length, so that it cannot be divided: let each rank "
+            "read its own part of it"
+        )
     return AgentSampler(data, net, shuffle, seed, drop_last)

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 
 
-def relaysgd(epoch: float, milestones: Sequence[float] = (150, 180), warmup: float = 5.0, decay: float = 0.1) -> float:
+def relaysgd(
+    epoch: float, milestones: Sequence[float] = (150, 180), warmup: float = 5.0, decay: float = 0.1
+) -> float:
     r"""Linear warm-up from 0, and a decay at milestones.
 
     .. math:: \min(e / e_w, 1) \cdot \delta^{\,|\{j : e \ge e_j\}|}
@@ -35,8 +37,14 @@ def relaysgd(epoch: float, milestones: Sequence[float] = (150, 180), warmup: flo
     return factor * _decayed(epoch, milestones, decay)
 
 
-def goyal(epoch: float, epochs: float, scale: float, milestones: Sequence[float] = (0.5, 0.75), warmup: float = 5.0,
-          decay: float = 0.1) -> float:
+def goyal(
+    epoch: float,
+    epochs: float,
+    scale: float,
+    milestones: Sequence[float] = (0.5, 0.75),
+    warmup: float = 5.0,
+    decay: float = 0.1,
+) -> float:
     r"""Linear warm-up from 1 to the linear scaling s of large batches, and a decay at fractions of the whole run.
 
     .. math:: 1 + \frac{e}{e_w} (s - 1) \quad (e < e_w), \qquad s\, \delta^{\,|\{j : e \ge q_j E\}|} \quad (e \ge e_w)
@@ -92,10 +100,12 @@ def cosine(epoch: float, epochs: float) -> float:
     return (1.0 + math.cos(math.pi * epoch / epochs)) / 2
 
 
-SCHEDULES = {"constant": "the same learning rate in all steps",
-             "relaysgd": "warm-up over 5 epochs, x 0.1 after 3/4 and 9/10 of the run",
-             "goyal": "warm-up over 5 epochs to B n / 256 times the learning rate, x 0.1 after 1/2 and 3/4 of the run",
-             "cosine": "half a period of the cosine, to 0 at the end"}
+SCHEDULES = {
+    "constant": "the same learning rate in all steps",
+    "relaysgd": "warm-up over 5 epochs, x 0.1 after 3/4 and 9/10 of the run",
+    "goyal": "warm-up over 5 epochs to B n / 256 times the learning rate, x 0.1 after 1/2 and 3/4 of the run",
+    "cosine": "half a period of the cosine, to 0 at the end",
+}
 
 
 def factor(name: str, epoch: float, epochs: float, scale: float = 1.0) -> float:

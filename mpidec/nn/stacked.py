@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 
 # Modules that vmap does not batch: recurrent layers and attention, whose kernels have no batching rule.
 UNBATCHED = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
-BATCHED = 80_000            # parameters of a model up to which one batched pass was faster than a loop on a CPU (see `loops`)
+BATCHED = 80_000  # parameters of a model up to which one batched pass was faster than a loop on a CPU (see `loops`)
 
 
 def loops(model: nn.Module) -> bool:
@@ -29,7 +29,10 @@ def loops(model: nn.Module) -> bool:
     (False, True, True)
     """
     parameters = list(model.parameters())
-    large = sum(parameter.numel() for parameter in parameters if parameter.device.type == "cpu") > BATCHED
+    large = (
+        sum(parameter.numel() for parameter in parameters if parameter.device.type == "cpu")
+        > BATCHED
+    )
     return large or any(isinstance(module, UNBATCHED) for module in model.modules())
 
 
@@ -53,11 +56,19 @@ def evaluate(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, loop: b
     [1.0, 2.0]
     """
     if not loop and len(x) > 1:
-        batched = vmap(lambda mine, inputs: functional_call(model, mine, (inputs,)), randomness="different")
+        batched = vmap(
+            lambda mine, inputs: functional_call(model, mine, (inputs,)), randomness="different"
+        )
         return batched(dict(tensors), x)
-    rows = {name: tensor.unbind(0) for name, tensor in tensors.items()}       # its backward is one stack, that of t[i] is m of them
-    return torch.stack([functional_call(model, {name: row[i] for name, row in rows.items()}, (inputs,))
-                        for i, inputs in enumerate(x)])
+    rows = {
+        name: tensor.unbind(0) for name, tensor in tensors.items()
+    }  # its backward is one stack, that of t[i] is m of them
+    return torch.stack(
+        [
+            functional_call(model, {name: row[i] for name, row in rows.items()}, (inputs,))
+            for i, inputs in enumerate(x)
+        ]
+    )
 
 
 class Stacked(nn.Module):
@@ -104,15 +115,24 @@ class Stacked(nn.Module):
         super().__init__()
         self.m = m
         self.loop = loops(model) if loop is None else loop
-        self.__dict__["_model"] = copy.deepcopy(model)       # no submodule: its parameters are not those of the workers
+        self.__dict__["_model"] = copy.deepcopy(
+            model
+        )  # no submodule: its parameters are not those of the workers
         _mirror(model, self, m, {})
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs of all workers, (m, B, ...) -> (m, B, ...)."""
         if x.shape[:1] != (self.m,):
-            raise ValueError(f"the input has shape {tuple(x.shape)}, expected ({self.m}, B, ...): one batch for each of the "
-                             f"{self.m} workers")
-        return evaluate(self._model, {**dict(self.named_parameters()), **dict(self.named_buffers())}, x, self.loop)
+            raise ValueError(
+                f"the input has shape {tuple(x.shape)}, expected ({self.m}, B, ...): one batch for each of the "
+                f"{self.m} workers"
+            )
+        return evaluate(
+            self._model,
+            {**dict(self.named_parameters()), **dict(self.named_buffers())},
+            x,
+            self.loop,
+        )
 
     def worker(self, i: int) -> nn.Module:
         """Return an ordinary model with a copy of the weights and buffers of worker `i`."""
@@ -141,7 +161,9 @@ class Stacked(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Stacked:
         new = Stacked.__new__(Stacked)
         memo[id(self)] = new
-        new.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        new.__dict__.update(
+            {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()}
+        )
         return new
 
 
@@ -150,7 +172,9 @@ def _mirror(model: nn.Module, into: nn.Module, m: int, done: dict[int, Any]) -> 
     into.training = model.training
     for name, parameter in model._parameters.items():
         if parameter is not None and id(parameter) not in done:
-            done[id(parameter)] = nn.Parameter(_copies(parameter, m), requires_grad=parameter.requires_grad)
+            done[id(parameter)] = nn.Parameter(
+                _copies(parameter, m), requires_grad=parameter.requires_grad
+            )
         into._parameters[name] = None if parameter is None else done[id(parameter)]
     for name, buffer in model._buffers.items():
         if buffer is not None and id(buffer) not in done:

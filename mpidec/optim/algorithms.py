@@ -14,7 +14,18 @@ from ..driver.arguments import integer
 from ..plugins import nearest
 from ..topology import Schedule, Topology
 from .asynchronous import MOST, Pairwise, PushSum
-from .methods import AdaptiveAverage, AllReduce, Combine, Equations, Hierarchical, Made, Method, Mixer, Overlap, OverlapPush
+from .methods import (
+    AdaptiveAverage,
+    AllReduce,
+    Combine,
+    Equations,
+    Hierarchical,
+    Made,
+    Method,
+    Mixer,
+    Overlap,
+    OverlapPush,
+)
 
 Graph = Topology | Schedule
 
@@ -77,39 +88,69 @@ class Algorithm:
 
 def _doubly(name: str, graph: Any) -> None:
     if graph.kind != "doubly":
-        raise ValueError(f"{name} needs a doubly stochastic W, the {graph.name} topology is {graph.kind} stochastic: use "
-                         'weights="metropolis" on an undirected graph, or algorithm="push_sum"')
+        raise ValueError(
+            f"{name} needs a doubly stochastic W, the {graph.name} topology is {graph.kind} stochastic: use "
+            'weights="metropolis" on an undirected graph, or algorithm="push_sum"'
+        )
 
 
 def _combine(name: str, text: str, method: Any = Combine, **more: Any) -> Algorithm:
     return Algorithm(name, text, method, check=partial(_doubly, name), **more)
 
 
-def _equations(name: str, text: str, solver: Any, by_rate: bool = False, graph: str = "", every: int = 1,
-               own_momentum: bool = False) -> Algorithm:
+def _equations(
+    name: str,
+    text: str,
+    solver: Any,
+    by_rate: bool = False,
+    graph: str = "",
+    every: int = 1,
+    own_momentum: bool = False,
+) -> Algorithm:
     def make(net: Network, buckets: list[Any], mixers: Sequence[Mixer]) -> Method:
         return Equations(net, buckets, mixers, solver, by_rate)
+
     if isinstance(solver, type) or solver.step_size not in (1, "auto"):
-        raise ValueError(f"algorithm is {solver!r}, expected a solver with the step size 1, such as D2(1.0): the optimizer has the "
-                         "learning rate")
+        raise ValueError(
+            f"algorithm is {solver!r}, expected a solver with the step size 1, such as D2(1.0): the optimizer has the "
+            "learning rate"
+        )
     if getattr(solver, "asynchronous", False) or solver.uses != "gradient":
-        raise ValueError(f"{type(solver).__name__} does not work on gradients in common steps: it cannot train a model")
-    return Algorithm(name, text, make, graph=graph or solver.graph, every=every, check=solver.check, by_rate=by_rate,
-                     edgewise=solver.edgewise, own_momentum=own_momentum)
+        raise ValueError(
+            f"{type(solver).__name__} does not work on gradients in common steps: it cannot train a model"
+        )
+    return Algorithm(
+        name,
+        text,
+        make,
+        graph=graph or solver.graph,
+        every=every,
+        check=solver.check,
+        by_rate=by_rate,
+        edgewise=solver.edgewise,
+        own_momentum=own_momentum,
+    )
 
 
 def _pairwise(name: str, text: str, solver: Any, seed: int) -> Algorithm:
     integer("seed", seed, 0)
     if not isinstance(solver.rate, (int, float)) or solver.rate > MOST:
-        raise ValueError(f"algorithm {name!r}: rate is {solver.rate!r}, expected a number up to {MOST:g}: neighbours begin at most "
-                         "one averaging with a worker in a step of its")
+        raise ValueError(
+            f"algorithm {name!r}: rate is {solver.rate!r}, expected a number up to {MOST:g}: neighbours begin at most "
+            "one averaging with a worker in a step of its"
+        )
     if getattr(solver, "order", "sde") == "code":
-        raise ValueError(f'algorithm {name!r}: order="code" does not preserve the average of the workers, expected "sde" or '
-                         '"algorithm"')
+        raise ValueError(
+            f'algorithm {name!r}: order="code" does not preserve the average of the workers, expected "sde" or '
+            '"algorithm"'
+        )
 
     def make(net: Network, buckets: list[Any], mixers: Sequence[Mixer]) -> Method:
         return Pairwise(net, buckets, mixers, solver, seed)
-    return Algorithm(name, text, make, graph="ring", check=solver.check, edgewise=True, asynchronous=True)
+
+    return Algorithm(
+        name, text, make, graph="ring", check=solver.check, edgewise=True, asynchronous=True
+    )
 
 
 def _pga(period: int = 8, adaptive: bool = False, warmup: int = 100) -> Algorithm:
@@ -117,81 +158,179 @@ def _pga(period: int = 8, adaptive: bool = False, warmup: int = 100) -> Algorith
     text = "adapt, then combine; every 8th time with all agents (gossip-PGA; with adaptive=True gossip-AGA)"
     for name, value, least in ("period", period, 1), ("warmup", warmup, 0):
         if not isinstance(value, int) or value < least:
-            raise ValueError(f"algorithm 'pga': {name} is {value!r}, expected a whole number >= {least}")
+            raise ValueError(
+                f"algorithm 'pga': {name} is {value!r}, expected a whole number >= {least}"
+            )
     if adaptive:
+
         def make(net: Network, buckets: list[Any], mixers: Sequence[Mixer]) -> Method:
             return AdaptiveAverage(net, buckets, mixers, period, warmup)
-        return _combine("pga", text, make, graphs=lambda given: [*given, topology.complete(given[0].n)])
-    return _combine("pga", text, graphs=lambda given: [topology.periodic_average(graph, period) for graph in given])
+
+        return _combine(
+            "pga", text, make, graphs=lambda given: [*given, topology.complete(given[0].n)]
+        )
+    return _combine(
+        "pga",
+        text,
+        graphs=lambda given: [topology.periodic_average(graph, period) for graph in given],
+    )
 
 
 def _choco(codec: Any = "blockwise8", gamma: float | None = None, **options: Any) -> Algorithm:
     if codec == "top_k" and not options:
         options = {"fraction": 0.1}
-    return _combine("choco", "adapt, then combine, with compressed rows and error feedback (CHOCO-SGD)", graph="ring",
-                    mixing=lambda W: W.compress(codec, feedback=True, gamma=gamma, **options))
+    return _combine(
+        "choco",
+        "adapt, then combine, with compressed rows and error feedback (CHOCO-SGD)",
+        graph="ring",
+        mixing=lambda W: W.compress(codec, feedback=True, gamma=gamma, **options),
+    )
 
 
 def _hierarchical(machine_size: int = 2) -> Algorithm:
     """Average within machines of `machine_size` agents, then combine between machines, agent by agent."""
+
     def graphs(given: list[Graph]) -> list[Graph]:
         import numpy as np
         import scipy.sparse as sparse
+
         graph = given[0]
         if len(given) > 1 or graph.period != 1:
-            raise ValueError("hierarchical needs one graph between the machines, of which it makes that of the workers, got "
-                             f"{'a schedule' if len(given) == 1 else f'{len(given)} topologies'}")
+            raise ValueError(
+                "hierarchical needs one graph between the machines, of which it makes that of the workers, got "
+                f"{'a schedule' if len(given) == 1 else f'{len(given)} topologies'}"
+            )
         W, inner = graph.at(0).W, np.full((machine_size, machine_size), 1 / machine_size)
         within = sparse.kron(sparse.eye_array(graph.n), inner, format="csr")
         between = sparse.kron(W, sparse.eye_array(machine_size), format="csr")
-        return [topology.from_weights(within, connected=False), topology.from_weights(between, connected=False)]
-    return _combine("hierarchical", "average within machines, then combine between machines", Hierarchical, graph="ring",
-                    graphs=graphs, machine_size=machine_size)
+        return [
+            topology.from_weights(within, connected=False),
+            topology.from_weights(between, connected=False),
+        ]
+
+    return _combine(
+        "hierarchical",
+        "average within machines, then combine between machines",
+        Hierarchical,
+        graph="ring",
+        graphs=graphs,
+        machine_size=machine_size,
+    )
 
 
 _MADE: dict[str, Callable[..., Algorithm]] = {
     "atc": lambda: _combine("atc", "adapt, then combine: x+ = W (x + u)"),
-    "awc": lambda: _combine("awc", "adapt while combining: x+ = W x + u; the rows travel during the gradients", Overlap,
-                            each_step=True, of_gradients=True, overlaps=True),
-    "allreduce": lambda: Algorithm("allreduce", "the average of all gradients in each step", AllReduce, of_gradients=True,
-                                   each_step=True),
-    "local": lambda: _combine("local", "local steps, and a mixing every 8th step (local SGD)", every=8),
+    "awc": lambda: _combine(
+        "awc",
+        "adapt while combining: x+ = W x + u; the rows travel during the gradients",
+        Overlap,
+        each_step=True,
+        of_gradients=True,
+        overlaps=True,
+    ),
+    "allreduce": lambda: Algorithm(
+        "allreduce",
+        "the average of all gradients in each step",
+        AllReduce,
+        of_gradients=True,
+        each_step=True,
+    ),
+    "local": lambda: _combine(
+        "local", "local steps, and a mixing every 8th step (local SGD)", every=8
+    ),
     "pga": _pga,
     "choco": _choco,
     "hierarchical": _hierarchical,
-    "async_push_sum": lambda: Algorithm("async_push_sum", "push-sum over windows: no worker waits for another one", PushSum,
-                                        graph="exponential", edgewise=True, asynchronous=True),
-    "pairwise": lambda rate=1.0, seed=0: _pairwise("pairwise", "asynchronous gossip of pairs (AD-PSGD)",
-                                                   solvers.PairwiseGossip(1.0, rate=rate), seed),
-    "a2cid2": lambda rate=1.0, seed=0, eta=None, alpha=0.5, alpha_tilde=None, order="sde": _pairwise(
-        "a2cid2", "A2CiD2: asynchronous gossip of pairs with a continuous momentum",
-        solvers.A2CiD2(1.0, eta, alpha, alpha_tilde, rate=rate, order=order), seed),
-    "d2": lambda: _equations("d2", "D2: no bias from heterogeneous data", solvers.D2(1.0), graph="chain"),
-    "exact_diffusion": lambda: _equations("exact_diffusion", "exact diffusion: D2 with (I + W) / 2", solvers.ExactDiffusion(1.0)),
+    "async_push_sum": lambda: Algorithm(
+        "async_push_sum",
+        "push-sum over windows: no worker waits for another one",
+        PushSum,
+        graph="exponential",
+        edgewise=True,
+        asynchronous=True,
+    ),
+    "pairwise": lambda rate=1.0, seed=0: _pairwise(
+        "pairwise",
+        "asynchronous gossip of pairs (AD-PSGD)",
+        solvers.PairwiseGossip(1.0, rate=rate),
+        seed,
+    ),
+    "a2cid2": lambda rate=1.0, seed=0, eta=None, alpha=0.5, alpha_tilde=None, order="sde": (
+        _pairwise(
+            "a2cid2",
+            "A2CiD2: asynchronous gossip of pairs with a continuous momentum",
+            solvers.A2CiD2(1.0, eta, alpha, alpha_tilde, rate=rate, order=order),
+            seed,
+        )
+    ),
+    "d2": lambda: _equations(
+        "d2", "D2: no bias from heterogeneous data", solvers.D2(1.0), graph="chain"
+    ),
+    "exact_diffusion": lambda: _equations(
+        "exact_diffusion", "exact diffusion: D2 with (I + W) / 2", solvers.ExactDiffusion(1.0)
+    ),
     "gradient_tracking": lambda variant="semi-atc": _equations(
-        "gradient_tracking", "tracks the average of all updates", solvers.GradientTracking(1.0, variant=variant)),
-    "push_sum": lambda: _equations("push_sum", "stochastic gradient push, for directed graphs", solvers.PushSum(1.0),
-                                   graph="one_peer_exponential"),
-    "osgp": lambda: Algorithm("osgp", "overlapped push-sum: what is sent travels during the next gradients", OverlapPush,
-                              check=solvers.PushSum(1.0).check, overlaps=True),
-    "relay": lambda **options: _equations("relay", "RelaySGD: exact sums, relayed over a tree, or over several",
-                                          solvers.RelaySGD(1.0, **options)),
-    "ceca": lambda: _equations("ceca", "DSGD-CECA: exact averages after log2(n) steps", solvers.DSGDCECA(1.0)),
+        "gradient_tracking",
+        "tracks the average of all updates",
+        solvers.GradientTracking(1.0, variant=variant),
+    ),
+    "push_sum": lambda: _equations(
+        "push_sum",
+        "stochastic gradient push, for directed graphs",
+        solvers.PushSum(1.0),
+        graph="one_peer_exponential",
+    ),
+    "osgp": lambda: Algorithm(
+        "osgp",
+        "overlapped push-sum: what is sent travels during the next gradients",
+        OverlapPush,
+        check=solvers.PushSum(1.0).check,
+        overlaps=True,
+    ),
+    "relay": lambda **options: _equations(
+        "relay",
+        "RelaySGD: exact sums, relayed over a tree, or over several",
+        solvers.RelaySGD(1.0, **options),
+    ),
+    "ceca": lambda: _equations(
+        "ceca", "DSGD-CECA: exact averages after log2(n) steps", solvers.DSGDCECA(1.0)
+    ),
     "qg": lambda momentum=0.9, **options: _equations(
-        "qg", "quasi-global momentum", solvers.QuasiGlobalMomentum(1.0, momentum, **options), by_rate=True, graph="ring",
-        own_momentum=True),
+        "qg",
+        "quasi-global momentum",
+        solvers.QuasiGlobalMomentum(1.0, momentum, **options),
+        by_rate=True,
+        graph="ring",
+        own_momentum=True,
+    ),
     "decentlam": lambda momentum=0.9: _equations(
-        "decentlam", "momentum without the bias of local momentum", solvers.DecentLaM(1.0, momentum), by_rate=True,
-        own_momentum=True),
+        "decentlam",
+        "momentum without the bias of local momentum",
+        solvers.DecentLaM(1.0, momentum),
+        by_rate=True,
+        own_momentum=True,
+    ),
     "slowmo": lambda momentum=0.5, **options: _equations(
-        "slowmo", "local steps, then a step of slow momentum along their average",
-        solvers.SlowMo(1.0, momentum=momentum, **options), by_rate=True, graph="complete", every=8),
+        "slowmo",
+        "local steps, then a step of slow momentum along their average",
+        solvers.SlowMo(1.0, momentum=momentum, **options),
+        by_rate=True,
+        graph="complete",
+        every=8,
+    ),
     "diloco": lambda outer_step=0.7, momentum=0.9, **options: _equations(
-        "diloco", "local steps, then a Nesterov step along their average; with a sparse graph its gossip form",
-        solvers.DiLoCo(1.0, outer_step=outer_step, momentum=momentum, **options), graph="complete", every=32),
+        "diloco",
+        "local steps, then a Nesterov step along their average; with a sparse graph its gossip form",
+        solvers.DiLoCo(1.0, outer_step=outer_step, momentum=momentum, **options),
+        graph="complete",
+        every=32,
+    ),
     "gasloc": lambda outer_step=0.7, momentum=0.5, **options: _equations(
-        "gasloc", "local steps, then a mixing with momentum: DiLoCo over sparse graphs",
-        solvers.GASLoC(1.0, outer_step=outer_step, momentum=momentum, **options), every=32),
+        "gasloc",
+        "local steps, then a mixing with momentum: DiLoCo over sparse graphs",
+        solvers.GASLoC(1.0, outer_step=outer_step, momentum=momentum, **options),
+        every=32,
+    ),
 }
 
 
@@ -231,7 +370,12 @@ def algorithm(of: Any, **options: Any) -> Algorithm:
     try:
         return _MADE[of](**options)
     except TypeError as error:
-        known = [name for name, parameter in inspect.signature(_MADE[of]).parameters.items()
-                 if parameter.kind != parameter.VAR_KEYWORD]
+        known = [
+            name
+            for name, parameter in inspect.signature(_MADE[of]).parameters.items()
+            if parameter.kind != parameter.VAR_KEYWORD
+        ]
         what = str(error).replace("<lambda>() got an ", "")
-        raise ValueError(f"algorithm {of!r}: {what}; its own options: {', '.join(known) or 'none'}") from None
+        raise ValueError(
+            f"algorithm {of!r}: {what}; its own options: {', '.join(known) or 'none'}"
+        ) from None

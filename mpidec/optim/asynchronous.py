@@ -18,26 +18,30 @@ from ..topology import mixing_constants
 from .methods import Method, Mixer
 from .rows import Bucket
 
-MOST = 2.0                                          # averagings of a worker per step
-_LEAST = 0.5                                        # weight of a worker that sends shares
+MOST = 2.0  # averagings of a worker per step
+_LEAST = 0.5  # weight of a worker that sends shares
 
 
 class Asynchronous(Method):
     """Abstract base of the asynchronous methods: one worker per rank, on a static graph."""
 
-    _row: ClassVar[str]                             # name of a saved row of the length of the bucket's
+    _row: ClassVar[str]  # name of a saved row of the length of the bucket's
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
         graph = mixers[0].topology
         if len(mixers) > 1:
-            raise ValueError(f"an asynchronous algorithm needs one topology, since workers exchange whole rows, got {len(mixers)}")
+            raise ValueError(
+                f"an asynchronous algorithm needs one topology, since workers exchange whole rows, got {len(mixers)}"
+            )
         if net.m != 1 or net.size != net.n or graph.period != 1:
-            raise ValueError(f"an asynchronous algorithm needs one worker per rank and one graph for all steps, got {net.n} "
-                             f"workers on {net.size} ranks and the {graph.name} topology")
+            raise ValueError(
+                f"an asynchronous algorithm needs one worker per rank and one graph for all steps, got {net.n} "
+                f"workers on {net.size} ranks and the {graph.name} topology"
+            )
         self._graph: Any = graph.at(0)
         self._windows: list[Any] = []
-        self._last: list[dict[str, Any]] | None = None          # the state when the windows were closed
+        self._last: list[dict[str, Any]] | None = None  # the state when the windows were closed
 
     def _window(self, row: Any) -> Any:
         """A window of a row; a thread answers ranks on other nodes while this one computes, where MPI has MPI_THREAD_MULTIPLE."""
@@ -47,8 +51,10 @@ class Asynchronous(Method):
 
     def after(self, k: int) -> None:
         if self._last is not None:
-            raise RuntimeError("a step is taken after close(), when an asynchronous algorithm has no windows left: wrap the "
-                               "optimizer again")
+            raise RuntimeError(
+                "a step is taken after close(), when an asynchronous algorithm has no windows left: wrap the "
+                "optimizer again"
+            )
         self._exchange(k)
 
     @abstractmethod
@@ -72,12 +78,19 @@ class Asynchronous(Method):
 
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
         if self._last is not None:
-            raise RuntimeError("a state is loaded after close(), when an asynchronous algorithm has no windows left: wrap the "
-                               "optimizer again")
-        lengths, expected = [int(saved[self._row].numel()) for saved in state], [bucket.d for bucket in self._buckets]
+            raise RuntimeError(
+                "a state is loaded after close(), when an asynchronous algorithm has no windows left: wrap the "
+                "optimizer again"
+            )
+        lengths, expected = (
+            [int(saved[self._row].numel()) for saved in state],
+            [bucket.d for bucket in self._buckets],
+        )
         if lengths != expected:
-            raise ValueError(f"the saved state has rows of {lengths} entries, expected {expected}: it belongs to another model, or "
-                             "to another size of buckets")
+            raise ValueError(
+                f"the saved state has rows of {lengths} entries, expected {expected}: it belongs to another model, or "
+                "to another size of buckets"
+            )
         with self._at_rest():
             self._load(state)
 
@@ -111,7 +124,9 @@ class PushSum(Asynchronous):
         super().__init__(net, buckets, mixers)
         for bucket in buckets:
             self._window(bucket.rows[0])
-        self._arrived: list[tuple[torch.Tensor, float] | None] = [None] * len(buckets)      # found by `state`, to be added
+        self._arrived: list[tuple[torch.Tensor, float] | None] = [None] * len(
+            buckets
+        )  # found by `state`, to be added
 
     def _exchange(self, k: int) -> None:
         sent = False
@@ -120,7 +135,11 @@ class PushSum(Asynchronous):
             torch.mul(bucket.rows[0], window.p, out=window.value)
             ready = [j for j, transfers in window.waiting.items() if not transfers]
             if ready and window.p >= _LEAST:
-                window.accumulate(window.value, self_weight=1 - len(ready) * share, dst_weights=dict.fromkeys(ready, share))
+                window.accumulate(
+                    window.value,
+                    self_weight=1 - len(ready) * share,
+                    dst_weights=dict.fromkeys(ready, share),
+                )
                 self.bytes += len(ready) * bucket.bytes
                 sent = True
             window.collect()
@@ -129,7 +148,7 @@ class PushSum(Asynchronous):
                 window.p += arrived[1]
         self._arrived = [None] * len(self._buckets)
         if not sent:
-            os.sched_yield()                        # on a busy node those that have not taken the last shares need a core
+            os.sched_yield()  # on a busy node those that have not taken the last shares need a core
 
     def _saved(self) -> list[dict[str, Any]]:
         saved = []
@@ -158,7 +177,10 @@ class PushSum(Asynchronous):
 
     @property
     def extra(self) -> int:
-        return sum(bucket.bytes * (1 + len(window.in_neighbors)) for bucket, window in zip(self._buckets, self._windows))
+        return sum(
+            bucket.bytes * (1 + len(window.in_neighbors))
+            for bucket, window in zip(self._buckets, self._windows)
+        )
 
 
 class Pairwise(Asynchronous):
@@ -181,10 +203,19 @@ class Pairwise(Asynchronous):
 
     _row = "x"
 
-    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], solver: Any, seed: int = 0):
+    def __init__(
+        self,
+        net: Network,
+        buckets: list[Bucket],
+        mixers: Sequence[Mixer],
+        solver: Any,
+        seed: int = 0,
+    ):
         super().__init__(net, buckets, mixers)
         prepare: Callable[[Any], Any] | None = getattr(solver, "prepared", None)
-        self._solver = solver if prepare is None else prepare(lambda rate: mixing_constants(self._graph, rate))
+        self._solver = (
+            solver if prepare is None else prepare(lambda rate: mixing_constants(self._graph, rate))
+        )
         self._draws, self._wanted = np.random.default_rng([seed, net.lo]), 0
         self._neighbors = [int(j) for j in self._graph.in_neighbors(net.lo) if j != net.lo]
         self._pairs = [_Pairs(bucket, self._solver, self._window) for bucket in buckets]
@@ -195,16 +226,24 @@ class Pairwise(Asynchronous):
         t, window = float(k + 1), self._windows[0]
         for pairs in self._pairs:
             pairs.descend(t)
-        self._wanted = min(self._wanted + int(self._draws.poisson(self._solver.rate / 2)), len(self._neighbors))
+        self._wanted = min(
+            self._wanted + int(self._draws.poisson(self._solver.rate / 2)), len(self._neighbors)
+        )
         if self._take_self():
-            places: Any = self._draws.integers(len(self._neighbors), size=self._wanted) if self._wanted else ()
-            for place in dict.fromkeys(places):     # each neighbour at most once per step
+            places: Any = (
+                self._draws.integers(len(self._neighbors), size=self._wanted)
+                if self._wanted
+                else ()
+            )
+            for place in dict.fromkeys(places):  # each neighbour at most once per step
                 j = self._neighbors[place]
                 if window.claim(j):
                     self._wanted -= 1
                     for pairs in self._pairs:
                         pairs.average(j, t)
-                        self.bytes += 2 * pairs.bucket.bytes            # the neighbour's row, and the difference
+                        self.bytes += (
+                            2 * pairs.bucket.bytes
+                        )  # the neighbour's row, and the difference
             window.unclaim()
 
     def _take_self(self) -> bool:
@@ -222,7 +261,10 @@ class Pairwise(Asynchronous):
     def _saved(self) -> list[dict[str, Any]]:
         for pairs in self._pairs:
             pairs.collect()
-        return [{**pairs.saved(), "wanted": self._wanted, "draws": self._draws.bit_generator.state} for pairs in self._pairs]
+        return [
+            {**pairs.saved(), "wanted": self._wanted, "draws": self._draws.bit_generator.state}
+            for pairs in self._pairs
+        ]
 
     def _load(self, state: Sequence[Mapping[str, Any]]) -> None:
         for pairs, saved in zip(self._pairs, state):
@@ -233,19 +275,22 @@ class Pairwise(Asynchronous):
 
     def show(self) -> None:
         for pairs in self._pairs:
-            pairs.bucket.rows[0].numpy()[...] = self._solver.gradient_point(pairs.state, pairs.state.t)
+            pairs.bucket.rows[0].numpy()[...] = self._solver.gradient_point(
+                pairs.state, pairs.state.t
+            )
 
     def iterates(self) -> list[torch.Tensor]:
         return [torch.from_numpy(pairs.state.x)[None] for pairs in self._pairs]
 
     def shares(self, X: list[torch.Tensor]) -> list[torch.Tensor]:
-        self.state()                                # takes what is under way
+        self.state()  # takes what is under way
         return [torch.from_numpy(pairs.moved())[None] for pairs in self._pairs]
 
     @property
     def extra(self) -> int:
         return sum([pairs.bytes for pairs in self._pairs]) + sum(
-            int(window.value.nbytes) * (1 + len(window.in_neighbors)) for window in self._windows)
+            int(window.value.nbytes) * (1 + len(window.in_neighbors)) for window in self._windows
+        )
 
 
 class _Pairs:
@@ -264,8 +309,10 @@ class _Pairs:
     def __init__(self, bucket: Bucket, solver: Any, window: Callable[[Any], Any]):
         shown = bucket.rows[0]
         if shown.device.type != "cpu" or shown.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"a pairwise algorithm needs parameters of float32 or float64 on the CPU, got {shown.dtype} on "
-                             f"{shown.device}")
+            raise ValueError(
+                f"a pairwise algorithm needs parameters of float32 or float64 on the CPU, got {shown.dtype} on "
+                f"{shown.device}"
+            )
         self.bucket, self._solver = bucket, solver
         self.state = solver.init(shown.numpy())
         self.received, self._arrived = False, np.zeros(bucket.d + 1, shown.numpy().dtype)
@@ -305,7 +352,10 @@ class _Pairs:
         """All that a restart needs."""
         state = {each.name: getattr(self.state, each.name) for each in fields(self.state)}
         held = {"arrived": self._arrived, **state}
-        tensors = {name: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value for name, value in held.items()}
+        tensors = {
+            name: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
+            for name, value in held.items()
+        }
         return {**tensors, "received": self.received}
 
     def load(self, saved: Mapping[str, Any]) -> None:
@@ -313,7 +363,11 @@ class _Pairs:
         self.collect()
         for each in fields(self.state):
             value = saved[each.name]
-            setattr(self.state, each.name, value.numpy().copy() if isinstance(value, torch.Tensor) else value)
+            setattr(
+                self.state,
+                each.name,
+                value.numpy().copy() if isinstance(value, torch.Tensor) else value,
+            )
         self.received, self._arrived = saved["received"], saved["arrived"].numpy().copy()
         self.rows.value = self.state.x
 
@@ -321,4 +375,8 @@ class _Pairs:
     def bytes(self) -> int:
         """Size of the state's rows."""
         s = self.state
-        return int(s.x.nbytes) + int(s.b.nbytes) + int(s.x_tilde.nbytes if hasattr(s, "x_tilde") else 0)
+        return (
+            int(s.x.nbytes)
+            + int(s.b.nbytes)
+            + int(s.x_tilde.nbytes if hasattr(s, "x_tilde") else 0)
+        )

@@ -25,8 +25,11 @@ from .rows import Bucket, buckets
 from .start import check_equal, check_settings, check_trained
 from .timeline import Timeline
 
-NEAR, FAR = 1 << 28, 1 << 20                        # bytes of a bucket on one node, and between nodes: pieces travel together
-Models = Any                                        # torch.nn.Module, or a sequence of them
+NEAR, FAR = (
+    1 << 28,
+    1 << 20,
+)  # bytes of a bucket on one node, and between nodes: pieces travel together
+Models = Any  # torch.nn.Module, or a sequence of them
 
 
 class Averager:
@@ -63,64 +66,125 @@ class Averager:
     3
     """
 
-    def __init__(self, model: Models, topology: Any = None, algorithm: Any = "atc", net: Network | None = None, *,
-                 every: int | None = None, buffers: str = "local", mixing: Callable[[Any], Any] | None = None,
-                 equal: bool = True, check: bool = True, trace: str | os.PathLike[str] | None = None,
-                 bucket_bytes: int | None = None, _groups: Callable[[], list[dict[str, Any]]] | None = None, **options: Any):
-        self._models: list[torch.nn.Module] = [model] if isinstance(model, torch.nn.Module) else list(model)
+    def __init__(
+        self,
+        model: Models,
+        topology: Any = None,
+        algorithm: Any = "atc",
+        net: Network | None = None,
+        *,
+        every: int | None = None,
+        buffers: str = "local",
+        mixing: Callable[[Any], Any] | None = None,
+        equal: bool = True,
+        check: bool = True,
+        trace: str | os.PathLike[str] | None = None,
+        bucket_bytes: int | None = None,
+        _groups: Callable[[], list[dict[str, Any]]] | None = None,
+        **options: Any,
+    ):
+        self._models: list[torch.nn.Module] = (
+            [model] if isinstance(model, torch.nn.Module) else list(model)
+        )
         self._stacked = isinstance(self._models[0], Stacked)
         self.algorithm = algorithm_of(algorithm, **options)
         if _groups is None and (self.algorithm.of_gradients or self.algorithm.by_rate):
-            raise ValueError(f"algorithm {self.algorithm.name!r} needs the gradients or the learning rate, which an averager does "
-                             "not see: use Decentralized(optimizer, model, ...)")
+            raise ValueError(
+                f"algorithm {self.algorithm.name!r} needs the gradients or the learning rate, which an averager does "
+                "not see: use Decentralized(optimizer, model, ...)"
+            )
         if buffers not in ("local", "average"):
             raise ValueError(f'buffers is {buffers!r}, expected "local" or "average"')
         self.every = self._period(every)
         self.steps, self._buffers, self._check, self._trace = 0, buffers, check, trace
         stacks = {part.m for part in self._models if isinstance(part, Stacked)}
         self._own = net is None
-        self.net = net = Network(stacks.pop() * _ranks() if stacks else None) if net is None else net
+        self.net = net = (
+            Network(stacks.pop() * _ranks() if stacks else None) if net is None else net
+        )
         net.agree(self._refusal())
-        plain = {name: options[name] for name in sorted(options) if isinstance(options[name], (bool, int, float, str))}
-        check_settings(net, algorithm=self.algorithm.name, every=self.every, buffers=buffers, bucket_bytes=bucket_bytes,
-                       equal=equal, trace=trace is not None, options=plain)
-        self._names = {id(p): f"{i}.{name}" if len(self._models) > 1 else name for i, part in enumerate(self._models)
-                       for name, p in part.named_parameters()}
-        every_parameter: list[dict[str, Any]] = [{"params": [p for part in self._models for p in part.parameters()], "lr": 1.0}]
+        plain = {
+            name: options[name]
+            for name in sorted(options)
+            if isinstance(options[name], (bool, int, float, str))
+        }
+        check_settings(
+            net,
+            algorithm=self.algorithm.name,
+            every=self.every,
+            buffers=buffers,
+            bucket_bytes=bucket_bytes,
+            equal=equal,
+            trace=trace is not None,
+            options=plain,
+        )
+        self._names = {
+            id(p): f"{i}.{name}" if len(self._models) > 1 else name
+            for i, part in enumerate(self._models)
+            for name, p in part.named_parameters()
+        }
+        every_parameter: list[dict[str, Any]] = [
+            {"params": [p for part in self._models for p in part.parameters()], "lr": 1.0}
+        ]
         groups = _groups or (lambda: every_parameter)
         net.agree(_strangers(groups(), self._names))
-        check_trained(net, [(self._names[id(p)], p.requires_grad) for group in groups() for p in group["params"]])
+        check_trained(
+            net,
+            [(self._names[id(p)], p.requires_grad) for group in groups() for p in group["params"]],
+        )
         if equal:
             self._check_equal(groups())
         near = net.size == 1 or (net.node is not None and net.node.single_node)
         most = (NEAR if near else FAR) if bucket_bytes is None else bucket_bytes
-        self.buckets = buckets(groups, self._names, net.m, self._stacked, most, lambda length, like: net.empty(length, like=like))
+        self.buckets = buckets(
+            groups,
+            self._names,
+            net.m,
+            self._stacked,
+            most,
+            lambda length, like: net.empty(length, like=like),
+        )
         self._groups, self._count = _groups, sum(len(group["params"]) for group in groups())
         self._frozen = [p for group in groups() for p in group["params"] if not p.requires_grad]
         self._method = self._made(topology, mixing)
-        self._hooks = [] if near or not self.algorithm.overlaps else _polled(self._models, net.engine.poll)
+        self._hooks = (
+            [] if near or not self.algorithm.overlaps else _polled(self._models, net.engine.poll)
+        )
         self._apart = False
         self._copies, self._looked = Copies(net, self.algorithm.asynchronous), False
         self._watch(check)
         self._timeline = None if trace is None else Timeline(net, self._models[0])
-        self._unwritten = weakref.finalize(self, _warn_unwritten, os.fspath(trace)) if trace is not None and not net.rank else None
+        self._unwritten = (
+            weakref.finalize(self, _warn_unwritten, os.fspath(trace))
+            if trace is not None and not net.rank
+            else None
+        )
 
     def _period(self, every: int | None) -> int:
         period = self.algorithm.every if every is None else every
         if not isinstance(period, int) or period < 1:
             raise ValueError(f"every is {every!r}, expected a whole number >= 1")
         if self.algorithm.each_step and period > 1:
-            raise ValueError(f'algorithm {self.algorithm.name!r} communicates in every step, got every={every}: use "local" or '
-                             '"pga"')
+            raise ValueError(
+                f'algorithm {self.algorithm.name!r} communicates in every step, got every={every}: use "local" or '
+                '"pga"'
+            )
         return period
 
     def _check_equal(self, groups: list[dict[str, Any]]) -> None:
         """Refuse models that differ between ranks: parameters in the order of the groups, then all the others, and buffers."""
         named = [(self._names[id(p)], p) for group in groups for p in group["params"]]
         taken = {id(p) for _, p in named}
-        others = [(name, value) for part in self._models for name, value in [*part.named_parameters(), *part.named_buffers()]
-                  if id(value) not in taken]
-        check_equal(self.net, [(name, value[0] if self._stacked else value) for name, value in [*named, *others]])
+        others = [
+            (name, value)
+            for part in self._models
+            for name, value in [*part.named_parameters(), *part.named_buffers()]
+            if id(value) not in taken
+        ]
+        check_equal(
+            self.net,
+            [(name, value[0] if self._stacked else value) for name, value in [*named, *others]],
+        )
 
     def _watch(self, check: bool) -> None:
         """Let the sums of mixings notice numbers that are not finite; where they cannot, look at the rows themselves."""
@@ -128,37 +192,56 @@ class Averager:
         if check:
             watch(1)
             self._unwatch = weakref.finalize(self, watch, -1)
-        self._unwatched = not COMPILED or self.net.n == 1 or self.algorithm.edgewise or any(
-            mixer.feedback for mixer in self._mixers) or any(bucket.rows.device.type != "cpu" for bucket in self.buckets)
+        self._unwatched = (
+            not COMPILED
+            or self.net.n == 1
+            or self.algorithm.edgewise
+            or any(mixer.feedback for mixer in self._mixers)
+            or any(bucket.rows.device.type != "cpu" for bucket in self.buckets)
+        )
         if isinstance(self._method, AllReduce) and check:
-            self._method.finite = lambda bucket, rows: self._finite(bucket, rows, self.steps, "gradient")
+            self._method.finite = lambda bucket, rows: self._finite(
+                bucket, rows, self.steps, "gradient"
+            )
 
     def _refusal(self) -> Exception | None:
         for part in self._models:
             held = part.m if isinstance(part, Stacked) else 1
             if held != self.net.m:
-                return ValueError(f"rank {self.net.rank}: the network has {self.net.m} agents here, the model is of {held}: "
-                                  "one agent per rank, or mpidec.nn.Stacked(model, net.m)")
-        if self._trace is not None and not os.path.isdir(os.path.dirname(os.path.abspath(self._trace))):
-            return ValueError(f"trace is {os.fspath(self._trace)}, expected a file in a folder that exists")
+                return ValueError(
+                    f"rank {self.net.rank}: the network has {self.net.m} agents here, the model is of {held}: "
+                    "one agent per rank, or mpidec.nn.Stacked(model, net.m)"
+                )
+        if self._trace is not None and not os.path.isdir(
+            os.path.dirname(os.path.abspath(self._trace))
+        ):
+            return ValueError(
+                f"trace is {os.fspath(self._trace)}, expected a file in a folder that exists"
+            )
         return None
 
     def _made(self, topology: Any, mixing: Callable[[Any], Any] | None) -> Method:
         net, algorithm = self.net, self.algorithm
         self._mixers: list[Any] = []
         if mixing is not None and (algorithm.name == "allreduce" or algorithm.asynchronous):
-            raise ValueError(f"algorithm {algorithm.name!r} does not mix by W, so that mixing= would have no effect: leave it out")
+            raise ValueError(
+                f"algorithm {algorithm.name!r} does not mix by W, so that mixing= would have no effect: leave it out"
+            )
         if algorithm.name == "allreduce":
             return algorithm.make(net, self.buckets, [])
         given = algorithm.graph if topology is None else topology
-        several = isinstance(given, (list, tuple)) and all(isinstance(one, (str, Topology, Schedule)) for one in given)
+        several = isinstance(given, (list, tuple)) and all(
+            isinstance(one, (str, Topology, Schedule)) for one in given
+        )
         listed = list(given) if several else [given]
         graphs: list[Topology | Schedule] = [graph for one in listed for graph in self._graph(one)]
         if algorithm.graphs is not None:
             graphs = algorithm.graphs(graphs)
         for graph in graphs:
             if graph.n != net.n:
-                raise ValueError(f"the {graph.name} topology has {graph.n} agents, the network {net.n}")
+                raise ValueError(
+                    f"the {graph.name} topology has {graph.n} agents, the network {net.n}"
+                )
             if algorithm.check is not None:
                 algorithm.check(graph)
         self._mixers = [net.mixer(graph) for graph in graphs]
@@ -169,13 +252,21 @@ class Averager:
 
     def _graph(self, given: Any) -> list[Topology | Schedule]:
         if isinstance(given, str) and given in names() and given not in CATALOGUE:
-            raise ValueError(f"topology {given!r} is the name of an algorithm: pass it as algorithm={given!r}")
+            raise ValueError(
+                f"topology {given!r} is the name of an algorithm: pass it as algorithm={given!r}"
+            )
         size = self.algorithm.machine_size
         n = self.net.n // size
         if self.net.n % size:
-            raise ValueError(f"algorithm {self.algorithm.name!r}: machine_size is {size}, expected a divisor of the number of "
-                             f"workers {self.net.n}")
-        return [*double_binary_trees(n)] if given == "double_binary_trees" else [resolve.graph(given, n)]
+            raise ValueError(
+                f"algorithm {self.algorithm.name!r}: machine_size is {size}, expected a divisor of the number of "
+                f"workers {self.net.n}"
+            )
+        return (
+            [*double_binary_trees(n)]
+            if given == "double_binary_trees"
+            else [resolve.graph(given, n)]
+        )
 
     def __call__(self, model: Any = None) -> None:
         """Average; after `optimizer.step()`.  The argument, a model, is ignored."""
@@ -196,11 +287,18 @@ class Averager:
         self._looked = False
         for parameter in self._frozen:
             if parameter.requires_grad:
-                raise RuntimeError(f"parameter {self._names[id(parameter)]} was frozen when it was wrapped and takes no part in "
-                                   "the averages: wrap the optimizer again after unfreezing it")
-        if self._groups is not None and sum(len(group["params"]) for group in self._groups()) != self._count:
-            raise RuntimeError("the optimizer has got or lost parameters since it was wrapped, which take no part in the averages: "
-                               "close the wrapper and wrap the optimizer again")
+                raise RuntimeError(
+                    f"parameter {self._names[id(parameter)]} was frozen when it was wrapped and takes no part in "
+                    "the averages: wrap the optimizer again after unfreezing it"
+                )
+        if (
+            self._groups is not None
+            and sum(len(group["params"]) for group in self._groups()) != self._count
+        ):
+            raise RuntimeError(
+                "the optimizer has got or lost parameters since it was wrapped, which take no part in the averages: "
+                "close the wrapper and wrap the optimizer again"
+            )
         if (self.steps + 1) % self.every == 0:
             k = self.steps // self.every
             self._settle()
@@ -219,7 +317,9 @@ class Averager:
         if not self._looked:
             self._looked = True
             with self._same_steps():
-                self._copies.look(parameter for bucket in self.buckets for _, parameter in bucket.named)
+                self._copies.look(
+                    parameter for bucket in self.buckets for _, parameter in bucket.named
+                )
 
     @contextmanager
     def _same_steps(self) -> Iterator[None]:
@@ -227,8 +327,10 @@ class Averager:
         try:
             yield
         except Disagreement as error:
-            error.args = (f"{error}, after {self.steps} steps of this rank: every rank must call step() equally often, so let "
-                          "ranks with fewer batches repeat some",)
+            error.args = (
+                f"{error}, after {self.steps} steps of this rank: every rank must call step() equally often, so let "
+                "ranks with fewer batches repeat some",
+            )
             raise
 
     def _settle(self) -> None:
@@ -240,7 +342,9 @@ class Averager:
 
     def _refuse_average(self, what: str) -> None:
         if self._apart:
-            raise RuntimeError(f"{what} in the context of consensus(), where the model holds the average: leave it first")
+            raise RuntimeError(
+                f"{what} in the context of consensus(), where the model holds the average: leave it first"
+            )
 
     def _show(self, k: int, step: int) -> None:
         """Show the results of mixing `k`, unless this worker has put in what is not finite: then raise, and tell the neighbours."""
@@ -253,20 +357,29 @@ class Averager:
                 mixer.at(k + 1)._give_up(error)
             raise
         self._method.show()
-        if looks:                                   # the worker that it comes from raises
+        if looks:  # the worker that it comes from raises
             self._infected = any(not torch.isfinite(bucket.rows).all() for bucket in self.buckets)
 
-    def _finite(self, bucket: Bucket, rows: torch.Tensor, step: int, what: str = "parameter") -> None:
+    def _finite(
+        self, bucket: Bucket, rows: torch.Tensor, step: int, what: str = "parameter"
+    ) -> None:
         if bool(torch.isfinite(rows.sum())):
             return
         wrong = (~torch.isfinite(rows)).nonzero()
-        if len(wrong):                              # large numbers may have an infinite sum
+        if len(wrong):  # large numbers may have an infinite sum
             row, column = wrong[0].tolist()
-            raise ValueError(f"worker {self.net.lo + row}, step {step}: {what} {bucket.of(column)} is {float(rows[row, column])}: "
-                             "lower the learning rate, clip the gradients, or look at this worker's data (check=False goes on)")
+            raise ValueError(
+                f"worker {self.net.lo + row}, step {step}: {what} {bucket.of(column)} is {float(rows[row, column])}: "
+                "lower the learning rate, clip the gradients, or look at this worker's data (check=False goes on)"
+            )
 
     def _floating_buffers(self) -> list[torch.Tensor]:
-        return [buffer for part in self._models for buffer in part.buffers() if buffer.is_floating_point()]
+        return [
+            buffer
+            for part in self._models
+            for buffer in part.buffers()
+            if buffer.is_floating_point()
+        ]
 
     def _average_buffers(self) -> None:
         for buffer in self._floating_buffers():
@@ -317,7 +430,9 @@ class Averager:
     def average_gradients(self) -> None:
         """With "allreduce": average the gradients now, for example before they are clipped; `step` then does not.  Collective."""
         if not isinstance(self._method, AllReduce):
-            raise RuntimeError(f'average_gradients() is called with algorithm {self.algorithm.name!r}, expected "allreduce"')
+            raise RuntimeError(
+                f'average_gradients() is called with algorithm {self.algorithm.name!r}, expected "allreduce"'
+            )
         self._look()
         with torch.no_grad():
             self._method.average()
@@ -345,11 +460,18 @@ class Averager:
         """
         if self.algorithm.asynchronous:
             self._copies.compare()
-        memories = [{name: torch.from_numpy(rows.copy()) for name, rows in mixer.memory().items()}
-                    for mixer in self._mixers]
-        return {"algorithm": self.algorithm.name, "n": self.net.n, "worker": self.net.lo, "steps": self.steps,
-                "method": self._method.state(),
-                "memory": memories}
+        memories = [
+            {name: torch.from_numpy(rows.copy()) for name, rows in mixer.memory().items()}
+            for mixer in self._mixers
+        ]
+        return {
+            "algorithm": self.algorithm.name,
+            "n": self.net.n,
+            "worker": self.net.lo,
+            "steps": self.steps,
+            "method": self._method.state(),
+            "memory": memories,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with what `state_dict` returned, after the model has loaded its own.  Collective.
@@ -361,11 +483,15 @@ class Averager:
         """
         self._refuse_average("a state is loaded")
         if (state["algorithm"], state["n"]) != (self.algorithm.name, self.net.n):
-            raise ValueError(f"the saved state is of algorithm {state['algorithm']!r} with {state['n']} workers, expected "
-                             f"{self.algorithm.name!r} with {self.net.n}")
+            raise ValueError(
+                f"the saved state is of algorithm {state['algorithm']!r} with {state['n']} workers, expected "
+                f"{self.algorithm.name!r} with {self.net.n}"
+            )
         if state["method"] and state["worker"] != self.net.lo:
-            raise ValueError(f"the saved state is that of worker {state['worker']}, expected that of worker {self.net.lo}: each "
-                             "rank saves and loads a file of its own")
+            raise ValueError(
+                f"the saved state is that of worker {state['worker']}, expected that of worker {self.net.lo}: each "
+                "rank saves and loads a file of its own"
+            )
         with torch.no_grad():
             self._method.complete()
             self._method.load(state["method"])
@@ -416,20 +542,31 @@ class Averager:
 
 
 def _warn_unwritten(trace: str) -> None:
-    sys.stderr.write(f"mpidec: the timeline {trace} is not written: call close(), or use the optimizer in a with statement\n")
+    sys.stderr.write(
+        f"mpidec: the timeline {trace} is not written: call close(), or use the optimizer in a with statement\n"
+    )
 
 
 def _polled(models: Iterable[torch.nn.Module], poll: Callable[[], None]) -> list[Any]:
     """Hooks that look after messages while the models are evaluated and differentiated: MPI needs that between nodes."""
     hooks: list[Any] = []
     for part in models:
-        hooks += [module.register_forward_hook(lambda *_: poll()) for module in part.modules() if not [*module.children()]]
-        hooks += [p.register_post_accumulate_grad_hook(lambda _: poll()) for p in part.parameters() if p.requires_grad]
+        hooks += [
+            module.register_forward_hook(lambda *_: poll())
+            for module in part.modules()
+            if not [*module.children()]
+        ]
+        hooks += [
+            p.register_post_accumulate_grad_hook(lambda _: poll())
+            for p in part.parameters()
+            if p.requires_grad
+        ]
     return hooks
 
 
 def _ranks() -> int:
     from ..comm.runtime.mpi import MPI
+
     return int(MPI.COMM_WORLD.size)
 
 
@@ -438,6 +575,8 @@ def _strangers(groups: list[dict[str, Any]], names: dict[int, str]) -> Exception
     for g, group in enumerate(groups):
         for i, parameter in enumerate(group["params"]):
             if id(parameter) not in names:
-                return ValueError(f"parameter {i} of group {g} of the optimizer, of shape {tuple(parameter.shape)}, is not a "
-                                  "parameter of the model: pass all models that the optimizer trains, as a list")
+                return ValueError(
+                    f"parameter {i} of group {g} of the optimizer, of shape {tuple(parameter.shape)}, is not a "
+                    "parameter of the model: pass all models that the optimizer trains, as a list"
+                )
     return None

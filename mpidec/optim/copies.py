@@ -11,9 +11,9 @@ import torch
 
 from ..comm.mixing import Network
 
-FIRST, FEWEST = 5, 3        # steps that are noted, and how many of them, with gradients, are compared
-_EQUAL, _SIMILAR = 1e-4, 0.5                        # relative distances of gradients on the same batch
-_ENTRIES, _SUMS = 1 << 16, 16                       # of each parameter at most; numbers in a sketch, beside the norm
+FIRST, FEWEST = 5, 3  # steps that are noted, and how many of them, with gradients, are compared
+_EQUAL, _SIMILAR = 1e-4, 0.5  # relative distances of gradients on the same batch
+_ENTRIES, _SUMS = 1 << 16, 16  # of each parameter at most; numbers in a sketch, beside the norm
 
 
 class Copies:
@@ -48,16 +48,26 @@ class Copies:
             noted[step] = sketch
         mine = np.append(noted.ravel(), len(self._sketches))
         theirs = np.empty((self._net.size, mine.size))
-        self._net.operation("comparison of first gradients")(lambda: self._net.comm.Iallgather(mine, theirs))
+        self._net.operation("comparison of first gradients")(
+            lambda: self._net.comm.Iallgather(mine, theirs)
+        )
         if theirs[:, -1].min() < FEWEST:
             return
         self._compared = True
         ranks = equal_ranks(theirs[:, :-1].reshape(self._net.size, FIRST, -1))
         if ranks and self._net.rank == 0:
-            who = "all ranks" if len(ranks) == self._net.size else f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-            warnings.warn(f"the gradients of {who} are equal in the first steps: they train on the same batches, so that several "
-                          "workers do the work of one; give each rank its own part of the data, "
-                          "DataLoader(data, sampler=mpidec.nn.sampler(data, net))", RuntimeWarning, stacklevel=2)
+            who = (
+                "all ranks"
+                if len(ranks) == self._net.size
+                else f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+            )
+            warnings.warn(
+                f"the gradients of {who} are equal in the first steps: they train on the same batches, so that several "
+                "workers do the work of one; give each rank its own part of the data, "
+                "DataLoader(data, sampler=mpidec.nn.sampler(data, net))",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Compare what has not been compared where workers do not wait for each other.  Collective, and safe to repeat."""
@@ -89,7 +99,7 @@ def equal_ranks(sketches: np.ndarray) -> list[int]:
         steps = np.flatnonzero(has[rank])[:FEWEST]
         if len(steps) == FEWEST:
             far = np.linalg.norm(known[rank:, steps] - mine[steps], axis=2) / mine[steps, 0]
-            same = (has[rank:, :steps[-1] + 1] == has[rank, :steps[-1] + 1]).all(axis=1)
+            same = (has[rank:, : steps[-1] + 1] == has[rank, : steps[-1] + 1]).all(axis=1)
             same &= (far[:, 0] <= _EQUAL) & (far <= _SIMILAR).all(axis=1)
             if same.sum() > 1:
                 return [rank + int(i) for i in np.flatnonzero(same)]
@@ -103,8 +113,10 @@ def _sketch(parameters: Iterable[torch.Tensor]) -> np.ndarray:
         if parameter.grad is not None and parameter.numel():
             gradient = parameter.grad.detach()
             gradient = gradient.to_dense() if gradient.is_sparse else gradient
-            row = (torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient).flatten()
-            entries = row[::-(-len(row) // _ENTRIES)].cpu().double().numpy()
+            row = (
+                torch.view_as_real(gradient.resolve_conj()) if gradient.is_complex() else gradient
+            ).flatten()
+            entries = row[:: -(-len(row) // _ENTRIES)].cpu().double().numpy()
             square += float(entries @ entries)
             weighted = entries * np.cos(np.arange(len(entries)) ** 2.0 + place) * math.sqrt(2)
             sums += np.bincount((np.arange(len(entries)) + place) % _SUMS, weighted, _SUMS)

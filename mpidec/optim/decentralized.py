@@ -88,34 +88,75 @@ class Decentralized(torch.optim.Optimizer):
     the workers are 0.0 from their average
     """
 
-    _step_supports_amp_scaling = True               # GradScaler calls step() in any case: no worker leaves out a mixing
+    _step_supports_amp_scaling = (
+        True  # GradScaler calls step() in any case: no worker leaves out a mixing
+    )
 
-    def __init__(self, optimizer: torch.optim.Optimizer, model: Models, topology: Any = None, algorithm: Any = "atc",
-                 net: Network | None = None, *, every: int | None = None, buffers: str = "local",
-                 mixing: Callable[[Any], Any] | None = None, equal: bool = True, check: bool = True,
-                 trace: str | os.PathLike[str] | None = None, bucket_bytes: int | None = None, **options: Any):
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: Models,
+        topology: Any = None,
+        algorithm: Any = "atc",
+        net: Network | None = None,
+        *,
+        every: int | None = None,
+        buffers: str = "local",
+        mixing: Callable[[Any], Any] | None = None,
+        equal: bool = True,
+        check: bool = True,
+        trace: str | os.PathLike[str] | None = None,
+        bucket_bytes: int | None = None,
+        **options: Any,
+    ):
         if isinstance(optimizer, Decentralized) or not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"optimizer is a {type(optimizer).__name__}, expected an optimizer of torch that is not wrapped yet")
+            raise TypeError(
+                f"optimizer is a {type(optimizer).__name__}, expected an optimizer of torch that is not wrapped yet"
+            )
         if isinstance(optimizer, torch.optim.LBFGS):
-            raise ValueError(f"{type(optimizer).__name__} evaluates its closure several times in a step, at points that differ "
-                             "between workers: use another optimizer")
+            raise ValueError(
+                f"{type(optimizer).__name__} evaluates its closure several times in a step, at points that differ "
+                "between workers: use another optimizer"
+            )
         if isinstance(optimizer, torch.optim.SparseAdam) and algorithm == "allreduce":
-            raise ValueError('SparseAdam needs sparse gradients, and algorithm "allreduce" averages dense ones: use another '
-                             'algorithm, such as "atc", or another optimizer')
+            raise ValueError(
+                'SparseAdam needs sparse gradients, and algorithm "allreduce" averages dense ones: use another '
+                'algorithm, such as "atc", or another optimizer'
+            )
         self.optimizer = optimizer
-        self.averager = Averager(model, topology, algorithm, net, every=every, buffers=buffers, mixing=mixing, equal=equal,
-                                 check=check, trace=trace, bucket_bytes=bucket_bytes, _groups=lambda: optimizer.param_groups,
-                                 **options)
-        if self.averager.algorithm.own_momentum and any(group.get("momentum") for group in optimizer.param_groups):
-            warnings.warn(f"algorithm {algorithm!r} has a momentum of its own, and the optimizer has one, too: wrap SGD without "
-                          "momentum", RuntimeWarning, stacklevel=2)
+        self.averager = Averager(
+            model,
+            topology,
+            algorithm,
+            net,
+            every=every,
+            buffers=buffers,
+            mixing=mixing,
+            equal=equal,
+            check=check,
+            trace=trace,
+            bucket_bytes=bucket_bytes,
+            _groups=lambda: optimizer.param_groups,
+            **options,
+        )
+        if self.averager.algorithm.own_momentum and any(
+            group.get("momentum") for group in optimizer.param_groups
+        ):
+            warnings.warn(
+                f"algorithm {algorithm!r} has a momentum of its own, and the optimizer has one, too: wrap SGD without "
+                "momentum",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self._inside = False
         self._hook: Any = optimizer.register_step_pre_hook(self._refuse_outside)
 
     def _refuse_outside(self, *_: Any) -> None:
         if not self._inside:
-            raise RuntimeError("step() of the optimizer that is wrapped is called, which mixes nothing: call step() of the wrapper "
-                               "that Decentralized(...) has returned")
+            raise RuntimeError(
+                "step() of the optimizer that is wrapped is called, which mixes nothing: call step() of the wrapper "
+                "that Decentralized(...) has returned"
+            )
 
     def __getattr__(self, name: str) -> Any:
         if name in ("optimizer", "averager"):
@@ -209,13 +250,17 @@ class Decentralized(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue with what `state_dict` returned, bit for bit, after the model has loaded its own.  Collective."""
         if set(state_dict) != {"averager", "optimizer"}:
-            raise ValueError("the saved state is not of a wrapped optimizer: load that of a plain one into `optimizer.optimizer`")
+            raise ValueError(
+                "the saved state is not of a wrapped optimizer: load that of a plain one into `optimizer.optimizer`"
+            )
         self.averager.load_state_dict(state_dict["averager"])
         self.optimizer.load_state_dict(dict(state_dict["optimizer"]))
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError("a wrapped optimizer is neither copied nor pickled, for it is connected with other ranks: copy the model, "
-                        "or save state_dict()")
+        raise TypeError(
+            "a wrapped optimizer is neither copied nor pickled, for it is connected with other ranks: copy the model, "
+            "or save state_dict()"
+        )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: parameters take part from the beginning.
@@ -224,8 +269,10 @@ class Decentralized(torch.optim.Optimizer):
         ------
         RuntimeError
         """
-        raise RuntimeError("parameters are added to a wrapped optimizer, expected all of them from the beginning: add the group to "
-                           "the optimizer, close this one and wrap it again")
+        raise RuntimeError(
+            "parameters are added to a wrapped optimizer, expected all of them from the beginning: add the group to "
+            "the optimizer, close this one and wrap it again"
+        )
 
     def close(self) -> None:
         """Complete what is under way, and write the timeline; see `Averager.close`.  Collective, and safe to repeat."""
@@ -241,5 +288,7 @@ class Decentralized(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         averager = self.averager
-        return (f"Decentralized({type(self.optimizer).__name__}, algorithm={averager.algorithm.name!r}, n={averager.net.n}, "
-                f"extra memory {averager.extra_bytes / 1e6:.1f} MB)")
+        return (
+            f"Decentralized({type(self.optimizer).__name__}, algorithm={averager.algorithm.name!r}, n={averager.net.n}, "
+            f"extra memory {averager.extra_bytes / 1e6:.1f} MB)"
+        )

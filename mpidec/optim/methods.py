@@ -31,9 +31,9 @@ class Method(ABC):
         One; several divide the columns of the rows among them, see `divided`.
     """
 
-    late = 0                                        # mixings between the one that begins in `after` and the one that ends there
-    loss: Any = None                                # of the last batch, as the caller told
-    bytes = 0                                       # what the workers of this rank have sent otherwise than by mixers
+    late = 0  # mixings between the one that begins in `after` and the one that ends there
+    loss: Any = None  # of the last batch, as the caller told
+    bytes = 0  # what the workers of this rank have sent otherwise than by mixers
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         self._net, self._buckets, self._mixers = net, buckets, mixers
@@ -75,7 +75,9 @@ class Method(ABC):
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Continue with what `state` returned, at the parameters as they are now."""
         if len(state):
-            raise ValueError(f"the saved state has {len(state)} parts, expected none: it belongs to another algorithm")
+            raise ValueError(
+                f"the saved state has {len(state)} parts, expected none: it belongs to another algorithm"
+            )
 
     @property
     def extra(self) -> int:
@@ -83,12 +85,16 @@ class Method(ABC):
         return 0
 
 
-def divided(buckets: Sequence[Bucket], mixers: Sequence[Mixer]) -> list[tuple[Bucket, slice, Mixer]]:
+def divided(
+    buckets: Sequence[Bucket], mixers: Sequence[Mixer]
+) -> list[tuple[Bucket, slice, Mixer]]:
     """The columns of each bucket in equal parts, one for each mixer, in the order of the buckets."""
     parts = []
     for bucket in buckets:
         cuts = [bucket.d * i // len(mixers) for i in range(len(mixers) + 1)]
-        parts += [(bucket, slice(a, b), mixer) for a, b, mixer in zip(cuts, cuts[1:], mixers) if a < b]
+        parts += [
+            (bucket, slice(a, b), mixer) for a, b, mixer in zip(cuts, cuts[1:], mixers) if a < b
+        ]
     return parts
 
 
@@ -118,21 +124,27 @@ class Combine(Method):
     def _combined(self, k: int) -> list[torch.Tensor]:
         """The rows of the buckets, mixed by the operators of step `k`."""
         if len(self._mixers) == 1:
-            return _mixed(self._net, self._mixers[0].at(k), [bucket.rows for bucket in self._buckets])
+            return _mixed(
+                self._net, self._mixers[0].at(k), [bucket.rows for bucket in self._buckets]
+            )
         return self._joined(self._begun(k))
 
     def _begun(self, k: int) -> list[Pending]:
         """Begin to mix each part of the rows by its own operator of step `k`."""
         operators = {id(mixer): mixer.at(k) for mixer in self._mixers}
         start = self._net.keeping(lambda X, _, W: W.start(X))
-        return [start(bucket.rows[:, columns], None, operators[id(mixer)])
-                for bucket, columns, mixer in divided(self._buckets, self._mixers)]
+        return [
+            start(bucket.rows[:, columns], None, operators[id(mixer)])
+            for bucket, columns, mixer in divided(self._buckets, self._mixers)
+        ]
 
     def _joined(self, pending: list[Pending]) -> list[torch.Tensor]:
         """The rows of the buckets, of the mixed parts that `_begun` returned."""
         if len(self._mixers) == 1:
             return [each.wait() for each in pending]
-        mixed = {id(bucket): self._net.empty(bucket.d, like=bucket.rows) for bucket in self._buckets}
+        mixed = {
+            id(bucket): self._net.empty(bucket.d, like=bucket.rows) for bucket in self._buckets
+        }
         for (bucket, columns, _), each in zip(divided(self._buckets, self._mixers), pending):
             mixed[id(bucket)][:, columns] = each.wait()
         return list(mixed.values())
@@ -162,7 +174,9 @@ class Overlap(Combine):
             self._under_way = None
 
     def after(self, k: int) -> None:
-        if not any(mixer.feedback for mixer in self._mixers):       # what it remembers would be ahead of the parameters when saved
+        if not any(
+            mixer.feedback for mixer in self._mixers
+        ):  # what it remembers would be ahead of the parameters when saved
             for bucket in self._buckets:
                 bucket.depart()
             self._under_way = self._begun(k + 1)
@@ -203,7 +217,9 @@ class AdaptiveAverage(Combine):
     warmup : int
     """
 
-    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], period: int, warmup: int):
+    def __init__(
+        self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], period: int, warmup: int
+    ):
         super().__init__(net, buckets, mixers[:-1])
         self._average, self._initial, self._warmup = mixers[-1], period, warmup
         self._period, self._count, self._first_loss = period, 0, 0.0
@@ -213,10 +229,12 @@ class AdaptiveAverage(Combine):
         if self._count < self._period:
             super().after(k)
             return
-        self._mixed = _mixed(self._net, self._average.at(k), [bucket.rows for bucket in self._buckets])
+        self._mixed = _mixed(
+            self._net, self._average.at(k), [bucket.rows for bucket in self._buckets]
+        )
         loss = float(self._net.mean(np.full((self._net.m, 1), self._own_loss()))[0])
         self._count = 0
-        if not math.isfinite(loss):                 # a batch that a GradScaler leaves out
+        if not math.isfinite(loss):  # a batch that a GradScaler leaves out
             return
         if k < self._warmup:
             self._first_loss = (self._first_loss + loss) / 2 if self._first_loss else loss
@@ -225,8 +243,10 @@ class AdaptiveAverage(Combine):
 
     def _own_loss(self) -> float:
         if self.loss is None:
-            raise RuntimeError("the period adapts to the loss, which is not known: call optimizer.observe(loss) before each step, "
-                               "or step with a closure")
+            raise RuntimeError(
+                "the period adapts to the loss, which is not known: call optimizer.observe(loss) before each step, "
+                "or step with a closure"
+            )
         return float(torch.as_tensor(self.loss).float().mean())
 
     def state(self) -> list[dict[str, Any]]:
@@ -234,9 +254,15 @@ class AdaptiveAverage(Combine):
 
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
         if len(state) != 1 or "first_loss" not in state[0]:
-            raise ValueError("the saved state is not of pga with adaptive=True: it belongs to another algorithm")
+            raise ValueError(
+                "the saved state is not of pga with adaptive=True: it belongs to another algorithm"
+            )
         (saved,) = state
-        self._period, self._count, self._first_loss = saved["period"], saved["count"], saved["first_loss"]
+        self._period, self._count, self._first_loss = (
+            saved["period"],
+            saved["count"],
+            saved["first_loss"],
+        )
 
 
 class OverlapPush(Method):
@@ -269,9 +295,13 @@ class OverlapPush(Method):
         operators = {id(mixer): mixer.at(k) for mixer in self._mixers}
         start = self._net.keeping(lambda V, w, W: W.start([V, w]))
         parts = divided(self._buckets, self._mixers)
-        for place, ((bucket, columns, mixer), (U, w), (A, a)) in enumerate(zip(parts, self._sums, self._arrived)):
+        for place, ((bucket, columns, mixer), (U, w), (A, a)) in enumerate(
+            zip(parts, self._sums, self._arrived)
+        ):
             W = operators[id(mixer)]
-            D = torch.from_numpy(W.topology.rows(self._net.lo, self._net.hi).diagonal(self._net.lo)[:, None])
+            D = torch.from_numpy(
+                W.topology.rows(self._net.lo, self._net.hi).diagonal(self._net.lo)[:, None]
+            )
             V, own = bucket.rows[:, columns].addcmul_(U, 1 - 1 / w), D.to(U)
             self._under_way.append((start(V, w, W), V, w, own))
             self._sums[place] = A.addcmul_(V, own), a.addcmul_(w, own)
@@ -285,7 +315,9 @@ class OverlapPush(Method):
         self._under_way = []
 
     def show(self) -> None:
-        points = {id(bucket): self._net.empty(bucket.d, like=bucket.rows) for bucket in self._buckets}
+        points = {
+            id(bucket): self._net.empty(bucket.d, like=bucket.rows) for bucket in self._buckets
+        }
         for (bucket, columns, _), (U, w) in zip(divided(self._buckets, self._mixers), self._sums):
             torch.div(U, w, out=points[id(bucket)][:, columns])
         for bucket in self._buckets:
@@ -296,15 +328,22 @@ class OverlapPush(Method):
 
     def state(self) -> list[dict[str, Any]]:
         self._arrive()
-        return [{"U": U.clone(), "w": w.clone(), "arrived": A.clone(), "arrived_w": a.clone()}
-                for (U, w), (A, a) in zip(self._sums, self._arrived)]
+        return [
+            {"U": U.clone(), "w": w.clone(), "arrived": A.clone(), "arrived_w": a.clone()}
+            for (U, w), (A, a) in zip(self._sums, self._arrived)
+        ]
 
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
         if [saved["U"].shape for saved in state] != [U.shape for U, _ in self._sums]:
-            raise ValueError("the saved state has other rows: it belongs to another model, or to another size of buckets")
+            raise ValueError(
+                "the saved state has other rows: it belongs to another model, or to another size of buckets"
+            )
         self._sums, self._arrived = [], []
         for (bucket, _, _), saved in zip(divided(self._buckets, self._mixers), state):
-            U, w, A, a = (saved[name].to(bucket.rows, copy=True) for name in ("U", "w", "arrived", "arrived_w"))
+            U, w, A, a = (
+                saved[name].to(bucket.rows, copy=True)
+                for name in ("U", "w", "arrived", "arrived_w")
+            )
             self._sums.append((U, w))
             self._arrived.append((A, a))
 
@@ -318,7 +357,7 @@ class AllReduce(Method):
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
-        self._averaged = False                      # before the step; then also what was wrong with the gradients
+        self._averaged = False  # before the step; then also what was wrong with the gradients
         self._error: ValueError | None = None
         self.finite: Callable[[Bucket, torch.Tensor], None] = lambda bucket, rows: None
 
@@ -335,17 +374,19 @@ class AllReduce(Method):
         self._error = None
         for bucket in self._buckets:
             self.bytes += bucket.bytes
-            rows = self._net.empty(bucket.d + bucket.count, like=bucket.rows)       # gradients, and which parameters have one
-            G = rows[:, :bucket.d]
+            rows = self._net.empty(
+                bucket.d + bucket.count, like=bucket.rows
+            )  # gradients, and which parameters have one
+            G = rows[:, : bucket.d]
             bucket.gradients(G)
-            rows[:, bucket.d:] = bucket.used()
+            rows[:, bucket.d :] = bucket.used()
             try:
                 self.finite(bucket, G)
             except ValueError as error:
                 self._error = self._error or error
             total = rows.sum(dim=0) if len(rows) > 1 else rows[0]
             average = rows.copy_(_summed(self._net, total).div_(self._net.n).expand_as(rows))
-            bucket.set_gradients(average[:, :bucket.d], average[0, bucket.d:])
+            bucket.set_gradients(average[:, : bucket.d], average[0, bucket.d :])
         self._averaged = True
 
     def complete(self) -> None:
@@ -377,7 +418,14 @@ class Equations(Method):
         Whether the step size is the learning rate.
     """
 
-    def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer], solver: Any, by_rate: bool):
+    def __init__(
+        self,
+        net: Network,
+        buckets: list[Bucket],
+        mixers: Sequence[Mixer],
+        solver: Any,
+        by_rate: bool,
+    ):
         super().__init__(net, buckets, mixers)
         self._solver, self._by_rate = solver, by_rate
         self._parts: list[Part] = []
@@ -405,33 +453,48 @@ class Equations(Method):
 
     def iterates(self) -> list[torch.Tensor]:
         parts = iter(self._parts)
-        return [torch.cat([next(parts).state.X for _ in range(min(len(self._mixers), bucket.d))], dim=1)
-                for bucket in self._buckets]
+        return [
+            torch.cat([next(parts).state.X for _ in range(min(len(self._mixers), bucket.d))], dim=1)
+            for bucket in self._buckets
+        ]
 
     def state(self) -> list[dict[str, Any]]:
-        return [{name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in
-                 part.state._asdict().items()} for part in self._parts]
+        return [
+            {
+                name: value.clone() if isinstance(value, torch.Tensor) else value
+                for name, value in part.state._asdict().items()
+            }
+            for part in self._parts
+        ]
 
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
         if [set(saved) for saved in state] != [set(part.state._fields) for part in self._parts]:
-            raise ValueError(f"the saved state has {len(state)} parts with the fields {sorted(state[0]) if state else []}, "
-                             f"expected {len(self._parts)} with {sorted(self._parts[0].state._fields)}: it belongs to another "
-                             "algorithm, or to another size of buckets")
+            raise ValueError(
+                f"the saved state has {len(state)} parts with the fields {sorted(state[0]) if state else []}, "
+                f"expected {len(self._parts)} with {sorted(self._parts[0].state._fields)}: it belongs to another "
+                "algorithm, or to another size of buckets"
+            )
         for place, (part, saved) in enumerate(zip(self._parts, state)):
             fields = {}
             for name, now in part.state._asdict().items():
                 fields[name] = saved[name]
                 if isinstance(now, torch.Tensor):
                     if saved[name].shape != now.shape:
-                        raise ValueError(f"the saved {name} has shape {tuple(saved[name].shape)}, expected {tuple(now.shape)}: "
-                                         "it belongs to another model, or to another topology")
+                        raise ValueError(
+                            f"the saved {name} has shape {tuple(saved[name].shape)}, expected {tuple(now.shape)}: "
+                            "it belongs to another model, or to another topology"
+                        )
                     fields[name] = torch.empty_like(now).copy_(saved[name])
             self._parts[place] = part._replace(state=type(part.state)(**fields))
 
     @property
     def extra(self) -> int:
-        held = {value.data_ptr(): value.numel() * value.element_size() for part in self._parts for value in part.state
-                if isinstance(value, torch.Tensor)}
+        held = {
+            value.data_ptr(): value.numel() * value.element_size()
+            for part in self._parts
+            for value in part.state
+            if isinstance(value, torch.Tensor)
+        }
         return sum(held.values())
 
 
@@ -442,7 +505,9 @@ def _summed(net: Network, row: torch.Tensor) -> torch.Tensor:
     host = row.detach().cpu()
     host = host.float() if host.dtype in (torch.bfloat16, torch.float16) else host.contiguous()
     array = host.numpy()
-    net.operation("sum of gradients", f"{array.size} {array.dtype}")(lambda: net.comm.Iallreduce(MPI.IN_PLACE, array))
+    net.operation("sum of gradients", f"{array.size} {array.dtype}")(
+        lambda: net.comm.Iallreduce(MPI.IN_PLACE, array)
+    )
     return host.to(row.device, row.dtype)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-_ALIGNMENT = 64                                     # bytes: where the parameters begin in a row
+_ALIGNMENT = 64  # bytes: where the parameters begin in a row
 
 
 class Bucket:
@@ -32,8 +32,14 @@ class Bucket:
         The current values.  Between the parameters there are zeros, so that each begins at a multiple of 64 bytes.
     """
 
-    def __init__(self, named: Sequence[tuple[str, torch.Tensor]], group: Callable[[], dict[str, Any]], m: int, stacked: bool,
-                 empty: Callable[[int, torch.Tensor], torch.Tensor]):
+    def __init__(
+        self,
+        named: Sequence[tuple[str, torch.Tensor]],
+        group: Callable[[], dict[str, Any]],
+        m: int,
+        stacked: bool,
+        empty: Callable[[int, torch.Tensor], torch.Tensor],
+    ):
         self.named, self.group, self.m, self._stacked = list(named), group, m, stacked
         self._places: list[tuple[torch.Tensor, int, int]] = []
         self._versions: list[int] = []
@@ -75,12 +81,18 @@ class Bucket:
             If the values have changed in rows that travel, or a parameter has another dtype or device than its row.
         """
         first, grain = self.rows.data_ptr(), self.rows.element_size()
-        moved = [place for place in self._places if place[1] < place[2] and place[0].data_ptr() != first + place[1] * grain]
+        moved = [
+            place
+            for place in self._places
+            if place[1] < place[2] and place[0].data_ptr() != first + place[1] * grain
+        ]
         for parameter, a, b in moved:
             view = (self.rows[:, a:b] if self._stacked else self.rows[0, a:b]).view(parameter.shape)
             if (parameter.dtype, parameter.device) != (view.dtype, view.device):
-                raise RuntimeError(f"parameter {self.of(a)} is {parameter.dtype} on {parameter.device}, expected {view.dtype} on "
-                                   f"{view.device} as when it was wrapped: convert or move the model first")
+                raise RuntimeError(
+                    f"parameter {self.of(a)} is {parameter.dtype} on {parameter.device}, expected {view.dtype} on "
+                    f"{view.device} as when it was wrapped: convert or move the model first"
+                )
             if travelling and not torch.equal(parameter.data, view):
                 raise self._changed(a)
             if not travelling:
@@ -95,8 +107,10 @@ class Bucket:
         self._versions = [parameter._version for parameter, _, _ in self._places]
 
     def _changed(self, column: int) -> Exception:
-        return RuntimeError(f"parameter {self.of(column)} was changed between two steps, when its row is already on its way to the "
-                            'neighbours, which "awc" does not allow: use another algorithm, such as "atc"')
+        return RuntimeError(
+            f"parameter {self.of(column)} was changed between two steps, when its row is already on its way to the "
+            'neighbours, which "awc" does not allow: use another algorithm, such as "atc"'
+        )
 
     def gradients(self, rows: torch.Tensor) -> None:
         """Copy the gradients to `rows` (m, d); zeros where there is none."""
@@ -104,7 +118,9 @@ class Bucket:
             if parameter.grad is None:
                 view.zero_()
             else:
-                view.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
+                view.copy_(
+                    parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+                )
         for a, b in self._gaps:
             rows[:, a:b].zero_()
 
@@ -114,13 +130,17 @@ class Bucket:
 
     def set_gradients(self, rows: torch.Tensor, used: torch.Tensor) -> None:
         """Make the gradients views of `rows`; none where `used` is 0."""
-        self._given = [view if uses else None for view, uses in zip(self._views(rows), used.tolist())]
+        self._given = [
+            view if uses else None for view, uses in zip(self._views(rows), used.tolist())
+        ]
         for (parameter, _, _), view in zip(self._places, self._given):
             parameter.grad = view
 
     def has_gradients(self) -> bool:
         """Whether the gradients are still those of `set_gradients`, which may have been changed in place."""
-        return all(parameter.grad is view for (parameter, _, _), view in zip(self._places, self._given))
+        return all(
+            parameter.grad is view for (parameter, _, _), view in zip(self._places, self._given)
+        )
 
     def of(self, column: int) -> str:
         """Name of the parameter that a column belongs to."""
@@ -142,8 +162,14 @@ class Bucket:
         return int(self.rows.numel()) * int(self.rows.element_size())
 
 
-def buckets(groups: Callable[[], list[dict[str, Any]]], names: dict[int, str], m: int, stacked: bool, most: int,
-            empty: Callable[[int, torch.Tensor], torch.Tensor]) -> list[Bucket]:
+def buckets(
+    groups: Callable[[], list[dict[str, Any]]],
+    names: dict[int, str],
+    m: int,
+    stacked: bool,
+    most: int,
+    empty: Callable[[int, torch.Tensor], torch.Tensor],
+) -> list[Bucket]:
     """Lay the parameters of an optimizer's groups out in buckets of at most `most` bytes, where one parameter is not larger.
 
     Parameters come in the reverse of their order in the groups, which is about that of their gradients.
@@ -157,6 +183,7 @@ def buckets(groups: Callable[[], list[dict[str, Any]]], names: dict[int, str], m
 
         def group(g: int = g) -> dict[str, Any]:
             return groups()[g]
+
         for parameters in kinds.values():
             some: list[torch.Tensor] = []
             size = 0

@@ -24,7 +24,9 @@ def check_settings(net: Network, **settings: Any) -> None:
     for rank, listed in enumerate(theirs):
         for name, value in theirs[0].items():
             if listed[name] != value:
-                raise ValueError(f"{name} is {value} on rank 0 and {listed[name]} on rank {rank}, expected the same on every rank")
+                raise ValueError(
+                    f"{name} is {value} on rank 0 and {listed[name]} on rank {rank}, expected the same on every rank"
+                )
 
 
 def check_trained(net: Network, named: list[tuple[str, bool]]) -> None:
@@ -45,8 +47,10 @@ def check_trained(net: Network, named: list[tuple[str, bool]]) -> None:
     for rank, listed in enumerate(theirs):
         for (name, requires), (name0, requires0) in zip(listed, theirs[0]):
             if name == name0 and requires != requires0:
-                raise ValueError(f"parameter {name}: requires_grad is {requires0} on rank 0 and {requires} on rank {rank}: freeze "
-                                 "the same parameters on every rank")
+                raise ValueError(
+                    f"parameter {name}: requires_grad is {requires0} on rank 0 and {requires} on rank {rank}: freeze "
+                    "the same parameters on every rank"
+                )
 
 
 def check_equal(net: Network, named: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -57,22 +61,31 @@ def check_equal(net: Network, named: Iterable[tuple[str, torch.Tensor]]) -> None
     ValueError
         Naming the first parameter that differs.
     """
-    mine = [(name, f"{tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}", _digest(p)) for name, p in named]
+    mine = [
+        (name, f"{tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}", _digest(p))
+        for name, p in named
+    ]
     theirs = net.comm.allgather(mine)
     root = theirs[0]
     for rank, listed in enumerate(theirs):
         for (name, kind, digest), (name0, kind0, digest0) in zip(listed, root):
             if (name, kind) != (name0, kind0):
-                raise ValueError(f"the models of ranks 0 and {rank} differ: parameter {name0} {kind0} on rank 0, {name} {kind} "
-                                 f"on rank {rank}; build the same model on every rank")
+                raise ValueError(
+                    f"the models of ranks 0 and {rank} differ: parameter {name0} {kind0} on rank 0, {name} {kind} "
+                    f"on rank {rank}; build the same model on every rank"
+                )
             if digest != digest0:
-                raise ValueError(f"the models of ranks 0 and {rank} differ in the values of parameter {name} {kind}: give every "
-                                 "rank the same seed before the model is built, or call "
-                                 "mpidec.optim.broadcast_parameters(model)")
+                raise ValueError(
+                    f"the models of ranks 0 and {rank} differ in the values of parameter {name} {kind}: give every "
+                    "rank the same seed before the model is built, or call "
+                    "mpidec.optim.broadcast_parameters(model)"
+                )
         if len(listed) != len(root):
             extra = (listed if len(listed) > len(root) else root)[min(len(listed), len(root))]
-            raise ValueError(f"the models of ranks 0 and {rank} differ: {len(root)} and {len(listed)} trainable parameters, the "
-                             f"first that one of them lacks is {extra[0]} {extra[1]}; build the same model on every rank")
+            raise ValueError(
+                f"the models of ranks 0 and {rank} differ: {len(root)} and {len(listed)} trainable parameters, the "
+                f"first that one of them lacks is {extra[0]} {extra[1]}; build the same model on every rank"
+            )
 
 
 def _digest(parameter: torch.Tensor) -> bytes:
@@ -106,15 +119,21 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
         values = [value[1] if isinstance(value, (tuple, list)) else value for value in values]
     tensors = [value.detach() for value in values if isinstance(value, torch.Tensor)]
     with _network(net) as net:
-        arrays = net.comm.bcast([tensor.cpu() for tensor in tensors] if net.rank == root else None, root)
+        arrays = net.comm.bcast(
+            [tensor.cpu() for tensor in tensors] if net.rank == root else None, root
+        )
     if [tuple(array.shape) for array in arrays] != [tuple(tensor.shape) for tensor in tensors]:
-        raise ValueError(f"rank {root} has {len(arrays)} tensors of other shapes than the {len(tensors)} here: build the same "
-                         "model on every rank")
+        raise ValueError(
+            f"rank {root} has {len(arrays)} tensors of other shapes than the {len(tensors)} here: build the same "
+            "model on every rank"
+        )
     for tensor, array in zip(tensors, arrays):
         tensor.copy_(array)
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, net: Network | None = None, root: int = 0) -> None:
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, net: Network | None = None, root: int = 0
+) -> None:
     """Copy the state and the hyper-parameters of the optimizer of rank `root` to all ranks.
 
     Parameters

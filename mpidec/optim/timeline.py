@@ -31,7 +31,10 @@ class Timeline:
         self._forward = self._end = 0.0
         net.comm.Barrier()
         self._zero = time.perf_counter()
-        self._hooks = [model.register_forward_pre_hook(self._before), model.register_forward_hook(self._after)]
+        self._hooks = [
+            model.register_forward_pre_hook(self._before),
+            model.register_forward_hook(self._after),
+        ]
 
     def _before(self, *_: Any) -> None:
         self._forward = time.perf_counter()
@@ -61,11 +64,30 @@ class Timeline:
             return
         events: list[dict[str, Any]] = []
         for rank, some in enumerate(gathered):
-            events.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}})
-            events += [{"ph": "M", "name": "thread_name", "pid": rank, "tid": lane, "args": {"name": name}}
-                       for lane, name in enumerate(_LANES)]
+            events.append(
+                {
+                    "ph": "M",
+                    "name": "process_name",
+                    "pid": rank,
+                    "tid": 0,
+                    "args": {"name": f"rank {rank}"},
+                }
+            )
+            events += [
+                {"ph": "M", "name": "thread_name", "pid": rank, "tid": lane, "args": {"name": name}}
+                for lane, name in enumerate(_LANES)
+            ]
             for name, start, length in some:
-                events.append({"ph": "X", "name": name, "cat": _LANES[_LANE[name]], "pid": rank, "tid": _LANE[name],
-                               "ts": round(start * 1e6), "dur": round((start + length) * 1e6) - round(start * 1e6)})
+                events.append(
+                    {
+                        "ph": "X",
+                        "name": name,
+                        "cat": _LANES[_LANE[name]],
+                        "pid": rank,
+                        "tid": _LANE[name],
+                        "ts": round(start * 1e6),
+                        "dur": round((start + length) * 1e6) - round(start * 1e6),
+                    }
+                )
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)

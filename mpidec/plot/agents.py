@@ -17,12 +17,15 @@ from .labels import labels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FEW = 40        # bars with gaps between them; more are one area
-NAMED = 12      # edges with their agents below
+FEW = 40  # bars with gaps between them; more are one area
+NAMED = 12  # edges with their agents below
 
 
-def agents(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], label: Sequence[str] | None = None,
-           style: str = "screen") -> Figure:
+def agents(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    label: Sequence[str] | None = None,
+    style: str = "screen",
+) -> Figure:
     """Plot what the agents of asynchronous runs have done, with a row of panels per run.
 
     Panels: steps of each agent; averagings of each edge (pairwise methods), or the histogram of the staleness (push methods); the
@@ -62,7 +65,9 @@ def agents(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], lab
     for run in runs:
         if not run.asynchronous:
             ended = "has not ended" if "clock" in run.attributes else "takes common steps"
-            raise ValueError(f"{run.path} {ended}: the figure of agents shows asynchronous runs that have ended")
+            raise ValueError(
+                f"{run.path} {ended}: the figure of agents shows asynchronous runs that have ended"
+            )
     names = labels([[run] for run in runs]) if label is None else list(label)
     if len(names) != len(runs):
         raise ValueError(f"{len(runs)} runs, {len(names)} labels: expected one label per run")
@@ -71,7 +76,11 @@ def agents(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], lab
     drawn = [[draw for name, draw in PANELS if name in run.asynchronous] for run in runs]
     columns = max(map(len, drawn))
     with rc_context(STYLES[style]):
-        size = (2.9 * columns + 0.3, 2.1 * len(runs) + 0.1) if style == "screen" else (7.0 if columns > 1 else 3.4, 1.7 * len(runs))
+        size = (
+            (2.9 * columns + 0.3, 2.1 * len(runs) + 0.1)
+            if style == "screen"
+            else (7.0 if columns > 1 else 3.4, 1.7 * len(runs))
+        )
         figure = empty(figsize=size, layout="constrained")
         grid = figure.subplots(len(runs), columns, squeeze=False)
         for row, (run, some, name) in enumerate(zip(runs, drawn, names)):
@@ -79,7 +88,7 @@ def agents(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], lab
                 draw(grid[row, column], run)
             if len(runs) > 1:
                 grid[row, 0].set_title(name, loc="left")
-            for axes in grid[row, len(some):]:
+            for axes in grid[row, len(some) :]:
                 figure.delaxes(axes)
     return figure
 
@@ -92,13 +101,24 @@ def _averagings(axes: Any, run: Run) -> None:
     edges = run.asynchronous["edges"]
     _bars(axes, run.asynchronous["averagings"], COLOURS[2], "edge", "averagings")
     if len(edges) <= NAMED:
-        axes.set_xticks(range(len(edges)), [f"{i}–{j}" for i, j in edges.tolist()], rotation=45 if len(edges) > 6 else 0)
+        axes.set_xticks(
+            range(len(edges)),
+            [f"{i}–{j}" for i, j in edges.tolist()],
+            rotation=45 if len(edges) > 6 else 0,
+        )
 
 
 def _staleness(axes: Any, run: Run) -> None:
     simulated = run.attributes.get("clock") == "simulated"
-    _bars(axes, run.asynchronous["staleness"], COLOURS[2], "age of a message when it is read" if simulated else
-          "messages of a sender found at a reading", "messages" if simulated else "readings")
+    _bars(
+        axes,
+        run.asynchronous["staleness"],
+        COLOURS[2],
+        "age of a message when it is read"
+        if simulated
+        else "messages of a sender found at a reading",
+        "messages" if simulated else "readings",
+    )
     if run.asynchronous["staleness"].max() > 100:
         axes.set_yscale("log")
 
@@ -109,7 +129,11 @@ def _idle(axes: Any, run: Run) -> None:
 
 
 PANELS: tuple[tuple[str, Callable[[Any, Run], None]], ...] = (
-    ("steps", _steps), ("averagings", _averagings), ("staleness", _staleness), ("idle", _idle))
+    ("steps", _steps),
+    ("averagings", _averagings),
+    ("staleness", _staleness),
+    ("idle", _idle),
+)
 
 
 def _bars(axes: Any, values: NDArray[Any], colour: str, x: str, y: str) -> None:

@@ -16,15 +16,21 @@ from .._style import figure as empty
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.2, 1.2, 1.2)), (0, (8, 2, 2, 2, 2, 2)))
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1.5, 1)),
+    (0, (5, 1.2, 1.2, 1.2)),
+    (0, (8, 2, 2, 2, 2, 2)),
+)
 MARKERS = "osD^vXP"
-MARKED = 8            # markers on a line
-MOST_POINTS = 2000    # per line; more are not visible
-ABOVE = 1e3           # a diverging curve is cut where it is so many times larger than all others
-DECADES = 2           # positive values that span more are on a logarithmic axis
-SMALLEST = 1e-300     # lower end of a logarithmic axis
-TALL = 2.2            # height of a row of panels, inches
-WRAP = 4              # panels side by side
+MARKED = 8  # markers on a line
+MOST_POINTS = 2000  # per line; more are not visible
+ABOVE = 1e3  # a diverging curve is cut where it is so many times larger than all others
+DECADES = 2  # positive values that span more are on a logarithmic axis
+SMALLEST = 1e-300  # lower end of a logarithmic axis
+TALL = 2.2  # height of a row of panels, inches
+WRAP = 4  # panels side by side
 
 
 class Curve(NamedTuple):
@@ -74,29 +80,41 @@ def draw(panels: Sequence[Panel], columns: int, style: str, title: str = "") -> 
         handles: dict[str, Any] = {}
         for place, (axes, panel) in enumerate(zip(grid.flat, panels)):
             _draw(axes, panel, names, handles, style)
-            below = panels[place + columns:place + columns + 1]
-            _dress(axes, panel, labelled_x=not below or below[0].x != panel.x,
-                   labelled_y=place % columns == 0 or panel.y != panels[place - 1].y)
+            below = panels[place + columns : place + columns + 1]
+            _dress(
+                axes,
+                panel,
+                labelled_x=not below or below[0].x != panel.x,
+                labelled_y=place % columns == 0 or panel.y != panels[place - 1].y,
+            )
             if place < columns or panels[place - columns].title != panel.title:
                 axes.set_title(panel.title)
-        for axes in grid.flat[len(panels):]:
+        for axes in grid.flat[len(panels) :]:
             axes.set_visible(False)
         for quantity in dict.fromkeys(panel.y for panel in panels):
             _scale([(axes, panel) for axes, panel in zip(grid.flat, panels) if panel.y == quantity])
-        figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=across, title=above or None)
+        figure.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside upper center",
+            ncols=across,
+            title=above or None,
+        )
         figure.align_ylabels()
     return figure
 
 
 def _width(columns: int, style: str) -> float:
-    if style == "paper":                                    # one column of a journal, or its whole page
+    if style == "paper":  # one column of a journal, or its whole page
         return 3.4 if columns == 1 else 7.0
     return max(4.2, 3.0 * columns + 0.5)
 
 
 def _across(names: Sequence[str], width: float, style: str) -> int:
     """Return the largest number of legend entries side by side that fits."""
-    letter, space = (0.073, 0.62) if style == "screen" else (0.052, 0.55)           # inches; matplotlib fills column by column
+    letter, space = (
+        (0.073, 0.62) if style == "screen" else (0.052, 0.55)
+    )  # inches; matplotlib fills column by column
     for across in range(len(names), 1, -1):
         columns = np.array_split([len(name) for name in names], across)
         if sum(letter * column.max() + space for column in columns) <= width:
@@ -104,31 +122,49 @@ def _across(names: Sequence[str], width: float, style: str) -> int:
     return 1
 
 
-def _draw(axes: Any, panel: Panel, names: Sequence[str], handles: dict[str, Any], style: str) -> None:
+def _draw(
+    axes: Any, panel: Panel, names: Sequence[str], handles: dict[str, Any], style: str
+) -> None:
     count = len(names)
     base = 1.3 if style == "screen" else 1.0
     for line in panel.lines:
         number = names.index(line.label)
         colour = COLOURS[number % len(COLOURS)]
         dash = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
-        broad = base * (1 + 0.9 * (count - 1 - number) / max(count - 1, 1))      # earlier lines show at the sides of later ones
-        look = {"color": colour, "linewidth": broad, "linestyle": dash, "marker": MARKERS[number % len(MARKERS)],
-                "markersize": 3.6 if style == "screen" else 3, "markeredgecolor": "white", "markeredgewidth": 0.4}
+        broad = base * (
+            1 + 0.9 * (count - 1 - number) / max(count - 1, 1)
+        )  # earlier lines show at the sides of later ones
+        look = {
+            "color": colour,
+            "linewidth": broad,
+            "linestyle": dash,
+            "marker": MARKERS[number % len(MARKERS)],
+            "markersize": 3.6 if style == "screen" else 3,
+            "markeredgecolor": "white",
+            "markeredgewidth": 0.4,
+        }
         regular = [curve for curve in line.curves if not curve.diverged]
         if len(regular) > 1:
             x, low, middle, high = band(regular)
             axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
             shown = [axes.plot(x, middle, **look, markevery=_marked(x, number, count))[0]]
-            for curve in regular:                           # what longer runs do after the end of the band
+            for curve in regular:  # what longer runs do after the end of the band
                 rest = curve.x >= x[-1]
                 if rest.sum() > 1:
-                    axes.plot(*_thinned(Curve(curve.x[rest], curve.y[rest])), color=colour, linewidth=0.5 * base, alpha=0.7)
+                    axes.plot(
+                        *_thinned(Curve(curve.x[rest], curve.y[rest])),
+                        color=colour,
+                        linewidth=0.5 * base,
+                        alpha=0.7,
+                    )
             others = [curve for curve in line.curves if curve.diverged]
         else:
             shown, others = [], list(line.curves)
         for curve in others:
             x, y = _thinned(curve)
-            thin = {"alpha": 0.5, "linewidth": 0.8 * base} if regular and len(line.curves) > 1 else {}
+            thin = (
+                {"alpha": 0.5, "linewidth": 0.8 * base} if regular and len(line.curves) > 1 else {}
+            )
             shown += axes.plot(x, y, **{**look, **thin}, markevery=_marked(x, number, count))
         if shown:
             handles.setdefault(line.label, shown[0])
@@ -148,7 +184,9 @@ def band(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], ...]:
     for row, curve in zip(table, curves):
         finite = np.isfinite(curve.y)
         if finite.any():
-            values = np.interp(x, curve.x[finite], np.log(curve.y[finite]) if positive else curve.y[finite])
+            values = np.interp(
+                x, curve.x[finite], np.log(curve.y[finite]) if positive else curve.y[finite]
+            )
             row[:] = np.exp(values) if positive else values
     table = table[np.isfinite(table).all(axis=1)]
     if not len(table):
@@ -166,7 +204,9 @@ def _marked(x: NDArray[np.float64], number: int, count: int) -> list[int]:
     if len(x) <= MARKED:
         return list(range(len(x)))
     finite = np.nan_to_num(x, posinf=0, neginf=0)
-    places = finite[0] + (np.arange(MARKED) + (number + 0.5) / count) / MARKED * (finite[-1] - finite[0])
+    places = finite[0] + (np.arange(MARKED) + (number + 0.5) / count) / MARKED * (
+        finite[-1] - finite[0]
+    )
     return sorted({int(np.abs(finite - place).argmin()) for place in places})
 
 
@@ -202,7 +242,9 @@ def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
     if not positive.size:
         return
     low = positive.min()
-    high = min(positive.max(), ABOVE * tame.max()) if tame.size and tame.max() > 0 else positive.max()
+    high = (
+        min(positive.max(), ABOVE * tame.max()) if tame.size and tame.max() > 0 else positive.max()
+    )
     logarithmic = not (values < 0).any() and positive.max() > 10**DECADES * low
     for axes, _ in group:
         if logarithmic:
@@ -216,7 +258,10 @@ def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
 
 def _shares(curves: Sequence[Curve]) -> tuple[float, float]:
     """Return the ends of an axis of accuracies: from 0, or higher up if the second halves of all curves are above 0.5."""
-    late, values = _finite([curve.y[len(curve.y) // 2:] for curve in curves]), _finite([curve.y for curve in curves])
+    late, values = (
+        _finite([curve.y[len(curve.y) // 2 :] for curve in curves]),
+        _finite([curve.y for curve in curves]),
+    )
     if not values.size:
         return 0.0, 1.0
     low = max(0.5, math.floor(20 * late.min() - 10) / 10) if late.size and late.min() > 0.5 else 0.0
@@ -225,6 +270,8 @@ def _shares(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def _finite(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    values = np.concatenate([np.ravel(column) for column in columns]) if len(columns) else np.zeros(0)
+    values = (
+        np.concatenate([np.ravel(column) for column in columns]) if len(columns) else np.zeros(0)
+    )
     result: NDArray[np.float64] = values[np.isfinite(values)]
     return result

@@ -20,17 +20,52 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FIRST = ("solver.name", "algorithm.name", "topology.name", "problem.name", "problem.data", "run.agents", "model.name", "data.name",
-         "data.alpha", "train.workers")  # told first, and shared ones in the title
-TRAININGS = ("algorithm.name", "topology.name", "model.name", "data.name", "data.alpha", "optimizer.name", "optimizer.lr",
-             "train.workers", "train.batch")        # told of trainings wherever they differ, also if they follow from others
-UNTOLD = ("run.out", "run.every", "run.trajectory", "run.checkpoint", "run.progress", "run.stop_error", "train.out",
-          "train.every", "train.trace")
-OWN_PACE = ("run.delay", "run.drop", "run.straggler", "run.simulate")    # of asynchronous runs
+FIRST = (
+    "solver.name",
+    "algorithm.name",
+    "topology.name",
+    "problem.name",
+    "problem.data",
+    "run.agents",
+    "model.name",
+    "data.name",
+    "data.alpha",
+    "train.workers",
+)  # told first, and shared ones in the title
+TRAININGS = (
+    "algorithm.name",
+    "topology.name",
+    "model.name",
+    "data.name",
+    "data.alpha",
+    "optimizer.name",
+    "optimizer.lr",
+    "train.workers",
+    "train.batch",
+)  # told of trainings wherever they differ, also if they follow from others
+UNTOLD = (
+    "run.out",
+    "run.every",
+    "run.trajectory",
+    "run.checkpoint",
+    "run.progress",
+    "run.stop_error",
+    "train.out",
+    "train.every",
+    "train.trace",
+)
+OWN_PACE = ("run.delay", "run.drop", "run.straggler", "run.simulate")  # of asynchronous runs
 MISSING = "default"
-CHOSEN = "# chosen by the run: "                                        # first line of the config of a run of a sweep
-CALL = re.compile(r"# from mpidec\.(?:solve|simulate): (?P<solver>.+) over (?P<topology>.+), \d+ steps, every \d+")
-SHARED = ("solver.name", "topology.name", "run.agents", "solver.step_size")     # known of a run from Python and of one from a file
+CHOSEN = "# chosen by the run: "  # first line of the config of a run of a sweep
+CALL = re.compile(
+    r"# from mpidec\.(?:solve|simulate): (?P<solver>.+) over (?P<topology>.+), \d+ steps, every \d+"
+)
+SHARED = (
+    "solver.name",
+    "topology.name",
+    "run.agents",
+    "solver.step_size",
+)  # known of a run from Python and of one from a file
 
 
 def settings(run: Run) -> dict[str, Any]:
@@ -49,8 +84,12 @@ def flat(text: str) -> dict[str, Any]:
     >>> flat('[solver]\\nname = "extra"')
     {'solver.name': 'extra'}
     """
-    return {f"{table}.{key}": value for table, content in tomllib.loads(text).items() if isinstance(content, dict)
-            for key, value in content.items()}
+    return {
+        f"{table}.{key}": value
+        for table, content in tomllib.loads(text).items()
+        if isinstance(content, dict)
+        for key, value in content.items()
+    }
 
 
 def called(text: str) -> dict[str, Any]:
@@ -63,19 +102,28 @@ def called(text: str) -> dict[str, Any]:
     """
     found = CALL.match(text)
     try:
-        solver, topology = (ast.parse(part, mode="eval").body for part in found.groups()) if found else (None, None)
-    except SyntaxError:                                             # the name of an object without a readable repr
+        solver, topology = (
+            (ast.parse(part, mode="eval").body for part in found.groups())
+            if found
+            else (None, None)
+        )
+    except SyntaxError:  # the name of an object without a readable repr
         return {}
     if not (isinstance(solver, ast.Call) and isinstance(topology, ast.Call)):
         return {}
     names = {kind.__name__: name for name, kind in catalogue.solvers().own.items()}
     own = ast.unparse(solver.func)
-    result: dict[str, Any] = {"solver.name": names.get(own, own),
-                              **{f"solver.{word.arg}": _value(word.value) for word in solver.keywords}}
+    result: dict[str, Any] = {
+        "solver.name": names.get(own, own),
+        **{f"solver.{word.arg}": _value(word.value) for word in solver.keywords},
+    }
     of_graph = {word.arg: _value(word.value) for word in topology.keywords}
     name = _value(topology.args[0]) if topology.args else of_graph.get("name")
-    return result | ({"topology.name": name} if isinstance(name, str) else {}) | (
-        {"run.agents": of_graph["n"]} if "n" in of_graph else {})
+    return (
+        result
+        | ({"topology.name": name} if isinstance(name, str) else {})
+        | ({"run.agents": of_graph["n"]} if "n" in of_graph else {})
+    )
 
 
 def _value(node: ast.expr) -> Any:
@@ -114,11 +162,22 @@ def of_seeds(runs: Sequence[Run]) -> list[list[Run]]:
     groups: dict[object, list[Run]] = {}
     for run in runs:
         given, free = settings(run), {*UNTOLD, *chosen(run)}
-        same = tuple(sorted((key, str(value)) for key, value in given.items() if key not in free and not key.endswith("seed")))
+        same = tuple(
+            sorted(
+                (key, str(value))
+                for key, value in given.items()
+                if key not in free and not key.endswith("seed")
+            )
+        )
         groups.setdefault(same if given else id(run), []).append(run)
     result = []
     for group in groups.values():
-        seeds = {tuple(sorted((key, value) for key, value in settings(run).items() if key.endswith("seed"))) for run in group}
+        seeds = {
+            tuple(
+                sorted((key, value) for key, value in settings(run).items() if key.endswith("seed"))
+            )
+            for run in group
+        }
         result += [group] if len(seeds) == len(group) else [[run] for run in group]
     return sorted(result, key=lambda group: [run is group[0] for run in runs].index(True))
 
@@ -132,11 +191,17 @@ def labels(groups: Sequence[Sequence[Run]]) -> list[str]:
     runs = [group[0] for group in groups]
     given = _given(runs)
     last = set().union(*map(chosen, runs))
-    names = [", ".join(worded(key, one.get(key, MISSING)) for key in keys) for one, keys in zip(given, telling(given, last))]
+    names = [
+        ", ".join(worded(key, one.get(key, MISSING)) for key in keys)
+        for one, keys in zip(given, telling(given, last))
+    ]
     if not any(names):
         names = [", ".join(worded(key, one[key]) for key in FIRST if key in one) for one in given]
     files = _files([run.path for run in runs])
-    full = [f"{name} ({file})" if name and names.count(name) > 1 else name or file for name, file in zip(names, files)]
+    full = [
+        f"{name} ({file})" if name and names.count(name) > 1 else name or file
+        for name, file in zip(names, files)
+    ]
     return [name + _ending(group) for name, group in zip(full, groups)]
 
 
@@ -145,7 +210,11 @@ def common(runs: Sequence[Run]) -> str:
     if len(runs) < 2:
         return ""
     given = _given(runs)
-    keys = [key for key in FIRST if all(key in one for one in given) and len({str(one[key]) for one in given}) == 1]
+    keys = [
+        key
+        for key in FIRST
+        if all(key in one for one in given) and len({str(one[key]) for one in given}) == 1
+    ]
     return ", ".join(worded(key, given[0][key]) for key in keys)
 
 
@@ -155,14 +224,24 @@ def telling(given: Sequence[Mapping[str, Any]], last: Collection[str] = ()) -> l
     The keys in `last` come last.  Of trainings, all those of TRAININGS that differ are among the keys.
     """
     trainings = [one for one in given if "algorithm.name" in one]
-    differing = [key for key in TRAININGS if len({str(one[key]) for one in trainings if key in one}) > 1]
-    every = [key for key in dict.fromkeys([*FIRST, *(key for one in given for key in one)]) if key not in UNTOLD]
+    differing = [
+        key for key in TRAININGS if len({str(one[key]) for one in trainings if key in one}) > 1
+    ]
+    every = [
+        key
+        for key in dict.fromkeys([*FIRST, *(key for one in given for key in one)])
+        if key not in UNTOLD
+    ]
     every.sort(key=lambda key: key in last)
     result = []
     for one in given:
         alike, keys = [other for other in given if other], []
         for key in every if one else []:
-            same = [other for other in alike if str(other.get(key, MISSING)) == str(one.get(key, MISSING))]
+            same = [
+                other
+                for other in alike
+                if str(other.get(key, MISSING)) == str(one.get(key, MISSING))
+            ]
             if len(same) < len(alike):
                 keys.append(key)
             alike = same
@@ -184,7 +263,9 @@ def worded(key: str, value: Any) -> str:
     if is_plugin(text):
         return short(text)
     if key in OWN_PACE:
-        given, missing = ("simulated", "on ranks") if name == "simulate" else (f"{name} {text}", f"no {name}")
+        given, missing = (
+            ("simulated", "on ranks") if name == "simulate" else (f"{name} {text}", f"no {name}")
+        )
         return missing if value == MISSING else given
     if key in ("run.agents", "train.workers"):
         return f"{text} {name}"
@@ -203,7 +284,15 @@ def _ending(group: Sequence[Run]) -> str:
     run, steps = group[0], f"{group[0].steps} steps"
     if len(group) > 1:
         ends = Counter("unfinished" if one.outcome == "running" else one.outcome for one in group)
-        odd = [f", {count} {word}" for word, count in ends.items() if word not in ("completed", "stopped", "missed")]
+        odd = [
+            f", {count} {word}"
+            for word, count in ends.items()
+            if word not in ("completed", "stopped", "missed")
+        ]
         return f" ({len(group)} seeds{''.join(odd)})"
-    return {"running": f", unfinished after {steps}", "interrupted": f", interrupted after {steps}",
-            "failed": f", failed after {steps}", "diverged": f", diverged after {steps}"}.get(run.outcome, "")
+    return {
+        "running": f", unfinished after {steps}",
+        "interrupted": f", interrupted after {steps}",
+        "failed": f", failed after {steps}",
+        "diverged": f", diverged after {steps}",
+    }.get(run.outcome, "")

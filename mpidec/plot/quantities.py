@@ -12,9 +12,15 @@ from numpy.typing import NDArray
 from ..record import Run
 from .labels import settings
 
-X = {"steps": ("step", "steps"), "bytes": ("bytes", "data sent by all agents"), "seconds": ("time", "seconds"),
-     "gradients": ("gradients", "gradients"), "rounds": ("rounds", "rounds of communication"),
-     "time": ("time", "simulated time, gradients of an agent"), "epochs": ("epoch", "epochs")}
+X = {
+    "steps": ("step", "steps"),
+    "bytes": ("bytes", "data sent by all agents"),
+    "seconds": ("time", "seconds"),
+    "gradients": ("gradients", "gradients"),
+    "rounds": ("rounds", "rounds of communication"),
+    "time": ("time", "simulated time, gradients of an agent"),
+    "epochs": ("epoch", "epochs"),
+}
 Y = {
     "objective": r"$f(\bar{x}) - f^{\ast}$",
     "consensus": r"consensus  $\mathrm{rms}_i\,\Vert x_i - \bar{x}\Vert$",
@@ -27,7 +33,13 @@ Y = {
     "loss_mean": "test loss, mean",
     "gradient_norm": r"gradient  $\Vert\nabla f(\bar{x})\Vert$",
 }
-CURVES = ("accuracy_worst", "accuracy_mean", "accuracy_consensus", "consensus", "loss_mean")        # of trainings
+CURVES = (
+    "accuracy_worst",
+    "accuracy_mean",
+    "accuracy_consensus",
+    "consensus",
+    "loss_mean",
+)  # of trainings
 LOWEST = r"$f(\bar{x})\,-\,$smallest recorded $f$"
 SEVERAL = r"$f(\bar{x}) - f^{\ast}$  (or $-$ smallest recorded $f$)"
 LARGEST = 1e200  # values beyond are not drawn: logarithmic axes overflow
@@ -40,21 +52,38 @@ def x_values(run: Run, name: str) -> NDArray[np.float64]:
         raise ValueError(f"x axis {name!r} is unknown, expected one of {', '.join(X)}")
     clock = run.attributes.get("clock")
     if name == "seconds" and clock == "simulated":
-        raise ValueError(f"{run.path} is a simulated run, whose time is not in seconds: use the x axis time or steps")
+        raise ValueError(
+            f"{run.path} is a simulated run, whose time is not in seconds: use the x axis time or steps"
+        )
     if name == "time" and clock != "simulated":
         raise ValueError(f"{run.path} is not a simulated run: use the x axis seconds or steps")
     if name == "gradients" and clock is not None:
-        return _metric(run, "gradients", name, ()) / int(run.attributes["agents"])      # those of all agents are recorded
+        return _metric(run, "gradients", name, ()) / int(
+            run.attributes["agents"]
+        )  # those of all agents are recorded
     other = "seconds" if clock == "simulated" else "time"
-    return _metric(run, X[name][0], name, [axis for axis, (metric, _) in X.items() if metric in run.metrics and axis != other])
+    return _metric(
+        run,
+        X[name][0],
+        name,
+        [axis for axis, (metric, _) in X.items() if metric in run.metrics and axis != other],
+    )
 
 
 def y_values(runs: Sequence[Run], name: str) -> tuple[list[NDArray[np.float64]], str]:
     """Return a quantity at the records of each run, and its label; infinite, NaN and huge values become NaN."""
-    known = [key for key in runs[0].metrics if all(key in run.metrics for run in runs) and key not in {m for m, _ in X.values()}]
+    known = [
+        key
+        for key in runs[0].metrics
+        if all(key in run.metrics for run in runs) and key not in {m for m, _ in X.values()}
+    ]
     columns = [_metric(run, name, name, known) for run in runs]
     columns = [np.where(np.abs(column) < LARGEST, column, np.nan) for column in columns]
-    return _gaps(runs, columns) if name == "objective" else (columns, Y.get(name, name.replace("_", " ")))
+    return (
+        _gaps(runs, columns)
+        if name == "objective"
+        else (columns, Y.get(name, name.replace("_", " ")))
+    )
 
 
 def axes_by_default(runs: Sequence[Run]) -> list[str]:
@@ -65,7 +94,13 @@ def axes_by_default(runs: Sequence[Run]) -> list[str]:
     clocks = {run.attributes.get("clock", "common steps") for run in runs}
     if clocks == {"common steps"}:
         return ["steps", "bytes", "seconds"]
-    return ["seconds"] if "simulated" not in clocks else ["time"] if clocks == {"simulated"} else ["steps"]
+    return (
+        ["seconds"]
+        if "simulated" not in clocks
+        else ["time"]
+        if clocks == {"simulated"}
+        else ["steps"]
+    )
 
 
 def drawn_by_default(runs: Sequence[Run]) -> list[str]:
@@ -75,16 +110,22 @@ def drawn_by_default(runs: Sequence[Run]) -> list[str]:
     if CURVES[0] in shared:
         return [name for name in CURVES if name in shared]
     last = ["error" if "error" in shared else "gradient_norm"]
-    return [name for name in ["objective", "consensus", *last] if name in shared] or sorted(shared - {m for m, _ in X.values()})[:3]
+    return [name for name in ["objective", "consensus", *last] if name in shared] or sorted(
+        shared - {m for m, _ in X.values()}
+    )[:3]
 
 
 def _metric(run: Run, metric: str, name: str, known: Iterable[str]) -> NDArray[np.float64]:
     if metric not in run.metrics:
-        raise ValueError(f"{run.path}: {name!r} is not recorded, expected one of {', '.join(known)}")
+        raise ValueError(
+            f"{run.path}: {name!r} is not recorded, expected one of {', '.join(known)}"
+        )
     return np.asarray(run.metrics[metric], float)
 
 
-def _gaps(runs: Sequence[Run], columns: Sequence[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], str]:
+def _gaps(
+    runs: Sequence[Run], columns: Sequence[NDArray[np.float64]]
+) -> tuple[list[NDArray[np.float64]], str]:
     """Return f - f*, with the f* of the file or else the smallest f that any run of the same problem has recorded.
 
     Differences within the rounding error of f, and negative ones, become NaN: they are noise.
@@ -94,7 +135,9 @@ def _gaps(runs: Sequence[Run], columns: Sequence[NDArray[np.float64]]) -> tuple[
     gaps: list[NDArray[np.float64]] = []
     lowest: dict[tuple[Any, ...], float] = {}
     for problem, column in zip(problems, columns):
-        lowest[problem] = min(lowest.get(problem, math.inf), float(np.nanmin(column, initial=math.inf)))
+        lowest[problem] = min(
+            lowest.get(problem, math.inf), float(np.nanmin(column, initial=math.inf))
+        )
     for optimum, problem, column in zip(stored, problems, columns):
         f = lowest[problem] if optimum is None else optimum
         gap = column - f if math.isfinite(f) else column
@@ -105,7 +148,11 @@ def _gaps(runs: Sequence[Run], columns: Sequence[NDArray[np.float64]]) -> tuple[
 
 def _stored(run: Run) -> float | None:
     value = run.attributes.get("f_star")
-    return float(value) if value is not None and np.ndim(value) == 0 and math.isfinite(float(value)) else None
+    return (
+        float(value)
+        if value is not None and np.ndim(value) == 0 and math.isfinite(float(value))
+        else None
+    )
 
 
 def _problem(run: Run, column: NDArray[np.float64]) -> tuple[Any, ...]:
@@ -113,5 +160,8 @@ def _problem(run: Run, column: NDArray[np.float64]) -> tuple[Any, ...]:
     given: Mapping[str, Any] = settings(run)
     if not given:
         return tuple(column[:1].tolist())
-    return tuple(f"{key}={value}" for key, value in sorted(given.items())
-                 if key.startswith("problem.") or key in ("run.agents", "run.seed"))
+    return tuple(
+        f"{key}={value}"
+        for key, value in sorted(given.items())
+        if key.startswith("problem.") or key in ("run.agents", "run.seed")
+    )

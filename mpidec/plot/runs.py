@@ -20,8 +20,13 @@ UNITS = {"bytes": "B"}
 WHOLE = ("steps", "rounds", "gradients")
 
 
-def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Path]]], x: str | Sequence[str] | None = None,
-           y: str | Sequence[str] | None = None, label: Sequence[str] | None = None, style: str = "screen") -> Figure:
+def figure(
+    paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Path]]],
+    x: str | Sequence[str] | None = None,
+    y: str | Sequence[str] | None = None,
+    label: Sequence[str] | None = None,
+    style: str = "screen",
+) -> Figure:
     """Plot runs in one figure, with a panel per quantity and x axis.
 
     Parameters
@@ -73,8 +78,13 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
         raise ValueError(f"style {style!r} is unknown, expected one of {', '.join(STYLES)}")
     if isinstance(paths, Mapping):
         if label is not None:
-            raise ValueError("label has no effect with a mapping, whose keys are the labels: omit it")
-        parts = {title: {name: _runs(files) for name, files in lines.items()} for title, lines in paths.items()}
+            raise ValueError(
+                "label has no effect with a mapping, whose keys are the labels: omit it"
+            )
+        parts = {
+            title: {name: _runs(files) for name, files in lines.items()}
+            for title, lines in paths.items()
+        }
         title = common([run for lines in parts.values() for runs in lines.values() for run in runs])
     else:
         runs = _runs(paths)
@@ -83,8 +93,14 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
             groups = [[run] for run in runs]
         names = labels(groups) if label is None else list(label)
         if len(names) != len(groups):
-            counted, per = ("", "run") if len(groups) == len(runs) else (f", {len(groups)} lines", "run or per line")
-            raise ValueError(f"{len(runs)} runs{counted}, {len(names)} labels: expected one label per {per}")
+            counted, per = (
+                ("", "run")
+                if len(groups) == len(runs)
+                else (f", {len(groups)} lines", "run or per line")
+            )
+            raise ValueError(
+                f"{len(runs)} runs{counted}, {len(names)} labels: expected one label per {per}"
+            )
         if len(set(names)) < len(names):
             raise ValueError(f"labels {', '.join(names)}: expected different ones")
         parts, title = {"": dict(zip(names, groups))}, common(runs) if len(groups) > 1 else ""
@@ -99,15 +115,26 @@ def figure(paths: Path | Sequence[Path] | Mapping[str, Mapping[str, Sequence[Pat
 
     def panel(title: str, row: str, column: str) -> Panel:
         def curve(run: Run) -> Curve:
-            return Curve(x_values(run, column), values[row][0][number[id(run)]], run.outcome == "diverged")
+            return Curve(
+                x_values(run, column), values[row][0][number[id(run)]], run.outcome == "diverged"
+            )
 
         lines = [Line(name, [curve(run) for run in runs]) for name, runs in parts[title].items()]
-        return Panel(lines, X[column][1], values[row][1], title, UNITS.get(column, ""), column in WHOLE,
-                     row.startswith("accuracy"))
+        return Panel(
+            lines,
+            X[column][1],
+            values[row][1],
+            title,
+            UNITS.get(column, ""),
+            column in WHOLE,
+            row.startswith("accuracy"),
+        )
 
     panels = [panel(part, row, column) for row in rows for column in columns for part in parts]
     across = len(parts) if len(parts) > 1 else len(columns)
-    if across > WRAP or across == 1:                        # many of one kind, or rows of one panel each: as many rows as needed
+    if (
+        across > WRAP or across == 1
+    ):  # many of one kind, or rows of one panel each: as many rows as needed
         across = min(len(panels), WRAP if len(panels) > 6 or len(panels) == WRAP else 3)
     return draw(panels, across, style, title)
 

@@ -21,7 +21,14 @@ from .losses import Huber, LeastSquares, LogisticRegression, Softmax
 from .minimizer import minimizer
 from .neural import Neural
 from .oracles import Full, MiniBatch, Noisy, Oracle, Streams, Subgradient
-from .registry import build, dataset_names, default_dataset, default_problem, problem_names, problem_parameters
+from .registry import (
+    build,
+    dataset_names,
+    default_dataset,
+    default_problem,
+    problem_names,
+    problem_parameters,
+)
 from .terms import Separable, Simplex, Term, box, elastic_net, l1, simplex, term
 
 __all__ = [

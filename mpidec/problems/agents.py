@@ -27,7 +27,7 @@ def by_agents(gradient: Callable[..., Array], m: int) -> Callable[..., Array]:
     try:
         if "agents" in inspect.signature(gradient).parameters:
             return gradient
-    except (TypeError, ValueError):                      # of a function in C
+    except (TypeError, ValueError):  # of a function in C
         pass
 
     def of_some(X: Array, *step: int, agents: Sequence[int]) -> Array:

@@ -18,7 +18,7 @@ from .terms import Term
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
-DENSE = 2000                                             # largest number of unknowns for which the Hessian is formed
+DENSE = 2000  # largest number of unknowns for which the Hessian is formed
 Model = TypeVar("Model", bound="LinearModel")
 
 
@@ -34,14 +34,18 @@ class Problem(Protocol):
     @property
     def m(self) -> int:
         """Number of local agents; may be 0."""
+
     @property
     def d(self) -> int:
         """Length of a row of X."""
+
     @property
     def x_star(self) -> Array | None:
         """Minimizer of the average of all agents' functions, shape (d,), or None if it is not known."""
+
     def value(self, X: Array) -> Array:
         """Return f_i at row i, (m, d) -> (m,)."""
+
     def grad(self, X: Array) -> Array:
         """Return the gradient of f_i at row i, (m, d) -> (m, d)."""
 
@@ -99,12 +103,23 @@ class LinearModel:
     targets_name: ClassVar[str] = "y"
     labels: ClassVar[str] = "numbers"
 
-    def __init__(self, A: ArrayLike, y: ArrayLike, *, mask: ArrayLike | None = None, x_star: ArrayLike | None = None,
-                 l2: float = 0.0, weight: float = 1.0, term: Term | None = None, intercept: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        A: ArrayLike,
+        y: ArrayLike,
+        *,
+        mask: ArrayLike | None = None,
+        x_star: ArrayLike | None = None,
+        l2: float = 0.0,
+        weight: float = 1.0,
+        term: Term | None = None,
+        intercept: bool = False,
+        **options: Any,
+    ) -> None:
         self.A = checks.data(A)
         self.y = checks.targets(y, self.targets_name, self.A)
         self.mask = checks.valid(mask, self.A)
-        if self.mask is not None:                        # zero rows, so that padding adds nothing to any product
+        if self.mask is not None:  # zero rows, so that padding adds nothing to any product
             self.A = np.where(self.mask[:, :, None], self.A, 0.0)
             self.y = np.where(self.mask, self.y, 0.0)
         checks.finite(self.A, "A")
@@ -112,16 +127,25 @@ class LinearModel:
         self.l2 = checks.number(l2, "l2")
         self.weight = checks.number(weight, "weight", positive=True)
         if term is not None and not isinstance(term, Term):
-            raise TypeError(f"term is a {type(term).__name__}, expected problems.l1(...), elastic_net, box or simplex")
+            raise TypeError(
+                f"term is a {type(term).__name__}, expected problems.l1(...), elastic_net, box or simplex"
+            )
         self.intercept = bool(intercept)
         self._Y = self._encode(self.y)
         self.m, self.p, self.features = self.A.shape
         self.d = self.features * self._Y.shape[2]
         free = self._Y.shape[2] if self.intercept else 0
-        self.term = replace(term, free=free) if free and term is not None else term                 # type: ignore[type-var]
-        self.options: dict[str, Any] = {"l2": self.l2, "weight": self.weight, "term": self.term, "intercept": self.intercept,
-                                        **options}
-        self._penalty: float | Array = self.l2 * (np.arange(self.d) < self.d - free) if free else self.l2
+        self.term = replace(term, free=free) if free and term is not None else term  # type: ignore[type-var]
+        self.options: dict[str, Any] = {
+            "l2": self.l2,
+            "weight": self.weight,
+            "term": self.term,
+            "intercept": self.intercept,
+            **options,
+        }
+        self._penalty: float | Array = (
+            self.l2 * (np.arange(self.d) < self.d - free) if free else self.l2
+        )
         self.x_star = None if x_star is None else self._point(x_star)
 
     def _point(self, x_star: ArrayLike) -> Array:
@@ -151,8 +175,12 @@ class LinearModel:
     def _columns(self, X: Array, m: int | None = None) -> Array:
         m = self.m if m is None else m
         if X.shape != (m, self.d):
-            raise ValueError(f"X has shape {X.shape}, expected {(m, self.d)}: one row per local agent")
-        return X.reshape(m, self.features, -1) if m else X.reshape(0, self.features, self._Y.shape[2])
+            raise ValueError(
+                f"X has shape {X.shape}, expected {(m, self.d)}: one row per local agent"
+            )
+        return (
+            X.reshape(m, self.features, -1) if m else X.reshape(0, self.features, self._Y.shape[2])
+        )
 
     def value(self, X: Array) -> Array:
         """Return f_i at row i, (m, d) -> (m,)."""
@@ -161,7 +189,11 @@ class LinearModel:
             loss *= self.mask
         total: Array = loss.sum(axis=1) if self.weight == 1 else self.weight * loss.sum(axis=1)
         if self.l2:
-            total = total + (0.5 * (self._penalty * X * X).sum(axis=1) if self.intercept else 0.5 * self.l2 * (X * X).sum(axis=1))
+            total = total + (
+                0.5 * (self._penalty * X * X).sum(axis=1)
+                if self.intercept
+                else 0.5 * self.l2 * (X * X).sum(axis=1)
+            )
         return total if self.term is None else total + self.term.value(X)
 
     def grad(self, X: Array, agents: Sequence[int] | None = None) -> Array:
@@ -171,10 +203,14 @@ class LinearModel:
         """
         if agents is None:
             return self._grad(X, self.A, self._Y, None)
-        some: Any = slice(agents[0], agents[0] + 1) if len(agents) == 1 else list(agents)    # a view is faster
+        some: Any = (
+            slice(agents[0], agents[0] + 1) if len(agents) == 1 else list(agents)
+        )  # a view is faster
         return self._grad(X, self.A[some], self._Y[some], None)
 
-    def sample_grad(self, X: Array, rows: NDArray[np.intp], weight: Array, agents: Sequence[int] | None = None) -> Array:
+    def sample_grad(
+        self, X: Array, rows: NDArray[np.intp], weight: Array, agents: Sequence[int] | None = None
+    ) -> Array:
         r"""Return a weighted gradient over selected samples, :math:`w_i \sum_{s \in S_i} \nabla \ell_s(x_i) + \lambda x_i`.
 
         Parameters
@@ -237,8 +273,12 @@ class LinearModel:
             If there are no local agents, or there is no finite minimizer.
         """
         if not self.m:
-            raise ValueError("no local agents, so there is no solution: concatenate the problems of all ranks first")
-        return self._minimize(*self._pooled(), self.m * self._penalty, np.zeros(self.d), np.zeros(self.d), self.m)
+            raise ValueError(
+                "no local agents, so there is no solution: concatenate the problems of all ranks first"
+            )
+        return self._minimize(
+            *self._pooled(), self.m * self._penalty, np.zeros(self.d), np.zeros(self.d), self.m
+        )
 
     def _pooled(self) -> tuple[Array, Array]:
         return self.A.reshape(-1, self.features), self._Y.reshape(-1, self._Y.shape[2])
@@ -251,7 +291,9 @@ class LinearModel:
         t = self._steps(t)
         X = np.empty_like(V)
         for i in range(self.m):
-            X[i] = self._minimize(self.A[i], self._Y[i], self._penalty + 1 / t[i], V[i] / t[i], V[i], 1)
+            X[i] = self._minimize(
+                self.A[i], self._Y[i], self._penalty + 1 / t[i], V[i] / t[i], V[i], 1
+            )
         return X
 
     def _steps(self, t: float | Array) -> Array:
@@ -260,7 +302,9 @@ class LinearModel:
             raise ValueError(f"t = {t}, expected numbers > 0")
         return t
 
-    def _minimize(self, A: Array, Y: Array, ridge: float | Array, pull: Array, x0: Array, agents: int) -> Array:
+    def _minimize(
+        self, A: Array, Y: Array, ridge: float | Array, pull: Array, x0: Array, agents: int
+    ) -> Array:
         """Minimize weight sum_s loss(a_s x; y_s) + x^T diag(ridge) x / 2 - <pull, x> + agents * term(x), A (N, features)."""
         from scipy.sparse.linalg import LinearOperator
 
@@ -281,8 +325,13 @@ class LinearModel:
         def hess(x: Array) -> Array | LinearOperator:
             C = self._curvature(scores(x), Y)
             if x.size > DENSE:
-                return LinearOperator((x.size, x.size), dtype=np.float64, matvec=lambda v: (
-                    A.T @ np.einsum("sce,se->sc", C, scores(v))).ravel() + ridge * v.ravel())
+                return LinearOperator(
+                    (x.size, x.size),
+                    dtype=np.float64,
+                    matvec=lambda v: (
+                        (A.T @ np.einsum("sce,se->sc", C, scores(v))).ravel() + ridge * v.ravel()
+                    ),
+                )
             H = np.empty((*shape, *shape))
             for c in range(shape[1]):
                 for e in range(c + 1):
@@ -290,13 +339,19 @@ class LinearModel:
             return np.asarray(H.reshape(x.size, x.size) + ridge * np.eye(x.size))
 
         def scale(x: Array) -> float:
-            terms = (size @ np.abs(self._slope(scores(x), Y))).ravel() + ridge * np.abs(x) + np.abs(pull)
+            terms = (
+                (size @ np.abs(self._slope(scores(x), Y))).ravel()
+                + ridge * np.abs(x)
+                + np.abs(pull)
+            )
             return float(np.linalg.norm(terms))
 
         if self.term is None:
             return newton.minimize(value, grad, hess, scale, x0)
-        largest = self.bound * float(np.linalg.norm(A, 2))**2 + float(np.max(ridge))
-        return composite.minimize(value, grad, hess, scale, x0, largest, self.term, agents / self.weight)
+        largest = self.bound * float(np.linalg.norm(A, 2)) ** 2 + float(np.max(ridge))
+        return composite.minimize(
+            value, grad, hess, scale, x0, largest, self.term, agents / self.weight
+        )
 
     # -- several processes ---------------------------------------------------------------------------------------
 
@@ -315,9 +370,16 @@ class LinearModel:
         for r, part in enumerate(parts):
             mine, theirs = (first.A.shape[1:], first.options), (part.A.shape[1:], part.options)
             if mine != theirs:
-                raise ValueError(f"part {r} has samples and features {theirs[0]} and parameters {theirs[1]}, "
-                                 f"expected {mine[0]} and {mine[1]} as in part 0")
+                raise ValueError(
+                    f"part {r} has samples and features {theirs[0]} and parameters {theirs[1]}, "
+                    f"expected {mine[0]} and {mine[1]} as in part 0"
+                )
         masks = [np.ones(part.y.shape, bool) if part.mask is None else part.mask for part in parts]
         mask = None if all(part.mask is None for part in parts) else np.concatenate(masks)
-        return cls(np.concatenate([part.A for part in parts]), np.concatenate([part.y for part in parts]),
-                   mask=mask, x_star=first.x_star, **first.options)
+        return cls(
+            np.concatenate([part.A for part in parts]),
+            np.concatenate([part.y for part in parts]),
+            mask=mask,
+            x_star=first.x_star,
+            **first.options,
+        )

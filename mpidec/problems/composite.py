@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 ACCEPTED = 1e-10
-ROUNDS, FEWEST, MOST = 80, 10, 150                       # rounds of proximal gradient steps, more and more between two attempts
+ROUNDS, FEWEST, MOST = (
+    80,
+    10,
+    150,
+)  # rounds of proximal gradient steps, more and more between two attempts
 
 
 def minimize(
@@ -77,13 +81,17 @@ def minimize(
         for k in range(ROUNDS):
             for _ in range(min(FEWEST + 2 * k * k, MOST)):
                 following = prox(y - t * grad(y))
-                if (y - following) @ (following - x) > 0:        # momentum points uphill: begin again
+                if (y - following) @ (following - x) > 0:  # momentum points uphill: begin again
                     momentum = 1.0
                 grown = (1 + np.sqrt(1 + 4 * momentum * momentum)) / 2
-                x, y, momentum = following, following + (momentum - 1) / grown * (following - x), grown
+                x, y, momentum = (
+                    following,
+                    following + (momentum - 1) / grown * (following - x),
+                    grown,
+                )
             face, former = term.face(x), face
             if former is None or face.basis.shape != former.basis.shape:
-                continue                                         # not settled yet: Newton's method would be wasted
+                continue  # not settled yet: Newton's method would be wasted
             trial = _on_face(value, grad, hess, scale, x, face, factor)
             if trial is not None and (size := residual(trial)) < error:
                 best, error = trial, size
@@ -92,13 +100,22 @@ def minimize(
         if not error <= ACCEPTED and (size := residual(x)) < error:
             best, error = x, size
     if not error <= ACCEPTED:
-        raise ValueError(f"no finite minimizer found (relative residual {error:.1e}): the data may be separable, or the "
-                         "minimum is not attained; set l2 > 0")
+        raise ValueError(
+            f"no finite minimizer found (relative residual {error:.1e}): the data may be separable, or the "
+            "minimum is not attained; set l2 > 0"
+        )
     return best
 
 
-def _on_face(value: Callable[[Array], float], grad: Callable[[Array], Array], hess: Callable[[Array], Array | LinearOperator],
-             scale: Callable[[Array], float], x: Array, face: Face, factor: float) -> Array | None:
+def _on_face(
+    value: Callable[[Array], float],
+    grad: Callable[[Array], Array],
+    hess: Callable[[Array], Array | LinearOperator],
+    scale: Callable[[Array], float],
+    x: Array,
+    face: Face,
+    factor: float,
+) -> Array | None:
     """Return the minimizer on the face that contains `x`, or None if there is none."""
     Z, slope, ridge = face.basis, factor * face.slope, factor * face.ridge
     if not Z.shape[1]:
@@ -113,9 +130,13 @@ def _on_face(value: Callable[[Array], float], grad: Callable[[Array], Array], he
         return np.asarray(Z.T @ (HZ + ridge[:, None] * Z))
 
     try:
-        u = newton.minimize(lambda u: value(at(u)) + float(slope @ at(u) + 0.5 * ridge @ at(u)**2),
-                            lambda u: Z.T @ (grad(at(u)) + slope + ridge * at(u)), reduced,
-                            lambda u: scale(at(u)) + float(np.linalg.norm(slope)), np.zeros(Z.shape[1]))
+        u = newton.minimize(
+            lambda u: value(at(u)) + float(slope @ at(u) + 0.5 * ridge @ at(u) ** 2),
+            lambda u: Z.T @ (grad(at(u)) + slope + ridge * at(u)),
+            reduced,
+            lambda u: scale(at(u)) + float(np.linalg.norm(slope)),
+            np.zeros(Z.shape[1]),
+        )
     except ValueError:
         return None
     return at(u)

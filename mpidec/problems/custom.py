@@ -53,11 +53,21 @@ class Custom:
     array([-1., -3.])
     """
 
-    def __init__(self, value: Callable[[Array], Array], grad: Callable[..., Array], m: int, d: int, *,
-                 smoothness: ArrayLike | None = None, x_star: ArrayLike | None = None) -> None:
+    def __init__(
+        self,
+        value: Callable[[Array], Array],
+        grad: Callable[..., Array],
+        m: int,
+        d: int,
+        *,
+        smoothness: ArrayLike | None = None,
+        x_star: ArrayLike | None = None,
+    ) -> None:
         for name, function in (("value", value), ("grad", grad)):
             if not callable(function):
-                raise TypeError(f"{name} is a {type(function).__name__}, expected a function of X (m, d)")
+                raise TypeError(
+                    f"{name} is a {type(function).__name__}, expected a function of X (m, d)"
+                )
         self._value, self._grad = value, grad
         self.m = checks.integer(m, "m", least=0)
         self.d = checks.integer(d, "d")
@@ -68,8 +78,13 @@ class Custom:
         self._smoothness: Array | None = None
         if smoothness is not None:
             constants = np.asarray(smoothness, dtype=np.float64)
-            if constants.shape not in ((), (self.m,)) or not (np.isfinite(constants) & (constants > 0)).all():
-                raise ValueError(f"smoothness = {smoothness}, expected a number > 0 or {self.m} of them")
+            if (
+                constants.shape not in ((), (self.m,))
+                or not (np.isfinite(constants) & (constants > 0)).all()
+            ):
+                raise ValueError(
+                    f"smoothness = {smoothness}, expected a number > 0 or {self.m} of them"
+                )
             self._smoothness = np.broadcast_to(constants, (self.m,)).copy()
 
     def value(self, X: Array) -> Array:
@@ -86,8 +101,10 @@ class Custom:
     def smoothness(self) -> Array:
         """Smoothness constants as given, (m,); a ValueError if they were not."""
         if self._smoothness is None:
-            raise ValueError("the smoothness of a Custom problem is unknown: set Custom(..., smoothness=L), or pass "
-                             "a step_size to the solver")
+            raise ValueError(
+                "the smoothness of a Custom problem is unknown: set Custom(..., smoothness=L), or pass "
+                "a step_size to the solver"
+            )
         return self._smoothness
 
     @staticmethod

@@ -20,8 +20,8 @@ from .base import LinearModel
 from .minimizer import minimizer
 
 SCALES = ("sum", "mean")
-UNEVEN = 1e3                                             # ratio of column sizes that is worth a hint
-LARGEST = 1e70                                           # entry of data whose fourth power, times their number, is a float64
+UNEVEN = 1e3  # ratio of column sizes that is worth a hint
+LARGEST = 1e70  # entry of data whose fourth power, times their number, is a float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +64,30 @@ class Prepared:
     label: str = ""
 
 
-def load_problem(data: Any = None, n: int | None = None, problem: str | Callable[..., Any] | None = None, *, net: Any = None,
-                 lo: int | None = None, hi: int | None = None, partition: str | None = None, alpha: float = 1.0, seed: int = 0,
-                 standardize: bool = False, intercept: bool = False, label: str | int | None = None, scale: str = "sum",
-                 l2: float | None = None, l2_total: float | None = None, l1: float | None = None, l1_total: float | None = None,
-                 lower: float | None = None, upper: float | None = None, simplex: float | None = None, **params: Any) -> Any:
+def load_problem(
+    data: Any = None,
+    n: int | None = None,
+    problem: str | Callable[..., Any] | None = None,
+    *,
+    net: Any = None,
+    lo: int | None = None,
+    hi: int | None = None,
+    partition: str | None = None,
+    alpha: float = 1.0,
+    seed: int = 0,
+    standardize: bool = False,
+    intercept: bool = False,
+    label: str | int | None = None,
+    scale: str = "sum",
+    l2: float | None = None,
+    l2_total: float | None = None,
+    l1: float | None = None,
+    l1_total: float | None = None,
+    lower: float | None = None,
+    upper: float | None = None,
+    simplex: float | None = None,
+    **params: Any,
+) -> Any:
     r"""Return the problem of the local agents on a data set, with its solution as `x_star`.
 
     .. math::
@@ -151,9 +170,23 @@ def load_problem(data: Any = None, n: int | None = None, problem: str | Callable
     >>> with mpidec.Network(4) as net:
     ...     problem = load_problem("synthetic_least_squares", net=net)
     """
-    settings = {"partition": partition, "alpha": alpha, "seed": seed, "standardize": standardize, "intercept": intercept,
-                "label": label, "scale": scale, "l2": l2, "l2_total": l2_total, "l1": l1, "l1_total": l1_total, "lower": lower,
-                "upper": upper, "simplex": simplex, **params}
+    settings = {
+        "partition": partition,
+        "alpha": alpha,
+        "seed": seed,
+        "standardize": standardize,
+        "intercept": intercept,
+        "label": label,
+        "scale": scale,
+        "l2": l2,
+        "l2_total": l2_total,
+        "l1": l1,
+        "l1_total": l1_total,
+        "lower": lower,
+        "upper": upper,
+        "simplex": simplex,
+        **params,
+    }
     if net is None:
         prepared = prepare(data, _agents(n), problem, **settings)
         _warn(prepared.note)
@@ -161,11 +194,15 @@ def load_problem(data: Any = None, n: int | None = None, problem: str | Callable
     made, error = None, None
     try:
         if n is not None and n != net.n:
-            raise ValueError(f"n = {n}, but the network has {net.n} agents, expected one of n and net")
+            raise ValueError(
+                f"n = {n}, but the network has {net.n} agents, expected one of n and net"
+            )
         if lo is not None or hi is not None:
-            raise ValueError("lo and hi with net: the network knows the local agents, expected one of them")
+            raise ValueError(
+                "lo and hi with net: the network knows the local agents, expected one of them"
+            )
         made = prepare(data, net.n, problem, **settings) if net.rank == 0 else None
-    except Exception as caught:                     # raised on all ranks
+    except Exception as caught:  # raised on all ranks
         error = caught
     net.agree(error)
     if made is not None:
@@ -175,7 +212,9 @@ def load_problem(data: Any = None, n: int | None = None, problem: str | Callable
 
 def _agents(n: Any) -> int:
     if n is None:
-        raise TypeError("load_problem needs n, the number of agents (load_problem(data, n=16)), or net=, a Network")
+        raise TypeError(
+            "load_problem needs n, the number of agents (load_problem(data, n=16)), or net=, a Network"
+        )
     return checks.integer(n, "n")
 
 
@@ -184,11 +223,28 @@ def _warn(note: str) -> None:
         warnings.warn(note, UserWarning, stacklevel=3)
 
 
-def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, *, partition: str | None = None,
-            alpha: float = 1.0, seed: int = 0, standardize: bool = False, intercept: bool = False, label: str | int | None = None,
-            scale: str = "sum", l2: float | None = None, l2_total: float | None = None, l1: float | None = None,
-            l1_total: float | None = None, lower: float | None = None, upper: float | None = None, simplex: float | None = None,
-            data_seed: int | None = None, **params: Any) -> Prepared:
+def prepare(
+    data: Any,
+    n: int,
+    problem: str | Callable[..., Any] | None = None,
+    *,
+    partition: str | None = None,
+    alpha: float = 1.0,
+    seed: int = 0,
+    standardize: bool = False,
+    intercept: bool = False,
+    label: str | int | None = None,
+    scale: str = "sum",
+    l2: float | None = None,
+    l2_total: float | None = None,
+    l1: float | None = None,
+    l1_total: float | None = None,
+    lower: float | None = None,
+    upper: float | None = None,
+    simplex: float | None = None,
+    data_seed: int | None = None,
+    **params: Any,
+) -> Prepared:
     """Return the problem of all n agents with its solution; the arguments are those of :func:`load_problem`.
 
     `data_seed` is the seed of a data set or problem that takes one, by default `seed`.
@@ -203,28 +259,55 @@ def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, 
     checks.choice(scale, SCALES, "scale")
     if problem is not None:
         registry.check(problem)
-    given = {"l2": l2, "l2_total": l2_total, "l1": l1, "l1_total": l1_total, "lower": lower, "upper": upper, "simplex": simplex}
+    given = {
+        "l2": l2,
+        "l2_total": l2_total,
+        "l1": l1,
+        "l1_total": l1_total,
+        "lower": lower,
+        "upper": upper,
+        "simplex": simplex,
+    }
     drawn = seed if data_seed is None else data_seed
     if problem is not None and "seed" in registry.problem_parameters(problem):
         params["seed"] = drawn
     if problem is not None and not registry.takes_data(problem):
-        return _without_data(data, n, problem, {**params, **{name: value for name, value in given.items() if value is not None}})
+        return _without_data(
+            data,
+            n,
+            problem,
+            {**params, **{name: value for name, value in given.items() if value is not None}},
+        )
     if data is None:
         if not isinstance(problem, str) or problem not in registry.PROBLEMS:
-            raise ValueError("data is missing: give a data set, a file or arrays (A, y) (--data on the command line)")
+            raise ValueError(
+                "data is missing: give a data set, a file or arrays (A, y) (--data on the command line)"
+            )
         data = registry.default_dataset(problem)
     own = registry.problem_parameters(problem) if problem is not None else {}
-    of_data = registry.data_parameters(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else ()
+    of_data = (
+        registry.data_parameters(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else ()
+    )
     if problem is not None:
         _known(params, problem, of_data)
-    whole_set, uneven = _data(data, n, label, standardize, {name: value for name, value in params.items()
-                                                           if name in of_data and name not in own}, drawn)
+    whole_set, uneven = _data(
+        data,
+        n,
+        label,
+        standardize,
+        {name: value for name, value in params.items() if name in of_data and name not in own},
+        drawn,
+    )
     if problem is None:
         problem = registry.default_problem(whole_set)
         _known(params, problem, of_data)
         if whole_set.hint:
             _warn(f"data {whole_set.name}: {whole_set.hint}")
-    options = {name: value for name, value in params.items() if name in registry.problem_parameters(problem) or name not in of_data}
+    options = {
+        name: value
+        for name, value in params.items()
+        if name in registry.problem_parameters(problem) or name not in of_data
+    }
     N, how = len(whole_set.y), partition or whole_set.partition
     options |= _scales(problem, n, N, scale, given)
     if intercept:
@@ -239,41 +322,70 @@ def prepare(data: Any, n: int, problem: str | Callable[..., Any] | None = None, 
     x_star, note = _solution(whole)
     if uneven:
         _warn(uneven)
-    return Prepared(whole, make, options, arrays, x_star, note, how, N, whole_set.classes, whole_set.label)
+    return Prepared(
+        whole, make, options, arrays, x_star, note, how, N, whole_set.classes, whole_set.label
+    )
 
 
-def _without_data(data: Any, n: int, problem: str | Callable[..., Any], params: dict[str, Any]) -> Prepared:
+def _without_data(
+    data: Any, n: int, problem: str | Callable[..., Any], params: dict[str, Any]
+) -> Prepared:
     """Return a problem that is made from the numbers of the agents, `make(agents, ...)`."""
     make = registry.PROBLEM_TABLE.find(problem) if isinstance(problem, str) else problem
     if data is not None:
-        raise ValueError(f"data is given, but {getattr(make, '__name__', 'the problem')} is made from the numbers of the agents: "
-                         "omit data")
+        raise ValueError(
+            f"data is given, but {getattr(make, '__name__', 'the problem')} is made from the numbers of the agents: "
+            "omit data"
+        )
     for name in params:
         checks.choice(name, registry.problem_parameters(make), "parameter of the problem")
     whole = registry.of_agents(make, range(n), n, **params)
     return Prepared(whole, make, params, None, *_solution(whole), "", 0)
 
 
-def _known(params: dict[str, Any], problem: str | Callable[..., Any], of_data: tuple[str, ...]) -> None:
+def _known(
+    params: dict[str, Any], problem: str | Callable[..., Any], of_data: tuple[str, ...]
+) -> None:
     """Refuse parameters that neither the problem nor the data set has."""
     if registry.takes_any(problem):
         return
     name = problem if isinstance(problem, str) else getattr(problem, "__name__", "of this class")
-    known = [*registry.problem_parameters(problem), *of_data, *inspect.signature(load_problem).parameters]
+    known = [
+        *registry.problem_parameters(problem),
+        *of_data,
+        *inspect.signature(load_problem).parameters,
+    ]
     for param in params:
-        checks.choice(param, [word for word in dict.fromkeys(known) if word not in ("data", "problem", "params")],
-                      f"parameter of problem {name}")
+        checks.choice(
+            param,
+            [word for word in dict.fromkeys(known) if word not in ("data", "problem", "params")],
+            f"parameter of problem {name}",
+        )
 
 
-def _data(data: Any, n: int, label: str | int | None, standardize: bool, of_data: dict[str, Any], seed: int) -> tuple[Dataset, str]:
+def _data(
+    data: Any,
+    n: int,
+    label: str | int | None,
+    standardize: bool,
+    of_data: dict[str, Any],
+    seed: int,
+) -> tuple[Dataset, str]:
     """Return the data set that `data` stands for, and a hint if its columns differ very much in size."""
     if isinstance(data, (str, os.PathLike)):
         name = os.fspath(data)
         if registry.is_known_data(name):
             made_from = registry.data_parameters(name)
-            options = {**{key: value for key, value in (("n", n), ("seed", seed)) if key in made_from}, **of_data}
+            options = {
+                **{key: value for key, value in (("n", n), ("seed", seed)) if key in made_from},
+                **of_data,
+            }
             known = registry.in_package(name)
-            result = load(name, label=label, **options) if known else registry.from_maker(name, **options)
+            result = (
+                load(name, label=label, **options)
+                if known
+                else registry.from_maker(name, **options)
+            )
         else:
             result = load(name, label=label)
     else:
@@ -293,18 +405,28 @@ def _arrays(data: Any) -> Dataset:
         return dataset(data.data, data.target)
     if isinstance(data, (tuple, list)) and len(data) == 2:
         return dataset(*data)
-    what = f"an array of shape {data.shape}" if isinstance(data, np.ndarray) else f"a {type(data).__name__}"
-    raise TypeError(f"data is {what}, expected a name, a file, or two arrays (A, y): load_problem((A, y), n=16)")
+    what = (
+        f"an array of shape {data.shape}"
+        if isinstance(data, np.ndarray)
+        else f"a {type(data).__name__}"
+    )
+    raise TypeError(
+        f"data is {what}, expected a name, a file, or two arrays (A, y): load_problem((A, y), n=16)"
+    )
 
 
 def _check_size(data: Dataset) -> None:
     """Refuse data whose squares, and their squares, exceed the range of float64."""
-    for name, values, remedy in (("A", data.A, "standardize=True (--set problem.standardize=true) removes their scale"),
-                                 ("y", np.asarray(data.y), "change their unit")):
+    for name, values, remedy in (
+        ("A", data.A, "standardize=True (--set problem.standardize=true) removes their scale"),
+        ("y", np.asarray(data.y), "change their unit"),
+    ):
         largest = float(np.abs(values).max(initial=0.0)) if values.dtype.kind == "f" else 0.0
         if largest > 0 and not 1 / LARGEST <= largest <= LARGEST:
-            raise ValueError(f"data {data.name}: the largest entry of {name} is {largest:.1g}, expected {1 / LARGEST:g} to "
-                             f"{LARGEST:g}, since products of four entries must fit into float64: {remedy}")
+            raise ValueError(
+                f"data {data.name}: the largest entry of {name} is {largest:.1g}, expected {1 / LARGEST:g} to "
+                f"{LARGEST:g}, since products of four entries must fit into float64: {remedy}"
+            )
 
 
 def _uneven(data: Dataset) -> str:
@@ -312,11 +434,15 @@ def _uneven(data: Dataset) -> str:
     size = np.sqrt((data.A * data.A).mean(axis=0))
     if not (size > 0).any() or (ratio := size.max() / size[size > 0].min()) <= UNEVEN:
         return ""
-    return (f"data {data.name}: the columns of A differ in size by a factor of {ratio:.1g}, which makes first-order methods slow; "
-            "standardize=True (--set problem.standardize=true) removes this")
+    return (
+        f"data {data.name}: the columns of A differ in size by a factor of {ratio:.1g}, which makes first-order methods slow; "
+        "standardize=True (--set problem.standardize=true) removes this"
+    )
 
 
-def _scales(problem: str | Callable[..., Any], n: int, N: int, scale: str, given: dict[str, Any]) -> dict[str, Any]:
+def _scales(
+    problem: str | Callable[..., Any], n: int, N: int, scale: str, given: dict[str, Any]
+) -> dict[str, Any]:
     """Return the factor of the loss, the ridge and the term, as arguments of the problem."""
     result: dict[str, Any] = {}
     per, word = (N, "mean") if scale == "mean" else (n, "sum")
@@ -326,7 +452,9 @@ def _scales(problem: str | Callable[..., Any], n: int, N: int, scale: str, given
     for name in ("l2", "l1"):
         each, total = given[name], given[f"{name}_total"]
         if each is not None and total is not None:
-            raise ValueError(f"{name} = {each} and {name}_total = {total}, expected one of them: {name} is that of every agent")
+            raise ValueError(
+                f"{name} = {each} and {name}_total = {total}, expected one of them: {name} is that of every agent"
+            )
         if total is not None:
             each = checks.number(total, f"{name}_total") / per
         amounts[name] = each
@@ -334,8 +462,12 @@ def _scales(problem: str | Callable[..., Any], n: int, N: int, scale: str, given
         amounts["l2"] = registry.PROBLEMS[problem].l2_total / per
     if amounts["l2"] is not None:
         result["l2"] = amounts["l2"]
-    term = terms.term(l1=0.0 if amounts["l1"] is None else amounts["l1"], lower=given["lower"], upper=given["upper"],
-                      simplex=given["simplex"])
+    term = terms.term(
+        l1=0.0 if amounts["l1"] is None else amounts["l1"],
+        lower=given["lower"],
+        upper=given["upper"],
+        simplex=given["simplex"],
+    )
     if term is not None:
         result["term"] = term
     return result
@@ -365,9 +497,15 @@ def local(prepared: Prepared, lo: int, hi: int) -> Any:
     if not 0 <= lo <= hi <= n:
         raise ValueError(f"agents {lo}..{hi} of {n}, expected 0 <= lo <= hi <= n = {n}")
     if prepared.arrays is None:
-        return _of_n(registry.of_agents(prepared.make, range(lo, hi), n, **prepared.options), n, prepared.x_star)
+        return _of_n(
+            registry.of_agents(prepared.make, range(lo, hi), n, **prepared.options),
+            n,
+            prepared.x_star,
+        )
     A, y, mask = (None if array is None else array[lo:hi] for array in prepared.arrays)
-    return _of_n(registry.make_problem(prepared.make, A, y, mask, **prepared.options), n, prepared.x_star)
+    return _of_n(
+        registry.make_problem(prepared.make, A, y, mask, **prepared.options), n, prepared.x_star
+    )
 
 
 def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, net: Any) -> Any:
@@ -388,18 +526,35 @@ def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, 
     >>> with mpidec.Network(4) as net:
     ...     problem = scattered(prepare("synthetic_least_squares", 4) if net.rank == 0 else None, None, net)
     """
-    A, y, mask = (None, None, None) if prepared is None or prepared.arrays is None else prepared.arrays
-    head = None if prepared is None else (registry.name_of(prepared.make), prepared.options, prepared.x_star, A is not None,
-                                          mask is not None)
+    A, y, mask = (
+        (None, None, None) if prepared is None or prepared.arrays is None else prepared.arrays
+    )
+    head = (
+        None
+        if prepared is None
+        else (
+            registry.name_of(prepared.make),
+            prepared.options,
+            prepared.x_star,
+            A is not None,
+            mask is not None,
+        )
+    )
     name, options, x_star, data, padded = net.collectives.broadcast(head, 0, "the problem")
-    arrays = [net.scatter(array) if there else None for array, there in ((A, data), (y, data), (mask, padded))]
+    arrays = [
+        net.scatter(array) if there else None
+        for array, there in ((A, data), (y, data), (mask, padded))
+    ]
     problem, error = None, None
     try:
         make = name if make is None else make
         make = registry.PROBLEM_TABLE.find(make) if isinstance(make, str) else make
-        problem = (registry.make_problem(make, *arrays, **options) if data
-                   else registry.of_agents(make, net.agents, net.n, **options))
-    except Exception as caught:                     # raised on all ranks
+        problem = (
+            registry.make_problem(make, *arrays, **options)
+            if data
+            else registry.of_agents(make, net.agents, net.n, **options)
+        )
+    except Exception as caught:  # raised on all ranks
         error = caught
     net.agree(error)
     return _of_n(problem, net.n, x_star)

@@ -57,9 +57,21 @@ class LeastSquares(LinearModel):
     bound = 1.0
     targets_name = "b"
 
-    def __init__(self, A: ArrayLike, b: ArrayLike, l2: float = 0.0, *, mask: ArrayLike | None = None,
-                 x_star: ArrayLike | None = None, weight: float = 1.0, term: Term | None = None, intercept: bool = False) -> None:
-        super().__init__(A, b, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept)
+    def __init__(
+        self,
+        A: ArrayLike,
+        b: ArrayLike,
+        l2: float = 0.0,
+        *,
+        mask: ArrayLike | None = None,
+        x_star: ArrayLike | None = None,
+        weight: float = 1.0,
+        term: Term | None = None,
+        intercept: bool = False,
+    ) -> None:
+        super().__init__(
+            A, b, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept
+        )
 
     @property
     def b(self) -> Array:
@@ -88,7 +100,9 @@ class LeastSquares(LinearModel):
         from scipy.linalg import lstsq
 
         if not self.m:
-            raise ValueError("no local agents, so there is no solution: concatenate the problems of all ranks first")
+            raise ValueError(
+                "no local agents, so there is no solution: concatenate the problems of all ranks first"
+            )
         if self.term is not None:
             return super().solution()
         A, b = self._pooled()
@@ -96,7 +110,7 @@ class LeastSquares(LinearModel):
             A = np.vstack([A, np.sqrt(self.m * self._penalty / self.weight) * np.eye(self.d)])
             b = np.vstack([b, np.zeros((self.d, 1))])
         x = lstsq(A, b)[0]
-        x += lstsq(A, b - A @ x)[0]                      # one step of iterative refinement
+        x += lstsq(A, b - A @ x)[0]  # one step of iterative refinement
         return np.asarray(x[:, 0])
 
     @cached_property
@@ -116,7 +130,7 @@ class LeastSquares(LinearModel):
         ridge, pull = self.l2 / self.weight + 1 / t, V / t
         inside = (Vt @ pull[:, :, None])[..., 0]
         coordinates = (Sb + inside) / (S * S + ridge)
-        if self.features > self.p:                       # component of v_i outside the row space of A_i
+        if self.features > self.p:  # component of v_i outside the row space of A_i
             coordinates -= inside / ridge
         X: Array = (Vt.transpose(0, 2, 1) @ coordinates[:, :, None])[..., 0]
         return X + pull / ridge if self.features > self.p else X
@@ -165,17 +179,31 @@ class LogisticRegression(LinearModel):
     bound = 0.25
     labels = "signs"
 
-    def __init__(self, A: ArrayLike, y: ArrayLike, l2: float = 0.0, *, mask: ArrayLike | None = None,
-                 x_star: ArrayLike | None = None, weight: float = 1.0, term: Term | None = None, intercept: bool = False) -> None:
-        super().__init__(A, y, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept)
+    def __init__(
+        self,
+        A: ArrayLike,
+        y: ArrayLike,
+        l2: float = 0.0,
+        *,
+        mask: ArrayLike | None = None,
+        x_star: ArrayLike | None = None,
+        weight: float = 1.0,
+        term: Term | None = None,
+        intercept: bool = False,
+    ) -> None:
+        super().__init__(
+            A, y, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept
+        )
 
     def _encode(self, y: Array) -> Array:
         wrong = (np.abs(y) != 1.0) if self.mask is None else (np.abs(y) != 1.0) & self.mask
         if wrong.any():
             i, s = np.argwhere(wrong)[0]
-            raise ValueError(f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected -1 and +1 (the labels "
-                             f"are {checks.some(np.unique(y))}; problems.signs(y) converts any two values, Softmax "
-                             "accepts more)")
+            raise ValueError(
+                f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected -1 and +1 (the labels "
+                f"are {checks.some(np.unique(y))}; problems.signs(y) converts any two values, Softmax "
+                "accepts more)"
+            )
         return -y[:, :, None]
 
     def _loss(self, T: Array, Y: Array) -> Array:
@@ -245,23 +273,39 @@ class Softmax(LinearModel):
     bound = 0.5
     labels = "classes"
 
-    def __init__(self, A: ArrayLike, y: ArrayLike, classes: int | None = None, l2: float = 0.0, *,
-                 mask: ArrayLike | None = None, x_star: ArrayLike | None = None, weight: float = 1.0,
-                 term: Term | None = None, intercept: bool = False) -> None:
+    def __init__(
+        self,
+        A: ArrayLike,
+        y: ArrayLike,
+        classes: int | None = None,
+        l2: float = 0.0,
+        *,
+        mask: ArrayLike | None = None,
+        x_star: ArrayLike | None = None,
+        weight: float = 1.0,
+        term: Term | None = None,
+        intercept: bool = False,
+    ) -> None:
         self.classes = None if classes is None else checks.integer(classes, "classes", least=2)
-        super().__init__(A, y, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept)
+        super().__init__(
+            A, y, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept
+        )
         self.options["classes"] = self.classes
 
     def _encode(self, y: Array) -> Array:
         if self.classes is None:
             if not y.size:
-                raise ValueError("the number of classes is unknown without samples, expected the argument classes=C")
+                raise ValueError(
+                    "the number of classes is unknown without samples, expected the argument classes=C"
+                )
             self.classes = max(int(y.max()) + 1, 2)
         wrong = (y != np.floor(y)) | (y < 0) | (y >= self.classes)
         if wrong.any():
             i, s = np.argwhere(wrong)[0]
-            raise ValueError(f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected integers "
-                             f"0 .. {self.classes - 1} (problems.class_numbers(y) converts any values)")
+            raise ValueError(
+                f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected integers "
+                f"0 .. {self.classes - 1} (problems.class_numbers(y) converts any values)"
+            )
         return np.asarray(y[:, :, None] == np.arange(self.classes), dtype=np.float64)
 
     def _loss(self, T: Array, Y: Array) -> Array:
@@ -324,12 +368,31 @@ class Huber(LinearModel):
     bound = 1.0
     targets_name = "b"
 
-    def __init__(self, A: ArrayLike, b: ArrayLike, delta: float = 1.0, l2: float = 0.0, *,
-                 mask: ArrayLike | None = None, x_star: ArrayLike | None = None, weight: float = 1.0,
-                 term: Term | None = None, intercept: bool = False) -> None:
+    def __init__(
+        self,
+        A: ArrayLike,
+        b: ArrayLike,
+        delta: float = 1.0,
+        l2: float = 0.0,
+        *,
+        mask: ArrayLike | None = None,
+        x_star: ArrayLike | None = None,
+        weight: float = 1.0,
+        term: Term | None = None,
+        intercept: bool = False,
+    ) -> None:
         self.delta = checks.number(delta, "delta", positive=True)
-        super().__init__(A, b, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept,
-                         delta=self.delta)
+        super().__init__(
+            A,
+            b,
+            mask=mask,
+            x_star=x_star,
+            l2=l2,
+            weight=weight,
+            term=term,
+            intercept=intercept,
+            delta=self.delta,
+        )
 
     @property
     def b(self) -> Array:
@@ -338,7 +401,7 @@ class Huber(LinearModel):
 
     def _loss(self, T: Array, Y: Array) -> Array:
         R = (T - Y)[..., 0]
-        C = R.clip(-self.delta, self.delta)              # h(r) = c (r - c/2) with c = clip(r)
+        C = R.clip(-self.delta, self.delta)  # h(r) = c (r - c/2) with c = clip(r)
         return C * (R - 0.5 * C)
 
     def _slope(self, T: Array, Y: Array) -> Array:

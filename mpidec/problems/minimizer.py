@@ -9,7 +9,7 @@ import numpy as np
 from .._validation import Array
 from . import newton
 
-LARGEST = 200                                            # unknowns, as the Hessian takes two gradients for each
+LARGEST = 200  # unknowns, as the Hessian takes two gradients for each
 
 
 def minimizer(problem: Any) -> Array:
@@ -41,8 +41,10 @@ def minimizer(problem: Any) -> Array:
     array([2.])
     """
     if problem.d > LARGEST:
-        raise ValueError(f"{problem.d} unknowns, expected at most {LARGEST} for a solution from gradients: give x_star, or a "
-                         "method solution()")
+        raise ValueError(
+            f"{problem.d} unknowns, expected at most {LARGEST} for a solution from gradients: give x_star, or a "
+            "method solution()"
+        )
 
     def rows(x: Array) -> Array:
         return np.tile(x, (problem.m, 1))
@@ -56,6 +58,10 @@ def minimizer(problem: Any) -> Array:
         return np.asarray((H + H.T) / 2)
 
     def scale(x: Array) -> float:
-        return float(np.linalg.norm(np.abs(problem.grad(rows(x))).mean(axis=0))) + float(np.linalg.norm(hess(x) @ x))
+        return float(np.linalg.norm(np.abs(problem.grad(rows(x))).mean(axis=0))) + float(
+            np.linalg.norm(hess(x) @ x)
+        )
 
-    return newton.minimize(lambda x: float(np.mean(problem.value(rows(x)))), grad, hess, scale, np.zeros(problem.d))
+    return newton.minimize(
+        lambda x: float(np.mean(problem.value(rows(x)))), grad, hess, scale, np.zeros(problem.d)
+    )

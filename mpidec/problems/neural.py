@@ -77,22 +77,35 @@ class Neural:
     True
     """
 
-    def __init__(self, model: torch.nn.Module, data: Data, *, loss: str | Callable[..., Any] = "cross_entropy", l2: float = 0.0,
-                 chunk: int | None = None, dtype: str | None = None, loop: bool | None = None) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        data: Data,
+        *,
+        loss: str | Callable[..., Any] = "cross_entropy",
+        l2: float = 0.0,
+        chunk: int | None = None,
+        dtype: str | None = None,
+        loop: bool | None = None,
+    ) -> None:
         import torch
 
         from ..nn.stacked import loops
 
         if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"model is a {type(model).__name__}, expected a torch.nn.Module, such as "
-                            "mpidec.nn.models.make('mlp', ...)")
+            raise TypeError(
+                f"model is a {type(model).__name__}, expected a torch.nn.Module, such as "
+                "mpidec.nn.models.make('mlp', ...)"
+            )
         self.model = copy.deepcopy(model).eval()
         torch.func.replace_all_batch_norm_modules_(self.model)
         if dtype is not None:
             self.model.to(getattr(torch, checks.choice(dtype, DTYPES, "dtype")))
         trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if not trainable:
-            raise ValueError("the model has no parameters that require gradients, expected at least one")
+            raise ValueError(
+                "the model has no parameters that require gradients, expected at least one"
+            )
         self.loss = loss if callable(loss) else checks.choice(loss, LOSSES, "loss")
         self.l2 = checks.number(l2, "l2")
         self.chunk = None if chunk is None else checks.integer(chunk, "chunk")
@@ -107,7 +120,13 @@ class Neural:
 
     def initial(self) -> Array:
         """Return the parameters of the model as a row, (d,), the initial point of every agent."""
-        return np.concatenate([p.detach().cpu().double().numpy().ravel() for p in self.model.parameters() if p.requires_grad])
+        return np.concatenate(
+            [
+                p.detach().cpu().double().numpy().ravel()
+                for p in self.model.parameters()
+                if p.requires_grad
+            ]
+        )
 
     def load(self, x: Array) -> torch.nn.Module:
         """Return an ordinary model with the parameters of a row, (d,).
@@ -124,7 +143,10 @@ class Neural:
 
         model = copy.deepcopy(self.model)
         with torch.no_grad():
-            for p, row in zip((p for p in model.parameters() if p.requires_grad), self._rows(np.asarray(x)[None]).values()):
+            for p, row in zip(
+                (p for p in model.parameters() if p.requires_grad),
+                self._rows(np.asarray(x)[None]).values(),
+            ):
                 p.copy_(row[0])
         return model
 
@@ -147,7 +169,9 @@ class Neural:
         self._checked(X, len(agents))
         return self._gradient(X, self._passes(agents))
 
-    def sample_grad(self, X: Array, rows: NDArray[np.intp], weight: Array, agents: Sequence[int] | None = None) -> Array:
+    def sample_grad(
+        self, X: Array, rows: NDArray[np.intp], weight: Array, agents: Sequence[int] | None = None
+    ) -> Array:
         r"""Return a weighted gradient over selected samples, :math:`w_i \sum_{s \in S_i} \nabla \ell_s(x_i) / p_i + \lambda x_i`.
 
         Parameters
@@ -176,11 +200,15 @@ class Neural:
             tensors = {name: row.requires_grad_() for name, row in self._rows(X).items()}
             for x, y, weight in passes:
                 total = (self._losses(tensors, x, y) * weight).sum()
-                parts = torch.autograd.grad(total, list(tensors.values()), allow_unused=True, materialize_grads=True)
+                parts = torch.autograd.grad(
+                    total, list(tensors.values()), allow_unused=True, materialize_grads=True
+                )
                 G += torch.cat([part.flatten(1) for part in parts], dim=1).cpu().numpy()
         return G + self.l2 * X if self.l2 else G
 
-    def _losses(self, tensors: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _losses(
+        self, tensors: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:
         """Return the loss of each sample, (m, B)."""
         from torch.nn import functional as F
 
@@ -190,14 +218,18 @@ class Neural:
             losses = self.loss(outputs, targets)
         elif self.loss == "mse":
             if outputs.shape != targets.shape:
-                raise ValueError(f"the model returns outputs of shape {tuple(outputs.shape[1:])} for each sample, expected "
-                                 f"that of the targets, {tuple(targets.shape[1:])}")
+                raise ValueError(
+                    f"the model returns outputs of shape {tuple(outputs.shape[1:])} for each sample, expected "
+                    f"that of the targets, {tuple(targets.shape[1:])}"
+                )
             losses = F.mse_loss(outputs, targets, reduction="none").flatten(1).mean(dim=1)
         else:
             losses = F.cross_entropy(outputs, targets, reduction="none")
         if losses.shape != targets.shape[:1]:
-            raise ValueError(f"the loss has shape {tuple(losses.shape)}, expected {tuple(targets.shape[:1])}: one number for each "
-                             "sample")
+            raise ValueError(
+                f"the loss has shape {tuple(losses.shape)}, expected {tuple(targets.shape[:1])}: one number for each "
+                "sample"
+            )
         result: torch.Tensor = losses.view(y.shape[:2])
         return result
 
@@ -209,12 +241,19 @@ class Neural:
     def _fixed(self, m: int) -> dict[str, torch.Tensor]:
         """Return frozen parameters and buffers, the same for each of m agents."""
         named = (*self.model.named_parameters(), *self.model.named_buffers())
-        return {name: tensor.detach().expand(m, *tensor.shape) for name, tensor in named if name not in self._shapes}
+        return {
+            name: tensor.detach().expand(m, *tensor.shape)
+            for name, tensor in named
+            if name not in self._shapes
+        }
 
     def _rows(self, X: Array) -> dict[str, torch.Tensor]:
         """Return the parameters in rows X (m, d), by name, each with a leading dimension m."""
         parts = self._tensor(X).to(self.dtype).split(self._sizes, dim=1)
-        return {name: part.view(len(X), *shape) for (name, shape), part in zip(self._shapes.items(), parts)}
+        return {
+            name: part.view(len(X), *shape)
+            for (name, shape), part in zip(self._shapes.items(), parts)
+        }
 
     def _passes(self, agents: Sequence[int]) -> Any:
         """Yield samples, targets and weights of some agents, in chunks."""
@@ -222,21 +261,35 @@ class Neural:
 
         some = slice(None) if len(agents) == self.m else self._tensor(np.asarray(agents))
         p = self._x.shape[1] if self.m else 0
-        scale = torch.tensor(1 / self.counts[np.asarray(agents, dtype=np.intp)], dtype=self.dtype, device=self.device)[:, None]
-        mask = None if self.mask is None else self._tensor(self.mask[np.asarray(agents, dtype=np.intp)])
+        scale = torch.tensor(
+            1 / self.counts[np.asarray(agents, dtype=np.intp)], dtype=self.dtype, device=self.device
+        )[:, None]
+        mask = (
+            None
+            if self.mask is None
+            else self._tensor(self.mask[np.asarray(agents, dtype=np.intp)])
+        )
         for lo in range(0, p, self.chunk or max(p, 1)):
             part = slice(lo, min(lo + (self.chunk or p), p))
-            yield self._x[some, part], self._y[some, part], scale if mask is None else scale * mask[:, part]
+            yield (
+                self._x[some, part],
+                self._y[some, part],
+                scale if mask is None else scale * mask[:, part],
+            )
 
     def _checked(self, X: Array, m: int) -> Array:
         if np.shape(X) != (m, self.d):
-            raise ValueError(f"X has shape {np.shape(X)}, expected {(m, self.d)}: one row of {self.d} parameters per local agent")
+            raise ValueError(
+                f"X has shape {np.shape(X)}, expected {(m, self.d)}: one row of {self.d} parameters per local agent"
+            )
         return X
 
     def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
         import torch
 
-        return torch.tensor(array, device=self.device)       # a copy: rows may be read-only, or change later
+        return torch.tensor(
+            array, device=self.device
+        )  # a copy: rows may be read-only, or change later
 
     # -- predictions ---------------------------------------------------------------------------------------------
 
@@ -248,7 +301,9 @@ class Neural:
         x = torch.as_tensor(np.asarray(images)).to(self.device, self.dtype)
         with torch.no_grad():
             tensors = self._rows(self._checked(X, len(X)))
-            parts = [self._outputs(tensors, part.expand(len(X), *part.shape)) for part in x.split(chunk)]
+            parts = [
+                self._outputs(tensors, part.expand(len(X), *part.shape)) for part in x.split(chunk)
+            ]
         return np.asarray(torch.cat(parts, dim=1).cpu().numpy())
 
     def accuracy(self, X: Array, images: ArrayLike, labels: ArrayLike, chunk: int = 500) -> Array:
@@ -266,11 +321,15 @@ class Neural:
         first = parts[0]
         for r, part in enumerate(parts):
             if (part.d, part.l2) != (first.d, first.l2):
-                raise ValueError(f"part {r} has {part.d} parameters and l2 = {part.l2}, expected {first.d} and {first.l2} as in "
-                                 "part 0")
+                raise ValueError(
+                    f"part {r} has {part.d} parameters and l2 = {part.l2}, expected {first.d} and {first.l2} as in "
+                    "part 0"
+                )
         x = [part._x[i, :p] for part in parts for i, p in enumerate(part.counts)]
         y = [part._y[i, :p] for part in parts for i, p in enumerate(part.counts)]
-        return cls(first.model, (x, y), loss=first.loss, l2=first.l2, chunk=first.chunk, loop=first.loop)
+        return cls(
+            first.model, (x, y), loss=first.loss, l2=first.l2, chunk=first.chunk, loop=first.loop
+        )
 
 
 def _stacked(x: Sequence[Any], y: Sequence[Any], dtype: Any, device: Any) -> Any:
@@ -278,21 +337,29 @@ def _stacked(x: Sequence[Any], y: Sequence[Any], dtype: Any, device: Any) -> Any
     import torch
 
     if len(x) != len(y):
-        raise ValueError(f"data has samples of {len(x)} agents and targets of {len(y)}, expected the same number of each")
+        raise ValueError(
+            f"data has samples of {len(x)} agents and targets of {len(y)}, expected the same number of each"
+        )
     xs, ys = [torch.as_tensor(part) for part in x], [torch.as_tensor(part) for part in y]
     for i, (a, b) in enumerate(zip(xs, ys)):
         if not len(a) or len(a) != len(b):
-            raise ValueError(f"local agent {i} has {len(a)} samples and {len(b)} targets, expected the same number of each, at "
-                             "least one")
+            raise ValueError(
+                f"local agent {i} has {len(a)} samples and {len(b)} targets, expected the same number of each, at "
+                "least one"
+            )
         if a.is_floating_point() and not bool(torch.isfinite(a).all()):
-            raise ValueError(f"the samples of local agent {i} hold NaN or inf, expected finite numbers")
+            raise ValueError(
+                f"the samples of local agent {i} hold NaN or inf, expected finite numbers"
+            )
     counts = np.array([len(a) for a in xs], dtype=np.intp)
     if not xs:
         empty = torch.zeros((0, 0), dtype=dtype, device=device)
         return empty, empty, counts, None
     rows = torch.arange(int(counts.max()))
-    samples, targets = (torch.stack([part[rows % len(part)] for part in parts]).to(device) for parts in (xs, ys))
-    samples = samples.to(dtype) if samples.is_floating_point() else samples                 # integers are tokens
+    samples, targets = (
+        torch.stack([part[rows % len(part)] for part in parts]).to(device) for parts in (xs, ys)
+    )
+    samples = samples.to(dtype) if samples.is_floating_point() else samples  # integers are tokens
     targets = targets.to(dtype) if targets.is_floating_point() else targets.long()
     valid = np.arange(counts.max()) < counts[:, None]
     return samples, targets, counts, None if valid.all() else valid

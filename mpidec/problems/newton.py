@@ -53,12 +53,15 @@ def minimize(
     with np.errstate(all="ignore"):
         if relative_gradient(x) > 1e-10:
             dense = isinstance(hess(x), np.ndarray)
-            how = {"method": "trust-exact", "hess": hess} if dense else {
-                "method": "trust-krylov", "hessp": lambda x, v: hess(x) @ v}
+            how = (
+                {"method": "trust-exact", "hess": hess}
+                if dense
+                else {"method": "trust-krylov", "hessp": lambda x, v: hess(x) @ v}
+            )
             options = {"gtol": 1e-10 * scale(x), "maxiter": 500, "max_trust_radius": 1e6}
             x = scipy.optimize.minimize(value, x, jac=grad, options=options, **how).x
         best = relative_gradient(x)
-        for _ in range(30):                              # function values are too coarse for further progress
+        for _ in range(30):  # function values are too coarse for further progress
             if best <= GOAL or not np.isfinite(best):
                 break
             trial = x - _solve(hess(x), grad(x))
@@ -66,8 +69,10 @@ def minimize(
                 break
             x, best = trial, size
     if not best <= ACCEPTED:
-        raise ValueError(f"no finite minimizer found (relative gradient norm {best:.1e}): the data may be separable, "
-                         "or the minimum is not attained; set l2 > 0")
+        raise ValueError(
+            f"no finite minimizer found (relative gradient norm {best:.1e}): the data may be separable, "
+            "or the minimum is not attained; set l2 > 0"
+        )
     return x
 
 

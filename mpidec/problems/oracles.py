@@ -14,7 +14,7 @@ from .._validation import Array
 from .agents import by_agents
 from .base import LinearModel, Problem
 
-Gradient = Callable[..., Array]                     # gradient(X, k), gradient(X, k, agents=[...])
+Gradient = Callable[..., Array]  # gradient(X, k), gradient(X, k, agents=[...])
 
 
 class Oracle(Protocol):
@@ -29,6 +29,7 @@ class Oracle(Protocol):
     @property
     def problem(self) -> Any:
         """The problem that the gradients belong to."""
+
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k) -> G`` for the local `agents` (numbers among all agents)."""
 
@@ -56,6 +57,7 @@ class Full:
     >>> gradient(np.zeros((1, 1)), 0)
     array([[-3.]])
     """
+
     random = False
 
     def __init__(self, problem: Problem) -> None:
@@ -105,20 +107,27 @@ class MiniBatch:
 
     def __init__(self, problem: LinearModel, batch_size: int) -> None:
         if not hasattr(problem, "sample_grad"):
-            raise TypeError(f"MiniBatch cannot draw samples of a {type(problem).__name__}, expected LeastSquares, "
-                            "LogisticRegression, Softmax or Huber (Noisy works with every problem)")
+            raise TypeError(
+                f"MiniBatch cannot draw samples of a {type(problem).__name__}, expected LeastSquares, "
+                "LogisticRegression, Softmax or Huber (Noisy works with every problem)"
+            )
         self.problem = problem
         self.batch_size = checks.integer(batch_size, "batch_size")
         if (few := problem.counts < self.batch_size).any():
             i = int(few.argmax())
-            raise ValueError(f"batch_size = {self.batch_size}, but local agent {i} has {problem.counts[i]} samples, "
-                             f"expected at most {problem.counts.min()}")
+            raise ValueError(
+                f"batch_size = {self.batch_size}, but local agent {i} has {problem.counts[i]} samples, "
+                f"expected at most {problem.counts.min()}"
+            )
 
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
         problem, B = self.problem, self.batch_size
         _check_agents(problem, agents)
-        streams, counts = Streams(checks.integer(seed, "seed", least=0), SAMPLES), problem.counts.tolist()
+        streams, counts = (
+            Streams(checks.integer(seed, "seed", least=0), SAMPLES),
+            problem.counts.tolist(),
+        )
         weight = problem.counts / B
         order = None if problem.mask is None else np.argsort(~problem.mask, axis=1, kind="stable")
         numbers, everyone = agents, range(problem.m)
@@ -127,11 +136,18 @@ class MiniBatch:
             local = everyone if agents is None else agents
             rows = np.empty((len(local), B), dtype=np.intp)
             for row, i in zip(rows, local):
-                draw = streams.at(numbers[i], k)         # for few samples, permutation is faster than choice
-                row[:] = (draw.permutation(counts[i])[:B] if counts[i] < 1000 else
-                          draw.choice(counts[i], B, replace=False, shuffle=False))
+                draw = streams.at(
+                    numbers[i], k
+                )  # for few samples, permutation is faster than choice
+                row[:] = (
+                    draw.permutation(counts[i])[:B]
+                    if counts[i] < 1000
+                    else draw.choice(counts[i], B, replace=False, shuffle=False)
+                )
             if agents is None:
-                return problem.sample_grad(X, rows if order is None else np.take_along_axis(order, rows, axis=1), weight)
+                return problem.sample_grad(
+                    X, rows if order is None else np.take_along_axis(order, rows, axis=1), weight
+                )
             some = list(agents)
             chosen = rows if order is None else np.take_along_axis(order[some], rows, axis=1)
             return problem.sample_grad(X, chosen, weight[some], agents)
@@ -175,14 +191,20 @@ class Noisy:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
         exact = self.source.start(agents, seed)
         some = by_agents(exact, self.problem.m)
-        streams, numbers, everyone = Streams(checks.integer(seed, "seed", least=0), NOISE), agents, range(self.problem.m)
+        streams, numbers, everyone = (
+            Streams(checks.integer(seed, "seed", least=0), NOISE),
+            agents,
+            range(self.problem.m),
+        )
         deviation = self.sigma / np.sqrt(self.problem.d)
 
         def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
             noise = np.empty(X.shape)
             for row, i in zip(noise, everyone if agents is None else agents):
                 streams.at(numbers[i], k).standard_normal(out=row)
-            return np.asarray((exact(X, k) if agents is None else some(X, k, agents=agents)) + deviation * noise)
+            return np.asarray(
+                (exact(X, k) if agents is None else some(X, k, agents=agents)) + deviation * noise
+            )
 
         return gradient
 
@@ -216,8 +238,9 @@ class Subgradient:
     >>> Subgradient(problem).start(range(1), seed=0)(np.ones((1, 1)), 0)
     array([[-0.5]])
     """
-    smooth = False                                  # `step_size="auto"` has no linear model of it
-    includes_term = True                            # so a solver that takes only gradients does not ignore the problem's term
+
+    smooth = False  # `step_size="auto"` has no linear model of it
+    includes_term = True  # so a solver that takes only gradients does not ignore the problem's term
 
     def __init__(self, source: Problem | Oracle) -> None:
         given: Any = source
@@ -225,9 +248,11 @@ class Subgradient:
         self.problem = self.source.problem
         term = getattr(self.problem, "term", None)
         if term is None:
-            raise ValueError(f"{type(self.problem).__name__} has no term, so its gradient is complete: pass it without Subgradient")
+            raise ValueError(
+                f"{type(self.problem).__name__} has no term, so its gradient is complete: pass it without Subgradient"
+            )
         self._subgradient = term.subgradient
-        self._subgradient(np.zeros((0, self.problem.d)))     # refuses constraints
+        self._subgradient(np.zeros((0, self.problem.d)))  # refuses constraints
 
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
@@ -235,6 +260,8 @@ class Subgradient:
         some = by_agents(smooth, self.problem.m)
 
         def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
-            return np.asarray((smooth(X, k) if agents is None else some(X, k, agents=agents)) + subgradient(X))
+            return np.asarray(
+                (smooth(X, k) if agents is None else some(X, k, agents=agents)) + subgradient(X)
+            )
 
         return gradient

@@ -16,7 +16,15 @@ from ..plugins import Table, is_plugin
 from .base import LinearModel
 from .losses import Huber, LeastSquares, LogisticRegression, Softmax
 
-RESERVED = ("mask", "x_star", "weight", "term", "intercept", "n", "agents")    # arguments that are not settings of a problem
+RESERVED = (
+    "mask",
+    "x_star",
+    "weight",
+    "term",
+    "intercept",
+    "n",
+    "agents",
+)  # arguments that are not settings of a problem
 
 
 class Entry(NamedTuple):
@@ -29,8 +37,12 @@ class Entry(NamedTuple):
 
 
 PROBLEMS = {
-    "least_squares": Entry(LeastSquares, "diabetes", "linear least squares, optionally with a ridge (l2)"),
-    "logistic": Entry(LogisticRegression, "breast_cancer", "logistic regression for two classes (l2)", 16.0),
+    "least_squares": Entry(
+        LeastSquares, "diabetes", "linear least squares, optionally with a ridge (l2)"
+    ),
+    "logistic": Entry(
+        LogisticRegression, "breast_cancer", "logistic regression for two classes (l2)", 16.0
+    ),
     "softmax": Entry(Softmax, "digits", "multinomial logistic regression (l2, classes)", 16.0),
     "huber": Entry(Huber, "diabetes", "linear regression with the Huber loss (delta, l2)"),
 }
@@ -61,10 +73,16 @@ def _object(thing: Any) -> str:
 
 
 def _positional(make: Callable[..., Any]) -> list[str]:
-    return [p.name for p in inspect.signature(make).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [
+        p.name
+        for p in inspect.signature(make).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
 
 
-PROBLEM_TABLE = Table("problem", "mpidec.problems", {name: entry.make for name, entry in PROBLEMS.items()}, _problem)
+PROBLEM_TABLE = Table(
+    "problem", "mpidec.problems", {name: entry.make for name, entry in PROBLEMS.items()}, _problem
+)
 DATA_TABLE = Table("data set", "mpidec.datasets", DATASETS, _data)
 
 
@@ -88,7 +106,9 @@ def takes_data(problem: str | Callable[..., Any]) -> bool:
     >>> takes_data("huber")
     True
     """
-    return _positional(PROBLEM_TABLE.find(problem) if isinstance(problem, str) else problem)[:1] != ["agents"]
+    return _positional(PROBLEM_TABLE.find(problem) if isinstance(problem, str) else problem)[
+        :1
+    ] != ["agents"]
 
 
 def maker(source: str) -> Callable[..., Any]:
@@ -123,7 +143,9 @@ def from_maker(source: str, **options: Any) -> Dataset:
     if isinstance(made, Dataset):
         return made
     if not isinstance(made, tuple) or len(made) != 2:
-        raise ValueError(f"data set {source} is a {type(made).__name__}, expected (A, y) or a Dataset")
+        raise ValueError(
+            f"data set {source} is a {type(made).__name__}, expected (A, y) or a Dataset"
+        )
     return dataset(*made, name=source)
 
 
@@ -148,7 +170,9 @@ def dataset_names() -> dict[str, str]:
     >>> list(dataset_names())
     ['breast_cancer', 'digits', 'diabetes', 'synthetic_least_squares']
     """
-    return {name: (make.__doc__ or "").partition("\n")[0].rstrip(".") for name, make in DATASETS.items()}
+    return {
+        name: (make.__doc__ or "").partition("\n")[0].rstrip(".") for name, make in DATASETS.items()
+    }
 
 
 def default_dataset(problem: str) -> str:
@@ -188,13 +212,22 @@ def problem_parameters(problem: str | Callable[..., Any]) -> dict[str, Any]:
     {'delta': 1.0, 'l2': 0.0}
     """
     make = problem if callable(problem) else PROBLEM_TABLE.find(problem)
-    named = list(inspect.signature(make).parameters.values())[2 if takes_data(make) else 1:]
-    return {p.name: p.default for p in named
-            if p.name not in RESERVED and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    named = list(inspect.signature(make).parameters.values())[2 if takes_data(make) else 1 :]
+    return {
+        p.name: p.default
+        for p in named
+        if p.name not in RESERVED and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
 
 
-def build(problem: str | Callable[..., Any], dataset: Dataset, parts: Sequence[NDArray[np.intp]], lo: int, hi: int,
-          **params: Any) -> Any:
+def build(
+    problem: str | Callable[..., Any],
+    dataset: Dataset,
+    parts: Sequence[NDArray[np.intp]],
+    lo: int,
+    hi: int,
+    **params: Any,
+) -> Any:
     """Return the problem of agents lo..hi-1 on a partitioned data set; :func:`load_problem` does all of it in one call.
 
     Parameters
@@ -228,8 +261,14 @@ def build(problem: str | Callable[..., Any], dataset: Dataset, parts: Sequence[N
     return make_problem(make, *arrays, **options)
 
 
-def recipe(problem: str | Callable[..., Any], dataset: Dataset, parts: Sequence[NDArray[np.intp]], lo: int, hi: int,
-           **params: Any) -> tuple[Callable[..., Any], dict[str, Any], tuple[Any, Any, Any]]:
+def recipe(
+    problem: str | Callable[..., Any],
+    dataset: Dataset,
+    parts: Sequence[NDArray[np.intp]],
+    lo: int,
+    hi: int,
+    **params: Any,
+) -> tuple[Callable[..., Any], dict[str, Any], tuple[Any, Any, Any]]:
     """Return the class, the options and the arrays (A, y, mask) from which :func:`build` makes a problem.
 
     Examples
@@ -245,10 +284,15 @@ def recipe(problem: str | Callable[..., Any], dataset: Dataset, parts: Sequence[
     if (complaint := _problem(make)) is not None:
         raise TypeError(f"{name} cannot be used as a problem: it is {complaint}")
     signature = inspect.signature(make).parameters
-    known, any_name = problem_parameters(make), any(p.kind is p.VAR_KEYWORD for p in signature.values())
+    known, any_name = (
+        problem_parameters(make),
+        any(p.kind is p.VAR_KEYWORD for p in signature.values()),
+    )
     for param in params:
         if param in RESERVED and not (param in signature or any_name):
-            raise ValueError(f"problem {name} has no parameter {param}, expected a class derived from problems.LinearModel for it")
+            raise ValueError(
+                f"problem {name} has no parameter {param}, expected a class derived from problems.LinearModel for it"
+            )
         if param not in RESERVED and not any_name:
             checks.choice(param, known, f"parameter of problem {name}")
     y: NDArray[Any] = dataset.y
@@ -258,15 +302,30 @@ def recipe(problem: str | Callable[..., Any], dataset: Dataset, parts: Sequence[
         if labels == "signs":
             y = signs(y)
             if len(y) and (y == y[0]).all():
-                raise ValueError(f"all {len(y)} labels are equal ({dataset.y[0]:g}), expected two classes")
+                raise ValueError(
+                    f"all {len(y)} labels are equal ({dataset.y[0]:g}), expected two classes"
+                )
         elif labels == "classes":
             y = _classes(y, options)
         elif dataset.classes:
-            raise ValueError("the targets are class names, expected numbers: use the problem logistic (two classes) or softmax")
+            raise ValueError(
+                "the targets are class names, expected numbers: use the problem logistic (two classes) or softmax"
+            )
     except ValueError as error:
-        names = f" (classes {', '.join(dataset.classes[:5])}{', ...' * (len(dataset.classes) > 5)})" if dataset.classes else ""
-        raise ValueError(f"data {dataset.name}: {error}{names}{'; ' * bool(dataset.hint)}{dataset.hint}") from None
-    if make is LeastSquares and not options.get("l2") and options.get("term") is None and not options.get("intercept"):
+        names = (
+            f" (classes {', '.join(dataset.classes[:5])}{', ...' * (len(dataset.classes) > 5)})"
+            if dataset.classes
+            else ""
+        )
+        raise ValueError(
+            f"data {dataset.name}: {error}{names}{'; ' * bool(dataset.hint)}{dataset.hint}"
+        ) from None
+    if (
+        make is LeastSquares
+        and not options.get("l2")
+        and options.get("term") is None
+        and not options.get("intercept")
+    ):
         options["x_star"] = dataset.x_star
     return make, options, stack(dataset.A, y, parts, lo, hi)
 
@@ -290,9 +349,11 @@ def make_problem(make: Callable[..., Any], A: Any, y: Any, mask: Any, **options:
     if any(p.name == "mask" or p.kind is p.VAR_KEYWORD for p in signature):
         return make(A, y, mask=mask, **options)
     if mask is not None:
-        raise ValueError(f"{getattr(make, '__name__', 'the problem')} has no parameter mask, but some agents have fewer samples "
-                         "than others, expected mask=None among its parameters (True for samples), or a number of agents that "
-                         "divides the samples")
+        raise ValueError(
+            f"{getattr(make, '__name__', 'the problem')} has no parameter mask, but some agents have fewer samples "
+            "than others, expected mask=None among its parameters (True for samples), or a number of agents that "
+            "divides the samples"
+        )
     return make(A, y, **options)
 
 
@@ -300,14 +361,18 @@ def _classes(y: NDArray[Any], options: dict[str, Any]) -> NDArray[Any]:
     numbers = class_numbers(y)
     found = int(numbers.max()) + 1
     if found > max(len(y) // 2, 2):
-        raise ValueError(f"the labels take {found} distinct values in {len(y)} samples: is this a regression problem? "
-                         "(use the problem least_squares or huber)")
+        raise ValueError(
+            f"the labels take {found} distinct values in {len(y)} samples: is this a regression problem? "
+            "(use the problem least_squares or huber)"
+        )
     if found < 2:
         raise ValueError(f"all {len(y)} labels are equal, expected at least 2 classes")
     classes = options.get("classes")
     options["classes"] = found if classes is None else checks.integer(classes, "classes", least=2)
     if options["classes"] < found:
-        raise ValueError(f"classes = {classes}, expected at least {found}, the number of distinct labels")
+        raise ValueError(
+            f"classes = {classes}, expected at least {found}, the number of distinct labels"
+        )
     return numbers
 
 
@@ -370,10 +435,14 @@ def check(problem: Any) -> None:
     if isinstance(problem, str):
         PROBLEM_TABLE.find(problem)
     elif hasattr(problem, "grad") and not inspect.isclass(problem):
-        raise TypeError(f"problem is a {type(problem).__name__} object, which has its data already: pass a name or the class, or "
-                        "use it as it is")
+        raise TypeError(
+            f"problem is a {type(problem).__name__} object, which has its data already: pass a name or the class, or "
+            "use it as it is"
+        )
     elif (complaint := _problem(problem)) is not None:
-        raise TypeError(f"{getattr(problem, '__name__', repr(problem))} cannot be used as a problem: it is {complaint}")
+        raise TypeError(
+            f"{getattr(problem, '__name__', repr(problem))} cannot be used as a problem: it is {complaint}"
+        )
 
 
 def of_agents(make: Callable[..., Any], agents: Sequence[int], n: int, **options: Any) -> Any:
@@ -384,7 +453,9 @@ def of_agents(make: Callable[..., Any], agents: Sequence[int], n: int, **options
     >>> of_agents(lambda agents, n, d=1: (list(agents), n, d), range(2), 4, d=3)
     ([0, 1], 4, 3)
     """
-    return make(agents, **({"n": n} if "n" in inspect.signature(make).parameters else {}), **options)
+    return make(
+        agents, **({"n": n} if "n" in inspect.signature(make).parameters else {}), **options
+    )
 
 
 def name_of(make: Callable[..., Any]) -> str | None:

@@ -90,10 +90,16 @@ class Separable(Term):
         checks.number(self.l1, "l1")
         checks.number(self.l2, "l2")
         for name in ("lower", "upper"):
-            if isinstance(bound := getattr(self, name), bool) or not isinstance(bound, (int, float, np.integer, np.floating)):
-                raise TypeError(f"{name} = {bound!r} is a {type(bound).__name__}, expected a number")
+            if isinstance(bound := getattr(self, name), bool) or not isinstance(
+                bound, (int, float, np.integer, np.floating)
+            ):
+                raise TypeError(
+                    f"{name} = {bound!r} is a {type(bound).__name__}, expected a number"
+                )
         if not self.lower < self.upper:
-            raise ValueError(f"lower = {self.lower} and upper = {self.upper}, expected lower < upper")
+            raise ValueError(
+                f"lower = {self.lower} and upper = {self.upper}, expected lower < upper"
+            )
 
     @property
     def bounded(self) -> bool:
@@ -102,7 +108,7 @@ class Separable(Term):
 
     def _held(self, X: Array) -> Array:
         """Return the entries that the term concerns, a view."""
-        return X[..., :X.shape[-1] - self.free]
+        return X[..., : X.shape[-1] - self.free]
 
     def value(self, X: Array) -> Array:
         """Return r at every row, (m, d) -> (m,); bounds count as 0, whether they hold or not."""
@@ -141,7 +147,9 @@ class Separable(Term):
         """Return the face that contains `x`, (d,): entries at a bound or, with an l1 norm, at 0 stay there."""
         at = self._held(x)
         moving = np.ones(x.shape, bool)
-        self._held(moving)[...] = (at > self.lower) & (at < self.upper) & ((at != 0) if self.l1 else True)
+        self._held(moving)[...] = (
+            (at > self.lower) & (at < self.upper) & ((at != 0) if self.l1 else True)
+        )
         slope, ridge = np.zeros_like(x), np.zeros_like(x)
         self._held(slope)[...], self._held(ridge)[...] = self.l1 * np.sign(at), self.l2
         return Face(np.eye(len(x))[:, moving], slope, ridge)
@@ -179,7 +187,7 @@ class Simplex(Term):
     def prox(self, V: Array, t: float | Array) -> Array:
         """Return the projection of every row onto the simplex, (m, d) -> (m, d), by sorting; `t` has no effect."""
         X = np.array(V, dtype=np.float64)
-        Z = X[..., :X.shape[-1] - self.free]
+        Z = X[..., : X.shape[-1] - self.free]
         down = -np.sort(-Z, axis=-1)
         excess = (np.cumsum(down, axis=-1) - self.total) / np.arange(1, Z.shape[-1] + 1)
         last = (down > excess).sum(axis=-1, keepdims=True) - 1
@@ -192,11 +200,13 @@ class Simplex(Term):
 
     def face(self, x: Array) -> Face:
         """Return the face that contains `x`, (d,): zeros stay zero, and the sum stays the same."""
-        held: NDArray[np.intp] = np.flatnonzero(x[:len(x) - self.free] > 0)
-        rest = np.eye(len(x))[:, len(x) - self.free:]
+        held: NDArray[np.intp] = np.flatnonzero(x[: len(x) - self.free] > 0)
+        rest = np.eye(len(x))[:, len(x) - self.free :]
         basis = np.zeros((len(x), max(len(held) - 1, 0)))
-        if len(held) > 1:                                # orthonormal directions in which the sum does not change
-            basis[held] = np.linalg.qr(np.column_stack([np.ones(len(held)), np.eye(len(held))[:, 1:]]))[0][:, 1:]
+        if len(held) > 1:  # orthonormal directions in which the sum does not change
+            basis[held] = np.linalg.qr(
+                np.column_stack([np.ones(len(held)), np.eye(len(held))[:, 1:]])
+            )[0][:, 1:]
         return Face(np.hstack([basis, rest]), np.zeros_like(x), np.zeros_like(x))
 
 
@@ -255,8 +265,14 @@ def simplex(total: float = 1.0) -> Simplex:
     return Simplex(total)
 
 
-def term(*, l1: float = 0.0, lower: float | None = None, upper: float | None = None, simplex: float | None = None,
-         free: int = 0) -> Term | None:
+def term(
+    *,
+    l1: float = 0.0,
+    lower: float | None = None,
+    upper: float | None = None,
+    simplex: float | None = None,
+    free: int = 0,
+) -> Term | None:
     """Return the term with these parameters, or None if none is given.
 
     Examples
@@ -265,11 +281,15 @@ def term(*, l1: float = 0.0, lower: float | None = None, upper: float | None = N
     >>> term(l1=0.5)
     Separable(l1=0.5, l2=0.0, lower=-inf, upper=inf, free=0)
     """
-    given: dict[str, Any] = {name: bound for name, bound in (("lower", lower), ("upper", upper)) if bound is not None}
+    given: dict[str, Any] = {
+        name: bound for name, bound in (("lower", lower), ("upper", upper)) if bound is not None
+    }
     if simplex is not None:
         if given or l1:
-            raise ValueError("simplex with l1, lower or upper: a point of the simplex has bounds and a fixed l1 norm already, "
-                             "expected simplex alone")
+            raise ValueError(
+                "simplex with l1, lower or upper: a point of the simplex has bounds and a fixed l1 norm already, "
+                "expected simplex alone"
+            )
         return Simplex(checks.number(simplex, "simplex", positive=True), free)
     l1 = checks.number(l1, "l1")
     return Separable(l1=l1, free=free, **given) if l1 or given else None

@@ -64,7 +64,9 @@ class AtomicFile(io.RawIOBase):
         self._writer = os.getpid()  # a forked child must not remove the files
         self._position = 0
         self._swapped = 0.0
-        self._differs: list[tuple[int, int]] = []  # (offset, length) where the spare may differ from the front
+        self._differs: list[
+            tuple[int, int]
+        ] = []  # (offset, length) where the spare may differ from the front
         self._failure: BaseException | None = None
         _check_writable(os.fspath(path), self.path, existing)
         try:
@@ -77,7 +79,9 @@ class AtomicFile(io.RawIOBase):
             if error.errno is None:
                 raise
             remedy = REMEDY.get(error.errno, "choose another name")
-            raise OSError(error.errno, f"cannot write {os.fspath(path)}: {error.strerror}: {remedy}") from error
+            raise OSError(
+                error.errno, f"cannot write {os.fspath(path)}: {error.strerror}: {remedy}"
+            ) from error
 
     @contextlib.contextmanager
     def update(self, sync: bool = False) -> Iterator[Any]:
@@ -87,6 +91,7 @@ class AtomicFile(io.RawIOBase):
         write fails, nothing is published, and the next update starts from the front again.
         """
         import h5py
+
         self._prepare()
         try:
             with h5py.File(self, "w" if self._front < 0 else "r+", libver="v110") as file:
@@ -108,7 +113,11 @@ class AtomicFile(io.RawIOBase):
             return
         super().close()
         own = os.getpid() == self._writer
-        for descriptor, name in ((self._front, None), (self._spare, self._spare_path), (self._guard, self._guard_path)):
+        for descriptor, name in (
+            (self._front, None),
+            (self._spare, self._spare_path),
+            (self._guard, self._guard_path),
+        ):
             if descriptor >= 0:
                 with contextlib.suppress(OSError):
                     os.unlink(name) if name and own else None
@@ -128,14 +137,18 @@ class AtomicFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}
-        self._position = offset + (os.fstat(self._spare).st_size if whence == os.SEEK_END else base[whence])
+        self._position = offset + (
+            os.fstat(self._spare).st_size if whence == os.SEEK_END else base[whence]
+        )
         return self._position
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         data = os.pread(self._spare, len(view), self._position)
         if self._failure is not None:
-            data = data.ljust(len(view), b"\0")  # some writes failed: this update will not be published
+            data = data.ljust(
+                len(view), b"\0"
+            )  # some writes failed: this update will not be published
         view[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -169,17 +182,23 @@ class AtomicFile(io.RawIOBase):
             self._spare = -1
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._spare_path)
-        self._spare = os.open(self._spare_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._spare = os.open(
+            self._spare_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+        )
         self._differs = [] if self._front < 0 else [(0, os.fstat(self._front).st_size)]
 
     def _prepare(self) -> None:
         """Make the spare equal to the front, and lock it."""
         self._failure, self._position = None, 0
-        grace = self._swapped + GRACE - time.monotonic()  # a reader may have just opened the file that is now the spare
+        grace = (
+            self._swapped + GRACE - time.monotonic()
+        )  # a reader may have just opened the file that is now the spare
         if grace > 0 and os.fstat(self._front).st_size > SMALL:
             time.sleep(grace)
             grace = 0
-        if grace > 0 or not (os.path.exists(self._spare_path) and _lock(self._spare, fcntl.LOCK_EX)):
+        if grace > 0 or not (
+            os.path.exists(self._spare_path) and _lock(self._spare, fcntl.LOCK_EX)
+        ):
             self._new_spare()
             _lock(self._spare, fcntl.LOCK_EX)
         if self._front < 0:
@@ -199,7 +218,9 @@ class AtomicFile(io.RawIOBase):
         if self._front >= 0:
             try:
                 if not os.path.samestat(os.stat(self.path), os.fstat(self._front)):
-                    raise FileExistsError(f"{self.path} was replaced by another program while this run was writing it")
+                    raise FileExistsError(
+                        f"{self.path} was replaced by another program while this run was writing it"
+                    )
                 os.link(self.path, old)
                 linked = True
             except FileExistsError:
@@ -225,33 +246,49 @@ class AtomicFile(io.RawIOBase):
     def _become_writer(self) -> None:
         """Take the lock of the only writer of ``path``, and remove spares that a killed writer left."""
         for _ in range(ATTEMPTS):
-            guard = os.open(self._guard_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            guard = os.open(
+                self._guard_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666
+            )
             if not _lock(guard, fcntl.LOCK_EX):
                 os.close(guard)
                 break
             if _has_name(guard, self._guard_path):
                 self._guard = guard
                 break
-            os.close(guard)  # the writer before removed the name after it was opened here: the lock excludes nobody
+            os.close(
+                guard
+            )  # the writer before removed the name after it was opened here: the lock excludes nobody
         if self._guard < 0:
-            raise BlockingIOError(f"another process is writing {self.path}: wait for it, or choose another name")
+            raise BlockingIOError(
+                f"another process is writing {self.path}: wait for it, or choose another name"
+            )
         folder, name = os.path.split(self.path)
-        for leftover in glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.spare*")):
+        for leftover in glob.glob(
+            os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.spare*")
+        ):
             os.unlink(leftover)
 
 
 def _check_writable(given: str, path: str, existing: bool) -> None:
     folder = os.path.dirname(path)
     if os.path.isdir(path):
-        raise IsADirectoryError(f"cannot write {given}: it is a folder: give the name of a file, such as {given}/run.h5")
+        raise IsADirectoryError(
+            f"cannot write {given}: it is a folder: give the name of a file, such as {given}/run.h5"
+        )
     if not os.path.isdir(folder):
-        raise FileNotFoundError(f"cannot write {given}: there is no folder {folder}: create it, or choose another")
+        raise FileNotFoundError(
+            f"cannot write {given}: there is no folder {folder}: create it, or choose another"
+        )
     if existing and not os.path.exists(path):
         raise FileNotFoundError(f"{given} does not exist")
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(f"cannot write {given}: it is not a regular file")
-    if not os.access(folder, os.W_OK | os.X_OK) or (os.path.exists(path) and not os.access(path, os.W_OK)):
-        raise PermissionError(f"cannot write {given}: no permission to write {path} or its folder: choose another")
+    if not os.access(folder, os.W_OK | os.X_OK) or (
+        os.path.exists(path) and not os.access(path, os.W_OK)
+    ):
+        raise PermissionError(
+            f"cannot write {given}: no permission to write {path} or its folder: choose another"
+        )
 
 
 def _has_name(descriptor: int, path: str) -> bool:

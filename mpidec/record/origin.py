@@ -27,7 +27,10 @@ def file_hashes(sources: Mapping[str, str]) -> dict[str, dict[str, str]]:
         path = os.path.abspath(os.path.expanduser(place))
         if os.path.isfile(path):
             state = os.stat(path)
-            found[key] = {"name": os.path.basename(path), "sha256": _sha256(path, state.st_mtime_ns, state.st_size, state.st_ino)}
+            found[key] = {
+                "name": os.path.basename(path),
+                "sha256": _sha256(path, state.st_mtime_ns, state.st_size, state.st_ino),
+            }
     return found
 
 
@@ -41,17 +44,28 @@ def _sha256(path: str, *state: int) -> str:
     return digest.hexdigest()
 
 
-def changed_file(then: Mapping[str, Any], now: Mapping[str, Mapping[str, str]], but: str = "") -> str:
+def changed_file(
+    then: Mapping[str, Any], now: Mapping[str, Mapping[str, str]], but: str = ""
+) -> str:
     """Return the name of the first file that is another one than in the root attributes of a run, `but` for one setting; or ""."""
     try:
         recorded = json.loads(then.get("files", "{}"))
         old = {key: str(file["sha256"]) for key, file in recorded.items()}
     except (ValueError, TypeError, KeyError, AttributeError):
         return ""
-    return next((file["name"] for key, file in now.items() if key != but and old.get(key, file["sha256"]) != file["sha256"]), "")
+    return next(
+        (
+            file["name"]
+            for key, file in now.items()
+            if key != but and old.get(key, file["sha256"]) != file["sha256"]
+        ),
+        "",
+    )
 
 
-def change(then: Mapping[str, Any], now: Mapping[str, Any], sources: Mapping[str, str] | None) -> str:
+def change(
+    then: Mapping[str, Any], now: Mapping[str, Any], sources: Mapping[str, str] | None
+) -> str:
     """Return what has changed between the root attributes of a run and those of the run that continues it; or "".
 
     `sources` names files by setting; None, of a Python program, for data without a name.  Data of the package are not compared:
@@ -62,7 +76,11 @@ def change(then: Mapping[str, Any], now: Mapping[str, Any], sources: Mapping[str
     if own and old and new and old != new:
         name = os.path.basename((sources or {}).get(DATA, "")) or "the data of the problem"
         counts = [int(attributes.get("data_samples", 0)) for attributes in (then, now)]
-        how = f"{counts[0]} samples then, {counts[1]} now" if counts[0] != counts[1] else f"{counts[0]} samples with other values"
+        how = (
+            f"{counts[0]} samples then, {counts[1]} now"
+            if counts[0] != counts[1]
+            else f"{counts[0]} samples with other values"
+        )
         return f"{name} {'has' if sources else 'have'} changed since the run began: {how}"
     file = changed_file(then, json.loads(now.get("files", "{}")), but=DATA)
     return f"{file} has changed since the run began" if file else ""

@@ -55,8 +55,10 @@ class Run:
     def __repr__(self) -> str:
         agents = self.attributes.get("agents", "?")
         rows = "no final rows" if self.x is None else f"x {self.x.shape}"
-        return (f"Run({self.path!r}: {self.outcome} after {self.steps} steps{last_values(self.metrics)}; {agents} agents, {rows}, "
-                f"records: {len(self.metrics.get('step', ()))}; metrics: {' '.join(self.metrics)})")
+        return (
+            f"Run({self.path!r}: {self.outcome} after {self.steps} steps{last_values(self.metrics)}; {agents} agents, {rows}, "
+            f"records: {len(self.metrics.get('step', ()))}; metrics: {' '.join(self.metrics)})"
+        )
 
     def trajectory(self, records: Any = slice(None)) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Read recorded iterates: their steps (k,) and all agents' rows (k, n, d).
@@ -104,10 +106,14 @@ def read(path: str | os.PathLike[str]) -> Run:
     ('running', array([1.]), 4)
     """
     with open_run(path) as file, _named(path):
-        attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
+        attributes = {
+            k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()
+        }
         result, n = file["result/x"], int(attributes["agents"])
         if result.shape[:1] != (n,):
-            raise ValueError(f"its attribute agents is {n}, but /result/x has the shape {result.shape}")
+            raise ValueError(
+                f"its attribute agents is {n}, but /result/x has the shape {result.shape}"
+            )
         outcome = str(result.attrs["outcome"])
         return Run(
             path=os.fspath(path),
@@ -119,7 +125,9 @@ def read(path: str | os.PathLike[str]) -> Run:
             x=None if outcome in (RUNNING, FAILED) else stored(result)[()],
             topology=tuple(_phases(file, n)),
             reason=str(result.attrs.get("reason", "")),
-            asynchronous={name: stored(dataset)[()] for name, dataset in file.get("asynchronous", {}).items()},
+            asynchronous={
+                name: stored(dataset)[()] for name, dataset in file.get("asynchronous", {}).items()
+            },
             agents={name: stored(dataset)[()] for name, dataset in file.get("agents", {}).items()},
         )
 
@@ -148,15 +156,20 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
     with open_run(path) as file, _named(path):
         group = file.get("checkpoint")
         if group is None:
-            raise ValueError(f"{os.fspath(path)}: holds no checkpoint, so the run cannot be resumed: start it again")
+            raise ValueError(
+                f"{os.fspath(path)}: holds no checkpoint, so the run cannot be resumed: start it again"
+            )
         state = {name: stored(dataset)[()] for name, dataset in group.items()}
-        return int(group.attrs["step"]), {k: v if np.ndim(v) else v.item() for k, v in state.items()}
+        return int(group.attrs["step"]), {
+            k: v if np.ndim(v) else v.item() for k, v in state.items()
+        }
 
 
 @contextmanager
 def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a run file for reading; raise ``ValueError`` if it is not one, or if it refers to other files."""
     import h5py  # imported on use: it is slow to load, and most ranks have no file
+
     path = os.fspath(path)
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path} is a folder, expected a run file")
@@ -164,18 +177,26 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise FileNotFoundError(f"{path} does not exist")
     if not h5py.is_hdf5(path):
         os.close(os.open(path, os.O_RDONLY))  # raises PermissionError if the file is not readable
-        raise ValueError(f"{path}: not an HDF5 file, expected a run file (of python -m mpidec.run or python -m mpidec.train)")
+        raise ValueError(
+            f"{path}: not an HDF5 file, expected a run file (of python -m mpidec.run or python -m mpidec.train)"
+        )
     try:
         with h5py.File(path, "r") as file:
             _check_self_contained(file, path)
             schema = file.attrs.get("schema")
             if schema is None or "mpidec" not in file.attrs or "metrics" not in file:
-                raise ValueError(f"{path}: HDF5, but not a run of mpidec (no attribute 'schema' or no '/metrics')")
+                raise ValueError(
+                    f"{path}: HDF5, but not a run of mpidec (no attribute 'schema' or no '/metrics')"
+                )
             if not isinstance(schema, (int, np.integer)):
-                raise ValueError(f"{path}: damaged: its schema is {schema!r:.40}, expected a number up to {SCHEMA}")
+                raise ValueError(
+                    f"{path}: damaged: its schema is {schema!r:.40}, expected a number up to {SCHEMA}"
+                )
             if schema > SCHEMA:
                 writer = f"mpidec {file.attrs['mpidec']}"
-                raise ValueError(f"{path}: schema {schema} of {writer}, expected at most {SCHEMA}: upgrade mpidec")
+                raise ValueError(
+                    f"{path}: schema {schema} of {writer}, expected at most {SCHEMA}: upgrade mpidec"
+                )
             yield file
     except (OSError, KeyError, RuntimeError) as error:
         raise ValueError(f"{path}: damaged, or locked by another program: {error}") from error
@@ -192,12 +213,20 @@ def _check_self_contained(file: Any, path: str) -> None:
         if not isinstance(thing, h5d.DatasetID):
             return None
         layout = thing.get_create_plist()
-        storage = "external" if layout.get_external_count() else "virtual" if layout.get_layout() == h5d.VIRTUAL else ""
+        storage = (
+            "external"
+            if layout.get_external_count()
+            else "virtual"
+            if layout.get_layout() == h5d.VIRTUAL
+            else ""
+        )
         return f"/{name.decode(errors='replace')} has {storage} storage" if storage else None
 
     found = file.id.links.visit(reference, info=True)
     if found is not None:
-        raise ValueError(f"{path}: {found}, which can lead to other files: no run file of mpidec has that, and it is not opened")
+        raise ValueError(
+            f"{path}: {found}, which can lead to other files: no run file of mpidec has that, and it is not opened"
+        )
 
 
 @contextmanager
@@ -216,20 +245,27 @@ def stored(dataset: Any) -> Any:
     """Return a data set of numbers; one without (all of) its values is refused before memory is taken for it."""
     kind = getattr(dataset, "dtype", None)
     if kind is None or kind.kind not in "biufc":
-        raise ValueError(f"{dataset.file.filename}: damaged: {dataset.name} is {'a group' if kind is None else f'of type {kind}'}, "
-                         "expected numbers")
+        raise ValueError(
+            f"{dataset.file.filename}: damaged: {dataset.name} is {'a group' if kind is None else f'of type {kind}'}, "
+            "expected numbers"
+        )
     size = dataset.id.get_storage_size()
     if dataset.nbytes > size and not dataset.id.get_create_plist().get_nfilters():
-        raise ValueError(f"{dataset.file.filename}: damaged: {dataset.name} has the shape {dataset.shape} of {dataset.nbytes:,} "
-                         f"bytes, of which {size:,} are stored")
+        raise ValueError(
+            f"{dataset.file.filename}: damaged: {dataset.name} has the shape {dataset.shape} of {dataset.nbytes:,} "
+            f"bytes, of which {size:,} are stored"
+        )
     return dataset
 
 
 def _phases(file: Any, n: int) -> Iterator[csr_array]:
     from scipy.sparse import csr_array
+
     group = file.get("topology", {})
     phases = [group] if "data" in group else [group[key] for key in sorted(group, key=int)]
     for phase in phases:
-        W = csr_array(tuple(stored(phase[name])[()] for name in ("data", "indices", "indptr")), shape=(n, n))
-        W.check_format(full_check=True)         # an index out of range would be read beyond the array
+        W = csr_array(
+            tuple(stored(phase[name])[()] for name in ("data", "indices", "indptr")), shape=(n, n)
+        )
+        W.check_format(full_check=True)  # an index out of range would be read beyond the array
         yield W

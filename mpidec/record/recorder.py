@@ -14,11 +14,23 @@ from .reader import last_checkpoint, read
 from .runfile import RunFile
 
 State = TypeVar("State", bound=tuple[Any, ...])
-_COUNTERS = "counters"                              # time, rounds, bytes: beside the fields of the state
-_MEMORY = "memory."                                 # prefix of the mixer's memory; no field has a dot in its name
-CHANGED = ("ranks", "mpi", "config", "settings", "f_star")      # root attributes that a resumed run replaces
-PART = ("created", "command", "host", "versions", "git")    # and those that describe each part of a run
-_LARGEST_TOPOLOGY = 5_000_000                       # entries of W up to which it is worth storing
+_COUNTERS = "counters"  # time, rounds, bytes: beside the fields of the state
+_MEMORY = "memory."  # prefix of the mixer's memory; no field has a dot in its name
+CHANGED = (
+    "ranks",
+    "mpi",
+    "config",
+    "settings",
+    "f_star",
+)  # root attributes that a resumed run replaces
+PART = (
+    "created",
+    "command",
+    "host",
+    "versions",
+    "git",
+)  # and those that describe each part of a run
+_LARGEST_TOPOLOGY = 5_000_000  # entries of W up to which it is worth storing
 
 
 @dataclass(frozen=True)
@@ -69,10 +81,14 @@ class Record:
         """
         path = os.fspath(self.path)
         if self.resume and self.replace:
-            raise ValueError(f"Record({path!r}) has both resume=True and replace=True, expected one of them")
+            raise ValueError(
+                f"Record({path!r}) has both resume=True and replace=True, expected one of them"
+            )
         if not (self.resume or self.replace) and os.path.isfile(path):
-            raise FileExistsError(f"{path} exists: choose another name, replace it with record=mpidec.Record({path!r}, "
-                                  "replace=True), or continue its run with resume=True")
+            raise FileExistsError(
+                f"{path} exists: choose another name, replace it with record=mpidec.Record({path!r}, "
+                "replace=True), or continue its run with resume=True"
+            )
 
 
 class ResumeError(ValueError):
@@ -90,22 +106,44 @@ class Recorder(Generic[State]):
         self._state: type[State] = type(state)
         self._counts = {}
         if per_edge:
-            edges = net.collectives.gather_all(np.array(len(getattr(state, per_edge[0]))), "the record")
+            edges = net.collectives.gather_all(
+                np.array(len(getattr(state, per_edge[0]))), "the record"
+            )
             self._counts = dict.fromkeys(per_edge, edges)
         self._file: RunFile | None = None
-        self._parts = ""                            # attribute `resumed` of a resumed run
-        self._kept: int | None = None               # step of the last record of a resumed run
+        self._parts = ""  # attribute `resumed` of a resumed run
+        self._kept: int | None = None  # step of the last record of a resumed run
         self.error: Exception | None = None
 
-    def create(self, row_shape: tuple[int, ...], names: tuple[str, ...], state: State, topology: Any,
-               meta: Mapping[str, Any], records: int | None = None) -> None:
+    def create(
+        self,
+        row_shape: tuple[int, ...],
+        names: tuple[str, ...],
+        state: State,
+        topology: Any,
+        meta: Mapping[str, Any],
+        records: int | None = None,
+    ) -> None:
         """Create a new file for about so many `records`; collective; an error is raised on all ranks."""
-        shapes = {name: self._stacked(name, value) for name, value in zip(state._fields, state)}    # type: ignore[attr-defined]
-        self._on_root(lambda: RunFile(
-            self._spec.path, n=self._net.n, row_shape=row_shape, metrics=names, meta=meta, topology=phases(topology),
-            trajectory=self._spec.trajectory, state=shapes, flush_seconds=self._spec.flush_seconds, records=records))
+        shapes = {name: self._stacked(name, value) for name, value in zip(state._fields, state)}  # type: ignore[attr-defined]
+        self._on_root(
+            lambda: RunFile(
+                self._spec.path,
+                n=self._net.n,
+                row_shape=row_shape,
+                metrics=names,
+                meta=meta,
+                topology=phases(topology),
+                trajectory=self._spec.trajectory,
+                state=shapes,
+                flush_seconds=self._spec.flush_seconds,
+                records=records,
+            )
+        )
 
-    def load(self, topology: Any, meta: Mapping[str, Any]) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
+    def load(
+        self, topology: Any, meta: Mapping[str, Any]
+    ) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
         """The step, the state, the counters and the mixer's memory of the last checkpoint; collective, the file is not changed.
 
         `meta` are the root attributes that the run would have if it began now.
@@ -114,40 +152,62 @@ class Recorder(Generic[State]):
 
         def stored_state() -> tuple[int, dict[str, Any]]:
             try:
-                found, run, given = last_checkpoint(self._spec.path), read(self._spec.path), phases(topology)
+                found, run, given = (
+                    last_checkpoint(self._spec.path),
+                    read(self._spec.path),
+                    phases(topology),
+                )
             except ValueError as error:
                 raise ResumeError(str(error)) from error
             if other := change(run.attributes, meta, self._spec.sources):
-                raise ResumeError(f"{self._spec.path}: {other}: restore it, or begin a new run with "
-                                  f"{'another record' if self._spec.sources is None else '--out another file'}")
+                raise ResumeError(
+                    f"{self._spec.path}: {other}: restore it, or begin a new run with "
+                    f"{'another record' if self._spec.sources is None else '--out another file'}"
+                )
             self._parts = str(run.attributes.get("resumed", ""))
             there = run.topology
-            same = not there or (given is not None and len(there) == len(given)
-                                 and all(A.shape == B.shape and (A != B).nnz == 0 for A, B in zip(there, given)))
+            same = not there or (
+                given is not None
+                and len(there) == len(given)
+                and all(A.shape == B.shape and (A != B).nnz == 0 for A, B in zip(there, given))
+            )
             if not same:
-                raise ResumeError(f"{self._spec.path}: the run was made with another W, not that of {topology!r:.80}: resume it "
-                                  "with its own topology")
+                raise ResumeError(
+                    f"{self._spec.path}: the run was made with another W, not that of {topology!r:.80}: resume it "
+                    "with its own topology"
+                )
             return found
+
         step, stored = self._try(stored_state) or nothing
         self._net.agree(self.error)
         step, counters = self._shared((step, stored.pop(_COUNTERS, np.zeros(3))))
         kinds = self._shared({name: np.ndim(value) > 0 for name, value in stored.items()})
-        fields: tuple[str, ...] = self._state._fields                                               # type: ignore[attr-defined]
+        fields: tuple[str, ...] = self._state._fields  # type: ignore[attr-defined]
         remembered = sorted(name for name in kinds if name.startswith(_MEMORY))
         if set(kinds) - set(remembered) != set(fields):
             found = ", ".join(sorted(set(kinds) - set(remembered)))
-            raise ResumeError(f"{self._spec.path}: its checkpoint has the fields {found}, expected {', '.join(fields)}: resume "
-                              "with the solver that wrote it")
+            raise ResumeError(
+                f"{self._spec.path}: its checkpoint has the fields {found}, expected {', '.join(fields)}: resume "
+                "with the solver that wrote it"
+            )
         state = {}
         for name in fields:
             value = stored.get(name)
-            state[name] = self._net.scatter(value, self._counts.get(name)) if kinds[name] else self._shared(value)
-        memory = {name.removeprefix(_MEMORY): self._net.scatter(stored.get(name)) for name in remembered}
+            state[name] = (
+                self._net.scatter(value, self._counts.get(name))
+                if kinds[name]
+                else self._shared(value)
+            )
+        memory = {
+            name.removeprefix(_MEMORY): self._net.scatter(stored.get(name)) for name in remembered
+        }
         return step, self._state(**state), counters, memory
 
     def asynchronous(self) -> dict[str, np.ndarray]:
         """The arrays of `Run.asynchronous`; collective."""
-        found: dict[str, np.ndarray] = self._shared(self._try(lambda: dict(read(self._spec.path).asynchronous)))
+        found: dict[str, np.ndarray] = self._shared(
+            self._try(lambda: dict(read(self._spec.path).asynchronous))
+        )
         self._net.agree(self.error)
         return found
 
@@ -161,7 +221,11 @@ class Recorder(Generic[State]):
             part = ", ".join(f"{name}: {meta[name]}" for name in PART if name in meta)
             kept["resumed"] = f"{self._parts}step {step}, {part}\n"
         meta = kept
-        self._on_root(lambda: RunFile.resume(self._spec.path, step, meta=meta, flush_seconds=self._spec.flush_seconds))
+        self._on_root(
+            lambda: RunFile.resume(
+                self._spec.path, step, meta=meta, flush_seconds=self._spec.flush_seconds
+            )
+        )
         self._kept = self._shared(self._file.last if self._file is not None else None)
 
     def has(self, step: int) -> bool:
@@ -171,13 +235,17 @@ class Recorder(Generic[State]):
     def append(self, step: int, metrics: Mapping[str, float], X: np.ndarray) -> None:
         """Add a record; collective if the trajectory is stored."""
         stack = self._net.gather(X) if self._spec.trajectory else None
-        self._try(lambda: self._file.append(step, metrics, stack))                                  # type: ignore[union-attr]
+        self._try(lambda: self._file.append(step, metrics, stack))  # type: ignore[union-attr]
 
-    def append_gathered(self, step: int, metrics: Mapping[str, float], stack: np.ndarray | None) -> None:
+    def append_gathered(
+        self, step: int, metrics: Mapping[str, float], stack: np.ndarray | None
+    ) -> None:
         """Add a record of the rows of all agents, which rank 0 has already, and write it at once; on rank 0 alone."""
+
         def write() -> None:
-            self._file.append(step, metrics, stack)                                                 # type: ignore[union-attr]
-            self._file.flush()                                                                      # type: ignore[union-attr]
+            self._file.append(step, metrics, stack)  # type: ignore[union-attr]
+            self._file.flush()  # type: ignore[union-attr]
+
         self._try(write)
 
     def restart(self, step: int) -> None:
@@ -187,18 +255,30 @@ class Recorder(Generic[State]):
             self._try(self._file.close)
         self.resume(step, {})
 
-    def checkpoint(self, step: int, s: State, counters: np.ndarray, memory: Mapping[str, np.ndarray],
-                   asynchronous: Mapping[str, np.ndarray] | None = None) -> None:
+    def checkpoint(
+        self,
+        step: int,
+        s: State,
+        counters: np.ndarray,
+        memory: Mapping[str, np.ndarray],
+        asynchronous: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         """Store the state after `step` steps and the mixer's memory, so that the run can resume there; collective.
 
         The arrays `asynchronous` are those of `Run.asynchronous`, the same on all ranks.
         """
-        stored = {name: self._gather(name, value) for name, value in zip(s._fields, s)}             # type: ignore[attr-defined]
+        stored = {name: self._gather(name, value) for name, value in zip(s._fields, s)}  # type: ignore[attr-defined]
         stored |= {_MEMORY + name: self._net.gather(memory[name]) for name in sorted(memory)}
         stored[_COUNTERS] = counters
-        self._try(lambda: self._file.checkpoint(step, stored, asynchronous))                        # type: ignore[union-attr]
+        self._try(lambda: self._file.checkpoint(step, stored, asynchronous))  # type: ignore[union-attr]
 
-    def finish(self, X: np.ndarray, outcome: str, steps: int, asynchronous: Mapping[str, np.ndarray] | None = None) -> None:
+    def finish(
+        self,
+        X: np.ndarray,
+        outcome: str,
+        steps: int,
+        asynchronous: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         """Write the result and close the file; collective; an error is raised on all ranks.
 
         The arrays `asynchronous` are those of `Run.asynchronous`, the same on all ranks.
@@ -206,8 +286,9 @@ class Recorder(Generic[State]):
         stack = self._net.gather(X)
 
         def write() -> None:
-            self._file.finish(stack, outcome, steps, asynchronous)                                  # type: ignore[union-attr]
-            self._file.close()                                                                      # type: ignore[union-attr]
+            self._file.finish(stack, outcome, steps, asynchronous)  # type: ignore[union-attr]
+            self._file.close()  # type: ignore[union-attr]
+
         self._try(write)
         self._net.agree(self.error)
 
@@ -227,6 +308,7 @@ class Recorder(Generic[State]):
     def _on_root(self, make: Any) -> None:
         def assign() -> None:
             self._file = make()
+
         self._try(assign)
         self._net.agree(self.error)
 
@@ -236,18 +318,27 @@ class Recorder(Generic[State]):
                 return act()
             except (OSError, ValueError) as error:
                 self.error = error
-            except ImportError as error:            # h5py is loaded here, where open files may have run out
-                self.error = OSError(f"cannot write {os.fspath(self._spec.path)}: {error}: check h5py, and the limit of open files "
-                                     "(ulimit -n)")
+            except ImportError as error:  # h5py is loaded here, where open files may have run out
+                self.error = OSError(
+                    f"cannot write {os.fspath(self._spec.path)}: {error}: check h5py, and the limit of open files "
+                    "(ulimit -n)"
+                )
         return None
 
     def _stacked(self, name: str, value: Any) -> tuple[tuple[int, ...], Any]:
         if np.ndim(value) == 0:
             return (), np.asarray(value).dtype
-        return (int(self._counts[name].sum()) if name in self._counts else self._net.n, *value.shape[1:]), value.dtype
+        return (
+            int(self._counts[name].sum()) if name in self._counts else self._net.n,
+            *value.shape[1:],
+        ), value.dtype
 
     def _gather(self, name: str, value: Any) -> Any:
-        return value if np.ndim(value) == 0 else self._net.gather_rows(value, self._counts.get(name, self._net.partition.counts()))
+        return (
+            value
+            if np.ndim(value) == 0
+            else self._net.gather_rows(value, self._counts.get(name, self._net.partition.counts()))
+        )
 
 
 def phases(topology: Any) -> list[Any] | None:

@@ -19,7 +19,9 @@ from .reader import FAILED, RUNNING, SCHEMA, last_checkpoint, open_run, stored
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-COUNTERS = frozenset({"step", "rounds", "messages", "rows", "bytes", "gradients", "prox", "events"})  # int64; others float64
+COUNTERS = frozenset(
+    {"step", "rounds", "messages", "rows", "bytes", "gradients", "prox", "events"}
+)  # int64; others float64
 BUFFER_BYTES, BUFFER_ROWS = 16 << 20, 8192
 CHUNK_BYTES, CHUNK_ROWS = 256 << 10, 1024
 LONGEST_REASON = 2000  # characters
@@ -100,14 +102,21 @@ class RunFile:
         names = [name for name in metrics if name != "step"]
         for given in (names, per_agent):
             if len(set(given)) < len(given) or not all(name and "/" not in name for name in given):
-                raise ValueError(f"metrics {given}: expected different names, non-empty and without '/'")
+                raise ValueError(
+                    f"metrics {given}: expected different names, non-empty and without '/'"
+                )
         for name, (_, kind) in (state or {}).items():
             _check_storable(name, np.dtype(kind))
         created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        self._layout = {"mpidec": "", "created": created, **meta, "schema": SCHEMA, "agents": n}, tuple(topology or ())
+        self._layout = (
+            {"mpidec": "", "created": created, **meta, "schema": SCHEMA, "agents": n},
+            tuple(topology or ()),
+        )
         self._expected = records if records is not None else 8 * CHUNK_ROWS
         names += [f"{AGENTS}{name}" for name in per_agent]
-        self._begin(AtomicFile(path), (n, *row_shape), np.dtype(dtype), names, trajectory, flush_seconds)
+        self._begin(
+            AtomicFile(path), (n, *row_shape), np.dtype(dtype), names, trajectory, flush_seconds
+        )
 
     @classmethod
     def resume(
@@ -174,15 +183,24 @@ class RunFile:
         if step <= self._last:
             if step == self._resumed:
                 return
-            raise ValueError(f"record of step {step} after that of step {self._last}: expected increasing steps")
+            raise ValueError(
+                f"record of step {step} after that of step {self._last}: expected increasing steps"
+            )
         try:
-            row = [np.array(metrics[name]) if name.startswith(AGENTS) else metrics[name] for name in self._names]
+            row = [
+                np.array(metrics[name]) if name.startswith(AGENTS) else metrics[name]
+                for name in self._names
+            ]
         except KeyError as error:
-            raise ValueError(f"record of step {step} lacks the metric {error}: expected {self._names}") from None
+            raise ValueError(
+                f"record of step {step} lacks the metric {error}: expected {self._names}"
+            ) from None
         if self._X is not None:
             if X is None or X.shape != self._shape:
                 got = None if X is None else X.shape
-                raise ValueError(f"record of step {step}: X has shape {got}, expected {self._shape}: all agents' rows")
+                raise ValueError(
+                    f"record of step {step}: X has shape {got}, expected {self._shape}: all agents' rows"
+                )
             self._X[len(self._rows)] = X
         self._rows.append((step, *row))
         self._last = step
@@ -196,7 +214,12 @@ class RunFile:
             with self._update():
                 pass
 
-    def checkpoint(self, step: int, state: Mapping[str, ArrayLike], asynchronous: Mapping[str, ArrayLike] | None = None) -> None:
+    def checkpoint(
+        self,
+        step: int,
+        state: Mapping[str, ArrayLike],
+        asynchronous: Mapping[str, ArrayLike] | None = None,
+    ) -> None:
         """Replace the checkpoint by the solver's state after ``step`` steps, and flush all records.
 
         If the process is killed during the call, the previous checkpoint remains.
@@ -212,7 +235,9 @@ class RunFile:
             _check_storable(name, array.dtype)
         if self._last < self._ahead and len(self._rows) < self._capacity:
             return  # the file holds more than this resumed run has made so far
-        with self._update(f"the checkpoint of step {step} ({sum(array.nbytes for array in arrays.values()):,} bytes) to") as file:
+        with self._update(
+            f"the checkpoint of step {step} ({sum(array.nbytes for array in arrays.values()):,} bytes) to"
+        ) as file:
             group = file.require_group("checkpoint")
             for name in set(group) - set(arrays):
                 del group[name]
@@ -227,17 +252,27 @@ class RunFile:
             group.attrs["step"] = step
             _set_asynchronous(file, asynchronous or {})
 
-    def finish(self, x: ArrayLike, outcome: str, steps: int, asynchronous: Mapping[str, ArrayLike] | None = None) -> None:
+    def finish(
+        self,
+        x: ArrayLike,
+        outcome: str,
+        steps: int,
+        asynchronous: Mapping[str, ArrayLike] | None = None,
+    ) -> None:
         """Write the result (the rows x (n, d) of all agents), the outcome of the run, and the remaining records.
 
         The arrays `asynchronous` are those of `Run.asynchronous`.
         """
         x = np.asarray(x)
         if x.shape != self._shape:
-            raise ValueError(f"result x has shape {x.shape}, expected {self._shape}: all agents' rows")
+            raise ValueError(
+                f"result x has shape {x.shape}, expected {self._shape}: all agents' rows"
+            )
         with self._update("the result to") as file:
             _set_asynchronous(file, asynchronous or {})
-            _set_result(file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps)
+            _set_result(
+                file, x, str(outcome.value) if isinstance(outcome, Enum) else outcome, steps
+            )
 
     def fail(self, reason: str = "") -> None:
         """Write the remaining records and the outcome "failed" with its reason; only these two where there is no space for records.
@@ -288,7 +323,9 @@ class RunFile:
         self._seconds, self._due = seconds, 0.0
         self._exists = self._failed = False
         self._flushed = 0
-        self._last = self._resumed = -1  # steps of the last record, and of the last record before a resume
+        self._last = (
+            self._resumed
+        ) = -1  # steps of the last record, and of the last record before a resume
         self._ahead = -1  # last step in the file when it was resumed
         self._resuming: int | None = None  # the step to continue after, until the file is changed
         self._meta: Mapping[str, Any] = {}
@@ -320,14 +357,31 @@ class RunFile:
         file.attrs.update(attributes)
         rows = self._shape
         for name in ("step", *self._names):
-            kind, more = np.int64 if name in COUNTERS else np.float64, rows[:1] if name.startswith(AGENTS) else ()
-            file.create_dataset(_place(name), (0, *more), kind, maxshape=(None, *more), chunks=(self._chunk_rows(), *more))
+            kind, more = (
+                np.int64 if name in COUNTERS else np.float64,
+                rows[:1] if name.startswith(AGENTS) else (),
+            )
+            file.create_dataset(
+                _place(name),
+                (0, *more),
+                kind,
+                maxshape=(None, *more),
+                chunks=(self._chunk_rows(), *more),
+            )
         if self._X is None:
             file.create_dataset("trajectory/x", (0, *rows), self._dtype)
             file.create_dataset("trajectory/step", (0,), np.int64)
         else:
-            file.create_dataset("trajectory/x", (0, *rows), self._dtype, maxshape=(None, *rows), chunks=self._chunks())
-            file.create_dataset("trajectory/step", (0,), np.int64, maxshape=(None,), chunks=(self._chunk_rows(),))
+            file.create_dataset(
+                "trajectory/x",
+                (0, *rows),
+                self._dtype,
+                maxshape=(None, *rows),
+                chunks=self._chunks(),
+            )
+            file.create_dataset(
+                "trajectory/step", (0,), np.int64, maxshape=(None,), chunks=(self._chunk_rows(),)
+            )
         _add_scales(file)
         file.create_dataset("result/x", rows, self._dtype, fillvalue=np.nan)
         _set_result(file, None, RUNNING, 0)
@@ -341,7 +395,11 @@ class RunFile:
         n, *row = self._shape
         size = max(self._dtype.itemsize * int(np.prod(row)), 1)
         agents = min(max(CHUNK_BYTES // size, 1), n)
-        return (min(max(CHUNK_BYTES // (size * n), 1), self._chunk_rows(), max(self._expected, 1)), agents, *row)
+        return (
+            min(max(CHUNK_BYTES // (size * n), 1), self._chunk_rows(), max(self._expected, 1)),
+            agents,
+            *row,
+        )
 
     def _chunk_rows(self) -> int:
         return min(max(self._expected // 8, FEWEST_ROWS), CHUNK_ROWS)
@@ -350,7 +408,11 @@ class RunFile:
         """Drop what a resumed run has after its checkpoint, once."""
         if self._resuming is not None:
             trajectory = file["trajectory"].values() if self._X is not None else ()
-            for dataset in (*file["metrics"].values(), *file.get("agents", {}).values(), *trajectory):
+            for dataset in (
+                *file["metrics"].values(),
+                *file.get("agents", {}).values(),
+                *trajectory,
+            ):
                 if dataset.maxshape[:1] == (None,):
                     dataset.resize(self._flushed, axis=0)
             _set_result(file, np.nan, RUNNING, self._resuming)
@@ -360,9 +422,14 @@ class RunFile:
         if not self._rows:
             return
         names, columns = ("step", *self._names), zip(*self._rows)
-        data: list[tuple[Any, Any]] = [(file[_place(name)], column) for name, column in zip(names, columns)]
+        data: list[tuple[Any, Any]] = [
+            (file[_place(name)], column) for name, column in zip(names, columns)
+        ]
         if self._X is not None:
-            data += [(file["trajectory/step"], data[0][1]), (file["trajectory/x"], self._X[: len(self._rows)])]
+            data += [
+                (file["trajectory/step"], data[0][1]),
+                (file["trajectory/x"], self._X[: len(self._rows)]),
+            ]
         for dataset, rows in data:
             start = dataset.shape[0]
             dataset.resize(start + len(rows), axis=0)
@@ -372,11 +439,16 @@ class RunFile:
     def _explain(self, error: OSError, what: str) -> OSError:
         saved = "it holds no records" if self._exists else "nothing was written"
         if self._flushed:
-            saved = f"its first {self._flushed} records are safe" + ", and the checkpoint before" * bool(what)
+            saved = (
+                f"its first {self._flushed} records are safe"
+                + ", and the checkpoint before" * bool(what)
+            )
         if self._resuming is not None:
             saved = "the file is as it was"
         why = os.strerror(error.errno) if error.errno else str(error)
-        remedy = REMEDY.get(error.errno or 0, "check that the disk and the folder exist and are writable")
+        remedy = REMEDY.get(
+            error.errno or 0, "check that the disk and the folder exist and are writable"
+        )
         text = f"cannot write {what}{' ' * bool(what)}{self._file.path}: {why}; {saved}; {remedy}"
         return OSError(error.errno, text) if error.errno else OSError(text)
 
@@ -387,7 +459,9 @@ def _place(name: str) -> str:
 
 def _check_storable(name: str, dtype: np.dtype[Any]) -> None:
     if dtype.kind not in "biufc":
-        raise TypeError(f"checkpoint: {name} is of type {dtype}, expected an array of numbers or a number")
+        raise TypeError(
+            f"checkpoint: {name} is of type {dtype}, expected an array of numbers or a number"
+        )
 
 
 def _add_scales(file: Any) -> None:
@@ -421,6 +495,8 @@ def _set_result(file: Any, x: ArrayLike | None, outcome: str, steps: int, reason
         dataset.attrs["outcome"] = outcome
     dataset.attrs["steps"] = steps
     if reason:
-        dataset.attrs["reason"] = reason.encode("utf-8", "backslashreplace").decode().replace("\0", " ")[:LONGEST_REASON]
+        dataset.attrs["reason"] = (
+            reason.encode("utf-8", "backslashreplace").decode().replace("\0", " ")[:LONGEST_REASON]
+        )
     else:
         dataset.attrs.pop("reason", None)

@@ -17,14 +17,18 @@ from .tables import Cell, Table
 NAME = "acid-table4"
 WORKERS, EPOCHS, QUICK = (16, 32, 64), 40, 4
 BATCH, RATE, MOMENTUM, HIDDEN = 8, 0.1, 0.9, 32
-WARMUP = 0.05                                       # of the run
+WARMUP = 0.05  # of the run
 COLUMNS = ("average of the workers (%)", "worst worker (%)", "consensus")
-PUBLISHED = {"AD-PSGD (eta = 0)": {4: 95.02, 8: 95.01, 16: 95.00, 32: 93.95, 64: 91.90},
-             "A2CiD2": {4: 94.95, 8: 95.01, 16: 95.03, 32: 94.61, 64: 93.08}}
+PUBLISHED = {
+    "AD-PSGD (eta = 0)": {4: 95.02, 8: 95.01, 16: 95.00, 32: 93.95, 64: 91.90},
+    "A2CiD2": {4: 94.95, 8: 95.01, 16: 95.03, 32: 94.61, 64: 93.08},
+}
 METHODS: dict[str, float | None] = {"AD-PSGD (eta = 0)": 0.0, "A2CiD2": None}
 
 
-def measured(n: int, eta: float | None, seed: int, epochs: int = EPOCHS, comm: Any = None) -> tuple[float, float, float]:
+def measured(
+    n: int, eta: float | None, seed: int, epochs: int = EPOCHS, comm: Any = None
+) -> tuple[float, float, float]:
     """Test accuracy in percent of the average of the workers' parameters, and of the worst worker; consensus distance.
 
     Parameters
@@ -57,17 +61,37 @@ def measured(n: int, eta: float | None, seed: int, epochs: int = EPOCHS, comm: A
     solver = solvers.A2CiD2(rate, eta=eta, momentum=MOMENTUM)
     if comm is None or comm.size == 1:
         local = problem(n)
-        result = simulate(MiniBatch(local, BATCH), solver, topology.ring(n), steps=steps, x0=local.initial(), seed=seed,
-                          every=steps)
+        result = simulate(
+            MiniBatch(local, BATCH),
+            solver,
+            topology.ring(n),
+            steps=steps,
+            x0=local.initial(),
+            seed=seed,
+            every=steps,
+        )
         accuracies = local.accuracy(result.X, data.test_x, data.test_y)
     else:
         with Network(n, comm) as net:
             local = problem(net.m)
-            result = solve(MiniBatch(local, BATCH), solver, topology.ring(n), steps=steps, x0=local.initial(), net=net, seed=seed,
-                           every=steps)
-            accuracies = np.concatenate(comm.allgather(local.accuracy(result.X, data.test_x, data.test_y)))
-    return (100 * float(local.accuracy(result.x, data.test_x, data.test_y)[0]), 100 * float(accuracies.min()),
-            float(result.metrics["consensus"][-1]))
+            result = solve(
+                MiniBatch(local, BATCH),
+                solver,
+                topology.ring(n),
+                steps=steps,
+                x0=local.initial(),
+                net=net,
+                seed=seed,
+                every=steps,
+            )
+            accuracies = np.concatenate(
+                comm.allgather(local.accuracy(result.X, data.test_x, data.test_y))
+            )
+    return (
+        100 * float(local.accuracy(result.x, data.test_x, data.test_y)[0]),
+        100 * float(accuracies.min()),
+        float(result.metrics["consensus"][-1]),
+    )
 
 
 def table(comm: Any, seeds: int = 3, quick: bool = False, told: Told = lambda line: None) -> Table:
@@ -84,14 +108,21 @@ def table(comm: Any, seeds: int = 3, quick: bool = False, told: Told = lambda li
                         raise KeyboardInterrupt
                 label = f"n = {n}, {method}"
                 published = (PUBLISHED[method].get(n), None, None)
-                rows[label] = tuple(Cell(known, tuple(values), f"lr={RATE:g} * {BATCH * n}/256")
-                                    for known, values in zip(published, zip(*runs)))
+                rows[label] = tuple(
+                    Cell(known, tuple(values), f"lr={RATE:g} * {BATCH * n}/256")
+                    for known, values in zip(published, zip(*runs))
+                )
                 told(f"{label}: " + "  ".join(cell.text()[1] for cell in rows[label]))
     return Table(
-        NAME, "test accuracy on a ring of asynchronous workers",
+        NAME,
+        "test accuracy on a ring of asynchronous workers",
         "Nabli et al., NeurIPS 2023, Table 4: CIFAR-10, ResNet-18, 300 epochs over all workers, batch 128",
         f"another data set: digits, mlp with {HIDDEN} hidden units, {epochs} epochs over all workers, batch {BATCH}, {seeds} "
         f"seed{'s' * (seeds > 1)}{' (quick)' if quick else ''}, {'simulated' if comm.size == 1 else f'on {comm.size} ranks'}",
-        COLUMNS, rows, (
+        COLUMNS,
+        rows,
+        (
             "Each worker draws from all samples; one averaging per gradient; schedule, base rate and momentum as published.",
-            "Consensus is the distance of the workers from their average, before they are averaged."))
+            "Consensus is the distance of the workers from their average, before they are averaged.",
+        ),
+    )

@@ -10,8 +10,14 @@ from .tables import Cell, Table
 
 NAME = "ceca-table2"
 WORKERS, EPOCHS, LAST, QUICK = 17, 20, 5, 3
-SETTINGS: dict[str, Any] = {"data": "digits", "model": "mlp", "model_options": {"hidden": [64]}, "alpha": "iid", "batch": 16,
-                            "schedule": "constant"}
+SETTINGS: dict[str, Any] = {
+    "data": "digits",
+    "model": "mlp",
+    "model_options": {"hidden": [64]},
+    "alpha": "iid",
+    "batch": 16,
+    "schedule": "constant",
+}
 COLUMNS = ("average of the workers (%)", "worst worker (%)", "test loss")
 
 
@@ -38,7 +44,9 @@ METHODS = {
 }
 
 
-def measured(net: Network, method: Method, seed: int, epochs: int = EPOCHS) -> tuple[float, float, float]:
+def measured(
+    net: Network, method: Method, seed: int, epochs: int = EPOCHS
+) -> tuple[float, float, float]:
     """Test accuracy in percent of the average of the workers' parameters, and of the worst worker; mean test loss of the workers.
 
     All in the mean over the evaluations after each of the last epochs.
@@ -50,10 +58,22 @@ def measured(net: Network, method: Method, seed: int, epochs: int = EPOCHS) -> t
     method : Method
     seed, epochs : int
     """
-    result = trained(net, **SETTINGS, algorithm=method.algorithm, topology=method.topology, topology_options=method.options,
-                     momentum=method.momentum, lr=method.rate, epochs=epochs, every=1, seed=seed)
+    result = trained(
+        net,
+        **SETTINGS,
+        algorithm=method.algorithm,
+        topology=method.topology,
+        topology_options=method.options,
+        momentum=method.momentum,
+        lr=method.rate,
+        epochs=epochs,
+        every=1,
+        seed=seed,
+    )
     last = min(LAST, epochs)
-    average, loss = (float(result.metrics[name][-last:].mean()) for name in ("accuracy_consensus", "loss_mean"))
+    average, loss = (
+        float(result.metrics[name][-last:].mean()) for name in ("accuracy_consensus", "loss_mean")
+    )
     return 100 * average, worst(result.accuracy, last), loss
 
 
@@ -62,18 +82,27 @@ def table(comm: Any, seeds: int = 3, quick: bool = False, told: Told = lambda li
     epochs, rows = QUICK if quick else EPOCHS, {}
     with Network(WORKERS, comm) as net:
         for label, method in METHODS.items():
-            figures = list(zip(*[measured(net, method, seed, epochs) for seed in range(1, seeds + 1)]))
+            figures = list(
+                zip(*[measured(net, method, seed, epochs) for seed in range(1, seeds + 1)])
+            )
             settings = f"lr={method.rate:g} momentum={method.momentum:g}"
-            rows[label] = tuple(Cell(method.published if j == 0 else None, tuple(values), settings)
-                                for j, values in enumerate(figures))
+            rows[label] = tuple(
+                Cell(method.published if j == 0 else None, tuple(values), settings)
+                for j, values in enumerate(figures)
+            )
             told(f"{label}: " + "  ".join(cell.text()[1] for cell in rows[label]))
     return Table(
-        NAME, f"test accuracy and loss of {WORKERS} workers, iid data",
+        NAME,
+        f"test accuracy and loss of {WORKERS} workers, iid data",
         "Ding et al., ICML 2023, Table 2: MNIST, 20 epochs, batch 64",
         f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, {seeds} seed{'s' * (seeds > 1)}"
         f"{' (quick)' if quick else ''}",
-        COLUMNS, rows, (
+        COLUMNS,
+        rows,
+        (
             f"In the mean over the last {min(LAST, epochs)} epochs; the worst worker is the one with the lowest such mean.",
             "Momentum 0.5, but none for DSGD-CECA-2P, as published; two more rows are the other way round.",
             "Learning rates are chosen for each row, on seeds that the table does not use.",
-            "The published training losses are of a softmax over the batch, and are left out."))
+            "The published training losses are of a softmax over the batch, and are left out.",
+        ),
+    )

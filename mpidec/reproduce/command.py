@@ -36,14 +36,25 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    result = Parser(prog="python -m mpidec.reproduce", allow_abbrev=False, add_help=False, epilog=EPILOG,
-                    description="Repeat a published experiment on digits, and print its table beside the published figures.",
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = Parser(
+        prog="python -m mpidec.reproduce",
+        allow_abbrev=False,
+        add_help=False,
+        epilog=EPILOG,
+        description="Repeat a published experiment on digits, and print its table beside the published figures.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     result.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
-    result.add_argument("--seeds", type=int, metavar="N", help="runs of each method (default: 3, with --quick 1)")
-    result.add_argument("--quick", action="store_true", help="short runs, which show the form of the table alone")
+    result.add_argument(
+        "--seeds", type=int, metavar="N", help="runs of each method (default: 3, with --quick 1)"
+    )
+    result.add_argument(
+        "--quick", action="store_true", help="short runs, which show the form of the table alone"
+    )
     result.add_argument("--out", metavar="FILE", help="also write the table: .csv, else text")
-    result.add_argument("--quiet", action="store_true", help="no line for each row as it is completed")
+    result.add_argument(
+        "--quiet", action="store_true", help="no line for each row as it is completed"
+    )
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
 
@@ -62,8 +73,15 @@ def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -
             return 0 if args.help else 2
         _check_folder(args.out)
         seeds = args.seeds if args.seeds is not None else 1 if args.quick else 3
-        result = table(args.experiment, seeds=seeds, quick=args.quick, comm=comm,
-                       told=lambda line: None if args.quiet or comm.rank else print(line, file=sys.stderr, flush=True))
+        result = table(
+            args.experiment,
+            seeds=seeds,
+            quick=args.quick,
+            comm=comm,
+            told=lambda line: (
+                None if args.quiet or comm.rank else print(line, file=sys.stderr, flush=True)
+            ),
+        )
     except (ValueError, RuntimeError) as error:
         _told(comm, f"mpidec.reproduce: error: {' '.join(str(error).split())}", sys.stderr)
         return 2

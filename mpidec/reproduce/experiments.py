@@ -9,11 +9,19 @@ from typing import Any
 from . import acid, ceca, relaysgd
 from .tables import Table
 
-EXPERIMENTS: dict[str, Callable[..., Table]] = {module.NAME: module.table for module in (relaysgd, ceca, acid)}
+EXPERIMENTS: dict[str, Callable[..., Table]] = {
+    module.NAME: module.table for module in (relaysgd, ceca, acid)
+}
 
 
-def table(name: str, *, seeds: int = 3, quick: bool = False, comm: Any = None,
-          told: Callable[[str], None] = lambda line: None) -> Table:
+def table(
+    name: str,
+    *,
+    seeds: int = 3,
+    quick: bool = False,
+    comm: Any = None,
+    told: Callable[[str], None] = lambda line: None,
+) -> Table:
     """Run an experiment and return its table.
 
     Parameters
@@ -50,8 +58,11 @@ def table(name: str, *, seeds: int = 3, quick: bool = False, comm: Any = None,
         raise ValueError(f"seeds is {seeds!r}, expected a whole number >= 1")
     for package, extra in (("torch", "torch"), ("sklearn", "data")):
         if find_spec(package) is None:
-            raise ValueError(f"{name} needs {package}, which is not installed: pip install 'mpidec[{extra}]'")
+            raise ValueError(
+                f"{name} needs {package}, which is not installed: pip install 'mpidec[{extra}]'"
+            )
     if comm is None:
         from ..comm.runtime.mpi import MPI
+
         comm = MPI.COMM_WORLD
     return EXPERIMENTS[name](comm, seeds, quick, told)

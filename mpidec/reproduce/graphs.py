@@ -23,4 +23,9 @@ def two_half_rounds(n: int) -> Schedule:
     single = one_peer_exponential(n)
     tau = single.period or 1
     W = [single.at(k).W for k in range(tau)]
-    return cycle([from_weights(W[(2 * k + 1) % tau] @ W[2 * k % tau], connected=False) for k in range(tau // gcd(tau, 2))])
+    return cycle(
+        [
+            from_weights(W[(2 * k + 1) % tau] @ W[2 * k % tau], connected=False)
+            for k in range(tau // gcd(tau, 2))
+        ]
+    )

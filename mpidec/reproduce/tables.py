@@ -49,8 +49,10 @@ class Cell(NamedTuple):
         published = NONE if self.published is None else f"{self.published:g}"
         if self.mean is None:
             return published, NONE
-        form = ".1f" if self.mean >= 10 else ".2g"      # percentages, or losses and distances
-        return published, f"{self.mean:{form}}" + (f" ± {self.deviation:{form}}" if self.deviation is not None else "")
+        form = ".1f" if self.mean >= 10 else ".2g"  # percentages, or losses and distances
+        return published, f"{self.mean:{form}}" + (
+            f" ± {self.deviation:{form}}" if self.deviation is not None else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -93,18 +95,29 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        head = [f"{self.name}: {self.quantity}", f"published: {self.published}", f"here:      {self.measured}", ""]
+        head = [
+            f"{self.name}: {self.quantity}",
+            f"published: {self.published}",
+            f"here:      {self.measured}",
+            "",
+        ]
         return "\n".join([*head, *self._body(), *([""] if self.notes else []), *self.notes])
 
     def _body(self) -> list[str]:
         texts = {label: [cell.text() for cell in cells] for label, cells in self.rows.items()}
         label_width = max(map(len, self.rows), default=0)
-        lines = [" " * label_width, " " * label_width, *(label.ljust(label_width) for label in texts)]
+        lines = [
+            " " * label_width,
+            " " * label_width,
+            *(label.ljust(label_width) for label in texts),
+        ]
         for j, column in enumerate(self.columns):
             pairs = [("published", "here"), *(cells[j] for cells in texts.values())]
             known = any(published != NONE for published, _ in pairs[1:])
             left, right = (max(map(len, side)) for side in zip(*pairs))
-            parts = [f"  {a:>{left}}  {b:>{right}}" if known else f"  {b:>{right}}" for a, b in pairs]
+            parts = [
+                f"  {a:>{left}}  {b:>{right}}" if known else f"  {b:>{right}}" for a, b in pairs
+            ]
             width = max(len(parts[0]), len(column) + 2)
             for i, part in enumerate([column, *parts]):
                 lines[i] += part.rjust(width)
@@ -114,12 +127,31 @@ class Table:
         """The cells as CSV: row, column, published, mean, deviation, settings, and the figure of each seed."""
         file = io.StringIO()
         out = csv.writer(file, lineterminator="\n")
-        seeds = max((len(cell.measured) for cells in self.rows.values() for cell in cells), default=0)
-        out.writerow(["row", "column", "published", "mean", "deviation", "settings", *(f"seed{s + 1}" for s in range(seeds))])
+        seeds = max(
+            (len(cell.measured) for cells in self.rows.values() for cell in cells), default=0
+        )
+        out.writerow(
+            [
+                "row",
+                "column",
+                "published",
+                "mean",
+                "deviation",
+                "settings",
+                *(f"seed{s + 1}" for s in range(seeds)),
+            ]
+        )
         for label, cells in self.rows.items():
             for column, cell in zip(self.columns, cells):
                 if cell.published is not None or cell.measured:
                     figures = [cell.published, cell.mean, cell.deviation]
-                    out.writerow([label, column, *("" if x is None else f"{x:.6g}" for x in figures), cell.settings,
-                                  *(f"{x:.6g}" for x in cell.measured)])
+                    out.writerow(
+                        [
+                            label,
+                            column,
+                            *("" if x is None else f"{x:.6g}" for x in figures),
+                            cell.settings,
+                            *(f"{x:.6g}" for x in cell.measured),
+                        ]
+                    )
         return file.getvalue()

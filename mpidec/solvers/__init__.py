@@ -34,16 +34,44 @@ from .step_schedules import StepSchedule as StepSchedule
 from .step_schedules import WarmUp as WarmUp
 
 CATALOGUE: dict[str, type[Solver]] = {
-    "consensus": Consensus, "dgd": DGD, "diffusion": Diffusion, "extra": EXTRA, "exact_diffusion": ExactDiffusion, "d2": D2,
-    "gradient_tracking": GradientTracking, "push_sum": PushSum, "push_diging": PushDIGing, "relaysgd": RelaySGD,
-    "dsgd_ceca": DSGDCECA, "decentralized_momentum": DecentralizedMomentum, "quasi_global_momentum": QuasiGlobalMomentum,
-    "decentlam": DecentLaM, "local_dgd": LocalDGD, "slowmo": SlowMo, "diloco": DiLoCo, "gasloc": GASLoC, "kgt": KGT, "led": LED,
-    "async_push_sum": AsyncPushSum, "pairwise_gossip": PairwiseGossip, "a2cid2": A2CiD2,
-    "running_sum_tracking": RunningSumTracking}
+    "consensus": Consensus,
+    "dgd": DGD,
+    "diffusion": Diffusion,
+    "extra": EXTRA,
+    "exact_diffusion": ExactDiffusion,
+    "d2": D2,
+    "gradient_tracking": GradientTracking,
+    "push_sum": PushSum,
+    "push_diging": PushDIGing,
+    "relaysgd": RelaySGD,
+    "dsgd_ceca": DSGDCECA,
+    "decentralized_momentum": DecentralizedMomentum,
+    "quasi_global_momentum": QuasiGlobalMomentum,
+    "decentlam": DecentLaM,
+    "local_dgd": LocalDGD,
+    "slowmo": SlowMo,
+    "diloco": DiLoCo,
+    "gasloc": GASLoC,
+    "kgt": KGT,
+    "led": LED,
+    "async_push_sum": AsyncPushSum,
+    "pairwise_gossip": PairwiseGossip,
+    "a2cid2": A2CiD2,
+    "running_sum_tracking": RunningSumTracking,
+}
 """The solvers by the names that the command line uses."""
 
 
 def __dir__() -> list[str]:
     """The public names: what is defined in the modules of this package and imported here."""
-    return sorted(["CATALOGUE", *(name for name, thing in globals().items()
-                                  if getattr(thing, "__module__", "").startswith(__name__) and not name.startswith("_"))])
+    return sorted(
+        [
+            "CATALOGUE",
+            *(
+                name
+                for name, thing in globals().items()
+                if getattr(thing, "__module__", "").startswith(__name__)
+                and not name.startswith("_")
+            ),
+        ]
+    )

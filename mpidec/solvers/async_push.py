@@ -66,7 +66,7 @@ class AsyncPushSum(PushSolver):
         u: np.ndarray
         w: float
         receivers: int
-        news: bool = True                                # whether anything has arrived since the agent last sent
+        news: bool = True  # whether anything has arrived since the agent last sent
         k: int = 0
 
     def width(self, d: int) -> int:
@@ -82,7 +82,9 @@ class AsyncPushSum(PushSolver):
             s.news = True
             np.divide(s.u, s.w, out=s.x)
 
-    def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray | None:
+    def wake(
+        self, s: State, received: np.ndarray | None, gradient: Gradient | None
+    ) -> np.ndarray | None:
         self.collect(s, received)
         if gradient is not None:
             s.u -= self.size(s.k) * min(1.0, 10 * s.w) * gradient(s.x)
@@ -96,7 +98,9 @@ class AsyncPushSum(PushSolver):
         message = np.empty(len(s.u) + 1)
         np.divide(s.u, shares, out=message[:-1])
         share = message[-1] = s.w / shares
-        s.u -= s.receivers * message[:-1]                # the rest, so that the rounding of the shares loses no mass
+        s.u -= (
+            s.receivers * message[:-1]
+        )  # the rest, so that the rounding of the shares loses no mass
         s.w -= s.receivers * share
         s.news = False
         return message
@@ -160,7 +164,7 @@ class RunningSumTracking(PushSolver):
         z: np.ndarray
         g: np.ndarray
         rho: np.ndarray
-        rho_read: np.ndarray                             # the sum over the senders
+        rho_read: np.ndarray  # the sum over the senders
         receivers: int
         k: int = 0
 
@@ -169,15 +173,21 @@ class RunningSumTracking(PushSolver):
 
     def init(self, x: np.ndarray, place: Any = None) -> State:
         v, z, g, rho, rho_read = np.zeros((5, len(x)))
-        return self.State(x.copy(), v, z, g, rho, rho_read, 0 if place is None else len(place.receivers))
+        return self.State(
+            x.copy(), v, z, g, rho, rho_read, 0 if place is None else len(place.receivers)
+        )
 
     def wake(self, s: State, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray:
         if received is None or gradient is None:
-            raise ValueError("RunningSumTracking.wake needs the array of the latest messages and a gradient, got None")
+            raise ValueError(
+                "RunningSumTracking.wake needs the array of the latest messages and a gradient, got None"
+            )
         d, shares = len(s.x), s.receivers + 1
         s.v[:] = s.x - self.size(s.k) * s.z
         total = np.add.reduce(received, axis=0)
-        own = 1 + len(received) - np.count_nonzero(received[:, -1])          # itself, and senders that have not sent yet
+        own = (
+            1 + len(received) - np.count_nonzero(received[:, -1])
+        )  # itself, and senders that have not sent yet
         np.divide(own * s.v + total[:d], len(received) + 1, out=s.x)
         g, rho = gradient(s.x), total[d:-1]
         z = s.z + (g - s.g) + (rho - s.rho_read)

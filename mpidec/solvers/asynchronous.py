@@ -59,8 +59,10 @@ class Asynchronous(Solver):
 
     def step(self, s: Any, G: np.ndarray, W: Any) -> Any:
         """Refused: there are no common steps."""
-        raise NotImplementedError(f"{name_of(self)} has no common steps: run it with mpidec.simulate(problem, solver, topology, "
-                                  "steps=...)")
+        raise NotImplementedError(
+            f"{name_of(self)} has no common steps: run it with mpidec.simulate(problem, solver, topology, "
+            "steps=...)"
+        )
 
     def size(self, k: int) -> Any:
         """Step size of the agent's own step k."""
@@ -69,11 +71,15 @@ class Asynchronous(Solver):
     def check(self, topology: Any) -> None:
         """Refuse a schedule, and a graph that is not (strongly) connected."""
         if topology.period != 1:
-            raise ValueError(f"{name_of(self)} needs a constant graph, {topology.name} varies with the step; use a topology such "
-                             "as topology.ring(n)")
+            raise ValueError(
+                f"{name_of(self)} needs a constant graph, {topology.name} varies with the step; use a topology such "
+                "as topology.ring(n)"
+            )
         if not topology.connected:
-            raise ValueError(f"{name_of(self)} needs a connected graph, some agents of the {topology.name} topology are not "
-                             "reached by others; add edges, or use topology.ring(n)")
+            raise ValueError(
+                f"{name_of(self)} needs a connected graph, some agents of the {topology.name} topology are not "
+                "reached by others; add edges, or use topology.ring(n)"
+            )
 
 
 class PushSolver(Asynchronous):
@@ -103,7 +109,9 @@ class PushSolver(Asynchronous):
         """The state of the agent at `place` that starts at `x`, shape `(d,)`, which is copied."""
         raise NotImplementedError
 
-    def wake(self, s: Any, received: np.ndarray | None, gradient: Gradient | None) -> np.ndarray | None:
+    def wake(
+        self, s: Any, received: np.ndarray | None, gradient: Gradient | None
+    ) -> np.ndarray | None:
         """One activation: take what has arrived, descend, and return what is sent.
 
         Parameters
@@ -191,11 +199,21 @@ class PairwiseSolver(Asynchronous):
         """Refuse a schedule, and a graph that is not connected or directed."""
         super().check(topology)
         if topology.directed:
-            raise ValueError(f"{name_of(self)} needs an undirected graph, the {topology.name} topology is directed: two "
-                             "neighbours exchange; use topology.ring(n) or symmetric_exponential(n)")
+            raise ValueError(
+                f"{name_of(self)} needs an undirected graph, the {topology.name} topology is directed: two "
+                "neighbours exchange; use topology.ring(n) or symmetric_exponential(n)"
+            )
 
 
-def number(solver: Any, field: str, low: float, high: float = math.inf, *, optional: bool = False, closed: bool = True) -> None:
+def number(
+    solver: Any,
+    field: str,
+    low: float,
+    high: float = math.inf,
+    *,
+    optional: bool = False,
+    closed: bool = True,
+) -> None:
     """Check that a field of a solver is a finite number in [low, high), or in (low, high) unless `closed`.
 
     Raises
@@ -206,6 +224,16 @@ def number(solver: Any, field: str, low: float, high: float = math.inf, *, optio
     if optional and value is None:
         return
     real = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not real or not math.isfinite(value) or value < low or value >= high or (value == low and not closed):
-        bounds = f"{'>=' if closed else '>'} {low:g}" + (f" and < {high:g}" if high < math.inf else "")
-        raise ValueError(f"{name_of(solver)}: {field} is {value!r}, expected a finite number {bounds}{' or None' * optional}")
+    if (
+        not real
+        or not math.isfinite(value)
+        or value < low
+        or value >= high
+        or (value == low and not closed)
+    ):
+        bounds = f"{'>=' if closed else '>'} {low:g}" + (
+            f" and < {high:g}" if high < math.inf else ""
+        )
+        raise ValueError(
+            f"{name_of(solver)}: {field} is {value!r}, expected a finite number {bounds}{' or None' * optional}"
+        )

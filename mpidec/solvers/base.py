@@ -10,7 +10,7 @@ import numpy as np
 
 from .step_schedules import WORDS, parsed
 
-_LARGE = 1500                                       # agents up to which the spectrum is computed for a warning
+_LARGE = 1500  # agents up to which the spectrum is computed for a warning
 
 
 class Solver:
@@ -98,8 +98,10 @@ class Solver:
             With the reason, and with a topology that works.
         """
         if topology.kind not in self.kinds:
-            raise ValueError(f"{name_of(self)} needs a {' or '.join(self.kinds)} stochastic W, the {topology.name} topology is "
-                             f"{topology.kind} stochastic; {REMEDIES[self.kinds[-1]]}")
+            raise ValueError(
+                f"{name_of(self)} needs a {' or '.join(self.kinds)} stochastic W, the {topology.name} topology is "
+                f"{topology.kind} stochastic; {REMEDIES[self.kinds[-1]]}"
+            )
         step = getattr(self, "step_size", None)
         if getattr(step, "start", step) != "auto" and (cause := self.unstable(topology)):
             warnings.warn(cause, RuntimeWarning, stacklevel=3)
@@ -112,9 +114,11 @@ class Solver:
         return ""
 
 
-REMEDIES = {"doubly": 'use weights="metropolis" on an undirected graph, or topology.exponential(n)',
-            "column": 'use weights="push" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
-            "row": 'use weights="uniform" on the same graph, or any doubly stochastic one, such as topology.ring(n)'}
+REMEDIES = {
+    "doubly": 'use weights="metropolis" on an undirected graph, or topology.exponential(n)',
+    "column": 'use weights="push" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
+    "row": 'use weights="uniform" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
+}
 
 
 def zeros(X: Any, *shape: int) -> Any:
@@ -127,7 +131,9 @@ def zeros(X: Any, *shape: int) -> Any:
     array([[0.],
            [0.]], dtype=float32)
     """
-    return X.new_zeros(shape) if hasattr(X, "new_zeros") else np.zeros_like(X, shape=shape)     # CuPy answers np.zeros_like
+    return (
+        X.new_zeros(shape) if hasattr(X, "new_zeros") else np.zeros_like(X, shape=shape)
+    )  # CuPy answers np.zeros_like
 
 
 def name_of(solver: Any) -> str:
@@ -149,7 +155,11 @@ def with_step_size(solver: Any, step_size: Any) -> Any:
 
 def at_step(solver: Any, k: int) -> Any:
     """The solver of step k, whose step size is a number."""
-    return dataclasses.replace(solver, step_size=solver.step_size(k)) if callable(solver.step_size) else solver
+    return (
+        dataclasses.replace(solver, step_size=solver.step_size(k))
+        if callable(solver.step_size)
+        else solver
+    )
 
 
 def state(solver: Any, method: str, s: Any, shape: tuple[int, ...]) -> Any:
@@ -162,9 +172,15 @@ def state(solver: Any, method: str, s: Any, shape: tuple[int, ...]) -> Any:
     what = f"{name_of(solver)}.{method}() must return the state, a NamedTuple with the field X of shape {shape}"
     if not (isinstance(s, tuple) and hasattr(s, "_fields") and hasattr(s, "X")):
         fields = f" with the fields {', '.join(s._fields)}" if hasattr(s, "_fields") else ""
-        raise TypeError(f"{what}, got {'None: is a return missing?' if s is None else f'a {type(s).__name__}{fields}'}")
+        raise TypeError(
+            f"{what}, got {'None: is a return missing?' if s is None else f'a {type(s).__name__}{fields}'}"
+        )
     if tuple(getattr(s.X, "shape", ())) != shape:
-        given = f"of shape {tuple(s.X.shape)}" if hasattr(s.X, "shape") else f"that is a {type(s.X).__name__}"
+        given = (
+            f"of shape {tuple(s.X.shape)}"
+            if hasattr(s.X, "shape")
+            else f"that is a {type(s.X).__name__}"
+        )
         raise ValueError(f"{what}, got an X {given}")
     return s
 
@@ -185,13 +201,22 @@ def positive_step(solver: Any, zero: bool = True) -> None:
         try:
             object.__setattr__(solver, "step_size", parsed(step))
         except ValueError as error:
-            raise ValueError(f'{name_of(solver)}: step_size is {step!r}, expected a finite number >= 0, "auto", "safe", or a '
-                             f"schedule: {error}") from None
+            raise ValueError(
+                f'{name_of(solver)}: step_size is {step!r}, expected a finite number >= 0, "auto", "safe", or a '
+                f"schedule: {error}"
+            ) from None
         return
     number = isinstance(step, (int, float, np.number, np.ndarray)) and not isinstance(step, bool)
-    if not number or not np.isfinite(step).all() or np.any(step < 0) or (np.any(step == 0) and not zero):
-        raise ValueError(f'{name_of(solver)}: step_size is {step!r}, expected a finite number {">=" if zero else ">"} 0, "auto", '
-                         '"safe", or a function of the step')
+    if (
+        not number
+        or not np.isfinite(step).all()
+        or np.any(step < 0)
+        or (np.any(step == 0) and not zero)
+    ):
+        raise ValueError(
+            f'{name_of(solver)}: step_size is {step!r}, expected a finite number {">=" if zero else ">"} 0, "auto", '
+            '"safe", or a function of the step'
+        )
 
 
 def one_of(solver: Any, field: str, choices: tuple[str, ...]) -> None:
@@ -203,7 +228,9 @@ def one_of(solver: Any, field: str, choices: tuple[str, ...]) -> None:
     """
     value = getattr(solver, field)
     if value not in choices:
-        raise ValueError(f"{name_of(solver)}: {field} is {value!r}, expected one of {', '.join(choices)}")
+        raise ValueError(
+            f"{name_of(solver)}: {field} is {value!r}, expected one of {', '.join(choices)}"
+        )
 
 
 def fraction(solver: Any, field: str) -> None:
@@ -214,7 +241,11 @@ def fraction(solver: Any, field: str) -> None:
     ValueError
     """
     value = getattr(solver, field)
-    if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not 0 <= value < 1:
+    if (
+        not isinstance(value, (int, float, np.number))
+        or isinstance(value, bool)
+        or not 0 <= value < 1
+    ):
         raise ValueError(f"{name_of(solver)}: {field} is {value!r}, expected a number in [0, 1)")
     object.__setattr__(solver, field, float(value))
 
@@ -227,7 +258,11 @@ def positive(solver: Any, field: str) -> None:
     ValueError
     """
     value = getattr(solver, field)
-    if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not 0 < value < np.inf:
+    if (
+        not isinstance(value, (int, float, np.number))
+        or isinstance(value, bool)
+        or not 0 < value < np.inf
+    ):
         raise ValueError(f"{name_of(solver)}: {field} is {value!r}, expected a finite number > 0")
     object.__setattr__(solver, field, float(value))
 
@@ -241,7 +276,7 @@ def per_step(D: Any, step_size: Any) -> Any:
     >>> per_step(np.ones((1, 2)), np.array([0.5, 0.0])), per_step(np.ones((1, 2)), 0.0)
     (array([[2., 0.]]), array([[0., 0.]]))
     """
-    if type(step_size) is np.ndarray:                   # one number per column
+    if type(step_size) is np.ndarray:  # one number per column
         a = step_size.astype(D.dtype, copy=False)
         return np.divide(D, a, out=np.zeros_like(D), where=a != 0)
     return D / float(step_size) if step_size else zeros(D, *D.shape)
@@ -267,5 +302,7 @@ def disagreement(solver: Any, topology: Any, roots: Any, remedy: str) -> str:
         return ""
     if abs(worst.imag) > 1e-9:
         remedy = "use an undirected graph, such as topology.symmetric_exponential(n), or GradientTracking, which needs none"
-    return (f"{name_of(solver)} is unstable on the {topology.name} topology: W has the eigenvalue {worst:.3g}, for which the "
-            f"disagreement grows by a factor of {growth:.3g} per step; {remedy}")
+    return (
+        f"{name_of(solver)} is unstable on the {topology.name} topology: W has the eigenvalue {worst:.3g}, for which the "
+        f"disagreement grows by a factor of {growth:.3g} per step; {remedy}"
+    )

@@ -66,7 +66,7 @@ class DSGDCECA(Solver):
     class State(NamedTuple):
         X: np.ndarray
         Y: np.ndarray
-        digit: int                                   # of the next round
+        digit: int  # of the next round
 
     def init(self, X: np.ndarray, W: Any = None) -> State:
         return self.State(X, X, 1)
@@ -87,7 +87,9 @@ class DSGDCECA(Solver):
 
     def check(self, topology: Any) -> None:
         if topology.name != "ceca":
-            raise ValueError(f"{name_of(self)} needs topology.ceca(n, ports=1 | 2), got the {topology.name} topology")
+            raise ValueError(
+                f"{name_of(self)} needs topology.ceca(n, ports=1 | 2), got the {topology.name} topology"
+            )
 
 
 def _sender(Z: np.ndarray, W: Any) -> np.ndarray:

@@ -114,7 +114,11 @@ class DGD(Solver):
         if self.order == "cta":
             X = descend(s.Phi, self.step_size, G)
             return self.State(X, W.next(X))
-        X = W(descend(s.X, self.step_size, G)) if self.order == "atc" else descend(W(s.X), self.step_size, G)
+        X = (
+            W(descend(s.X, self.step_size, G))
+            if self.order == "atc"
+            else descend(W(s.X), self.step_size, G)
+        )
         return self.State(X, X)
 
 

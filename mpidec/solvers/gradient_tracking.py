@@ -62,13 +62,13 @@ class GradientTracking(Solver):
     step_size: StepSize = "auto"
     variant: str = "atc"
 
-    class State(NamedTuple):                         # atc: X^k, Y^{k-1}, the gradient at X^{k-1}, k
+    class State(NamedTuple):  # atc: X^k, Y^{k-1}, the gradient at X^{k-1}, k
         X: np.ndarray
         Y: np.ndarray
         G: np.ndarray
         k: int
 
-    class MixedState(NamedTuple):                    # semi-atc, diging: X^k, W^{k-1} Y^{k-1}, the gradient at X^{k-1}
+    class MixedState(NamedTuple):  # semi-atc, diging: X^k, W^{k-1} Y^{k-1}, the gradient at X^{k-1}
         X: np.ndarray
         WY: np.ndarray
         G: np.ndarray
@@ -79,7 +79,11 @@ class GradientTracking(Solver):
 
     def init(self, X: np.ndarray, W: Any = None) -> State | MixedState:
         zero = zeros(X, *X.shape)
-        return self.State(X, zero, zero, 0) if self.variant == "atc" else self.MixedState(X, zero, zero)
+        return (
+            self.State(X, zero, zero, 0)
+            if self.variant == "atc"
+            else self.MixedState(X, zero, zero)
+        )
 
     def step(self, s: Any, G: np.ndarray, W: Any) -> State | MixedState:
         if self.variant == "atc":

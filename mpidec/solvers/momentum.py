@@ -80,7 +80,9 @@ class DecentralizedMomentum(_Momentum):
 
     def step(self, s: MomentumState, G: np.ndarray, W: Any) -> MomentumState:
         M = self.momentum * s.M + G
-        return MomentumState(W(descend(s.X, self.step_size, G + self.momentum * M if self.nesterov else M)), M)
+        return MomentumState(
+            W(descend(s.X, self.step_size, G + self.momentum * M if self.nesterov else M)), M
+        )
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,9 @@ class QuasiGlobalMomentum(_Momentum):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and self.normalized:
-            raise ValueError(f"{name_of(self)}: normalized is for the method without Nesterov's momentum: give nesterov=False")
+            raise ValueError(
+                f"{name_of(self)}: normalized is for the method without Nesterov's momentum: give nesterov=False"
+            )
 
     def step(self, s: MomentumState, G: np.ndarray, W: Any) -> MomentumState:
         b = self.momentum
@@ -150,8 +154,12 @@ class QuasiGlobalMomentum(_Momentum):
     def unstable(self, topology: Any) -> str:
         b = self.momentum
         c = (1 - b) * (b**2 if self.nesterov else b / (1 + b) if self.normalized else b)
-        return disagreement(self, topology, lambda lam: [1, -(lam + b + c * lam), (b + c) * lam],
-                            "use a smaller momentum, or the lazy (W + I)/2: topology.from_weights((W + I)/2)")
+        return disagreement(
+            self,
+            topology,
+            lambda lam: [1, -(lam + b + c * lam), (b + c) * lam],
+            "use a smaller momentum, or the lazy (W + I)/2: topology.from_weights((W + I)/2)",
+        )
 
 
 @dataclass(frozen=True)
@@ -205,8 +213,14 @@ class DecentLaM(_Momentum):
     def step(self, s: MomentumState, G: np.ndarray, W: Any) -> MomentumState:
         b = self.momentum
         X = W(descend(s.X, self.step_size, G))
-        return MomentumState(descend(X, self.step_size, b * s.M), b * s.M + per_step(s.X - X, self.step_size))
+        return MomentumState(
+            descend(X, self.step_size, b * s.M), b * s.M + per_step(s.X - X, self.step_size)
+        )
 
     def unstable(self, topology: Any) -> str:
-        return disagreement(self, topology, lambda lam: [1, -(lam + self.momentum), self.momentum],
-                            "use a smaller momentum")
+        return disagreement(
+            self,
+            topology,
+            lambda lam: [1, -(lam + self.momentum), self.momentum],
+            "use a smaller momentum",
+        )

@@ -32,14 +32,18 @@ class _LocalSteps(Solver):
         except TypeError:
             H = 0
         if H < 1 or isinstance(self.local_steps, bool):
-            raise ValueError(f"{name_of(self)}: local_steps is {self.local_steps!r}, expected an integer >= 1")
+            raise ValueError(
+                f"{name_of(self)}: local_steps is {self.local_steps!r}, expected an integer >= 1"
+            )
         object.__setattr__(self, "local_steps", H)
 
     def step(self, s: Any, G: np.ndarray, W: Any) -> Any:
         H, X = self.local_steps, self._local(s, G)
         if (s.k + 1) % H:
             return s._replace(X=X, k=s.k + 1)
-        return self._outer(s, X, W if H == 1 else W.at(s.k // H))       # the operator of the mixing's own number
+        return self._outer(
+            s, X, W if H == 1 else W.at(s.k // H)
+        )  # the operator of the mixing's own number
 
     def _local(self, s: Any, G: np.ndarray) -> np.ndarray:
         """The iterate after a local step."""
@@ -150,7 +154,7 @@ class SlowMo(_LocalSteps):
     momentum: float = 0.5
     local_steps: int = 1
 
-    class State(NamedTuple):                         # Z: X at the last outer step
+    class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
         Z: np.ndarray
         U: np.ndarray
@@ -172,8 +176,12 @@ class SlowMo(_LocalSteps):
 
     def unstable(self, topology: Any) -> str:
         a, b = self.slow_step, self.momentum
-        return disagreement(self, topology, lambda lam: [1, -(1 - a * (1 - lam) + b), b],
-                            "use a smaller slow_step or momentum")
+        return disagreement(
+            self,
+            topology,
+            lambda lam: [1, -(1 - a * (1 - lam) + b), b],
+            "use a smaller slow_step or momentum",
+        )
 
 
 @dataclass(frozen=True)
@@ -225,7 +233,7 @@ class DiLoCo(_LocalSteps):
     momentum: float = 0.9
     local_steps: int = 1
 
-    class State(NamedTuple):                         # Z: X at the last outer step
+    class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
         Z: np.ndarray
         M: np.ndarray
@@ -247,8 +255,12 @@ class DiLoCo(_LocalSteps):
 
     def unstable(self, topology: Any) -> str:
         eta, mu = self.outer_step, self.momentum
-        return disagreement(self, topology, lambda lam: np.array([0, -(1 + mu), mu]) * (1 - eta * (1 - lam)) + [1, 0, 0],
-                            "use a smaller outer_step")
+        return disagreement(
+            self,
+            topology,
+            lambda lam: np.array([0, -(1 + mu), mu]) * (1 - eta * (1 - lam)) + [1, 0, 0],
+            "use a smaller outer_step",
+        )
 
 
 @dataclass(frozen=True)
@@ -298,7 +310,7 @@ class GASLoC(_LocalSteps):
     momentum: float = 0.9
     local_steps: int = 1
 
-    class State(NamedTuple):                         # Z: X at the last outer step; previous: Z^{t-1} of the equations
+    class State(NamedTuple):  # Z: X at the last outer step; previous: Z^{t-1} of the equations
         X: np.ndarray
         Z: np.ndarray
         previous: np.ndarray
@@ -318,7 +330,12 @@ class GASLoC(_LocalSteps):
         return self.State(X, X, Z, s.k + 1)
 
     def unstable(self, topology: Any) -> str:
-        return disagreement(self, topology, lambda lam: [1, -(lam + self.momentum), self.momentum], "use a smaller momentum")
+        return disagreement(
+            self,
+            topology,
+            lambda lam: [1, -(lam + self.momentum), self.momentum],
+            "use a smaller momentum",
+        )
 
 
 @dataclass(frozen=True)
@@ -363,7 +380,7 @@ class KGT(_LocalSteps):
     outer_step: float = 1.0
     local_steps: int = 1
 
-    class State(NamedTuple):                         # Z: X at the last outer step
+    class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
         Z: np.ndarray
         C: np.ndarray
@@ -456,5 +473,9 @@ class LED(_LocalSteps):
 
     def unstable(self, topology: Any) -> str:
         h = self.local_steps * self._beta
-        return disagreement(self, topology, lambda lam: [1, -((1 + lam) / 2 + 1 - (1 - lam) / 2 * h), (1 + lam) / 2],
-                            "it needs a symmetric W, such as topology.ring(n), and dual_step <= 1 / local_steps")
+        return disagreement(
+            self,
+            topology,
+            lambda lam: [1, -((1 + lam) / 2 + 1 - (1 - lam) / 2 * h), (1 + lam) / 2],
+            "it needs a symmetric W, such as topology.ring(n), and dual_step <= 1 / local_steps",
+        )

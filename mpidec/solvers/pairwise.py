@@ -184,9 +184,13 @@ class A2CiD2(PairwiseSolver):
             alpha_tilde = self.alpha
         if eta is None or alpha_tilde is None:
             chi1, chi2 = constants(self.rate)
-            lone = chi1 == 0                             # a single agent
+            lone = chi1 == 0  # a single agent
             eta = (0.0 if lone else 0.5 / math.sqrt(chi1 * chi2)) if eta is None else eta
-            alpha_tilde = (self.alpha if lone else 0.5 * math.sqrt(chi1 / chi2)) if alpha_tilde is None else alpha_tilde
+            alpha_tilde = (
+                (self.alpha if lone else 0.5 * math.sqrt(chi1 / chi2))
+                if alpha_tilde is None
+                else alpha_tilde
+            )
         return replace(self, eta=eta, alpha_tilde=alpha_tilde)
 
     def init(self, x: np.ndarray, place: Any = None) -> State:

@@ -62,8 +62,12 @@ class EXTRA(Solver):
         return self.State(descend(WX, self.step_size, G) - s.D, s.D + (s.X - WX) / 2)
 
     def unstable(self, topology: Any) -> str:
-        return disagreement(self, topology, lambda lam: [1, -1 - lam, (1 + lam) / 2],
-                            'the lazy (W + I)/2 has no such eigenvalue: topology.from_weights((W + I)/2)')
+        return disagreement(
+            self,
+            topology,
+            lambda lam: [1, -1 - lam, (1 + lam) / 2],
+            "the lazy (W + I)/2 has no such eigenvalue: topology.from_weights((W + I)/2)",
+        )
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,12 @@ class ExactDiffusion(Solver):
         return self.State((Phi + W(Phi)) / 2, Psi)
 
     def unstable(self, topology: Any) -> str:
-        return disagreement(self, topology, lambda lam: [1, -1 - lam, (1 + lam) / 2],
-                            "it needs a symmetric W, such as topology.ring(n)")
+        return disagreement(
+            self,
+            topology,
+            lambda lam: [1, -1 - lam, (1 + lam) / 2],
+            "it needs a symmetric W, such as topology.ring(n)",
+        )
 
 
 @dataclass(frozen=True)
@@ -165,5 +173,9 @@ class D2(Solver):
         return self.State(W(Psi + s.X - s.Psi), Psi)
 
     def unstable(self, topology: Any) -> str:
-        return disagreement(self, topology, lambda lam: [1, -2 * lam, lam],
-                            "D2 needs lambda_min(W) > -1/3: use ExactDiffusion, which is D2 with (W + I)/2")
+        return disagreement(
+            self,
+            topology,
+            lambda lam: [1, -2 * lam, lam],
+            "D2 needs lambda_min(W) > -1/3: use ExactDiffusion, which is D2 with (W + I)/2",
+        )

@@ -115,7 +115,7 @@ class PushDIGing(Solver):
         X: np.ndarray
         U: np.ndarray
         w: np.ndarray
-        WY: np.ndarray                               # of the step before
+        WY: np.ndarray  # of the step before
         G: np.ndarray
 
     def init(self, X: np.ndarray, W: Any = None) -> State:

@@ -72,7 +72,7 @@ class RelaySGD(Solver):
     class State(NamedTuple):
         X: np.ndarray
         X0: np.ndarray
-        M: np.ndarray                                # what arrived over each edge: a row, and its count as the last column
+        M: np.ndarray  # what arrived over each edge: a row, and its count as the last column
 
         @property
         def C(self) -> np.ndarray:
@@ -85,16 +85,22 @@ class RelaySGD(Solver):
         one_of(self, "missing", ("initial", "current", "count", "own"))
 
     @property
-    def exact(self) -> bool:                         # type: ignore[override]
+    def exact(self) -> bool:  # type: ignore[override]
         return self.relay == "model"
 
     def init(self, X: np.ndarray, W: Any = None) -> State:
         if W is None:
-            raise ValueError(f"{name_of(self)} keeps a message for each edge: init(X, W) needs the operator W")
+            raise ValueError(
+                f"{name_of(self)} keeps a message for each edge: init(X, W) needs the operator W"
+            )
         return self.State(X, X, zeros(X, W.in_edges, X.shape[1] + 1))
 
     def step(self, s: State, G: np.ndarray, W: Any) -> State:
-        V = descend(s.X, self.step_size, G) if self.relay == "model" else descend(zeros(G, *G.shape), self.step_size, G)
+        V = (
+            descend(s.X, self.step_size, G)
+            if self.relay == "model"
+            else descend(zeros(G, *G.shape), self.step_size, G)
+        )
         V1 = _with_count(V)
         M = W.exchange(W.to_edges(V1 + W.sum_edges(s.M)) - s.M)
         sums = V1 + W.sum_edges(M)
@@ -110,8 +116,10 @@ class RelaySGD(Solver):
 
     def check(self, topology: Any) -> None:
         if topology.period != 1 or not topology.is_tree:
-            raise ValueError(f"{name_of(self)} needs a tree (undirected, connected, n - 1 edges), the {topology.name} topology is "
-                             "not one: use topology.chain(n), star(n) or binary_tree(n), or a spanning tree of your graph")
+            raise ValueError(
+                f"{name_of(self)} needs a tree (undirected, connected, n - 1 edges), the {topology.name} topology is "
+                "not one: use topology.chain(n), star(n) or binary_tree(n), or a spanning tree of your graph"
+            )
 
 
 def _with_count(V: Any) -> Any:

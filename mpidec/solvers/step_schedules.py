@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 StepSize = float | str | Callable[[int], float]
 """A number, "auto", "safe", the text of a schedule, or a function of the step k."""
 
-WORDS = ("auto", "safe")                            # step sizes that `solve` replaces by numbers
+WORDS = ("auto", "safe")  # step sizes that `solve` replaces by numbers
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,14 @@ class StepSchedule:
 
     def __post_init__(self) -> None:
         if not (self.start in WORDS or _positive(self.start)):
-            raise ValueError(f"{self.name}: start is {self.start!r}, expected a finite number > 0, or one of {', '.join(WORDS)}")
+            raise ValueError(
+                f"{self.name}: start is {self.start!r}, expected a finite number > 0, or one of {', '.join(WORDS)}"
+            )
         for field in fields(self)[1:]:
             if not _positive(value := getattr(self, field.name)):
-                raise ValueError(f"{self.name}: {field.name} is {value!r}, expected a finite number > 0")
+                raise ValueError(
+                    f"{self.name}: {field.name} is {value!r}, expected a finite number > 0"
+                )
 
     def factor(self, k: int) -> float:
         """The factor :math:`c_k` of step k = 0, 1, ..."""
@@ -55,7 +59,9 @@ class StepSchedule:
     def __call__(self, k: int) -> float:
         """The step size of step k."""
         if isinstance(self.start, str):
-            raise ValueError(f"{self.name}: start is {self.start!r}, which only solve() replaces by a number: give a number")
+            raise ValueError(
+                f"{self.name}: start is {self.start!r}, which only solve() replaces by a number: give a number"
+            )
         return self.start * self.factor(k)
 
     def starting_at(self, start: float) -> StepSchedule:
@@ -63,7 +69,9 @@ class StepSchedule:
         return replace(self, start=float(start))
 
     def __str__(self) -> str:
-        values = [f"{field.name}={getattr(self, field.name)!r}".replace("'", "") for field in fields(self)]
+        values = [
+            f"{field.name}={getattr(self, field.name)!r}".replace("'", "") for field in fields(self)
+        ]
         return f"{self.name}({', '.join(values)})"
 
 
@@ -213,21 +221,25 @@ class WarmUp(StepSchedule):
     def __post_init__(self) -> None:
         then = parsed(self.then) if isinstance(self.then, str) else self.then
         if not isinstance(then, StepSchedule):
-            raise ValueError(f"{self.name}: then is {self.then!r}, expected a schedule such as {', '.join(SCHEDULES)}")
+            raise ValueError(
+                f"{self.name}: then is {self.then!r}, expected a schedule such as {', '.join(SCHEDULES)}"
+            )
         object.__setattr__(self, "then", then.starting_at(1.0))
-        replace(Inverse(self.start), delay=self.steps)          # checks both numbers
+        replace(Inverse(self.start), delay=self.steps)  # checks both numbers
 
     def factor(self, k: int) -> float:
         if k < self.steps:
             return (k + 1) / math.ceil(self.steps)
-        return self.then(k - math.ceil(self.steps))             # type: ignore[operator]
+        return self.then(k - math.ceil(self.steps))  # type: ignore[operator]
 
     def __str__(self) -> str:
         start = str(self.start)
-        return f'{self.name}(start={start}, steps={self.steps!r}, then={self.then})'
+        return f"{self.name}(start={start}, steps={self.steps!r}, then={self.then})"
 
 
-SCHEDULES: dict[str, type[StepSchedule]] = {made.name: made for made in (Constant, Inverse, InverseSqrt, StepDecay, Cosine, WarmUp)}
+SCHEDULES: dict[str, type[StepSchedule]] = {
+    made.name: made for made in (Constant, Inverse, InverseSqrt, StepDecay, Cosine, WarmUp)
+}
 """The schedules by the names that experiment files use."""
 
 
@@ -248,10 +260,14 @@ def parsed(text: str) -> StepSchedule:
     try:
         schedule = _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text!r} is not a schedule: {_reason(error)}; expected one of {', '.join(SCHEDULES)}, such as "
-                         "inverse(0.1) or cosine(0.1, steps=2000)") from None
+        raise ValueError(
+            f"{text!r} is not a schedule: {_reason(error)}; expected one of {', '.join(SCHEDULES)}, such as "
+            "inverse(0.1) or cosine(0.1, steps=2000)"
+        ) from None
     if not isinstance(schedule, StepSchedule):
-        raise ValueError(f"{text!r} is not a schedule, expected one of {', '.join(SCHEDULES)}, such as inverse(0.1)")
+        raise ValueError(
+            f"{text!r} is not a schedule, expected one of {', '.join(SCHEDULES)}, such as inverse(0.1)"
+        )
     return schedule
 
 
@@ -262,7 +278,11 @@ def _value(node: ast.expr) -> Any:
         case ast.Name(id=word):
             return word if word in WORDS else _made(word)
         case ast.Call(func=ast.Name(id=word)):
-            return _made(word, *map(_value, node.args), **{str(pair.arg): _value(pair.value) for pair in node.keywords})
+            return _made(
+                word,
+                *map(_value, node.args),
+                **{str(pair.arg): _value(pair.value) for pair in node.keywords},
+            )
     raise TypeError(f"it contains {ast.unparse(node)!r}")
 
 
@@ -272,8 +292,10 @@ def _made(name: str, *args: Any, **options: Any) -> StepSchedule:
     known = [field.name for field in fields(SCHEDULES[name])]
     for option in options:
         if option not in known:
-            raise ValueError(f"schedule {name} has no parameter {option!r}{_near(option, known)}, expected "
-                             f"{name}({', '.join(known)})")
+            raise ValueError(
+                f"schedule {name} has no parameter {option!r}{_near(option, known)}, expected "
+                f"{name}({', '.join(known)})"
+            )
     return SCHEDULES[name](*args, **options)
 
 
@@ -289,4 +311,9 @@ def _reason(error: BaseException) -> str:
 
 
 def _positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value > 0
+    )

@@ -16,10 +16,12 @@ from ..experiment.settings import ConfigError, Experiment, Setting
 from ..plot.labels import MISSING, worded
 from ..plugins import short
 
-OWN = {"run.out": "--out", "run.progress": "--quiet"}                   # settings that belong to the sweep itself
-DEFAULTS = [Setting("run.trajectory", False, "default of sweeps", text=False, level=-1),
-            Setting("run.checkpoint", 5.0, "default of sweeps", text=False, level=-1)]
-LONGEST = 120                                                           # characters of a file name
+OWN = {"run.out": "--out", "run.progress": "--quiet"}  # settings that belong to the sweep itself
+DEFAULTS = [
+    Setting("run.trajectory", False, "default of sweeps", text=False, level=-1),
+    Setting("run.checkpoint", 5.0, "default of sweeps", text=False, level=-1),
+]
+LONGEST = 120  # characters of a file name
 
 
 class Variation(NamedTuple):
@@ -45,7 +47,9 @@ class Case:
         return self.experiment.run.out
 
     def __str__(self) -> str:
-        return ", ".join([*(shown(key, value) for key, value in self.varied.items()), f"seed {self.seed}"])
+        return ", ".join(
+            [*(shown(key, value) for key, value in self.varied.items()), f"seed {self.seed}"]
+        )
 
 
 def parse_vary(argument: str) -> Variation:
@@ -59,10 +63,15 @@ def parse_vary(argument: str) -> Variation:
     ('ring', 'grid')
     """
     key, equals, text = (part.strip() for part in argument.partition("="))
-    parts = [part.strip() for part in re.findall(r"""((?:\[[^\]]*\]|"[^"]*"|'[^']*'|[^,\[\]"'])*)(?:,|$)""", text)]
+    parts = [
+        part.strip()
+        for part in re.findall(r"""((?:\[[^\]]*\]|"[^"]*"|'[^']*'|[^,\[\]"'])*)(?:,|$)""", text)
+    ]
     parts = parts[:-1] if parts and not parts[-1] and not text.endswith(",") else parts
     if not (equals and key and parts and all(parts)):
-        raise ConfigError(f"--vary {values.shown(argument)}: expected table.key=value,value, such as solver.name=extra,dgd")
+        raise ConfigError(
+            f"--vary {values.shown(argument)}: expected table.key=value,value, such as solver.name=extra,dgd"
+        )
     check_table(key, f"--vary {key}")
     return Variation(key, tuple(parts), f"--vary {key}")
 
@@ -76,7 +85,9 @@ def check_table(key: str, origin: str) -> None:
         raise ConfigError(f"{origin}: expected table.key, such as solver.name")
 
 
-def cases(settings: Sequence[Setting], variations: Sequence[Variation], seeds: int | None, folder: str) -> list[Case]:
+def cases(
+    settings: Sequence[Setting], variations: Sequence[Variation], seeds: int | None, folder: str
+) -> list[Case]:
     """Return the cases of a sweep, the seeds of one combination side by side.
 
     The number of agents does not depend on the number of ranks.
@@ -90,16 +101,32 @@ def cases(settings: Sequence[Setting], variations: Sequence[Variation], seeds: i
     settings = [*DEFAULTS, *settings]
     found = []
     for combination in itertools.product(*(variation.values for variation in variations)):
-        chosen = [Setting(variation.key, value, variation.origin, text=variation.text)
-                  for variation, value in zip(variations, combination)]
+        chosen = [
+            Setting(variation.key, value, variation.origin, text=variation.text)
+            for variation, value in zip(variations, combination)
+        ]
         first = config.load([*settings, *chosen])
         for seed in range(first.run.seed, first.run.seed + (seeds or 1)):
-            seeded = [*settings, *chosen, *([] if seeds is None else [Setting("run.seed", seed, "--seeds", text=False)])]
+            seeded = [
+                *settings,
+                *chosen,
+                *([] if seeds is None else [Setting("run.seed", seed, "--seeds", text=False)]),
+            ]
             experiment = config.load(seeded)
             varied = {variation.key: _value(experiment, variation.key) for variation in variations}
             name = _file_name({**varied, **({} if seeds is None else {"run.seed": seed})})
-            found.append(Case(varied, seed, replace(experiment, run=replace(
-                experiment.run, out=os.path.join(folder, name), progress="none"))))
+            found.append(
+                Case(
+                    varied,
+                    seed,
+                    replace(
+                        experiment,
+                        run=replace(
+                            experiment.run, out=os.path.join(folder, name), progress="none"
+                        ),
+                    ),
+                )
+            )
     _check_files(found)
     return found
 
@@ -111,9 +138,15 @@ def shown(key: str, value: Any) -> str:
 
 def _check(settings: Iterable[Setting], variations: Sequence[Variation], seeds: int | None) -> None:
     given = {setting.key: setting for setting in settings}
-    twice = [key for key, count in Counter(variation.key for variation in variations).items() if count > 1]
+    twice = [
+        key
+        for key, count in Counter(variation.key for variation in variations).items()
+        if count > 1
+    ]
     if twice:
-        raise ConfigError(f"--vary {twice[0]} is given twice: write all values into one, --vary {twice[0]}=value,value")
+        raise ConfigError(
+            f"--vary {twice[0]} is given twice: write all values into one, --vary {twice[0]}=value,value"
+        )
     for variation in variations:
         again = [value for value, count in Counter(map(str, variation.values)).items() if count > 1]
         if again or not variation.values:
@@ -123,7 +156,9 @@ def _check(settings: Iterable[Setting], variations: Sequence[Variation], seeds: 
         raise ConfigError(f"--seeds: expected a positive integer, got {seeds}")
     for key, _, origin, _ in variations:
         if key in OWN:
-            raise ConfigError(f"{origin}: cannot be varied: every run has its own file, and {OWN[key]} belongs to the sweep")
+            raise ConfigError(
+                f"{origin}: cannot be varied: every run has its own file, and {OWN[key]} belongs to the sweep"
+            )
         if key == "run.seed" and seeds is not None:
             raise ConfigError(f"{origin}: the seeds come from --seeds: omit one of the two")
         if key in given and given[key].level > 0:
@@ -137,7 +172,9 @@ def _check_files(found: Sequence[Case]) -> None:
     names: dict[str, Case] = {}
     for case in found:
         if case.file in names:
-            raise ConfigError(f"two runs of the sweep have the same file {case.file}: {names[case.file]} and {case}")
+            raise ConfigError(
+                f"two runs of the sweep have the same file {case.file}: {names[case.file]} and {case}"
+            )
         names[case.file] = case
 
 
@@ -150,7 +187,11 @@ def _value(experiment: Experiment, key: str) -> Any:
 
 def _file_name(varied: Mapping[str, Any]) -> str:
     """Return ``extra-ring-l2=0.1-seed=0.h5``; letters that a shell or a file system treats specially become underscores."""
-    parts = [short(str(value)) if key.endswith(".name") else f"{key.partition('.')[2]}={short(str(value))}"
-             for key, value in varied.items()]
+    parts = [
+        short(str(value))
+        if key.endswith(".name")
+        else f"{key.partition('.')[2]}={short(str(value))}"
+        for key, value in varied.items()
+    ]
     name = re.sub(r"[^\w.=+-]+", "_", "-".join(parts)).lstrip(".-_") or "run"
     return name[:LONGEST] + ".h5"

@@ -43,8 +43,10 @@ measured while they share the machine.  --ranks-per-run R gives each run R ranks
 exit status: 0 all runs have ended (also diverged ones); 1 some run failed; 2 error in the input; 130 interrupted."""
 
 # Where a sweep differs from a run.
-HELP = {"agents": f"number of agents (default: {config.AGENTS_ALONE}, on any number of ranks)",
-        "seed": "first seed (default: 0)"}
+HELP = {
+    "agents": f"number of agents (default: {config.AGENTS_ALONE}, on any number of ranks)",
+    "seed": "first seed (default: 0)",
+}
 
 
 class Command(NamedTuple):
@@ -62,28 +64,84 @@ class Command(NamedTuple):
 
 def parser() -> Parser:
     """The parser of the command line."""
-    result = Parser(prog="python -m mpidec.sweep", allow_abbrev=False, add_help=False, epilog=EPILOG,
-                    description="Run an experiment with all combinations of varied settings and seeds; write a table and a figure.",
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="experiment file, as for mpidec.run")
-    result.add_argument("--vary", metavar="table.key=value,value", action="append", default=[],
-                        help="take each of these values, such as solver.name=extra,dgd; may be repeated: all combinations are run, "
-                             "the first one gives the lines of the figure, the others its panels")
-    result.add_argument("--seeds", metavar="N", type=int,
-                        help="number of seeds for each combination, counted from --seed (default: 1)")
-    result.add_argument("--out", metavar="FOLDER", default="sweep", help="folder of the results (default: sweep)")
-    result.add_argument("--target", metavar="[METRIC=]VALUE", help="steps, bytes and seconds until METRIC <= VALUE are shown "
-                        "(default: error <= the stop error of the runs, or 1e-6)")
-    result.add_argument("--ranks-per-run", metavar="R", type=int, default=1, help="ranks that share one run (default: 1)")
-    result.add_argument("--x", nargs="+", choices=list(X), metavar="AXIS",
-                        help=f"axes of the figure: {', '.join(X)} (default: steps)")
-    result.add_argument("--y", nargs="+", metavar="METRIC", help="quantities of the figure (default: the metric of --target)")
-    result.add_argument("--figure", metavar="NAME", default="figure.png",
-                        help="file of the figure in the folder, .png, .pdf, .svg, ... (default: figure.png)")
-    result.add_argument("--style", choices=list(STYLES), default="screen", help="style of the figure, see mpidec.plot")
+    result = Parser(
+        prog="python -m mpidec.sweep",
+        allow_abbrev=False,
+        add_help=False,
+        epilog=EPILOG,
+        description="Run an experiment with all combinations of varied settings and seeds; write a table and a figure.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    result.add_argument(
+        "experiment",
+        nargs="?",
+        metavar="EXPERIMENT.toml",
+        help="experiment file, as for mpidec.run",
+    )
+    result.add_argument(
+        "--vary",
+        metavar="table.key=value,value",
+        action="append",
+        default=[],
+        help="take each of these values, such as solver.name=extra,dgd; may be repeated: all combinations are run, "
+        "the first one gives the lines of the figure, the others its panels",
+    )
+    result.add_argument(
+        "--seeds",
+        metavar="N",
+        type=int,
+        help="number of seeds for each combination, counted from --seed (default: 1)",
+    )
+    result.add_argument(
+        "--out", metavar="FOLDER", default="sweep", help="folder of the results (default: sweep)"
+    )
+    result.add_argument(
+        "--target",
+        metavar="[METRIC=]VALUE",
+        help="steps, bytes and seconds until METRIC <= VALUE are shown "
+        "(default: error <= the stop error of the runs, or 1e-6)",
+    )
+    result.add_argument(
+        "--ranks-per-run",
+        metavar="R",
+        type=int,
+        default=1,
+        help="ranks that share one run (default: 1)",
+    )
+    result.add_argument(
+        "--x",
+        nargs="+",
+        choices=list(X),
+        metavar="AXIS",
+        help=f"axes of the figure: {', '.join(X)} (default: steps)",
+    )
+    result.add_argument(
+        "--y",
+        nargs="+",
+        metavar="METRIC",
+        help="quantities of the figure (default: the metric of --target)",
+    )
+    result.add_argument(
+        "--figure",
+        metavar="NAME",
+        default="figure.png",
+        help="file of the figure in the folder, .png, .pdf, .svg, ... (default: figure.png)",
+    )
+    result.add_argument(
+        "--style",
+        choices=list(STYLES),
+        default="screen",
+        help="style of the figure, see mpidec.plot",
+    )
     add_flags(result, HELP, but=["out"])
-    result.add_argument("--force", action="store_true", help="replace the tables and the figure of another study in the folder")
-    result.add_argument("--quiet", action="store_true", help="print the table only, no line per run")
+    result.add_argument(
+        "--force",
+        action="store_true",
+        help="replace the tables and the figure of another study in the folder",
+    )
+    result.add_argument(
+        "--quiet", action="store_true", help="print the table only, no line per run"
+    )
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
 
@@ -102,8 +160,15 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
         return Command(text=parse.format_help().rstrip())
     _check_figure(args.figure)
     settings = [*(config.read_toml(args.experiment) if args.experiment else []), *settings_of(args)]
-    wanted = plan(settings, [parse_vary(text) for text in args.vary], args.seeds, args.out, _target(args.target),
-                  args.ranks_per_run, ranks)
+    wanted = plan(
+        settings,
+        [parse_vary(text) for text in args.vary],
+        args.seeds,
+        args.out,
+        _target(args.target),
+        args.ranks_per_run,
+        ranks,
+    )
     if not args.force:
         check_results(args.out, (*TABLES, args.figure), wanted.cases)
     return Command(wanted, args.out, args.x, args.y, args.style, args.figure, args.quiet)
@@ -138,10 +203,18 @@ def run(command: Command, wanted: Plan, comm: MPI.Intracomm) -> int:
     """Run a sweep on all ranks of `comm`, write its table and its figure, and return the exit status."""
     shown = comm.rank == 0 and not command.quiet
     if shown:
-        count, kept, groups = len(wanted.cases), len(wanted.cases) - len(wanted.open()), comm.size // wanted.ranks_per_run
-        print(f"{count} run{'s' * (count > 1)}, {kept} of them finished before; {groups} at a time; folder {command.folder}",
-              flush=True)
-    table, failures = conduct(wanted, comm, (lambda line: print(line, flush=True)) if shown else None)
+        count, kept, groups = (
+            len(wanted.cases),
+            len(wanted.cases) - len(wanted.open()),
+            comm.size // wanted.ranks_per_run,
+        )
+        print(
+            f"{count} run{'s' * (count > 1)}, {kept} of them finished before; {groups} at a time; folder {command.folder}",
+            flush=True,
+        )
+    table, failures = conduct(
+        wanted, comm, (lambda line: print(line, flush=True)) if shown else None
+    )
     on_root(comm, _write, command, wanted, table, failures)
     return 1 if failures else 0
 
@@ -154,10 +227,16 @@ def _write(command: Command, wanted: Plan, table: Table, failures: dict[str, str
             file.write(text)
         written.append(name)
     try:
-        table.figure(command.x, command.y, command.style).savefig(os.path.join(command.folder, command.figure), dpi=200)
+        table.figure(command.x, command.y, command.style).savefig(
+            os.path.join(command.folder, command.figure), dpi=200
+        )
         written.append(command.figure)
     except ImportError as error:
-        print(f"mpidec.sweep: no figure: {error}: pip install 'mpidec[plot]'", file=sys.stderr, flush=True)
+        print(
+            f"mpidec.sweep: no figure: {error}: pip install 'mpidec[plot]'",
+            file=sys.stderr,
+            flush=True,
+        )
     except ValueError as error:
         print(f"mpidec.sweep: no figure: {error}", file=sys.stderr, flush=True)
     print(f"{command.folder}: {', '.join(written)}", flush=True)
@@ -165,8 +244,10 @@ def _write(command: Command, wanted: Plan, table: Table, failures: dict[str, str
 
 def _check_figure(name: str) -> None:
     if os.path.basename(name) != name:
-        raise ConfigError(f"--figure {name}: expected a name without a folder: the figure is written into that of --out")
-    with contextlib.suppress(ImportError):                  # without matplotlib there is no figure
+        raise ConfigError(
+            f"--figure {name}: expected a name without a folder: the figure is written into that of --out"
+        )
+    with contextlib.suppress(ImportError):  # without matplotlib there is no figure
         check_name(name, "--figure", folder=False)
 
 
@@ -179,7 +260,9 @@ def _target(text: str | None) -> tuple[str, float | None]:
     except ValueError:
         limit = math.nan
     if not math.isfinite(limit):
-        raise ConfigError(f"--target {text}: expected a number, or metric=number such as gradient_norm=1e-6")
+        raise ConfigError(
+            f"--target {text}: expected a number, or metric=number such as gradient_norm=1e-6"
+        )
     return metric.strip() or "error", limit
 
 

@@ -16,9 +16,12 @@ from ..record import last_checkpoint, read
 from ..record.origin import changed_file, file_hashes
 from .cases import Case
 
-ALWAYS = ("problem.partition", "solver.step_size")                      # what a run may have chosen, if that line is missing
-FREE = ("run.out", "run.progress", "run.checkpoint")                    # these do not change a run
-RUNS = "runs.csv"                                                       # has the file of each run
+ALWAYS = (
+    "problem.partition",
+    "solver.step_size",
+)  # what a run may have chosen, if that line is missing
+FREE = ("run.out", "run.progress", "run.checkpoint")  # these do not change a run
+RUNS = "runs.csv"  # has the file of each run
 FINISHED = ("completed", "stopped", "missed", "diverged")
 
 
@@ -33,7 +36,9 @@ class Status(enum.Enum):
 def config_text(wanted: Experiment, made: Experiment) -> str:
     """Return the TOML text of `made`, headed by the settings that the run itself has chosen because `wanted` leaves them open."""
     asked, got = flat(wanted.to_toml()), flat(made.to_toml())
-    return f"{CHOSEN}{', '.join(key for key in got if asked.get(key) != got[key])}\n{made.to_toml()}"
+    return (
+        f"{CHOSEN}{', '.join(key for key in got if asked.get(key) != got[key])}\n{made.to_toml()}"
+    )
 
 
 def status(case: Case) -> Status:
@@ -52,13 +57,19 @@ def status(case: Case) -> Status:
         raise ConfigError(f"{error}: remove it, or choose another --out") from error
     other = _difference(case.experiment, run.config)
     if other:
-        raise ConfigError(f"{case.file} holds another experiment ({other}): choose another --out, or remove the file")
+        raise ConfigError(
+            f"{case.file} holds another experiment ({other}): choose another --out, or remove the file"
+        )
     changed = changed_file(run.attributes, file_hashes(case.experiment.sources()))
     if changed:
-        raise ConfigError(f"{case.file}: {changed} has changed since the run began: choose another --out, or remove the file")
+        raise ConfigError(
+            f"{case.file}: {changed} has changed since the run began: choose another --out, or remove the file"
+        )
     if run.outcome in FINISHED:
         return Status.FINISHED
-    if case.experiment.run.simulate or cannot_resume(catalogue.solvers()[case.experiment.solver.name]):
+    if case.experiment.run.simulate or cannot_resume(
+        catalogue.solvers()[case.experiment.solver.name]
+    ):
         return Status.NEW
     try:
         last_checkpoint(case.file)
@@ -87,9 +98,15 @@ def check_results(folder: str, names: Sequence[str], cases: Sequence[Case]) -> N
     other = next((name for name in shown if name not in own), None)
     if shown and other is None:
         return
-    whose = f"{RUNS} has {other}, which is not among these runs" if other else f"no {RUNS} names their runs"
-    raise ConfigError(f"{', '.join(os.path.join(folder, name) for name in existing)} would be replaced, and may be of another "
-                      f"study ({whose}): choose another --out, or replace them with --force")
+    whose = (
+        f"{RUNS} has {other}, which is not among these runs"
+        if other
+        else f"no {RUNS} names their runs"
+    )
+    raise ConfigError(
+        f"{', '.join(os.path.join(folder, name) for name in existing)} would be replaced, and may be of another "
+        f"study ({whose}): choose another --out, or replace them with --force"
+    )
 
 
 def _difference(wanted: Experiment, text: str) -> str:
@@ -100,7 +117,11 @@ def _difference(wanted: Experiment, text: str) -> str:
     except (ValueError, AttributeError):
         return "without settings"
     head = text.partition("\n")[0]
-    chosen = head.removeprefix(CHOSEN).split(", ") if head.startswith(CHOSEN) else [key for key in ALWAYS if key not in asked]
+    chosen = (
+        head.removeprefix(CHOSEN).split(", ")
+        if head.startswith(CHOSEN)
+        else [key for key in ALWAYS if key not in asked]
+    )
     for key in dict.fromkeys([*asked, *found]):
         if key in FREE or (key in chosen and asked.get(key) in (None, "auto", "safe")):
             continue

@@ -31,7 +31,7 @@ class Groups:
         self.count = comm.size // size
         self._heard, self._size = heard, size
         self._numbers: Sequence[int] = ()
-        self._waiting = self.count - 1                      # groups that have not been told to end
+        self._waiting = self.count - 1  # groups that have not been told to end
         self._interrupted = False
         self._comm = comm.Dup()
         group = comm.rank // size
@@ -41,12 +41,14 @@ class Groups:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is None:                                # collective, therefore not after an error on this rank only
+        if error[0] is None:  # collective, therefore not after an error on this rank only
             if self.own != MPI.COMM_NULL:
                 self.own.Free()
             self._comm.Free()
 
-    def each(self, numbers: Sequence[int], act: Callable[[int], Any], ended: Callable[[Any], bool]) -> None:
+    def each(
+        self, numbers: Sequence[int], act: Callable[[int], Any], ended: Callable[[Any], bool]
+    ) -> None:
         """Call `act(number)` on the ranks of one group for each of `numbers`; collective over the whole job.
 
         A report for which `ended` is true, and Ctrl-C while a rank waits, end the sharing: no more numbers are handed out.
@@ -90,7 +92,9 @@ class Groups:
             self._heard(report)
         if end:
             self._numbers = ()
-        number, self._numbers = (self._numbers[0], self._numbers[1:]) if self._numbers else (None, ())
+        number, self._numbers = (
+            (self._numbers[0], self._numbers[1:]) if self._numbers else (None, ())
+        )
         return number
 
     def _told(self, number: int | None) -> int | None:

@@ -30,7 +30,12 @@ from .tables import Table, table
 if TYPE_CHECKING:
     from ..comm.runtime.mpi import MPI
 
-INPUT = (InputError, ValueError, TypeError, OSError)                    # errors whose messages say enough without their type
+INPUT = (
+    InputError,
+    ValueError,
+    TypeError,
+    OSError,
+)  # errors whose messages say enough without their type
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,17 @@ class Report(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def sweep(experiment: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, vary: Mapping[str, Sequence[Any]],
-          seeds: int | None = None, out: str = "sweep", target: tuple[str, float | None] = ("error", None), ranks_per_run: int = 1,
-          comm: MPI.Intracomm | None = None, told: Callable[[str], None] | None = None) -> Table:
+def sweep(
+    experiment: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    *,
+    vary: Mapping[str, Sequence[Any]],
+    seeds: int | None = None,
+    out: str = "sweep",
+    target: tuple[str, float | None] = ("error", None),
+    ranks_per_run: int = 1,
+    comm: MPI.Intracomm | None = None,
+    told: Callable[[str], None] | None = None,
+) -> Table:
     """Run an experiment with every combination of varied settings and seeds, and return the table of results.
 
     Parameters
@@ -110,7 +123,9 @@ def sweep(experiment: str | os.PathLike[str] | Mapping[str, Any] | None = None, 
 
     def planned() -> Plan:
         if isinstance(experiment, Mapping):
-            settings = [Setting(key, value, key, text=False, level=0) for key, value in experiment.items()]
+            settings = [
+                Setting(key, value, key, text=False, level=0) for key, value in experiment.items()
+            ]
             for key in (*experiment, *vary):
                 check_table(key, key)
         else:
@@ -128,8 +143,15 @@ def _variation(key: str, chosen: Any) -> Variation:
     return Variation(key, plain, f"vary[{key!r}]", text=False)
 
 
-def plan(settings: Sequence[Setting], variations: Sequence[Variation], seeds: int | None, folder: str,
-         target: tuple[str, float | None] = ("error", None), ranks_per_run: int = 1, ranks: int = 1) -> Plan:
+def plan(
+    settings: Sequence[Setting],
+    variations: Sequence[Variation],
+    seeds: int | None,
+    folder: str,
+    target: tuple[str, float | None] = ("error", None),
+    ranks_per_run: int = 1,
+    ranks: int = 1,
+) -> Plan:
     """Return the plan of a sweep into `folder`, which is created; called on rank 0.
 
     Raises
@@ -142,18 +164,26 @@ def plan(settings: Sequence[Setting], variations: Sequence[Variation], seeds: in
     every = cases(settings, variations, seeds, folder)
     agents = min(case.experiment.run.agents for case in every)
     if not 1 <= ranks_per_run <= ranks:
-        raise ConfigError(f"--ranks-per-run {ranks_per_run}: expected a number from 1 to {ranks}, the ranks of the job")
+        raise ConfigError(
+            f"--ranks-per-run {ranks_per_run}: expected a number from 1 to {ranks}, the ranks of the job"
+        )
     if agents < ranks_per_run:
-        raise ConfigError(f"--ranks-per-run {ranks_per_run}: a run with {agents} agents has no work for more than {agents} ranks")
+        raise ConfigError(
+            f"--ranks-per-run {ranks_per_run}: a run with {agents} agents has no work for more than {agents} ranks"
+        )
     if ranks_per_run > 1 and any(case.experiment.run.simulate for case in every):
-        raise ConfigError(f"--ranks-per-run {ranks_per_run}: a simulated run takes place in one process: omit it")
+        raise ConfigError(
+            f"--ranks-per-run {ranks_per_run}: a simulated run takes place in one process: omit it"
+        )
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise ConfigError(f"--out {folder}: is a file, expected a folder for the files of the runs")
     os.makedirs(folder, exist_ok=True)
     return Plan(every, [status(case) for case in every], target, ranks_per_run)
 
 
-def conduct(wanted: Plan, comm: MPI.Intracomm, told: Callable[[str], None] | None = None) -> tuple[Table, dict[str, str]]:
+def conduct(
+    wanted: Plan, comm: MPI.Intracomm, told: Callable[[str], None] | None = None
+) -> tuple[Table, dict[str, str]]:
     """Run what is open in a plan; return the table, and the messages of failed runs by file; collective.
 
     Raises
@@ -177,12 +207,19 @@ def conduct(wanted: Plan, comm: MPI.Intracomm, told: Callable[[str], None] | Non
             notes.update(dict.fromkeys(report.notes))
         done += report.outcome != "interrupted"
         if told is not None:
-            told(f"[{done:{len(str(len(wanted.cases)))}}/{len(wanted.cases)}] {case}: {_ended(report, wanted.target[0])}")
+            told(
+                f"[{done:{len(str(len(wanted.cases)))}}/{len(wanted.cases)}] {case}: {_ended(report, wanted.target[0])}"
+            )
 
     with Groups(comm, wanted.ranks_per_run, heard) as groups:
-        groups.each(todo, lambda number: perform(number, wanted, groups.own, groups.serve),
-                    lambda report: report.outcome == "interrupted")
-    finished, made = comm.bcast((done == len(wanted.cases), _made(wanted, failures, notes)) if comm.rank == 0 else None)
+        groups.each(
+            todo,
+            lambda number: perform(number, wanted, groups.own, groups.serve),
+            lambda report: report.outcome == "interrupted",
+        )
+    finished, made = comm.bcast(
+        (done == len(wanted.cases), _made(wanted, failures, notes)) if comm.rank == 0 else None
+    )
     if not finished:
         raise KeyboardInterrupt
     return made, comm.bcast(failures)
@@ -195,34 +232,52 @@ def perform(number: int, wanted: Plan, comm: MPI.Intracomm, serve: Callable[[], 
         with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
             warnings.simplefilter("default")
             result = _solved(case, wanted.states[number], comm, serve)
-    except Exception as error:                              # on all ranks of the run
-        message = " ".join(f"{'' if isinstance(error, INPUT) else type(error).__name__ + ': '}{error}".split())
+    except Exception as error:  # on all ranks of the run
+        message = " ".join(
+            f"{'' if isinstance(error, INPUT) else type(error).__name__ + ': '}{error}".split()
+        )
         return Report(number, "failed", 0, time.perf_counter() - began, float("nan"), (message,))
     except KeyboardInterrupt:
         if comm.size > 1:
             raise
         return Report(number, "interrupted", 0, time.perf_counter() - began, float("nan"))
     last = result.metrics.get(wanted.target[0], ())
-    return Report(number, str(result.outcome), result.steps, time.perf_counter() - began, float(last[-1]) if len(last) else
-                  float("nan"), tuple(dict.fromkeys(str(warning.message) for warning in caught)))
+    return Report(
+        number,
+        str(result.outcome),
+        result.steps,
+        time.perf_counter() - began,
+        float(last[-1]) if len(last) else float("nan"),
+        tuple(dict.fromkeys(str(warning.message) for warning in caught)),
+    )
 
 
 def _solved(case: Case, state: Status, comm: MPI.Intracomm, serve: Callable[[], Any]) -> Any:
     experiment, resume = case.experiment, state is Status.UNFINISHED
-    if resume:                                              # with the settings that the run has chosen
+    if resume:  # with the settings that the run has chosen
         experiment = on_root(comm, _resumed, case)
     wanted = experiment.run
     with Network(wanted.agents, comm) as net, net.raising_together():
         made = assemble.build(experiment, net)
-        result = made.solve(net, case.file, resume, lambda *_: serve(), lambda solver: config_text(
-            case.experiment, made.with_step_size(getattr(solver, "step_size", None)).experiment))
+        result = made.solve(
+            net,
+            case.file,
+            resume,
+            lambda *_: serve(),
+            lambda solver: config_text(
+                case.experiment, made.with_step_size(getattr(solver, "step_size", None)).experiment
+            ),
+        )
     return replace(result, outcome=Outcome(str(result.outcome)))
 
 
 def _resumed(case: Case) -> Any:
     """Return the experiment in the file of an unfinished case."""
     given = flat(read(case.file).config)
-    settings = [Setting(key, value, f"{case.file}:{key}", text=False, level=0) for key, value in given.items()]
+    settings = [
+        Setting(key, value, f"{case.file}:{key}", text=False, level=0)
+        for key, value in given.items()
+    ]
     experiment = config.load(settings)
     return replace(experiment, run=case.experiment.run)
 

@@ -104,21 +104,37 @@ class Table:
         widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
         align = ["<"] * left + [">"] * (len(head) - left - 1) + ["<"]
         until = f"until {self.metric} <= {self.limit:g}"
-        text = [f"steps, data sent (by all agents) and {self.clock} {until}: mean ± standard deviation"]
-        text += ["  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(line, align, widths)).rstrip()
-                 for line in [head, *lines]]
+        text = [
+            f"steps, data sent (by all agents) and {self.clock} {until}: mean ± standard deviation"
+        ]
+        text += [
+            "  ".join(
+                f"{cell:{side}{width}}" for cell, side, width in zip(line, align, widths)
+            ).rstrip()
+            for line in [head, *lines]
+        ]
         return "\n".join([*text, *(f"note: {note}" for note in self.notes)])
 
     def csv(self) -> str:
         """Return the table as CSV, with plain numbers in steps, bytes and seconds (or units of simulated time)."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        numbers = [f"{cost}_{part}" for cost in ("steps", "bytes", self.clock.replace(" ", "_")) for part in ("mean", "std")]
-        writer.writerow([*self._keys(), "runs", "reached", *numbers, f"largest_final_{self.metric}", "outcome"])
+        numbers = [
+            f"{cost}_{part}"
+            for cost in ("steps", "bytes", self.clock.replace(" ", "_"))
+            for part in ("mean", "std")
+        ]
+        writer.writerow(
+            [*self._keys(), "runs", "reached", *numbers, f"largest_final_{self.metric}", "outcome"]
+        )
         for row in self.rows:
             spreads = [number for cost in COSTS for number in getattr(row, cost) or ("", "")]
-            values = [("" if isinstance(v, float) and math.isnan(v) else v) for v in [*spreads, row.last]]
-            writer.writerow([*map(_bare, row.varied.values()), row.runs, row.reached, *values, outcome(row)])
+            values = [
+                ("" if isinstance(v, float) and math.isnan(v) else v) for v in [*spreads, row.last]
+            ]
+            writer.writerow(
+                [*map(_bare, row.varied.values()), row.runs, row.reached, *values, outcome(row)]
+            )
         return out.getvalue()
 
     def latex(self) -> str:
@@ -127,12 +143,29 @@ class Table:
         left = len(self._keys())
         body = [" & ".join(line) + r" \\" for line in lines]
         until = f"until {self.metric} <= {self.limit:g}"
-        what = f"steps, data sent and {self.clock} {until}: mean and standard deviation over the seeds"
-        return "\n".join([f"% {what}; needs \\usepackage{{booktabs}}",
-                          rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(head) - left - 1)}l}}", r"\toprule",
-                          " & ".join(head) + r" \\", r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
+        what = (
+            f"steps, data sent and {self.clock} {until}: mean and standard deviation over the seeds"
+        )
+        return "\n".join(
+            [
+                f"% {what}; needs \\usepackage{{booktabs}}",
+                rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(head) - left - 1)}l}}",
+                r"\toprule",
+                " & ".join(head) + r" \\",
+                r"\midrule",
+                *body,
+                r"\bottomrule",
+                r"\end{tabular}",
+                "",
+            ]
+        )
 
-    def figure(self, x: str | Sequence[str] | None = None, y: str | Sequence[str] | None = None, style: str = "screen") -> Figure:
+    def figure(
+        self,
+        x: str | Sequence[str] | None = None,
+        y: str | Sequence[str] | None = None,
+        style: str = "screen",
+    ) -> Figure:
         """Return the figure: a line per value of the first varied setting, a panel per combination of the others.
 
         Lines are medians over the seeds, with bands from the smallest to the largest value; see `mpidec.plot.figure`.
@@ -141,7 +174,9 @@ class Table:
 
         panels: dict[str, dict[str, Sequence[str]]] = {}
         for row in self.rows:
-            first, *others = [shown(key, value) for key, value in row.varied.items()] or [f"{row.runs} seeds"]
+            first, *others = [shown(key, value) for key, value in row.varied.items()] or [
+                f"{row.runs} seeds"
+            ]
             if row.files:
                 panels.setdefault(", ".join(others), {})[first] = row.files
         if not panels:
@@ -154,15 +189,33 @@ class Table:
     def _cells(self, spread: Callable[[Spread | None, str], str]) -> list[list[str]]:
         """Return the head and the rows of the table as text."""
         titles = [_title(key, self._keys()) for key in self._keys()]
-        rows = [[*titles, "reached", "steps", "data sent", self.clock, f"largest final {self.metric.replace('_', ' ')}", "outcome"]]
+        rows = [
+            [
+                *titles,
+                "reached",
+                "steps",
+                "data sent",
+                self.clock,
+                f"largest final {self.metric.replace('_', ' ')}",
+                "outcome",
+            ]
+        ]
         for row in self.rows:
-            rows.append([*(_cell(key, value) for key, value in row.varied.items()), f"{row.reached}/{row.runs}",
-                         *(spread(getattr(row, cost), "B" if cost == "bytes" else "") for cost in COSTS),
-                         spread(None if math.isnan(row.last) else Spread(row.last, math.nan), "last"), outcome(row)])
+            rows.append(
+                [
+                    *(_cell(key, value) for key, value in row.varied.items()),
+                    f"{row.reached}/{row.runs}",
+                    *(spread(getattr(row, cost), "B" if cost == "bytes" else "") for cost in COSTS),
+                    spread(None if math.isnan(row.last) else Spread(row.last, math.nan), "last"),
+                    outcome(row),
+                ]
+            )
         return rows
 
 
-def table(cases: Sequence[Case], target: tuple[str, float | None], failures: Mapping[str, str]) -> Table:
+def table(
+    cases: Sequence[Case], target: tuple[str, float | None], failures: Mapping[str, str]
+) -> Table:
     """Return the table of the cases according to their files; `failures` are the messages of runs that failed, by file."""
     runs = {case.file: read(case.file) if os.path.exists(case.file) else None for case in cases}
     metric, limit = target
@@ -172,7 +225,9 @@ def table(cases: Sequence[Case], target: tuple[str, float | None], failures: Map
     notes = [f"{message} ({case})" for case in cases if (message := failures.get(case.file))]
     if recorded and not any(metric in run.metrics for run in recorded):
         known = sorted(name for name in recorded[0].metrics if name not in COSTS.values())
-        notes.append(f"no run has recorded the metric {metric!r}: choose another --target, one of {', '.join(known)}")
+        notes.append(
+            f"no run has recorded the metric {metric!r}: choose another --target, one of {', '.join(known)}"
+        )
     clocks = {run.attributes.get("clock") == "simulated" for run in recorded}
     clock = "simulated time" if clocks == {True} else "seconds"
     if True in clocks:
@@ -183,10 +238,15 @@ def table(cases: Sequence[Case], target: tuple[str, float | None], failures: Map
     for case in cases:
         groups.setdefault(tuple(map(str, case.varied.values())), []).append(case)
     notes += _differing(cases)
-    rows = [_row(group, [runs[case.file] for case in group], metric, limit, failures) for group in groups.values()]
+    rows = [
+        _row(group, [runs[case.file] for case in group], metric, limit, failures)
+        for group in groups.values()
+    ]
     if recorded and all(_alike([runs[case.file] for case in group]) for group in groups.values()):
-        notes.append("the seeds make no difference: nothing in these experiments is random "
-                     "(problem.partition=iid, problem.batch_size, a random graph or random data would be)")
+        notes.append(
+            "the seeds make no difference: nothing in these experiments is random "
+            "(problem.partition=iid, problem.batch_size, a random graph or random data would be)"
+        )
     return Table(rows, metric, limit, tuple(dict.fromkeys(notes)), clock)
 
 
@@ -198,9 +258,20 @@ def runs_csv(cases: Sequence[Case], failures: Mapping[str, str]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["file", *(cases[0].varied if cases else ()), "seed", "outcome", *names])
     for case, run in zip(cases, runs):
-        last = [run.metrics[name][-1] if run and len(run.metrics.get(name, ())) else "" for name in names]
+        last = [
+            run.metrics[name][-1] if run and len(run.metrics.get(name, ())) else ""
+            for name in names
+        ]
         result = "failed" if case.file in failures else run.outcome if run else "missing"
-        writer.writerow([os.path.basename(case.file), *map(_bare, case.varied.values()), case.seed, result, *last])
+        writer.writerow(
+            [
+                os.path.basename(case.file),
+                *map(_bare, case.varied.values()),
+                case.seed,
+                result,
+                *last,
+            ]
+        )
     return out.getvalue()
 
 
@@ -217,7 +288,9 @@ def plain(spread: Spread | None, unit: str) -> str:
     mean, deviation = spread
     if unit == "last":
         return f"{mean:.2g}"
-    power = min(int(math.log10(abs(mean)) // 3), len(PREFIXES) - 1) if unit and abs(mean) >= 1 else 0
+    power = (
+        min(int(math.log10(abs(mean)) // 3), len(PREFIXES) - 1) if unit and abs(mean) >= 1 else 0
+    )
     mean, deviation = mean / 1000**power, deviation / 1000**power
     ending = f" {PREFIXES[power]}{unit}" if unit else ""
     if not deviation > 0:
@@ -230,8 +303,14 @@ def mathematical(spread: Spread | None, unit: str) -> str:
     r"""Return mean and standard deviation for LaTeX: ``$370 \pm 14$``."""
     if spread is None:
         return "--"
-    number, _, ending = plain(spread, unit).rpartition(" ") if unit == "B" else (plain(spread, unit), "", "")
-    number = re.sub(r"e([+-])0*(\d+)", lambda power: rf" \cdot 10^{{{power[1].strip('+')}{power[2]}}}", number.replace("±", r"\pm"))
+    number, _, ending = (
+        plain(spread, unit).rpartition(" ") if unit == "B" else (plain(spread, unit), "", "")
+    )
+    number = re.sub(
+        r"e([+-])0*(\d+)",
+        lambda power: rf" \cdot 10^{{{power[1].strip('+')}{power[2]}}}",
+        number.replace("±", r"\pm"),
+    )
     return f"${number}$" + (rf"\,{ending}" if ending else "")
 
 
@@ -240,7 +319,13 @@ def outcome(row: Row) -> str:
     return ", ".join(f"{count} {name}" for name, count in row.outcomes.items())
 
 
-def _row(group: Sequence[Case], runs: Sequence[Run | None], metric: str, limit: float, failures: Mapping[str, str]) -> Row:
+def _row(
+    group: Sequence[Case],
+    runs: Sequence[Run | None],
+    metric: str,
+    limit: float,
+    failures: Mapping[str, str],
+) -> Row:
     costs = []
     for run in runs:
         if run is not None and metric in run.metrics and run.outcome != "diverged":
@@ -248,14 +333,37 @@ def _row(group: Sequence[Case], runs: Sequence[Run | None], metric: str, limit: 
             if met.size:
                 costs.append([float(run.metrics[name][met[0]]) for name in COSTS.values()])
     steps, sent, seconds = map(_spread, zip(*costs)) if costs else (None, None, None)
-    last = [run.metrics[metric][-1] if run is not None and len(run.metrics.get(metric, ())) else math.nan for run in runs]
-    outcomes = Counter("failed" if case.file in failures else run.outcome if run else "missing" for case, run in zip(group, runs))
-    return Row(group[0].varied, len(group), len(costs), steps, sent, seconds, float(np.max(last)), dict(outcomes),
-               [case.file for case, run in zip(group, runs) if run is not None and len(run.metrics["step"])])
+    last = [
+        run.metrics[metric][-1]
+        if run is not None and len(run.metrics.get(metric, ()))
+        else math.nan
+        for run in runs
+    ]
+    outcomes = Counter(
+        "failed" if case.file in failures else run.outcome if run else "missing"
+        for case, run in zip(group, runs)
+    )
+    return Row(
+        group[0].varied,
+        len(group),
+        len(costs),
+        steps,
+        sent,
+        seconds,
+        float(np.max(last)),
+        dict(outcomes),
+        [
+            case.file
+            for case, run in zip(group, runs)
+            if run is not None and len(run.metrics["step"])
+        ],
+    )
 
 
 def _spread(values: Sequence[float]) -> Spread:
-    return Spread(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan)
+    return Spread(
+        float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    )
 
 
 def _differing(cases: Sequence[Case]) -> list[str]:
@@ -267,22 +375,41 @@ def _differing(cases: Sequence[Case]) -> list[str]:
             continue
         found: dict[str, str] = {}
         for case, one in zip(cases, given):
-            found.setdefault(short(str(one.get(key, "default"))), ", ".join(shown(*setting) for setting in case.varied.items()))
+            found.setdefault(
+                short(str(one.get(key, "default"))),
+                ", ".join(shown(*setting) for setting in case.varied.items()),
+            )
         if len(found) > 1:
-            notes.append(f"{key} is not varied, but differs: {', '.join(f'{value} ({first})' for value, first in found.items())}")
+            notes.append(
+                f"{key} is not varied, but differs: {', '.join(f'{value} ({first})' for value, first in found.items())}"
+            )
     return notes
 
 
 def _alike(runs: Sequence[Run | None]) -> bool:
     """Whether there are several runs, and they are bit-identical except for their time."""
     first = runs[0]
-    return len(runs) > 1 and first is not None and all(
-        run is not None and all(name == "time" or np.array_equal(values, run.metrics.get(name, np.zeros(0)), equal_nan=True)
-                                for name, values in first.metrics.items()) for run in runs[1:])
+    return (
+        len(runs) > 1
+        and first is not None
+        and all(
+            run is not None
+            and all(
+                name == "time"
+                or np.array_equal(values, run.metrics.get(name, np.zeros(0)), equal_nan=True)
+                for name, values in first.metrics.items()
+            )
+            for run in runs[1:]
+        )
+    )
 
 
 def _default_limit(cases: Sequence[Case]) -> float:
-    given = [case.experiment.run.stop_error for case in cases if case.experiment.run.stop_error is not None]
+    given = [
+        case.experiment.run.stop_error
+        for case in cases
+        if case.experiment.run.stop_error is not None
+    ]
     return max(given, default=1e-6)
 
 
@@ -290,7 +417,9 @@ def _title(key: str, keys: Sequence[str]) -> str:
     table, _, name = key.partition(".")
     if name == "name":
         return table
-    return (key if [other.partition(".")[2] for other in keys].count(name) > 1 else name).replace("_", " ")
+    return (key if [other.partition(".")[2] for other in keys].count(name) > 1 else name).replace(
+        "_", " "
+    )
 
 
 def _cell(key: str, value: Any) -> str:
@@ -299,7 +428,11 @@ def _cell(key: str, value: Any) -> str:
     text = f"{value:g}" if isinstance(value, float) else str(value)
     if is_plugin(text):
         return short(text)
-    return text.replace("_", " ") if key.partition(".")[2] in ("name", "data", "codec", "partition") else text
+    return (
+        text.replace("_", " ")
+        if key.partition(".")[2] in ("name", "data", "codec", "partition")
+        else text
+    )
 
 
 def _bare(value: Any) -> Any:
@@ -310,4 +443,7 @@ def _bare(value: Any) -> Any:
 def _escaped(cell: str) -> str:
     if cell.startswith("$") or cell == "--":
         return cell
-    return "".join({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"}.get(letter, letter) for letter in cell)
+    return "".join(
+        {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"}.get(letter, letter)
+        for letter in cell
+    )

@@ -8,6 +8,7 @@ To add a graph, put its rule into `rules` and its function into `static` (a circ
 graph into `random_graphs`).  To add a schedule, write a module like `one_peer` that lists the phases.  A function that
 is imported here, takes n as its first parameter and returns a `Topology` or a `Schedule` is in the catalogue.
 """
+
 from collections.abc import Callable
 from inspect import isfunction, signature
 
@@ -41,13 +42,24 @@ from .topology import Topology as Topology
 
 # Catalogue: every function imported above whose first parameter is n, and which returns one topology or schedule.
 CATALOGUE: dict[str, Callable[..., Topology | Schedule]] = {
-    name: make for name, make in sorted(globals().items())
-    if isfunction(make) and next(iter(signature(make).parameters)) == "n"
+    name: make
+    for name, make in sorted(globals().items())
+    if isfunction(make)
+    and next(iter(signature(make).parameters)) == "n"
     and signature(make).return_annotation in ("Topology", "Schedule", "Topology | Schedule")
 }
 
 
 def __dir__() -> list[str]:
     """The public names: what is defined in the modules of this package and imported here."""
-    return sorted(["CATALOGUE", *(name for name, thing in globals().items()
-                                  if getattr(thing, "__module__", "").startswith(__name__) and not name.startswith("_"))])
+    return sorted(
+        [
+            "CATALOGUE",
+            *(
+                name
+                for name, thing in globals().items()
+                if getattr(thing, "__module__", "").startswith(__name__)
+                and not name.startswith("_")
+            ),
+        ]
+    )

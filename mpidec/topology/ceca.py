@@ -1,4 +1,5 @@
 """Communication schedule of CECA, the communication-optimal exact consensus algorithm."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -85,8 +86,10 @@ def ceca(n: int, ports: int = 2, parity: str = "paper") -> Schedule:
     ports = _check.choice("ceca", "ports", ports, (1, 2))
     parity = _check.choice("ceca", "parity", parity, ("paper", "repository"))
     if ports == 1 and n % 2 and n > 1:
-        raise ValueError(f"ceca: n = {n} agents cannot be paired, expected an even n with ports=1 "
-                         f"(ceca({n}, ports=2) takes any n)")
+        raise ValueError(
+            f"ceca: n = {n} agents cannot be paired, expected an even n with ports=1 "
+            f"(ceca({n}, ports=2) takes any n)"
+        )
     digits = [int(bit) for bit in f"{n - 1:b}"] if n > 1 else [1]
     rounds, count = [], 0
     for r, digit in enumerate(digits):

@@ -1,4 +1,5 @@
 """Circulant graphs: all agents have the same hops to their neighbours; a row of W needs O(degree) memory."""
+
 from __future__ import annotations
 
 import hashlib
@@ -117,7 +118,9 @@ def exponential(n: int, base: int = 2, *, weights: WeightsLike = "metropolis") -
     return circulant("exponential", n, _powers(base, n - 1), weights)
 
 
-def symmetric_exponential(n: int, base: int = 4, *, weights: WeightsLike = "metropolis") -> Topology:
+def symmetric_exponential(
+    n: int, base: int = 4, *, weights: WeightsLike = "metropolis"
+) -> Topology:
     """Symmetric exponential graph: agents at distance 1, base, base^2, ... on the ring are neighbours.
 
     Parameters
@@ -162,7 +165,9 @@ def _powers(base: int, most: int) -> list[int]:
     return powers
 
 
-def circulant(name: str, n: int, hops: Sequence[int] | NDArray[np.int64], weights: WeightsLike) -> Topology:
+def circulant(
+    name: str, n: int, hops: Sequence[int] | NDArray[np.int64], weights: WeightsLike
+) -> Topology:
     """Return the topology in which agent i sends to i + h (mod n) for each hop h; zero hops and duplicates are dropped."""
     distances = np.unique(np.asarray(hops, np.int64) % n)
     distances = distances[distances > 0]
@@ -170,7 +175,9 @@ def circulant(name: str, n: int, hops: Sequence[int] | NDArray[np.int64], weight
     rule = resolve(name, weights, graph)
     degree = np.array([len(distances)])
     own = rule.own(degree, degree, lambda: np.zeros(1))
-    return Topology(name, Circulant(n, np.r_[0, distances], np.r_[own, rule.edges(distances, distances)]))
+    return Topology(
+        name, Circulant(n, np.r_[0, distances], np.r_[own, rule.edges(distances, distances)])
+    )
 
 
 class _CirculantDegrees:
@@ -237,7 +244,9 @@ class Circulant(Source):
         return -self.hops[order] % self.n, self.weights[order]
 
 
-def _runs(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int, hi: int) -> Iterator[Run]:
+def _runs(
+    n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int, hi: int
+) -> Iterator[Run]:
     """Yield the runs of the rows lo, ..., hi - 1.
 
     Between two consecutive hops, h_k <= i < h_{k+1}, the sorted columns of row i are i plus a fixed pattern:
@@ -247,7 +256,12 @@ def _runs(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int
     start = lo
     while start < hi:
         stop = min(hi, int(hops[k + 1])) if k + 1 < len(hops) else hi
-        yield start, stop, np.r_[-hops[k::-1], n - hops[:k:-1]], np.r_[weights[k::-1], weights[:k:-1]]
+        yield (
+            start,
+            stop,
+            np.r_[-hops[k::-1], n - hops[:k:-1]],
+            np.r_[weights[k::-1], weights[:k:-1]],
+        )
         start, k = stop, k + 1
 
 

@@ -1,4 +1,5 @@
 """Pictures of graphs and their spectra, with networkx and matplotlib."""
+
 from __future__ import annotations
 
 import math
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 MOST_AGENTS = 512
 MOST_PHASES = 7
-ROUNDING = 1e-12                  # of eigenvalues
-PANEL = 2.6                       # inches
-WRAP = 4                          # panels side by side
-HALF = 1.05                       # inches from the middle of a graph to its border
+ROUNDING = 1e-12  # of eigenvalues
+PANEL = 2.6  # inches
+WRAP = 4  # panels side by side
+HALF = 1.05  # inches from the middle of a graph to its border
 NODE, EDGE, MARK = COLOURS[0], "0.55", COLOURS[1]
 LATTICES = ("grid", "torus", "hypercube")
 BY_DISTANCE = ("geometric", "from_networkx", "from_weights")
@@ -40,24 +41,34 @@ def draw(name: str, phases: Sequence[Any], gap: float | None, more: str, style: 
 
     n = phases[0].n
     if style not in STYLES:
-        raise ValueError(f"{name}.plot: style {style!r} is unknown, expected one of {', '.join(STYLES)}")
+        raise ValueError(
+            f"{name}.plot: style {style!r} is unknown, expected one of {', '.join(STYLES)}"
+        )
     if n > MOST_AGENTS:
-        raise ValueError(f"{name}.plot: {n} agents cannot be drawn legibly, expected at most {MOST_AGENTS}")
+        raise ValueError(
+            f"{name}.plot: {n} agents cannot be drawn legibly, expected at most {MOST_AGENTS}"
+        )
     shown = phases[:MOST_PHASES]
     with rc_context(STYLES[style]):
         rows = math.ceil((len(shown) + 1) / WRAP)
         columns = math.ceil((len(shown) + 1) / rows)
-        result = figure(figsize=(PANEL * columns + 0.5, (PANEL + 0.2) * rows + 0.5),
-                        layout=ConstrainedLayoutEngine(h_pad=0.08))
+        result = figure(
+            figsize=(PANEL * columns + 0.5, (PANEL + 0.2) * rows + 0.5),
+            layout=ConstrainedLayoutEngine(h_pad=0.08),
+        )
         grid = list(result.subplots(rows, columns, squeeze=False).flat)
         at = positions(shown[0]) if len(shown) == 1 else circle(n)
         for k, (axes, phase) in enumerate(zip(grid, shown)):
             _graph(axes, phase, at)
             axes.set_title("" if len(shown) == 1 else f"step {k}")
         (_spectrum if len(phases) == 1 else _contraction)(grid[len(shown)], phases)
-        for axes in grid[len(shown) + 1:]:
+        for axes in grid[len(shown) + 1 :]:
             axes.set_visible(False)
-        kind = {"doubly": "doubly stochastic", "row": "row stochastic", "column": "column stochastic"}[_kind(phases)]
+        kind = {
+            "doubly": "doubly stochastic",
+            "row": "row stochastic",
+            "column": "column stochastic",
+        }[_kind(phases)]
         known = "" if gap is None else f", spectral gap {gap:.4g}"
         result.suptitle(f"{name.replace('_', ' ')}, {n} agent{'s' * (n > 1)}, {kind}{known}{more}")
     return result
@@ -72,6 +83,7 @@ def positions(topology: Any) -> NDArray[np.float64]:
         at = _tree(topology)
     elif n > 2 and topology.name in BY_DISTANCE and topology.connected:
         import networkx
+
         places = networkx.kamada_kawai_layout(topology.to_networkx().to_undirected(), weight=None)
         at = np.array([places[i] for i in range(n)])
     else:
@@ -91,10 +103,12 @@ def _lattice(topology: Any) -> NDArray[np.float64]:
     """Return the points of a lattice: the third dimension aslant, and further ones by copies side by side."""
     strides = [int(j) for j in topology.neighbors(0)]
     shape = topology.source.group
-    if shape is None:                                       # a grid: the neighbours of agent 0 tell its strides
+    if shape is None:  # a grid: the neighbours of agent 0 tell its strides
         shape = [b // a for a, b in zip(strides, [*strides[1:], topology.n])][::-1]
     sides = [side for side in shape if side > 1]
-    coordinates = np.stack(np.unravel_index(np.arange(topology.n), sides), axis=1).astype(float)[:, ::-1]
+    coordinates = np.stack(np.unravel_index(np.arange(topology.n), sides), axis=1).astype(float)[
+        :, ::-1
+    ]
     at = np.zeros((topology.n, 2))
     for dimension, column in enumerate(coordinates.T):
         if dimension < 3:
@@ -109,6 +123,7 @@ def _lattice(topology: Any) -> NDArray[np.float64]:
 def _tree(topology: Any) -> NDArray[np.float64]:
     """Return the places of a tree: its centre in the middle if all others are its neighbours, else layers below agent 0."""
     import networkx
+
     G = topology.to_networkx()
     hub = max(G.nodes, key=G.degree)
     at = np.zeros((topology.n, 2))
@@ -135,21 +150,38 @@ def _graph(axes: Any, topology: Any, at: NDArray[np.float64]) -> None:
 
     n = topology.n
     apart = np.linalg.norm(at[:, None] - at[None], axis=2) + 9 * np.eye(n)
-    diameter = float(np.clip(0.5 * np.quantile(apart.min(axis=1), 0.1) * HALF * 72, 2.5, 17)) if n > 1 else 17.0
+    diameter = (
+        float(np.clip(0.5 * np.quantile(apart.min(axis=1), 0.1) * HALF * 72, 2.5, 17))
+        if n > 1
+        else 17.0
+    )
     G, places = topology.to_networkx(), dict(enumerate(at))
     width = float(np.clip(120 / max(G.number_of_edges(), 1), 0.25, 1.1))
     arrows: dict[str, Any] = {"arrows": False}
     if topology.directed:
-        arrows = {"arrows": True, "arrowsize": 4 + 0.3 * diameter, "arrowstyle": "-|>", "connectionstyle": "arc3,rad=0.08"}
+        arrows = {
+            "arrows": True,
+            "arrowsize": 4 + 0.3 * diameter,
+            "arrowstyle": "-|>",
+            "connectionstyle": "arc3,rad=0.08",
+        }
     look = {"ax": axes, "edge_color": EDGE, "width": width, "node_size": diameter**2}
-    if topology.name == "torus":                            # those that wrap around would lie on the others
-        around = [(i, j) for i, j in G.edges if np.linalg.norm(at[i] - at[j]) > 1.4 * apart[i].min()]
-        networkx.draw_networkx_edges(G, places, around, **look, arrows=True, arrowstyle="-", connectionstyle="arc3,rad=0.15")
+    if topology.name == "torus":  # those that wrap around would lie on the others
+        around = [
+            (i, j) for i, j in G.edges if np.linalg.norm(at[i] - at[j]) > 1.4 * apart[i].min()
+        ]
+        networkx.draw_networkx_edges(
+            G, places, around, **look, arrows=True, arrowstyle="-", connectionstyle="arc3,rad=0.15"
+        )
         G.remove_edges_from(around)
     networkx.draw_networkx_edges(G, places, **look, **arrows)
-    networkx.draw_networkx_nodes(G, places, ax=axes, node_color=NODE, node_size=diameter**2, linewidths=0)
+    networkx.draw_networkx_nodes(
+        G, places, ax=axes, node_color=NODE, node_size=diameter**2, linewidths=0
+    )
     if diameter >= 8:
-        networkx.draw_networkx_labels(G, places, ax=axes, font_size=0.5 * diameter, font_color="white")
+        networkx.draw_networkx_labels(
+            G, places, ax=axes, font_size=0.5 * diameter, font_color="white"
+        )
     axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
     axes.set_axis_off()
 
@@ -164,7 +196,11 @@ def _spectrum(axes: Any, phases: Sequence[Any]) -> None:
         second = float(np.max(np.abs(values[1:]))) if n > 1 else 0.0
         axes.axhspan(-second, second, color=MARK, alpha=0.12, linewidth=0)
         axes.scatter(np.arange(1, n + 1), values, s=size, color=NODE, zorder=3)
-        axes.set(xlabel="$k$", ylabel=r"eigenvalue  $\lambda_k(W)$", ylim=(min(-0.05, 1.1 * values.min(), -second - 0.05), 1.08))
+        axes.set(
+            xlabel="$k$",
+            ylabel=r"eigenvalue  $\lambda_k(W)$",
+            ylim=(min(-0.05, 1.1 * values.min(), -second - 0.05), 1.08),
+        )
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_box_aspect(0.9)
     else:
@@ -174,8 +210,15 @@ def _spectrum(axes: Any, phases: Sequence[Any]) -> None:
         axes.fill(second * turn.real, second * turn.imag, color=MARK, alpha=0.12, linewidth=0)
         axes.plot(turn.real, turn.imag, color="0.6", linewidth=0.8)
         axes.scatter(values.real, values.imag, s=size, color=NODE, zorder=3)
-        axes.set(xlabel=r"$\mathrm{Re}\,\lambda(W)$", ylabel=r"$\mathrm{Im}\,\lambda(W)$", aspect="equal",
-                 xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+        axes.set(
+            xlabel=r"$\mathrm{Re}\,\lambda(W)$",
+            ylabel=r"$\mathrm{Im}\,\lambda(W)$",
+            aspect="equal",
+            xlim=(-1.1, 1.1),
+            ylim=(-1.1, 1.1),
+            xticks=(-1, 0, 1),
+            yticks=(-1, 0, 1),
+        )
     axes.set_title(rf"second largest $|\lambda|$: {second if second > ROUNDING else 0:.4g}")
 
 
@@ -186,7 +229,9 @@ def _contraction(axes: Any, phases: Sequence[Any]) -> None:
     for phase in phases:
         product = phase.W @ product
         disagreement = product - product.mean(axis=0)
-        left.append(float(np.linalg.norm(disagreement - disagreement.mean(axis=1, keepdims=True), 2)))
+        left.append(
+            float(np.linalg.norm(disagreement - disagreement.mean(axis=1, keepdims=True), 2))
+        )
     axes.plot(np.arange(len(left)), left, color=NODE, marker="o", markersize=4)
     axes.set(xlabel="steps", ylim=(-0.05, 1.08))
     axes.xaxis.get_major_locator().set_params(integer=True)

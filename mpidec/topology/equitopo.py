@@ -1,4 +1,5 @@
 """EquiTopo: random circulant graphs whose consensus rate does not depend on the number of agents."""
+
 from __future__ import annotations
 
 import math
@@ -17,7 +18,9 @@ from .topology import Topology, fingerprint
 KINDS = ("OD", "OU", "D-static", "U-static")
 
 
-def equitopo(n: int, kind: str = "OD", M: int | None = None, eta: float = 0.5, seed: int = 0) -> Topology | Schedule:
+def equitopo(
+    n: int, kind: str = "OD", M: int | None = None, eta: float = 0.5, seed: int = 0
+) -> Topology | Schedule:
     r"""EquiTopo: graphs drawn among the circulant ones; their consensus rate does not depend on n.
 
     With the basis :math:`A^{(u)}`, in which agent i receives from agent i + u (mod n),
@@ -99,7 +102,9 @@ def equitopo(n: int, kind: str = "OD", M: int | None = None, eta: float = 0.5, s
 
 def _circulant(n: int, hops: NDArray[np.int64], eta: float) -> Circulant:
     """(1 - eta) I + eta times the mean of A^(u) over the hops u."""
-    weights: NDArray[np.float64] = np.bincount(-hops % n, minlength=n) * np.float64(eta * (n - 1) / (n * len(hops)))
+    weights: NDArray[np.float64] = np.bincount(-hops % n, minlength=n) * np.float64(
+        eta * (n - 1) / (n * len(hops))
+    )
     weights[0] = 1 - weights[1:].sum()
     used = np.union1d(0, np.flatnonzero(weights))
     return Circulant(n, used, weights[used])
@@ -121,11 +126,23 @@ class EquiDyn(Schedule):
 
     kind, period = "doubly", None
 
-    def __init__(self, n: int, hops: Sequence[int] | NDArray[np.int64], eta: float, seed: int, undirected: bool) -> None:
+    def __init__(
+        self,
+        n: int,
+        hops: Sequence[int] | NDArray[np.int64],
+        eta: float,
+        seed: int,
+        undirected: bool,
+    ) -> None:
         self.name, self.n, self.directed = "equitopo", n, not undirected and n > 2
-        self._hops, self._eta, self._seed, self._undirected = np.asarray(hops, np.int64), eta, seed, undirected
+        self._hops, self._eta, self._seed, self._undirected = (
+            np.asarray(hops, np.int64),
+            eta,
+            seed,
+            undirected,
+        )
         self._random = np.random.default_rng(seed)
-        self._drawn = array("q")                    # hop and first agent of each step
+        self._drawn = array("q")  # hop and first agent of each step
 
     def at(self, k: int) -> Topology:
         """Return the topology of step k >= 0."""
@@ -134,16 +151,20 @@ class EquiDyn(Schedule):
             u = int(self._random.choice(self._hops))
             s = int(self._random.integers(self.n)) if self._undirected else 0
             self._drawn.extend((u, s))
-        return self._matrix(*self._drawn[2 * k:2 * k + 2])
+        return self._matrix(*self._drawn[2 * k : 2 * k + 2])
 
     def _matrix(self, u: int, s: int) -> Topology:
         from scipy.sparse import csr_array, eye_array
+
         n, eta = self.n, self._eta
         if not self._undirected:
             return Topology(self.name, _circulant(n, np.array([u]), eta))
         partner = self._partners(u, s)
         Q = csr_array((np.ones(n), (np.arange(n), partner)), (n, n))
-        return Topology(self.name, Stored((1 - eta + eta / n) * eye_array(n, format="csr") + eta * (n - 1) / n * Q))
+        return Topology(
+            self.name,
+            Stored((1 - eta + eta / n) * eye_array(n, format="csr") + eta * (n - 1) / n * Q),
+        )
 
     def _partners(self, u: int, s: int) -> NDArray[np.int64]:
         """The agent that each one is matched with, or itself."""
@@ -163,10 +184,14 @@ class EquiDyn(Schedule):
         if n == 1:
             return 1.0
         drawn, counts = np.unique(self._hops, return_counts=True)
-        waves = np.exp(2j * np.pi * np.outer(np.arange(1, n), drawn) / n)               # all A^(u) have the same eigenvectors
-        if self._undirected:                        # W = a I + b Q and Q^2 = I; from all s together, Q is circulant, too
+        waves = np.exp(
+            2j * np.pi * np.outer(np.arange(1, n), drawn) / n
+        )  # all A^(u) have the same eigenvectors
+        if self._undirected:  # W = a I + b Q and Q^2 = I; from all s together, Q is circulant, too
             a, b = 1 - eta + eta / n, eta * (n - 1) / n
-            single = np.array([np.mean(self._partners(u, 0) == np.arange(n)) for u in drawn.tolist()])
+            single = np.array(
+                [np.mean(self._partners(u, 0) == np.arange(n)) for u in drawn.tolist()]
+            )
             factors = a * a + b * b + 2 * a * b * (single + (1 - single) * waves.real)
         else:
             factors = np.abs(1 - eta + eta * (1 + (n - 1) * waves) / n) ** 2
@@ -174,4 +199,6 @@ class EquiDyn(Schedule):
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
-        return fingerprint(self.name, self.n, self._hops.tolist(), self._eta, self._seed, self._undirected)
+        return fingerprint(
+            self.name, self.n, self._hops.tolist(), self._eta, self._seed, self._undirected
+        )

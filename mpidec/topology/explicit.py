@@ -1,4 +1,5 @@
 """Topologies from a given matrix or networkx graph."""
+
 from __future__ import annotations
 
 from collections.abc import Hashable
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-def from_weights(W: ArrayLike | csr_array, *, signed: bool = False, connected: bool = True) -> Topology:
+def from_weights(
+    W: ArrayLike | csr_array, *, signed: bool = False, connected: bool = True
+) -> Topology:
     """Topology with a given mixing matrix: W[i, j] multiplies what agent i receives from agent j.
 
     Parameters
@@ -51,7 +54,9 @@ def from_weights(W: ArrayLike | csr_array, *, signed: bool = False, connected: b
     return _topology("from_weights", Stored(matrix), connected)
 
 
-def from_networkx(G: networkx.Graph, weights: WeightsLike = "metropolis", *, connected: bool = True) -> Topology:
+def from_networkx(
+    G: networkx.Graph, weights: WeightsLike = "metropolis", *, connected: bool = True
+) -> Topology:
     """Topology of a networkx graph; an edge u -> v of a DiGraph means that u sends to v.
 
     Parameters
@@ -84,18 +89,28 @@ def from_networkx(G: networkx.Graph, weights: WeightsLike = "metropolis", *, con
     Topology('from_networkx', n=10, kind='doubly', directed=False)
     """
     import networkx
+
     where = "from_networkx"
     if not isinstance(G, networkx.Graph):
-        raise TypeError(f"{where}: expected a networkx graph, got {type(G).__name__} (from_weights takes a matrix)")
+        raise TypeError(
+            f"{where}: expected a networkx graph, got {type(G).__name__} (from_weights takes a matrix)"
+        )
     nodes = _sorted_nodes(G)
     by_attribute = isinstance(weights, str) and weights == "weight"
     if by_attribute:
         for u, v, weight in G.edges(data="weight"):
-            if u != v and (isinstance(weight, bool) or not isinstance(weight, (int, float, np.number))):
-                raise ValueError(f"{where}: edge ({u!r}, {v!r}) has weight {weight!r}, expected a number "
-                                 "(weights='metropolis' needs none)")
+            if u != v and (
+                isinstance(weight, bool) or not isinstance(weight, (int, float, np.number))
+            ):
+                raise ValueError(
+                    f"{where}: edge ({u!r}, {v!r}) has weight {weight!r}, expected a number "
+                    "(weights='metropolis' needs none)"
+                )
     from scipy.sparse import csr_array, diags_array
-    A = csr_array(networkx.to_scipy_sparse_array(G, nodes, np.float64, "weight" if by_attribute else None)).T.tocoo()
+
+    A = csr_array(
+        networkx.to_scipy_sparse_array(G, nodes, np.float64, "weight" if by_attribute else None)
+    ).T.tocoo()
     off = A.row != A.col
     A = csr_array((A.data[off], (A.row[off], A.col[off])), shape=A.shape)
     A.sum_duplicates()
@@ -109,9 +124,12 @@ def from_networkx(G: networkx.Graph, weights: WeightsLike = "metropolis", *, con
 def _matrix(W: Any) -> csr_array:
     where = "from_weights"
     if hasattr(W, "adj") or isinstance(W, Topology):
-        remedy = "it is a topology already" if isinstance(W, Topology) else "from_networkx takes a graph"
+        remedy = (
+            "it is a topology already" if isinstance(W, Topology) else "from_networkx takes a graph"
+        )
         raise TypeError(f"{where}: expected a matrix, got {type(W).__name__} ({remedy})")
     from scipy.sparse import csr_array, issparse
+
     if not issparse(W):
         try:
             W = np.asarray(W)
@@ -127,23 +145,32 @@ def _matrix(W: Any) -> csr_array:
 
 
 def _check_entries(matrix: csr_array, signed: bool, where: str = "from_weights") -> None:
-    for bad, expected in ((~np.isfinite(matrix.data), "a finite number"),
-                          (matrix.data < (-np.inf if signed else 0), ">= 0 (from_weights(W, signed=True) allows it)")):
+    for bad, expected in (
+        (~np.isfinite(matrix.data), "a finite number"),
+        (matrix.data < (-np.inf if signed else 0), ">= 0 (from_weights(W, signed=True) allows it)"),
+    ):
         if np.any(bad):
             e = int(np.argmax(bad))
             i = int(np.searchsorted(matrix.indptr, e, "right")) - 1
-            raise ValueError(f"{where}: agent {i}: W[{i}, {matrix.indices[e]}] = {matrix.data[e]:.12g}, "
-                             f"expected {expected}")
+            raise ValueError(
+                f"{where}: agent {i}: W[{i}, {matrix.indices[e]}] = {matrix.data[e]:.12g}, "
+                f"expected {expected}"
+            )
 
 
 def _check_sums(matrix: csr_array) -> None:
-    off = {word: np.abs(matrix.sum(axis=axis) - 1) > TOLERANCE for axis, word in ((1, "row"), (0, "column"))}
+    off = {
+        word: np.abs(matrix.sum(axis=axis) - 1) > TOLERANCE
+        for axis, word in ((1, "row"), (0, "column"))
+    }
     if np.any(off["row"]) and np.any(off["column"]):
         word = "row" if off["row"].sum() <= off["column"].sum() else "column"
         i = int(np.argmax(off[word]))
         total = matrix.sum(axis=1 if word == "row" else 0)[i]
-        raise ValueError(f"from_weights: agent {i}: {word} of W sums to {total:.12g}, expected 1 "
-                         "(metropolis weights of the same graph: topology.from_networkx(G))")
+        raise ValueError(
+            f"from_weights: agent {i}: {word} of W sums to {total:.12g}, expected 1 "
+            "(metropolis weights of the same graph: topology.from_networkx(G))"
+        )
 
 
 def _topology(name: str, source: Stored, connected: bool) -> Topology:
@@ -151,8 +178,10 @@ def _topology(name: str, source: Stored, connected: bool) -> Topology:
         parts, label = source.parts
         other = int(np.argmax(label != label[0]))
         how = "strongly connected" if source.directed else "connected"
-        raise ValueError(f"{name}: the graph is not {how}: it has {parts} components, agents 0 and {other} are in "
-                         "different ones (connected=False allows it)")
+        raise ValueError(
+            f"{name}: the graph is not {how}: it has {parts} components, agents 0 and {other} are in "
+            "different ones (connected=False allows it)"
+        )
     return Topology(name, source)
 
 
@@ -162,5 +191,7 @@ def _sorted_nodes(G: networkx.Graph) -> list[Hashable]:
     try:
         return sorted(G.nodes)
     except TypeError:
-        raise TypeError("from_networkx: the nodes cannot be sorted, expected 0, ..., n - 1 or nodes with an order "
-                        "(networkx.convert_node_labels_to_integers(G) numbers them)") from None
+        raise TypeError(
+            "from_networkx: the nodes cannot be sorted, expected 0, ..., n - 1 or nodes with an order "
+            "(networkx.convert_node_labels_to_integers(G) numbers them)"
+        ) from None

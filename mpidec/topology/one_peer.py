@@ -1,4 +1,5 @@
 """One-peer schedules: in each step an agent sends to a single peer."""
+
 from __future__ import annotations
 
 from . import _check

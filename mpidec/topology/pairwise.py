@@ -1,4 +1,5 @@
 """Averaging in pairs: rates of the edges, and the constants of the graph on which its speed depends."""
+
 from __future__ import annotations
 
 import math
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Rate = float | Mapping[tuple[int, int], float] | Any
-BLOCK = 256            # edges whose resistances are computed at once
+BLOCK = 256  # edges whose resistances are computed at once
 
 
 def edge_rates(topology: Topology, rate: Rate = 1.0) -> csr_array:
@@ -46,12 +47,17 @@ def edge_rates(topology: Topology, rate: Rate = 1.0) -> csr_array:
            [0.75, 0.  , 0.  ]])
     """
     from scipy.sparse import coo_array, csr_array
+
     if not isinstance(topology, Topology):
-        raise TypeError(f"edge_rates: expected a constant topology such as topology.ring(16), got {topology!r:.60}")
+        raise TypeError(
+            f"edge_rates: expected a constant topology such as topology.ring(16), got {topology!r:.60}"
+        )
     n = topology.n
     if topology.directed:
-        raise ValueError(f"edge_rates: {topology.name} is directed, expected an undirected graph, such as ring or "
-                         "symmetric_exponential: two neighbours exchange")
+        raise ValueError(
+            f"edge_rates: {topology.name} is directed, expected an undirected graph, such as ring or "
+            "symmetric_exponential: two neighbours exchange"
+        )
     W = topology.W.tocoo()
     off = W.row != W.col
     i, j = W.row[off].astype(np.int64), W.col[off].astype(np.int64)
@@ -65,17 +71,22 @@ def edge_rates(topology: Topology, rate: Rate = 1.0) -> csr_array:
 
 def _given(topology: Topology, rate: Any) -> csr_array:
     from scipy.sparse import coo_array, csr_array
+
     n = topology.n
     if isinstance(rate, Mapping):
-        pairs = [(_check.agent("edge_rates", i, n), _check.agent("edge_rates", j, n), float(value))
-                 for (i, j), value in rate.items()]
+        pairs = [
+            (_check.agent("edge_rates", i, n), _check.agent("edge_rates", j, n), float(value))
+            for (i, j), value in rate.items()
+        ]
         whole = {(i, j): value for i, j, value in pairs} | {(j, i): value for i, j, value in pairs}
         i, j = np.array(list(whole), np.int64).reshape(-1, 2).T
         R = csr_array(coo_array((list(whole.values()), (i, j)), shape=(n, n), dtype=float))
     else:
         R = csr_array(rate, dtype=float)
         if R.shape != (n, n) or abs(R - R.T).max() > 0:
-            raise ValueError(f"edge_rates: rate has shape {R.shape}, expected a symmetric matrix of shape {(n, n)}")
+            raise ValueError(
+                f"edge_rates: rate has shape {R.shape}, expected a symmetric matrix of shape {(n, n)}"
+            )
     R.eliminate_zeros()
     if not np.isfinite(R.data).all() or (R.data < 0).any():
         raise ValueError("edge_rates: the rates of edges must be finite numbers >= 0")
@@ -129,7 +140,11 @@ def mixing_constants(topology: Topology, rate: Rate = 1.0) -> tuple[float, float
     NeurIPS 2023.
     """
     uniform = not isinstance(rate, Mapping) and np.ndim(rate) == 0
-    group = topology.source.group if isinstance(topology, Topology) and not topology.directed and uniform else None
+    group = (
+        topology.source.group
+        if isinstance(topology, Topology) and not topology.directed and uniform
+        else None
+    )
     if group is not None:
         if topology.n == 1:
             return 0.0, 0.0
@@ -142,9 +157,12 @@ def mixing_constants(topology: Topology, rate: Rate = 1.0) -> tuple[float, float
     if topology.n == 1:
         return 0.0, 0.0
     from scipy.sparse.csgraph import connected_components
+
     if connected_components(R, directed=False)[0] > 1:
-        raise ValueError(f"mixing_constants: {topology.name} is not connected by edges of positive rate, so that the agents never "
-                         "agree: add edges")
+        raise ValueError(
+            f"mixing_constants: {topology.name} is not connected by edges of positive rate, so that the agents never "
+            "agree: add edges"
+        )
     return _dense(R) if topology.n <= DENSE else _sparse(R)
 
 
@@ -157,8 +175,13 @@ def _of_group(group: tuple[int, ...], hops: NDArray[Any], rate: float) -> tuple[
 
     def wave(hop: int) -> NDArray[np.float64]:
         """Return 1 - cos of the phases of a hop, for each character of the group."""
-        steps = [int(h) if 2 * h <= size else int(h) - size for h, size in zip(np.unravel_index(hop, group), group)]
-        squares: NDArray[np.float64] = 2 * np.sin(np.pi * sum(h * grid for h, grid in zip(steps, grids))).ravel() ** 2
+        steps = [
+            int(h) if 2 * h <= size else int(h) - size
+            for h, size in zip(np.unravel_index(hop, group), group)
+        ]
+        squares: NDArray[np.float64] = (
+            2 * np.sin(np.pi * sum(h * grid for h, grid in zip(steps, grids))).ravel() ** 2
+        )
         return squares
 
     values = np.zeros(n)
@@ -179,9 +202,10 @@ def _dense(R: csr_array) -> tuple[float, float]:
 def _sparse(R: csr_array) -> tuple[float, float]:
     from scipy.sparse import csc_array, diags_array
     from scipy.sparse.linalg import splu
+
     n = R.shape[0]
     L = csc_array(diags_array(np.asarray(R.sum(axis=1)).ravel()) - R)
-    factor = splu(L[1:, 1:])                             # agent 0 is grounded
+    factor = splu(L[1:, 1:])  # agent 0 is grounded
 
     def inverse(x: NDArray[np.float64]) -> NDArray[np.float64]:
         y = np.zeros_like(x)
@@ -193,7 +217,7 @@ def _sparse(R: csr_array) -> tuple[float, float]:
     upper = C.row < C.col
     i, j, worst = C.row[upper], C.col[upper], 0.0
     for lo in range(0, len(i), BLOCK):
-        a, b = i[lo:lo + BLOCK], j[lo:lo + BLOCK]
+        a, b = i[lo : lo + BLOCK], j[lo : lo + BLOCK]
         k = np.arange(len(a))
         E = np.zeros((n, len(a)))
         E[a, k], E[b, k] = 1, -1

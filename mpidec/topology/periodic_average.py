@@ -1,4 +1,5 @@
 """Periodic global averaging: a topology that is replaced by the complete graph in every H-th step."""
+
 from __future__ import annotations
 
 import math
@@ -46,9 +47,19 @@ def periodic_average(topology: Topology | Schedule, H: int) -> Schedule:
     """
     name = "periodic_average"
     if not isinstance(topology, (Topology, Schedule)):
-        raise TypeError(f"{name}: expected a topology or a schedule, got {topology!r} ({type(topology).__name__})")
+        raise TypeError(
+            f"{name}: expected a topology or a schedule, got {topology!r} ({type(topology).__name__})"
+        )
     H = _check.integer(name, "H", H)
     if topology.period is None:
-        raise ValueError(f"{name}: {topology.name} has no period, expected a topology or a periodic schedule")
+        raise ValueError(
+            f"{name}: {topology.name} has no period, expected a topology or a periodic schedule"
+        )
     average = complete(topology.n)
-    return Periodic(name, tuple(average if (k + 1) % H == 0 else topology.at(k) for k in range(math.lcm(H, topology.period))))
+    return Periodic(
+        name,
+        tuple(
+            average if (k + 1) % H == 0 else topology.at(k)
+            for k in range(math.lcm(H, topology.period))
+        ),
+    )

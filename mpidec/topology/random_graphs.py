@@ -1,4 +1,5 @@
 """Random connected graphs, drawn from a seed and identical on every rank."""
+
 from __future__ import annotations
 
 import math
@@ -12,12 +13,14 @@ from . import _check
 from .topology import Topology
 from .weights import WeightsLike, stored
 
-ATTEMPTS = 100         # graphs drawn from one seed before giving up
+ATTEMPTS = 100  # graphs drawn from one seed before giving up
 
 Edges = tuple[NDArray[Any], NDArray[Any]]
 
 
-def erdos_renyi(n: int, p: float | None = None, seed: int = 0, *, weights: WeightsLike = "metropolis") -> Topology:
+def erdos_renyi(
+    n: int, p: float | None = None, seed: int = 0, *, weights: WeightsLike = "metropolis"
+) -> Topology:
     r"""Connected Erdos-Renyi graph: each pair of agents is joined independently with probability p.
 
     Parameters
@@ -59,21 +62,30 @@ def erdos_renyi(n: int, p: float | None = None, seed: int = 0, *, weights: Weigh
         pairs = n * (n - 1) // 2
         gaps: list[NDArray[np.int64]] = []
         last = -1
-        while last < pairs:                             # gaps between edge numbers are geometric
+        while last < pairs:  # gaps between edge numbers are geometric
             block = np.minimum(rng.geometric(p, int(min(pairs * p, 1e6)) + 10), pairs + 1)
             gaps.append(last + np.cumsum(block))
             last = int(gaps[-1][-1])
         edge = np.concatenate(gaps)
-        edge = edge[edge < pairs]                       # edge i (i - 1) / 2 + j is the pair (i, j), j < i
+        edge = edge[edge < pairs]  # edge i (i - 1) / 2 + j is the pair (i, j), j < i
         i = ((1 + np.sqrt(1 + 8 * edge.astype(float))) / 2).astype(np.int64)
         i += (i * (i + 1) // 2 <= edge).astype(np.int64) - (i * (i - 1) // 2 > edge)
         return i, edge - i * (i - 1) // 2
 
-    return _draw(where, n, seed, weights, draw, f"p = {p:.4g}",
-                 f"raise p; the default is {min(1.0, _default_p(n)):.4g}")
+    return _draw(
+        where,
+        n,
+        seed,
+        weights,
+        draw,
+        f"p = {p:.4g}",
+        f"raise p; the default is {min(1.0, _default_p(n)):.4g}",
+    )
 
 
-def geometric(n: int, radius: float | None = None, seed: int = 0, *, weights: WeightsLike = "metropolis") -> Topology:
+def geometric(
+    n: int, radius: float | None = None, seed: int = 0, *, weights: WeightsLike = "metropolis"
+) -> Topology:
     r"""Connected random geometric graph: agents at random points of the unit square, joined within a radius.
 
     Parameters
@@ -108,18 +120,30 @@ def geometric(n: int, radius: float | None = None, seed: int = 0, *, weights: We
     """
     where = "geometric"
     n = _check.integer(where, "n", n)
-    reach = math.sqrt(_default_p(n)) if radius is None else _check.real(where, "radius", radius, 0.0)
+    reach = (
+        math.sqrt(_default_p(n)) if radius is None else _check.real(where, "radius", radius, 0.0)
+    )
 
     def draw(rng: np.random.Generator) -> Edges:
         from scipy.spatial import cKDTree
+
         pairs = cKDTree(rng.random((n, 2))).query_pairs(reach, output_type="ndarray")
         return pairs[:, 0], pairs[:, 1]
 
-    return _draw(where, n, seed, weights, draw, f"radius = {reach:.4g}",
-                 f"raise radius; the default is {math.sqrt(_default_p(n)):.4g}")
+    return _draw(
+        where,
+        n,
+        seed,
+        weights,
+        draw,
+        f"radius = {reach:.4g}",
+        f"raise radius; the default is {math.sqrt(_default_p(n)):.4g}",
+    )
 
 
-def small_world(n: int, k: int = 4, p: float = 0.1, seed: int = 0, *, weights: WeightsLike = "metropolis") -> Topology:
+def small_world(
+    n: int, k: int = 4, p: float = 0.1, seed: int = 0, *, weights: WeightsLike = "metropolis"
+) -> Topology:
     """Connected Watts-Strogatz graph: a ring with k nearest neighbours per agent, some edges rewired at random.
 
     Parameters
@@ -157,7 +181,9 @@ def small_world(n: int, k: int = 4, p: float = 0.1, seed: int = 0, *, weights: W
     where = "small_world"
     n, k = _check.integer(where, "n", n), _check.integer(where, "k", k, 2)
     if k % 2:
-        raise ValueError(f"{where}: k must be even (k / 2 neighbours on each side), got {k} (e.g. {k - 1})")
+        raise ValueError(
+            f"{where}: k must be even (k / 2 neighbours on each side), got {k} (e.g. {k - 1})"
+        )
     p = _check.real(where, "p", p, 0.0, 1.0, closed=True)
 
     def draw(rng: np.random.Generator) -> Edges:
@@ -187,16 +213,28 @@ def _default_p(n: int) -> float:
     return 2 * math.log(n) / n if n > 1 else 1.0
 
 
-def _draw(where: str, n: int, seed: int, weights: WeightsLike, draw: Callable[[np.random.Generator], Edges],
-          what: str, remedy: str) -> Topology:
+def _draw(
+    where: str,
+    n: int,
+    seed: int,
+    weights: WeightsLike,
+    draw: Callable[[np.random.Generator], Edges],
+    what: str,
+    remedy: str,
+) -> Topology:
     seed = _check.integer(where, "seed", seed, 0)
     for attempt in range(ATTEMPTS):
         # Philox counter: the attempt is the highest word; draws increment the lowest, so streams never overlap.
-        rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed), counter=[0, 0, 0, attempt]))
+        rng = np.random.Generator(
+            np.random.Philox(np.random.SeedSequence(seed), counter=[0, 0, 0, attempt])
+        )
         i, j = draw(rng)
         entries = np.ones(2 * len(i)), (np.r_[i, j], np.r_[j, i])
         from scipy.sparse import csr_array
+
         source = stored(where, csr_array(entries, shape=(n, n)), weights)
         if source.connected:
             return Topology(where, source)
-    raise ValueError(f"{where}: none of {ATTEMPTS} graphs with n = {n}, {what} from seed {seed} was connected ({remedy})")
+    raise ValueError(
+        f"{where}: none of {ATTEMPTS} graphs with n = {n}, {what} from seed {seed} was connected ({remedy})"
+    )

@@ -1,4 +1,5 @@
 """Undirected graphs defined by a rule: neighbours are computed on request in O(degree); nothing is stored."""
+
 from __future__ import annotations
 
 import math
@@ -22,7 +23,9 @@ class Rule(ABC):
 
     n: int
     connected: bool = True
-    group: tuple[int, ...] | None = None        # see `source.Source`; the graph is then invariant under shifts
+    group: tuple[int, ...] | None = (
+        None  # see `source.Source`; the graph is then invariant under shifts
+    )
 
     @property
     @abstractmethod
@@ -73,18 +76,25 @@ class Lattice(Rule):
 
     @property
     def arcs(self) -> int:
-        return sum(2 * (self.n if self.wrap and size > 2 else self.n // size * (size - 1)) for size in self.shape)
+        return sum(
+            2 * (self.n if self.wrap and size > 2 else self.n // size * (size - 1))
+            for size in self.shape
+        )
 
     def candidates(self, agents: Indices) -> tuple[Indices, NDArray[np.bool_]]:
-        axes = [(size, math.prod(self.shape[k + 1:])) for k, size in enumerate(self.shape) if size > 1]
+        axes = [
+            (size, math.prod(self.shape[k + 1 :])) for k, size in enumerate(self.shape) if size > 1
+        ]
         below, above = [], []
-        for size, stride in axes:                       # strides decrease, so lower neighbours ascend
+        for size, stride in axes:  # strides decrease, so lower neighbours ascend
             place = agents // stride % size
             ring = self.wrap and size > 2
             down, up = agents - stride, agents + stride
             if ring:
-                down, up = np.where(place > 0, down, down + size * stride), np.where(place < size - 1, up,
-                                                                                    up - size * stride)
+                down, up = (
+                    np.where(place > 0, down, down + size * stride),
+                    np.where(place < size - 1, up, up - size * stride),
+                )
             below.append((down, ring | (place > 0)))
             above.append((up, ring | (place < size - 1)))
         columns = below + above[::-1]
@@ -92,7 +102,7 @@ class Lattice(Rule):
             return np.empty((len(agents), 0), agents.dtype), np.empty((len(agents), 0), bool)
         found, valid = (np.stack(part, axis=1) for part in zip(*columns))
         if self.wrap:
-            found[~valid] = self.n                      # sorted last, then masked out
+            found[~valid] = self.n  # sorted last, then masked out
             found = np.sort(found, axis=1)
             valid = found < self.n
         return found, valid
@@ -144,14 +154,16 @@ class Star(Rule):
         return 2 * (self.n - 1)
 
     def candidates(self, agents: Indices) -> tuple[Indices, NDArray[np.bool_]]:
-        raise NotImplementedError("Star.candidates: the centre has too many neighbours for a table (use neighbors)")
+        raise NotImplementedError(
+            "Star.candidates: the centre has too many neighbours for a table (use neighbors)"
+        )
 
     def neighbors(self, lo: int, hi: int) -> tuple[Indices, Indices]:
         c = self.center
         indptr = np.r_[0, np.cumsum(self.degree(np.arange(lo, hi)))]
         indices = np.full(int(indptr[-1]), c, index_type(self.n, self.n))
         if lo <= c < hi:
-            indices[indptr[c - lo]:indptr[c - lo + 1]] = np.delete(np.arange(self.n), c)
+            indices[indptr[c - lo] : indptr[c - lo + 1]] = np.delete(np.arange(self.n), c)
         return indptr, indices
 
     def degree(self, agents: Indices) -> Indices:

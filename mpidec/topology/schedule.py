@@ -1,4 +1,5 @@
 """Time-varying topologies: schedules of one topology per step."""
+
 from __future__ import annotations
 
 import operator
@@ -14,7 +15,7 @@ from .topology import Topology, fingerprint
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STEPS_DRAWN = 12      # of a schedule without a period
+STEPS_DRAWN = 12  # of a schedule without a period
 
 
 class Schedule(ABC):
@@ -71,18 +72,34 @@ class Schedule(ABC):
         """
         steps = self.period or STEPS_DRAWN
         graphs = min(steps, MOST_PHASES)
-        more = "" if graphs == self.period else f"; the first {graphs} of {self.period or 'endless'} graphs"
-        return draw(self.name, [self.at(k) for k in range(steps)], self.spectral_gap() if self.period else None, more, style)
+        more = (
+            ""
+            if graphs == self.period
+            else f"; the first {graphs} of {self.period or 'endless'} graphs"
+        )
+        return draw(
+            self.name,
+            [self.at(k) for k in range(steps)],
+            self.spectral_gap() if self.period else None,
+            more,
+            style,
+        )
 
     def __eq__(self, other: object) -> bool:
-        return self.fingerprint() == other.fingerprint() if isinstance(other, Schedule) else NotImplemented
+        return (
+            self.fingerprint() == other.fingerprint()
+            if isinstance(other, Schedule)
+            else NotImplemented
+        )
 
     def __hash__(self) -> int:
         return self.fingerprint()
 
     def __repr__(self) -> str:
-        return (f"Schedule({self.name!r}, n={self.n}, kind={self.kind!r}, directed={self.directed}, "
-                f"period={self.period})")
+        return (
+            f"Schedule({self.name!r}, n={self.n}, kind={self.kind!r}, directed={self.directed}, "
+            f"period={self.period})"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,13 +129,17 @@ class Periodic(Schedule):
         first = self.phases[0]
         for k, phase in enumerate(self.phases):
             if phase.n != first.n:
-                raise ValueError(f"{self.name}: topology {k} ({phase.name}) has {phase.n} agents and topology 0 "
-                                 f"({first.name}) {first.n}, expected the same number in all")
+                raise ValueError(
+                    f"{self.name}: topology {k} ({phase.name}) has {phase.n} agents and topology 0 "
+                    f"({first.name}) {first.n}, expected the same number in all"
+                )
         if {"row", "column"} <= {phase.kind for phase in self.phases}:
             k, j = ([phase.kind for phase in self.phases].index(kind) for kind in ("row", "column"))
-            raise ValueError(f"{self.name}: topology {k} ({self.phases[k].name}) is row stochastic and topology {j} "
-                             f"({self.phases[j].name}) column stochastic, expected one kind (doubly stochastic ones "
-                             "combine with either)")
+            raise ValueError(
+                f"{self.name}: topology {k} ({self.phases[k].name}) is row stochastic and topology {j} "
+                f"({self.phases[j].name}) column stochastic, expected one kind (doubly stochastic ones "
+                "combine with either)"
+            )
 
     @property
     def n(self) -> int:  # type: ignore[override]
@@ -145,7 +166,9 @@ class Periodic(Schedule):
         try:
             step = operator.index(k)
         except TypeError:
-            raise TypeError(f"{self.name}.at: k must be an integer >= 0, got {k!r} ({type(k).__name__})") from None
+            raise TypeError(
+                f"{self.name}.at: k must be an integer >= 0, got {k!r} ({type(k).__name__})"
+            ) from None
         if step < 0:
             raise ValueError(f"{self.name}.at: k must be an integer >= 0, got {step}")
         return self.phases[step % len(self.phases)]
@@ -200,14 +223,20 @@ def cycle(topologies: Iterable[Topology | Schedule]) -> Schedule:
     Schedule('cycle', n=4, kind='doubly', directed=False, period=3)
     """
     if isinstance(topologies, (Topology, Schedule)) or not isinstance(topologies, Iterable):
-        raise TypeError(f"cycle: expected a list of topologies, got {topologies!r} ({type(topologies).__name__})")
+        raise TypeError(
+            f"cycle: expected a list of topologies, got {topologies!r} ({type(topologies).__name__})"
+        )
     phases: list[Topology] = []
     for k, item in enumerate(topologies):
         if not isinstance(item, (Topology, Schedule)):
-            raise TypeError(f"cycle: element {k} is {item!r} ({type(item).__name__}), expected a topology")
+            raise TypeError(
+                f"cycle: element {k} is {item!r} ({type(item).__name__}), expected a topology"
+            )
         if item.period is None:
-            raise ValueError(f"cycle: element {k} ({item.name}) has no period, expected topologies or periodic "
-                             "schedules")
+            raise ValueError(
+                f"cycle: element {k} ({item.name}) has no period, expected topologies or periodic "
+                "schedules"
+            )
         phases.extend(item.at(r) for r in range(item.period))
     if not phases:
         raise ValueError("cycle: got no topologies, expected at least one")

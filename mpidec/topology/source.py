@@ -1,4 +1,5 @@
 """Sources of mixing matrices, read by blocks of rows or columns."""
+
 from __future__ import annotations
 
 import hashlib
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 Run = tuple[int, int, NDArray[np.int64], NDArray[np.float64]]
 
-TOLERANCE = 1e-10      # on the row and column sums of a user's matrix
+TOLERANCE = 1e-10  # on the row and column sums of a user's matrix
 
 
 class Block(NamedTuple):
@@ -29,6 +30,7 @@ class Block(NamedTuple):
     def csr(self) -> csr_array:
         """The block as a SciPy array, without a copy."""
         from scipy.sparse import csr_array
+
         W = csr_array((self.data, self.indices, self.indptr), shape=self.shape, copy=False)
         W.has_sorted_indices = True
         W.has_canonical_format = True
@@ -91,10 +93,15 @@ class Stored(Source):
         self.WT = canonical(self.W.T.tocsr())
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
-        pattern, transposed = (csr_array((np.ones(M.nnz, np.int8), M.indices, M.indptr), M.shape)
-                               for M in (self.W, self.WT))
+
+        pattern, transposed = (
+            csr_array((np.ones(M.nnz, np.int8), M.indices, M.indptr), M.shape)
+            for M in (self.W, self.WT)
+        )
         self.directed = (pattern != transposed).nnz > 0
-        self.symmetric = not self.directed and bool(np.allclose(self.W.data, self.WT.data, rtol=0, atol=1e-12))
+        self.symmetric = not self.directed and bool(
+            np.allclose(self.W.data, self.WT.data, rtol=0, atol=1e-12)
+        )
         self.parts = connected_components(self.W, self.directed, "strong")
         self.connected = bool(self.parts[0] == 1)
 
@@ -122,24 +129,39 @@ class Stored(Source):
         return Stored, (self.W,)
 
 
-def assemble(data: NDArray[np.float64], indices: NDArray[Any], indptr: NDArray[Any], n: int) -> Block:
+def assemble(
+    data: NDArray[np.float64], indices: NDArray[Any], indptr: NDArray[Any], n: int
+) -> Block:
     """Return the block with these CSR arrays, without a copy; the columns of each row must be sorted and distinct."""
     return Block(data, indices, indptr, (len(indptr) - 1, n))
 
 
 def _cut(W: csr_array, lo: int, hi: int) -> Block:
     part = slice(W.indptr[lo], W.indptr[hi])
-    return Block(W.data[part].copy(), W.indices[part].copy(), W.indptr[lo:hi + 1] - W.indptr[lo], (hi - lo, W.shape[1]))
+    return Block(
+        W.data[part].copy(),
+        W.indices[part].copy(),
+        W.indptr[lo : hi + 1] - W.indptr[lo],
+        (hi - lo, W.shape[1]),
+    )
 
 
 def canonical(W: csr_array) -> csr_array:
     """Return W with sorted columns, duplicates summed, no stored zeros, the smallest index type, and read-only."""
     from scipy.sparse import csr_array
+
     W = csr_array(W, dtype=np.float64, copy=True)
     W.sum_duplicates()
     W.eliminate_zeros()
     kind = index_type(W.shape[1], W.nnz)
-    return frozen(assemble(W.data, W.indices.astype(kind, copy=False), W.indptr.astype(kind, copy=False), W.shape[1]).csr)
+    return frozen(
+        assemble(
+            W.data,
+            W.indices.astype(kind, copy=False),
+            W.indptr.astype(kind, copy=False),
+            W.shape[1],
+        ).csr
+    )
 
 
 def frozen(W: csr_array) -> csr_array:

@@ -1,4 +1,5 @@
 """Spectra of W and of graph Laplacians: Fourier transforms of convolutions, dense for small n, else Lanczos or Arnoldi."""
+
 from __future__ import annotations
 
 import math
@@ -13,8 +14,8 @@ from .source import Block, Source
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-DENSE = 600            # largest number of agents for dense matrices
-EXACT = 1e-13          # contraction factor below which averaging counts as exact
+DENSE = 600  # largest number of agents for dense matrices
+EXACT = 1e-13  # contraction factor below which averaging counts as exact
 
 
 def gap(factors: Sequence[Source], kind: str) -> float:
@@ -43,8 +44,11 @@ def gap(factors: Sequence[Source], kind: str) -> float:
 def laplacian(adjacency: csr_array | Block) -> tuple[float, float]:
     """Return the largest and the second smallest eigenvalue of an undirected graph's Laplacian, for n >= 2."""
     from scipy.sparse import csr_array
+
     n = adjacency.shape[0]
-    A = csr_array((np.ones(len(adjacency.data)), adjacency.indices, adjacency.indptr), adjacency.shape)
+    A = csr_array(
+        (np.ones(len(adjacency.data)), adjacency.indices, adjacency.indptr), adjacency.shape
+    )
     degree = A.sum(axis=1)
     if n <= DENSE:
         values = np.linalg.eigvalsh(np.diag(degree) - A.toarray())
@@ -97,6 +101,7 @@ def _eigen(matrices: Sequence[csr_array]) -> float:
         return x
 
     import scipy.sparse.linalg as sla
+
     operator = sla.LinearOperator((n, n), matvec=apply, dtype=np.float64)
     values = sla.eigs(operator, k=2, which="LM", v0=_start(n), return_eigenvectors=False)
     return float(np.min(np.abs(values)))
@@ -104,10 +109,20 @@ def _eigen(matrices: Sequence[csr_array]) -> float:
 
 def _lanczos(apply: object, n: int, which: str) -> float:
     import scipy.sparse.linalg as sla
+
     operator = sla.LinearOperator((n, n), matvec=apply, dtype=np.float64)
-    return float(sla.eigsh(operator, k=1, which=which, v0=_start(n), ncv=min(n, 40), maxiter=100 * n,
-                           return_eigenvectors=False)[0])
+    return float(
+        sla.eigsh(
+            operator,
+            k=1,
+            which=which,
+            v0=_start(n),
+            ncv=min(n, 40),
+            maxiter=100 * n,
+            return_eigenvectors=False,
+        )[0]
+    )
 
 
 def _start(n: int) -> NDArray[np.float64]:
-    return np.random.Generator(np.random.Philox(key=n)).standard_normal(n)      # the same on every rank
+    return np.random.Generator(np.random.Philox(key=n)).standard_normal(n)  # the same on every rank

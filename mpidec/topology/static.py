@@ -1,4 +1,5 @@
 """Lattices and trees: graphs defined by a rule; rows of W are computed on request, in O(degree) memory each."""
+
 from __future__ import annotations
 
 import math
@@ -75,7 +76,9 @@ def star(n: int, *, center: int = 0, weights: WeightsLike = "metropolis") -> Top
     return _weighted("star", Star(n, _check.agent("star", center, n, "center")), weights)
 
 
-def grid(n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "metropolis") -> Topology:
+def grid(
+    n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "metropolis"
+) -> Topology:
     """Grid: agents in a row-major array, joined to the adjacent ones along each axis.
 
     Parameters
@@ -106,7 +109,9 @@ def grid(n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "
     return _weighted("grid", Lattice(_shape("grid", n, shape)), weights)
 
 
-def torus(n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "metropolis") -> Topology:
+def torus(
+    n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "metropolis"
+) -> Topology:
     """Torus: a grid whose axes are closed into rings.
 
     Parameters
@@ -165,8 +170,10 @@ def hypercube(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     n = _check.integer("hypercube", "n", n)
     if n & (n - 1):
         low = 1 << (n.bit_length() - 1)
-        raise ValueError(f"hypercube: n = {n} is not a power of two, the nearest are {low} and {2 * low} "
-                         f"(exponential({n}) has a similar degree and takes any n)")
+        raise ValueError(
+            f"hypercube: n = {n} is not a power of two, the nearest are {low} and {2 * low} "
+            f"(exponential({n}) has a similar degree and takes any n)"
+        )
     return _weighted("hypercube", Lattice((2,) * (n.bit_length() - 1) or (1,)), weights)
 
 
@@ -205,12 +212,16 @@ def binary_tree(n: int, *, reverse: bool = False, weights: WeightsLike = "metrop
     data, NeurIPS 2021.
     """
     if not isinstance(reverse, (bool, np.bool_)):
-        raise TypeError(f"binary_tree: reverse must be True or False, got {reverse!r} ({type(reverse).__name__})")
+        raise TypeError(
+            f"binary_tree: reverse must be True or False, got {reverse!r} ({type(reverse).__name__})"
+        )
     tree = ReversedBinaryTree if reverse else BinaryTree
     return _weighted("binary_tree", tree(_check.integer("binary_tree", "n", n)), weights)
 
 
-def double_binary_trees(n: int, *, weights: WeightsLike = "metropolis") -> tuple[Topology, Topology]:
+def double_binary_trees(
+    n: int, *, weights: WeightsLike = "metropolis"
+) -> tuple[Topology, Topology]:
     """Two binary trees, of which each agent is a leaf, or nearly so, in at least one.
 
     With half of each row sent over either tree, all agents send about the same amount: the degrees in the two trees add up to at
@@ -261,7 +272,9 @@ class _RuleDegrees:
         graph = self.graph
         if graph.group is None:
             indptr, indices = graph.neighbors(0, graph.n)
-            return laplacian(assemble(np.ones(len(indices)), indices, indptr.astype(indices.dtype), graph.n))
+            return laplacian(
+                assemble(np.ones(len(indices)), indices, indptr.astype(indices.dtype), graph.n)
+            )
         adjacent = np.zeros(graph.n)
         adjacent[graph.neighbors(0, 1)[1]] = 1
         return laplacian_of_group(adjacent.reshape(graph.group))
@@ -277,10 +290,14 @@ def _shape(where: str, n: int, shape: Sequence[int] | None) -> tuple[int, ...]:
         rows = next(r for r in range(math.isqrt(n), 0, -1) if n % r == 0)
         return rows, n // rows
     if isinstance(shape, (str, bytes)) or not isinstance(shape, (Sequence, np.ndarray)):
-        raise TypeError(f"{where}: shape must be a sequence of integers with product n = {n}, e.g. "
-                        f"{_shape(where, n, None)}, got {shape!r} ({type(shape).__name__})")
+        raise TypeError(
+            f"{where}: shape must be a sequence of integers with product n = {n}, e.g. "
+            f"{_shape(where, n, None)}, got {shape!r} ({type(shape).__name__})"
+        )
     sizes = tuple(_check.integer(where, "shape", size) for size in shape)
     if not sizes or math.prod(sizes) != n:
-        raise ValueError(f"{where}: shape {sizes} has product {math.prod(sizes)}, expected n = {n} "
-                         f"(e.g. {_shape(where, n, None)})")
+        raise ValueError(
+            f"{where}: shape {sizes} has product {math.prod(sizes)}, expected n = {n} "
+            f"(e.g. {_shape(where, n, None)})"
+        )
     return sizes

@@ -1,4 +1,5 @@
 """Static topologies: a graph with its mixing matrix."""
+
 from __future__ import annotations
 
 import hashlib
@@ -140,6 +141,7 @@ class Topology:
         the edge if W is symmetric or the graph is directed.  Self-loops are omitted.
         """
         import networkx
+
         W = self.W.tocoo()
         off = W.row != W.col
         G = networkx.DiGraph() if self.directed else networkx.Graph()
@@ -189,13 +191,19 @@ class Topology:
         return fingerprint(self.name, self.n, self.source.token(), more)
 
     def __eq__(self, other: object) -> bool:
-        return self.fingerprint() == other.fingerprint() if isinstance(other, Topology) else NotImplemented
+        return (
+            self.fingerprint() == other.fingerprint()
+            if isinstance(other, Topology)
+            else NotImplemented
+        )
 
     def __hash__(self) -> int:
         return self.fingerprint()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}        # without cached values
+        return {
+            field.name: getattr(self, field.name) for field in fields(self)
+        }  # without cached values
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, n={self.n}, kind={self.kind!r}, directed={self.directed})"

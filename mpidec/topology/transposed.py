@@ -1,4 +1,5 @@
 """Transposed topologies: every edge is reversed and keeps its weight, so that W becomes its transpose."""
+
 from __future__ import annotations
 
 from .schedule import Schedule
@@ -37,7 +38,12 @@ class TransposedSchedule(Schedule):
     """Schedule of the transposes of another schedule's topologies."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.schedule, self.name, self.n, self.kind = schedule, f"{schedule.name}.T", schedule.n, KINDS[schedule.kind]
+        self.schedule, self.name, self.n, self.kind = (
+            schedule,
+            f"{schedule.name}.T",
+            schedule.n,
+            KINDS[schedule.kind],
+        )
         self.directed, self.period = schedule.directed, schedule.period
 
     def at(self, k: int) -> Topology:

@@ -16,6 +16,7 @@ and W[i, i] is the remainder to 1 of the row sum, or for "push" of the column su
 and out-degrees equal d) the first three coincide: 1 / (1 + d) everywhere, and "metropolis" is then allowed for directed
 graphs too.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from .source import Block, Source, Stored, assemble, index_type
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-PIECE = 1 << 14        # agents whose rows are computed at a time, so that temporaries stay in the cache
+PIECE = 1 << 14  # agents whose rows are computed at a time, so that temporaries stay in the cache
 NAMES = ("metropolis", "uniform", "push", "best_constant")
 WeightsLike = str | float
 Floats = NDArray[np.float64]
@@ -42,8 +43,8 @@ Indices = NDArray[Any]
 class Degrees(Protocol):
     """Degrees of a graph, as needed to choose its weights."""
 
-    regular: int | None                                 # common in- and out-degree of all agents, or None
-    max_degree: int                                     # largest in-degree
+    regular: int | None  # common in- and out-degree of all agents, or None
+    max_degree: int  # largest in-degree
     directed: bool
 
     def laplacian(self) -> tuple[float, float]:
@@ -65,7 +66,9 @@ class EdgeWeights:
             return 1.0 / (1 + (receiver if self.rule == "uniform" else sender))
         return np.full(len(receiver), self.value)
 
-    def own(self, incoming: Indices, outgoing: Indices, off_diagonal: Callable[[], Floats]) -> Floats:
+    def own(
+        self, incoming: Indices, outgoing: Indices, off_diagonal: Callable[[], Floats]
+    ) -> Floats:
         """Return W[i, i] for agents given by their degrees; `off_diagonal()` is the sum of each row's other entries."""
         if self.rule == "metropolis":
             return 1.0 - off_diagonal()
@@ -88,23 +91,33 @@ def resolve(where: str, weights: WeightsLike, graph: Degrees) -> EdgeWeights:
     if isinstance(weights, str):
         name = _check.choice(where, "weights", weights, NAMES, " or a number")
         if graph.directed and graph.regular is None and name == "metropolis":
-            raise ValueError(f"{where}: metropolis weights need an undirected or a regular graph, but this one is "
-                             "directed with unequal degrees (weights='uniform' makes W row stochastic, "
-                             "weights='push' column stochastic)")
+            raise ValueError(
+                f"{where}: metropolis weights need an undirected or a regular graph, but this one is "
+                "directed with unequal degrees (weights='uniform' makes W row stochastic, "
+                "weights='push' column stochastic)"
+            )
         if name != "best_constant":
-            return EdgeWeights(name) if graph.regular is None else EdgeWeights("regular", 1 / (1 + graph.regular))
+            return (
+                EdgeWeights(name)
+                if graph.regular is None
+                else EdgeWeights("regular", 1 / (1 + graph.regular))
+            )
         if graph.directed:
-            raise ValueError(f"{where}: best_constant weights need an undirected graph, but this one is directed "
-                             "(weights='uniform' makes W row stochastic, weights='push' column stochastic)")
+            raise ValueError(
+                f"{where}: best_constant weights need an undirected graph, but this one is directed "
+                "(weights='uniform' makes W row stochastic, weights='push' column stochastic)"
+            )
         if graph.max_degree == 0:
             return EdgeWeights("regular", 1.0)
         largest, smallest = graph.laplacian()
         return EdgeWeights("constant", 2 / (largest + smallest))
     value = _check.real(where, "weights (an edge's weight)", weights, 0.0)
     if value * graph.max_degree > 1 + 1e-12:
-        raise ValueError(f"{where}: the edge weight {value:g} leaves {1 - value * graph.max_degree:.3g} for the own weight of an "
-                         f"agent with {graph.max_degree} in-neighbours, expected >= 0 "
-                         f"(at most {1 / graph.max_degree:.6g} on this graph)")
+        raise ValueError(
+            f"{where}: the edge weight {value:g} leaves {1 - value * graph.max_degree:.3g} for the own weight of an "
+            f"agent with {graph.max_degree} in-neighbours, expected >= 0 "
+            f"(at most {1 / graph.max_degree:.6g} on this graph)"
+        )
     return EdgeWeights("constant", value)
 
 
@@ -140,18 +153,29 @@ class Weighted(Source):
             return parts[0]
         kind = index_type(self.n, sum(len(part.data) for part in parts))
         counts = np.concatenate([[0], *(np.diff(part.indptr) for part in parts)])
-        return assemble(np.concatenate([np.empty(0), *(part.data for part in parts)]),
-                        np.concatenate([np.empty(0, kind), *(part.indices for part in parts)], dtype=kind),
-                        np.cumsum(counts, dtype=kind), self.n)
+        return assemble(
+            np.concatenate([np.empty(0), *(part.data for part in parts)]),
+            np.concatenate([np.empty(0, kind), *(part.indices for part in parts)], dtype=kind),
+            np.cumsum(counts, dtype=kind),
+            self.n,
+        )
 
     def _piece(self, lo: int, hi: int, transpose: bool) -> Block:
         indptr, indices = self.graph.neighbors(lo, hi)
         own = np.diff(indptr)
         mine = np.repeat(own, own)
-        theirs = mine if self.weights.rule in ("regular", "constant") else self.graph.degree(indices)
+        theirs = (
+            mine if self.weights.rule in ("regular", "constant") else self.graph.degree(indices)
+        )
         data = self.weights.edges(theirs, mine) if transpose else self.weights.edges(mine, theirs)
-        return with_diagonal(lo, self.n, indptr, indices, data,
-                             self.weights.own(own, own, lambda: sums(data, indptr)))
+        return with_diagonal(
+            lo,
+            self.n,
+            indptr,
+            indices,
+            data,
+            self.weights.own(own, own, lambda: sums(data, indptr)),
+        )
 
 
 def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored:
@@ -175,6 +199,7 @@ class _StoredDegrees:
 
     def laplacian(self) -> tuple[float, float]:
         from .spectra import laplacian
+
         return laplacian(self.adjacency)
 
 
@@ -187,7 +212,9 @@ def sums(data: Floats, indptr: Indices) -> Floats:
     return total
 
 
-def with_diagonal(lo: int, n: int, indptr: Indices, indices: Indices, data: Floats, own: Floats) -> Block:
+def with_diagonal(
+    lo: int, n: int, indptr: Indices, indices: Indices, data: Floats, own: Floats
+) -> Block:
     """Return the rows lo, lo + 1, ... of a matrix from its off-diagonal entries (columns sorted) and its diagonal."""
     m = len(own)
     kind = index_type(n, len(data) + m)

@@ -1,9 +1,9 @@
 """Decentralized training of a network on images: ``mpirun -n 4 python -m mpidec.train``, or `fit` in a program.
 
-    >>> import mpidec.train
-    >>> trained = mpidec.train.fit(workers=4, epochs=2, batch=32)
-    >>> list(trained.metrics)[:3]
-    ['step', 'time', 'rounds']
+>>> import mpidec.train
+>>> trained = mpidec.train.fit(workers=4, epochs=2, batch=32)
+>>> list(trained.metrics)[:3]
+['step', 'time', 'rounds']
 """
 
 from importlib import import_module
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from .settings import Settings as Settings
 
 __all__ = ["Settings", "Trained", "fit"]
-_PLACES = {"Settings": "settings", "Trained": "loop", "fit": "loop"}       # loaded on first use: they need PyTorch
+_PLACES = {
+    "Settings": "settings",
+    "Trained": "loop",
+    "fit": "loop",
+}  # loaded on first use: they need PyTorch
 
 
 def __getattr__(name: str) -> Any:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 PROGRAM = "mpidec.train"
-WORSE = 1.1                                         # a final test loss of more times the first one is reported
+WORSE = 1.1  # a final test loss of more times the first one is reported
 STATUS = {"completed": 0, "interrupted": 130}
 EPILOG = """\
 examples:
@@ -77,9 +77,14 @@ def parser() -> Parser:
     """The parser of the command line."""
     from .settings import own
 
-    result = Parser(prog=f"python -m {PROGRAM}", allow_abbrev=False, add_help=False, epilog=EPILOG,
-                    description="Train a network on images with decentralized workers, and write the curves to an HDF5 file.",
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = Parser(
+        prog=f"python -m {PROGRAM}",
+        allow_abbrev=False,
+        add_help=False,
+        epilog=EPILOG,
+        description="Train a network on images with decentralized workers, and write the curves to an HDF5 file.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     result.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="settings in TOML")
     for each in own():
         flag, kind = f"--{each.name.replace('_', '-')}", each.metadata
@@ -87,13 +92,29 @@ def parser() -> Parser:
             result.add_argument(flag, metavar=kind["metavar"], help=kind["help"])
         else:
             result.add_argument(flag, action="store_const", const="true", help=kind["help"])
-    result.add_argument("--set", metavar="table.key=value", action="append", default=[], help="set any key of a settings file")
-    result.add_argument("--resume", metavar="train.h5",
-                        help="continue the training in this file; --epochs may raise the number of epochs")
+    result.add_argument(
+        "--set",
+        metavar="table.key=value",
+        action="append",
+        default=[],
+        help="set any key of a settings file",
+    )
+    result.add_argument(
+        "--resume",
+        metavar="train.h5",
+        help="continue the training in this file; --epochs may raise the number of epochs",
+    )
     result.add_argument("--force", action="store_true", help="replace the output file if it exists")
-    result.add_argument("--quiet", action="store_true", help="print warnings and errors only, no progress and no summary")
-    result.add_argument("--list", action="store_true",
-                        help="list all data sets, models, algorithms, topologies, optimizers and schedules")
+    result.add_argument(
+        "--quiet",
+        action="store_true",
+        help="print warnings and errors only, no progress and no summary",
+    )
+    result.add_argument(
+        "--list",
+        action="store_true",
+        help="list all data sets, models, algorithms, topologies, optimizers and schedules",
+    )
     result.add_argument("-h", "--help", action="store_true", help="print this help")
     return result
 
@@ -102,12 +123,20 @@ def listing() -> str:
     """All names with a line each."""
     from .settings import names
 
-    titles = {"data": "data sets", "model": "models", "algorithm": "algorithms", "topology": "topologies",
-              "optimizer": "optimizers", "schedule": "learning-rate schedules"}
+    titles = {
+        "data": "data sets",
+        "model": "models",
+        "algorithm": "algorithms",
+        "topology": "topologies",
+        "optimizer": "optimizers",
+        "schedule": "learning-rate schedules",
+    }
     tables = {title: names(setting) for setting, title in titles.items()}
     width = max(len(name) for table in tables.values() for name in table)
-    return "\n\n".join("\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in table.items())])
-                       for title, table in tables.items())
+    return "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in table.items())])
+        for title, table in tables.items()
+    )
 
 
 def command_of(argv: Sequence[str], ranks: int) -> Command:
@@ -126,8 +155,11 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
         return Command(text=parse.format_help().rstrip())
     if args.list:
         return Command(text=listing())
-    flags = [Setting(each.metadata["key"], value, f"--{each.name.replace('_', '-')}") for each in own()
-             if (value := getattr(args, each.name)) is not None]
+    flags = [
+        Setting(each.metadata["key"], value, f"--{each.name.replace('_', '-')}")
+        for each in own()
+        if (value := getattr(args, each.name)) is not None
+    ]
     flags += [config.parse_set(text, TABLES, "optimizer.lr=0.05") for text in args.set]
     if args.resume is not None:
         for other in filter(None, [args.experiment, "--force" * args.force]):
@@ -137,7 +169,9 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
     settings = Settings.load([*file, *flags])
     given = any(flag.key == "train.out" for flag in flags)
     out = settings.out or "train.h5"
-    return Command(with_out(settings, out if args.force else free_name(out, given)), quiet=args.quiet)
+    return Command(
+        with_out(settings, out if args.force else free_name(out, given)), quiet=args.quiet
+    )
 
 
 def beside(experiment: str) -> list[Setting]:
@@ -146,13 +180,18 @@ def beside(experiment: str) -> list[Setting]:
     from .settings import TABLES
 
     folder = os.path.dirname(experiment)
-    return [each._replace(value=located(each.value, folder)) if each.key in ("data.name", "model.name") and isinstance(
-        each.value, str) else each for each in config.read_toml(experiment, tables=TABLES)]
+    return [
+        each._replace(value=located(each.value, folder))
+        if each.key in ("data.name", "model.name") and isinstance(each.value, str)
+        else each
+        for each in config.read_toml(experiment, tables=TABLES)
+    ]
 
 
 def with_out(settings: Settings, out: str) -> Settings:
     """The settings with another output file."""
     from dataclasses import replace
+
     return replace(settings, out=out)
 
 
@@ -162,15 +201,21 @@ def resumed(path: str, flags: Sequence[Setting]) -> Settings:
 
     run = read_run(path)
     if "accuracy_worst" not in run.metrics:
-        raise ConfigError(f"{path} is not the file of a training: continue it with python -m mpidec.run --resume "
-                          f"{shlex.quote(path)}")
+        raise ConfigError(
+            f"{path} is not the file of a training: continue it with python -m mpidec.run --resume "
+            f"{shlex.quote(path)}"
+        )
     for flag in flags:
         if flag.key != "train.epochs":
-            raise ConfigError(f"{flag.origin}: a resumed training keeps its settings, and only --epochs can be changed")
+            raise ConfigError(
+                f"{flag.origin}: a resumed training keeps its settings, and only --epochs can be changed"
+            )
     settings = Settings.load([*read(run.config, path), *flags])
     done = float(run.metrics["epoch"][-1]) if len(run.metrics["epoch"]) else 0.0
     if run.outcome == "completed" and done >= settings.epochs:
-        raise ConfigError(f"{path} has already trained for {done:g} epochs: request more with --epochs")
+        raise ConfigError(
+            f"{path} has already trained for {done:g} epochs: request more with --epochs"
+        )
     return with_out(settings, path)
 
 
@@ -218,13 +263,17 @@ def train(settings: Settings, resume: bool, quiet: bool, comm: MPI.Intracomm) ->
     try:
         net = Network(workers(settings, comm), comm)
         training = Training(settings, net, resume)
-    except REFUSALS as error:                       # raised on all ranks
-        raise InputError(str(error) or type(error).__name__, 1 if getattr(error, "errno", None) in FULL else 2) from error
+    except REFUSALS as error:  # raised on all ranks
+        raise InputError(
+            str(error) or type(error).__name__, 1 if getattr(error, "errno", None) in FULL else 2
+        ) from error
     shown = report.progress("none" if quiet or comm.rank else "auto", told)
     try:
         trained = training.run(shown)
-    except OSError as error:                        # of the file, on all ranks
-        raise InputError(error.strerror or str(error), 1 if error.errno in (*FULL, errno.ENOENT) else 2) from error
+    except OSError as error:  # of the file, on all ranks
+        raise InputError(
+            error.strerror or str(error), 1 if error.errno in (*FULL, errno.ENOENT) else 2
+        ) from error
     except FloatingPointError as error:
         raise InputError(f"diverged: {error}", 3) from error
     finally:
@@ -234,10 +283,16 @@ def train(settings: Settings, resume: bool, quiet: bool, comm: MPI.Intracomm) ->
         if trained.outcome == "interrupted":
             start = f"mpirun -n {comm.size} " if comm.size > 1 else ""
             again = f"{start}python -m {PROGRAM} --resume {shlex.quote(settings.out or '')}"
-            print(f"{PROGRAM}: interrupted after step {trained.metrics['step'][-1]}: continue with {again}", file=sys.stderr,
-                  flush=True)
+            print(
+                f"{PROGRAM}: interrupted after step {trained.metrics['step'][-1]}: continue with {again}",
+                file=sys.stderr,
+                flush=True,
+            )
         if not quiet:
-            print(summary(trained, training.workers.size, comm.size, training.workers.note), flush=True)
+            print(
+                summary(trained, training.workers.size, comm.size, training.workers.note),
+                flush=True,
+            )
         if (complaint := worse(trained)) is not None:
             print(f"{PROGRAM}: warning: {complaint}", file=sys.stderr, flush=True)
     net.close()
@@ -246,8 +301,10 @@ def train(settings: Settings, resume: bool, quiet: bool, comm: MPI.Intracomm) ->
 
 def told(metrics: Mapping[str, Any]) -> str:
     """The metrics of an evaluation as one line."""
-    return (f"epoch {metrics['epoch']:g}  worst {metrics['accuracy_worst']:.4f}  mean {metrics['accuracy_mean']:.4f}  "
-            f"loss {metrics['loss_mean']:.4g}")
+    return (
+        f"epoch {metrics['epoch']:g}  worst {metrics['accuracy_worst']:.4f}  mean {metrics['accuracy_mean']:.4f}  "
+        f"loss {metrics['loss_mean']:.4g}"
+    )
 
 
 def worse(trained: Trained) -> str | None:
@@ -273,15 +330,20 @@ def summary(trained: Trained, size: int, ranks: int, note: str = "") -> str:
         "model": f"{name_of(s.model)}{report.options(s.model_options)}, {size:,} parameters",
         "workers": f"{s.workers} on {ranks} rank{'s' * (ranks > 1)}",
         "algorithm": f"{s.algorithm}{report.options(s.algorithm_options)}",
-        **({"topology": f"{name_of(s.topology)}{report.options(s.topology_options)}"} if s.topology else {}),
+        **(
+            {"topology": f"{name_of(s.topology)}{report.options(s.topology_options)}"}
+            if s.topology
+            else {}
+        ),
         "optimizer": f"{s.optimizer}, lr {s.lr:g} {s.schedule}"
-                     + (f", {'Nesterov ' * s.nesterov}momentum {s.momentum:g}" if s.momentum else "")
-                     + (f", weight decay {s.weight_decay:g}" if s.weight_decay else "")
-                     + (f", clip {s.clip:g}" if s.clip else "") + report.options(s.optimizer_options),
+        + (f", {'Nesterov ' * s.nesterov}momentum {s.momentum:g}" if s.momentum else "")
+        + (f", weight decay {s.weight_decay:g}" if s.weight_decay else "")
+        + (f", clip {s.clip:g}" if s.clip else "")
+        + report.options(s.optimizer_options),
         "epochs": f"{last['epoch']:g} of {s.epochs}, {last['step']} steps, batch {s.batch}",
         "outcome": f"{trained.outcome}{', but the test loss has grown' * (worse(trained) is not None)}",
         "accuracy": f"{last['accuracy_worst']:.4f} worst (worker {worst}), {last['accuracy_mean']:.4f} mean, "
-                    f"{last['accuracy_consensus']:.4f} of the average",
+        f"{last['accuracy_consensus']:.4f} of the average",
         "loss": f"{last['loss_mean']:.4g} mean, {last['loss_consensus']:.4g} of the average",
         "consensus": f"{last['consensus']:.4g}",
         "time": f"{last['time']:.3g} s, {report.quantity(last['samples_per_second'], '')}samples/s",

@@ -33,16 +33,42 @@ class TrainFile:
         self._net, self.path = net, path
         self._file: RunFile | None = None
 
-    def create(self, config: str, seed: int, mpi: str, d: int, metrics: Sequence[str], per_worker: Sequence[str], topology: Any,
-               records: int) -> None:
+    def create(
+        self,
+        config: str,
+        seed: int,
+        mpi: str,
+        d: int,
+        metrics: Sequence[str],
+        per_worker: Sequence[str],
+        topology: Any,
+        records: int,
+    ) -> None:
         """Start a new file with rows of `d` parameters."""
         net = self._net
-        meta = {"mpidec": __version__, "config": config, "seed": seed, "ranks": net.size, "mpi": mpi}
+        meta = {
+            "mpidec": __version__,
+            "config": config,
+            "seed": seed,
+            "ranks": net.size,
+            "mpi": mpi,
+        }
         stored = phases(topology) if hasattr(topology, "period") else None
 
         def make() -> None:
-            self._file = RunFile(self.path, n=net.n, row_shape=(d,), metrics=metrics, meta=meta | provenance(), topology=stored,
-                                 trajectory=False, dtype=np.float32, records=records, per_agent=per_worker)
+            self._file = RunFile(
+                self.path,
+                n=net.n,
+                row_shape=(d,),
+                metrics=metrics,
+                meta=meta | provenance(),
+                topology=stored,
+                trajectory=False,
+                dtype=np.float32,
+                records=records,
+                per_agent=per_worker,
+            )
+
         self._on_root(make)
 
     def load(self) -> tuple[int, Any, list[dict[str, Any]]]:
@@ -53,48 +79,58 @@ class TrainFile:
             run, (step, arrays) = read(self.path), last_checkpoint(self.path)
             ranks = int(run.attributes["ranks"])
             if ranks != self._net.size:
-                raise ValueError(f"{self.path}: was trained on {ranks} rank{'s' * (ranks > 1)}, this job has {self._net.size}: "
-                                 f"resume it with mpirun -n {ranks}")
+                raise ValueError(
+                    f"{self.path}: was trained on {ranks} rank{'s' * (ranks > 1)}, this job has {self._net.size}: "
+                    f"resume it with mpirun -n {ranks}"
+                )
             columns = {**run.metrics, **run.agents}
             kept = np.flatnonzero(run.metrics["step"] <= step)
             records = [{name: values[i] for name, values in columns.items()} for i in kept]
             for rank in range(ranks):
-                mine = {name: array for name, array in arrays.items() if name.startswith(f"rank{rank}.")}
+                mine = {
+                    name: array for name, array in arrays.items() if name.startswith(f"rank{rank}.")
+                }
                 parts.append((step, mine, records))
+
         self._on_root(stored)
         step, mine, records = self._net.comm.scatter(parts or None)
         state, error = None, None
         try:
             state = nested(mine, f"rank{self._net.rank}.")
         except (KeyError, ValueError, TypeError) as caught:
-            error = ValueError(f"{self.path}: the checkpoint is damaged ({caught!r}): train anew, or from a copy")
+            error = ValueError(
+                f"{self.path}: the checkpoint is damaged ({caught!r}): train anew, or from a copy"
+            )
         self._net.agree(error)
         return step, state, records
 
     def resume(self, step: int, config: str) -> None:
         """Reopen the file to continue after `step`."""
+
         def reopen() -> None:
             self._file = RunFile.resume(self.path, step, meta={"config": config})
+
         self._on_root(reopen)
 
     def append(self, step: int, record: Mapping[str, Any], per_worker: Sequence[str]) -> None:
         """Add a record, the same on all ranks."""
         of_workers = {f"agents/{name}": record[name] for name in per_worker}
-        self._on_root(lambda: self._file.append(step, {**record, **of_workers}))                    # type: ignore[union-attr]
+        self._on_root(lambda: self._file.append(step, {**record, **of_workers}))  # type: ignore[union-attr]
 
     def checkpoint(self, step: int, state: Any) -> None:
         """Replace the checkpoint by the states of all ranks."""
         parts = self._net.comm.gather(flat(state, f"rank{self._net.rank}."))
         merged = {name: array for part in parts or [] for name, array in part.items()}
-        self._on_root(lambda: self._file.checkpoint(step, merged))                                  # type: ignore[union-attr]
+        self._on_root(lambda: self._file.checkpoint(step, merged))  # type: ignore[union-attr]
 
     def finish(self, rows: np.ndarray, outcome: str, steps: int) -> None:
         """Write the parameters of all workers and the outcome, and close the file."""
         stack = self._net.gather(rows)
 
         def write() -> None:
-            self._file.finish(stack, outcome, steps)                                                # type: ignore[union-attr]
-            self._file.close()                                                                      # type: ignore[union-attr]
+            self._file.finish(stack, outcome, steps)  # type: ignore[union-attr]
+            self._file.close()  # type: ignore[union-attr]
+
         self._on_root(write)
 
     def abandon(self, reason: str) -> None:
@@ -114,7 +150,9 @@ class TrainFile:
             except (OSError, ValueError) as caught:
                 error = caught
             except KeyError as caught:
-                error = ValueError(f"{self.path}: the file is damaged, it lacks {caught}: train anew, or from a copy")
-            except ImportError as caught:           # h5py
+                error = ValueError(
+                    f"{self.path}: the file is damaged, it lacks {caught}: train anew, or from a copy"
+                )
+            except ImportError as caught:  # h5py
                 error = OSError(f"cannot write {os.fspath(self.path)}: {caught}")
         self._net.agree(error)

@@ -26,10 +26,21 @@ from .options import named
 from .settings import Settings, graph, method
 from .workers import Workers
 
-METRICS = ("time", "rounds", "bytes", "consensus", "accuracy_worst", "accuracy_mean", "loss_mean", "accuracy_consensus",
-           "loss_consensus", "epoch", "samples_per_second")
+METRICS = (
+    "time",
+    "rounds",
+    "bytes",
+    "consensus",
+    "accuracy_worst",
+    "accuracy_mean",
+    "loss_mean",
+    "accuracy_consensus",
+    "loss_consensus",
+    "epoch",
+    "samples_per_second",
+)
 PER_WORKER = ("accuracy", "loss")
-ALONE = 16                                          # workers in a single process
+ALONE = 16  # workers in a single process
 Progress = Callable[[int, int, Mapping[str, float]], None]
 
 
@@ -61,13 +72,21 @@ class Trained:
 
     def __repr__(self) -> str:
         last = {name: values[-1] for name, values in self.metrics.items()}
-        return (f"Trained({self.outcome} after {last['epoch']:g} epochs: accuracy of the worst worker "
-                f"{last['accuracy_worst']:.4f}, mean {last['accuracy_mean']:.4f}; {self.accuracy.shape[1]} workers, "
-                f"{self.settings.algorithm})")
+        return (
+            f"Trained({self.outcome} after {last['epoch']:g} epochs: accuracy of the worst worker "
+            f"{last['accuracy_worst']:.4f}, mean {last['accuracy_mean']:.4f}; {self.accuracy.shape[1]} workers, "
+            f"{self.settings.algorithm})"
+        )
 
 
-def fit(settings: Settings | None = None, *, net: Network | None = None, resume: bool = False, progress: Progress | None = None,
-        **changes: Any) -> Trained:
+def fit(
+    settings: Settings | None = None,
+    *,
+    net: Network | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    **changes: Any,
+) -> Trained:
     """Train a network with decentralized workers.
 
     Parameters
@@ -102,7 +121,7 @@ def fit(settings: Settings | None = None, *, net: Network | None = None, resume:
     """
     settings = replace(settings or Settings(), **changes)
     owned = Network(workers(settings, MPI.COMM_WORLD)) if net is None else None
-    with Training(settings, net or owned, resume) as training:              # type: ignore[arg-type]
+    with Training(settings, net or owned, resume) as training:  # type: ignore[arg-type]
         trained = training.run(progress)
     if owned is not None:
         owned.close()
@@ -119,11 +138,15 @@ def workers(settings: Settings, comm: Any) -> int:
     """
     n = settings.workers or (comm.size if comm.size > 1 else ALONE)
     if comm.size > n:
-        raise ValueError(f"workers is {n}, but the job has {comm.size} ranks, expected at least one worker on each: start fewer "
-                         f"ranks, or more workers (--workers {comm.size})")
+        raise ValueError(
+            f"workers is {n}, but the job has {comm.size} ranks, expected at least one worker on each: start fewer "
+            f"ranks, or more workers (--workers {comm.size})"
+        )
     if method(settings).asynchronous and comm.size != n:
-        raise ValueError(f"algorithm {settings.algorithm} is asynchronous and needs one worker per rank, got {n} workers on "
-                         f"{comm.size} rank{'s' * (comm.size > 1)}: mpirun -n {n}")
+        raise ValueError(
+            f"algorithm {settings.algorithm} is asynchronous and needs one worker per rank, got {n} workers on "
+            f"{comm.size} rank{'s' * (comm.size > 1)}: mpirun -n {n}"
+        )
     return int(n)
 
 
@@ -140,36 +163,67 @@ class Training:
             self._device = _device(settings, net)
             self.workers = Workers(self.settings, net.n, net.agents, self._device)
             self._graph = graph(self.settings, net.n)
-            if settings.trace is not None and not os.path.isdir(os.path.dirname(settings.trace) or os.curdir):
-                raise ValueError(f"trace is {settings.trace}, expected a file in a folder that exists")
+            if settings.trace is not None and not os.path.isdir(
+                os.path.dirname(settings.trace) or os.curdir
+            ):
+                raise ValueError(
+                    f"trace is {settings.trace}, expected a file in a folder that exists"
+                )
             base = _optimizer(self.settings, self.workers.model)
         except (ValueError, TypeError, OSError, RuntimeError, ImportError) as caught:
-            error = caught if isinstance(caught, (ValueError, TypeError, OSError, ImportError)) else ValueError(str(caught))
+            error = (
+                caught
+                if isinstance(caught, (ValueError, TypeError, OSError, ImportError))
+                else ValueError(str(caught))
+            )
         net.agree(error)
         s = self.settings
         if len(set(net.comm.allgather(self.workers.digest))) > 1:
-            raise ValueError(f"data set {short(s.data)} differs between the ranks: give the same to each, such as by a fixed seed")
+            raise ValueError(
+                f"data set {short(s.data)} differs between the ranks: give the same to each, such as by a fixed seed"
+            )
         with named("algorithm", s.algorithm_options):
-            self.optimizer = optim.Decentralized(base, self.workers.model, self._graph, s.algorithm, net, buffers=s.buffers,
-                                                 trace=s.trace, **s.algorithm_options)
+            self.optimizer = optim.Decentralized(
+                base,
+                self.workers.model,
+                self._graph,
+                s.algorithm,
+                net,
+                buffers=s.buffers,
+                trace=s.trace,
+                **s.algorithm_options,
+            )
         self.per_epoch = max(1, self.workers.batches.per_epoch)
         self.steps = s.epochs * self.per_epoch
-        self._devices = [torch.device(self._device).index or 0] if self._device.startswith("cuda") else []
-        self._step, self._seconds, self._sent_before = 0, 0.0, 0            # bytes before a resume
+        self._devices = (
+            [torch.device(self._device).index or 0] if self._device.startswith("cuda") else []
+        )
+        self._step, self._seconds, self._sent_before = 0, 0.0, 0  # bytes before a resume
         self._records: list[dict[str, Any]] = []
-        self._random: list[torch.Tensor] = []       # states of the generators, of a resumed training
+        self._random: list[torch.Tensor] = []  # states of the generators, of a resumed training
         if s.out is not None:
             self._file = TrainFile(net, s.out)
             if resume:
                 self._continue(self._file)
             else:
-                self._file.create(s.to_toml(), s.seed, library(), self.workers.rows().shape[1], METRICS, PER_WORKER,
-                                  self._graph if s.algorithm != "hierarchical" else None,
-                                  1 + -(-s.epochs // s.every))
+                self._file.create(
+                    s.to_toml(),
+                    s.seed,
+                    library(),
+                    self.workers.rows().shape[1],
+                    METRICS,
+                    PER_WORKER,
+                    self._graph if s.algorithm != "hierarchical" else None,
+                    1 + -(-s.epochs // s.every),
+                )
 
     def run(self, progress: Progress | None = None) -> Trained:
         """Take all steps, evaluate, and record; return the result."""
-        with _threads(self.net, self.workers.size), torch.random.fork_rng(devices=self._devices), interrupts() as interrupted:
+        with (
+            _threads(self.net, self.workers.size),
+            torch.random.fork_rng(devices=self._devices),
+            interrupts() as interrupted,
+        ):
             torch.manual_seed((self.settings.seed << 20) + self.net.rank)
             if self._random:
                 torch.set_rng_state(self._random[0])
@@ -183,9 +237,19 @@ class Training:
                 raise
             if self._file is not None:
                 self._file.finish(self.workers.rows(), outcome, self._step)
-        records = {name: np.array([record[name] for record in self._records]) for name in ("step", *METRICS, *PER_WORKER)}
+        records = {
+            name: np.array([record[name] for record in self._records])
+            for name in ("step", *METRICS, *PER_WORKER)
+        }
         metrics = {name: records[name] for name in ("step", *METRICS)}
-        return Trained(self.settings, metrics, records["accuracy"], records["loss"], outcome, self.workers.models())
+        return Trained(
+            self.settings,
+            metrics,
+            records["accuracy"],
+            records["loss"],
+            outcome,
+            self.workers.models(),
+        )
 
     def _loop(self, interrupted: Callable[[], bool], progress: Progress | None) -> str:
         every, stop = self.settings.every * self.per_epoch, _Stop(self.net)
@@ -212,7 +276,9 @@ class Training:
 
     def _take_step(self) -> None:
         s, optimizer = self.settings, self.optimizer
-        epoch = (self._step + 0.5) / self.per_epoch     # the middle of the step: neither warm-up nor decay reach 0
+        epoch = (
+            self._step + 0.5
+        ) / self.per_epoch  # the middle of the step: neither warm-up nor decay reach 0
         rate = (s.lr or 0.0) * factor(s.schedule, epoch, s.epochs, s.batch * self.net.n / 256)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -224,8 +290,8 @@ class Training:
             self.workers.clip(s.clip)
         try:
             optimizer.step()
-        except ValueError as error:                 # a parameter that is not finite
-            if self.net.size > 1:                   # the other ranks are elsewhere: the exception ends the job
+        except ValueError as error:  # a parameter that is not finite
+            if self.net.size > 1:  # the other ranks are elsewhere: the exception ends the job
                 raise
             raise FloatingPointError(str(error)) from error
         self._step += 1
@@ -234,24 +300,48 @@ class Training:
         """Evaluate all workers and their average, and record it with a checkpoint; collective."""
         self._seconds += seconds
         net, averager = self.net, self.optimizer.averager
-        accuracy, loss = (np.concatenate(parts) for parts in zip(*net.comm.allgather(self.workers.evaluate())))
+        accuracy, loss = (
+            np.concatenate(parts) for parts in zip(*net.comm.allgather(self.workers.evaluate()))
+        )
         with self.optimizer.consensus() as distance:
             common = net.comm.allreduce(self.workers.evaluate_first(net.rank, net.size))
-        counts = np.array([averager.rounds, self._sent_before + net.comm.allreduce(averager.sent_bytes)])
+        counts = np.array(
+            [averager.rounds, self._sent_before + net.comm.allreduce(averager.sent_bytes)]
+        )
         samples = steps * self.settings.batch * net.n
-        record = {"step": self._step, "time": self._seconds, "rounds": int(counts[0]), "bytes": int(counts[1]),
-                  "consensus": distance, "accuracy_worst": accuracy.min(), "accuracy_mean": accuracy.mean(),
-                  "loss_mean": loss.mean(),
-                  "accuracy_consensus": common[0], "loss_consensus": common[1],
-                  "epoch": self._step / self.per_epoch, "samples_per_second": samples / seconds if samples else 0.0,
-                  "accuracy": accuracy, "loss": loss}
+        record = {
+            "step": self._step,
+            "time": self._seconds,
+            "rounds": int(counts[0]),
+            "bytes": int(counts[1]),
+            "consensus": distance,
+            "accuracy_worst": accuracy.min(),
+            "accuracy_mean": accuracy.mean(),
+            "loss_mean": loss.mean(),
+            "accuracy_consensus": common[0],
+            "loss_consensus": common[1],
+            "epoch": self._step / self.per_epoch,
+            "samples_per_second": samples / seconds if samples else 0.0,
+            "accuracy": accuracy,
+            "loss": loss,
+        }
         self._records.append(record)
         if self._file is not None:
             self._file.append(self._step, record, PER_WORKER)
-            self._file.checkpoint(self._step, {
-                "model": dict(self.workers.model.state_dict()), "optimizer": self.optimizer.state_dict(),
-                "batches": self.workers.batches.state(), "seconds": self._seconds, "counts": counts,
-                "random": [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._devices)]})
+            self._file.checkpoint(
+                self._step,
+                {
+                    "model": dict(self.workers.model.state_dict()),
+                    "optimizer": self.optimizer.state_dict(),
+                    "batches": self.workers.batches.state(),
+                    "seconds": self._seconds,
+                    "counts": counts,
+                    "random": [
+                        torch.get_rng_state(),
+                        *(torch.cuda.get_rng_state(device) for device in self._devices),
+                    ],
+                },
+            )
 
     def _continue(self, file: TrainFile) -> None:
         """Load the last checkpoint; collective."""
@@ -305,10 +395,16 @@ class _Stop:
 
 
 def _optimizer(settings: Settings, model: torch.nn.Module) -> torch.optim.Optimizer:
-    options: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay, **settings.optimizer_options}
+    options: dict[str, Any] = {
+        "lr": settings.lr,
+        "weight_decay": settings.weight_decay,
+        **settings.optimizer_options,
+    }
     if settings.optimizer == "sgd":
         options |= {"momentum": settings.momentum, "nesterov": settings.nesterov}
-    make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer]
+    make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[
+        settings.optimizer
+    ]
     with named("optimizer", settings.optimizer_options):
         return make(model.parameters(), **options)
 
@@ -317,7 +413,9 @@ def _device(settings: Settings, net: Network) -> str:
     if settings.device == "cpu":
         return "cpu"
     if not torch.cuda.is_available():
-        raise ValueError("device is cuda, but PyTorch finds no CUDA device here: use --device cpu, or a build of PyTorch for CUDA")
+        raise ValueError(
+            "device is cuda, but PyTorch finds no CUDA device here: use --device cpu, or a build of PyTorch for CUDA"
+        )
     local = net.comm.Split_type(MPI.COMM_TYPE_SHARED)
     place = local.rank
     local.Free()

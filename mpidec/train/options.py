@@ -25,15 +25,26 @@ def _number(value: Any) -> bool:
 
 _BOOL = Kind("true or false", lambda value: isinstance(value, bool))
 _ADAM = {
-    "betas": Kind("two numbers in [0, 1), such as [0.9, 0.99]",
-                  lambda value: isinstance(value, (list, tuple)) and len(value) == 2 and all(
-                      _number(beta) and 0 <= beta < 1 for beta in value)),
+    "betas": Kind(
+        "two numbers in [0, 1), such as [0.9, 0.99]",
+        lambda value: (
+            isinstance(value, (list, tuple))
+            and len(value) == 2
+            and all(_number(beta) and 0 <= beta < 1 for beta in value)
+        ),
+    ),
     "eps": Kind("a number > 0", lambda value: _number(value) and 0 < value < 1e300),
-    "amsgrad": _BOOL}
+    "amsgrad": _BOOL,
+}
 _ALL = {"maximize": _BOOL, "foreach": _BOOL, "fused": _BOOL}
 OPTIMIZER_OPTIONS: dict[str, dict[str, Kind]] = {
-    "sgd": {"dampening": Kind("a number >= 0", lambda value: _number(value) and 0 <= value < 1e300), **_ALL},
-    "adam": {**_ADAM, **_ALL}, "adamw": {**_ADAM, **_ALL}}
+    "sgd": {
+        "dampening": Kind("a number >= 0", lambda value: _number(value) and 0 <= value < 1e300),
+        **_ALL,
+    },
+    "adam": {**_ADAM, **_ALL},
+    "adamw": {**_ADAM, **_ALL},
+}
 
 
 def check_optimizer(name: str, options: Mapping[str, Any]) -> None:
@@ -47,7 +58,9 @@ def check_optimizer(name: str, options: Mapping[str, Any]) -> None:
     check_names("optimizer", name, options, kinds)
     for key, value in options.items():
         if not kinds[key].fits(value):
-            raise ConfigError(f"optimizer.{key}: expected {kinds[key].expected}, got {shown(value)}")
+            raise ConfigError(
+                f"optimizer.{key}: expected {kinds[key].expected}, got {shown(value)}"
+            )
 
 
 def check_topology(name: str, make: Any, options: Mapping[str, Any]) -> None:
@@ -72,7 +85,9 @@ def check_names(table: str, name: str, options: Mapping[str, Any], known: Collec
     for key, value in options.items():
         if key not in known:
             remedy = nearest(key, known) if known else "expected no options"
-            raise ConfigError(f"{table}.{key} = {shown(value)}: {short(name)} has no option {key}: {remedy}")
+            raise ConfigError(
+                f"{table}.{key} = {shown(value)}: {short(name)} has no option {key}: {remedy}"
+            )
 
 
 @contextmanager
@@ -80,8 +95,17 @@ def named(table: str, options: Mapping[str, Any]) -> Iterator[None]:
     """A context in which errors of what takes the options begin with the options, as ``[table]`` has them."""
     try:
         yield
-    except (ValueError, TypeError, ArithmeticError, AttributeError, LookupError, RuntimeError) as error:
+    except (
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+    ) as error:
         if not options:
             raise
         told = ", ".join(f"{table}.{key} = {shown(value)}" for key, value in options.items())
-        raise ValueError(f"{told}: {' '.join(str(error).split()) or type(error).__name__}") from error
+        raise ValueError(
+            f"{told}: {' '.join(str(error).split()) or type(error).__name__}"
+        ) from error

@@ -16,7 +16,9 @@ from .options import check_names
 
 def _model(thing: Any) -> str | None:
     """What is wrong with `thing` as a model, or None."""
-    expected = "expected a function (shape, classes) that returns a torch.nn.Module, or such a class"
+    expected = (
+        "expected a function (shape, classes) that returns a torch.nn.Module, or such a class"
+    )
     if not callable(thing) or isinstance(thing, torch.nn.Module):
         return f"of type {type(thing).__name__}, {expected}"
     try:
@@ -29,14 +31,19 @@ def _model(thing: Any) -> str | None:
 
 def _positional(thing: Any) -> list[str]:
     """The names of the parameters that are given by their places."""
-    return [name for name, parameter in inspect.signature(thing).parameters.items()
-            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)]
+    return [
+        name
+        for name, parameter in inspect.signature(thing).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
 
 
 TABLE = Table("model", "mpidec.models", models.MODELS, _model)
 
 
-def model(name: str, shape: tuple[int, ...], classes: int, seed: int, options: Mapping[str, Any]) -> torch.nn.Module:
+def model(
+    name: str, shape: tuple[int, ...], classes: int, seed: int, options: Mapping[str, Any]
+) -> torch.nn.Module:
     """A model by its name, with options.
 
     Raises
@@ -54,8 +61,10 @@ def model(name: str, shape: tuple[int, ...], classes: int, seed: int, options: M
         return models.start(make, shape, classes, seed, options)
     except (Exception, SystemExit) as error:
         given = "".join(f", {key} = {value!r}" for key, value in options.items())
-        raise ValueError(f"model {short(name)} for samples of the shape {shape}, {classes} classes{given}: "
-                         f"{raised(error, make)}") from error
+        raise ValueError(
+            f"model {short(name)} for samples of the shape {shape}, {classes} classes{given}: "
+            f"{raised(error, make)}"
+        ) from error
 
 
 def stacked(model: torch.nn.Module, m: int, x: torch.Tensor) -> Stacked:

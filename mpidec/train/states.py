@@ -37,13 +37,20 @@ def flat(state: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
     """
     arrays: dict[str, NDArray[Any]] = {}
     text = json.dumps(_told(state, "", arrays))
-    return {f"{prefix}{name}": array for name, array in
-            {**arrays, "structure": np.frombuffer(text.encode(), dtype=np.uint8)}.items()}
+    return {
+        f"{prefix}{name}": array
+        for name, array in {
+            **arrays,
+            "structure": np.frombuffer(text.encode(), dtype=np.uint8),
+        }.items()
+    }
 
 
 def nested(arrays: Arrays, prefix: str = "") -> Any:
     """The state that `flat` has turned into `arrays`."""
-    return _made(json.loads(bytes(np.asarray(arrays[f"{prefix}structure"])).decode()), arrays, prefix)
+    return _made(
+        json.loads(bytes(np.asarray(arrays[f"{prefix}structure"])).decode()), arrays, prefix
+    )
 
 
 def _told(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
@@ -61,12 +68,21 @@ def _told(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
         arrays[name] = (host.view(torch.int16) if kind == "bfloat16" else host).numpy().copy()
         return {"tensor": name, "dtype": kind, "shape": list(value.shape)}
     if isinstance(value, Mapping):
-        return {"dict": [[key, _told(each, f"{place}.{key}".strip(".").replace("/", "|"), arrays)] for key, each in value.items()]}
+        return {
+            "dict": [
+                [key, _told(each, f"{place}.{key}".strip(".").replace("/", "|"), arrays)]
+                for key, each in value.items()
+            ]
+        }
     if isinstance(value, (list, tuple)):
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [_told(each, f"{place}.{i}".strip("."), arrays) for i, each in enumerate(value)]}
-    raise TypeError(f"{place or 'the state'} is of type {type(value).__name__}, expected tensors, arrays, numbers, strings, or "
-                    "dicts and lists of them")
+        return {
+            kind: [_told(each, f"{place}.{i}".strip("."), arrays) for i, each in enumerate(value)]
+        }
+    raise TypeError(
+        f"{place or 'the state'} is of type {type(value).__name__}, expected tensors, arrays, numbers, strings, or "
+        "dicts and lists of them"
+    )
 
 
 def _made(told: Any, arrays: Arrays, prefix: str) -> Any:

@@ -18,7 +18,7 @@ from ..plugins import is_plugin
 from . import own
 from .settings import Settings
 
-CHUNK = 512                                         # test images in a forward pass
+CHUNK = 512  # test images in a forward pass
 
 
 class Workers:
@@ -54,17 +54,35 @@ class Workers:
         self.note, self.digest = data.note, 0
         if is_labelled(data.name):
             for array in (data.train_x, data.train_y, data.test_x, data.test_y):
-                self.digest = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, self.digest)
-        parts = split(data, n, None if settings.alpha == "iid" else float(settings.alpha), settings.seed)
+                self.digest = zlib.crc32(
+                    np.ascontiguousarray(array).view(np.uint8).data, self.digest
+                )
+        parts = split(
+            data, n, None if settings.alpha == "iid" else float(settings.alpha), settings.seed
+        )
         self.batches = Batches(parts, settings.batch, settings.seed, agents)
         self._augmented = data.name == "cifar10" if settings.augment is None else settings.augment
-        self._train = torch.from_numpy(data.train_x).to(device), torch.from_numpy(data.train_y).to(device)
-        self._test = torch.from_numpy(data.test_x).to(device), torch.from_numpy(data.test_y).to(device)
+        self._train = (
+            torch.from_numpy(data.train_x).to(device),
+            torch.from_numpy(data.train_y).to(device),
+        )
+        self._test = (
+            torch.from_numpy(data.test_x).to(device),
+            torch.from_numpy(data.test_y).to(device),
+        )
         if self._augmented and len(data.shape) != 3:
-            raise ValueError(f"augment crops and mirrors images, got samples of the shape {data.shape}: omit it")
-        model = own.model(settings.model, data.shape, data.classes, settings.seed, settings.model_options).to(device)
+            raise ValueError(
+                f"augment crops and mirrors images, got samples of the shape {data.shape}: omit it"
+            )
+        model = own.model(
+            settings.model, data.shape, data.classes, settings.seed, settings.model_options
+        ).to(device)
         if self.m > 1:
-            model = own.stacked(model, self.m, self._train[0][:2]) if is_plugin(settings.model) else Stacked(model, self.m)
+            model = (
+                own.stacked(model, self.m, self._train[0][:2])
+                if is_plugin(settings.model)
+                else Stacked(model, self.m)
+            )
         self.model = model
 
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
@@ -74,7 +92,11 @@ class Workers:
     def _narrow(self, model: Any, x: torch.Tensor) -> torch.Tensor:
         """Output of the model, computed in the precision of the settings."""
         narrow = self._settings.precision == "bfloat16"
-        with torch.autocast(torch.device(self.device).type, torch.bfloat16) if narrow else nullcontext():
+        with (
+            torch.autocast(torch.device(self.device).type, torch.bfloat16)
+            if narrow
+            else nullcontext()
+        ):
             return model(x).float()
 
     def gradients(self) -> torch.Tensor:
@@ -82,13 +104,23 @@ class Workers:
         numbers = self.batches.draw()
         if self._augmented:
             pad = max(1, self._train[0].shape[-1] // 8)
-            x = np.stack([augment(self._train[0][torch.from_numpy(row)].cpu().numpy(), self.batches.random(i), pad=pad)
-                          for i, row in enumerate(numbers)])
+            x = np.stack(
+                [
+                    augment(
+                        self._train[0][torch.from_numpy(row)].cpu().numpy(),
+                        self.batches.random(i),
+                        pad=pad,
+                    )
+                    for i, row in enumerate(numbers)
+                ]
+            )
             inputs = torch.from_numpy(x).to(self.device)
         else:
             inputs = self._train[0][torch.from_numpy(numbers)]
         labels = self._train[1][torch.from_numpy(numbers)]
-        samples = cross_entropy(self.outputs(inputs).flatten(0, 1), labels.flatten(), reduction="none")
+        samples = cross_entropy(
+            self.outputs(inputs).flatten(0, 1), labels.flatten(), reduction="none"
+        )
         losses = samples.view(self.m, -1).mean(1)
         losses.sum().backward()
         return losses.detach()
@@ -112,7 +144,9 @@ class Workers:
         """What the test images ``part::parts`` contribute to accuracy and mean loss of the first worker alone, (2,)."""
         model = self.model if self.m == 1 else self.model.worker(0)
         model.eval()
-        right, loss = self._sums(lambda x: self._narrow(model, x[0])[None], 1, slice(part, None, parts))
+        right, loss = self._sums(
+            lambda x: self._narrow(model, x[0])[None], 1, slice(part, None, parts)
+        )
         model.train()
         return np.array([right[0], loss[0]]) / len(self._test[1])
 
@@ -121,10 +155,16 @@ class Workers:
         right, loss = torch.zeros(m, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)
         for a in range(0, len(y), CHUNK):
             with torch.no_grad():
-                z = outputs(x[a:a + CHUNK].expand(m, *x[a:a + CHUNK].shape))
-            labels = y[a:a + CHUNK].expand(m, -1)
+                z = outputs(x[a : a + CHUNK].expand(m, *x[a : a + CHUNK].shape))
+            labels = y[a : a + CHUNK].expand(m, -1)
             right += (z.argmax(-1) == labels).sum(1).cpu()
-            loss += cross_entropy(z.flatten(0, 1), labels.flatten(), reduction="none").view(m, -1).sum(1).double().cpu()
+            loss += (
+                cross_entropy(z.flatten(0, 1), labels.flatten(), reduction="none")
+                .view(m, -1)
+                .sum(1)
+                .double()
+                .cpu()
+            )
         return right.numpy(), loss.numpy()
 
     @property
@@ -135,7 +175,9 @@ class Workers:
     def rows(self) -> np.ndarray:
         """The parameters of each worker in the order of the model, one row (d,) for each: (m, d)."""
         with torch.no_grad():
-            rows: np.ndarray = torch.cat([p.reshape(self.m, -1).float().cpu() for p in self.model.parameters()], dim=1).numpy()
+            rows: np.ndarray = torch.cat(
+                [p.reshape(self.m, -1).float().cpu() for p in self.model.parameters()], dim=1
+            ).numpy()
         return rows
 
     def models(self) -> list[torch.nn.Module]:

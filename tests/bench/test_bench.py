@@ -1,4 +1,5 @@
 """python -m mpidec.bench: what it measures is right, complete, and written as documented.  Speeds are not tested."""
+
 from __future__ import annotations
 
 import json
@@ -67,9 +68,17 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def measured(mpirun, tmp_path, ranks: int, *arguments: str) -> tuple[dict, dict[tuple[str, int], dict[str, dict]], str]:
+def measured(
+    mpirun, tmp_path, ranks: int, *arguments: str
+) -> tuple[dict, dict[tuple[str, int], dict[str, dict]], str]:
     """What was written, its results by graph and size and then by contender, and what was printed."""
-    done = mpirun(ranks, ["-m", "mpidec.bench", *TINY, "--json=bench.json", *arguments], timeout=240, cwd=tmp_path, check=True)
+    done = mpirun(
+        ranks,
+        ["-m", "mpidec.bench", *TINY, "--json=bench.json", *arguments],
+        timeout=240,
+        cwd=tmp_path,
+        check=True,
+    )
     written = json.loads((tmp_path / "bench.json").read_text())
     cells: dict[tuple[str, int], dict[str, dict]] = {}
     for row in written["results"]:
@@ -86,24 +95,48 @@ def fastest(rows: dict[str, dict], *names: str) -> float:
 
 def test_all_mixings_are_measured_on_several_ranks(mpirun, tmp_path):
     graphs = ["exponential", "one_peer_exponential"]
-    written, cells, _ = measured(mpirun, tmp_path, 3, "--rows=mixing", f"--graphs={','.join(graphs)}")
+    written, cells, _ = measured(
+        mpirun, tmp_path, 3, "--rows=mixing", f"--graphs={','.join(graphs)}"
+    )
     assert written["schema"] == "mpidec.bench/2"
-    assert {"cpu", "cores", "mpi", "mpi4py", "ranks", "hosts", "date", "load_average", "load_average_after",
-            "kernel_compiled"} <= written["machine"].keys() and written["machine"]["ranks"] == 3
+    assert {
+        "cpu",
+        "cores",
+        "mpi",
+        "mpi4py",
+        "ranks",
+        "hosts",
+        "date",
+        "load_average",
+        "load_average_after",
+        "kernel_compiled",
+    } <= written["machine"].keys() and written["machine"]["ranks"] == 3
     assert set(cells) == {(graph, size) for graph in graphs for size in (8, 1024)}
-    own = {f"W(X) {name}, {rows}" for name in bench.TRANSPORTS if name != "auto"
-           for rows in ("net.empty", "Y = W(X)", "any array")}
+    own = {
+        f"W(X) {name}, {rows}"
+        for name in bench.TRANSPORTS
+        if name != "auto"
+        for rows in ("net.empty", "Y = W(X)", "any array")
+    }
     for rows in cells.values():
         assert set(rows) == own | {bench.LOCAL, bench.ALLREDUCE, bench.NEIGHBORHOOD, bench.BY_HAND}
         for row in rows.values():
             assert row["group"] == "mixing"
-            assert row["times_local_limit"] == pytest.approx(row["median_us"] / rows[bench.LOCAL]["median_us"])
-            assert row["times_hand"] == pytest.approx(row["median_us"] / fastest(rows, bench.NEIGHBORHOOD, bench.BY_HAND))
-            assert row["faster_than_allreduce"] == pytest.approx(rows[bench.ALLREDUCE]["median_us"] / row["median_us"])
+            assert row["times_local_limit"] == pytest.approx(
+                row["median_us"] / rows[bench.LOCAL]["median_us"]
+            )
+            assert row["times_hand"] == pytest.approx(
+                row["median_us"] / fastest(rows, bench.NEIGHBORHOOD, bench.BY_HAND)
+            )
+            assert row["faster_than_allreduce"] == pytest.approx(
+                rows[bench.ALLREDUCE]["median_us"] / row["median_us"]
+            )
 
 
 def test_solver_steps_are_measured_against_the_same_by_hand(mpirun, tmp_path):
-    _, cells, printed = measured(mpirun, tmp_path, 2, "--rows=steps", "--graphs=exponential,one_peer_exponential")
+    _, cells, printed = measured(
+        mpirun, tmp_path, 2, "--rows=steps", "--graphs=exponential,one_peer_exponential"
+    )
     assert len(cells) == 4 and "/hand" in printed and "/local" not in printed
     for rows in cells.values():
         both = {f"{name}, {how}" for name in SOLVERS for how in ("solver.step", "by hand")}
@@ -111,41 +144,72 @@ def test_solver_steps_are_measured_against_the_same_by_hand(mpirun, tmp_path):
         for name, row in rows.items():
             solver = name.partition(", ")[0]
             assert row["group"] == "steps" and row["times_local_limit"] is None
-            assert row["times_hand"] == pytest.approx(row["median_us"] / rows[f"{solver}, by hand"]["median_us"])
-            assert row["faster_than_allreduce"] == (None if solver != "DGD" else pytest.approx(
-                rows["DGD, Allreduce by hand"]["median_us"] / row["median_us"]))
+            assert row["times_hand"] == pytest.approx(
+                row["median_us"] / rows[f"{solver}, by hand"]["median_us"]
+            )
+            assert row["faster_than_allreduce"] == (
+                None
+                if solver != "DGD"
+                else pytest.approx(rows["DGD, Allreduce by hand"]["median_us"] / row["median_us"])
+            )
 
 
 def test_mixing_between_nodes_and_local_calls_are_measured(mpirun, tmp_path):
-    written, cells, _ = measured(mpirun, tmp_path, 3, "--rows=local,nodes", "--graphs=one_peer_exponential", "--plot=bench.png")
+    written, cells, _ = measured(
+        mpirun,
+        tmp_path,
+        3,
+        "--rows=local,nodes",
+        "--graphs=one_peer_exponential",
+        "--plot=bench.png",
+    )
     assert list(dict.fromkeys(row["group"] for row in written["results"])) == ["nodes", "local"]
-    hand = [f"{how} + kernel" for how in ("Isend/Irecv", "persistent requests", "Neighbor_alltoallv")]
-    nodes = {f"W(X) {where}, {rows}" for where in ("2 ranks a node", "p2p") for rows in ("net.empty", "Y = W(X)")}
+    hand = [
+        f"{how} + kernel" for how in ("Isend/Irecv", "persistent requests", "Neighbor_alltoallv")
+    ]
+    nodes = {
+        f"W(X) {where}, {rows}"
+        for where in ("2 ranks a node", "p2p")
+        for rows in ("net.empty", "Y = W(X)")
+    }
     local = {f"neighbor_allreduce, {how}" for how in ("topology", "pull", "push", "push-pull")}
     for rows in cells.values():
         assert set(rows) == nodes | {*hand, bench.ALLREDUCE} | local
         assert rows["W(X) p2p, net.empty"]["times_hand"] == pytest.approx(
-            rows["W(X) p2p, net.empty"]["median_us"] / fastest(rows, *hand))
-        assert all(rows[name]["faster_than_allreduce"] > 0 and rows[name]["times_hand"] is None for name in local)
+            rows["W(X) p2p, net.empty"]["median_us"] / fastest(rows, *hand)
+        )
+        assert all(
+            rows[name]["faster_than_allreduce"] > 0 and rows[name]["times_hand"] is None
+            for name in local
+        )
     assert (tmp_path / "bench.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_a_wrong_contender_is_caught_before_it_is_timed(mpirun, tmp_path):
     done = mpirun(2, ["-c", BROKEN], cwd=tmp_path)
     assert done.returncode != 0 and "local limit  " not in done.stdout
-    assert f"{bench.NEIGHBORHOOD}, ring, 64 B, phase 0: the result on rank 1 differs from the dense product by 1e-09" in done.stderr
+    assert (
+        f"{bench.NEIGHBORHOOD}, ring, 64 B, phase 0: the result on rank 1 differs from the dense product by 1e-09"
+        in done.stderr
+    )
     assert done.stderr.count("differs") == 1
 
 
 def test_a_wrong_step_by_hand_is_caught_before_it_is_timed(mpirun, tmp_path):
     done = mpirun(2, ["-c", BROKEN_STEP], cwd=tmp_path)
     assert done.returncode != 0 and "solver.step  " not in done.stdout
-    assert "EXTRA, by hand, exponential, 64 B, phase 0: the result on rank" in done.stderr and "by 1e-09" in done.stderr
+    assert (
+        "EXTRA, by hand, exponential, 64 B, phase 0: the result on rank" in done.stderr
+        and "by 1e-09" in done.stderr
+    )
 
 
 def test_one_process_measures_what_it_can(capsys):
     pytest.importorskip("matplotlib")
-    assert bench.main([*TINY, "--graphs=one_peer_exponential", "--json=one.json", "--plot=one.png"]) == 0
+    assert (
+        bench.main([*TINY, "--graphs=one_peer_exponential", "--json=one.json", "--plot=one.png"])
+        == 0
+    )
     out = capsys.readouterr().out
     assert "One process" in out and "\nlocal limit" in out and f"\n{bench.ALLREDUCE}" not in out
     with open("one.json") as file:
@@ -157,11 +221,21 @@ def test_one_process_measures_what_it_can(capsys):
         assert picture.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.mark.parametrize("argument, said", [
-    ("--sizes=9", "multiples of 8"), ("--sizes=1T", "multiples of 8"), ("--graphs=rung", "did you mean ring?"),
-    ("--transports=neighbour", "did you mean neighbor?"), ("--rows=step", "did you mean steps?"),
-    ("--rows=local,nodes", "needs several ranks"), ("--seconds=0", "time > 0"),
-    ("--json=no/where.json", "cannot be written"), ("--wrong", "unrecognized"), ("--sizes=4096G", "take smaller rows")])
+@pytest.mark.parametrize(
+    "argument, said",
+    [
+        ("--sizes=9", "multiples of 8"),
+        ("--sizes=1T", "multiples of 8"),
+        ("--graphs=rung", "did you mean ring?"),
+        ("--transports=neighbour", "did you mean neighbor?"),
+        ("--rows=step", "did you mean steps?"),
+        ("--rows=local,nodes", "needs several ranks"),
+        ("--seconds=0", "time > 0"),
+        ("--json=no/where.json", "cannot be written"),
+        ("--wrong", "unrecognized"),
+        ("--sizes=4096G", "take smaller rows"),
+    ],
+)
 def test_a_bad_argument_is_said(argument, said, capsys):
     assert bench.main([argument]) == 2
     error = capsys.readouterr().err
@@ -174,20 +248,39 @@ def test_help_has_examples(capsys):
 
 
 def test_sizes_have_names():
-    assert [report.size_of(text) for text in ("8", "64K", "1m", "16MB", "1G")] == [8, 1 << 16, 1 << 20, 1 << 24, 1 << 30]
-    assert [report.size_name(size) for size in (8, 1000, 1536, 1 << 16, 1 << 30)] == ["8 B", "1000 B", "1536 B", "64 KB", "1 GB"]
+    assert [report.size_of(text) for text in ("8", "64K", "1m", "16MB", "1G")] == [
+        8,
+        1 << 16,
+        1 << 20,
+        1 << 24,
+        1 << 30,
+    ]
+    assert [report.size_name(size) for size in (8, 1000, 1536, 1 << 16, 1 << 30)] == [
+        "8 B",
+        "1000 B",
+        "1536 B",
+        "64 KB",
+        "1 GB",
+    ]
 
 
 def test_arrays_begin_where_a_page_begins():
     array = bench.aligned((3, 5))
-    assert array.shape == (3, 5) and array.dtype == np.float64 and array.ctypes.data % 4096 == 0 and array.flags.c_contiguous
+    assert (
+        array.shape == (3, 5)
+        and array.dtype == np.float64
+        and array.ctypes.data % 4096 == 0
+        and array.flags.c_contiguous
+    )
 
 
 def test_windows_are_measured_against_allocated_ones(mpirun, tmp_path):
     _, cells, printed = measured(mpirun, tmp_path, 3, "--rows=windows", "--graphs=star")
     for rows in cells.values():
-        for task, by_hand in (*((name, "Win.Allocate") for name in ("put", "accumulate", "get")),
-                              *((name, "Win.Lock") for name in ("mutex", "mutex, contended"))):
+        for task, by_hand in (
+            *((name, "Win.Allocate") for name in ("put", "accumulate", "get")),
+            *((name, "Win.Lock") for name in ("mutex", "mutex, contended")),
+        ):
             own, raw = (rows[f"{task}, {name}"] for name in ("Window", by_hand))
             assert own["times_hand"] == pytest.approx(own["median_us"] / raw["median_us"])
         assert rows["push-sum, Window"]["times_hand"] is None and "/hand" in printed
@@ -195,18 +288,29 @@ def test_windows_are_measured_against_allocated_ones(mpirun, tmp_path):
 
 def test_a_wrong_transfer_is_caught_before_it_is_timed(mpirun, tmp_path):
     done = mpirun(2, ["-c", BROKEN_TRANSFER], cwd=tmp_path)
-    assert done.returncode != 0 and done.stderr.count("accumulate, Window, exponential, 64 B, phase 0: the result on rank") == 1
+    assert (
+        done.returncode != 0
+        and done.stderr.count("accumulate, Window, exponential, 64 B, phase 0: the result on rank")
+        == 1
+    )
 
 
 def test_training_is_measured_against_no_communication_and_ddp(mpirun, tmp_path):
     pytest.importorskip("torch")
     _, cells, printed = measured(mpirun, tmp_path, 2, "--rows=train", "--plot=bench.png")
-    parallel, own = f"{report.DDP}, gloo", {f"Decentralized, {name}" for name in ("atc", "awc", "allreduce")}
+    parallel, own = (
+        f"{report.DDP}, gloo",
+        {f"Decentralized, {name}" for name in ("atc", "awc", "allreduce")},
+    )
     for rows in cells.values():
         assert rows.keys() >= {report.NO_COMMUNICATION, parallel, *own}
         for name, row in rows.items():
-            assert row["times_alone"] == pytest.approx(row["median_us"] / rows[report.NO_COMMUNICATION]["median_us"])
-            assert row["faster_than_ddp"] == pytest.approx(rows[parallel]["median_us"] / row["median_us"])
+            assert row["times_alone"] == pytest.approx(
+                row["median_us"] / rows[report.NO_COMMUNICATION]["median_us"]
+            )
+            assert row["faster_than_ddp"] == pytest.approx(
+                rows[parallel]["median_us"] / row["median_us"]
+            )
             assert (row["extra_memory"] is not None) == name.startswith("Decentralized")
     assert "/alone" in printed and "/hand" not in printed
 
@@ -215,4 +319,9 @@ def test_a_wrong_training_step_is_caught_before_it_is_timed(mpirun, tmp_path):
     pytest.importorskip("torch")
     done = mpirun(2, ["-c", BROKEN_TRAINING], timeout=240, cwd=tmp_path)
     assert done.returncode != 0
-    assert done.stderr.count("Decentralized, awc, one_peer_exponential, 64 B: the first update differs") == 1
+    assert (
+        done.stderr.count(
+            "Decentralized, awc, one_peer_exponential, 64 B: the first update differs"
+        )
+        == 1
+    )

@@ -1,4 +1,5 @@
 """The console command: ``mpidec run ...`` does what ``python -m mpidec.run ...`` does."""
+
 from __future__ import annotations
 
 import sys
@@ -15,8 +16,14 @@ else:
 
 pytestmark = pytest.mark.serial
 ROOT = launch.ROOT
-SMALL = ["--problem=least_squares", "--data=synthetic_least_squares", "--set=problem.p=4", "--set=problem.d=3", "--steps=5",
-         "--quiet"]
+SMALL = [
+    "--problem=least_squares",
+    "--data=synthetic_least_squares",
+    "--set=problem.p=4",
+    "--set=problem.d=3",
+    "--steps=5",
+    "--quiet",
+]
 
 
 def test_the_installed_command_is_this_one():
@@ -30,25 +37,43 @@ def test_help_lists_the_commands(capsys):
     first = capsys.readouterr().out
     assert console.main(["--help"]) == 0 and capsys.readouterr().out == first
     lines = dict(line.split(None, 1) for line in first.splitlines() if line.startswith("  "))
-    assert {"run", "plot", "sweep", "bench", "doctor"} <= lines.keys() and lines["run"].strip().startswith("run an experiment")
-    assert all((ROOT / "mpidec" / name).exists() or (ROOT / "mpidec" / f"{name}.py").exists() for name in lines)
+    assert {"run", "plot", "sweep", "bench", "doctor"} <= lines.keys() and lines[
+        "run"
+    ].strip().startswith("run an experiment")
+    assert all(
+        (ROOT / "mpidec" / name).exists() or (ROOT / "mpidec" / f"{name}.py").exists()
+        for name in lines
+    )
 
 
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules")           # of runpy, in this process only
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")  # of runpy, in this process only
 def test_commands_are_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["mpidec"])
     assert console.main(["run", *SMALL, "--agents=4"]) == 0 and (tmp_path / "run.h5").exists()
-    assert console.main(["plot", "missing.h5"]) == 2 and capsys.readouterr().err == "mpidec.plot: missing.h5 does not exist\n"
+    assert (
+        console.main(["plot", "missing.h5"]) == 2
+        and capsys.readouterr().err == "mpidec.plot: missing.h5 does not exist\n"
+    )
     assert console.main(["sweep", "--seeds", "0"]) == 2
-    assert capsys.readouterr().err == "mpidec.sweep: error: --seeds: expected a positive integer, got 0\n"
+    assert (
+        capsys.readouterr().err
+        == "mpidec.sweep: error: --seeds: expected a positive integer, got 0\n"
+    )
 
 
-@pytest.mark.parametrize("name, remedy", [("swep", "did you mean sweep?"), ("xyzzy", "expected one of run, plot, sweep,")])
+@pytest.mark.parametrize(
+    "name, remedy",
+    [("swep", "did you mean sweep?"), ("xyzzy", "expected one of run, plot, sweep,")],
+)
 def test_an_unknown_command_is_told_the_nearest(name, remedy, capsys):
     assert console.main([name]) == 2
     out, error = capsys.readouterr()
-    assert out == "" and error.startswith(f"mpidec: error: unknown command {name!r}: {remedy}") and error.count("\n") == 1
+    assert (
+        out == ""
+        and error.startswith(f"mpidec: error: unknown command {name!r}: {remedy}")
+        and error.count("\n") == 1
+    )
 
 
 @pytest.mark.launch

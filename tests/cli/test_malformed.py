@@ -1,4 +1,5 @@
 """Whatever is handed in: one clear message, exit status 2 on all ranks, no traceback, no hang."""
+
 from __future__ import annotations
 
 import collections
@@ -33,15 +34,26 @@ def test_refused_on_four_ranks(tmp_path):
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     wrong = [line for line in lines if line[0] == "wrong"]
     assert not wrong, "\n".join(map(str, wrong))
-    assert done.returncode == 0 and lines[-1] == ["done", len(CASES)], f"ended after {lines[-1:]}: {done.stderr[-3000:]}"
+    assert done.returncode == 0 and lines[-1] == ["done", len(CASES)], (
+        f"ended after {lines[-1:]}: {done.stderr[-3000:]}"
+    )
 
 
-BY_LAUNCH = [case for case in CASES if case.call is None and not any("\0" in word or "\udcff" in word for word in case.argv)]
+BY_LAUNCH = [
+    case
+    for case in CASES
+    if case.call is None and not any("\0" in word or "\udcff" in word for word in case.argv)
+]
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("case", [
-    pytest.param(case, id=f"{case.kind}-{k}", marks=[pytest.mark.slow] if k >= 3 else []) for k, case in enumerate(BY_LAUNCH[::5])])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=f"{case.kind}-{k}", marks=[pytest.mark.slow] if k >= 3 else [])
+        for k, case in enumerate(BY_LAUNCH[::5])
+    ],
+)
 def test_refused_by_a_launch_of_its_own(case, tmp_path):
     malformed.prepare(case, tmp_path)
     done = launch.mpirun(4, ["-m", "mpidec.run", *case.argv], timeout=60, cwd=tmp_path)

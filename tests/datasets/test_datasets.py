@@ -38,6 +38,7 @@ A4, Y4 = np.arange(8.0).reshape(4, 2), np.array([0.0, 1, 1, 0])
 
 # -- data sets -----------------------------------------------------------------------------------------------------
 
+
 def test_built_in_sets():
     cancer, digits, diabetes = load("breast_cancer"), load("digits"), load("diabetes")
     assert cancer.A.shape == (569, 30)
@@ -50,14 +51,21 @@ def test_built_in_sets():
     for column in (*cancer.A.T, *diabetes.A.T, diabetes.y):
         assert abs(column.mean()) <= 1e-13
         assert abs(column.std() - 1) <= 1e-13
-    assert [data.kind for data in (cancer, digits, diabetes)] == ["classification", "classification", "regression"]
+    assert [data.kind for data in (cancer, digits, diabetes)] == [
+        "classification",
+        "classification",
+        "regression",
+    ]
 
 
 def test_the_real_file_is_the_built_in_set():
     raw = load(ROOT / "data" / "breast_cancer.csv")
     assert raw.kind == "classification"
     assert raw.A[0, 3] == 1001.0
-    data, built_in = load(ROOT / "data" / "breast_cancer.csv", standardize=True), load("breast_cancer")
+    data, built_in = (
+        load(ROOT / "data" / "breast_cancer.csv", standardize=True),
+        load("breast_cancer"),
+    )
     assert np.array_equal(data.A, built_in.A)
     assert np.array_equal(signs(data.y), built_in.y)
 
@@ -75,13 +83,15 @@ def test_synthetic_has_the_stated_minimizer_and_heterogeneity(zeta2):
     np.testing.assert_allclose(problem.solution(), data.x_star, rtol=1e-10)
     assert problem.x_star is not None
     G = problem.grad(np.tile(data.x_star, (6, 1)))
-    np.testing.assert_allclose((G ** 2).sum() / 6, zeta2, rtol=1e-12, atol=1e-28)
+    np.testing.assert_allclose((G**2).sum() / 6, zeta2, rtol=1e-12, atol=1e-28)
 
 
 def test_synthetic_edges():
     assert synthetic_least_squares(1, 5, 3).A.shape == (5, 3)
     assert synthetic_least_squares(3, 1, 10).A.shape == (3, 10)
-    assert np.array_equal(synthetic_least_squares(2, 5, 3).A, synthetic_least_squares(4, 5, 3).A[:10])
+    assert np.array_equal(
+        synthetic_least_squares(2, 5, 3).A, synthetic_least_squares(4, 5, 3).A[:10]
+    )
     with pytest.raises(ValueError, match=r"heterogeneity = -1"):
         synthetic_least_squares(heterogeneity=-1)
     with pytest.raises(TypeError, match=r"p = 2.5"):
@@ -134,9 +144,13 @@ def test_good_text_files(tmp_path, name):
     assert (data.kind, data.name) == ("classification", str(tmp_path / name))
 
 
-@pytest.mark.parametrize("label, dtype", [("y", float), ("y", np.int8), ("b", np.float32), ("y", bool)])
+@pytest.mark.parametrize(
+    "label, dtype", [("y", float), ("y", np.int8), ("b", np.float32), ("y", bool)]
+)
 def test_good_archives(tmp_path, label, dtype):
-    np.savez_compressed(tmp_path / "mine.npz", A=A4.astype(np.float32), **{label: Y4.astype(dtype)}, other=["a"])
+    np.savez_compressed(
+        tmp_path / "mine.npz", A=A4.astype(np.float32), **{label: Y4.astype(dtype)}, other=["a"]
+    )
     data = load(str(tmp_path / "mine.npz"))
     assert np.array_equal(data.A, A4)
     assert data.A.dtype == data.y.dtype == np.float64
@@ -153,7 +167,10 @@ BAD_TEXT = {
     "long.csv": ("u,v,y\n1,2,0\n1,2,0,4\n", "line 3: 4 values, expected 3 as in line 1"),
     "word.csv": ("1,2,0\n1,x,0\n", "line 2, column 2: 'x' is not a number"),
     "word_first.csv": ("1,x,0\n1,2,0\n", "line 1, column 2: 'x' is not a number"),
-    "string_label.csv": ("u,v,label\n1,2,0\n1,2,benign\n", "line 3, column 3: 'benign' is not a number.*class names in all lines"),
+    "string_label.csv": (
+        "u,v,label\n1,2,0\n1,2,benign\n",
+        "line 3, column 3: 'benign' is not a number.*class names in all lines",
+    ),
     "hole.csv": ("1,2,0\n1,,0\n", "line 2, column 2: is empty"),
     "nan.csv": ("1,2,0\n\n1,nan,0\n", "line 3, column 2 is nan, expected a finite number"),
     "inf.csv": ("u,v,y\n1,2,-inf\n", "line 2, column 3 is -inf"),
@@ -173,7 +190,10 @@ BAD_TEXT = {
     "no_label.svm": ("1:2 2:3\n", "line 1: starts with '1:2', expected 'label index:value"),
     "no_colon.svm": ("1 1:2\n1 5\n", "line 2: '5', expected index:value"),
     "no_value.svm": ("1 1:\n", "line 1, index 1: is empty"),
-    "zero.svm": ("1 0:2 0:3\n", "line 1: index 0 after 0, expected ascending indices from 1, or from 0"),
+    "zero.svm": (
+        "1 0:2 0:3\n",
+        "line 1: index 0 after 0, expected ascending indices from 1, or from 0",
+    ),
     "negative.svm": ("1 -1:2\n", "line 1: '-1:2', expected index:value"),
     "twice.svm": ("1 1:2\n1 1:2 1:3\n", "line 2: index 1 after 1"),
     "descending.svm": ("1 2:2 1:3\n", "line 1: index 1 after 2"),
@@ -216,13 +236,19 @@ BAD_ARRAYS = {
     "both": ({"A": A4, "y": Y4, "b": Y4}, "holds both y and b"),
     "flat": ({"A": Y4, "y": Y4}, r"A has shape \(4,\), expected \(N, d\)"),
     "column": ({"A": A4, "y": Y4[:, None]}, r"y has shape \(4, 1\), expected \(4,\)"),
-    "short": ({"A": A4, "b": Y4[:3]}, r"b has shape \(3,\), expected \(4,\): one per row of A \(4, 2\)"),
+    "short": (
+        {"A": A4, "b": Y4[:3]},
+        r"b has shape \(3,\), expected \(4,\): one per row of A \(4, 2\)",
+    ),
     "no_rows": ({"A": A4[:0], "y": Y4[:0]}, r"A has shape \(0, 2\), expected at least one sample"),
     "complex": ({"A": A4 * 1j, "y": Y4}, "A has dtype complex128, expected real numbers"),
     "strings": ({"A": A4.astype(str), "y": Y4}, "A has dtype <U.*expected real numbers"),
     "nan": ({"A": nan_at(A4, (2, 1)), "y": Y4}, "A is nan at row 2, column 1"),
     "nan_label": ({"A": A4, "b": nan_at(Y4, 3)}, "b is nan at row 3"),
-    "pickle": ({"A": A4, "y": np.array([print, 1, 2, 3], dtype=object)}, "y holds Python objects .*never loaded"),
+    "pickle": (
+        {"A": A4, "y": np.array([print, 1, 2, 3], dtype=object)},
+        "y holds Python objects .*never loaded",
+    ),
 }
 
 
@@ -255,11 +281,13 @@ def test_damaged_archives(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez_compressed(path, A=np.random.default_rng(0).standard_normal((50, 3)), y=np.ones(50))
     good = path.read_bytes()
-    path.write_bytes(good[:len(good) // 2])
+    path.write_bytes(good[: len(good) // 2])
     refused(path, "truncated")
     said = str(path)
-    for place in range(40, len(good), 97):               # a flipped byte is refused, or harmless, never a traceback
-        path.write_bytes(good[:place] + bytes([good[place] ^ 0xFF]) + good[place + 1:])
+    for place in range(
+        40, len(good), 97
+    ):  # a flipped byte is refused, or harmless, never a traceback
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0xFF]) + good[place + 1 :])
         try:
             load(path)
         except ValueError as error:
@@ -274,11 +302,19 @@ def test_paths(tmp_path):
     refused(tmp_path / "haert.csv", r"no such file \(similar names in .*: heart.csv\)")
     (tmp_path / "folder.csv").mkdir()
     refused(tmp_path / "folder.csv", "is a directory, expected a file")
-    with pytest.raises(ValueError, match=r"unknown data set 'brest_cancer': did you mean breast_cancer?.*or the path of a file"):
+    with pytest.raises(
+        ValueError,
+        match=r"unknown data set 'brest_cancer': did you mean breast_cancer?.*or the path of a file",
+    ):
         load("brest_cancer")
-    with pytest.raises(ValueError, match="data set breast_cancer takes no parameters, but n was given"):
+    with pytest.raises(
+        ValueError, match="data set breast_cancer takes no parameters, but n was given"
+    ):
         load("breast_cancer", n=3)
-    with pytest.raises(ValueError, match=r"unknown parameter of data set synthetic_least_squares 'sed': did you mean seed?"):
+    with pytest.raises(
+        ValueError,
+        match=r"unknown parameter of data set synthetic_least_squares 'sed': did you mean seed?",
+    ):
         load("synthetic_least_squares", sed=3)
     with pytest.raises(ValueError, match=r"heart.csv takes no parameters, but n was given"):
         load(tmp_path / "heart.csv", n=3)
@@ -292,7 +328,10 @@ def test_the_column_of_the_label_is_chosen(tmp_path, label, column):
     data = load(tmp_path / "mine.csv", label=label)
     table = np.array([[1.0, 7, 3], [2, 8, 4]])
     assert np.array_equal(data.y, table[:, column])
-    assert np.array_equal(data.A, np.delete(table, column, axis=1)) and data.label == ("u", "kind", "v")[column]
+    assert (
+        np.array_equal(data.A, np.delete(table, column, axis=1))
+        and data.label == ("u", "kind", "v")[column]
+    )
 
 
 def test_a_wrong_label_is_refused(tmp_path):
@@ -301,17 +340,23 @@ def test_a_wrong_label_is_refused(tmp_path):
     (tmp_path / "mine.svm").write_text("1 1:2\n")
     np.savez(tmp_path / "mine.npz", A=A4, target=["a", "b", "b", "a"])
     assert load(tmp_path / "mine.npz", label="target").classes == ("a", "b")
-    for name, label, message in (("mine.csv", "knid", "no column 'knid' for the label: did you mean kind"),
-                                 ("bare.csv", 3, r"no column 3 .*expected a number 0 .. 2"),
-                                 ("mine.svm", 0, "omit label"), ("mine.npz", "tarte", r"holds A, target, expected A .* and tarte")):
+    for name, label, message in (
+        ("mine.csv", "knid", "no column 'knid' for the label: did you mean kind"),
+        ("bare.csv", 3, r"no column 3 .*expected a number 0 .. 2"),
+        ("mine.svm", 0, "omit label"),
+        ("mine.npz", "tarte", r"holds A, target, expected A .* and tarte"),
+    ):
         with pytest.raises(ValueError, match=message):
             load(tmp_path / name, label=label)
 
 
 # -- partitions ----------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("how", ["iid", "sorted", "dirichlet", "blocks"])
-@pytest.mark.parametrize("N, n, classes", [(569, 16, 2), (100, 33, 10), (7, 7, 2), (5, 1, 2), (40, 3, 1)])
+@pytest.mark.parametrize(
+    "N, n, classes", [(569, 16, 2), (100, 33, 10), (7, 7, 2), (5, 1, 2), (40, 3, 1)]
+)
 def test_partitions_are_even_and_whole(how, N, n, classes):
     y = np.random.default_rng(0).integers(0, classes, N)
     parts = partition(y, n, how, alpha=0.1, seed=4)
@@ -331,7 +376,9 @@ def test_partition_kinds():
     assert mixture("dirichlet", alpha=0.01) <= 2.5
     assert mixture("dirichlet", alpha=1e4) == 4
     assert np.array_equal(np.concatenate(partition(y, 8, "blocks")), np.arange(400))
-    assert np.array_equal(np.concatenate(partition(y, 8, "sorted")), np.lexsort((np.arange(400), y)))
+    assert np.array_equal(
+        np.concatenate(partition(y, 8, "sorted")), np.lexsort((np.arange(400), y))
+    )
     targets = np.random.default_rng(0).standard_normal(50)
     assert (np.diff(targets[np.concatenate(partition(targets, 5, "sorted"))]) >= 0).all()
     assert not np.array_equal(partition(y, 8, seed=0)[0], partition(y, 8, seed=1)[0])
@@ -361,14 +408,21 @@ def test_dirichlet_with_alpha_that_underflows():
     assert sorted(np.concatenate(parts)) == list(range(100))
 
 
-@pytest.mark.parametrize("error, args, message", [
-    (ValueError, ([0, 1], 3), "3 agents for 2 samples, expected at most 2"),
-    (ValueError, ([0, 1], 0), "agents = 0, expected an integer >= 1"),
-    (TypeError, ([0, 1], 1.0), "agents = 1.0 is a float"),
-    (ValueError, ([0, 1], 1, "idd"), "unknown partition 'idd': did you mean iid?.*sorted"),
-    (ValueError, ([[0, 1]], 1), r"y has shape \(1, 2\), expected \(N,\)"),
-    (ValueError, (np.linspace(0, 1, 9), 2, "dirichlet"), "9 distinct values in 9 samples, expected class labels.*sorted"),
-])
+@pytest.mark.parametrize(
+    "error, args, message",
+    [
+        (ValueError, ([0, 1], 3), "3 agents for 2 samples, expected at most 2"),
+        (ValueError, ([0, 1], 0), "agents = 0, expected an integer >= 1"),
+        (TypeError, ([0, 1], 1.0), "agents = 1.0 is a float"),
+        (ValueError, ([0, 1], 1, "idd"), "unknown partition 'idd': did you mean iid?.*sorted"),
+        (ValueError, ([[0, 1]], 1), r"y has shape \(1, 2\), expected \(N,\)"),
+        (
+            ValueError,
+            (np.linspace(0, 1, 9), 2, "dirichlet"),
+            "9 distinct values in 9 samples, expected class labels.*sorted",
+        ),
+    ],
+)
 def test_partition_refuses(error, args, message):
     with pytest.raises(error, match=message):
         partition(*args)
@@ -392,7 +446,9 @@ def test_stack_is_the_same_on_every_rank():
             assert np.array_equal(part, all_[lo:hi])
     assert stack(A, y, parts[:2], 0, 2)[2] is None
     assert stack(A, y, parts, 0, 4, width=5)[0].shape == (4, 5, 3)
-    with pytest.raises(ValueError, match=r"width = 2, expected at least 3, the number of samples of agent 0"):
+    with pytest.raises(
+        ValueError, match=r"width = 2, expected at least 3, the number of samples of agent 0"
+    ):
         stack(A, y, parts, 0, 4, width=2)
     with pytest.raises(ValueError, match=r"agents 0..5 of 4, expected 0 <= lo <= hi <= 4"):
         stack(A, y, parts, 0, 5)
@@ -401,6 +457,7 @@ def test_stack_is_the_same_on_every_rank():
 
 
 # -- registry ------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("name", ["least_squares", "logistic", "softmax", "huber"])
 def test_every_problem_builds_on_its_default_data(name):
@@ -431,15 +488,36 @@ LINE = Dataset(A4, np.array([0.5, 1.5, 2.5, 3.5]), "line", "regression")
 FOUR = Dataset(A4, np.array([1.0, 2.0, 1.0, 2.0]), "four", "classification")
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: build("logistik", FOUR, [[0]], 0, 1), "unknown problem 'logistik': did you mean logistic?"),
-    (lambda: build("logistic", FOUR, [[0]], 0, 1, l1=3), "unknown parameter of problem logistic 'l1': did you mean l2?"),
-    (lambda: build("logistic", FOUR, [[0]], 0, 1, delta=3), "unknown parameter of problem logistic 'delta'.*one of l2"),
-    (lambda: build("logistic", LINE, [[0]], 0, 1), "data line: .*two different labels, got 4.*least_squares"),
-    (lambda: build("softmax", LINE, [[0]], 0, 1), "data line: .* 4 distinct values in 4 samples: .*regression.*least_squares"),
-    (lambda: build("softmax", load("digits"), [[0]], 0, 1, classes=5), "classes = 5, expected at least 10"),
-    (lambda: default_dataset("lasso"), "unknown problem 'lasso'"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda: build("logistik", FOUR, [[0]], 0, 1),
+            "unknown problem 'logistik': did you mean logistic?",
+        ),
+        (
+            lambda: build("logistic", FOUR, [[0]], 0, 1, l1=3),
+            "unknown parameter of problem logistic 'l1': did you mean l2?",
+        ),
+        (
+            lambda: build("logistic", FOUR, [[0]], 0, 1, delta=3),
+            "unknown parameter of problem logistic 'delta'.*one of l2",
+        ),
+        (
+            lambda: build("logistic", LINE, [[0]], 0, 1),
+            "data line: .*two different labels, got 4.*least_squares",
+        ),
+        (
+            lambda: build("softmax", LINE, [[0]], 0, 1),
+            "data line: .* 4 distinct values in 4 samples: .*regression.*least_squares",
+        ),
+        (
+            lambda: build("softmax", load("digits"), [[0]], 0, 1, classes=5),
+            "classes = 5, expected at least 10",
+        ),
+        (lambda: default_dataset("lasso"), "unknown problem 'lasso'"),
+    ],
+)
 def test_build_refuses(call, message):
     with pytest.raises(ValueError, match=message):
         call()
@@ -453,14 +531,21 @@ def test_build_converts_labels():
 
 
 def test_problems_import_neither_mpi_nor_sklearn():
-    code = "import sys; sys.modules['mpi4py'] = None; import runpy, types; m = types.ModuleType('mpidec'); " \
-           f"m.__path__ = [{str(ROOT / 'mpidec')!r}]; sys.modules['mpidec'] = m; import mpidec.problems; " \
-           "print(sorted(set(sys.modules) & {'sklearn', 'matplotlib', 'torch', 'networkx', 'h5py', 'rich'}))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
-                          check=True).stdout == "[]\n"
+    code = (
+        "import sys; sys.modules['mpi4py'] = None; import runpy, types; m = types.ModuleType('mpidec'); "
+        f"m.__path__ = [{str(ROOT / 'mpidec')!r}]; sys.modules['mpidec'] = m; import mpidec.problems; "
+        "print(sorted(set(sys.modules) & {'sklearn', 'matplotlib', 'torch', 'networkx', 'h5py', 'rich'}))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 # -- scale ------------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.filterwarnings("ignore:step_size")
 @pytest.mark.parametrize("scale", [2.0**505, 2.0**-505])
@@ -468,12 +553,20 @@ def test_the_scale_of_data_that_float64_cannot_hold_is_named(scale):
     rng = np.random.default_rng(0)
     A = rng.standard_normal((40, 3))
     y = A @ np.ones(3)
-    for data, text in [((A * scale, y), "largest entry of A is .*standardize"), ((A, y * scale), "largest entry of y is .*unit")]:
+    for data, text in [
+        ((A * scale, y), "largest entry of A is .*standardize"),
+        ((A, y * scale), "largest entry of y is .*unit"),
+    ]:
         with pytest.raises(ValueError, match=text):
             mpidec.problems.load_problem(data, 4, "least_squares")
-    problem, same = (mpidec.problems.load_problem((a, y), 4, "least_squares", standardize=True) for a in (A * scale, A))
-    assert np.array_equal(problem.A, same.A)                # without a trace of the scale
+    problem, same = (
+        mpidec.problems.load_problem((a, y), 4, "least_squares", standardize=True)
+        for a in (A * scale, A)
+    )
+    assert np.array_equal(problem.A, same.A)  # without a trace of the scale
     problem = mpidec.problems.LeastSquares(scale * A.reshape(4, 10, 3), y.reshape(4, 10))
     for step_size in ("auto", "safe"):
-        with pytest.raises(ValueError, match=r"smoothness constant of the problem is .*scale of the data"):
+        with pytest.raises(
+            ValueError, match=r"smoothness constant of the problem is .*scale of the data"
+        ):
             mpidec.solve(problem, mpidec.solvers.EXTRA(step_size), "ring", steps=10)

@@ -1,4 +1,5 @@
 """python -m mpidec.doctor: it passes where everything works, and finds defects without hanging."""
+
 from __future__ import annotations
 
 import re
@@ -49,28 +50,47 @@ def ranks(*places) -> SimpleNamespace:
 def test_all_is_well_in_one_process(capsys):
     assert doctor.main([]) == 0
     found = lines(capsys.readouterr().out)
-    assert {"launcher", *doctor.FACTS, *selftest.TESTS} <= found.keys() and "FAIL" not in found.values()
+    assert {
+        "launcher",
+        *doctor.FACTS,
+        *selftest.TESTS,
+    } <= found.keys() and "FAIL" not in found.values()
 
 
 def test_all_is_well_on_three_ranks(mpirun, tmp_path):
     done = mpirun(3, ["-m", "mpidec.doctor"], cwd=tmp_path, check=True)
     found = lines(done.stdout)
-    assert {"launcher", *doctor.FACTS, *selftest.TESTS, *(f"W(X), {name}" for name in doctor.TRANSPORTS)} <= found.keys()
+    assert {
+        "launcher",
+        *doctor.FACTS,
+        *selftest.TESTS,
+        *(f"W(X), {name}" for name in doctor.TRANSPORTS),
+    } <= found.keys()
     assert "FAIL" not in found.values() and done.stdout.count("launcher") == 1
-    assert re.search(r"^ +2: 0 \w+, 1 \w+$", done.stdout, re.MULTILINE), "which way the rows of each pair take"
+    assert re.search(r"^ +2: 0 \w+, 1 \w+$", done.stdout, re.MULTILINE), (
+        "which way the rows of each pair take"
+    )
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
 def test_one_node_or_several(mpirun, tmp_path):
-    done = mpirun(3, ["-m", "mpidec.doctor"], env={"MPIDEC_RANKS_PER_NODE": "1"}, cwd=tmp_path, check=True)
+    done = mpirun(
+        3, ["-m", "mpidec.doctor"], env={"MPIDEC_RANKS_PER_NODE": "1"}, cwd=tmp_path, check=True
+    )
     assert re.search(r"^ +2: 0 p2p, 1 p2p$", done.stdout, re.MULTILINE)
 
 
 def test_what_is_broken_on_one_rank_and_what_hangs(mpirun, tmp_path):
     done = mpirun(3, ["-c", BROKEN], cwd=tmp_path)
-    assert done.returncode != 0, "1, or what the launcher makes of it and of the ranks that it killed"
-    assert re.search(r"^FAIL wrong +rank 2: ValueError: gave \[2\], expected \[1\]$", done.stdout, re.MULTILINE)
-    assert re.search(r"^FAIL hangs +after 1.5 s rank 0 is still in this check$", done.stdout, re.MULTILINE)
+    assert done.returncode != 0, (
+        "1, or what the launcher makes of it and of the ranks that it killed"
+    )
+    assert re.search(
+        r"^FAIL wrong +rank 2: ValueError: gave \[2\], expected \[1\]$", done.stdout, re.MULTILINE
+    )
+    assert re.search(
+        r"^FAIL hangs +after 1.5 s rank 0 is still in this check$", done.stdout, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("name, status", [("Dup", 1), ("shared memory", 0)])
@@ -94,7 +114,9 @@ def test_a_launcher_of_another_library_is_a_finding(monkeypatch, capsys):
 
 
 def test_a_folder_that_cannot_be_written_is_a_finding(monkeypatch, capsys):
-    monkeypatch.setattr(_machine, "write_test", lambda folder: (_ for _ in ()).throw(OSError("read-only")))
+    monkeypatch.setattr(
+        _machine, "write_test", lambda folder: (_ for _ in ()).throw(OSError("read-only"))
+    )
     assert doctor.main([]) == 1
     assert "HDF5_USE_FILE_LOCKING" in capsys.readouterr().out
 
@@ -106,19 +128,39 @@ def test_ranks_and_cores():
     some, none = frozenset({0, 1}), float("inf")
     assert verdict(("a", some, 2, none), ("a", some, 2, none)).status == "ok"
     crowded = verdict(*[("a", some, 2, none)] * 3)
-    assert crowded.status == "warn" and crowded.text.startswith("3 ranks on 2 cores (a)") and "--agents 3" in crowded.text
+    assert (
+        crowded.status == "warn"
+        and crowded.text.startswith("3 ranks on 2 cores (a)")
+        and "--agents 3" in crowded.text
+    )
     bound = verdict(*[("a", frozenset({0}), 8, none)] * 4)
-    assert bound.status == "warn" and "1 core (a) of 8" in bound.text and "--bind-to none" in bound.text
-    assert verdict(("a", some, 2, 1.0), ("a", some, 2, 1.0)).text.startswith("2 ranks on 1 core (a)")
-    assert verdict(("a", some, 2, none), *[("b", some, 2, none)] * 5).text.startswith("5 ranks on 2 cores (b)")
+    assert (
+        bound.status == "warn"
+        and "1 core (a) of 8" in bound.text
+        and "--bind-to none" in bound.text
+    )
+    assert verdict(("a", some, 2, 1.0), ("a", some, 2, 1.0)).text.startswith(
+        "2 ranks on 1 core (a)"
+    )
+    assert verdict(("a", some, 2, none), *[("b", some, 2, none)] * 5).text.startswith(
+        "5 ranks on 2 cores (b)"
+    )
 
 
-@pytest.mark.parametrize("devices, libraries, aware, status, said", [
-    (0, [], None, "ok", "no CUDA device"), (2, [], True, "warn", "mpidec[cuda]"),
-    (1, ["cupy 13"], True, "ok", "MPI accepts device arrays"),
-    (1, ["torch 2"], False, "ok", "through host memory"), (1, ["torch 2"], None, "warn", "MPIDEC_GPU_MPI=on")])
+@pytest.mark.parametrize(
+    "devices, libraries, aware, status, said",
+    [
+        (0, [], None, "ok", "no CUDA device"),
+        (2, [], True, "warn", "mpidec[cuda]"),
+        (1, ["cupy 13"], True, "ok", "MPI accepts device arrays"),
+        (1, ["torch 2"], False, "ok", "through host memory"),
+        (1, ["torch 2"], None, "warn", "MPIDEC_GPU_MPI=on"),
+    ],
+)
 def test_gpu_verdict(devices, libraries, aware, status, said, monkeypatch):
-    monkeypatch.setattr(_machine, "gpu", lambda verdict: _machine.Gpu(devices, libraries, aware, "why"))
+    monkeypatch.setattr(
+        _machine, "gpu", lambda verdict: _machine.Gpu(devices, libraries, aware, "why")
+    )
     found = doctor.gpu(MPI.COMM_SELF)
     assert found.status == status and said in found.text
 
@@ -127,7 +169,10 @@ def test_a_bad_choice_for_device_arrays_is_a_finding(monkeypatch, capsys):
     monkeypatch.setenv("MPIDEC_GPU_MPI", "yes")
     report = doctor.Report(MPI.COMM_SELF, 20)
     report.run("GPU", doctor.gpu)
-    assert report.worst == "FAIL" and "MPIDEC_GPU_MPI is 'yes', expected one of auto, on, off" in capsys.readouterr().out
+    assert (
+        report.worst == "FAIL"
+        and "MPIDEC_GPU_MPI is 'yes', expected one of auto, on, off" in capsys.readouterr().out
+    )
 
 
 def test_a_degraded_thread_level(monkeypatch):

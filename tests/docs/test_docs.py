@@ -1,4 +1,5 @@
 """What the documents show is true: doctests, the programs and commands of README and docs, their tables and links; the site."""
+
 from __future__ import annotations
 
 import doctest
@@ -27,12 +28,17 @@ ROOT = launch.ROOT
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
 PAGES = [ROOT / "README.md", ROOT / "data" / "README.md", ROOT / "jobscripts" / "README.md", *DOCS]
-MODULES = sorted(module.name for module in pkgutil.walk_packages(mpidec.__path__, "mpidec.")
-                 if not module.name.endswith("__main__"))
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(mpidec.__path__, "mpidec.")
+    if not module.name.endswith("__main__")
+)
 SLOW = {"docs/guide/first_steps.md", "docs/guide/comparing.md", "docs/guide/mixing.md"}
 SITE = ("sphinx", "myst_parser", "furo", "sphinx_copybutton")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
-FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -48,20 +54,21 @@ def test_doctests(name, tmp_path, monkeypatch):
 # ---------------------------------------------------------------------------------------------------------------------
 # The blocks of a page: it runs from top to bottom, as a reader would
 
+
 class Block(NamedTuple):
     """Fenced block of a page."""
 
     language: str
     text: str
     line: int
-    output: bool                                            # a text below commands, in the same section: what they print
+    output: bool  # a text below commands, in the same section: what they print
 
 
 def blocks(page: Path) -> Iterator[Block]:
     text, end, before = page.read_text(encoding="utf-8"), 0, ""
     for match in FENCE.finditer(text):
         language = match["language"]
-        follows = before == "sh" and not re.search("^#", text[end:match.start()], re.MULTILINE)
+        follows = before == "sh" and not re.search("^#", text[end : match.start()], re.MULTILINE)
         line = text.count("\n", 0, match.start()) + 1
         yield Block(language, textwrap.dedent(match["text"]), line, language == "text" and follows)
         end, before = match.end(), language
@@ -76,7 +83,12 @@ class Reader:
     """
 
     def __init__(self, page: Path, folder: Path):
-        self.page, self.folder, self.namespace, self.printed = page, folder, {"__name__": "__page__"}, ""
+        self.page, self.folder, self.namespace, self.printed = (
+            page,
+            folder,
+            {"__name__": "__page__"},
+            "",
+        )
         (folder / "bin").mkdir()
         script(folder / "bin" / "mpidec", f'exec "{sys.executable}" -m mpidec "$@"')
         script(folder / "bin" / "python", f'exec "{sys.executable}" "$@"')
@@ -91,16 +103,26 @@ class Reader:
             if saved:
                 (self.folder / saved[1]).write_text(block.text)
             elif block.language == "python":
-                exec(compile("\n" * block.line + block.text, str(self.page), "exec"), self.namespace)
+                exec(
+                    compile("\n" * block.line + block.text, str(self.page), "exec"), self.namespace
+                )
             elif block.language == "sh":
                 self.command(block)
             elif block.output:
                 told = f"{self.page.name}, line {block.line}: printed\n{self.printed}\nexpected\n{block.text}"
-                assert doctest.OutputChecker().check_output(timeless(block.text), timeless(self.printed), FLAGS), told
+                assert doctest.OutputChecker().check_output(
+                    timeless(block.text), timeless(self.printed), FLAGS
+                ), told
 
     def command(self, block: Block) -> None:
-        process = launch.start(["bash", "-euo", "pipefail", "-c", block.text], env=self.env, cwd=self.folder, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = launch.start(
+            ["bash", "-euo", "pipefail", "-c", block.text],
+            env=self.env,
+            cwd=self.folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         done = launch.finish(process, 250)
         told = f"{self.page.name}, line {block.line}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
         assert done.returncode == 0, told
@@ -114,7 +136,9 @@ def script(path: Path, text: str) -> None:
 
 def timeless(text: str) -> str:
     """Return a text without what differs between two runs (times, rules whose length depends on them) or versions (the search)."""
-    text = re.sub(r"[\d.e+-]+ (?=s\b|ms\b|us\b|steps/s)|(?<=expected in )\d+|(?<=search: )\d+", "", text)
+    text = re.sub(
+        r"[\d.e+-]+ (?=s\b|ms\b|us\b|steps/s)|(?<=expected in )\d+|(?<=search: )\d+", "", text
+    )
     return re.sub(r"-{9,}", "---", text)
 
 
@@ -124,22 +148,39 @@ def shown(page: Path) -> str:
 
 def pages_to_run() -> list:
     """Return the pages with something to run, but for protocol.md, which test_protocol.py runs on several ranks, too."""
-    found = [page for page in PAGES if {block.language for block in blocks(page)} & {"sh", "python"} and page.name != "protocol.md"]
-    return [pytest.param(page, id=shown(page), marks=[pytest.mark.slow] * (shown(page) in SLOW)) for page in found]
+    found = [
+        page
+        for page in PAGES
+        if {block.language for block in blocks(page)} & {"sh", "python"}
+        and page.name != "protocol.md"
+    ]
+    return [
+        pytest.param(page, id=shown(page), marks=[pytest.mark.slow] * (shown(page) in SLOW))
+        for page in found
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_blocks_are_of_known_languages(page):
     """A block of another one would neither run nor be marked as text."""
-    found = {language.strip() for language in re.findall(r"^ *```([^\n`{]+)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+    found = {
+        language.strip()
+        for language in re.findall(
+            r"^ *```([^\n`{]+)$", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    }
     assert found <= {"sh", "console", "python", "toml", "text"}, f"{shown(page)}: {sorted(found)}"
 
 
 @pytest.mark.launch
-@pytest.mark.timeout(600)                          # a page may have many commands
+@pytest.mark.timeout(600)  # a page may have many commands
 @pytest.mark.parametrize("page", pages_to_run())
 def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
-    for module in ("matplotlib", "sklearn", *["torch"] * (page.name == "training.md")):         # README installs the first two
+    for module in (
+        "matplotlib",
+        "sklearn",
+        *["torch"] * (page.name == "training.md"),
+    ):  # README installs the first two
         pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
     Reader(page, tmp_path).read()
@@ -148,18 +189,35 @@ def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
 # ---------------------------------------------------------------------------------------------------------------------
 # Tables and links
 
+
 def tables(page: str, heading: str) -> set[str]:
     """Return the names in the first column of the tables under `heading`."""
-    section = (ROOT / "docs" / "guide" / page).read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n## ")[0]
+    section = (
+        (ROOT / "docs" / "guide" / page)
+        .read_text(encoding="utf-8")
+        .split(f"\n{heading}\n")[1]
+        .split("\n## ")[0]
+    )
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`(\w+)", row.split("|")[1])}
 
 
-@pytest.mark.parametrize("heading, page, known", [
-    ("## Solvers", "choosing.md", catalogue.solvers), ("## Graphs", "choosing.md", catalogue.topologies),
-    ("### Codecs", "mixing.md", catalogue.codecs),
-    ("## What there is", "data.md", lambda: {**catalogue.problems(), **catalogue.data_sets()}),
-    ("## Algorithms", "training.md", lambda: pytest.importorskip("torch") and importlib.import_module("mpidec.optim").names())])
+@pytest.mark.parametrize(
+    "heading, page, known",
+    [
+        ("## Solvers", "choosing.md", catalogue.solvers),
+        ("## Graphs", "choosing.md", catalogue.topologies),
+        ("### Codecs", "mixing.md", catalogue.codecs),
+        ("## What there is", "data.md", lambda: {**catalogue.problems(), **catalogue.data_sets()}),
+        (
+            "## Algorithms",
+            "training.md",
+            lambda: (
+                pytest.importorskip("torch") and importlib.import_module("mpidec.optim").names()
+            ),
+        ),
+    ],
+)
 def test_tables_name_what_there_is(heading, page, known):
     """All of it, and nothing else."""
     named = tables(page, heading)
@@ -180,8 +238,12 @@ def test_links_lead_somewhere(page):
         assert target.exists(), f"{shown(page)} links to {path}, which is not there"
         if anchor:
             front = target == ROOT / "README.md" and page in DOCS
-            assert not front, f"{shown(page)} links to README.md#{anchor}: the site has another front page"
-            assert anchor in anchors(target), f"{shown(page)} links to {path}#{anchor}, expected one of {sorted(anchors(target))}"
+            assert not front, (
+                f"{shown(page)} links to README.md#{anchor}: the site has another front page"
+            )
+            assert anchor in anchors(target), (
+                f"{shown(page)} links to {path}#{anchor}, expected one of {sorted(anchors(target))}"
+            )
 
 
 def test_every_page_of_the_guide_is_in_readme():
@@ -198,16 +260,44 @@ def test_figures_are_small():
 def test_the_site_is_built_without_warnings(tmp_path):
     for module in SITE:
         pytest.importorskip(module)
-    done = launch.mpirun(0, ["-m", "sphinx", "-W", "--keep-going", "-q", "-j2", "-d", tmp_path / "doctrees", "docs",
-                             tmp_path / "site"], timeout=110, cwd=ROOT)
+    done = launch.mpirun(
+        0,
+        [
+            "-m",
+            "sphinx",
+            "-W",
+            "--keep-going",
+            "-q",
+            "-j2",
+            "-d",
+            tmp_path / "doctrees",
+            "docs",
+            tmp_path / "site",
+        ],
+        timeout=110,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    reference = {page.stem: page.read_text(encoding="utf-8") for page in (tmp_path / "site" / "reference").glob("*.html")}
-    assert all(flag in reference["commands"] for flag in ("--step-size", "--vary")), "the commands lack what --help prints"
+    reference = {
+        page.stem: page.read_text(encoding="utf-8")
+        for page in (tmp_path / "site" / "reference").glob("*.html")
+    }
+    assert all(flag in reference["commands"] for flag in ("--step-size", "--vary")), (
+        "the commands lack what --help prints"
+    )
     pytorch = ["optim"] if importlib.util.find_spec("torch") else []
     for name in ("topology", "solvers", "problems", "record", "mixing", "plot", "sweep", *pytorch):
         module = importlib.import_module(f"mpidec.{name}")
-        public = getattr(module, "__all__", [key for key, thing in vars(module).items() if not key.startswith("_")
-                                             and getattr(thing, "__module__", "").startswith("mpidec.")])
+        public = getattr(
+            module,
+            "__all__",
+            [
+                key
+                for key, thing in vars(module).items()
+                if not key.startswith("_")
+                and getattr(thing, "__module__", "").startswith("mpidec.")
+            ],
+        )
         missing = [key for key in public if f'id="mpidec.{name}.{key}"' not in reference[name]]
         assert not missing, f"docs/reference/{name}.md lacks {missing}"
 
@@ -225,12 +315,18 @@ def test_makefile_targets_of_readme_exist():
 
 def test_launch_helper_leaves_nothing_behind(tmp_path):
     """A launch that exceeds its time is ended, with all of its processes, also those that do not want to."""
-    code = (f"import signal, time\nfrom mpi4py import MPI\nmark = '{tmp_path.name}'\n"
-            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\nwhile True: time.sleep(1)")
+    code = (
+        f"import signal, time\nfrom mpi4py import MPI\nmark = '{tmp_path.name}'\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\nwhile True: time.sleep(1)"
+    )
     with pytest.raises(subprocess.TimeoutExpired):
         launch.mpirun(3, ["-c", code], timeout=3)
     deadline = time.monotonic() + 10
-    while left := [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if tmp_path.name in text_of(path)]:
+    while left := [
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if tmp_path.name in text_of(path)
+    ]:
         assert time.monotonic() < deadline, f"processes {left} go on"
         time.sleep(0.1)
 
@@ -238,5 +334,5 @@ def test_launch_helper_leaves_nothing_behind(tmp_path):
 def text_of(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
-    except OSError:                                         # gone meanwhile
+    except OSError:  # gone meanwhile
         return ""

@@ -1,4 +1,5 @@
 """The job scripts save a run before the time limit and continue it: with stand-ins for the batch system, and under a real Slurm."""
+
 from __future__ import annotations
 
 import os
@@ -17,8 +18,10 @@ from mpidec import record
 pytestmark = pytest.mark.launch
 SCRIPTS = launch.ROOT / "jobscripts"
 STARTED: list[subprocess.Popen] = []
-LONG = ("--problem=least_squares --data=synthetic_least_squares --set=problem.p=4 --set=problem.d=3 --agents=8 --every=20 "
-        "--step-size=0.01 --set=run.trajectory=false --steps=")
+LONG = (
+    "--problem=least_squares --data=synthetic_least_squares --set=problem.p=4 --set=problem.d=3 --agents=8 --every=20 "
+    "--step-size=0.01 --set=run.trajectory=false --steps="
+)
 
 
 @pytest.fixture
@@ -27,7 +30,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tools = tmp_path / "venv" / "bin"
     tools.mkdir(parents=True)
-    (tools / "activate").write_text(f'PATH="{tools}:{Path(sys.executable).parent}:$PATH"\nexport PYTHONPATH="{launch.ROOT}"\n')
+    (tools / "activate").write_text(
+        f'PATH="{tools}:{Path(sys.executable).parent}:$PATH"\nexport PYTHONPATH="{launch.ROOT}"\n'
+    )
     for name in ("scontrol", "qsub"):
         write(tools / name, f'#!/bin/sh\necho "{name}|$*" >>"{tmp_path}/called"\n')
     yield tmp_path
@@ -41,8 +46,15 @@ def write(path: Path, text: str) -> None:
 
 
 def script(name: str, **env: str) -> subprocess.Popen:
-    STARTED.append(launch.start(["bash", str(SCRIPTS / name)], env={"VENV": "venv", **env}, text=True, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE))
+    STARTED.append(
+        launch.start(
+            ["bash", str(SCRIPTS / name)],
+            env={"VENV": "venv", **env},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    )
     return STARTED[-1]
 
 
@@ -61,12 +73,12 @@ def test_a_slurm_job_saves_requeues_itself_and_goes_on(folder):
     for turn in range(2):
         process = script("slurm.sh", ARGS=LONG + "100000000", SLURM_RESTART_COUNT=str(turn), **env)
         steps_in("run-7.h5", process, steps + 20)
-        os.kill(process.pid, signal.SIGUSR1)                # to the script alone, as --signal=B:USR1@90 does
+        os.kill(process.pid, signal.SIGUSR1)  # to the script alone, as --signal=B:USR1@90 does
         done = launch.finish(process, 60)
         run = record.read("run-7.h5")
         assert run.outcome == "interrupted" and run.steps > steps, done
         steps = run.steps
-        assert (done.returncode == 0) == (turn == 0)        # one restart is allowed
+        assert (done.returncode == 0) == (turn == 0)  # one restart is allowed
         assert (folder / "called").read_text().splitlines() == ["scontrol|requeue 7"]
 
 
@@ -74,7 +86,9 @@ def test_a_slurm_job_saves_requeues_itself_and_goes_on(folder):
 def test_a_slurm_job_that_ends_says_how(folder):
     env = {"SLURM_JOB_ID": "8", "SLURM_NTASKS": "2"}
     done = launch.finish(script("slurm.sh", ARGS=LONG + "4000 --stop-error=1e-300", **env), 60)
-    assert done.returncode == 4 and Path("run-8.png").exists() and not (folder / "called").exists(), done
+    assert (
+        done.returncode == 4 and Path("run-8.png").exists() and not (folder / "called").exists()
+    ), done
 
 
 TIMEOUT = """#!/usr/bin/env python3
@@ -106,35 +120,57 @@ def test_a_pbs_job_saves_submits_itself_and_goes_on(folder):
         assert (done.returncode, run.outcome) == (0, "interrupted") and run.steps > steps, done
         steps = run.steps
         called = (folder / "called").read_text().splitlines()[-1]
-        assert called == ("qsub|-l walltime=600 -v OUT=run-9.h5,VENV=venv,WALLTIME=600,SCRIPT=jobscripts/pbs.sh,"
-                          f"RESTARTS={99 - turn} jobscripts/pbs.sh")
+        assert called == (
+            "qsub|-l walltime=600 -v OUT=run-9.h5,VENV=venv,WALLTIME=600,SCRIPT=jobscripts/pbs.sh,"
+            f"RESTARTS={99 - turn} jobscripts/pbs.sh"
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(shutil.which("sbatch") is None or shutil.which("scontrol") is None, reason="needs Slurm")
+@pytest.mark.skipif(
+    shutil.which("sbatch") is None or shutil.which("scontrol") is None, reason="needs Slurm"
+)
 def test_a_job_of_a_real_slurm_requeues_itself_until_it_is_done(folder):
     """The signal comes at once: Slurm may send it up to 60 s too early, and the limit is two minutes."""
     if subprocess.run(["sinfo", "-h"], capture_output=True).returncode:
         pytest.skip("no Slurm is running")
     env = {**os.environ, "VENV": str(folder / "venv"), "ARGS": LONG + "100000000"}
     (folder / "venv" / "bin" / "scontrol").unlink()
-    answer = subprocess.run(["sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=1", "--time=2", str(SCRIPTS / "slurm.sh")],
-                            env=env, check=True, capture_output=True, text=True)
+    answer = subprocess.run(
+        [
+            "sbatch",
+            "--parsable",
+            "--nodes=2",
+            "--ntasks-per-node=1",
+            "--time=2",
+            str(SCRIPTS / "slurm.sh"),
+        ],
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     job = answer.stdout.strip()
     out = folder / f"run-{job}.h5"
-    control = lambda *args: subprocess.run(["scontrol", *args], capture_output=True, text=True)  # noqa: E731
+    control = lambda *args: subprocess.run(["scontrol", *args], capture_output=True, text=True)
     steps = []
     try:
         for turn in range(2):
             deadline = time.monotonic() + 240
-            while f"Restarts={turn + 1}" not in control("show", "job", job).stdout and time.monotonic() < deadline:
+            while (
+                f"Restarts={turn + 1}" not in control("show", "job", job).stdout
+                and time.monotonic() < deadline
+            ):
                 time.sleep(1)
             run = record.read(out)
             steps.append(run.steps)
             assert run.outcome == "interrupted", (folder / f"mpidec-{job}.out").read_text()
-            if turn == 0:                                   # Slurm lets a requeued job wait for two minutes
-                while "Reason=BeginTime" not in control("show", "job", job).stdout and time.monotonic() < deadline:
+            if turn == 0:  # Slurm lets a requeued job wait for two minutes
+                while (
+                    "Reason=BeginTime" not in control("show", "job", job).stdout
+                    and time.monotonic() < deadline
+                ):
                     time.sleep(1)
                 control("update", f"jobid={job}", "starttime=now")
         assert steps[1] > steps[0] > 0

@@ -1,4 +1,5 @@
 """Every tutorial runs from top to bottom, with no MPI and on engines under mpirun, and is stored as it runs."""
+
 from __future__ import annotations
 
 import re
@@ -20,14 +21,24 @@ def execute(path: Path, folder: Path, monkeypatch, only: str = "", **env: str) -
     """Run a copy of the notebook in `folder`, or those of its cells that say `only`; return what they printed."""
     for module in NEEDS.get(path.stem, ()):
         pytest.importorskip(module)
-    for key, value in {**launch.environment(), "IPYTHONDIR": str(folder / "ipython"), **env}.items():
+    for key, value in {
+        **launch.environment(),
+        "IPYTHONDIR": str(folder / "ipython"),
+        **env,
+    }.items():
         monkeypatch.setenv(key, value)
     notebook = nbformat.read(path, as_version=4)
-    notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "code" and only in cell.source]
+    notebook.cells = [
+        cell for cell in notebook.cells if cell.cell_type == "code" and only in cell.source
+    ]
     where = {"metadata": {"path": folder}}
     nbclient.NotebookClient(notebook, timeout=90, kernel_name="python3", resources=where).execute()
-    return "".join(output.text for cell in notebook.cells for output in cell.outputs
-                   if output.output_type == "stream" and output.name == "stdout")
+    return "".join(
+        output.text
+        for cell in notebook.cells
+        for output in cell.outputs
+        if output.output_type == "stream" and output.name == "stdout"
+    )
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -35,7 +46,9 @@ def test_runs_without_mpi(path, tmp_path, monkeypatch):
     assert "1 process:" in execute(path, tmp_path, monkeypatch, MPIDEC_ENGINES="0")
 
 
-@pytest.mark.parametrize("path", [FOLDER / "01_average_consensus.ipynb"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [FOLDER / "01_average_consensus.ipynb"], ids=lambda path: path.stem
+)
 def test_runs_on_engines(path, tmp_path, monkeypatch):
     said = execute(path, tmp_path, monkeypatch, only="MPIDEC_ENGINES", MPIDEC_ENGINES="4")
     assert "4 processes:" in said
@@ -44,7 +57,9 @@ def test_runs_on_engines(path, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_straggler_on_engines_delays_only_itself(tmp_path, monkeypatch):
     said = execute(FOLDER / "02_asynchronous.ipynb", tmp_path, monkeypatch, MPIDEC_ENGINES="4")
-    straggler, *others = map(float, re.search(r"^ +asynchronous +(.+)$", said, re.MULTILINE)[1].split())
+    straggler, *others = map(
+        float, re.search(r"^ +asynchronous +(.+)$", said, re.MULTILINE)[1].split()
+    )
     assert straggler > 10 and max(others) < 5, said
     assert "push-sum:       the ranks hold 1.500000, 1.500000, 1.500000, 1.500000" in said
 
@@ -53,16 +68,22 @@ def test_a_straggler_on_engines_delays_only_itself(tmp_path, monkeypatch):
 def test_relaysgd_keeps_its_accuracy_on_heterogeneous_data(tmp_path, monkeypatch):
     said = execute(FOLDER / "03_training.ipynb", tmp_path, monkeypatch, MPIDEC_ENGINES="4")
     assert "4 processes: one worker each, 1 thread for PyTorch" in said
-    gossip, relay, dense = (float(re.search(rf"^{name}.* worst worker ([0-9.]+)", said, re.MULTILINE)[1])
-                            for name in ("atc, ring", "relay, chain", "allreduce"))
+    gossip, relay, dense = (
+        float(re.search(rf"^{name}.* worst worker ([0-9.]+)", said, re.MULTILINE)[1])
+        for name in ("atc, ring", "relay, chain", "allreduce")
+    )
     assert min(relay, dense) > max(gossip, 0.9), said
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_is_stored_executed_and_small(path):
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "not run from top to bottom"
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), (
+        "not run from top to bottom"
+    )
     outputs = [output for cell in cells for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs), "no picture is stored"
-    assert not any(output.output_type == "error" or output.get("name") == "stderr" for output in outputs)
+    assert not any(
+        output.output_type == "error" or output.get("name") == "stderr" for output in outputs
+    )
     assert path.stat().st_size < 400_000, f"{path.stat().st_size} bytes, expected less than 400,000"

@@ -30,7 +30,7 @@ def label(case):
 def problem_of(net, x_star=True):
     rng = np.random.default_rng(5)
     A, b = rng.standard_normal((N, 5, D)), rng.standard_normal((N, 5))
-    problem = mpidec.problems.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi])
+    problem = mpidec.problems.LeastSquares(A[net.lo : net.hi], b[net.lo : net.hi])
     if x_star:
         problem.x_star = np.linalg.lstsq(A.reshape(-1, D), b.reshape(-1), rcond=None)[0]
     return problem, A, b
@@ -52,10 +52,18 @@ def test_metrics_are_what_they_say(net):
     assert result.metrics["rounds"].tolist() == [0, 5, 10]
     assert result.metrics["bytes"].tolist() == [0, 5 * 2 * N * D * 8, 10 * 2 * N * D * 8]
     last = {name: column[-1] for name, column in result.metrics.items()}
-    np.testing.assert_allclose(last["consensus"], np.sqrt(((X - mean) ** 2).sum(axis=1).mean()), rtol=1e-12)
-    np.testing.assert_allclose(last["objective"], (residual ** 2).sum() / 2 / N, rtol=1e-12)
-    np.testing.assert_allclose(last["gradient_norm"], np.linalg.norm(np.einsum("npd,np->d", A, residual)) / N, rtol=1e-12)
-    np.testing.assert_allclose(last["error"], np.linalg.norm(mean - problem.x_star) / np.linalg.norm(problem.x_star), rtol=1e-12)
+    np.testing.assert_allclose(
+        last["consensus"], np.sqrt(((X - mean) ** 2).sum(axis=1).mean()), rtol=1e-12
+    )
+    np.testing.assert_allclose(last["objective"], (residual**2).sum() / 2 / N, rtol=1e-12)
+    np.testing.assert_allclose(
+        last["gradient_norm"], np.linalg.norm(np.einsum("npd,np->d", A, residual)) / N, rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        last["error"],
+        np.linalg.norm(mean - problem.x_star) / np.linalg.norm(problem.x_star),
+        rtol=1e-12,
+    )
     np.testing.assert_allclose(result.x, mean, rtol=1e-13)
 
 
@@ -63,20 +71,24 @@ def test_no_steps_is_the_start(net):
     problem, *_ = problem_of(net, x_star=False)
     x0 = np.arange(float(N * D)).reshape(N, D)
     result = mpidec.solve(problem, S.DGD(0.1), T.ring(N), steps=0, net=net, x0=x0)
-    np.testing.assert_array_equal(result.X, x0[net.lo:net.hi])
+    np.testing.assert_array_equal(result.X, x0[net.lo : net.hi])
     assert (result.outcome, result.steps, "error" in result.metrics) == ("completed", 0, False)
 
 
 def test_x0_is_left_alone(net):
     problem, *_ = problem_of(net)
     x0 = np.ones((N, D))
-    mpidec.solve(problem, S.GradientTracking(0.01, variant="diging"), T.ring(N), steps=5, net=net, x0=x0)
+    mpidec.solve(
+        problem, S.GradientTracking(0.01, variant="diging"), T.ring(N), steps=5, net=net, x0=x0
+    )
     np.testing.assert_array_equal(x0, np.ones((N, D)))
 
 
 def test_stopping_at_a_metric_or_by_a_callable(net):
     problem, *_ = problem_of(net)
-    solve = lambda stop: mpidec.solve(problem, S.GradientTracking(0.05), T.complete(N), steps=5000, net=net, every=10, stop=stop)   # noqa: E731
+    solve = lambda stop: mpidec.solve(
+        problem, S.GradientTracking(0.05), T.complete(N), steps=5000, net=net, every=10, stop=stop
+    )
     result = solve({"error": 1e-6, "consensus": 1e-6})
     assert result.outcome == "stopped"
     assert result.metrics["error"][-1] <= 1e-6 < result.metrics["error"][-2]
@@ -87,12 +99,28 @@ def test_stopping_at_a_metric_or_by_a_callable(net):
 
 def test_divergence_is_an_outcome_with_its_step(net, shared_tmp):
     problem, *_ = problem_of(net)
-    result = mpidec.solve(problem, S.DGD(50.0), T.ring(N), steps=100_000, net=net, every=1000, record=shared_tmp / "run.h5")
+    result = mpidec.solve(
+        problem,
+        S.DGD(50.0),
+        T.ring(N),
+        steps=100_000,
+        net=net,
+        every=1000,
+        record=shared_tmp / "run.h5",
+    )
     assert result.outcome == "diverged"
     assert 50 < result.steps < 300
-    assert f"the iterate of agent {result.agent} is not finite after step {result.steps}" == result.reason
-    before = mpidec.solve(problem, S.DGD(50.0), T.ring(N), steps=result.steps - 1, net=net, every=1000)
-    assert np.isfinite(before.X).all() and (before.outcome, before.steps) == ("diverged", result.steps - 1)
+    assert (
+        f"the iterate of agent {result.agent} is not finite after step {result.steps}"
+        == result.reason
+    )
+    before = mpidec.solve(
+        problem, S.DGD(50.0), T.ring(N), steps=result.steps - 1, net=net, every=1000
+    )
+    assert np.isfinite(before.X).all() and (before.outcome, before.steps) == (
+        "diverged",
+        result.steps - 1,
+    )
     with h5py.File(shared_tmp / "run.h5") as file:
         assert np.isfinite(file["metrics/objective"][...]).all()
         assert file["result/x"].attrs["outcome"] == "diverged"
@@ -102,13 +130,15 @@ def test_divergence_is_an_outcome_with_its_step(net, shared_tmp):
 def test_the_file_holds_the_run(net, shared_tmp):
     problem, *_ = problem_of(net)
     path = shared_tmp / "run.h5"
-    result = mpidec.solve(problem, S.DGD(0.02), T.one_peer_exponential(N), steps=7, net=net, every=2, record=path)
+    result = mpidec.solve(
+        problem, S.DGD(0.02), T.one_peer_exponential(N), steps=7, net=net, every=2, record=path
+    )
     net.comm.Barrier()
     with h5py.File(path) as file:
         assert file["trajectory/step"][...].tolist() == [0, 2, 4, 6, 7]
         assert file["trajectory/x"].shape == (5, N, D)
-        np.testing.assert_array_equal(file["trajectory/x"][-1, net.lo:net.hi], result.X)
-        np.testing.assert_array_equal(file["result/x"][net.lo:net.hi], result.X)
+        np.testing.assert_array_equal(file["trajectory/x"][-1, net.lo : net.hi], result.X)
+        np.testing.assert_array_equal(file["result/x"][net.lo : net.hi], result.X)
         for name, column in result.metrics.items():
             if net.rank == 0 or name != "time":
                 np.testing.assert_array_equal(file[f"metrics/{name}"][...], column)
@@ -116,15 +146,26 @@ def test_the_file_holds_the_run(net, shared_tmp):
         assert file.attrs["ranks"] == net.size
 
 
-@pytest.mark.parametrize("solver, graph", [(S.GradientTracking(0.02), T.one_peer_exponential), (S.RelaySGD(0.05), T.chain),
-                                               (S.DSGDCECA(0.02), T.ceca), (S.DGD(0.02, order="cta"), T.one_peer_exponential),
-                                               (S.PushDIGing(0.02), T.exponential), (S.DecentLaM(0.01), T.ring),
-                                               (S.KGT(0.02, local_steps=3), T.one_peer_exponential)], ids=label)
+@pytest.mark.parametrize(
+    "solver, graph",
+    [
+        (S.GradientTracking(0.02), T.one_peer_exponential),
+        (S.RelaySGD(0.05), T.chain),
+        (S.DSGDCECA(0.02), T.ceca),
+        (S.DGD(0.02, order="cta"), T.one_peer_exponential),
+        (S.PushDIGing(0.02), T.exponential),
+        (S.DecentLaM(0.01), T.ring),
+        (S.KGT(0.02, local_steps=3), T.one_peer_exponential),
+    ],
+    ids=label,
+)
 def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(net, shared_tmp, solver, graph):
     problem, *_ = problem_of(net)
     oracle = mpidec.problems.Noisy(problem, 0.1)
     path = shared_tmp / "run.h5"
-    run = lambda steps, record=None: mpidec.solve(oracle, solver, graph(N), steps=steps, net=net, every=5, record=record, seed=3)   # noqa: E731
+    run = lambda steps, record=None: mpidec.solve(
+        oracle, solver, graph(N), steps=steps, net=net, every=5, record=record, seed=3
+    )
     run(13, path)
     resumed, whole = run(40, mpidec.Record(path, resume=True)), run(40)
     np.testing.assert_array_equal(resumed.X, whole.X)
@@ -136,13 +177,13 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(net, shared_tmp, sol
         for name in ("rounds", "bytes"):
             assert file[f"metrics/{name}"][-1] == whole.metrics[name][-1]
         assert (np.diff(file["metrics/time"]) >= 0).all()
-        np.testing.assert_array_equal(file["result/x"][net.lo:net.hi], whole.X)
+        np.testing.assert_array_equal(file["result/x"][net.lo : net.hi], whole.X)
 
 
 # -- resuming with the memory of the mixer ----------------------------------------------------------------------------
 
 SPARSE = {"top_k": {"k": 1}, "rand_k": {"k": 2}, "qsgd": {"seed": 3}}
-QUICK = ("qsgd", "top_k") if MPI.COMM_WORLD.size > 1 else tuple(CODECS)     # the others with --slow
+QUICK = ("qsgd", "top_k") if MPI.COMM_WORLD.size > 1 else tuple(CODECS)  # the others with --slow
 
 
 def compressed(name, feedback=None):
@@ -159,16 +200,30 @@ def mixings():
         marks = () if name in QUICK else pytest.mark.slow
         for feedback in (False, True):
             words = name + feedback * "-feedback"
-            yield pytest.param(compressed(name, feedback), S.GradientTracking(0.02), T.ring, id=words, marks=marks)
+            yield pytest.param(
+                compressed(name, feedback), S.GradientTracking(0.02), T.ring, id=words, marks=marks
+            )
             if not CODECS[name].feedback:
-                yield pytest.param(accelerated(compressed(name, feedback), 2), S.ExactDiffusion(0.02), T.ring,
-                                   id=f"{words}-accelerated", marks=marks)
+                yield pytest.param(
+                    accelerated(compressed(name, feedback), 2),
+                    S.ExactDiffusion(0.02),
+                    T.ring,
+                    id=f"{words}-accelerated",
+                    marks=marks,
+                )
     for method in ("chebyshev", "fastmix"):
-        yield pytest.param(accelerated(lambda W: W, 3, method), S.GradientTracking(0.02), T.ring, id=method)
+        yield pytest.param(
+            accelerated(lambda W: W, 3, method), S.GradientTracking(0.02), T.ring, id=method
+        )
     yield pytest.param(compressed("top_k"), S.DGD(0.02, order="cta"), T.ring, id="mixes-in-init")
     yield pytest.param(compressed("qsgd"), S.RelaySGD(0.02), T.chain, id="edge-by-edge")
     for name in ("qsgd", "rand_k"):
-        yield pytest.param(compressed(name, False), S.ExactDiffusion(0.02), T.one_peer_exponential, id=f"schedule-{name}")
+        yield pytest.param(
+            compressed(name, False),
+            S.ExactDiffusion(0.02),
+            T.one_peer_exponential,
+            id=f"schedule-{name}",
+        )
     yield pytest.param(compressed("qsgd"), S.DSGDCECA(0.02), T.ceca, id="ceca")
 
 
@@ -179,21 +234,36 @@ def solved(comm, solver, graph, steps, record=None, mixing=None, **options):
     with mpidec.Network(N, comm=comm) as net:
         oracle = mpidec.problems.Noisy(problem_of(net)[0], 0.1)
         oracle = options.pop("wrapped", lambda oracle: oracle)(oracle)
-        return mpidec.solve(oracle, solver, graph(N), steps=steps, net=net, seed=3, record=record, mixing=mixing,
-                            **{"every": 5, **options})
+        return mpidec.solve(
+            oracle,
+            solver,
+            graph(N),
+            steps=steps,
+            net=net,
+            seed=3,
+            record=record,
+            mixing=mixing,
+            **{"every": 5, **options},
+        )
 
 
 def same_run(resumed, whole):
     """Whether two files hold the same run, bit for bit, at the steps that both record (an interruption records one more)."""
     with h5py.File(resumed) as a, h5py.File(whole) as b:
         kept = np.isin(a["metrics/step"][...], b["metrics/step"][...])
-        for name in ("trajectory/x", "trajectory/step", *(f"metrics/{name}" for name in b["metrics"] if name != "time")):
+        for name in (
+            "trajectory/x",
+            "trajectory/step",
+            *(f"metrics/{name}" for name in b["metrics"] if name != "time"),
+        ):
             np.testing.assert_array_equal(a[name][...][kept], b[name][...], err_msg=name)
         np.testing.assert_array_equal(a["result/x"], b["result/x"])
         memory = sorted(name for name in b["checkpoint"] if name.startswith("memory."))
         assert memory == sorted(name for name in a["checkpoint"] if name.startswith("memory."))
         for name in memory:
-            np.testing.assert_array_equal(a["checkpoint"][name], b["checkpoint"][name], err_msg=name)
+            np.testing.assert_array_equal(
+                a["checkpoint"][name], b["checkpoint"][name], err_msg=name
+            )
         return bool(memory)
 
 
@@ -209,18 +279,24 @@ def parts(comm):
 
 
 @pytest.mark.parametrize("mixing, solver, graph", list(mixings()))
-def test_a_resumed_run_continues_with_the_memory_of_its_mixer(comm, parts, shared_tmp, mixing, solver, graph):
+def test_a_resumed_run_continues_with_the_memory_of_its_mixer(
+    comm, parts, shared_tmp, mixing, solver, graph
+):
     """Written on some ranks and resumed on as many or on another number of them, against one run on a single rank."""
     whole = shared_tmp / "whole.h5"
     solved(parts[1], solver, graph, 25, whole, mixing)
     sizes = list(parts)
-    for first, second in product(sizes, sizes) if comm.size <= 3 else zip(sizes, sizes[1:] + sizes[:1]):
+    for first, second in (
+        product(sizes, sizes) if comm.size <= 3 else zip(sizes, sizes[1:] + sizes[:1])
+    ):
         path = shared_tmp / f"{first}-{second}.h5"
         solved(parts[first], solver, graph, 10, path, mixing)
         comm.Barrier()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            warnings.filterwarnings("ignore", ".* with (TopK|RandK|QSGD)")    # does the codec fit the method?
+            warnings.filterwarnings(
+                "ignore", ".* with (TopK|RandK|QSGD)"
+            )  # does the codec fit the method?
             solved(parts[second], solver, graph, 25, mpidec.Record(path, resume=True), mixing)
         comm.Barrier()
         same_run(path, whole)
@@ -239,15 +315,28 @@ class Fails:
             if k == self.step:
                 raise ArithmeticError("no gradient")
             return gradient(X, k)
+
         return failing
 
 
 def test_a_failed_run_continues_from_its_last_checkpoint(comm, shared_tmp):
-    path, whole, mixing, solver = shared_tmp / "run.h5", shared_tmp / "whole.h5", compressed("top_k"), S.GradientTracking(0.02)
+    path, whole, mixing, solver = (
+        shared_tmp / "run.h5",
+        shared_tmp / "whole.h5",
+        compressed("top_k"),
+        S.GradientTracking(0.02),
+    )
     solved(comm, solver, T.ring, 25, whole, mixing)
     with pytest.raises(ArithmeticError):
-        solved(comm, solver, T.ring, 25, mpidec.Record(path, checkpoint_seconds=0), mixing,
-               wrapped=lambda oracle: Fails(oracle, 17))
+        solved(
+            comm,
+            solver,
+            T.ring,
+            25,
+            mpidec.Record(path, checkpoint_seconds=0),
+            mixing,
+            wrapped=lambda oracle: Fails(oracle, 17),
+        )
     comm.Barrier()
     assert 0 < comm.bcast(last_checkpoint(path)[0] if comm.rank == 0 else None) <= 17
     solved(comm, solver, T.ring, 25, mpidec.Record(path, resume=True), mixing)
@@ -256,19 +345,37 @@ def test_a_failed_run_continues_from_its_last_checkpoint(comm, shared_tmp):
 
 
 def test_an_interrupted_run_continues(comm, shared_tmp):
-    path, whole, mixing, solver = shared_tmp / "run.h5", shared_tmp / "whole.h5", compressed("qsgd", True), S.ExactDiffusion(0.02)
+    path, whole, mixing, solver = (
+        shared_tmp / "run.h5",
+        shared_tmp / "whole.h5",
+        compressed("qsgd", True),
+        S.ExactDiffusion(0.02),
+    )
     solved(comm, solver, T.ring, 40, whole, mixing)
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt, match=r"interrupted after step \d+: .*run.h5 is complete.*resume=True") as caught:
-            solved(comm, solver, T.ring, 40, path, mixing,
-                   progress=lambda step, *_: step == 15 and os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(
+            KeyboardInterrupt,
+            match=r"interrupted after step \d+: .*run.h5 is complete.*resume=True",
+        ) as caught:
+            solved(
+                comm,
+                solver,
+                T.ring,
+                40,
+                path,
+                mixing,
+                progress=lambda step, *_: step == 15 and os.kill(os.getpid(), signal.SIGINT),
+            )
     finally:
         signal.signal(signal.SIGINT, former)
     result = caught.value.result
     assert result.outcome == "interrupted" and 15 < result.steps < 40
     comm.Barrier()
-    assert solved(comm, solver, T.ring, 40, mpidec.Record(path, resume=True), mixing).outcome == "completed"
+    assert (
+        solved(comm, solver, T.ring, 40, mpidec.Record(path, resume=True), mixing).outcome
+        == "completed"
+    )
     comm.Barrier()
     assert same_run(path, whole)
 
@@ -292,14 +399,26 @@ def test_a_checkpoint_without_the_memory_resumes_with_a_warning(comm, shared_tmp
             assert "memory.0_3_d" in file["checkpoint"]
             del file["checkpoint/memory.0_3_d"]
     comm.Barrier()
-    with pytest.warns(RuntimeWarning, match="step 10 contains no error feedback memory") if comm.rank == 0 else nullcontext():
-        assert solved(comm, solver, T.ring, 25, mpidec.Record(path, resume=True), mixing).steps == 25
+    with (
+        pytest.warns(RuntimeWarning, match="step 10 contains no error feedback memory")
+        if comm.rank == 0
+        else nullcontext()
+    ):
+        assert (
+            solved(comm, solver, T.ring, 25, mpidec.Record(path, resume=True), mixing).steps == 25
+        )
 
 
-@pytest.mark.parametrize("solver, mixing, words", [
-    (S.ExactDiffusion(0.02), None, "a mixer without error feedback has no memory, got 0_3_d"),
-    (S.DGD(0.02, "cta"), compressed("top_k"), "resume with the solver that wrote it")])
-def test_a_resume_that_does_not_fit_leaves_the_file_as_it_was(comm, shared_tmp, solver, mixing, words):
+@pytest.mark.parametrize(
+    "solver, mixing, words",
+    [
+        (S.ExactDiffusion(0.02), None, "a mixer without error feedback has no memory, got 0_3_d"),
+        (S.DGD(0.02, "cta"), compressed("top_k"), "resume with the solver that wrote it"),
+    ],
+)
+def test_a_resume_that_does_not_fit_leaves_the_file_as_it_was(
+    comm, shared_tmp, solver, mixing, words
+):
     path = shared_tmp / "run.h5"
     solved(comm, S.ExactDiffusion(0.02), T.ring, 10, path, compressed("top_k"))
     comm.Barrier()
@@ -321,26 +440,52 @@ def test_consensus_needs_no_problem(net):
     X = np.random.default_rng(2).standard_normal((N, 4))
     result = mpidec.solve(None, S.Consensus(), T.ring(N), steps=200, x0=X, net=net, every=100)
     np.testing.assert_allclose(result.X, np.tile(X.mean(axis=0), (net.m, 1)), atol=1e-12)
-    assert set(result.metrics) == {"step", "time", "rounds", "rows", "bytes", "gradients", "prox", "consensus"}
+    assert set(result.metrics) == {
+        "step",
+        "time",
+        "rounds",
+        "rows",
+        "bytes",
+        "gradients",
+        "prox",
+        "consensus",
+    }
 
 
 def test_progress_is_told_on_rank_0(net):
     problem, *_ = problem_of(net)
     told = []
-    mpidec.solve(problem, S.DGD(0.02), T.ring(N), steps=4, net=net, every=2, progress=lambda *what: told.append(what))
+    mpidec.solve(
+        problem,
+        S.DGD(0.02),
+        T.ring(N),
+        steps=4,
+        net=net,
+        every=2,
+        progress=lambda *what: told.append(what),
+    )
     assert [step for step, *_ in told] == ([0, 2, 4] if net.rank == 0 else [])
     assert all(steps == 4 and "objective" in metrics for _, steps, metrics in told)
 
 
-@pytest.mark.parametrize("solver, schedule", [(S.RelaySGD(0.1), T.cycle([T.chain(N)])), (S.EXTRA(0.05), T.cycle([T.ring(N)])),
-                                              (S.DSGDCECA(0.05), None)], ids=str)
+@pytest.mark.parametrize(
+    "solver, schedule",
+    [
+        (S.RelaySGD(0.1), T.cycle([T.chain(N)])),
+        (S.EXTRA(0.05), T.cycle([T.ring(N)])),
+        (S.DSGDCECA(0.05), None),
+    ],
+    ids=str,
+)
 def test_a_schedule_of_period_1_is_static_for_every_solver(comm, solver, schedule):
     """The checks of the solvers read properties that only a static topology has."""
     schedule = schedule or T.ceca(2)
     with mpidec.Network(schedule.n) as net:
         problem = mpidec.problems.LeastSquares(np.ones((net.m, 2, D)), np.ones((net.m, 2)))
         result = mpidec.solve(problem, solver, schedule, steps=5, net=net)
-        np.testing.assert_array_equal(result.X, mpidec.solve(problem, solver, schedule.at(0), steps=5, net=net).X)
+        np.testing.assert_array_equal(
+            result.X, mpidec.solve(problem, solver, schedule.at(0), steps=5, net=net).X
+        )
 
 
 WRONG = [
@@ -348,7 +493,11 @@ WRONG = [
     ({"steps": 2.5}, ValueError, "steps is 2.5"),
     ({"every": 0}, ValueError, "every is 0, expected an integer >= 1"),
     ({"seed": "x"}, ValueError, "seed is 'x'"),
-    ({"x0": np.zeros(D + 1)}, ValueError, r"x0 has shape \(4,\), expected \(3,\), common to all agents, or \(6, 3\)"),
+    (
+        {"x0": np.zeros(D + 1)},
+        ValueError,
+        r"x0 has shape \(4,\), expected \(3,\), common to all agents, or \(6, 3\)",
+    ),
     ({"x0": np.zeros((N - 1, D))}, ValueError, "x0 has shape"),
     ({"x0": [0, np.nan, 0]}, ValueError, "x0 is not finite in 1 of 3 entries"),
     ({"x0": "zeros"}, ValueError, "expected numbers of shape"),
@@ -367,14 +516,24 @@ def test_wrong_use_is_told_on_every_rank(net, options, error, words):
 
 def test_the_wrong_number_of_local_agents(net):
     problem = mpidec.problems.LeastSquares(np.zeros((net.m + 1, 2, D)), np.zeros((net.m + 1, 2)))
-    with pytest.raises(ValueError, match=r"rank 0: the problem has .* agents, but this rank hosts .*A\[net.lo:net.hi\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"rank 0: the problem has .* agents, but this rank hosts .*A\[net.lo:net.hi\]",
+    ):
         mpidec.solve(problem, S.DGD(0.1), T.ring(N), net=net, steps=3)
 
 
 def test_a_file_that_cannot_be_written(net, shared_tmp):
     problem, *_ = problem_of(net)
     with pytest.raises(OSError, match="nowhere"):
-        mpidec.solve(problem, S.DGD(0.1), T.ring(N), net=net, steps=3, record=shared_tmp / "nowhere" / "run.h5")
+        mpidec.solve(
+            problem,
+            S.DGD(0.1),
+            T.ring(N),
+            net=net,
+            steps=3,
+            record=shared_tmp / "nowhere" / "run.h5",
+        )
 
 
 @pytest.mark.serial
@@ -382,7 +541,9 @@ def test_what_solve_adds_to_a_step():
     """A few calls of functions, against the same steps by hand; with its defaults."""
     n, d = 16, 30
     rng = np.random.default_rng(0)
-    problem = mpidec.problems.LeastSquares(rng.standard_normal((n, 20, d)), rng.standard_normal((n, 20)), x_star=np.ones(d))
+    problem = mpidec.problems.LeastSquares(
+        rng.standard_normal((n, 20, d)), rng.standard_normal((n, 20)), x_star=np.ones(d)
+    )
     solver, graph = S.GradientTracking(1e-3), T.exponential(n)
 
     def by_hand(net, steps):
@@ -392,23 +553,27 @@ def test_what_solve_adds_to_a_step():
             s = solver.step(s, problem.grad(solver.point(s)), W.at(k))
 
     def of_a_step(act):
-        act(50)                                             # what is made once is made
+        act(50)  # what is made once is made
         return (calls(lambda: act(250)) - calls(lambda: act(50))) / 200
 
     with mpidec.Network(n) as net, net.memory():
-        added = of_a_step(lambda k: mpidec.solve(problem, solver, graph, steps=k, net=net)) - of_a_step(lambda k: by_hand(net, k))
-    assert added < 60                                       # 40 in Python 3.11
+        added = of_a_step(
+            lambda k: mpidec.solve(problem, solver, graph, steps=k, net=net)
+        ) - of_a_step(lambda k: by_hand(net, k))
+    assert added < 60  # 40 in Python 3.11
 
 
 @pytest.mark.launch
 def test_an_exception_in_one_ranks_problem_ends_the_job(mpirun):
-    program = ("import mpidec, numpy as np\n"
-               "net = mpidec.Network()\n"
-               "def grad(X):\n"
-               "    if net.rank == 1: raise ArithmeticError('no gradient')\n"
-               "    return X.copy()\n"
-               "problem = mpidec.problems.Custom(lambda X: (X**2).sum(axis=1) / 2, grad, 1, 2)\n"
-               "mpidec.solve(problem, mpidec.solvers.DGD(0.1), mpidec.topology.ring(net.n), steps=100, net=net)\n")
+    program = (
+        "import mpidec, numpy as np\n"
+        "net = mpidec.Network()\n"
+        "def grad(X):\n"
+        "    if net.rank == 1: raise ArithmeticError('no gradient')\n"
+        "    return X.copy()\n"
+        "problem = mpidec.problems.Custom(lambda X: (X**2).sum(axis=1) / 2, grad, 1, 2)\n"
+        "mpidec.solve(problem, mpidec.solvers.DGD(0.1), mpidec.topology.ring(net.n), steps=100, net=net)\n"
+    )
     done = mpirun(3, ["-c", program], timeout=30)
     assert done.returncode != 0
     assert "[rank 1] ArithmeticError: no gradient" in done.stderr
@@ -417,6 +582,7 @@ def test_an_exception_in_one_ranks_problem_ends_the_job(mpirun):
 @pytest.mark.serial
 def test_ctrl_c_ends_the_program_too():
     """A loop of several solves took one Ctrl-C each: the program did not see them."""
+
     class Interrupting:
         m, d = 2, 1
 
@@ -427,9 +593,13 @@ def test_ctrl_c_ends_the_program_too():
             if -0.55 < X[0, 0] < -0.45:
                 os.kill(os.getpid(), signal.SIGINT)
             return np.ones_like(X)
+
     with pytest.raises(KeyboardInterrupt, match=r"^interrupted after step \d+$") as caught:
         mpidec.solve(Interrupting(), S.DGD(0.1), T.ring(2), steps=10**6, every=10**6)
-    assert isinstance(caught.value, mpidec.Interrupted) and caught.value.result.outcome == "interrupted"
+    assert (
+        isinstance(caught.value, mpidec.Interrupted)
+        and caught.value.result.outcome == "interrupted"
+    )
     assert caught.value.result.steps < 1000
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -441,10 +611,19 @@ if __name__ == "__main__":
 # ---------------------------------------------------------------------------------------------------------------------
 # Arguments
 
+
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("name, values", {
-    "solver": (S.EXTRA(0.02), S.EXTRA(0.01)), "every": (10, 7), "seed": (0, 1), "record": ("a.h5", None),
-    "x0": (np.zeros(3), np.ones(3)), "stop": (None, {"time": 3})}.items())
+@pytest.mark.parametrize(
+    "name, values",
+    {
+        "solver": (S.EXTRA(0.02), S.EXTRA(0.01)),
+        "every": (10, 7),
+        "seed": (0, 1),
+        "record": ("a.h5", None),
+        "x0": (np.zeros(3), np.ones(3)),
+        "stop": (None, {"time": 3}),
+    }.items(),
+)
 def test_ranks_with_different_arguments_are_told_which(comm, shared_tmp, name, values):
     with mpidec.Network(2 * comm.size) as net:
         problem = mpidec.problems.LeastSquares(np.ones((net.m, 2, 3)), np.ones((net.m, 2)))
@@ -452,9 +631,15 @@ def test_ranks_with_different_arguments_are_told_which(comm, shared_tmp, name, v
         if name == "record" and value is not None:
             value = shared_tmp / value
         arguments = {"solver": S.EXTRA(0.02), "steps": 5, name: value}
-        with pytest.raises(ValueError, match=f"rank 0 and rank {net.size - 1} call solve with different {name}: .* and "):
+        with pytest.raises(
+            ValueError,
+            match=f"rank 0 and rank {net.size - 1} call solve with different {name}: .* and ",
+        ):
             mpidec.solve(problem, topology=T.ring(net.n), net=net, **arguments)
-        assert mpidec.solve(problem, S.EXTRA(0.02), T.ring(net.n), steps=5, net=net).outcome == "completed"
+        assert (
+            mpidec.solve(problem, S.EXTRA(0.02), T.ring(net.n), steps=5, net=net).outcome
+            == "completed"
+        )
     assert not list(shared_tmp.iterdir())
 
 
@@ -465,8 +650,12 @@ def test_gradients_in_one_buffer_or_in_place_are_refused():
     def in_place(X):
         X -= 1
         return X
-    for grad, words in ((lambda X: np.subtract(X, 1, out=buffer), "the same array at each call"), (in_place, "changes X"),
-                        (lambda X: X, "X itself")):
+
+    for grad, words in (
+        (lambda X: np.subtract(X, 1, out=buffer), "the same array at each call"),
+        (in_place, "changes X"),
+        (lambda X: X, "X itself"),
+    ):
         problem = mpidec.problems.Custom(lambda X: (X**2).sum(axis=1), grad, m=4, d=3)
         with pytest.raises(ValueError, match=words):
             mpidec.solve(problem, S.EXTRA(0.1), T.ring(4), steps=5)
@@ -480,19 +669,28 @@ def test_a_record_that_is_no_path():
 
 def test_a_resumed_run_has_the_data_of_its_beginning(net, shared_tmp):
     (problem, A, b), path = problem_of(net), shared_tmp / "run.h5"
-    go = lambda problem, steps, record: mpidec.solve(problem, S.EXTRA(0.02), "ring", steps=steps, net=net, record=record)   # noqa: E731
+    go = lambda problem, steps, record: mpidec.solve(
+        problem, S.EXTRA(0.02), "ring", steps=steps, net=net, record=record
+    )
     go(problem, 5, path)
     net.comm.Barrier()
     before = path.read_bytes()
-    with mpidec.Network(N, MPI.COMM_SELF) as alone:         # the hash does not depend on the number of ranks
+    with mpidec.Network(
+        N, MPI.COMM_SELF
+    ) as alone:  # the hash does not depend on the number of ranks
         whole = data_hash(alone, mpidec.problems.LeastSquares(A, b))
     assert len(whole["data_hash"]) == 32 and whole["data_samples"] == 5 * N
     assert whole.items() <= mpidec.read(path).attributes.items()
     A = A.copy()
     A[-1, 0, 0] *= 1 + 1e-15
     for samples, text in ((5, "30 samples with other values"), (4, "30 samples then, 24 now")):
-        changed = mpidec.problems.LeastSquares(A[net.lo:net.hi, :samples], b[net.lo:net.hi, :samples])
-        with pytest.raises(ValueError, match=f"run.h5: the data of the problem have changed since the run began: {text}"):
+        changed = mpidec.problems.LeastSquares(
+            A[net.lo : net.hi, :samples], b[net.lo : net.hi, :samples]
+        )
+        with pytest.raises(
+            ValueError,
+            match=f"run.h5: the data of the problem have changed since the run began: {text}",
+        ):
             go(changed, 9, mpidec.Record(path, resume=True))
     assert path.read_bytes() == before
     problem.x_star = problem.x_star + 1.0
@@ -500,8 +698,13 @@ def test_a_resumed_run_has_the_data_of_its_beginning(net, shared_tmp):
     net.comm.Barrier()
     run = mpidec.read(path)
     least = net.mean(problem.value(np.tile(problem.x_star, (net.m, 1)))[:, None])[0]
-    assert run.steps == 9 and run.attributes["f_star"] == least         # that of the solution as it is known now
-    assert run.attributes["resumed"].startswith("step 5, created: ") and "command: " in run.attributes["resumed"]
+    assert (
+        run.steps == 9 and run.attributes["f_star"] == least
+    )  # that of the solution as it is known now
+    assert (
+        run.attributes["resumed"].startswith("step 5, created: ")
+        and "command: " in run.attributes["resumed"]
+    )
 
 
 def refused_then_replaced(path, run, comm=None):
@@ -509,7 +712,10 @@ def refused_then_replaced(path, run, comm=None):
         path.write_bytes(b"hours of work")
     with pytest.raises(ValueError, match="both resume=True and replace=True"):
         run(mpidec.Record(path, resume=True, replace=True))
-    with pytest.raises(FileExistsError, match=r"run.h5 exists: .* replace it with record=mpidec.Record\(.*replace=True"):
+    with pytest.raises(
+        FileExistsError,
+        match=r"run.h5 exists: .* replace it with record=mpidec.Record\(.*replace=True",
+    ):
         run(path)
     assert path.read_bytes() == b"hours of work"
     if comm is not None:
@@ -520,37 +726,60 @@ def refused_then_replaced(path, run, comm=None):
 
 def test_an_existing_file_is_replaced_only_on_request(net, shared_tmp):
     problem, *_ = problem_of(net)
-    refused_then_replaced(shared_tmp / "run.h5", lambda record: mpidec.solve(problem, "extra", "ring", steps=5, net=net,
-                                                                             record=record), net.comm)
+    refused_then_replaced(
+        shared_tmp / "run.h5",
+        lambda record: mpidec.solve(problem, "extra", "ring", steps=5, net=net, record=record),
+        net.comm,
+    )
 
 
 @pytest.mark.serial
 def test_simulations_replace_no_file_either(tmp_path):
     problem = mpidec.problems.LeastSquares(np.ones((4, 2, 3)), np.ones((4, 2)))
-    refused_then_replaced(tmp_path / "run.h5", lambda record: mpidec.simulate(problem, "running_sum_tracking", "ring", steps=5,
-                                                                              record=record))
+    refused_then_replaced(
+        tmp_path / "run.h5",
+        lambda record: mpidec.simulate(
+            problem, "running_sum_tracking", "ring", steps=5, record=record
+        ),
+    )
 
 
 @pytest.mark.serial
 def test_a_run_is_resumed_with_its_own_topology(tmp_path):
-    problem, path = mpidec.problems.LeastSquares(np.ones((4, 2, 3)), np.ones((4, 2))), tmp_path / "run.h5"
+    problem, path = (
+        mpidec.problems.LeastSquares(np.ones((4, 2, 3)), np.ones((4, 2))),
+        tmp_path / "run.h5",
+    )
     mpidec.solve(problem, S.EXTRA(0.1), T.ring(4), steps=5, record=path)
     before = path.read_bytes()
     with pytest.raises(ValueError, match=r"made with another W, not that of .*star"):
-        mpidec.solve(problem, S.EXTRA(0.1), T.star(4), steps=9, record=mpidec.Record(path, resume=True))
+        mpidec.solve(
+            problem, S.EXTRA(0.1), T.star(4), steps=9, record=mpidec.Record(path, resume=True)
+        )
     assert path.read_bytes() == before
-    assert mpidec.solve(problem, S.EXTRA(0.1), T.ring(4), steps=9, record=mpidec.Record(path, resume=True)).steps == 9
+    assert (
+        mpidec.solve(
+            problem, S.EXTRA(0.1), T.ring(4), steps=9, record=mpidec.Record(path, resume=True)
+        ).steps
+        == 9
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # An exception on one rank is raised on all
+
 
 class Broken(mpidec.problems.LeastSquares):
     """A problem whose functions raise on one rank at some call."""
 
     def __init__(self, net, what, call, rank=-1):
         super().__init__(np.ones((net.m, 2, 3)), np.ones((net.m, 2)))
-        self.calls, self.what, self.call, self.here = {"value": 0, "grad": 0}, what, call, net.rank == rank % net.size
+        self.calls, self.what, self.call, self.here = (
+            {"value": 0, "grad": 0},
+            what,
+            call,
+            net.rank == rank % net.size,
+        )
 
     def _count(self, what):
         self.calls[what] += 1
@@ -567,13 +796,25 @@ class Broken(mpidec.problems.LeastSquares):
 
 
 @pytest.mark.parametrize("step_size", ["auto", 0.05])
-@pytest.mark.parametrize("what, call", [("value", 1), ("value", 4), ("grad", 1), ("grad", 3), ("grad", 9)])
-def test_what_the_problem_raises_on_one_rank_is_raised_on_all(comm, shared_tmp, step_size, what, call):
+@pytest.mark.parametrize(
+    "what, call", [("value", 1), ("value", 4), ("grad", 1), ("grad", 3), ("grad", 9)]
+)
+def test_what_the_problem_raises_on_one_rank_is_raised_on_all(
+    comm, shared_tmp, step_size, what, call
+):
     with mpidec.Network(2 * comm.size) as net:
         path = shared_tmp / "run.h5"
         with pytest.raises(ZeroDivisionError, match=f"{what} broke"):
-            mpidec.solve(Broken(net, what, call), S.EXTRA(step_size), T.ring(net.n), steps=30, every=5, net=net, record=path)
-        np.testing.assert_array_equal(net.sum(np.ones((net.m, 1))), [net.n])            # all are in step
+            mpidec.solve(
+                Broken(net, what, call),
+                S.EXTRA(step_size),
+                T.ring(net.n),
+                steps=30,
+                every=5,
+                net=net,
+                record=path,
+            )
+        np.testing.assert_array_equal(net.sum(np.ones((net.m, 1))), [net.n])  # all are in step
         if net.rank == 0 and path.exists():
             assert mpidec.read(path).outcome == "failed"
 
@@ -584,12 +825,24 @@ def test_what_stop_or_progress_raises_on_rank_0_is_raised_on_all(comm, shared_tm
         if (arguments[0]["step"] if what == "stop" else arguments[0]) >= 10:
             raise ZeroDivisionError("broke")
         return False
+
     with mpidec.Network(2 * comm.size) as net:
-        problem, path = mpidec.problems.LeastSquares(np.ones((net.m, 2, 3)), np.ones((net.m, 2))), shared_tmp / "run.h5"
-        for last in (30, 10):                               # in the midst, and at the last record
+        problem, path = (
+            mpidec.problems.LeastSquares(np.ones((net.m, 2, 3)), np.ones((net.m, 2))),
+            shared_tmp / "run.h5",
+        )
+        for last in (30, 10):  # in the midst, and at the last record
             with pytest.raises(ZeroDivisionError, match="broke"):
-                mpidec.solve(problem, S.EXTRA(0.05), T.ring(net.n), steps=last, every=5, net=net,
-                             record=mpidec.Record(path, replace=True), **{what: broken})
+                mpidec.solve(
+                    problem,
+                    S.EXTRA(0.05),
+                    T.ring(net.n),
+                    steps=last,
+                    every=5,
+                    net=net,
+                    record=mpidec.Record(path, replace=True),
+                    **{what: broken},
+                )
             np.testing.assert_array_equal(net.sum(np.ones((net.m, 1))), [net.n])
             if net.rank == 0:
                 assert mpidec.read(path).outcome == "failed"

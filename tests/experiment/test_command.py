@@ -1,4 +1,5 @@
 """The command line: in this process, and launched for real."""
+
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +25,12 @@ from mpidec.driver import provenance as _attributes
 from mpidec.experiment import command as run
 
 pytestmark = pytest.mark.serial
-SMALL = ["--problem=least_squares", "--data=synthetic_least_squares", "--set=problem.p=4", "--set=problem.d=3"]
+SMALL = [
+    "--problem=least_squares",
+    "--data=synthetic_least_squares",
+    "--set=problem.p=4",
+    "--set=problem.d=3",
+]
 LONG = [*SMALL, "--agents=8", "--steps=100000000", "--every=200", "--step-size=0.01"]
 
 
@@ -42,7 +48,12 @@ def rows(text: str) -> dict[str, str]:
 def same(one: str, other: str) -> bool:
     """Whether two files hold the same trajectory, result and metrics, bit for bit, but for the clock."""
     with h5py.File(one) as a, h5py.File(other) as b:
-        names = ["trajectory/x", "trajectory/step", "result/x", *(f"metrics/{name}" for name in a["metrics"] if name != "time")]
+        names = [
+            "trajectory/x",
+            "trajectory/step",
+            "result/x",
+            *(f"metrics/{name}" for name in a["metrics"] if name != "time"),
+        ]
         return all(np.array_equal(a[name][...], b[name][...]) for name in names)
 
 
@@ -63,29 +74,81 @@ def launched(n: int, args: list[str]) -> subprocess.Popen:
 
 # -- in this process --------------------------------------------------------------------------------------------------
 
+
 def test_the_default_experiment_reaches_its_goal(capsys):
     pytest.importorskip("sklearn")
     assert run.main([]) == 0
     table = rows(capsys.readouterr().out)
-    assert table["outcome"].startswith("stopped") and float(table["error"]) <= 1e-8 and table["file"] == "run.h5"
-    assert {"problem", "data", "agents", "topology", "solver", "steps", "objective", "gradient norm", "consensus", "time",
-            "sent"} <= table.keys()
+    assert (
+        table["outcome"].startswith("stopped")
+        and float(table["error"]) <= 1e-8
+        and table["file"] == "run.h5"
+    )
+    assert {
+        "problem",
+        "data",
+        "agents",
+        "topology",
+        "solver",
+        "steps",
+        "objective",
+        "gradient norm",
+        "consensus",
+        "time",
+        "sent",
+    } <= table.keys()
     with h5py.File("run.h5") as file:
         assert file["result/x"].shape == (16, 30) and file["metrics/error"][-1] <= 1e-8
         assert file["result/x"].attrs["outcome"] == "stopped"
 
 
 def test_the_text_in_a_file_reruns_it(capsys):
-    assert run.main([*SMALL, "--steps=30", "--solver=dgd", "--seed=3", "--set=problem.noise=0.1", "--agents=5"]) == 0
+    assert (
+        run.main(
+            [
+                *SMALL,
+                "--steps=30",
+                "--solver=dgd",
+                "--seed=3",
+                "--set=problem.noise=0.1",
+                "--agents=5",
+            ]
+        )
+        == 0
+    )
     Path("again.toml").write_text(record.read("run.h5").config)
     assert run.main(["again.toml", "--out", "again.h5"]) == 0
     assert same("run.h5", "again.h5")
-    assert record.read("again.h5").config.replace("again.h5", "run.h5") == Path("again.toml").read_text()
+    assert (
+        record.read("again.h5").config.replace("again.h5", "run.h5")
+        == Path("again.toml").read_text()
+    )
 
 
-@pytest.mark.parametrize("solver", ["gradient_tracking", "dgd", "diffusion", "extra", "exact_diffusion", "push_sum",
-                                    "push_diging", "relaysgd", "dsgd_ceca", "consensus", "decentralized_momentum",
-                                    "quasi_global_momentum", "decentlam", "local_dgd", "slowmo", "diloco", "gasloc", "kgt", "led"])
+@pytest.mark.parametrize(
+    "solver",
+    [
+        "gradient_tracking",
+        "dgd",
+        "diffusion",
+        "extra",
+        "exact_diffusion",
+        "push_sum",
+        "push_diging",
+        "relaysgd",
+        "dsgd_ceca",
+        "consensus",
+        "decentralized_momentum",
+        "quasi_global_momentum",
+        "decentlam",
+        "local_dgd",
+        "slowmo",
+        "diloco",
+        "gasloc",
+        "kgt",
+        "led",
+    ],
+)
 def test_every_solver_runs_safely_by_its_name_alone(solver, capsys):
     assert run.main([*SMALL, "--solver", solver, "--steps=200", "--agents=6"]) == 0
     values = record.read("run.h5").metrics
@@ -101,31 +164,65 @@ def test_problems_without_a_known_solution_run(capsys):
 
 
 def test_batches_and_noise(capsys):
-    assert run.main([*SMALL, "--steps=10", "--set=problem.batch_size=2", "--set=problem.noise=0.1", "--agents=4"]) == 0
+    assert (
+        run.main(
+            [
+                *SMALL,
+                "--steps=10",
+                "--set=problem.batch_size=2",
+                "--set=problem.noise=0.1",
+                "--agents=4",
+            ]
+        )
+        == 0
+    )
 
 
 def test_divergence_is_an_outcome(capsys):
     assert run.main([*SMALL, "--steps=2000", "--step-size=100"]) == 3
     said = capsys.readouterr()
-    assert rows(said.out)["outcome"].startswith("diverged at step") and "step size smaller than" in said.err
+    assert (
+        rows(said.out)["outcome"].startswith("diverged at step")
+        and "step size smaller than" in said.err
+    )
     assert record.read("run.h5").outcome == "diverged"
 
 
 def test_a_graph_that_no_step_size_can_cure_is_said_once(capsys):
-    args = [*SMALL[:2], "--set=problem.p=2", "--set=problem.d=9", "--solver=extra", "--topology=exponential", "--steps=2000"]
+    args = [
+        *SMALL[:2],
+        "--set=problem.p=2",
+        "--set=problem.d=9",
+        "--solver=extra",
+        "--topology=exponential",
+        "--steps=2000",
+    ]
     assert run.main(args) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == said.count("unstable on the exponential topology") == 1 and "undirected graph" in said
+    assert (
+        said.count("\n") == said.count("unstable on the exponential topology") == 1
+        and "undirected graph" in said
+    )
     assert run.main([*args, "--step-size=0.001"]) == 3
     said = capsys.readouterr().err
-    assert re.search(r"\nmpidec.run: diverged at step .* the likely cause is the graph, on which EXTRA is unstable.*\n$", said)
+    assert re.search(
+        r"\nmpidec.run: diverged at step .* the likely cause is the graph, on which EXTRA is unstable.*\n$",
+        said,
+    )
     assert "smaller" not in said
 
 
-@pytest.mark.parametrize("argv, text", [
-    (["--step-size=0.1"], "--step-size 0.1: a search finds the step size: omit it"), (["--step-size=safe"], "omit it"),
-    (["--set=solver.step_size=inverse(0.1)"], "such as inverse(auto)"), (["--out=a.h5"], "--out a.h5: a search writes no run"),
-    (["--resume=a.h5"], "omit one of them"), (["--topology=rings"], "did you mean ring?")])
+@pytest.mark.parametrize(
+    "argv, text",
+    [
+        (["--step-size=0.1"], "--step-size 0.1: a search finds the step size: omit it"),
+        (["--step-size=safe"], "omit it"),
+        (["--set=solver.step_size=inverse(0.1)"], "such as inverse(auto)"),
+        (["--out=a.h5"], "--out a.h5: a search writes no run"),
+        (["--resume=a.h5"], "omit one of them"),
+        (["--topology=rings"], "did you mean ring?"),
+    ],
+)
 def test_a_search_refuses_what_it_would_ignore(capsys, argv, text):
     assert run.main(["--tune", *argv], program="mpidec.tune") == 2
     said = capsys.readouterr().err
@@ -133,40 +230,69 @@ def test_a_search_refuses_what_it_would_ignore(capsys, argv, text):
 
 
 def test_a_search_takes_schedules_that_start_at_auto(capsys):
-    assert run.main([*SMALL, "--tune", "--solver=dgd", "--step-size=inverse(delay=20)", "--agents=4", "--steps=50"]) == 0
+    assert (
+        run.main(
+            [
+                *SMALL,
+                "--tune",
+                "--solver=dgd",
+                "--step-size=inverse(delay=20)",
+                "--agents=4",
+                "--steps=50",
+            ]
+        )
+        == 0
+    )
     assert "<- chosen" in capsys.readouterr().out
 
 
 def test_a_missed_target_has_its_own_status_and_says_the_cause(capsys):
-    assert run.main([*SMALL, "--agents=4", "--steps=30", "--step-size=0.01", "--stop-error=1e-12"]) == 4
+    assert (
+        run.main([*SMALL, "--agents=4", "--steps=30", "--step-size=0.01", "--stop-error=1e-12"])
+        == 4
+    )
     said = capsys.readouterr()
     assert rows(said.out)["outcome"] == "missed: error > 1e-12 after 30 steps"
-    assert re.fullmatch(r"mpidec.run: error \S+ after 30 steps, target 1e-12 missed: .*more steps.*\n", said.err)
+    assert re.fullmatch(
+        r"mpidec.run: error \S+ after 30 steps, target 1e-12 missed: .*more steps.*\n", said.err
+    )
     assert record.read("run.h5").outcome == "missed"
 
 
 def test_an_explosion_is_divergence(capsys):
     assert run.main([*SMALL, "--agents=4", "--steps=40", "--step-size=100"]) == 3
     said = capsys.readouterr()
-    assert said.err.startswith("mpidec.run: diverged at step 40: the objective grew from") and said.err.count("\n") == 1
+    assert (
+        said.err.startswith("mpidec.run: diverged at step 40: the objective grew from")
+        and said.err.count("\n") == 1
+    )
 
 
 def test_no_file_is_replaced_silently(capsys):
     small = [*SMALL, "--agents=4", "--quiet"]
-    for name, steps in (("run.h5", 3), ("run-2.h5", 4), ("run-3.h5", 5)):       # the default name counts up
+    for name, steps in (
+        ("run.h5", 3),
+        ("run-2.h5", 4),
+        ("run-3.h5", 5),
+    ):  # the default name counts up
         assert run.main([*small, f"--steps={steps}"]) == 0
         assert record.read(name).steps == steps
     before = Path("run.h5").read_bytes()
     assert run.main([*small, "--steps=9", "--out=run.h5"]) == 2
-    assert capsys.readouterr().err == ("mpidec.run: error: --out run.h5 exists: choose another name, replace it with --force, or "
-                                       "continue its run with --resume run.h5\n")
+    assert capsys.readouterr().err == (
+        "mpidec.run: error: --out run.h5 exists: choose another name, replace it with --force, or "
+        "continue its run with --resume run.h5\n"
+    )
     assert Path("run.h5").read_bytes() == before
     assert run.main([*small, "--steps=9", "--out=run.h5", "--force"]) == 0
     assert record.read("run.h5").steps == 9
     Path("again.toml").write_text(record.read("run-2.h5").config)
     assert run.main(["again.toml", "--quiet"]) == 0
     assert record.read("run-4.h5").steps == 4
-    assert run.main(["--resume", "run.h5", "--force"]) == 2 and "omit one of them" in capsys.readouterr().err
+    assert (
+        run.main(["--resume", "run.h5", "--force"]) == 2
+        and "omit one of them" in capsys.readouterr().err
+    )
 
 
 def test_a_resume_of_a_run_at_its_target_takes_no_further_steps(capsys):
@@ -175,7 +301,9 @@ def test_a_resume_of_a_run_at_its_target_takes_no_further_steps(capsys):
     first = record.read("run.h5")
     assert run.main(["--resume", "run.h5"]) == 0
     assert record.read("run.h5").steps == first.steps and record.read("run.h5").outcome == "stopped"
-    assert rows(capsys.readouterr().out)["outcome"] == f"stopped at step {first.steps}: error <= 1e-06"
+    assert (
+        rows(capsys.readouterr().out)["outcome"] == f"stopped at step {first.steps}: error <= 1e-06"
+    )
     assert run.main(["--resume", "run.h5", "--stop-error=1e-9"]) == 0
     assert record.read("run.h5").steps > first.steps
 
@@ -185,6 +313,7 @@ def test_an_error_of_the_program_keeps_its_traceback(monkeypatch):
 
     def broken(self, X):
         raise RuntimeError("a fault")
+
     monkeypatch.setattr(problems.LeastSquares, "grad", broken)
     with pytest.raises(RuntimeError, match="a fault"):
         run.main([*SMALL, "--agents=4", "--steps=30", "--step-size=0.01"])
@@ -193,11 +322,16 @@ def test_an_error_of_the_program_keeps_its_traceback(monkeypatch):
 
 def test_too_many_open_files_are_one_line(capsys, monkeypatch):
     def exhausted(*args):
-        raise ImportError("/lib/_sparsetools.so: cannot open shared object file: Too many open files")
+        raise ImportError(
+            "/lib/_sparsetools.so: cannot open shared object file: Too many open files"
+        )
+
     monkeypatch.setattr(run.assemble, "solve", lambda *args, **options: exhausted())
     assert run.main([*SMALL, "--agents=4", "--steps=30"]) == 1
-    assert re.fullmatch(r"mpidec.run: error: .*Too many open files: raise the limit of open files \(ulimit -n 1024\)\n",
-                        capsys.readouterr().err)
+    assert re.fullmatch(
+        r"mpidec.run: error: .*Too many open files: raise the limit of open files \(ulimit -n 1024\)\n",
+        capsys.readouterr().err,
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -208,16 +342,25 @@ def test_an_interrupt_before_the_first_step_is_one_line(capsys, monkeypatch, num
 
 
 def test_resume_is_as_if_never_interrupted(capsys):
-    args = [*SMALL, "--agents=5", "--set=problem.batch_size=2", "--every=7", "--step-size=0.05"]    # auto depends on the steps
+    args = [
+        *SMALL,
+        "--agents=5",
+        "--set=problem.batch_size=2",
+        "--every=7",
+        "--step-size=0.05",
+    ]  # auto depends on the steps
     assert run.main([*args, "--steps=100", "--out=whole.h5"]) == 0
     assert run.main([*args, "--steps=56", "--out=parts.h5"]) == 0
     with h5py.File("parts.h5", "r+") as file:
-        file.attrs["mark"] = 1                              # gone if the file were begun anew
+        file.attrs["mark"] = 1  # gone if the file were begun anew
     assert run.main(["--resume", "parts.h5", "--steps=100"]) == 0
     with h5py.File("whole.h5") as a, h5py.File("parts.h5") as b:
         assert np.array_equal(a["result/x"][...], b["result/x"][...])
         assert np.array_equal(a["trajectory/x"][...], b["trajectory/x"][...])
-        assert np.array_equal(a["metrics/objective"][...], b["metrics/objective"][...]) and "mark" in b.attrs
+        assert (
+            np.array_equal(a["metrics/objective"][...], b["metrics/objective"][...])
+            and "mark" in b.attrs
+        )
 
 
 MIXINGS = {
@@ -231,19 +374,41 @@ MIXINGS = {
 
 def mixed(name: str) -> list[str]:
     """The command line of a run over a compressed or accelerated mixer."""
-    return [*SMALL, "--agents=5", "--topology=ring", "--step-size=0.01", "--every=7", "--set=problem.noise=0.1",
-            *(f"--set=mixing.{setting}" for setting in MIXINGS[name])]
+    return [
+        *SMALL,
+        "--agents=5",
+        "--topology=ring",
+        "--step-size=0.01",
+        "--every=7",
+        "--set=problem.noise=0.1",
+        *(f"--set=mixing.{setting}" for setting in MIXINGS[name]),
+    ]
 
 
 def test_a_random_codec_draws_with_the_seed_of_the_run():
-    for settings, out in (([], "run.h5"), (["--set=mixing.seed=1"], "one.h5"), (["--set=mixing.seed=0"], "zero.h5")):
+    for settings, out in (
+        ([], "run.h5"),
+        (["--set=mixing.seed=1"], "one.h5"),
+        (["--set=mixing.seed=0"], "zero.h5"),
+    ):
         assert run.main([*mixed("qsgd"), "--steps=20", "--seed=1", *settings, f"--out={out}"]) == 0
     assert same("run.h5", "one.h5") and not same("run.h5", "zero.h5")
 
 
 @pytest.mark.parametrize("solver", ["extra", "gradient_tracking", "exact_diffusion"])
 def test_a_schedule_of_one_phase_is_static(solver):
-    assert run.main([*SMALL, "--topology=one_peer_exponential", "--agents=2", "--steps=3", f"--solver={solver}"]) == 0
+    assert (
+        run.main(
+            [
+                *SMALL,
+                "--topology=one_peer_exponential",
+                "--agents=2",
+                "--steps=3",
+                f"--solver={solver}",
+            ]
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize("name", MIXINGS)
@@ -260,28 +425,67 @@ def test_a_run_is_resumed_with_the_data_and_the_code_of_its_beginning(tmp_path, 
     mine, code = tmp_path / "mine.csv", tmp_path / "my.py"
     mine.write_text("\n".join(lines))
     code.write_text("from mpidec.solvers import DGD\nclass Mine(DGD):\n    pass\n")
-    assert run.main(["--problem=least_squares", "--data=mine.csv", "--solver=my.py:Mine", "--step-size=1e-4", "--topology=ring",
-                     "--set=problem.standardize=true", "--agents=4", "--steps=10", "--quiet"]) == 0
+    assert (
+        run.main(
+            [
+                "--problem=least_squares",
+                "--data=mine.csv",
+                "--solver=my.py:Mine",
+                "--step-size=1e-4",
+                "--topology=ring",
+                "--set=problem.standardize=true",
+                "--agents=4",
+                "--steps=10",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     before, attributes = Path("run.h5").read_bytes(), record.read("run.h5").attributes
     files = json.loads(attributes["files"])
-    assert {key: file["name"] for key, file in files.items()} == {"problem.data": "mine.csv", "solver.name": "my.py"}
+    assert {key: file["name"] for key, file in files.items()} == {
+        "problem.data": "mine.csv",
+        "solver.name": "my.py",
+    }
     assert files["problem.data"]["sha256"] == hashlib.sha256(mine.read_bytes()).hexdigest()
-    assert {"command", "host", "versions"} < set(attributes) and f"numpy {np.__version__}" in attributes["versions"]
-    for file, text, why in ((mine, "\n".join(lines[1:]), "mine.csv has changed since the run began: 40 samples then, 39 now"),
-                            (mine, "\n".join([*lines[:-1], "1,2,3"]), "mine.csv has changed since the run began: 40 samples with"),
-                            (code, code.read_text() + "# ", "my.py has changed since the run began")):
+    assert {"command", "host", "versions"} < set(
+        attributes
+    ) and f"numpy {np.__version__}" in attributes["versions"]
+    for file, text, why in (
+        (
+            mine,
+            "\n".join(lines[1:]),
+            "mine.csv has changed since the run began: 40 samples then, 39 now",
+        ),
+        (
+            mine,
+            "\n".join([*lines[:-1], "1,2,3"]),
+            "mine.csv has changed since the run began: 40 samples with",
+        ),
+        (code, code.read_text() + "# ", "my.py has changed since the run began"),
+    ):
         kept = file.read_text()
         file.write_text(text)
         capsys.readouterr()
         assert run.main(["--resume", "run.h5", "--steps=20"]) == 2
         said = capsys.readouterr().err.splitlines()
-        assert said[-1].startswith(f"mpidec.run: error: run.h5: {why}") and said[-1].endswith("with --out another file")
+        assert said[-1].startswith(f"mpidec.run: error: run.h5: {why}") and said[-1].endswith(
+            "with --out another file"
+        )
         assert Path("run.h5").read_bytes() == before
         file.write_text(kept)
-    mine.write_text("\n".join(lines) + "\n")               # other bytes, the same numbers
+    mine.write_text("\n".join(lines) + "\n")  # other bytes, the same numbers
     assert run.main(["--resume", "run.h5", "--steps=20", "--quiet"]) == 0
-    with h5py.File("run.h5", "r+") as file:                 # as before these attributes
-        for name in ("data_hash", "data_samples", "files", "resumed", "command", "host", "versions"):
+    with h5py.File("run.h5", "r+") as file:  # as before these attributes
+        for name in (
+            "data_hash",
+            "data_samples",
+            "files",
+            "resumed",
+            "command",
+            "host",
+            "versions",
+        ):
             del file.attrs[name]
     mine.write_text("\n".join(lines[1:]))
     assert run.main(["--resume", "run.h5", "--steps=30", "--quiet"]) == 0
@@ -292,8 +496,12 @@ def test_git_never_fails_a_run(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     git = tmp_path / "bin" / "git"
     (tmp_path / ".git").mkdir()
-    found = [_attributes.provenance().get("git")]           # there is no git
-    for body, patience in (("echo 1234-dirty", 60), ("echo 1234; exit 128", 60), ("exec /bin/sleep 60", 0.02)):
+    found = [_attributes.provenance().get("git")]  # there is no git
+    for body, patience in (
+        ("echo 1234-dirty", 60),
+        ("echo 1234; exit 128", 60),
+        ("exec /bin/sleep 60", 0.02),
+    ):
         monkeypatch.setattr(_attributes, "PATIENCE", patience)
         git.write_text(f"#!/bin/sh\n{body}\n")
         git.chmod(0o755)
@@ -301,13 +509,17 @@ def test_git_never_fails_a_run(tmp_path, monkeypatch):
     assert found == [None, "1234-dirty", None, None]
     (tmp_path / ".git").rmdir()
     git.write_text("#!/bin/sh\necho 1234\n")
-    assert _attributes.provenance().get("git") is None      # no repository: git is not called
+    assert _attributes.provenance().get("git") is None  # no repository: git is not called
 
 
 def test_what_resume_refuses(capsys):
     assert run.main([*SMALL, "--steps=10"]) == 0
-    for argv, word in ((["--resume", "run.h5"], "already taken 10 steps"), (["--resume", "run.h5", "--seed=1"], "--seed"),
-                       (["--resume", "nowhere.h5"], "nowhere.h5"), (["a.toml", "--resume", "run.h5"], "a.toml")):
+    for argv, word in (
+        (["--resume", "run.h5"], "already taken 10 steps"),
+        (["--resume", "run.h5", "--seed=1"], "--seed"),
+        (["--resume", "nowhere.h5"], "nowhere.h5"),
+        (["a.toml", "--resume", "run.h5"], "a.toml"),
+    ):
         assert run.main(argv) == 2
         assert word in capsys.readouterr().err
 
@@ -327,16 +539,33 @@ def test_help_list_and_version(capsys):
 
 
 def test_the_summary_names_the_column_of_the_label(capsys):
-    Path("mine.csv").write_text("kind,u,v\n" + "".join(f"{k % 2},{k},{k * k % 7}\n" for k in range(20)))
+    Path("mine.csv").write_text(
+        "kind,u,v\n" + "".join(f"{k % 2},{k},{k * k % 7}\n" for k in range(20))
+    )
     for label in ("kind", "0"):
-        assert run.main(["--data=mine.csv", f"--set=problem.label={label}", "--agents=2", "--steps=2", "--problem=logistic"]) == 0
+        assert (
+            run.main(
+                [
+                    "--data=mine.csv",
+                    f"--set=problem.label={label}",
+                    "--agents=2",
+                    "--steps=2",
+                    "--problem=logistic",
+                ]
+            )
+            == 0
+        )
         assert "mine.csv, 20 samples x 2 unknowns, label kind, partition" in capsys.readouterr().out
 
 
 def test_the_examples_of_the_help_are_accepted(tmp_path):
     Path("experiment.toml").write_text("")
     Path("mine.csv").write_text("1,2\n")
-    lines = [line.partition("mpidec.run")[2] for line in run.EPILOG.splitlines() if "python -m mpidec.run" in line]
+    lines = [
+        line.partition("mpidec.run")[2]
+        for line in run.EPILOG.splitlines()
+        if "python -m mpidec.run" in line
+    ]
     assert len(lines) >= 5
     for line in lines:
         argv = line.partition("    ")[0].split()
@@ -382,10 +611,13 @@ def test_progress_in_a_bar(monkeypatch, rich, tmp_path):
 
 # -- launched ---------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.launch
 def test_files_are_the_same_on_any_number_of_ranks():
     assert run.main([*SMALL, "--steps=40", "--agents=5", "--out=1.h5", "--quiet"]) == 0
-    done = launch.mpirun(4, ["-m", "mpidec.run", *SMALL, "--steps=40", "--agents=5", "--out=4.h5"], check=True)
+    done = launch.mpirun(
+        4, ["-m", "mpidec.run", *SMALL, "--steps=40", "--agents=5", "--out=4.h5"], check=True
+    )
     assert rows(done.stdout)["agents"] == "5 on 4 ranks" and done.stdout.count("outcome") == 1
     with h5py.File("1.h5") as a, h5py.File("4.h5") as b:
         assert np.array_equal(a["trajectory/x"][...], b["trajectory/x"][...])
@@ -404,24 +636,33 @@ def test_the_main_job_on_four_ranks():
 def test_bad_input_is_said_once_with_status_2():
     done = launch.mpirun(4, ["-m", "mpidec.run", "--solver", "gradient_traking"])
     said = [line for line in done.stderr.splitlines() if "mpidec.run: error:" in line]
-    assert done.returncode == 2 and len(said) == 1 and "gradient_tracking" in said[0] and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 2
+        and len(said) == 1
+        and "gradient_tracking" in said[0]
+        and "Traceback" not in done.stderr
+    )
 
 
 @pytest.mark.launch
 def test_a_terminal_gets_a_bar_through_mpirun_and_then_the_table(monkeypatch):
     import pty
+
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = pty.openpty()
     command = [*launch.mpirun_command(2), sys.executable, "-m", "mpidec.run", *SMALL, "--steps=20"]
     process = launch.start(command, stdout=theirs, stderr=subprocess.PIPE)
     os.close(theirs)
     shown = b""
-    with contextlib.suppress(OSError):                      # what a terminal says when the last writer has gone
+    with contextlib.suppress(OSError):  # what a terminal says when the last writer has gone
         while part := os.read(ours, 65536):
             shown += part
     os.close(ours)
     assert launch.finish(process, 60).returncode == 0
-    assert 0 <= shown.find(b"20/20") < shown.find(b"outcome") and b"\x1b" not in shown[shown.find(b"problem"):]
+    assert (
+        0 <= shown.find(b"20/20") < shown.find(b"outcome")
+        and b"\x1b" not in shown[shown.find(b"problem") :]
+    )
 
 
 @pytest.mark.launch
@@ -434,7 +675,9 @@ def test_ranks_that_believe_to_be_alone_are_told():
 def test_an_interrupt_while_loading_is_one_line(tmp_path):
     """With a stand-in for mpi4py that is interrupted while it is imported."""
     (tmp_path / "mpi4py").mkdir()
-    (tmp_path / "mpi4py" / "__init__.py").write_text("import os, time\nos.kill(os.getpid(), 2)\ntime.sleep(9)\n")
+    (tmp_path / "mpi4py" / "__init__.py").write_text(
+        "import os, time\nos.kill(os.getpid(), 2)\ntime.sleep(9)\n"
+    )
     done = launch.mpirun(0, ["-m", "mpidec.run"], env={"PYTHONPATH": f"{tmp_path}:{launch.ROOT}"})
     assert (done.returncode, done.stderr, done.stdout) == (130, "mpidec.run: interrupted\n", "")
 
@@ -456,8 +699,11 @@ sys.exit(run.main(sys.argv[1:]))
 def test_an_interrupt_before_the_first_step_of_several_ranks_is_one_line():
     done = launch.mpirun(2, ["-c", EARLY, *LONG, "--quiet"], timeout=60)
     assert done.returncode != 0
-    assert [line for line in done.stderr.splitlines() if "mpidec" in line or "Traceback" in line] == [
-        "mpidec.run: interrupted after step 1: continue with mpirun -n 2 python -m mpidec.run --resume run.h5"], done.stderr
+    assert [
+        line for line in done.stderr.splitlines() if "mpidec" in line or "Traceback" in line
+    ] == [
+        "mpidec.run: interrupted after step 1: continue with mpirun -n 2 python -m mpidec.run --resume run.h5"
+    ], done.stderr
     assert record.read("run.h5").outcome == "interrupted"
 
 
@@ -487,14 +733,28 @@ def test_one_traceback_for_one_error_that_all_ranks_share():
 @pytest.mark.launch
 def test_the_traceback_of_one_rank_is_not_lost():
     done = launch.mpirun(3, ["-c", SHARED, "2", *LONG], timeout=60)
-    assert done.returncode not in (0, 2) and "[rank 2] ZeroDivisionError: a fault of rank 2" in done.stderr
+    assert (
+        done.returncode not in (0, 2)
+        and "[rank 2] ZeroDivisionError: a fault of rank 2" in done.stderr
+    )
 
 
 @pytest.mark.launch
 def test_few_open_files_are_enough_or_said_in_one_line():
-    done = subprocess.run(["bash", "-c", f"ulimit -n 32; exec {sys.executable} -m mpidec.run {' '.join(SMALL)} --steps=20 --quiet"],
-                          env=launch.environment(), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 or (done.stderr.count("mpidec.run: error:") == 1 and "ulimit -n" in done.stderr)
+    done = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f"ulimit -n 32; exec {sys.executable} -m mpidec.run {' '.join(SMALL)} --steps=20 --quiet",
+        ],
+        env=launch.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 or (
+        done.stderr.count("mpidec.run: error:") == 1 and "ulimit -n" in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -518,7 +778,11 @@ def test_an_exception_on_one_rank_ends_the_job():
     begun = time.monotonic()
     done = launch.mpirun(4, ["-c", FAULT, *LONG], timeout=60)
     assert done.returncode not in (0, 2) and "ZeroDivisionError: a fault of rank 1" in done.stderr
-    assert done.stderr.count("Traceback") == 1 and "[rank 1] Traceback" in done.stderr and time.monotonic() - begun < 50
+    assert (
+        done.stderr.count("Traceback") == 1
+        and "[rank 1] Traceback" in done.stderr
+        and time.monotonic() - begun < 50
+    )
     assert record.read("run.h5").outcome == "failed"
 
 
@@ -530,10 +794,14 @@ def test_interrupted_runs_are_complete_and_go_on():
     done = launch.finish(process, 30)
     assert done.returncode != 0 and "Traceback" not in done.stderr
     stopped = record.read("run.h5")
-    killed = "Open MPI" in MPI.Get_library_version()        # its mpirun kills the ranks while they write and print
+    killed = (
+        "Open MPI" in MPI.Get_library_version()
+    )  # its mpirun kills the ranks while they write and print
     if stopped.outcome == "running" and killed:
         return
-    assert stopped.outcome == "interrupted" and (killed or rows(done.stdout)["outcome"] == "interrupted")
+    assert stopped.outcome == "interrupted" and (
+        killed or rows(done.stdout)["outcome"] == "interrupted"
+    )
     again = f"mpidec.run: interrupted after step {stopped.steps}: continue with mpirun -n 4 python -m mpidec.run --resume run.h5"
     assert killed or again in done.stderr
     goal = stopped.steps + 300
@@ -548,8 +816,12 @@ def test_the_memory_of_a_mixer_moves_to_another_number_of_ranks(first, second):
     for name in ("top_k", "both"):
         assert run.main([*mixed(name), "--steps=63", f"--out={name}.h5", "--quiet"]) == 0
         path = f"{name}-parts.h5"
-        launch.mpirun(first, ["-m", "mpidec.run", *mixed(name), "--steps=28", f"--out={path}"], check=True)
-        done = launch.mpirun(second, ["-m", "mpidec.run", "--resume", path, "--steps=63"], check=True)
+        launch.mpirun(
+            first, ["-m", "mpidec.run", *mixed(name), "--steps=28", f"--out={path}"], check=True
+        )
+        done = launch.mpirun(
+            second, ["-m", "mpidec.run", "--resume", path, "--steps=63"], check=True
+        )
         assert rows(done.stdout)["outcome"] == "completed" and "warning" not in done.stderr
         assert same(f"{name}.h5", path)
 
@@ -567,7 +839,12 @@ sys.exit(run.main(sys.argv[1:]))
 def test_a_full_disk_is_told_and_the_file_reads():
     done = launch.mpirun(2, ["-c", LIMITED, *LONG, "--every=1"], timeout=60)
     said = [line for line in done.stderr.splitlines() if "mpidec.run: error:" in line]
-    assert done.returncode == 1 and len(said) == 1 and "run.h5" in said[0] and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 1
+        and len(said) == 1
+        and "run.h5" in said[0]
+        and "Traceback" not in done.stderr
+    )
     assert said[0].endswith("; then continue with mpirun -n 2 python -m mpidec.run --resume run.h5")
     assert len(record.read("run.h5").metrics["step"]) > 0
 
@@ -620,10 +897,14 @@ def test_the_main_job_on_sixteen_ranks():
 
 def test_a_file_of_a_python_program_is_continued_there(capsys):
     import mpidec
+
     problem = mpidec.problems.LeastSquares(np.ones((4, 2, 3)), np.ones((4, 2)))
     mpidec.solve(problem, "extra", "ring", steps=5, record="mine.h5")
     assert run.main(["--resume", "mine.h5", "--steps=9"]) == 2
-    assert "written by a Python program: continue it there, with mpidec.solve(" in capsys.readouterr().err
+    assert (
+        "written by a Python program: continue it there, with mpidec.solve("
+        in capsys.readouterr().err
+    )
     assert record.read("mine.h5").steps == 5
 
 
@@ -631,4 +912,7 @@ def test_the_file_of_a_run_is_no_experiment(capsys):
     assert run.main([*SMALL, "--agents=4", "--steps=3", "--quiet"]) == 0
     assert run.main(["run.h5"]) == 2
     said = capsys.readouterr().err
-    assert "run.h5 is the file of a run, expected an experiment in TOML: continue the run with --resume run.h5" in said
+    assert (
+        "run.h5 is the file of a run, expected an experiment in TOML: continue the run with --resume run.h5"
+        in said
+    )

@@ -1,4 +1,5 @@
 """Experiments: three sources that agree, a text that reruns, and refusals that help."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -15,11 +16,17 @@ from mpidec.experiment.settings import ConfigError, Experiment, Setting, load, r
 
 pytestmark = pytest.mark.serial
 KEYS = {key: flag for flag, (key, _, _) in FLAGS.items()}
-NAMES = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S")), min_size=1, max_size=12)
+NAMES = st.text(
+    st.characters(codec="utf-8", categories=("L", "N", "P", "S")), min_size=1, max_size=12
+)
 
 
 def said(**tables) -> dict[str, object]:
-    return {f"{table}.{key}": value for table, content in tables.items() for key, value in content.items()}
+    return {
+        f"{table}.{key}": value
+        for table, content in tables.items()
+        for key, value in content.items()
+    }
 
 
 @st.composite
@@ -28,13 +35,23 @@ def experiments(draw) -> dict[str, object]:
     positive, ratio = st.integers(1, 10**6), st.floats(1e-12, 1e6)
     choice = {
         "problem.name": st.sampled_from(["logistic", "softmax", "least_squares", "huber"]),
-        "problem.l2": ratio, "problem.partition": st.sampled_from(["iid", "sorted", "dirichlet", "blocks"]),
-        "problem.alpha": ratio, "problem.batch_size": positive, "problem.noise": ratio, "problem.standardize": st.booleans(),
-        "solver.name": st.sampled_from(["gradient_tracking", "exact_diffusion", "dgd"]), "solver.step_size": ratio,
+        "problem.l2": ratio,
+        "problem.partition": st.sampled_from(["iid", "sorted", "dirichlet", "blocks"]),
+        "problem.alpha": ratio,
+        "problem.batch_size": positive,
+        "problem.noise": ratio,
+        "problem.standardize": st.booleans(),
+        "solver.name": st.sampled_from(["gradient_tracking", "exact_diffusion", "dgd"]),
+        "solver.step_size": ratio,
         "topology.name": st.sampled_from(["ring", "exponential", "star"]),
         "topology.weights": st.sampled_from(["metropolis", "uniform"]) | st.floats(0.01, 1),
-        "run.agents": positive, "run.steps": positive, "run.seed": st.integers(0, 2**32 - 1), "run.every": positive,
-        "run.out": NAMES.map(lambda name: f"{name}.h5"), "run.stop_error": ratio, "run.trajectory": st.booleans(),
+        "run.agents": positive,
+        "run.steps": positive,
+        "run.seed": st.integers(0, 2**32 - 1),
+        "run.every": positive,
+        "run.out": NAMES.map(lambda name: f"{name}.h5"),
+        "run.stop_error": ratio,
+        "run.trajectory": st.booleans(),
         "run.progress": st.sampled_from(["auto", "bar", "lines", "none"]),
     }
     keys = draw(st.sets(st.sampled_from(sorted(choice))))
@@ -60,10 +77,22 @@ def test_file_flags_and_set_agree(tmp_path_factory, wanted, data):
     by_set = [part for key in wanted for part in ("--set", f"{key}={word(wanted[key])}")]
     mixed = {key: data.draw(st.sampled_from(["file", "flag", "set"]), label=key) for key in wanted}
     some = path.with_name("some.toml")
-    some.write_text("\n".join(line for key, line in zip(wanted, lines) if mixed[key] == "file"), encoding="utf-8")
-    last = [part for key in wanted if mixed[key] != "file"
-            for part in (flag(key) if mixed[key] == "flag" else ("--set", f"{key}={word(wanted[key])}"))]
-    for argv in ([str(path)], [part for key in wanted for part in flag(key)], by_set, [str(some), *last]):
+    some.write_text(
+        "\n".join(line for key, line in zip(wanted, lines) if mixed[key] == "file"),
+        encoding="utf-8",
+    )
+    last = [
+        part
+        for key in wanted
+        if mixed[key] != "file"
+        for part in (flag(key) if mixed[key] == "flag" else ("--set", f"{key}={word(wanted[key])}"))
+    ]
+    for argv in (
+        [str(path)],
+        [part for key in wanted for part in flag(key)],
+        by_set,
+        [str(some), *last],
+    ):
         made = command_of(argv, 1).experiment
         assert made == expected
         assert made.to_toml() == expected.to_toml()
@@ -73,7 +102,9 @@ def test_file_flags_and_set_agree(tmp_path_factory, wanted, data):
 def test_later_sources_win(tmp_path):
     path = tmp_path / "e.toml"
     path.write_text("[run]\nsteps = 1\nseed = 1\nevery = 1\n")
-    run = command_of([str(path), "--steps=2", "--set", "run.seed=3", "--seed", "2", "--set", "run.seed=4"], 1).experiment.run
+    run = command_of(
+        [str(path), "--steps=2", "--set", "run.seed=3", "--seed", "2", "--set", "run.seed=4"], 1
+    ).experiment.run
     assert (run.every, run.steps, run.seed) == (1, 2, 4)
 
 
@@ -81,7 +112,10 @@ def test_the_default_experiment():
     experiment = load([])
     assert experiment == command_of([], 1).experiment == load(read_toml(text=experiment.to_toml()))
     assert (experiment.problem.name, experiment.problem.data) == ("logistic", "breast_cancer")
-    assert (experiment.solver.name, experiment.topology.name) == ("gradient_tracking", "exponential")
+    assert (experiment.solver.name, experiment.topology.name) == (
+        "gradient_tracking",
+        "exponential",
+    )
     assert experiment.run.agents == 16 and experiment.run.stop_error == 1e-8
     assert command_of([], 5).experiment.run.agents == 5
     assert command_of(["--agents", "7"], 5).experiment.run.agents == 7
@@ -90,12 +124,26 @@ def test_the_default_experiment():
 def test_the_default_graph_is_that_of_the_solver_class():
     for name, solver in catalogue.solvers().items():
         assert command_of(["--solver", name], 1).experiment.topology.name == solver.graph
-    assert command_of(["--set", "mixing.accelerate=3"], 1).experiment.topology.name == "symmetric_exponential"
+    assert (
+        command_of(["--set", "mixing.accelerate=3"], 1).experiment.topology.name
+        == "symmetric_exponential"
+    )
     assert "step_size" not in load([]).solver.options
 
 
-@pytest.mark.parametrize("text", ["auto", "safe", "inverse", "inverse(0.1, delay=10)", "step(0.1, 0.5, every=100)",
-                                  "cosine(auto, steps=2000)", "warm_up(auto, 100, then=cosine(steps=50))", "0.25"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "auto",
+        "safe",
+        "inverse",
+        "inverse(0.1, delay=10)",
+        "step(0.1, 0.5, every=100)",
+        "cosine(auto, steps=2000)",
+        "warm_up(auto, 100, then=cosine(steps=50))",
+        "0.25",
+    ],
+)
 def test_step_sizes_are_numbers_words_and_schedules(text):
     for argv in (["--step-size", text], ["--set", f"solver.step_size={text}"]):
         experiment = command_of(argv, 1).experiment
@@ -105,15 +153,19 @@ def test_step_sizes_are_numbers_words_and_schedules(text):
 
 def test_steps_said_are_taken():
     assert command_of(["--steps", "10"], 1).experiment.run.stop_error is None
-    assert command_of(["--steps", "10", "--stop-error", "1e-3"], 1).experiment.run.stop_error == 1e-3
+    assert (
+        command_of(["--steps", "10", "--stop-error", "1e-3"], 1).experiment.run.stop_error == 1e-3
+    )
     run = command_of(["--stop-error", "none"], 1).experiment.run
     assert (run.steps, run.stop_error) == (config.STEPS, None)
 
 
 def test_another_component_leaves_the_files_parameters_behind(tmp_path):
     path = tmp_path / "e.toml"
-    path.write_text('[solver]\nname = "gradient_tracking"\nvariant = "diging"\nstep_size = 0.5\n'
-                    '[problem]\nname = "huber"\ndelta = 2\n')
+    path.write_text(
+        '[solver]\nname = "gradient_tracking"\nvariant = "diging"\nstep_size = 0.5\n'
+        '[problem]\nname = "huber"\ndelta = 2\n'
+    )
     experiment = command_of([str(path), "--solver", "dgd", "--problem", "logistic"], 1).experiment
     assert experiment.solver.options == {"step_size": 0.5}
     assert experiment.problem.options == {"l2": 1.0}
@@ -122,13 +174,25 @@ def test_another_component_leaves_the_files_parameters_behind(tmp_path):
 
 
 def test_random_topologies_follow_the_seed():
-    options = command_of(["--topology=erdos_renyi", "--set=topology.p=0.5", "--seed=7"], 1).experiment.topology.options
+    options = command_of(
+        ["--topology=erdos_renyi", "--set=topology.p=0.5", "--seed=7"], 1
+    ).experiment.topology.options
     assert options == {"p": 0.5, "seed": 7}
 
 
 def test_a_parameter_of_the_data_set():
-    argv = ["--problem=least_squares", "--data=synthetic_least_squares", "--set=problem.heterogeneity=4", "--set", "problem.d=7"]
-    assert command_of(argv, 1).experiment.problem.options == {"heterogeneity": 4.0, "d": 7, "seed": 0}
+    argv = [
+        "--problem=least_squares",
+        "--data=synthetic_least_squares",
+        "--set=problem.heterogeneity=4",
+        "--set",
+        "problem.d=7",
+    ]
+    assert command_of(argv, 1).experiment.problem.options == {
+        "heterogeneity": 4.0,
+        "d": 7,
+        "seed": 0,
+    }
 
 
 def test_text_is_toml_whatever_the_strings(tmp_path):
@@ -137,41 +201,72 @@ def test_text_is_toml_whatever_the_strings(tmp_path):
     assert experiment.run.out == name and load(read_toml(text=experiment.to_toml())) == experiment
 
 
-@pytest.mark.parametrize(("argv", "words"), [
-    (["--solver", "gradient_traking"], ["--solver", "gradient_traking", "did you mean gradient_tracking"]),
-    (["--solver", "GradientTracking"], ["gradient_tracking"]),
-    (["--topology", "expo"], ["--topology", "exponential"]),
-    (["--problem", "logistics"], ["--problem", "logistic"]),
-    (["--data", "brest_cancer"], ["--data", "breast_cancer"]),
-    (["--solvr", "dgd"], ["unknown flag", "--solver"]),
-    (["--set", "solver.varient=atc"], ["--set solver.varient", "variant"]),
-    (["--set", "run.stepz=3"], ["--set run.stepz", "steps"]),
-    (["--set", "slver.name=dgd"], ["slver", "solver"]),
-    (["--set", "steps=3"], ["table.key=value"]),
-    (["--steps", "ten"], ["--steps", "positive integer", "'ten'"]),
-    (["--steps", "0"], ["--steps", "positive integer"]),
-    (["--steps", "1.5"], ["--steps", "positive integer"]),
-    (["--agents", "-4"], ["--agents", "positive integer"]),
-    (["--step-size", "nan"], ["--step-size", "number"]),
-    (["--step-size", "fast"], ["--step-size", "positive number", "auto", "safe", "inverse(0.1)", "'fast'"]),
-    (["--step-size", "0"], ["--step-size", "positive number", "'0'"]),
-    (["--step-size", "inverse(-1)"], ["--step-size", "start is -1", "expected a finite number > 0"]),
-    (["--step-size", "inverse_sqrt(0.1, dealy=3)"], ["--step-size", "no parameter 'dealy'", "did you mean delay?"]),
-    (["--step-size", "inverse_sqrt dealy"], ["--step-size", "'inverse_sqrt dealy'", "name(start, parameter=value)"]),
-    (["--step-size", "inverse_sqrd(0.1)"], ["no schedule 'inverse_sqrd'", "did you mean inverse_sqrt?"]),
-    (["--solver", "consensus", "--step-size", "0.1"], ["--step-size", "consensus has no step size", "omit it"]),
-    (["--data", "iris"], ["unknown data set 'iris': expected one of breast_cancer, digits, diabetes", "path of a file", ".csv"]),
-    (["-o", "tune.png"], ["-o", "--tune"]),
-    (["--seed", "-1"], ["--seed", "non-negative integer"]),
-    (["--seed", str(2**32)], ["--seed"]),
-    (["--set", "problem.partition=dirichelt"], ["problem.partition", "dirichlet"]),
-    (["--set", "run.trajectory=maybe"], ["true or false"]),
-    (["nowhere.toml"], ["nowhere.toml"]),
-    (["a.toml", "b.toml"], ["b.toml"]),
-    (["--steps"], ["--steps"]),
-    (["--out", ""], ["--out", "a string"]),
-    (["--out", "a\nb"], ["--out", "a string"]),
-])
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (
+            ["--solver", "gradient_traking"],
+            ["--solver", "gradient_traking", "did you mean gradient_tracking"],
+        ),
+        (["--solver", "GradientTracking"], ["gradient_tracking"]),
+        (["--topology", "expo"], ["--topology", "exponential"]),
+        (["--problem", "logistics"], ["--problem", "logistic"]),
+        (["--data", "brest_cancer"], ["--data", "breast_cancer"]),
+        (["--solvr", "dgd"], ["unknown flag", "--solver"]),
+        (["--set", "solver.varient=atc"], ["--set solver.varient", "variant"]),
+        (["--set", "run.stepz=3"], ["--set run.stepz", "steps"]),
+        (["--set", "slver.name=dgd"], ["slver", "solver"]),
+        (["--set", "steps=3"], ["table.key=value"]),
+        (["--steps", "ten"], ["--steps", "positive integer", "'ten'"]),
+        (["--steps", "0"], ["--steps", "positive integer"]),
+        (["--steps", "1.5"], ["--steps", "positive integer"]),
+        (["--agents", "-4"], ["--agents", "positive integer"]),
+        (["--step-size", "nan"], ["--step-size", "number"]),
+        (
+            ["--step-size", "fast"],
+            ["--step-size", "positive number", "auto", "safe", "inverse(0.1)", "'fast'"],
+        ),
+        (["--step-size", "0"], ["--step-size", "positive number", "'0'"]),
+        (
+            ["--step-size", "inverse(-1)"],
+            ["--step-size", "start is -1", "expected a finite number > 0"],
+        ),
+        (
+            ["--step-size", "inverse_sqrt(0.1, dealy=3)"],
+            ["--step-size", "no parameter 'dealy'", "did you mean delay?"],
+        ),
+        (
+            ["--step-size", "inverse_sqrt dealy"],
+            ["--step-size", "'inverse_sqrt dealy'", "name(start, parameter=value)"],
+        ),
+        (
+            ["--step-size", "inverse_sqrd(0.1)"],
+            ["no schedule 'inverse_sqrd'", "did you mean inverse_sqrt?"],
+        ),
+        (
+            ["--solver", "consensus", "--step-size", "0.1"],
+            ["--step-size", "consensus has no step size", "omit it"],
+        ),
+        (
+            ["--data", "iris"],
+            [
+                "unknown data set 'iris': expected one of breast_cancer, digits, diabetes",
+                "path of a file",
+                ".csv",
+            ],
+        ),
+        (["-o", "tune.png"], ["-o", "--tune"]),
+        (["--seed", "-1"], ["--seed", "non-negative integer"]),
+        (["--seed", str(2**32)], ["--seed"]),
+        (["--set", "problem.partition=dirichelt"], ["problem.partition", "dirichlet"]),
+        (["--set", "run.trajectory=maybe"], ["true or false"]),
+        (["nowhere.toml"], ["nowhere.toml"]),
+        (["a.toml", "b.toml"], ["b.toml"]),
+        (["--steps"], ["--steps"]),
+        (["--out", ""], ["--out", "a string"]),
+        (["--out", "a\nb"], ["--out", "a string"]),
+    ],
+)
 def test_refusals_say_what_where_and_what_was_expected(argv, words):
     with pytest.raises(ConfigError) as caught:
         command_of(argv, 1)
@@ -179,20 +274,23 @@ def test_refusals_say_what_where_and_what_was_expected(argv, words):
     assert not missing, f"{caught.value} does not say {missing}"
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("[solver\n", ["e.toml", "not valid TOML", "line 1"]),
-    ("[slover]\nname = 'dgd'\n", ["e.toml:slover", "solver"]),
-    ("[solver]\nnam = 'dgd'\n", ["e.toml:solver.nam", "name"]),
-    ("solver = 3\n", ["e.toml:solver", "expected a table"]),
-    ("[solver]\nstep_size = 'big'\n", ["e.toml:solver.step_size", "number", "'big'"]),
-    ("[run]\nsteps = true\n", ["e.toml:run.steps", "positive integer", "True"]),
-    ("[run]\nsteps = '100'\n", ["e.toml:run.steps", "positive integer"]),
-    ("[run]\nsteps = [1]\n", ["e.toml:run.steps"]),
-    ("[solver.step_size]\na = 1\n", ["e.toml:solver.step_size"]),
-    ("[problem]\nname = 7\n", ["e.toml:problem.name", "a string"]),
-    ("[run]\nsteps = 1979-05-27\n", ["e.toml:run.steps"]),
-    ("[problem]\noptions = 1\n", ["e.toml:problem.options"]),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[solver\n", ["e.toml", "not valid TOML", "line 1"]),
+        ("[slover]\nname = 'dgd'\n", ["e.toml:slover", "solver"]),
+        ("[solver]\nnam = 'dgd'\n", ["e.toml:solver.nam", "name"]),
+        ("solver = 3\n", ["e.toml:solver", "expected a table"]),
+        ("[solver]\nstep_size = 'big'\n", ["e.toml:solver.step_size", "number", "'big'"]),
+        ("[run]\nsteps = true\n", ["e.toml:run.steps", "positive integer", "True"]),
+        ("[run]\nsteps = '100'\n", ["e.toml:run.steps", "positive integer"]),
+        ("[run]\nsteps = [1]\n", ["e.toml:run.steps"]),
+        ("[solver.step_size]\na = 1\n", ["e.toml:solver.step_size"]),
+        ("[problem]\nname = 7\n", ["e.toml:problem.name", "a string"]),
+        ("[run]\nsteps = 1979-05-27\n", ["e.toml:run.steps"]),
+        ("[problem]\noptions = 1\n", ["e.toml:problem.options"]),
+    ],
+)
 def test_files_are_refused_with_the_place(tmp_path, text, words):
     path = tmp_path / "e.toml"
     path.write_text(text)
@@ -203,7 +301,12 @@ def test_files_are_refused_with_the_place(tmp_path, text, words):
 
 def test_every_component_has_settable_parameters_and_a_line():
     listing = catalogue.listing()
-    for table in (catalogue.problems(), catalogue.solvers(), catalogue.topologies(), catalogue.data_sets()):
+    for table in (
+        catalogue.problems(),
+        catalogue.solvers(),
+        catalogue.topologies(),
+        catalogue.data_sets(),
+    ):
         for name, component in table.items():
             assert f"  {name} " in listing
             for parameter in config.parameters(component).values():
@@ -215,5 +318,3 @@ def test_every_component_has_settable_parameters_and_a_line():
 def test_an_experiment_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Experiment().run.steps = 3
-
-

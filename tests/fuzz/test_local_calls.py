@@ -1,4 +1,5 @@
 """Random programs of local-view calls, mixings between them, against dense products: see test_mixings.py."""
+
 from __future__ import annotations
 
 import time
@@ -11,7 +12,7 @@ from helpers.draws import pick
 import mpidec
 from mpidec import topology as T
 
-CALLS = 20                                                  # calls that a program makes: each is a case
+CALLS = 20  # calls that a program makes: each is a case
 
 
 class Local:
@@ -21,7 +22,10 @@ class Local:
     """
 
     def __init__(self, seed, comm, note):
-        self.rng, self.own = np.random.default_rng([7, seed]), np.random.default_rng([7, seed, comm.rank])
+        self.rng, self.own = (
+            np.random.default_rng([7, seed]),
+            np.random.default_rng([7, seed, comm.rank]),
+        )
         self.seed, self.comm, self.note, self.calls = seed, comm, note, 0
         self.n, self.i, self.flying, self.step, self.machine_step = comm.size, comm.rank, [], 0, 0
 
@@ -52,10 +56,26 @@ class Local:
 
     def call(self):
         """Make a random call, or begin it."""
-        kind = pick(self.rng, [self.static, self.static_part, self.dynamic, self.dynamic, self.push, self.gather, self.exchange,
-                               self.gossip, self.hierarchical, self.allreduce, self.broadcast, self.barrier, self.mix])
+        kind = pick(
+            self.rng,
+            [
+                self.static,
+                self.static_part,
+                self.dynamic,
+                self.dynamic,
+                self.push,
+                self.gather,
+                self.exchange,
+                self.gossip,
+                self.hierarchical,
+                self.allreduce,
+                self.broadcast,
+                self.barrier,
+                self.mix,
+            ],
+        )
         made, wait = kind(), self.rng.integers(2)
-        if made is None:                                    # this rank has no part in it
+        if made is None:  # this rank has no part in it
             return
         name, args, right = made
         line = f"{name}{args}"[:300]
@@ -64,11 +84,13 @@ class Local:
         if wait:
             self.verify(line, right, getattr(self.net, name)(*args), inputs)
         else:
-            self.flying.append((self.calls, line, right, getattr(self.net, f"start_{name}")(*args), inputs))
+            self.flying.append(
+                (self.calls, line, right, getattr(self.net, f"start_{name}")(*args), inputs)
+            )
 
     def complete(self, share):
         """Complete some of what is under way, in an order of this rank's own."""
-        now = self.rng.random(CALLS + 1) < share            # not all ranks are in every call
+        now = self.rng.random(CALLS + 1) < share  # not all ranks are in every call
         chosen = [one for one in self.flying if now[one[0]]]
         self.flying = [one for one in self.flying if not now[one[0]]]
         for t in self.own.permutation(len(chosen)):
@@ -77,11 +99,15 @@ class Local:
             if self.own.integers(2):
                 pending.test()
             y = pending.wait()
-            self.check(pending.wait() is y, f"{line}: wait returns something else when called again")
+            self.check(
+                pending.wait() is y, f"{line}: wait returns something else when called again"
+            )
             self.verify(line, right, y, inputs)
 
     def verify(self, line, right, y, inputs):
-        self.check(all(x.tobytes() == before for x, before in inputs), f"{line}: the input has changed")
+        self.check(
+            all(x.tobytes() == before for x, before in inputs), f"{line}: the input has changed"
+        )
         said = right(y)
         self.check(not said, f"{line}: {said}")
 
@@ -90,10 +116,16 @@ class Local:
     def arrays(self, ints=False):
         """The arrays of all ranks, and this rank's in some layout."""
         rng = self.rng
-        dtype = np.dtype(pick(rng, [*draws.DTYPES, np.int32, np.int64, np.uint8][:9 if ints else 6]))
+        dtype = np.dtype(
+            pick(rng, [*draws.DTYPES, np.int32, np.int64, np.uint8][: 9 if ints else 6])
+        )
         shape = (5000,) if rng.random() < 0.1 else pick(rng, draws.SHAPES)
-        X = draws.rows(rng, self.n, shape, dtype) if dtype.kind in "fc" else rng.integers(0, 9, (self.n, *shape)).astype(dtype)
-        return X, draws.laid_out(pick(rng, draws.LAYOUTS), X[self.i:self.i + 1], self.net)[0][...]
+        X = (
+            draws.rows(rng, self.n, shape, dtype)
+            if dtype.kind in "fc"
+            else rng.integers(0, 9, (self.n, *shape)).astype(dtype)
+        )
+        return X, draws.laid_out(pick(rng, draws.LAYOUTS), X[self.i : self.i + 1], self.net)[0][...]
 
     def product(self, W, X):
         """Whether a result is this rank's row of `W X`."""
@@ -103,15 +135,29 @@ class Local:
         limit = draws.tolerance(X.dtype, self.n, X) * max(1.0, float(np.abs(W).max()))
 
         def right(y):
-            off = float(np.abs(np.asarray(y) - expected).max(initial=0)) if np.shape(y) == expected.shape else np.inf
-            return "" if off <= limit and y.dtype == X.dtype else f"{np.shape(y)} {y.dtype}, off by {off:.3g}, at most {limit:.3g}"
+            off = (
+                float(np.abs(np.asarray(y) - expected).max(initial=0))
+                if np.shape(y) == expected.shape
+                else np.inf
+            )
+            return (
+                ""
+                if off <= limit and y.dtype == X.dtype
+                else f"{np.shape(y)} {y.dtype}, off by {off:.3g}, at most {limit:.3g}"
+            )
+
         return right
 
     def random_graph(self, n):
         """Own, senders' and receivers' weights on any directed graph."""
         rng = self.rng
         there = (rng.random((n, n)) < pick(rng, [0, 0.2, 0.5, 1])) & ~np.eye(n, dtype=bool)
-        return rng.standard_normal(n), there, rng.standard_normal((n, n)), rng.standard_normal((n, n))
+        return (
+            rng.standard_normal(n),
+            there,
+            rng.standard_normal((n, n)),
+            rng.standard_normal((n, n)),
+        )
 
     def lists(self, there, src, dst, i):
         into, out = np.flatnonzero(there[i]).tolist(), np.flatnonzero(there[:, i]).tolist()
@@ -129,20 +175,29 @@ class Local:
         X, x = self.arrays()
         own, there, src, _ = self.random_graph(self.n)
         there &= self.take() != 0
-        return "neighbor_allreduce", (x, own[self.i], self.lists(there, src, src, self.i)[0]), \
-            self.product(np.diag(own) + there * src, X)
+        return (
+            "neighbor_allreduce",
+            (x, own[self.i], self.lists(there, src, src, self.i)[0]),
+            self.product(np.diag(own) + there * src, X),
+        )
 
     def dynamic(self):
         X, x = self.arrays()
         own, there, src, dst = self.random_graph(self.n)
-        return "neighbor_allreduce", (x, own[self.i], *self.lists(there, src, dst, self.i)), \
-            self.product(np.diag(own) + there * src * dst.T, X)
+        return (
+            "neighbor_allreduce",
+            (x, own[self.i], *self.lists(there, src, dst, self.i)),
+            self.product(np.diag(own) + there * src * dst.T, X),
+        )
 
     def push(self):
         X, x = self.arrays()
         own, there, src, dst = self.random_graph(self.n)
-        return "neighbor_allreduce", (x, own[self.i], None, self.lists(there, src, dst, self.i)[1]), \
-            self.product(np.diag(own) + there * dst.T, X)
+        return (
+            "neighbor_allreduce",
+            (x, own[self.i], None, self.lists(there, src, dst, self.i)[1]),
+            self.product(np.diag(own) + there * dst.T, X),
+        )
 
     def gather(self):
         rng, n, i = self.rng, self.n, self.i
@@ -156,11 +211,17 @@ class Local:
         if kind == "dynamic":
             sources = self.own.permutation(sources).tolist()
         expected = np.concatenate([parts[i][:0], *(parts[int(j)] for j in sources)])
-        args = {"static": (), "dynamic": ([int(j) for j in sources], dests), "push": (None, dests)}[kind]
+        args = {"static": (), "dynamic": ([int(j) for j in sources], dests), "push": (None, dests)}[
+            kind
+        ]
         return "neighbor_allgather", (parts[i], *args), self.same(expected)
 
     def same(self, expected):
-        return lambda y: "" if y.dtype == expected.dtype and np.array_equal(y, expected) else f"{y}, expected {expected}"[:300]
+        return lambda y: (
+            ""
+            if y.dtype == expected.dtype and np.array_equal(y, expected)
+            else f"{y}, expected {expected}"[:300]
+        )
 
     def exchange(self):
         rng, n, i = self.rng, self.n, self.i
@@ -170,7 +231,10 @@ class Local:
         there = self.random_graph(n)[1]
         symmetric = bool(rng.integers(2))
         there = there | there.T if symmetric else there
-        messages = {j: np.full(shapes[i], value[i, j]).astype(dtypes[i]) for j in np.flatnonzero(there[:, i]).tolist()}
+        messages = {
+            j: np.full(shapes[i], value[i, j]).astype(dtypes[i])
+            for j in np.flatnonzero(there[:, i]).tolist()
+        }
         sources = np.flatnonzero(there[i]).tolist()
         expected = {j: np.full(shapes[j], value[j, i]).astype(dtypes[j]) for j in sources}
 
@@ -178,6 +242,7 @@ class Local:
             if list(got) != sources:
                 return f"messages of {list(got)}, expected of {sources}"
             return " ".join(filter(None, (self.same(expected[j])(got[j]) for j in sources)))
+
         return "exchange", (messages, *(() if symmetric else (sources,))), right
 
     def gossip(self):
@@ -207,13 +272,22 @@ class Local:
             M, args = np.diag(own) + there * src * dst.T, (own[mine], sources, dests)
         else:
             M, args = np.diag(own) + there * dst.T, (own[mine], None, dests)
-        return "hierarchical_neighbor_allreduce", (x, *args), self.product(member @ M @ (member / member.sum(axis=0)).T, X)
+        return (
+            "hierarchical_neighbor_allreduce",
+            (x, *args),
+            self.product(member @ M @ (member / member.sum(axis=0)).T, X),
+        )
 
     def allreduce(self):
         average = bool(self.rng.integers(2))
         X, x = self.arrays(ints=not average)
-        return "allreduce", (x, average), self.product(np.full((self.n, self.n), 1 / self.n if average else 1), X) \
-            if X.dtype.kind in "fc" else self.same(X.sum(axis=0, dtype=X.dtype))
+        return (
+            "allreduce",
+            (x, average),
+            self.product(np.full((self.n, self.n), 1 / self.n if average else 1), X)
+            if X.dtype.kind in "fc"
+            else self.same(X.sum(axis=0, dtype=X.dtype)),
+        )
 
     def broadcast(self):
         X, x = self.arrays(ints=True)
@@ -226,7 +300,7 @@ class Local:
     def mix(self):
         """A mixing, and a sum over all agents, between the calls."""
         X = draws.rows(self.rng, self.n, (6,), float)
-        x = X[self.i:self.i + 1]
+        x = X[self.i : self.i + 1]
         self.note(f"{self.what}: W(X)")
         self.mixings += 1
         right = self.product(self.topology.at(self.mixings - 1).W, X)

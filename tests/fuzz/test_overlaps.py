@@ -5,6 +5,7 @@ sleeps, which of its pending mixings it waits for between two calls and in which
 
 A program that fails names itself: MPIDEC_FUZZ_SEED=123 runs program 123 alone.
 """
+
 from __future__ import annotations
 
 import gc
@@ -18,9 +19,26 @@ from helpers.draws import pick
 import mpidec
 from mpidec import topology as T
 
-CALLS = 50                                                  # calls that a program makes, bursts of many mixings counted as one
-COLUMNS = [1, 3, 3, 40, 700, 2500, 20_000]                  # the last two lie in the memory of the node, and are read in place
-TRANSPORTS = [("auto", 0), ("shared", 0), ("auto", 2), ("auto", 2), ("shared", 3), ("p2p", 0), ("neighbor", 0), ("auto", 1)]
+CALLS = 50  # calls that a program makes, bursts of many mixings counted as one
+COLUMNS = [
+    1,
+    3,
+    3,
+    40,
+    700,
+    2500,
+    20_000,
+]  # the last two lie in the memory of the node, and are read in place
+TRANSPORTS = [
+    ("auto", 0),
+    ("shared", 0),
+    ("auto", 2),
+    ("auto", 2),
+    ("shared", 3),
+    ("p2p", 0),
+    ("neighbor", 0),
+    ("auto", 1),
+]
 
 
 def matchings(rng, n):
@@ -60,7 +78,10 @@ class Program:
     """Calls of one or two networks, of the user's own MPI, and of nothing at all."""
 
     def __init__(self, seed, comm, note):
-        self.rng, self.own = np.random.default_rng([seed, 7]), np.random.default_rng([seed, comm.rank])
+        self.rng, self.own = (
+            np.random.default_rng([seed, 7]),
+            np.random.default_rng([seed, comm.rank]),
+        )
         self.seed, self.comm, self.note = seed, comm, note
         self.flying, self.kept, self.steps, self.calls = [], [], {}, 0
 
@@ -71,11 +92,26 @@ class Program:
         n = pick(rng, [size, size, size, 2 * size, size + 1, max(size - 1, 1)])
         self.what = f"MPIDEC_FUZZ_SEED={self.seed} ranks={size} n={n} transport={transport} MPIDEC_RANKS_PER_NODE={per}"
         self.note(self.what)
-        self.nets = [mpidec.Network(n, self.comm, transport=transport) for _ in range(rng.integers(1, 3))]
-        self.mixers = [(net, net.mixer(graph(rng, n))) for net in self.nets for _ in range(rng.integers(1, 4))]
-        calls = [self.mix, self.mix, self.start, self.start, self.start, self.burst, self.keep, self.together, self.theirs,
-                 self.another, self.edges]
-        if n == size:                                       # the local-view calls are for one agent on each rank
+        self.nets = [
+            mpidec.Network(n, self.comm, transport=transport) for _ in range(rng.integers(1, 3))
+        ]
+        self.mixers = [
+            (net, net.mixer(graph(rng, n))) for net in self.nets for _ in range(rng.integers(1, 4))
+        ]
+        calls = [
+            self.mix,
+            self.mix,
+            self.start,
+            self.start,
+            self.start,
+            self.burst,
+            self.keep,
+            self.together,
+            self.theirs,
+            self.another,
+            self.edges,
+        ]
+        if n == size:  # the local-view calls are for one agent on each rank
             calls.append(self.local)
             for net in self.nets:
                 net.set_topology(T.ring(size))
@@ -106,14 +142,14 @@ class Program:
                 gc.collect()
         if self.flying and own.random() < 0.3:
             self.flying[int(own.integers(len(self.flying)))].pending.test()
-        if own.random() < 0.2:                              # memory that has just been given back is used for something else
+        if own.random() < 0.2:  # memory that has just been given back is used for something else
             Z = self.nets[0].empty(pick(own, COLUMNS))
             Z[...] = np.nan
 
     def finish(self, flight):
         self.say(f"wait for {flight.line}")
         Y = flight.pending.wait()
-        flight.X[...] = np.nan                              # it may change from here on
+        flight.X[...] = np.nan  # it may change from here on
         self.compare(Y, flight)
 
     # Calls
@@ -143,9 +179,12 @@ class Program:
     def rows(self, net, matrix, d=None):
         """Rows `a + c t`, `t` the number of a column; the mixed ones are `W a + W c t`."""
         rng, d = self.rng, pick(self.rng, COLUMNS) if d is None else d
-        line, where = rng.integers(-50, 50, (net.n, 2)).astype(float), pick(rng, ["empty", "memory", "ordinary", "sum"])
-        t, mixed = np.arange(d) / 64, (matrix @ line)[net.lo:net.hi]
-        x = line[net.lo:net.hi]
+        line, where = (
+            rng.integers(-50, 50, (net.n, 2)).astype(float),
+            pick(rng, ["empty", "memory", "ordinary", "sum"]),
+        )
+        t, mixed = np.arange(d) / 64, (matrix @ line)[net.lo : net.hi]
+        x = line[net.lo : net.hi]
         if where == "empty":
             X = net.empty(d)
             X[...] = x[:, :1] + x[:, 1:] * t
@@ -182,7 +221,9 @@ class Program:
             net, W, matrix, name = chosen[k % 3] if k % 3 < 2 else self.operator()
             X, expected, line = self.rows(net, matrix, 2500 if k % 16 == 0 else 3)
             if some and k % 4 == 0:
-                self.flying.append(Flight(f"start {k} of a burst, {name}, {line}", expected, W.start(X), X))
+                self.flying.append(
+                    Flight(f"start {k} of a burst, {name}, {line}", expected, W.start(X), X)
+                )
             else:
                 Y = W(X)
                 X[...] = np.nan
@@ -203,7 +244,7 @@ class Program:
                 Y = W(X)
                 del X
                 Z = np.empty((net.m, pick(self.own, COLUMNS)))
-                Z[...] = np.nan                             # not where the rows lie, as long as somebody reads them
+                Z[...] = np.nan  # not where the rows lie, as long as somebody reads them
                 if self.own.random() < 0.1:
                     time.sleep(1e-3)
                 self.compare(Y, Flight(f"kept rows {k}, mixer {place} at({at}), {line}", expected))
@@ -217,7 +258,7 @@ class Program:
         X = self.rng.integers(-9, 9, (net.n, pick(self.rng, [1, 5, 3000]))).astype(float)
         call = "agree" if call == "barrier" and net.n != net.size else call
         self.say(f"net.{call}")
-        x = X[net.lo:net.hi]
+        x = X[net.lo : net.hi]
         if call in ("barrier", "agree"):
             getattr(net, call)()
         elif call == "gather":
@@ -226,7 +267,10 @@ class Program:
             self.check(np.array_equal(net.scatter(whole), x), "scatter")
         elif call == "mixer":
             W = net.mixer(T.ring(net.n))
-            self.check(np.allclose(W(x), (T.ring(net.n).W @ X)[net.lo:net.hi]), "a mixer that has just been made")
+            self.check(
+                np.allclose(W(x), (T.ring(net.n).W @ X)[net.lo : net.hi]),
+                "a mixer that has just been made",
+            )
         else:
             expected = X.sum(axis=0) / (net.n if call == "mean" else 1)
             self.check(np.allclose(getattr(net, call)(x), expected), call)
@@ -236,7 +280,10 @@ class Program:
         rng, size, me = self.rng, self.comm.size, self.comm.rank
         net, _ = pick(rng, self.mixers)
         call = pick(rng, ["static", "weights", "allreduce", "broadcast", "gossip"])
-        X, root = rng.integers(-9, 9, (size, pick(rng, [2, 3000]))).astype(float), int(rng.integers(size))
+        X, root = (
+            rng.integers(-9, 9, (size, pick(rng, [2, 3000]))).astype(float),
+            int(rng.integers(size)),
+        )
         x = X[me].copy()
         A = rng.integers(1, 4, (size, size)) * (1 - np.eye(size))
         self.say(f"local-view call: {call}")
@@ -245,12 +292,18 @@ class Program:
             if me in (i, j):
                 self.check(np.allclose(net.pair_gossip(x, i + j - me), (X[i] + X[j]) / 2), call)
             return
-        src, dst = ({rank: float(A[me, rank]) for rank in range(size) if rank != me}, [rank for rank in range(size) if rank != me])
+        src, dst = (
+            {rank: float(A[me, rank]) for rank in range(size) if rank != me},
+            [rank for rank in range(size) if rank != me],
+        )
         begin, expected = {
             "static": (lambda: net.start_neighbor_allreduce(x), (T.ring(size).W @ X)[me]),
-            "weights": (lambda: net.start_neighbor_allreduce(x, 2.0, src, dst), 2 * X[me] + A[me] @ X),
-            "broadcast": (lambda: net.start_broadcast(x, root), X[root])}.get(
-                call, (lambda: net.start_allreduce(x), X.mean(axis=0)))
+            "weights": (
+                lambda: net.start_neighbor_allreduce(x, 2.0, src, dst),
+                2 * X[me] + A[me] @ X,
+            ),
+            "broadcast": (lambda: net.start_broadcast(x, root), X[root]),
+        }.get(call, (lambda: net.start_allreduce(x), X.mean(axis=0)))
         pending = begin()
         if rng.random() < 0.5:
             self.on_its_own()
@@ -258,7 +311,10 @@ class Program:
 
     def theirs(self):
         """The user's own MPI, which makes no progress for anybody."""
-        comm, call = self.comm, pick(self.rng, ["Barrier", "allreduce", "Ibarrier", "chain", "shift"])
+        comm, call = (
+            self.comm,
+            pick(self.rng, ["Barrier", "allreduce", "Ibarrier", "chain", "shift"]),
+        )
         self.say(f"comm.{call}")
         right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         if call == "Barrier":
@@ -295,13 +351,16 @@ class Program:
         """Exchanges of a row for each edge, and the rows of the neighbours as they are."""
         place, k = int(self.rng.integers(len(self.mixers))), int(self.rng.integers(8))
         net, W = self.mixers[place]
-        phase, X = W.at(k), self.rng.integers(-9, 9, (net.n, pick(self.rng, [1, 3, 3000]))).astype(float)
+        phase, X = (
+            W.at(k),
+            self.rng.integers(-9, 9, (net.n, pick(self.rng, [1, 3, 3000]))).astype(float),
+        )
         there = phase.topology.W.toarray() != 0
         np.fill_diagonal(there, False)
         self.say(f"exchange and fetch over mixer {place} at({k})")
-        pending = phase.fetch(X[net.lo:net.hi].copy())
-        total = phase.sum_edges(phase.exchange(phase.to_edges(X[net.lo:net.hi])))
-        self.check(np.array_equal(total, (there @ X)[net.lo:net.hi]), "exchange")
+        pending = phase.fetch(X[net.lo : net.hi].copy())
+        total = phase.sum_edges(phase.exchange(phase.to_edges(X[net.lo : net.hi])))
+        self.check(np.array_equal(total, (there @ X)[net.lo : net.hi]), "exchange")
         if self.own.random() < 0.5:
             self.on_its_own()
         self.check(np.array_equal(pending.wait(), X[phase.halo]), "fetch")

@@ -13,6 +13,7 @@ def calls(act: Callable[[], object]) -> int:
     def note(frame: object, event: str, argument: object) -> None:
         nonlocal count
         count += event in ("call", "c_call")
+
     former = sys.getprofile()
     sys.setprofile(note)
     try:

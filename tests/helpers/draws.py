@@ -1,4 +1,5 @@
 """Random topologies, rows and memory layouts for the fuzz tests: the same on all ranks that draw with the same generator."""
+
 from __future__ import annotations
 
 import networkx
@@ -8,7 +9,7 @@ from mpidec import topology as T
 
 DTYPES = [np.float16, np.float32, np.float64, np.float64, np.complex64, np.complex128]
 SHAPES = [(), (0,), (1,), (2,), (3,), (7,), (33,), (1, 1), (2, 3), (3, 0, 2), (2, 3, 4), (700,)]
-LARGE = 1 << 17                                            # bytes from which on rows are read where they lie
+LARGE = 1 << 17  # bytes from which on rows are read where they lie
 LAYOUTS = ["C", "F", "strided", "reversed", "stack", "part", "unaligned", "readonly"]
 
 
@@ -37,15 +38,19 @@ class Draws(T.Schedule):
 def matrix(rng, n, kind=None):
     """A topology of a random matrix: any density, strongly connected or not, agents without in- or out-neighbours included."""
     kind = kind or pick(rng, ["row", "column", "doubly", "signed"])
-    if kind == "doubly":                                   # a mean of permutations, a cycle among them
-        parts = [np.eye(n)[rng.permutation(n)] for _ in range(rng.integers(1, 4))] + [np.roll(np.eye(n), 1, axis=1)]
+    if kind == "doubly":  # a mean of permutations, a cycle among them
+        parts = [np.eye(n)[rng.permutation(n)] for _ in range(rng.integers(1, 4))] + [
+            np.roll(np.eye(n), 1, axis=1)
+        ]
         share = rng.random(len(parts)) + 0.1
         return T.from_weights(np.tensordot(share / share.sum(), parts, 1))
     there = rng.random((n, n)) < pick(rng, [0, 0.1, 0.3, 0.6, 1])
     connected = bool(rng.integers(2))
     if connected:
         there |= np.roll(np.eye(n, dtype=bool), 1, axis=1)
-    weights = there * (rng.standard_normal((n, n)) if kind == "signed" else rng.random((n, n)) + 0.01)
+    weights = there * (
+        rng.standard_normal((n, n)) if kind == "signed" else rng.random((n, n)) + 0.01
+    )
     np.fill_diagonal(weights, 0)
     if kind == "signed":
         weights += np.diag(1 - weights.sum(axis=1))
@@ -60,7 +65,11 @@ def catalogue(rng, n):
     """A topology or schedule of the catalogue."""
     names = [name for name in T.CATALOGUE if n & (n - 1) == 0 or name not in ("hypercube", "ceca")]
     name = pick(rng, sorted(names))
-    seeded = {"seed": int(rng.integers(99))} if name in ("erdos_renyi", "geometric", "small_world") else {}
+    seeded = (
+        {"seed": int(rng.integers(99))}
+        if name in ("erdos_renyi", "geometric", "small_world")
+        else {}
+    )
     weights = {"weights": pick(rng, ["metropolis", "push", "uniform"])} if name == "star" else {}
     return T.CATALOGUE[name](n, **seeded, **weights)
 
@@ -74,9 +83,17 @@ def graph(rng, n):
         return catalogue(rng, n)
     if kind == 4:
         return Draws(n, int(rng.integers(1 << 30)), pick(rng, ["row", "column", "doubly"]))
-    return T.cycle([matrix(rng, n, "doubly") if rng.integers(2) else T.from_networkx(
-        networkx.path_graph(n) if n < 3 else networkx.gnp_random_graph(n, 0.9, seed=1), connected=False)
-        for _ in range(rng.integers(1, 4))])
+    return T.cycle(
+        [
+            matrix(rng, n, "doubly")
+            if rng.integers(2)
+            else T.from_networkx(
+                networkx.path_graph(n) if n < 3 else networkx.gnp_random_graph(n, 0.9, seed=1),
+                connected=False,
+            )
+            for _ in range(rng.integers(1, 4))
+        ]
+    )
 
 
 def shape(rng, dtype, m):
@@ -89,7 +106,9 @@ def shape(rng, dtype, m):
 def rows(rng, n, shape, dtype):
     """The rows of all agents."""
     X = rng.standard_normal((n, *shape))
-    return (X + 1j * rng.standard_normal(X.shape) if np.dtype(dtype).kind == "c" else X).astype(dtype)
+    return (X + 1j * rng.standard_normal(X.shape) if np.dtype(dtype).kind == "c" else X).astype(
+        dtype
+    )
 
 
 def laid_out(layout, x, net):
@@ -109,8 +128,11 @@ def laid_out(layout, x, net):
     if layout == "readonly":
         y.flags.writeable = False
     if layout in ("stack", "part"):
-        wide = net.empty((*x.shape[1:-1], x.shape[-1] + 5) if layout == "part" and x.ndim > 1 else x.shape[1:], x.dtype)
-        y = wide[..., :x.shape[-1]] if layout == "part" and x.ndim > 1 else wide
+        wide = net.empty(
+            (*x.shape[1:-1], x.shape[-1] + 5) if layout == "part" and x.ndim > 1 else x.shape[1:],
+            x.dtype,
+        )
+        y = wide[..., : x.shape[-1]] if layout == "part" and x.ndim > 1 else wide
         y[...] = x
     return y
 

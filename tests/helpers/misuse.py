@@ -1,10 +1,11 @@
 """Wrong uses of the package, and a program that commits a list of them in one launch.
 
-    mpirun -n 4 python tests/helpers/misuse.py TRANSPORT FIRST CASE...      prints one line of JSON per case: the results on each rank
+    mpirun -n 4 python tests/helpers/misuse.py TRANSPORT FIRST CASE...   prints one line of JSON per case: the results on each rank
 
 A case is `where:kind:seed`: the seed draws the odd rank, the call in which it goes wrong, and the rows.  All agents are
 neighbours, so that no rank may get a result from a call in which the odd rank does something else.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -22,7 +23,7 @@ import mpidec
 from mpidec import topology as T
 
 WORLD = MPI.COMM_WORLD
-CALLS = 4                                                   # calls of a case; one of them goes wrong on one rank
+CALLS = 4  # calls of a case; one of them goes wrong on one rank
 D = 6
 
 
@@ -34,10 +35,14 @@ def fail() -> None:
     raise Wrong("this rank fails")
 
 
-ENDS: dict[str, Callable[[], Any]] = {"sleep": lambda: time.sleep(100), "exit": lambda: sys.exit(0), "abort": lambda: os._exit(3),
-                                      "raise": fail}
+ENDS: dict[str, Callable[[], Any]] = {
+    "sleep": lambda: time.sleep(100),
+    "exit": lambda: sys.exit(0),
+    "abort": lambda: os._exit(3),
+    "raise": fail,
+}
 EDGES = ("list", "source", "stranger")
-ANYTHING = np.array(np.nan)                                 # any result will do
+ANYTHING = np.array(np.nan)  # any result will do
 
 
 def complete(n: int, seed: int) -> T.Topology:
@@ -53,7 +58,7 @@ class Mixing:
         rng = np.random.default_rng([seed, WORLD.size])
         self.kind, self.transport, self.n = kind, transport, WORLD.size
         self.odd, self.when = int(rng.integers(self.n)), int(rng.integers(CALLS))
-        self.d = D if rng.integers(3) else 20000            # copied, or read in place
+        self.d = D if rng.integers(3) else 20000  # copied, or read in place
         self.X = rng.standard_normal((CALLS + 2, self.n, self.d))
         self.me = WORLD.rank == self.odd
         if kind == "transport" and self.me:
@@ -67,11 +72,17 @@ class Mixing:
         W, V = net.mixer(schedule), net.mixer(complete(n, 9))
         for k in range(CALLS):
             X = self.X[k]
-            x, expected = X[net.lo:net.hi], (schedule.at(k).W @ X)[net.lo:net.hi] if n == self.n else None
+            x, expected = (
+                X[net.lo : net.hi],
+                (schedule.at(k).W @ X)[net.lo : net.hi] if n == self.n else None,
+            )
             right, otherwise = (lambda k=k, x=x: W.at(k)(x)), self.otherwise(W, V, k, x)
             if k != self.when or self.kind in ("agents", "transport"):
                 yield right, expected
-            elif self.kind in ("mean", "gather", "mean_dtype", "mean_columns", "gather_dtype") and not self.me:
+            elif (
+                self.kind in ("mean", "gather", "mean_dtype", "mean_columns", "gather_dtype")
+                and not self.me
+            ):
                 yield (lambda x=x: self.collective(x)) if "_" in self.kind else right, None
             elif self.kind in ("more", "less", "sleep", "exit", "raise"):
                 if not (self.me and self.kind == "less"):
@@ -90,7 +101,10 @@ class Mixing:
     def otherwise(self, W: Any, V: Any, k: int, x: np.ndarray) -> Callable[[], Any]:
         """The call of the odd rank in place of `W.at(k)(x)`."""
         net, m = self.net, len(x)
-        wide, others = np.concatenate([x, x], axis=1), [rank for rank in range(net.size) if rank != net.rank]
+        wide, others = (
+            np.concatenate([x, x], axis=1),
+            [rank for rank in range(net.size) if rank != net.rank],
+        )
         ways: dict[str, Callable[[], Any]] = {
             "columns": lambda: W.at(k)(x[:, :-1].copy()),
             "shape": lambda: W.at(k)(x.reshape(m, 2, -1)),
@@ -106,14 +120,19 @@ class Mixing:
             "list": lambda: W.at(k)([x, x]),
             "exchange": lambda: W.at(k).exchange(W.at(k).to_edges(x)),
             "order": lambda: in_order(V, W.at(k), x),
-            "mean": lambda: net.mean(x), "gather": lambda: net.gather(x), "agree": lambda: net.agree(None),
-            "barrier": net.barrier, "allreduce": lambda: net.allreduce(x),
+            "mean": lambda: net.mean(x),
+            "gather": lambda: net.gather(x),
+            "agree": lambda: net.agree(None),
+            "barrier": net.barrier,
+            "allreduce": lambda: net.allreduce(x),
             "neighbor_allreduce": lambda: net.neighbor_allreduce(x, 1, others, others),
-            "mixer": lambda: net.mixer(complete(self.n, 5)), "close": net.close,
+            "mixer": lambda: net.mixer(complete(self.n, 5)),
+            "close": net.close,
             "mean_dtype": lambda: net.mean(wide.astype(np.float32)),
             "mean_columns": lambda: net.mean(x[:, :-1].copy()),
             "gather_dtype": lambda: net.gather(wide.astype(np.float32)),
-            **ENDS}
+            **ENDS,
+        }
         return ways.get(self.kind, lambda: W.at(k)(x))
 
 
@@ -144,30 +163,52 @@ class LocalCalls:
             which = "broadcast" if self.kind == "root" else "both" if self.kind in EDGES else which
             x, src, dst = X[i], {j: A[i, j] for j in others}, dict.fromkeys(others, 1.0)
             if wrong:
-                x = {"rows": x[:-1], "dtype": x.astype(np.float32), "same_bytes": np.append(x, x).astype(np.float32),
-                     "complex": x.astype(complex), "integers": x.astype(int)}.get(self.kind, x)
+                x = {
+                    "rows": x[:-1],
+                    "dtype": x.astype(np.float32),
+                    "same_bytes": np.append(x, x).astype(np.float32),
+                    "complex": x.astype(complex),
+                    "integers": x.astype(int),
+                }.get(self.kind, x)
                 root = (root + (self.kind == "root")) % n
-                which = {"push": "static", "static": "both", "both": "push"}.get(which, "push") if self.kind == "mode" else which
-                which = {"allreduce": "broadcast"}.get(which, "allreduce") if self.kind == "call" else which
+                which = (
+                    {"push": "static", "static": "both", "both": "push"}.get(which, "push")
+                    if self.kind == "mode"
+                    else which
+                )
+                which = (
+                    {"allreduce": "broadcast"}.get(which, "allreduce")
+                    if self.kind == "call"
+                    else which
+                )
                 if self.kind in ("list", "source"):
                     (dst if self.kind == "list" else src).popitem()
                 if self.kind == "stranger":
                     src[n + 3] = 1.0
             step = next(steps) if which == "static" else 0
-            expected = {"both": .5 * X[i] + (A[i] * (np.arange(n) != i)) @ X, "push": X.sum(axis=0) - .5 * X[i],
-                        "static": (complete(n, 1 + step % 2).W @ X)[i], "allreduce": X.mean(axis=0), "broadcast": X[root]}[which]
-            call = {"both": lambda x=x, src=src, dst=dst: net.neighbor_allreduce(x, .5, src, dst),
-                    "push": lambda x=x, dst=dst: net.neighbor_allreduce(x, .5, dst_weights=dst),
-                    "static": lambda x=x: net.neighbor_allreduce(x), "allreduce": lambda x=x: net.allreduce(x),
-                    "broadcast": lambda x=x, root=root: net.broadcast(x, root)}[which]
+            expected = {
+                "both": 0.5 * X[i] + (A[i] * (np.arange(n) != i)) @ X,
+                "push": X.sum(axis=0) - 0.5 * X[i],
+                "static": (complete(n, 1 + step % 2).W @ X)[i],
+                "allreduce": X.mean(axis=0),
+                "broadcast": X[root],
+            }[which]
+            call = {
+                "both": lambda x=x, src=src, dst=dst: net.neighbor_allreduce(x, 0.5, src, dst),
+                "push": lambda x=x, dst=dst: net.neighbor_allreduce(x, 0.5, dst_weights=dst),
+                "static": lambda x=x: net.neighbor_allreduce(x),
+                "allreduce": lambda x=x: net.allreduce(x),
+                "broadcast": lambda x=x, root=root: net.broadcast(x, root),
+            }[which]
             if wrong and self.kind in ENDS:
                 call = ENDS[self.kind]
             if wrong and self.kind == "more":
                 yield call, ANYTHING
-            if not (wrong and self.kind == "less"):         # one call more or less is found when the network is closed
+            if not (
+                wrong and self.kind == "less"
+            ):  # one call more or less is found when the network is closed
                 yield call, ANYTHING if wrong or self.kind in ("more", "less") else expected
         yield net.close, ANYTHING
-
 
 
 def run(case: str, transport: str) -> list[Any]:
@@ -178,7 +219,7 @@ def run(case: str, transport: str) -> list[Any]:
     calls = program.calls()
     while True:
         try:
-            call, expected = next(calls)                    # makes the network and the mixers at first
+            call, expected = next(calls)  # makes the network and the mixers at first
             got = call()
         except StopIteration:
             break
@@ -189,8 +230,11 @@ def run(case: str, transport: str) -> list[Any]:
             if where == "mixing":
                 break
         else:
-            right = expected is ANYTHING or (expected is not None and np.shape(got) == expected.shape
-                                             and np.allclose(got, expected, atol=1e-12))
+            right = expected is ANYTHING or (
+                expected is not None
+                and np.shape(got) == expected.shape
+                and np.allclose(got, expected, atol=1e-12)
+            )
             said.append("right" if right else "returned" if expected is None else "wrong")
     return [program.odd, program.when, said]
 

@@ -3,6 +3,7 @@
 Work is queued on the current stream of a place, and done when somebody waits for it (or for a later event of that stream); until
 then the memory of a result is all ones in binary, which is NaN.  A copy from an array whose work is not done is an error.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -103,6 +104,7 @@ class Array:
 
         def work():
             self._memory[place] = values._memory
+
         self.device.stream(self.place).add(work)
 
     def __mul__(self, other):
@@ -119,7 +121,9 @@ class Array:
 
 
 class Standin:
-    """The protocol of `mpidec.comm.arrays.devices.Device`; `log` has what was done: ("synchronize", place), ("out" or "in", bytes)."""
+    """The protocol of `mpidec.comm.arrays.devices.Device`; `log` has what was done:
+    ("synchronize", place), ("out" or "in", bytes).
+    """
 
     name = "stand-in"
 
@@ -193,7 +197,9 @@ class Standin:
 
     def copy_out(self, part, buffer):
         if self.stream(part.place).busy:
-            raise RuntimeError("a device array is read before the stream that makes it was synchronized")
+            raise RuntimeError(
+                "a device array is read before the stream that makes it was synchronized"
+            )
         self.log.append(("out", len(part)))
         return self.stream(part.place).add(lambda: np.copyto(buffer, part._memory), copies=True)
 
@@ -209,7 +215,9 @@ class Standin:
     def real(self, flat):
         dtype = flat_dtype(flat.format)
         if dtype.kind == "c":
-            return flat.view(flat._memory.view(flat._memory.real.dtype), flat._memory.real.dtype.str)
+            return flat.view(
+                flat._memory.view(flat._memory.real.dtype), flat._memory.real.dtype.str
+            )
         if working(flat.format) == dtype:
             return flat
         return flat.queued(lambda X: widen(X, flat.format), format="<f4")
@@ -219,13 +227,19 @@ class Standin:
         dtype = flat_dtype(format)
         if dtype.kind == "c":
             return rows.view(rows._memory.view(dtype).reshape(shape), format)
-        return (rows if working(format) == dtype else rows.queued(lambda X: narrow(X, format), format=format)).reshape(shape)
+        return (
+            rows
+            if working(format) == dtype
+            else rows.queued(lambda X: narrow(X, format), format=format)
+        ).reshape(shape)
 
     def constant(self, values, place):
         return Array(np.array(values), values.dtype.str, place, self)
 
     def concatenate(self, parts, axis):
-        return parts[0].queued(lambda *arrays: np.concatenate(arrays, axis), *parts[1:], format=parts[0].format)
+        return parts[0].queued(
+            lambda *arrays: np.concatenate(arrays, axis), *parts[1:], format=parts[0].format
+        )
 
     def zeros_like(self, rows):
         return rows.queued(np.zeros_like, format=rows.format)

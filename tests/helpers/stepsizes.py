@@ -1,7 +1,8 @@
 """Scans of step sizes on the problems themselves: steps to an error, for all step sizes at once as columns of one stack.
 
-    python tests/helpers/stepsizes.py [-n 6 16] [--problems wine ...] [--methods gt ...]      table of "auto" against the best of a scan
+python tests/helpers/stepsizes.py [-n 6 16] [--problems wine ...] [--methods gt ...]      table of "auto" against the best of a scan
 """
+
 from __future__ import annotations
 
 import argparse
@@ -30,30 +31,46 @@ PROBLEMS = {
     "separable": ("logistic", "separable", {"l2": 0.01}),
     "unequal": ("least_squares", "unequal", {"l2": 0.05}),
 }
-GRAPHS = {"ring": T.ring, "grid": T.grid, "exponential": T.exponential, "one_peer": T.one_peer_exponential}
+GRAPHS = {
+    "ring": T.ring,
+    "grid": T.grid,
+    "exponential": T.exponential,
+    "one_peer": T.one_peer_exponential,
+}
 METHODS = {
-    "gt": S.GradientTracking(), "extra": S.EXTRA(), "ed": S.ExactDiffusion(),
-    "dgd": S.DGD(S.InverseSqrt()), "dgd_1/k": S.DGD(S.Inverse()), "dgd_constant": S.DGD(),
+    "gt": S.GradientTracking(),
+    "extra": S.EXTRA(),
+    "ed": S.ExactDiffusion(),
+    "dgd": S.DGD(S.InverseSqrt()),
+    "dgd_1/k": S.DGD(S.Inverse()),
+    "dgd_constant": S.DGD(),
 }
 
 
 def dataset(name, n):
     if name == "wine":
         from sklearn.datasets import load_wine
+
         A, y = load_wine(return_X_y=True)
-        return P.Dataset((A - A.mean(axis=0)) / A.std(axis=0), y, "wine", "classification", "sorted")
-    if name == "dependent":                         # linearly dependent columns, few of the second class
+        return P.Dataset(
+            (A - A.mean(axis=0)) / A.std(axis=0), y, "wine", "classification", "sorted"
+        )
+    if name == "dependent":  # linearly dependent columns, few of the second class
         from sklearn.datasets import make_classification
+
         A, y = make_classification(600, 10, weights=[0.96], flip_y=0.01, random_state=7)
         return P.Dataset(A, 2 * y - 1, name, "classification", "iid")
-    if name == "separable":                         # the curvature at the minimizer is small
+    if name == "separable":  # the curvature at the minimizer is small
         from sklearn.datasets import load_digits
+
         A, y = load_digits(n_class=2, return_X_y=True)
         return P.Dataset(A / 16, 2 * y - 1, name, "classification", "sorted")
-    if name == "unequal":                           # columns of sizes 0.1 to 10
+    if name == "unequal":  # columns of sizes 0.1 to 10
         rng = np.random.default_rng(5)
         A = rng.standard_normal((480, 6)) * np.geomspace(0.1, 10, 6)
-        return P.Dataset(A, A @ rng.standard_normal(6) + rng.standard_normal(480), name, "regression", "iid")
+        return P.Dataset(
+            A, A @ rng.standard_normal(6) + rng.standard_normal(480), name, "regression", "iid"
+        )
     return P.load(name, **({"n": n} if name.startswith("synthetic") else {}))
 
 
@@ -76,7 +93,9 @@ def gradient(problem, X):
     m, d = problem.m, problem.d
     E = X.reshape(m, d, -1)
     if problem.features != d:
-        return np.stack([problem.grad(np.ascontiguousarray(E[:, :, j])) for j in range(E.shape[2])], axis=2).reshape(X.shape)
+        return np.stack(
+            [problem.grad(np.ascontiguousarray(E[:, :, j])) for j in range(E.shape[2])], axis=2
+        ).reshape(X.shape)
     G = problem.A.transpose(0, 2, 1) @ problem._slope(problem.A @ E, problem._Y)
     return (G + problem.l2 * E).reshape(X.shape)
 
@@ -87,7 +106,11 @@ def scan(problem, solver, topology, sizes, x_star, most, tol=1e-6, every=10, wan
     The scan ends once the step size of index `wanted`, and some other one, have come there.
     """
     n, d, sizes = problem.m, problem.d, np.asarray(sizes, float)
-    steps, errors, alive = np.full(len(sizes), np.inf), np.full(len(sizes), np.inf), np.arange(len(sizes))
+    steps, errors, alive = (
+        np.full(len(sizes), np.inf),
+        np.full(len(sizes), np.inf),
+        np.arange(len(sizes)),
+    )
     size = np.linalg.norm(x_star)
     varying = callable(solver.step_size)
     with mpidec.Network(n, comm=MPI.COMM_SELF) as net, np.errstate(all="ignore"):
@@ -101,19 +124,34 @@ def scan(problem, solver, topology, sizes, x_star, most, tol=1e-6, every=10, wan
             s = now.step(s, gradient(problem, now.point(s)), W.at(k))
             if (k + 1) % every:
                 continue
-            error = np.sqrt(((s.X.reshape(n, d, -1) - x_star[:, None]) ** 2).sum(axis=(0, 1)) / n) / size
+            error = (
+                np.sqrt(((s.X.reshape(n, d, -1) - x_star[:, None]) ** 2).sum(axis=(0, 1)) / n)
+                / size
+            )
             errors[alive] = error
             steps[alive[(error <= tol) & ~np.isfinite(steps[alive])]] = k + 1
             left = np.isfinite(error) & (error < 1e8) & ~(error <= tol)
-            if wanted is not None and np.isfinite(steps).any() and (np.isfinite(steps[wanted]) or k > 4 * steps.min()):
+            if (
+                wanted is not None
+                and np.isfinite(steps).any()
+                and (np.isfinite(steps[wanted]) or k > 4 * steps.min())
+            ):
                 break
             if not left.any():
                 break
             if not left.all():
                 errors[alive[~left & ~(error <= tol)]] = np.inf
                 sizes, alive = sizes[left], alive[left]
-                s = type(s)(*(value if np.ndim(value) == 0 or value.shape[1] == 1 else
-                              np.ascontiguousarray(value.reshape(n, d, -1)[:, :, left]).reshape(n, -1) for value in s))
+                s = type(s)(
+                    *(
+                        value
+                        if np.ndim(value) == 0 or value.shape[1] == 1
+                        else np.ascontiguousarray(value.reshape(n, d, -1)[:, :, left]).reshape(
+                            n, -1
+                        )
+                        for value in s
+                    )
+                )
                 now = with_step_size(solver, np.tile(sizes, d))
     return steps, errors
 
@@ -135,13 +173,27 @@ def compare(case, n, graph, method, most=20000, half_octaves=(-7, 4)):
     sizes = choice.step_size * 2 ** (np.arange(low, high + 1) / 2)
     begun = time.perf_counter()
     steps, errors = scan(problem, solver, topology, sizes, x_star, most, wanted=-low)
-    result = {"rule": choice.rule, "size": choice.step_size, "steps": steps[-low], "best": steps.min(), "error": errors[-low],
-              "least": errors.min(), "gradients": choice.gradients, "search": seconds, "scan": time.perf_counter() - begun,
-              "best_size": sizes[np.argmin(steps if exact else errors)], "predicted": choice.expected}
+    result = {
+        "rule": choice.rule,
+        "size": choice.step_size,
+        "steps": steps[-low],
+        "best": steps.min(),
+        "error": errors[-low],
+        "least": errors.min(),
+        "gradients": choice.gradients,
+        "search": seconds,
+        "scan": time.perf_counter() - begun,
+        "best_size": sizes[np.argmin(steps if exact else errors)],
+        "predicted": choice.expected,
+    }
     converged = np.isfinite(steps.min())
     result["by"] = "steps" if exact and converged else "error"
-    result["ratio"] = steps[-low] / steps.min() if exact and converged else errors[-low] / errors.min()
-    result["cost"] = choice.gradients / (steps[-low] if converged and np.isfinite(steps[-low]) else most)
+    result["ratio"] = (
+        steps[-low] / steps.min() if exact and converged else errors[-low] / errors.min()
+    )
+    result["cost"] = choice.gradients / (
+        steps[-low] if converged and np.isfinite(steps[-low]) else most
+    )
     return result
 
 
@@ -152,19 +204,24 @@ def table(cases, sizes, graphs, methods):
             for graph in graphs:
                 for method in methods:
                     if method in ("extra", "ed") and graph in ("exponential", "one_peer"):
-                        continue                    # they need a symmetric, constant W
+                        continue  # they need a symmetric, constant W
                     row = compare(case, n, graph, method)
                     found.append(row)
-                    print(f"{case:14} {n:3} {graph:12} {method:8} {row['rule']:5} a {row['size']:.3g} best {row['best_size']:.3g} "
-                          f"steps {row['steps']:.0f}/{row['best']:.0f} (predicted {row['predicted']:.4g}) error {row['error']:.1e}/"
-                          f"{row['least']:.1e} ratio {row['ratio']:.2f} ({row['by']}) gradients {row['gradients']} cost "
-                          f"{row['cost']:.3f} search {row['search']:.2f} s scan {row['scan']:.0f} s", flush=True)
+                    print(
+                        f"{case:14} {n:3} {graph:12} {method:8} {row['rule']:5} a {row['size']:.3g} best {row['best_size']:.3g} "
+                        f"steps {row['steps']:.0f}/{row['best']:.0f} (predicted {row['predicted']:.4g}) error {row['error']:.1e}/"
+                        f"{row['least']:.1e} ratio {row['ratio']:.2f} ({row['by']}) gradients {row['gradients']} cost "
+                        f"{row['cost']:.3f} search {row['search']:.2f} s scan {row['scan']:.0f} s",
+                        flush=True,
+                    )
     for by in ("steps", "error"):
         ratios = np.array([row["ratio"] for row in found if row["by"] == by])
         costs = np.array([row["cost"] for row in found if row["by"] == by])
         if len(ratios):
-            shown = (f"{name} median {np.median(row):.3g}, 90 % {np.quantile(row, 0.9):.3g}, max {row.max():.3g}"
-                     for name, row in (("ratio", ratios), ("cost", costs)))
+            shown = (
+                f"{name} median {np.median(row):.3g}, 90 % {np.quantile(row, 0.9):.3g}, max {row.max():.3g}"
+                for name, row in (("ratio", ratios), ("cost", costs))
+            )
             print(f"by {by}: {len(ratios)} cases,", "; ".join(shown))
     return found
 

@@ -23,9 +23,13 @@ torch.set_num_threads(1)
 WORLD = MPI.COMM_WORLD
 ASYNCHRONOUS = ("async_push_sum", "pairwise", "a2cid2")
 OPTIMIZERS = {
-    "sgd": lambda p: torch.optim.SGD(p, 0.1), "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=1e-3),
-    "adam": lambda p: torch.optim.Adam(p, 0.01), "adamw": lambda p: torch.optim.AdamW(p, 0.01),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01), "adagrad": lambda p: torch.optim.Adagrad(p, 0.05)}
+    "sgd": lambda p: torch.optim.SGD(p, 0.1),
+    "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=1e-3),
+    "adam": lambda p: torch.optim.Adam(p, 0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.05),
+}
 
 
 @pytest.fixture
@@ -76,7 +80,9 @@ def test_workers_are_dense_averages_of_separate_models(net, name, algorithm):
 
     def mix(W, values):
         for same in zip(*values):
-            mixed = torch.tensordot(torch.tensor(W, dtype=torch.float32), torch.stack(list(same)), 1)
+            mixed = torch.tensordot(
+                torch.tensor(W, dtype=torch.float32), torch.stack(list(same)), 1
+            )
             for value, new in zip(same, mixed):
                 value.copy_(new)
 
@@ -88,7 +94,10 @@ def test_workers_are_dense_averages_of_separate_models(net, name, algorithm):
         with torch.no_grad():
             W = graph.at(k).W.toarray()
             if algorithm == "allreduce":
-                mix(np.full((n, n), 1 / n), [[p.grad for p in other.parameters()] for other in models])
+                mix(
+                    np.full((n, n), 1 / n),
+                    [[p.grad for p in other.parameters()] for other in models],
+                )
             if algorithm == "awc":
                 mix(W, [[p.data for p in other.parameters()] for other in models])
             for its in optimizers:
@@ -98,25 +107,56 @@ def test_workers_are_dense_averages_of_separate_models(net, name, algorithm):
     optimizer.close()
     expected = flat(models[net.rank])
     assert (flat(model) - expected).norm() <= 1e-6 * expected.norm()
-    assert algorithm != "allreduce" or len(set(net.comm.allgather(flat(model).numpy().tobytes()))) == 1
+    assert (
+        algorithm != "allreduce" or len(set(net.comm.allgather(flat(model).numpy().tobytes()))) == 1
+    )
 
 
-@pytest.mark.parametrize("name", [name for name in optim.names() if name not in (
-    "atc", "awc", "allreduce", "local", "pga", "choco", "hierarchical", "osgp", *ASYNCHRONOUS)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in optim.names()
+        if name
+        not in (
+            "atc",
+            "awc",
+            "allreduce",
+            "local",
+            "pga",
+            "choco",
+            "hierarchical",
+            "osgp",
+            *ASYNCHRONOUS,
+        )
+    ],
+)
 def test_algorithms_are_the_equations_of_their_solvers(net, name):
     """Stochastic gradient descent by the wrapper is the solver, given the gradients."""
     dtype, lr, n = torch.float64, 0.05, net.n
     model = perceptron(dtype)
     algorithm = optim.algorithm(name)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)         # a ring is marginal for D2
-        optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), lr), model, None, name, net, every=1)
-    made = {"d2": "D2", "exact_diffusion": "ExactDiffusion", "gradient_tracking": "GradientTracking", "push_sum": "PushSum",
-            "relay": "RelaySGD", "ceca": "DSGDCECA", "qg": "QuasiGlobalMomentum", "decentlam": "DecentLaM", "slowmo": "SlowMo",
-            "diloco": "DiLoCo", "gasloc": "GASLoC"}[name]
+        warnings.simplefilter("ignore", RuntimeWarning)  # a ring is marginal for D2
+        optimizer = optim.Decentralized(
+            torch.optim.SGD(model.parameters(), lr), model, None, name, net, every=1
+        )
+    made = {
+        "d2": "D2",
+        "exact_diffusion": "ExactDiffusion",
+        "gradient_tracking": "GradientTracking",
+        "push_sum": "PushSum",
+        "relay": "RelaySGD",
+        "ceca": "DSGDCECA",
+        "qg": "QuasiGlobalMomentum",
+        "decentlam": "DecentLaM",
+        "slowmo": "SlowMo",
+        "diloco": "DiLoCo",
+        "gasloc": "GASLoC",
+    }[name]
     more = {"gradient_tracking": {"variant": "semi-atc"}, "gasloc": {"momentum": 0.5}}.get(name, {})
     solver = getattr(mpidec.solvers, made)(lr, **more)
-    if name in ("diloco", "gasloc"):                                        # the movement is a step of its own there
+    if name in ("diloco", "gasloc"):  # the movement is a step of its own there
         solver = getattr(mpidec.solvers, made)(1.0, **more)
     W = net.mixer(getattr(topology, algorithm.graph)(n))
     reference = perceptron(dtype)
@@ -131,12 +171,15 @@ def test_algorithms_are_the_equations_of_their_solvers(net, name):
         optimizer.step()
         at, point = 0, solver.point(s)
         for p in order:
-            p.data.copy_(point[0, at:at + p.numel()].view(p.shape))
+            p.data.copy_(point[0, at : at + p.numel()].view(p.shape))
             at += p.numel()
         backward(reference, torch.optim.SGD(reference.parameters(), lr), net.rank, k, dtype)
         G = torch.cat([p.grad.flatten() for p in order])[None]
         s = solver.step(s, lr * G if name in ("diloco", "gasloc") else G, W.at(k))
-    point, now = solver.point(s), torch.cat([p.detach().flatten() for p in list(model.parameters())[::-1]])
+    point, now = (
+        solver.point(s),
+        torch.cat([p.detach().flatten() for p in list(model.parameters())[::-1]]),
+    )
     optimizer.close()
     assert (now - point[0]).norm() <= 1e-12 * point.norm()
 
@@ -145,7 +188,9 @@ def directed(n):
     """Column stochastic weights that differ from edge to edge."""
     if n == 1:
         return topology.ring(1)
-    W = np.eye(n) + sum(np.roll(np.eye(n), hop, axis=0) * np.linspace(0.5, 2.0, n) for hop in {1, 2 % n} - {0})
+    W = np.eye(n) + sum(
+        np.roll(np.eye(n), hop, axis=0) * np.linspace(0.5, 2.0, n) for hop in {1, 2 % n} - {0}
+    )
     return topology.from_weights(W / W.sum(axis=0))
 
 
@@ -153,7 +198,9 @@ def test_overlapped_push_sum_is_its_recursion(net):
     """Dense: shares arrive one step late, and nothing is lost."""
     n, lr, graph = net.n, 0.05, directed(net.n)
     model, dtype = perceptron(torch.float64), torch.float64
-    optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), lr), model, graph, "osgp", net)
+    optimizer = optim.Decentralized(
+        torch.optim.SGD(model.parameters(), lr), model, graph, "osgp", net
+    )
     models = [perceptron(dtype) for _ in range(n)]
     W = torch.tensor(graph.W.toarray())
     D, start = W.diag().diag(), flat(models[0])
@@ -169,7 +216,9 @@ def test_overlapped_push_sum_is_its_recursion(net):
             u[worker] = -lr * torch.cat([p.grad.flatten() for p in other.parameters()])
         V, updates = U + u, updates + u.sum(0)
         U, w, late, late_w = D @ V + late, D @ w + late_w, (W - D) @ V, (W - D) @ w
-        assert ((U.sum(0) + (late if n > 1 else torch.zeros_like(U)).sum(0)) / n - start - updates / n).norm() < 1e-12
+        assert (
+            (U.sum(0) + (late if n > 1 else torch.zeros_like(U)).sum(0)) / n - start - updates / n
+        ).norm() < 1e-12
     optimizer.close()
     expected = U[net.rank] / w[net.rank]
     assert (flat(model) - expected).norm() <= 1e-12 * expected.norm()
@@ -179,8 +228,16 @@ def test_the_period_of_global_averages_adapts_to_the_loss(net):
     """Every second step at first; every fourth when the loss has fallen to 3 of 5: 2 * 5 / 3 rounded up."""
     model = perceptron(torch.float64)
     nobody = topology.from_weights(np.eye(net.n), connected=False)
-    optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, nobody, "pga", net, period=2, adaptive=True,
-                                    warmup=4)
+    optimizer = optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1),
+        model,
+        nobody,
+        "pga",
+        net,
+        period=2,
+        adaptive=True,
+        warmup=4,
+    )
     distances = []
     for k in range(16):
         loss = backward(model, optimizer, net.rank, k, torch.float64)
@@ -192,8 +249,16 @@ def test_the_period_of_global_averages_adapts_to_the_loss(net):
     optimizer.close()
     averaged = [k for k, distance in enumerate(distances) if distance < 1e-12]
     assert averaged == (list(range(16)) if net.n == 1 else [1, 3, 5, 9, 13])
-    other = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, None, "pga", net, equal=False, period=1,
-                                adaptive=True)
+    other = optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1),
+        model,
+        None,
+        "pga",
+        net,
+        equal=False,
+        period=1,
+        adaptive=True,
+    )
     backward(model, other, net.rank, 0, torch.float64)
     with pytest.raises(RuntimeError, match=r"call optimizer\.observe"):
         other.step()
@@ -229,8 +294,14 @@ def test_every_algorithm_trains_a_difficult_model(net, name):
     frozen = model.frozen.weight.clone()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.2), model, options_of(name, net.n), name, net,
-                                        buffers="average")
+        optimizer = optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.2),
+            model,
+            options_of(name, net.n),
+            name,
+            net,
+            buffers="average",
+        )
     g, losses = torch.Generator().manual_seed(net.rank), []
     for _ in range(40):
         x = torch.randint(11, (32, 5), generator=g)
@@ -239,7 +310,9 @@ def test_every_algorithm_trains_a_difficult_model(net, name):
         loss.backward()
         losses.append(loss.item())
         optimizer.step()
-        if name in ASYNCHRONOUS:                    # else an average with a worker that has just begun may come at the end
+        if (
+            name in ASYNCHRONOUS
+        ):  # else an average with a worker that has just begun may come at the end
             net.barrier()
     with optimizer.consensus() as distance:
         assert 0 <= distance < 3
@@ -249,22 +322,41 @@ def test_every_algorithm_trains_a_difficult_model(net, name):
     assert torch.equal(frozen, model.frozen.weight) and model.out.weight is model.embed.weight
 
 
-@pytest.mark.parametrize("name", [*(name for name in optim.names() if name not in ASYNCHRONOUS), "awc mixed in bfloat16",
-                                  "local every 3", "pga adaptive"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in optim.names() if name not in ASYNCHRONOUS),
+        "awc mixed in bfloat16",
+        "local every 3",
+        "pga adaptive",
+    ],
+)
 def test_a_resumed_run_has_the_same_bits(net, name, shared_tmp):
     """Saved in the middle of an overlap or of local steps, by `torch.save`, loaded with `weights_only=True`; the rate decays."""
     algorithm, _, how = name.partition(" ")
     if not fits(algorithm, net.n):
         pytest.skip("pairs of workers need an even number")
-    more = {"mixing": lambda W: W.compress("bfloat16")} if "mixed" in how else {"every": 3} if "every" in how else {}
+    more = (
+        {"mixing": lambda W: W.compress("bfloat16")}
+        if "mixed" in how
+        else {"every": 3}
+        if "every" in how
+        else {}
+    )
     more |= {"adaptive": True, "period": 2, "warmup": 3} if "adaptive" in how else {}
 
     def start():
         model = perceptron()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            return model, optim.Decentralized(torch.optim.Adam(model.parameters(), 0.01), model, options_of(algorithm, net.n),
-                                              algorithm, net, **more)
+            return model, optim.Decentralized(
+                torch.optim.Adam(model.parameters(), 0.01),
+                model,
+                options_of(algorithm, net.n),
+                algorithm,
+                net,
+                **more,
+            )
 
     def train(model, optimizer, first, last):
         for k in range(first, last):
@@ -300,7 +392,9 @@ def filled(net, graph, algorithm):
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(float(net.rank))
-    return model, optim.Decentralized(torch.optim.SGD(model.parameters(), 0.0), model, graph, algorithm, net, equal=False)
+    return model, optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.0), model, graph, algorithm, net, equal=False
+    )
 
 
 @pytest.mark.parametrize("algorithm", ASYNCHRONOUS)
@@ -320,12 +414,16 @@ def test_asynchronous_workers_do_not_wait(comm, net, algorithm):
     with optimizer.consensus() as distance:
         assert 0 <= distance < net.size * len(flat(model)) ** 0.5
     optimizer.close()
-    beyond = net.size if algorithm == "a2cid2" else 0           # whose momentum moves rows beyond the average
+    beyond = (
+        net.size if algorithm == "a2cid2" else 0
+    )  # whose momentum moves rows beyond the average
     assert within(model, -beyond, net.size - 1 + beyond)
 
 
 @pytest.mark.parametrize("nodes", ["one node", "several nodes"])
-def test_a_slow_worker_with_many_neighbours_moves_by_one_difference_at_a_time(comm, monkeypatch, nodes):
+def test_a_slow_worker_with_many_neighbours_moves_by_one_difference_at_a_time(
+    comm, monkeypatch, nodes
+):
     """Several differences from one old row of its would add up to more than the way to their average, and grow with each step."""
     if nodes == "several nodes":
         monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", "2")
@@ -355,12 +453,14 @@ def test_asynchronous_workers_do_not_cease_to_exchange(monkeypatch, algorithm, n
                 backward(model, optimizer, net.rank, k)
                 optimizer.step()
             with optimizer.consensus() as distance:
-                if algorithm != "a2cid2":           # whose average is that of x and its momentum
+                if algorithm != "a2cid2":  # whose average is that of x and its momentum
                     assert flat(model).mean() == pytest.approx((net.n - 1) / 2, abs=1e-3)
             if distance < 1e-2:
                 break
         assert distance < 1e-2
-        assert net.size == 1 or net.comm.allreduce(optimizer.averager.sent_bytes) > 0       # some may only have answered
+        assert (
+            net.size == 1 or net.comm.allreduce(optimizer.averager.sent_bytes) > 0
+        )  # some may only have answered
         optimizer.close()
 
 
@@ -392,9 +492,12 @@ def test_a_worker_has_itself_while_it_averages_with_others(net, monkeypatch):
     def unclaimed(hand_over=False):
         handed.append(hand_over)
         unclaim(hand_over)
+
     monkeypatch.setattr(window, "claim", claimed)
     monkeypatch.setattr(window, "unclaim", unclaimed)
-    for turn in range(8 * net.size):                # one after the other, so that the draws decide who averages with whom
+    for turn in range(
+        8 * net.size
+    ):  # one after the other, so that the draws decide who averages with whom
         if turn % net.size == net.rank:
             backward(model, optimizer, net.rank, turn)
             optimizer.step()
@@ -403,13 +506,26 @@ def test_a_worker_has_itself_while_it_averages_with_others(net, monkeypatch):
     optimizer.close()
 
 
-@pytest.mark.parametrize("options, text", [
-    ({"algorithm": "a2cid2", "order": "code"}, 'order="code" does not preserve the average'),
-    ({"algorithm": "pairwise", "rate": 3}, "rate is 3, expected a number up to 2"),
-    ({"algorithm": "pairwise", "seed": -1}, "seed is -1, expected an integer >= 0"),
-    ({"algorithm": "a2cid2", "step_size": 3}, "unexpected keyword argument 'step_size'; its own options: rate, seed, eta, alpha"),
-    ({"algorithm": "pairwise", "mixing": lambda W: W}, "algorithm 'pairwise' does not mix by W"),
-    ({"algorithm": "allreduce", "mixing": lambda W: W}, "algorithm 'allreduce' does not mix by W")])
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"algorithm": "a2cid2", "order": "code"}, 'order="code" does not preserve the average'),
+        ({"algorithm": "pairwise", "rate": 3}, "rate is 3, expected a number up to 2"),
+        ({"algorithm": "pairwise", "seed": -1}, "seed is -1, expected an integer >= 0"),
+        (
+            {"algorithm": "a2cid2", "step_size": 3},
+            "unexpected keyword argument 'step_size'; its own options: rate, seed, eta, alpha",
+        ),
+        (
+            {"algorithm": "pairwise", "mixing": lambda W: W},
+            "algorithm 'pairwise' does not mix by W",
+        ),
+        (
+            {"algorithm": "allreduce", "mixing": lambda W: W},
+            "algorithm 'allreduce' does not mix by W",
+        ),
+    ],
+)
 def test_options_that_asynchronous_algorithms_do_not_take(net, options, text):
     model = perceptron()
     with pytest.raises(ValueError, match=re.escape(text)):
@@ -427,7 +543,9 @@ def test_asynchronous_workers_go_on_from_a_checkpoint(shared_tmp, monkeypatch, a
 
         def start():
             model = perceptron(torch.float64)
-            return model, optim.Decentralized(torch.optim.SGD(model.parameters(), 0.0), model, "ring", algorithm, net, equal=False)
+            return model, optim.Decentralized(
+                torch.optim.SGD(model.parameters(), 0.0), model, "ring", algorithm, net, equal=False
+            )
 
         def train(model, optimizer, steps):
             for k in range(steps):
@@ -436,14 +554,19 @@ def test_asynchronous_workers_go_on_from_a_checkpoint(shared_tmp, monkeypatch, a
 
         def mean(optimizer):
             """Of what the workers have and of what is on its way to them."""
-            method, (saved, *_) = optimizer.averager._method, optimizer.state_dict()["averager"]["method"]
+            method, (saved, *_) = (
+                optimizer.averager._method,
+                optimizer.state_dict()["averager"]["method"],
+            )
             if algorithm == "async_push_sum":
                 row = flat(model)[-2:] * saved["p"] + saved["arrived"][:2]
             elif algorithm == "pairwise":
                 row = saved["x"][:2] - saved["arrived"][:2] / 2
             else:
                 a = method._solver
-                row = (saved["x"] + saved["x_tilde"])[:2] / 2 - (a.alpha + a.alpha_tilde) / 2 * saved["arrived"][:2]
+                row = (saved["x"] + saved["x_tilde"])[:2] / 2 - (
+                    a.alpha + a.alpha_tilde
+                ) / 2 * saved["arrived"][:2]
             return net.mean(row.numpy()[None])
 
         model, optimizer = start()
@@ -451,14 +574,16 @@ def test_asynchronous_workers_go_on_from_a_checkpoint(shared_tmp, monkeypatch, a
             for p in model.parameters():
                 p.fill_(float(net.rank))
         optimizer.close()
-        optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.0), model, "ring", algorithm, net, equal=False)
+        optimizer = optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.0), model, "ring", algorithm, net, equal=False
+        )
         for part in range(3):
             train(model, optimizer, 8 + 5 * (net.rank % 3))
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
-            train(model, optimizer, 4 * part)                       # the training goes on after a checkpoint, ...
+            train(model, optimizer, 4 * part)  # the training goes on after a checkpoint, ...
             assert mean(optimizer) == pytest.approx((net.n - 1) / 2, rel=1e-12)
             optimizer.close()
-            model, optimizer = start()                              # and starts again from it
+            model, optimizer = start()  # and starts again from it
             saved = torch.load(path, weights_only=True)
             model.load_state_dict(saved["model"])
             optimizer.load_state_dict(saved["optimizer"])
@@ -472,8 +597,12 @@ def test_asynchronous_workers_on_several_nodes(monkeypatch, algorithm):
     """Some ranks have all their neighbours on their own node, and others do not."""
     monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", "2")
     model = perceptron()
-    with mpidec.Network() as net, optim.Decentralized(torch.optim.SGD(model.parameters(), 0.05), model, "chain", algorithm,
-                                                      net) as optimizer:
+    with (
+        mpidec.Network() as net,
+        optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.05), model, "chain", algorithm, net
+        ) as optimizer,
+    ):
         for k in range(10):
             backward(model, optimizer, net.rank, k)
             optimizer.step()
@@ -486,7 +615,9 @@ def test_stacked_workers_are_separate_workers(net):
     m, n = 2, 2 * net.size
     with mpidec.Network(n) as double:
         stacked = Stacked(perceptron(torch.float64), m)
-        optimizer = optim.Decentralized(torch.optim.SGD(stacked.parameters(), 0.1, momentum=0.9), stacked, "ring", net=double)
+        optimizer = optim.Decentralized(
+            torch.optim.SGD(stacked.parameters(), 0.1, momentum=0.9), stacked, "ring", net=double
+        )
         for k in range(6):
             both = [sample(double.lo + i, k, torch.float64) for i in range(m)]
             optimizer.zero_grad()
@@ -511,10 +642,14 @@ def test_stacked_workers_are_separate_workers(net):
 
 def test_groups_schedulers_accumulation_and_clipping_are_those_of_torch(net):
     """One worker alone, or equal workers, train as without the wrapper."""
+
     def run(wrap):
         model = perceptron()
-        optimizer = torch.optim.SGD([{"params": model[0].parameters(), "lr": 0.2}, {"params": model[2].parameters()}], lr=0.1,
-                                    momentum=0.9)
+        optimizer = torch.optim.SGD(
+            [{"params": model[0].parameters(), "lr": 0.2}, {"params": model[2].parameters()}],
+            lr=0.1,
+            momentum=0.9,
+        )
         if wrap:
             optimizer = optim.Decentralized(optimizer, model, net=net)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
@@ -527,8 +662,11 @@ def test_groups_schedulers_accumulation_and_clipping_are_those_of_torch(net):
             optimizer.step()
             schedule.step()
         return flat(model), optimizer
+
     wrapped, optimizer = run(True)
-    assert isinstance(optimizer, torch.optim.Optimizer) and optimizer.param_groups[0]["lr"] == pytest.approx(0.025)
+    assert isinstance(optimizer, torch.optim.Optimizer) and optimizer.param_groups[0][
+        "lr"
+    ] == pytest.approx(0.025)
     optimizer.close()
     assert (wrapped - run(False)[0]).norm() <= 1e-6 * wrapped.norm()
 
@@ -536,7 +674,9 @@ def test_groups_schedulers_accumulation_and_clipping_are_those_of_torch(net):
 @pytest.mark.parametrize("algorithm", ["atc", "awc", "allreduce", "push_sum"])
 def test_an_overflow_of_one_worker_skips_its_update_not_the_mixing(net, algorithm):
     model = perceptron()
-    optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, algorithm=algorithm, net=net)
+    optimizer = optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, algorithm=algorithm, net=net
+    )
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     for k in range(6):
         x, y = sample(net.rank, k)
@@ -554,7 +694,9 @@ def test_an_overflow_of_one_worker_skips_its_update_not_the_mixing(net, algorith
 def test_a_skipped_step_leaves_no_average_behind(net):
     """An overflow after `average_gradients`: the next step averages again."""
     model = perceptron()
-    optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, algorithm="allreduce", net=net, check=False)
+    optimizer = optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, algorithm="allreduce", net=net, check=False
+    )
     scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
     for k in range(4):
         x, y = sample(net.rank, k)
@@ -571,10 +713,14 @@ def test_a_skipped_step_leaves_no_average_behind(net):
 
 def test_consensus_shows_the_average_and_gives_the_workers_back(net):
     model = Difficult()
-    optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.2), model, "ring", net=net)
+    optimizer = optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.2), model, "ring", net=net
+    )
     for k in range(3):
         optimizer.zero_grad()
-        model(torch.randint(11, (8, 5), generator=torch.Generator().manual_seed(10 * net.rank + k))).square().mean().backward()
+        model(
+            torch.randint(11, (8, 5), generator=torch.Generator().manual_seed(10 * net.rank + k))
+        ).square().mean().backward()
         optimizer.step()
     mine, statistics = flat(model).clone(), model.norm.running_mean.clone()
     mean = torch.from_numpy(net.mean(mine[None].numpy()))
@@ -602,6 +748,7 @@ def test_an_averager_does_what_the_wrapper_does(net):
                 average(model)
         average.close()
         return flat(model)
+
     assert torch.equal(run(True), run(False))
     with pytest.raises(ValueError, match="which an averager does not see"):
         optim.Averager(perceptron(), algorithm="awc", net=net)
@@ -620,12 +767,16 @@ def test_broadcasts(net):
     optim.broadcast_optimizer_state(optimizer, net)
     state = optimizer.state[model[0].weight]
     assert optimizer.param_groups[0]["lr"] == 0.01 and int(state["step"]) == 1
-    assert len({*net.comm.allgather((flat(model).sum().item(), float(state["exp_avg"].sum())))}) == 1
+    assert (
+        len({*net.comm.allgather((flat(model).sum().item(), float(state["exp_avg"].sum())))}) == 1
+    )
 
 
 def test_timeline(net, shared_tmp):
     model = perceptron()
-    with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net, trace=shared_tmp / "run.json") as optimizer:
+    with optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, net=net, trace=shared_tmp / "run.json"
+    ) as optimizer:
         for k in range(3):
             backward(model, optimizer, net.rank, k)
             optimizer.step()
@@ -640,7 +791,9 @@ def test_timeline(net, shared_tmp):
 
 def test_a_timeline_that_is_not_written_is_told(net, shared_tmp, capfd):
     model = perceptron()
-    optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net, trace=shared_tmp / "run.json")
+    optimizer = optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, net=net, trace=shared_tmp / "run.json"
+    )
     backward(model, optimizer, net.rank, 0)
     optimizer.step()
     del optimizer
@@ -652,10 +805,23 @@ def test_memory_is_that_of_the_algorithm(net):
     """Beyond parameters, gradients and the optimizer's state: the rows of the method, and one row to mix into."""
     model = nn.Linear(640, 160, bias=False)
     row = model.weight.numel() * 4
-    for name, rows in {"atc": 1, "awc": 1, "allreduce": 0, "d2": 2, "gradient_tracking": 3, "qg": 2}.items():
+    for name, rows in {
+        "atc": 1,
+        "awc": 1,
+        "allreduce": 0,
+        "d2": 2,
+        "gradient_tracking": 3,
+        "qg": 2,
+    }.items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, algorithm=name, net=net, equal=False)
+            optimizer = optim.Decentralized(
+                torch.optim.SGD(model.parameters(), 0.1),
+                model,
+                algorithm=name,
+                net=net,
+                equal=False,
+            )
         for _ in range(2):
             optimizer.zero_grad()
             model(torch.ones(1, 640)).sum().backward()
@@ -672,14 +838,20 @@ def test_models_that_differ_are_refused_by_name(net):
     if net.rank == 1:
         with torch.no_grad():
             model[2].bias[1] += 1
-    with pytest.raises(ValueError, match=r"ranks 0 and 1 differ in the values of parameter 2\.bias"):
+    with pytest.raises(
+        ValueError, match=r"ranks 0 and 1 differ in the values of parameter 2\.bias"
+    ):
         optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net)
     model = perceptron()
     model[2].bias.requires_grad_(net.rank != 1)
-    with pytest.raises(ValueError, match=r"parameter 2\.bias: requires_grad is True on rank 0 and False on rank 1"):
+    with pytest.raises(
+        ValueError, match=r"parameter 2\.bias: requires_grad is True on rank 0 and False on rank 1"
+    ):
         optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net, equal=False)
     model = nn.Linear(6, 5 + (net.rank == 1))
-    with pytest.raises(ValueError, match=r"parameter weight \(5, 6\) float32 on rank 0, weight \(6, 6\)"):
+    with pytest.raises(
+        ValueError, match=r"parameter weight \(5, 6\) float32 on rank 0, weight \(6, 6\)"
+    ):
         optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net)
 
 
@@ -688,15 +860,24 @@ def test_ranks_that_make_different_numbers_of_steps_are_told_so(algorithm):
     if WORLD.size == 1:
         pytest.skip("one rank cannot differ")
     model = perceptron()
-    with contextlib.suppress(Disagreement), mpidec.Network() as net:    # closing, too, tells of ranks that have stopped
-        optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, "complete" if algorithm != "allreduce" else
-                                        None, algorithm, net)
+    with (
+        contextlib.suppress(Disagreement),
+        mpidec.Network() as net,
+    ):  # closing, too, tells of ranks that have stopped
+        optimizer = optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1),
+            model,
+            "complete" if algorithm != "allreduce" else None,
+            algorithm,
+            net,
+        )
 
         def train(steps):
             for k in range(steps):
                 backward(model, optimizer, net.rank, k)
                 optimizer.step()
             optimizer.close()
+
         if net.rank:
             train(3)
         else:
@@ -709,13 +890,16 @@ def test_sparse_gradients_are_those_of_dense_ones(net, sparse):
     def run(is_sparse):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Embedding(10, 4, sparse=is_sparse), nn.Flatten(), nn.Linear(8, 2))
-        with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, algorithm=sparse, net=net) as optimizer:
+        with optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1), model, algorithm=sparse, net=net
+        ) as optimizer:
             g = torch.Generator().manual_seed(net.rank)
             for _ in range(4):
                 optimizer.zero_grad()
                 model(torch.randint(10, (6, 2), generator=g)).square().mean().backward()
                 optimizer.step()
         return flat(model)
+
     torch.testing.assert_close(run(True), run(False))
 
 
@@ -723,11 +907,19 @@ def test_sparse_gradients_are_those_of_dense_ones(net, sparse):
 def test_a_worker_whose_numbers_are_not_finite_is_named(algorithm):
     """By itself, before its neighbours blame themselves."""
     model, bad, said = nn.Linear(500, 20), WORLD.size - 1, ""
-    with contextlib.suppress(Disagreement), mpidec.Network() as net:    # closing, too, tells of ranks that have stopped
+    with (
+        contextlib.suppress(Disagreement),
+        mpidec.Network() as net,
+    ):  # closing, too, tells of ranks that have stopped
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, algorithm=algorithm, net=net,
-                                            equal=False)
+            optimizer = optim.Decentralized(
+                torch.optim.SGD(model.parameters(), 0.1),
+                model,
+                algorithm=algorithm,
+                net=net,
+                equal=False,
+            )
         for k in range(30):
             optimizer.zero_grad()
             model(torch.ones(2, 500)).square().mean().backward()
@@ -742,47 +934,82 @@ def test_a_worker_whose_numbers_are_not_finite_is_named(algorithm):
     if WORLD.rank == bad:
         assert said.startswith(f"worker {bad}, step 3: {whose} weight is nan")
     else:
-        assert said and not said.startswith("worker ")                  # told by it, or by another one that was told
+        assert said and not said.startswith(
+            "worker "
+        )  # told by it, or by another one that was told
 
 
-@pytest.mark.parametrize("wrong, message", [
-    (dict(algorithm="atk"), "did you mean atc"), (dict(algorithm="atc", momentum=0.5), "its own options: none"),
-    (dict(algorithm="relay", topology="ring"), "needs a tree"), (dict(algorithm="awc", every=2), "communicates in every step"),
-    (dict(algorithm="pairwise", topology=["ring", "chain"]), "needs one topology, since workers exchange whole rows, got 2"),
-    (dict(algorithm="hierarchical", machine_size=1, topology=["ring", "chain"]), "one graph between the .* got 2 topologies"),
-    (dict(every=0), "every is 0"), (dict(buffers="mean"), 'buffers is \'mean\', expected "local"'),
-    (dict(topology=lambda n: topology.ring(n + 1)), "expected .*, as many as"),
-    (dict(topology="rnig"), "unknown topology 'rnig': did you mean ring"),
-    (dict(topology="Schedule"), "unknown topology 'Schedule'"),
-    (dict(algorithm="qg", momentum=1.5), "momentum is 1.5"),
-    (dict(algorithm=mpidec.solvers.AsyncPushSum(1.0)), "cannot train"),
-    (dict(algorithm=mpidec.solvers.ExactDiffusion(0.1)), "expected a solver with the step size 1")])
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (dict(algorithm="atk"), "did you mean atc"),
+        (dict(algorithm="atc", momentum=0.5), "its own options: none"),
+        (dict(algorithm="relay", topology="ring"), "needs a tree"),
+        (dict(algorithm="awc", every=2), "communicates in every step"),
+        (
+            dict(algorithm="pairwise", topology=["ring", "chain"]),
+            "needs one topology, since workers exchange whole rows, got 2",
+        ),
+        (
+            dict(algorithm="hierarchical", machine_size=1, topology=["ring", "chain"]),
+            "one graph between the .* got 2 topologies",
+        ),
+        (dict(every=0), "every is 0"),
+        (dict(buffers="mean"), "buffers is 'mean', expected \"local\""),
+        (dict(topology=lambda n: topology.ring(n + 1)), "expected .*, as many as"),
+        (dict(topology="rnig"), "unknown topology 'rnig': did you mean ring"),
+        (dict(topology="Schedule"), "unknown topology 'Schedule'"),
+        (dict(algorithm="qg", momentum=1.5), "momentum is 1.5"),
+        (dict(algorithm=mpidec.solvers.AsyncPushSum(1.0)), "cannot train"),
+        (
+            dict(algorithm=mpidec.solvers.ExactDiffusion(0.1)),
+            "expected a solver with the step size 1",
+        ),
+    ],
+)
 def test_wrong_arguments(net, wrong, message):
     if net.n < 4 and "tree" in message:
         pytest.skip("a ring of fewer workers is a tree")
     model = perceptron()
-    wrong = {name: value(net.n) if callable(value) and name == "topology" else value for name, value in wrong.items()}
+    wrong = {
+        name: value(net.n) if callable(value) and name == "topology" else value
+        for name, value in wrong.items()
+    }
     with pytest.raises(ValueError, match=message):
         optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net, **wrong)
 
 
-@pytest.mark.parametrize("wrong, message", [
-    (lambda rank: dict(every=1 + rank), "every is 1 on rank 0 and 2 on rank 1"),
-    (lambda rank: dict(algorithm="qg" if rank else "decentlam", topology="ring"), "algorithm is decentlam on rank 0 and qg on"),
-    (lambda rank: dict(algorithm="qg", momentum=0.5 + 0.01 * rank), "momentum.*0.5.* on rank 0")])
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (lambda rank: dict(every=1 + rank), "every is 1 on rank 0 and 2 on rank 1"),
+        (
+            lambda rank: dict(algorithm="qg" if rank else "decentlam", topology="ring"),
+            "algorithm is decentlam on rank 0 and qg on",
+        ),
+        (
+            lambda rank: dict(algorithm="qg", momentum=0.5 + 0.01 * rank),
+            "momentum.*0.5.* on rank 0",
+        ),
+    ],
+)
 def test_settings_that_differ_between_ranks(net, wrong, message):
     if net.size == 1:
         pytest.skip("several ranks")
     model = perceptron()
     with pytest.raises(ValueError, match=message):
-        optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net, **wrong(net.rank))
+        optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1), model, net=net, **wrong(net.rank)
+        )
 
 
 def test_the_name_of_two_trees(net):
     if net.n < 2:
         pytest.skip("trees of several workers")
     model = perceptron()
-    with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, "double_binary_trees", "relay", net) as optimizer:
+    with optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, "double_binary_trees", "relay", net
+    ) as optimizer:
         backward(model, optimizer, net.rank, 0)
         optimizer.step()
 
@@ -792,7 +1019,11 @@ def test_the_name_of_two_trees(net):
 def test_several_topologies_divide_the_columns(algorithm, m):
     """As dense matrices, at a learning rate of 0; the first graph mixes one half of each bucket, the second one the other half."""
     n, steps = m * WORLD.size, 3
-    exact = {"mixing": lambda W: W.compress("top_k", fraction=1.0, feedback=True, gamma=1.0)} if algorithm == "choco" else {}
+    exact = (
+        {"mixing": lambda W: W.compress("top_k", fraction=1.0, feedback=True, gamma=1.0)}
+        if algorithm == "choco"
+        else {}
+    )
     more = {"pga": {"period": 2}}.get(algorithm, {})
     ring, star = topology.ring(n).W.toarray(), topology.star(n).W.toarray()
     graphs = [topology.from_weights((np.eye(n) + ring) / 2), topology.from_weights(star)]
@@ -801,19 +1032,34 @@ def test_several_topologies_divide_the_columns(algorithm, m):
         with torch.no_grad():
             for p in model.parameters():
                 p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(net.rank)))
-        with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.0), model, graphs, "atc" if exact else algorithm, net,
-                                 equal=False, bucket_bytes=200, **more, **exact) as optimizer:
+        with optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.0),
+            model,
+            graphs,
+            "atc" if exact else algorithm,
+            net,
+            equal=False,
+            bucket_bytes=200,
+            **more,
+            **exact,
+        ) as optimizer:
             buckets = optimizer.averager.buckets
-            starts = [np.concatenate(net.comm.allgather(bucket.rows.numpy().copy())) for bucket in buckets]
+            starts = [
+                np.concatenate(net.comm.allgather(bucket.rows.numpy().copy())) for bucket in buckets
+            ]
             for _ in range(steps):
                 for p in model.parameters():
                     p.grad = torch.ones_like(p)
                 optimizer.step()
             assert len(buckets) > 1
             for bucket, start in zip(buckets, starts):
-                for columns, graph in zip((slice(bucket.d // 2), slice(bucket.d // 2, None)), graphs):
+                for columns, graph in zip(
+                    (slice(bucket.d // 2), slice(bucket.d // 2, None)), graphs
+                ):
                     X = dense(algorithm, graph.W.toarray(), start[:, columns], steps)
-                    np.testing.assert_allclose(bucket.rows.numpy()[:, columns], X[net.lo:net.hi], rtol=0, atol=1e-12)
+                    np.testing.assert_allclose(
+                        bucket.rows.numpy()[:, columns], X[net.lo : net.hi], rtol=0, atol=1e-12
+                    )
 
 
 def dense(algorithm, W, X, steps):
@@ -833,8 +1079,13 @@ def same_batches(net, algorithm, worker, steps=6, averaged=False):
     model = perceptron()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, None if algorithm == "allreduce" else "star",
-                                 algorithm, net) as optimizer:
+        with optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1),
+            model,
+            None if algorithm == "allreduce" else "star",
+            algorithm,
+            net,
+        ) as optimizer:
             for k in range(steps):
                 backward(model, optimizer, worker(k), k)
                 if averaged:
@@ -848,11 +1099,19 @@ def test_ranks_with_the_same_batches_are_warned_of(net, algorithm):
     averaged, last = algorithm == "allreduce", net.size - 1
     one = net.rank == 0
     said = same_batches(net, algorithm, lambda k: 0, averaged=averaged)
-    assert len(said) == (one and net.size > 1) and all("of all ranks are equal" in line for line in said)
-    said = same_batches(net, algorithm, lambda k: 0 if net.rank == last else net.rank, averaged=averaged)
+    assert len(said) == (one and net.size > 1) and all(
+        "of all ranks are equal" in line for line in said
+    )
+    said = same_batches(
+        net, algorithm, lambda k: 0 if net.rank == last else net.rank, averaged=averaged
+    )
     assert len(said) == (one and net.size > 1)
     assert net.size < 3 or all(f"of ranks 0 and {last} are equal" in line for line in said)
-    for worker, steps in (lambda k: net.rank, 6), (lambda k: 0, 1), (lambda k: 0 if k == 0 else net.rank, 6):
+    for worker, steps in (
+        (lambda k: net.rank, 6),
+        (lambda k: 0, 1),
+        (lambda k: 0 if k == 0 else net.rank, 6),
+    ):
         assert not same_batches(net, algorithm, worker, steps, averaged)
 
 
@@ -860,7 +1119,9 @@ def test_gradients_of_zero_and_a_few_steps_are_no_same_batches(net):
     model = perceptron()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, "ring", net=net) as optimizer:
+        with optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1), model, "ring", net=net
+        ) as optimizer:
             for k in range(6):
                 backward(model, optimizer, 0, k)
                 if k > 1:
@@ -871,9 +1132,12 @@ def test_gradients_of_zero_and_a_few_steps_are_no_same_batches(net):
 @pytest.mark.parametrize("algorithm", ["atc", "d2", "allreduce", "awc"])
 def test_parameters_whose_memory_is_replaced_between_steps(net, algorithm):
     """As by `vector_to_parameters`, or by a conversion and back."""
+
     def train(change):
         model = perceptron()
-        with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, algorithm=algorithm, net=net) as optimizer:
+        with optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1), model, algorithm=algorithm, net=net
+        ) as optimizer:
             for k in range(4):
                 backward(model, optimizer, net.rank, k)
                 optimizer.step()
@@ -884,12 +1148,15 @@ def test_parameters_whose_memory_is_replaced_between_steps(net, algorithm):
         return flat(model)
 
     def replaced(model):
-        torch.nn.utils.vector_to_parameters(0.5 * torch.nn.utils.parameters_to_vector(model.parameters()), model.parameters())
+        torch.nn.utils.vector_to_parameters(
+            0.5 * torch.nn.utils.parameters_to_vector(model.parameters()), model.parameters()
+        )
 
     @torch.no_grad()
     def in_place(model):
         for p in model.parameters():
             p.mul_(0.5)
+
     assert torch.equal(train(lambda model: model.double().float()), train(lambda model: None))
     if algorithm == "awc":
         for change in (replaced, in_place):
@@ -917,10 +1184,14 @@ def test_no_step_is_lost_in_consensus(net):
 
 def test_wrong_optimizers(net):
     model, other = perceptron(), perceptron()
-    with pytest.raises(ValueError, match=r"parameter 0 of group 0 of the optimizer, of shape \(5, 6\), is not"):
+    with pytest.raises(
+        ValueError, match=r"parameter 0 of group 0 of the optimizer, of shape \(5, 6\), is not"
+    ):
         optim.Decentralized(torch.optim.SGD(other.parameters(), 0.1), model, net=net)
     with pytest.raises(ValueError, match="Own evaluates its closure"):
-        optim.Decentralized(type("Own", (torch.optim.LBFGS,), {})(model.parameters()), model, net=net)
+        optim.Decentralized(
+            type("Own", (torch.optim.LBFGS,), {})(model.parameters()), model, net=net
+        )
     optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, net=net)
     with pytest.raises(TypeError, match="not wrapped yet"):
         optim.Decentralized(optimizer, model, net=net)
@@ -935,7 +1206,9 @@ def test_wrong_optimizers(net):
         optimizer.step()
     optimizer.close()
     if net.m == 1:
-        optimizer = optim.Decentralized(torch.optim.SGD(other.parameters(), 0.1), other, algorithm="async_push_sum", net=net)
+        optimizer = optim.Decentralized(
+            torch.optim.SGD(other.parameters(), 0.1), other, algorithm="async_push_sum", net=net
+        )
         optimizer.close()
         with pytest.raises(RuntimeError, match=r"after close\(\)"):
             optimizer.step()
@@ -950,6 +1223,7 @@ def test_wrong_optimizers(net):
 # ---------------------------------------------------------------------------------------------------------------------
 # Odd orders of calls
 
+
 def gradients_of(model):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
@@ -957,7 +1231,9 @@ def gradients_of(model):
 @pytest.mark.parametrize("how", ["zero_grad", "zeros", "load_state_dict"])
 def test_gradients_averaged_for_a_step_that_was_not_taken_are_forgotten(net, how):
     model = perceptron()
-    with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, None, "allreduce", net) as optimizer:
+    with optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, None, "allreduce", net
+    ) as optimizer:
         state = optimizer.state_dict()
         backward(model, optimizer, net.rank, 0)
         optimizer.average_gradients()
@@ -977,7 +1253,9 @@ def test_gradients_averaged_for_a_step_that_was_not_taken_are_forgotten(net, how
 def test_an_overflow_in_averaged_gradients_is_left_to_the_scaler(net):
     """With the gradients averaged, and clipped, before the step; without a scaler the worker is named."""
     model = perceptron()
-    optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, None, "allreduce", net)
+    optimizer = optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, None, "allreduce", net
+    )
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     for k in range(4):
         x, y = sample(net.rank, k)
@@ -990,7 +1268,10 @@ def test_an_overflow_in_averaged_gradients_is_left_to_the_scaler(net):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
-    assert torch.isfinite(flat(model)).all() and len(set(net.comm.allgather(flat(model).numpy().tobytes()))) == 1
+    assert (
+        torch.isfinite(flat(model)).all()
+        and len(set(net.comm.allgather(flat(model).numpy().tobytes()))) == 1
+    )
     backward(model, optimizer, net.rank, 0)
     if net.rank == net.size - 1:
         model[2].bias.grad[1] = float("nan")
@@ -1003,8 +1284,16 @@ def test_an_overflow_in_averaged_gradients_is_left_to_the_scaler(net):
 
 def test_a_loss_that_is_not_finite_does_not_change_the_period(net):
     model = perceptron()
-    with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, None, "pga", net, period=1, adaptive=True,
-                             warmup=3) as optimizer:
+    with optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1),
+        model,
+        None,
+        "pga",
+        net,
+        period=1,
+        adaptive=True,
+        warmup=3,
+    ) as optimizer:
         for k in range(8):
             backward(model, optimizer, net.rank, k)
             optimizer.observe(float("nan") if k in (0, 5) else 2.0)
@@ -1021,7 +1310,9 @@ def test_parameters_without_entries_take_no_part(net, algorithm):
         parameters = [*one.parameters()] or [nn.Parameter(torch.zeros(0))]
         one.register_parameter("last", parameters[-1])
         graph = "chain" if algorithm in ("d2", "pairwise") else None
-        with optim.Decentralized(torch.optim.SGD(parameters, 0.1), one, graph, algorithm, net, equal=False) as optimizer:
+        with optim.Decentralized(
+            torch.optim.SGD(parameters, 0.1), one, graph, algorithm, net, equal=False
+        ) as optimizer:
             for p in parameters:
                 p.grad = torch.ones_like(p)
             optimizer.step()
@@ -1032,7 +1323,9 @@ def test_parameters_without_entries_take_no_part(net, algorithm):
 @pytest.mark.parametrize("algorithm", ASYNCHRONOUS)
 def test_an_asynchronous_state_is_there_after_close(net, algorithm):
     model = perceptron()
-    optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, "ring", algorithm, net)
+    optimizer = optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, "ring", algorithm, net
+    )
     for k in range(3):
         backward(model, optimizer, net.rank, k)
         optimizer.step()
@@ -1041,10 +1334,15 @@ def test_an_asynchronous_state_is_there_after_close(net, algorithm):
     for refused in (optimizer.step, lambda: optimizer.load_state_dict(state)):
         with pytest.raises(RuntimeError, match=r"after close\(\)"):
             refused()
-    with optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, "ring", algorithm, net, equal=False) as again:
+    with optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, "ring", algorithm, net, equal=False
+    ) as again:
         again.load_state_dict(state)
         again.step()
-        with again.consensus(), pytest.raises(RuntimeError, match="a state is loaded in the context of consensus"):
+        with (
+            again.consensus(),
+            pytest.raises(RuntimeError, match="a state is loaded in the context of consensus"),
+        ):
             again.load_state_dict(state)
 
 
@@ -1061,41 +1359,70 @@ def test_a_step_of_the_inner_optimizer_is_refused_until_close(net):
 
 def test_two_momenta_are_warned_of(net):
     model = perceptron()
-    with pytest.warns(RuntimeWarning, match="a momentum of its own"), \
-            optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), model, "ring", "qg", net):
+    with (
+        pytest.warns(RuntimeWarning, match="a momentum of its own"),
+        optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), model, "ring", "qg", net
+        ),
+    ):
         pass
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"adaptive": True, "period": "4"}, "period is '4', expected a whole number >= 1"), ({"period": 0}, "period is 0"),
-    ({"adaptive": True, "warmup": -1}, "warmup is -1, expected a whole number >= 0")])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"adaptive": True, "period": "4"}, "period is '4', expected a whole number >= 1"),
+        ({"period": 0}, "period is 0"),
+        ({"adaptive": True, "warmup": -1}, "warmup is -1, expected a whole number >= 0"),
+    ],
+)
 def test_wrong_options_of_pga(net, options, words):
     model = perceptron()
     with pytest.raises(ValueError, match=words):
-        optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, None, "pga", net, **options)
+        optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1), model, None, "pga", net, **options
+        )
 
 
 def test_more_refusals(net):
     model = perceptron()
-    optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, None, "pga", net, adaptive=True)
+    optimizer = optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, None, "pga", net, adaptive=True
+    )
     state = optimizer.state_dict()
     state["averager"]["method"] = []
     with pytest.raises(ValueError, match="not of pga with adaptive=True"):
         optimizer.load_state_dict(state)
     optimizer.close()
-    with pytest.raises(ValueError, match=rf"machine_size is {net.n + 1}, expected a divisor of the number of workers {net.n}"):
-        optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, "ring", "hierarchical", net, machine_size=net.n + 1)
-    with pytest.raises(ValueError, match="'relay' is the name of an algorithm: pass it as algorithm='relay'"):
+    with pytest.raises(
+        ValueError,
+        match=rf"machine_size is {net.n + 1}, expected a divisor of the number of workers {net.n}",
+    ):
+        optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1),
+            model,
+            "ring",
+            "hierarchical",
+            net,
+            machine_size=net.n + 1,
+        )
+    with pytest.raises(
+        ValueError, match="'relay' is the name of an algorithm: pass it as algorithm='relay'"
+    ):
         optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, "relay", net=net)
     with pytest.raises(ValueError, match="SparseAdam needs sparse gradients"):
-        optim.Decentralized(torch.optim.SparseAdam(model.parameters()), model, None, "allreduce", net)
+        optim.Decentralized(
+            torch.optim.SparseAdam(model.parameters()), model, None, "allreduce", net
+        )
 
 
 def test_the_step_of_a_late_mixing_that_is_not_finite():
     """Overlapped push-sum notices in the next step what was wrong with the last one."""
     model, said = nn.Linear(50, 4), ""
     with contextlib.suppress(Disagreement), mpidec.Network() as net:
-        optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, None, "osgp", net, equal=False)
+        optimizer = optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1), model, None, "osgp", net, equal=False
+        )
         for k in range(6):
             optimizer.zero_grad()
             model(torch.ones(2, 50)).square().mean().backward()

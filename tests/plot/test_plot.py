@@ -1,4 +1,5 @@
 """Figures of finished, running, killed and diverged runs; labels, bands and axes; errors of the command line."""
+
 from __future__ import annotations
 
 import os
@@ -27,16 +28,38 @@ ROOT = launch.ROOT
 NAMES = ["time", "rounds", "bytes", "consensus", "gradient_norm", "objective", "error"]
 
 
-def make(path: Path, solver="exact_diffusion", agents=16, rate=0.9, steps=100, outcome="completed", names=NAMES,
-         **settings) -> Path:
+def make(
+    path: Path,
+    solver="exact_diffusion",
+    agents=16,
+    rate=0.9,
+    steps=100,
+    outcome="completed",
+    names=NAMES,
+    **settings,
+) -> Path:
     """Write a run whose quantities decay like ``rate**k``; with outcome None it has no end."""
     more = "".join(f"{key} = {value!r}\n" for key, value in settings.items())
     config = f'[solver]\nname = "{solver}"\n{more}[topology]\nname = "exponential"\n[run]\nagents = {agents}\n'
-    with RunFile(path, n=agents, row_shape=(3,), metrics=names, meta={"mpidec": "0.1", "config": config if solver else "# none"},
-                 trajectory=False) as file:
+    with RunFile(
+        path,
+        n=agents,
+        row_shape=(3,),
+        metrics=names,
+        meta={"mpidec": "0.1", "config": config if solver else "# none"},
+        trajectory=False,
+    ) as file:
         for k in range(steps + 1):
-            row = {"time": k / 1000, "rounds": k, "bytes": 4096 * k, "consensus": k * rate**k, "objective": 0.1 + rate**k,
-                   "gradient_norm": 3 * rate**k, "error": rate**k, "gradients": 16 * k}
+            row = {
+                "time": k / 1000,
+                "rounds": k,
+                "bytes": 4096 * k,
+                "consensus": k * rate**k,
+                "objective": 0.1 + rate**k,
+                "gradient_norm": 3 * rate**k,
+                "error": rate**k,
+                "gradients": 16 * k,
+            }
             file.append(k, row)
         if outcome:
             file.finish(np.zeros((agents, 3)), outcome, steps)
@@ -51,7 +74,11 @@ def test_a_grid_of_quantities_and_axes(tmp_path):
     paths = [make(tmp_path / "a.h5"), make(tmp_path / "b.h5", "gradient_tracking", rate=0.8)]
     shown = figure(paths)
     panels = np.array(shown.axes).reshape(3, 3)
-    assert [panel.get_xlabel() for panel in panels[-1]] == ["steps", "data sent by all agents", "seconds"]
+    assert [panel.get_xlabel() for panel in panels[-1]] == [
+        "steps",
+        "data sent by all agents",
+        "seconds",
+    ]
     assert "smallest recorded" in panels[0, 0].get_ylabel()
     assert [panel.get_ylabel().split()[0] for panel in panels[1:, 0]] == ["consensus", "error"]
     assert {panel.get_yscale() for panel in panels.flat} == {"log"}
@@ -62,18 +89,27 @@ def test_a_grid_of_quantities_and_axes(tmp_path):
 
 
 def test_lines_that_coincide_are_both_visible(tmp_path):
-    lines = figure([make(tmp_path / "a.h5"), make(tmp_path / "b.h5", "dgd")], x="steps", y="error").axes[0].lines
+    lines = (
+        figure([make(tmp_path / "a.h5"), make(tmp_path / "b.h5", "dgd")], x="steps", y="error")
+        .axes[0]
+        .lines
+    )
     for look in ("color", "linestyle", "marker", "linewidth", "markevery"):
         first, second = (str(getattr(line, f"get_{look}")()) for line in lines)
         assert first != second, look
-    assert lines[0].get_linewidth() > 1.5 * lines[1].get_linewidth()            # drawn below the other one
+    assert lines[0].get_linewidth() > 1.5 * lines[1].get_linewidth()  # drawn below the other one
 
 
 def test_the_objective_is_the_distance_to_its_minimum(tmp_path):
-    paths = [make(tmp_path / "a.h5", rate=0.5, steps=20), make(tmp_path / "b.h5", "dgd", rate=0.9, steps=20)]
+    paths = [
+        make(tmp_path / "a.h5", rate=0.5, steps=20),
+        make(tmp_path / "b.h5", "dgd", rate=0.9, steps=20),
+    ]
     axes = figure(paths, x="steps", y="objective").axes[0]
-    assert np.allclose(axes.lines[1].get_ydata(), 0.9 ** np.arange(21) - 0.5**20)       # 0.1 + 0.5**20 is the smallest
-    for path in paths:                              # runs of a program's own problem begin with the same objective
+    assert np.allclose(
+        axes.lines[1].get_ydata(), 0.9 ** np.arange(21) - 0.5**20
+    )  # 0.1 + 0.5**20 is the smallest
+    for path in paths:  # runs of a program's own problem begin with the same objective
         with h5py.File(path, "r+") as file:
             file.attrs["config"] = ""
     axes = figure(paths, x="steps", y="objective").axes[0]
@@ -82,7 +118,10 @@ def test_the_objective_is_the_distance_to_its_minimum(tmp_path):
         with h5py.File(path, "r+") as file:
             file.attrs["f_star"] = 0.1
     axes = figure(paths, x="steps", y="objective").axes[0]
-    assert np.allclose(axes.lines[0].get_ydata(), 0.5 ** np.arange(21)) and axes.get_ylabel() == r"$f(\bar{x}) - f^{\ast}$"
+    assert (
+        np.allclose(axes.lines[0].get_ydata(), 0.5 ** np.arange(21))
+        and axes.get_ylabel() == r"$f(\bar{x}) - f^{\ast}$"
+    )
     assert axes.get_yscale() == "log"
 
 
@@ -101,7 +140,9 @@ def test_a_notebook_shows_it(tmp_path):
 
 def test_axes_and_labels_can_be_chosen(tmp_path):
     path = make(tmp_path / "a.h5", names=[*NAMES, "gradients"])
-    shown = figure(str(path), x=["seconds", "gradients"], y=["consensus", "gradient_norm"], label=["mine"])
+    shown = figure(
+        str(path), x=["seconds", "gradients"], y=["consensus", "gradient_norm"], label=["mine"]
+    )
     assert [panel.get_xlabel() for panel in shown.axes] == ["", "", "seconds", "gradients"]
     assert legend(shown) == ["mine"]
     assert shown.axes[1].lines[0].get_xdata()[1] == 16
@@ -110,38 +151,79 @@ def test_axes_and_labels_can_be_chosen(tmp_path):
 
 def test_labels_say_what_differs(tmp_path):
     gt, ed = "gradient_tracking", "exact_diffusion"
-    paths = [make(tmp_path / "a.h5", gt, step_size=0.1), make(tmp_path / "b.h5", gt, step_size=0.2), make(tmp_path / "c.h5", ed)]
-    assert legend(figure(paths)) == ["gradient tracking, step size 0.1", "gradient tracking, step size 0.2", "exact diffusion"]
+    paths = [
+        make(tmp_path / "a.h5", gt, step_size=0.1),
+        make(tmp_path / "b.h5", gt, step_size=0.2),
+        make(tmp_path / "c.h5", ed),
+    ]
+    assert legend(figure(paths)) == [
+        "gradient tracking, step size 0.1",
+        "gradient tracking, step size 0.2",
+        "exact diffusion",
+    ]
     assert legend(figure([paths[0], paths[2]])) == ["gradient tracking", "exact diffusion"]
-    assert legend(figure([paths[0], make(tmp_path / "d.h5", gt, agents=4)])) == ["16 agents", "4 agents"]
+    assert legend(figure([paths[0], make(tmp_path / "d.h5", gt, agents=4)])) == [
+        "16 agents",
+        "4 agents",
+    ]
 
 
 def test_what_a_run_has_chosen_is_no_difference_unless_nothing_else_differs(tmp_path):
     """Labels were `step size 0.05` where the weights had been varied, and `auto` had found other step sizes for them."""
+
     def auto(name, weights="metropolis", size=0.05, seed=0, head=""):
-        config = (f'{head}[solver]\nname = "extra"\nstep_size = {size}\n[topology]\nname = "ring"\nweights = "{weights}"\n'
-                  f'[run]\nseed = {seed}\n')
-        with RunFile(tmp_path / name, n=4, row_shape=(1,), metrics=NAMES, trajectory=False,
-                     meta={"config": config, **({} if head else {"step_size": size})}) as file:
+        config = (
+            f'{head}[solver]\nname = "extra"\nstep_size = {size}\n[topology]\nname = "ring"\nweights = "{weights}"\n'
+            f"[run]\nseed = {seed}\n"
+        )
+        with RunFile(
+            tmp_path / name,
+            n=4,
+            row_shape=(1,),
+            metrics=NAMES,
+            trajectory=False,
+            meta={"config": config, **({} if head else {"step_size": size})},
+        ) as file:
             file.append(0, dict.fromkeys(NAMES, 1.0))
             file.finish(np.zeros((4, 1)), "completed", 0)
         return tmp_path / name
+
     first, of_sweep = auto("a.h5"), "# chosen by the run: solver.step_size\n"
-    assert legend(figure([first, auto("b.h5", "uniform", 0.06)])) == ["weights metropolis", "weights uniform"]
-    assert legend(figure([first, auto("c.h5", "uniform", 0.06, head=of_sweep)])) == ["weights metropolis", "weights uniform"]
+    assert legend(figure([first, auto("b.h5", "uniform", 0.06)])) == [
+        "weights metropolis",
+        "weights uniform",
+    ]
+    assert legend(figure([first, auto("c.h5", "uniform", 0.06, head=of_sweep)])) == [
+        "weights metropolis",
+        "weights uniform",
+    ]
     assert legend(figure([first, auto("d.h5", size=0.06, seed=1)])) == ["extra, ring (2 seeds)"]
     assert legend(figure([first, auto("e.h5", size=0.06)])) == ["step size 0.05", "step size 0.06"]
 
 
 def test_runs_from_python_are_labelled_by_solver_and_topology(tmp_path):
     def recorded(name, solver, topology):
-        return make_python(tmp_path / name, f"# from mpidec.solve: {solver} over {topology}, 20 steps, every 10\n")
-    ring, star = "Topology('ring', n=4, kind='doubly', directed=False)", "Topology('star', n=4, kind='doubly', directed=False)"
+        return make_python(
+            tmp_path / name, f"# from mpidec.solve: {solver} over {topology}, 20 steps, every 10\n"
+        )
+
+    ring, star = (
+        "Topology('ring', n=4, kind='doubly', directed=False)",
+        "Topology('star', n=4, kind='doubly', directed=False)",
+    )
     tracking = recorded("python.h5", "GradientTracking(step_size=0.1, variant='atc')", ring)
     assert legend(figure(tracking)) == ["gradient tracking, ring, 4 agents"]
-    assert legend(figure([tracking, recorded("b.h5", "HeavyBall(step_size=0.1)", star)])) == ["gradient tracking", "HeavyBall"]
-    assert legend(figure([tracking, recorded("c.h5", "GradientTracking(step_size=0.2, variant='atc')", star)])) == ["ring", "star"]
-    assert legend(figure([tracking, make(tmp_path / "d.h5", "dgd")])) == ["gradient tracking", "dgd"]
+    assert legend(figure([tracking, recorded("b.h5", "HeavyBall(step_size=0.1)", star)])) == [
+        "gradient tracking",
+        "HeavyBall",
+    ]
+    assert legend(
+        figure([tracking, recorded("c.h5", "GradientTracking(step_size=0.2, variant='atc')", star)])
+    ) == ["ring", "star"]
+    assert legend(figure([tracking, make(tmp_path / "d.h5", "dgd")])) == [
+        "gradient tracking",
+        "dgd",
+    ]
     assert legend(figure([tracking, recorded("e.h5", "<my.Own object at 0x7f>", ring)]))[1] == "e"
 
 
@@ -152,15 +234,26 @@ def test_solvers_of_runs_from_python_have_the_names_of_the_catalogue(tmp_path):
         solver = kind() if name == "consensus" else kind(0.1)
         found = settings(solver, ring)
         assert found["solver.name"] == name
-        assert called(f"# from mpidec.solve: {solver!r} over {ring!r}, 20 steps, every 10\n") == found
+        assert (
+            called(f"# from mpidec.solve: {solver!r} over {ring!r}, 20 steps, every 10\n") == found
+        )
     for solver in (mpidec.solvers.A2CiD2(), mpidec.solvers.PairwiseGossip(lambda k: 0.1)):
-        mpidec.simulate(None, solver, ring, steps=1, x0=np.eye(4), record=tmp_path / f"{type(solver).__name__}.h5")
+        mpidec.simulate(
+            None,
+            solver,
+            ring,
+            steps=1,
+            x0=np.eye(4),
+            record=tmp_path / f"{type(solver).__name__}.h5",
+        )
     shown = figure([tmp_path / "A2CiD2.h5", tmp_path / "PairwiseGossip.h5"])
     assert legend(shown) == ["a2cid2", "pairwise gossip"]
 
 
 def make_python(path: Path, config: str) -> Path:
-    with RunFile(path, n=4, row_shape=(1,), metrics=NAMES, meta={"config": config}, trajectory=False) as file:
+    with RunFile(
+        path, n=4, row_shape=(1,), metrics=NAMES, meta={"config": config}, trajectory=False
+    ) as file:
         file.append(0, dict.fromkeys(NAMES, 1.0))
         file.finish(np.zeros((4, 1)), "completed", 0)
     return path
@@ -176,8 +269,14 @@ def test_runs_of_one_kind_are_told_apart_by_their_files(tmp_path):
 
 
 def test_unfinished_and_diverged_runs_say_so(tmp_path):
-    killed, diverged = make(tmp_path / "a.h5", outcome=None), make(tmp_path / "b.h5", "dgd", rate=1.5, outcome="diverged")
-    assert legend(figure([killed, diverged])) == ["exact diffusion, unfinished after 100 steps", "dgd, diverged after 100 steps"]
+    killed, diverged = (
+        make(tmp_path / "a.h5", outcome=None),
+        make(tmp_path / "b.h5", "dgd", rate=1.5, outcome="diverged"),
+    )
+    assert legend(figure([killed, diverged])) == [
+        "exact diffusion, unfinished after 100 steps",
+        "dgd, diverged after 100 steps",
+    ]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 20_000])
@@ -190,13 +289,25 @@ def test_runs_of_any_length(tmp_path, steps):
 def test_infinite_huge_and_missing_values_break_no_figure(tmp_path):
     """A value of 1e308 was an OverflowError of matplotlib's logarithmic axis."""
     names = [name for name in NAMES if name != "error"]
-    columns = [[0.0, 1.0, 1e9, np.inf, np.nan, -1.0], [1.0, 1e308], [5e-324, 1e308], [1e-300, 1e207, np.inf], [-1e308, 1e308],
-               [np.nan, np.nan], [np.inf], [0.0, 0.0]]
+    columns = [
+        [0.0, 1.0, 1e9, np.inf, np.nan, -1.0],
+        [1.0, 1e308],
+        [5e-324, 1e308],
+        [1e-300, 1e207, np.inf],
+        [-1e308, 1e308],
+        [np.nan, np.nan],
+        [np.inf],
+        [0.0, 0.0],
+    ]
     for number, values in enumerate(columns):
         path = tmp_path / f"{number}.h5"
         with RunFile(path, n=1, row_shape=(1,), metrics=names, meta={}, trajectory=False) as file:
             for k, value in enumerate(values):
-                file.append(k, dict.fromkeys(names, value) | {"time": k, "rounds": k, "bytes": k, "consensus": abs(value)})
+                file.append(
+                    k,
+                    dict.fromkeys(names, value)
+                    | {"time": k, "rounds": k, "bytes": k, "consensus": abs(value)},
+                )
             file.finish(np.zeros((1, 1)), "diverged", len(values) - 1)
         shown = figure(path, x="steps")
         shown.savefig(tmp_path / f"{number}.pdf")
@@ -205,18 +316,33 @@ def test_infinite_huge_and_missing_values_break_no_figure(tmp_path):
 
 
 def test_a_diverging_run_does_not_hide_the_others(tmp_path):
-    good, bad = make(tmp_path / "a.h5"), make(tmp_path / "b.h5", "dgd", rate=5.0, outcome="diverged")
+    good, bad = (
+        make(tmp_path / "a.h5"),
+        make(tmp_path / "b.h5", "dgd", rate=5.0, outcome="diverged"),
+    )
     low, high = figure([good, bad], x="steps", y="error").axes[0].get_ylim()
     assert 1 < high < 1e4 and low < 1e-4
 
 
 def test_bands_of_seeds(tmp_path):
-    files = [make(tmp_path / f"{k}.h5", rate=rate, steps=10 + k) for k, rate in enumerate((0.5, 0.6, 0.7))]
-    shown = figure({"ring": {"extra": files}, "grid": {"extra": files[:1], "dgd": files[1:]}}, y="error")
-    assert [axes.get_title() for axes in shown.axes] == ["ring", "grid"] and legend(shown) == ["extra", "dgd"]
+    files = [
+        make(tmp_path / f"{k}.h5", rate=rate, steps=10 + k)
+        for k, rate in enumerate((0.5, 0.6, 0.7))
+    ]
+    shown = figure(
+        {"ring": {"extra": files}, "grid": {"extra": files[:1], "dgd": files[1:]}}, y="error"
+    )
+    assert [axes.get_title() for axes in shown.axes] == ["ring", "grid"] and legend(shown) == [
+        "extra",
+        "dgd",
+    ]
     axes = shown.axes[0]
-    assert len(axes.lines) == 3 and len(axes.collections) == 1                  # the median, and the ends of the longer runs
-    assert np.allclose(axes.lines[0].get_ydata(), 0.6 ** np.arange(11))         # the median, until the first run ends
+    assert (
+        len(axes.lines) == 3 and len(axes.collections) == 1
+    )  # the median, and the ends of the longer runs
+    assert np.allclose(
+        axes.lines[0].get_ydata(), 0.6 ** np.arange(11)
+    )  # the median, until the first run ends
     low, high = axes.collections[0].get_paths()[0].get_extents().get_points()[:, 1]
     assert (low, high) == (0.5**10, 1.0)
     assert shown.axes[1].lines[0].get_color() == axes.lines[0].get_color()
@@ -229,34 +355,54 @@ def test_runs_that_differ_in_the_seed_alone_make_one_line(tmp_path):
     shown = figure(files, x="steps", y="error")
     assert legend(shown) == ["extra (3 seeds)", "dgd (2 seeds, 1 diverged)", "diffusion"]
     axes = shown.axes[0]
-    assert np.allclose(axes.lines[0].get_ydata(), 0.6 ** np.arange(11)) and len(axes.collections) == 1      # of two runs a band
+    assert (
+        np.allclose(axes.lines[0].get_ydata(), 0.6 ** np.arange(11)) and len(axes.collections) == 1
+    )  # of two runs a band
     low, high = axes.collections[0].get_paths()[0].get_extents().get_points()[:, 1]
     assert np.allclose((low, high), (0.5**10, 1.0))
     assert legend(figure(files, label=list("abcdef"))) == list("abcdef")
     assert legend(figure(files, label=list("abc"))) == list("abc")
-    with pytest.raises(ValueError, match="6 runs, 3 lines, 2 labels: expected one label per run or per line"):
+    with pytest.raises(
+        ValueError, match="6 runs, 3 lines, 2 labels: expected one label per run or per line"
+    ):
         figure(files, label=list("ab"))
-    again = make(tmp_path / "again.h5", "extra", rate=0.5, steps=10)                # the same seed twice is no sample
-    assert len(legend(figure([make(tmp_path / "once.h5", "extra", rate=0.5, steps=10), again]))) == 2
+    again = make(
+        tmp_path / "again.h5", "extra", rate=0.5, steps=10
+    )  # the same seed twice is no sample
+    assert (
+        len(legend(figure([make(tmp_path / "once.h5", "extra", rate=0.5, steps=10), again]))) == 2
+    )
 
 
 def seed_run(folder: Path, solver: str, seed: int) -> Path:
-    path = make(folder / f"{solver}-{seed}.h5", solver, rate=0.5 + 0.1 * seed, steps=10,
-                outcome="diverged" if (solver, seed) == ("dgd", 1) else "completed")
+    path = make(
+        folder / f"{solver}-{seed}.h5",
+        solver,
+        rate=0.5 + 0.1 * seed,
+        steps=10,
+        outcome="diverged" if (solver, seed) == ("dgd", 1) else "completed",
+    )
     with h5py.File(path, "a") as file:
         file.attrs["config"] += f"seed = {seed}\n[problem]\nseed = {seed}\n"
     return path
 
 
 def test_a_band_interpolates_between_the_records_of_its_runs():
-    one, two = Curve(np.array([0.0, 4.0]), np.array([1.0, 1e-4])), Curve(np.array([0.0, 2.0, 8.0]), np.array([1.0, 1.0, 1.0]))
+    one, two = (
+        Curve(np.array([0.0, 4.0]), np.array([1.0, 1e-4])),
+        Curve(np.array([0.0, 2.0, 8.0]), np.array([1.0, 1.0, 1.0])),
+    )
     x, low, middle, high = band([one, two])
-    assert np.array_equal(x, [0, 2, 4]) and np.allclose(low, [1, 1e-2, 1e-4]) and np.allclose(high, 1)
+    assert (
+        np.array_equal(x, [0, 2, 4]) and np.allclose(low, [1, 1e-2, 1e-4]) and np.allclose(high, 1)
+    )
     assert np.allclose(middle, (low + high) / 2)
 
 
 def test_a_run_that_is_going_on(tmp_path):
-    with RunFile(tmp_path / "a.h5", n=1, row_shape=(1,), metrics=NAMES, meta={}, flush_seconds=0) as file:
+    with RunFile(
+        tmp_path / "a.h5", n=1, row_shape=(1,), metrics=NAMES, meta={}, flush_seconds=0
+    ) as file:
         for k in range(5):
             file.append(k, dict.fromkeys(NAMES, 1.0), np.ones((1, 1)))
             assert len(figure(tmp_path / "a.h5", "steps").axes[0].lines[0].get_xdata()) == k + 1
@@ -267,20 +413,52 @@ def test_the_command_writes_the_figure(tmp_path, capsys):
     assert main([str(a), str(b)]) == 0
     assert capsys.readouterr() == (f"{tmp_path / 'a.png'}\n", "")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
-    paper = ["--x", "steps", "--y", "error", "--label", "one", "other", "--style", "paper", "-o", str(tmp_path / "b.pdf")]
+    paper = [
+        "--x",
+        "steps",
+        "--y",
+        "error",
+        "--label",
+        "one",
+        "other",
+        "--style",
+        "paper",
+        "-o",
+        str(tmp_path / "b.pdf"),
+    ]
     assert main([str(a), str(b), *paper]) == 0
     assert (tmp_path / "b.pdf").read_bytes()[:4] == b"%PDF"
 
 
 def test_the_command_as_users_type_it(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
     environment.pop("DISPLAY", None)
     command = [sys.executable, "-m", "mpidec.plot"]
-    done = subprocess.run([*command, str(make(tmp_path / "a.h5"))], env=environment, capture_output=True, text=True,
-                          timeout=60, check=False)
+    done = subprocess.run(
+        [*command, str(make(tmp_path / "a.h5"))],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "a.png").exists()
-    done = subprocess.run([*command, "no.h5"], env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "mpidec.plot: no.h5 does not exist\n")
+    done = subprocess.run(
+        [*command, "no.h5"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        "mpidec.plot: no.h5 does not exist\n",
+    )
 
 
 @pytest.mark.launch
@@ -295,11 +473,20 @@ def test_several_ranks_plot_once(tmp_path):
 def test_the_picture_of_a_search_is_checked_before_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     from mpidec.experiment.command import main
-    for picture, text in [("a.xyz", "-o a.xyz: expected a name that ends in one of"), ("no/a.png", "the folder no does not exist")]:
+
+    for picture, text in [
+        ("a.xyz", "-o a.xyz: expected a name that ends in one of"),
+        ("no/a.png", "the folder no does not exist"),
+    ]:
         for name in ("tune", "run"):
             assert main(["--tune", "--data=nothing", "-o", picture], program=f"mpidec.{name}") == 2
             out, error = capsys.readouterr()
-            assert out == "" and error.startswith(f"mpidec.{name}: error: ") and text in error and error.count("\n") == 1
+            assert (
+                out == ""
+                and error.startswith(f"mpidec.{name}: error: ")
+                and text in error
+                and error.count("\n") == 1
+            )
 
 
 def test_malformed_commands_answer_in_one_line(tmp_path, capsys):
@@ -312,28 +499,46 @@ def test_malformed_commands_answer_in_one_line(tmp_path, capsys):
         ([str(tmp_path)], f"is a folder: give its run files, {tmp_path / '*.h5'}"),
         ([run, "-o", "figure.xyz"], "figure.xyz: expected a name that ends in one of"),
         ([run, "-o", "figure"], "figure: expected a name that ends in one of"),
-        ([run, "-o", str(tmp_path / "none" / "a.png")], f"the folder {tmp_path / 'none'} does not exist"),
+        (
+            [run, "-o", str(tmp_path / "none" / "a.png")],
+            f"the folder {tmp_path / 'none'} does not exist",
+        ),
         ([run, "--x", "hours"], "invalid choice: 'hours'"),
-        ([run, "--x", "gradients"], "a.h5: 'gradients' is not recorded, expected one of steps, bytes, seconds, rounds"),
-        ([run, "--y", "errors"], "a.h5: 'errors' is not recorded, expected one of consensus, error, gradient_norm, objective"),
+        (
+            [run, "--x", "gradients"],
+            "a.h5: 'gradients' is not recorded, expected one of steps, bytes, seconds, rounds",
+        ),
+        (
+            [run, "--y", "errors"],
+            "a.h5: 'errors' is not recorded, expected one of consensus, error, gradient_norm, objective",
+        ),
         ([run, "--label", "a", "b"], "1 runs, 2 labels"),
         ([run, "--colour"], "unrecognized arguments: --colour"),
     ]:
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         out, error = capsys.readouterr()
-        assert ended.value.code == 2 and out == "" and text in error and error.count("\n") == 1, (arguments, error)
+        assert ended.value.code == 2 and out == "" and text in error and error.count("\n") == 1, (
+            arguments,
+            error,
+        )
 
 
 def test_malformed_calls(tmp_path):
     run = make(tmp_path / "a.h5")
     for call, text in [
-        (lambda: figure(run, x=["hours"]), "x axis 'hours' is unknown, expected one of steps, bytes, seconds"),
+        (
+            lambda: figure(run, x=["hours"]),
+            "x axis 'hours' is unknown, expected one of steps, bytes, seconds",
+        ),
         (lambda: figure(run, label=["a", "b"]), "1 runs, 2 labels"),
         (lambda: figure([run, run], label=["a", "a"]), "expected different ones"),
         (lambda: figure([]), "0 runs"),
         (lambda: figure({}), "0 runs"),
-        (lambda: figure(run, style="pink"), "style 'pink' is unknown, expected one of screen, paper"),
+        (
+            lambda: figure(run, style="pink"),
+            "style 'pink' is unknown, expected one of screen, paper",
+        ),
     ]:
         with pytest.raises(ValueError, match=text):
             call()
@@ -342,41 +547,103 @@ def test_malformed_calls(tmp_path):
 # ---------------------------------------------------------------------------------------------------------------------
 # Trainings
 
-CURVES = ["time", "bytes", "consensus", "accuracy_worst", "accuracy_mean", "accuracy_consensus", "loss_mean", "epoch"]
+CURVES = [
+    "time",
+    "bytes",
+    "consensus",
+    "accuracy_worst",
+    "accuracy_mean",
+    "accuracy_consensus",
+    "loss_mean",
+    "epoch",
+]
 
 
-def training(path: Path, best=0.98, names=CURVES, algorithm="atc", topology="ring", data="digits", alpha=0.1, lr=0.1) -> Path:
+def training(
+    path: Path,
+    best=0.98,
+    names=CURVES,
+    algorithm="atc",
+    topology="ring",
+    data="digits",
+    alpha=0.1,
+    lr=0.1,
+) -> Path:
     """Write a training of 10 epochs, whose accuracies grow from 0.1 to `best`."""
-    config = (f'[data]\nname = "{data}"\nalpha = {alpha}\n[model]\nname = "mlp"\n[algorithm]\nname = "{algorithm}"\n'
-              f'[topology]\nname = "{topology}"\n[optimizer]\nname = "sgd"\nlr = {lr}\n[train]\nworkers = 8\nseed = 0\n')
-    with RunFile(path, n=8, row_shape=(3,), metrics=names, meta={"config": config}, trajectory=False) as file:
+    config = (
+        f'[data]\nname = "{data}"\nalpha = {alpha}\n[model]\nname = "mlp"\n[algorithm]\nname = "{algorithm}"\n'
+        f'[topology]\nname = "{topology}"\n[optimizer]\nname = "sgd"\nlr = {lr}\n[train]\nworkers = 8\nseed = 0\n'
+    )
+    with RunFile(
+        path, n=8, row_shape=(3,), metrics=names, meta={"config": config}, trajectory=False
+    ) as file:
         for k in range(11):
             reached = best - (best - 0.1) * 0.2**k
-            file.append(k, {"time": k, "bytes": k, "consensus": 0.5**k, "loss_mean": 2.3 * 0.5**k, "epoch": k,
-                            **{name: reached for name in names if name.startswith("accuracy")}})
+            file.append(
+                k,
+                {
+                    "time": k,
+                    "bytes": k,
+                    "consensus": 0.5**k,
+                    "loss_mean": 2.3 * 0.5**k,
+                    "epoch": k,
+                    **{name: reached for name in names if name.startswith("accuracy")},
+                },
+            )
         file.finish(np.zeros((8, 3)), "completed", 10)
     return path
 
 
 def test_labels_of_trainings_name_all_that_differs(tmp_path):
-    paths = [training(tmp_path / "a.h5"), training(tmp_path / "b.h5", algorithm="relay", topology="binary_tree", alpha=0.5),
-             training(tmp_path / "c.h5", lr=0.02)]
-    assert legend(figure(paths)) == ["atc, ring, alpha 0.1, lr 0.1", "relay, binary tree, alpha 0.5, lr 0.1",
-                                     "atc, ring, alpha 0.1, lr 0.02"]
+    paths = [
+        training(tmp_path / "a.h5"),
+        training(tmp_path / "b.h5", algorithm="relay", topology="binary_tree", alpha=0.5),
+        training(tmp_path / "c.h5", lr=0.02),
+    ]
+    assert legend(figure(paths)) == [
+        "atc, ring, alpha 0.1, lr 0.1",
+        "relay, binary tree, alpha 0.5, lr 0.1",
+        "atc, ring, alpha 0.1, lr 0.02",
+    ]
     assert figure(paths).legends[0].get_title().get_text() == "mlp, digits, 8 workers"
     assert legend(figure([paths[0], paths[2]])) == ["lr 0.1", "lr 0.02"]
-    assert legend(figure([paths[0], training(tmp_path / "d.h5", data="/somewhere/mine.npz")])) == ["digits", "mine.npz"]
+    assert legend(figure([paths[0], training(tmp_path / "d.h5", data="/somewhere/mine.npz")])) == [
+        "digits",
+        "mine.npz",
+    ]
 
 
 def test_panels_of_trainings(tmp_path):
     shown = [panel for panel in figure(training(tmp_path / "a.h5")).axes if panel.get_visible()]
     told = [panel.get_ylabel().split("  ")[0] for panel in shown]
-    assert told == ["accuracy, worst", "accuracy, mean", "accuracy, average model", "consensus", "test loss, mean"]
-    older = figure(training(tmp_path / "b.h5", names=[name for name in CURVES if name not in ("consensus", "accuracy_consensus")]))
-    assert [panel.get_ylabel() for panel in older.axes] == ["accuracy, worst", "accuracy, mean", "test loss, mean"]
+    assert told == [
+        "accuracy, worst",
+        "accuracy, mean",
+        "accuracy, average model",
+        "consensus",
+        "test loss, mean",
+    ]
+    older = figure(
+        training(
+            tmp_path / "b.h5",
+            names=[name for name in CURVES if name not in ("consensus", "accuracy_consensus")],
+        )
+    )
+    assert [panel.get_ylabel() for panel in older.axes] == [
+        "accuracy, worst",
+        "accuracy, mean",
+        "test loss, mean",
+    ]
 
 
 @pytest.mark.parametrize("best, low", [(0.98, 0.9), (0.93, 0.8), (0.6, 0.5), (0.3, 0.0)])
 def test_axes_of_accuracies_begin_where_the_curves_are(tmp_path, best, low):
-    panel = figure([training(tmp_path / "a.h5", best), training(tmp_path / "b.h5", 0.99, lr=0.2)], y="accuracy_worst").axes[0]
-    assert panel.get_yscale() == "linear" and panel.get_ylim()[0] == pytest.approx(low) and 0.99 < panel.get_ylim()[1] <= 1.01
+    panel = figure(
+        [training(tmp_path / "a.h5", best), training(tmp_path / "b.h5", 0.99, lr=0.2)],
+        y="accuracy_worst",
+    ).axes[0]
+    assert (
+        panel.get_yscale() == "linear"
+        and panel.get_ylim()[0] == pytest.approx(low)
+        and 0.99 < panel.get_ylim()[1] <= 1.01
+    )

@@ -1,4 +1,5 @@
 """Terms with a prox, and the solutions of problems with a term, scale, intercept: against scikit-learn and scipy.  No MPI."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -31,17 +32,25 @@ from mpidec.solvers import DGD, Solver
 
 pytestmark = pytest.mark.serial
 
-TERMS = {"l1": l1(0.4), "elastic net": elastic_net(0.3, 0.5), "box": box(-0.2, 0.3), "bounded l1": Separable(l1=0.3, lower=0.0),
-         "simplex": simplex(1.5)}
+TERMS = {
+    "l1": l1(0.4),
+    "elastic net": elastic_net(0.3, 0.5),
+    "box": box(-0.2, 0.3),
+    "bounded l1": Separable(l1=0.3, lower=0.0),
+    "simplex": simplex(1.5),
+}
 RNG = np.random.default_rng(3)
 A, Y = RNG.normal(size=(60, 5)) * [1, 2, 1, 0.5, 1], RNG.normal(size=60)
 
 
 def losses(**options) -> dict[str, Any]:
     S = A.reshape(4, 15, 5), Y.reshape(4, 15)
-    return {"least squares": LeastSquares(*S, **options), "huber": Huber(*S, delta=0.7, **options),
-            "logistic": LogisticRegression(S[0], np.where(S[1] > 0, 1, -1), **options),
-            "softmax": Softmax(S[0], np.digitize(S[1], [-0.5, 0.5]), classes=3, **options)}
+    return {
+        "least squares": LeastSquares(*S, **options),
+        "huber": Huber(*S, delta=0.7, **options),
+        "logistic": LogisticRegression(S[0], np.where(S[1] > 0, 1, -1), **options),
+        "softmax": Softmax(S[0], np.digitize(S[1], [-0.5, 0.5]), classes=3, **options),
+    }
 
 
 LOSSES = list(losses())
@@ -57,9 +66,9 @@ def test_prox_is_the_minimizer(name):
     def cost(Z):
         return term.value(Z) + ((Z - V) ** 2).sum(axis=1) / (2 * t)
 
-    np.testing.assert_allclose(term.prox(X, 1e-300), X, atol=1e-14)       # it is feasible
+    np.testing.assert_allclose(term.prox(X, 1e-300), X, atol=1e-14)  # it is feasible
     for _ in range(300):
-        Z = term.prox(X + 0.1 * RNG.normal(size=X.shape), 1e-300)          # a feasible point nearby
+        Z = term.prox(X + 0.1 * RNG.normal(size=X.shape), 1e-300)  # a feasible point nearby
         assert (cost(Z) >= cost(X) - 1e-14).all()
 
 
@@ -75,7 +84,9 @@ def test_proxes_in_closed_form():
     assert V.tolist() == [[3.0, -0.5, 1.0]]
 
 
-@pytest.mark.parametrize("options", [{"l2": -1}, {"l1": np.nan}, {"lower": 1.0, "upper": 1.0}, {"lower": np.nan}])
+@pytest.mark.parametrize(
+    "options", [{"l2": -1}, {"l1": np.nan}, {"lower": 1.0, "upper": 1.0}, {"lower": np.nan}]
+)
 def test_wrong_terms_are_refused(options):
     with pytest.raises(ValueError, match=r"expected"):
         Separable(**options)
@@ -109,7 +120,9 @@ def test_solution_and_prox_meet_the_optimality_condition(name, term, weight, int
 def test_derivatives_with_weight_and_intercept(name):
     problem = losses(l2=0.3, weight=0.2, intercept=True)[name]
     X, h = RNG.normal(size=(4, problem.d)), 1e-6
-    slopes = [(problem.value(X + h * e) - problem.value(X - h * e)) / (2 * h) for e in np.eye(problem.d)]
+    slopes = [
+        (problem.value(X + h * e) - problem.value(X - h * e)) / (2 * h) for e in np.eye(problem.d)
+    ]
     np.testing.assert_allclose(problem.grad(X), np.array(slopes).T, rtol=1e-6, atol=1e-7)
     gradient = MiniBatch(problem, 15).start(range(4), 0)
     np.testing.assert_allclose(gradient(X, 3), problem.grad(X), rtol=1e-12)
@@ -121,9 +134,13 @@ def test_lasso_and_elastic_net_are_those_of_scikit_learn():
     linear = pytest.importorskip("sklearn.linear_model")
     for options in ({"l1_total": 6.0}, {"l1_total": 12.0, "l2_total": 5.0}):
         for scale in ("sum", "mean"):
-            problem = load_problem((A, Y), 4, "least_squares", intercept=True, scale=scale, **options)
+            problem = load_problem(
+                (A, Y), 4, "least_squares", intercept=True, scale=scale, **options
+            )
             l1_, l2_ = options["l1_total"] / 60, options.get("l2_total", 0) / 60
-            peer = linear.ElasticNet(alpha=l1_ + l2_, l1_ratio=l1_ / (l1_ + l2_), tol=1e-14, max_iter=10**6).fit(A, Y)
+            peer = linear.ElasticNet(
+                alpha=l1_ + l2_, l1_ratio=l1_ / (l1_ + l2_), tol=1e-14, max_iter=10**6
+            ).fit(A, Y)
             np.testing.assert_allclose(problem.x_star, [*peer.coef_, peer.intercept_], atol=1e-8)
             assert (problem.x_star == 0).any()
 
@@ -139,10 +156,19 @@ def test_logistic_regression_is_that_of_scikit_learn(penalty):
     if penalty == "l2":
         peer = linear.LogisticRegression(C=C, tol=1e-12, max_iter=10**5).fit(A, names)
         np.testing.assert_allclose(problem.x_star, [*peer.coef_[0], peer.intercept_[0]], atol=1e-6)
-        assert ((A @ problem.x_star[:-1] + problem.x_star[-1] > 0) == (peer.predict(A) == "well")).all()
+        assert (
+            (A @ problem.x_star[:-1] + problem.x_star[-1] > 0) == (peer.predict(A) == "well")
+        ).all()
     else:
-        peer = linear.LogisticRegression(C=C, solver="saga", l1_ratio=1.0, penalty="elasticnet", fit_intercept=False, tol=1e-13,
-                                         max_iter=10**5).fit(A, names)
+        peer = linear.LogisticRegression(
+            C=C,
+            solver="saga",
+            l1_ratio=1.0,
+            penalty="elasticnet",
+            fit_intercept=False,
+            tol=1e-13,
+            max_iter=10**5,
+        ).fit(A, names)
         np.testing.assert_allclose(problem.x_star, peer.coef_[0], atol=1e-6)
 
 
@@ -152,8 +178,14 @@ def test_box_and_simplex_are_those_of_scipy():
     np.testing.assert_allclose(problem.x_star, peer.x, atol=1e-12)
     assert {-0.05, 0.08} & set(problem.x_star.tolist())
     problem = load_problem((A, Y), 4, "huber", simplex=0.5)
-    peer = scipy.optimize.minimize(lambda x: problem_value(A, Y, x), np.full(5, 0.1), bounds=[(0, None)] * 5, method="SLSQP",
-                                   constraints={"type": "eq", "fun": lambda x: x.sum() - 0.5}, options={"ftol": 1e-15})
+    peer = scipy.optimize.minimize(
+        lambda x: problem_value(A, Y, x),
+        np.full(5, 0.1),
+        bounds=[(0, None)] * 5,
+        method="SLSQP",
+        constraints={"type": "eq", "fun": lambda x: x.sum() - 0.5},
+        options={"ftol": 1e-15},
+    )
     np.testing.assert_allclose(problem.x_star, peer.x, atol=1e-6)
     assert abs(problem.x_star.sum() - 0.5) < 1e-14
 
@@ -167,8 +199,15 @@ def test_the_solution_does_not_depend_on_n_where_it_says_so():
     def x_star(n, **options):
         return load_problem((A, Y > 0), n, "logistic", **options).x_star
 
-    for options in ({}, {"scale": "mean"}, {"scale": "mean", "l2": 0.3, "l1": 0.01}, {"l2_total": 3.0, "l1_total": 1.0}):
-        np.testing.assert_allclose(x_star(4, **options), x_star(7, **options), rtol=1e-9, atol=1e-12)
+    for options in (
+        {},
+        {"scale": "mean"},
+        {"scale": "mean", "l2": 0.3, "l1": 0.01},
+        {"l2_total": 3.0, "l1_total": 1.0},
+    ):
+        np.testing.assert_allclose(
+            x_star(4, **options), x_star(7, **options), rtol=1e-9, atol=1e-12
+        )
     np.testing.assert_allclose(x_star(4), x_star(7, scale="mean"), rtol=1e-9)
     assert np.linalg.norm(x_star(4, l2=0.3) - x_star(8, l2=0.3)) > 1e-3
     mean = load_problem((A, Y > 0), 7, "logistic", scale="mean")
@@ -196,7 +235,7 @@ class PGEXTRA(Solver):
     class State(NamedTuple):
         X: np.ndarray
         Z: np.ndarray
-        D: np.ndarray                                    # W X - step_size G of the step before
+        D: np.ndarray  # W X - step_size G of the step before
 
     def init(self, X, W=None):
         return self.State(X, np.zeros_like(X), np.zeros_like(X))
@@ -216,5 +255,7 @@ def test_proximal_solvers_reach_the_solution(amounts):
         result = mpidec.solve(problem, solver, "complete", steps=steps, every=steps)
         np.testing.assert_allclose(result.X, np.tile(problem.x_star, (4, 1)), atol=accuracy)
     if "l1" in amounts:
-        result = mpidec.solve(Subgradient(problem), DGD(step / 10), "complete", steps=4000, every=4000)
+        result = mpidec.solve(
+            Subgradient(problem), DGD(step / 10), "complete", steps=4000, every=4000
+        )
         np.testing.assert_allclose(result.x, problem.x_star, atol=0.02)

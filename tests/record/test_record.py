@@ -1,4 +1,5 @@
 """Files that are complete at every moment: round trips, kills, full disks, live readers, resuming."""
+
 from __future__ import annotations
 
 import contextlib
@@ -36,7 +37,13 @@ def iterate(step: int, n: int, d: int) -> np.ndarray:
 
 
 def metrics(step: int) -> dict[str, float]:
-    return {"time": step / 8, "rounds": 2 * step, "bytes": 2**53 + step, "consensus": 1 / (1 + step), "objective": -step}
+    return {
+        "time": step / 8,
+        "rounds": 2 * step,
+        "bytes": 2**53 + step,
+        "consensus": 1 / (1 + step),
+        "objective": -step,
+    }
 
 
 def new(path, n=3, d=2, **options) -> RunFile:
@@ -71,6 +78,7 @@ def spares(folder: Path) -> list[Path]:
 # ---------------------------------------------------------------------------------------------------------------------
 # What is written is what is read
 
+
 def test_the_layout_is_the_contract(tmp_path):
     path = tmp_path / "run.h5"
     W = csr_array(np.array([[0.5, 0.5, 0], [0, 0.5, 0.5], [0.5, 0, 0.5]]))
@@ -83,7 +91,10 @@ def test_the_layout_is_the_contract(tmp_path):
         assert {file["metrics"][name].dtype.kind for name in ("step", "rounds", "bytes")} == {"i"}
         assert np.array_equal(file["result/x"][:], iterate(9, 3, 2))
         assert dict(file["result/x"].attrs) == {"outcome": "completed", "steps": 3}
-        assert all(np.array_equal(file["topology"][name], getattr(W, name)) for name in ("indptr", "indices", "data"))
+        assert all(
+            np.array_equal(file["topology"][name], getattr(W, name))
+            for name in ("indptr", "indices", "data")
+        )
         root = dict(file.attrs)
     assert root.pop("created").endswith("+00:00")
     assert root == {**META, "schema": 1, "agents": 3}
@@ -96,9 +107,18 @@ def test_read_returns_a_frozen_run(tmp_path):
         fill(file, range(5))
         file.finish(iterate(4, 3, 2), Enum("Outcome", {"STOPPED": "stopped"}).STOPPED, steps=4)
     run = read(path)
-    assert (run.outcome, run.steps, run.config, run.attributes["seed"]) == ("stopped", 4, META["config"], 7)
-    assert np.array_equal(run.metrics["consensus"], 1 / np.arange(1.0, 6)) and np.array_equal(run.x, iterate(4, 3, 2))
-    assert [np.array_equal(W.toarray(), V.toarray()) for W, V in zip(run.topology, phases, strict=True)] == [True, True]
+    assert (run.outcome, run.steps, run.config, run.attributes["seed"]) == (
+        "stopped",
+        4,
+        META["config"],
+        7,
+    )
+    assert np.array_equal(run.metrics["consensus"], 1 / np.arange(1.0, 6)) and np.array_equal(
+        run.x, iterate(4, 3, 2)
+    )
+    assert [
+        np.array_equal(W.toarray(), V.toarray()) for W, V in zip(run.topology, phases, strict=True)
+    ] == [True, True]
     step, x = run.trajectory(slice(-2, None))
     assert step.tolist() == [3, 4] and np.array_equal(x[0], iterate(3, 3, 2))
     with pytest.raises(AttributeError):
@@ -130,7 +150,9 @@ def test_without_trajectory_the_group_is_empty(tmp_path):
     assert check(path, trajectory=False) == 4
 
 
-@pytest.mark.parametrize(("n", "d", "dtype"), [(1, 1, "f8"), (3, 1, "f4"), (5000, 50, "f8"), (2, 300_000, "f8")])
+@pytest.mark.parametrize(
+    ("n", "d", "dtype"), [(1, 1, "f8"), (3, 1, "f4"), (5000, 50, "f8"), (2, 300_000, "f8")]
+)
 def test_rows_of_any_size(tmp_path, n, d, dtype):
     with new(tmp_path / "run.h5", n, d, dtype=dtype) as file:
         for k in range(3):
@@ -142,6 +164,7 @@ def test_rows_of_any_size(tmp_path, n, d, dtype):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Buffering
+
 
 def test_the_first_record_is_flushed_at_once_the_next_when_due(tmp_path):
     path = tmp_path / "run.h5"
@@ -159,7 +182,7 @@ def test_the_first_record_is_flushed_at_once_the_next_when_due(tmp_path):
 
 def test_the_buffer_is_bounded(tmp_path):
     path = tmp_path / "run.h5"
-    n, d = 100, 10_000                                      # 8 MB a record: two fill the buffer
+    n, d = 100, 10_000  # 8 MB a record: two fill the buffer
     with new(path, n, d, flush_seconds=60) as file:
         fill(file, range(4), n, d)
         assert check(path, n, d) == 3
@@ -179,24 +202,31 @@ def test_appending_costs_a_few_calls_and_no_access_to_the_disk(tmp_path):
     path = tmp_path / "run.h5"
     with new(path, 16, 30, flush_seconds=1e9) as file:
         X, row = iterate(0, 16, 30), metrics(0)
-        file.append(0, row, X)                              # flushed at once
+        file.append(0, row, X)  # flushed at once
         before = path.stat().st_mtime_ns, sorted(tmp_path.iterdir())
         assert calls(lambda: [file.append(k, row, X) for k in range(1, 1001)]) < 20 * 1000
-        assert (path.stat().st_mtime_ns, sorted(tmp_path.iterdir())) == before and check(path, 16, 30) == 1
+        assert (path.stat().st_mtime_ns, sorted(tmp_path.iterdir())) == before and check(
+            path, 16, 30
+        ) == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Checkpoints
 
+
 def test_the_last_checkpoint_is_what_was_stored(tmp_path):
     path = tmp_path / "run.h5"
     with new(path) as file:
         fill(file, range(3))
-        file.checkpoint(2, {"X": np.arange(6.0).reshape(3, 2), "Z": np.zeros((0, 2)), "k": 5, "p": 0.25})
+        file.checkpoint(
+            2, {"X": np.arange(6.0).reshape(3, 2), "Z": np.zeros((0, 2)), "k": 5, "p": 0.25}
+        )
         file.checkpoint(2, {"X": np.arange(9, dtype=np.int32), "k": 6, "on": True})
     step, state = last_checkpoint(path)
     assert step == 2 and set(state) == {"X", "k", "on"} and state["X"].dtype == np.int32
-    assert np.array_equal(state["X"], np.arange(9)) and type(state["k"]) is int and state["on"] is True
+    assert (
+        np.array_equal(state["X"], np.arange(9)) and type(state["k"]) is int and state["on"] is True
+    )
 
 
 def test_resuming_drops_what_came_after_the_checkpoint(tmp_path):
@@ -207,13 +237,23 @@ def test_resuming_drops_what_came_after_the_checkpoint(tmp_path):
         fill(file, range(5, 9))
         file.finish(iterate(8, 3, 2), "interrupted", 8)
     with RunFile.resume(path, meta={"ranks": 4}, flush_seconds=0) as file:
-        file.append(4, {**metrics(4), "time": 99.0}, iterate(0, 3, 2))     # is there already
+        file.append(4, {**metrics(4), "time": 99.0}, iterate(0, 3, 2))  # is there already
         fill(file, range(5, 8))
         file.checkpoint(7, {"X": iterate(7, 3, 2)})
-        assert (check(path), read(path).outcome, last_checkpoint(path)[0]) == (9, "interrupted", 4)     # it holds more than this
+        assert (check(path), read(path).outcome, last_checkpoint(path)[0]) == (
+            9,
+            "interrupted",
+            4,
+        )  # it holds more than this
         fill(file, [8])
         run = read(path)
-        assert (check(path), run.outcome, run.steps, run.x, run.attributes["ranks"]) == (9, "running", 8, None, 4)
+        assert (check(path), run.outcome, run.steps, run.x, run.attributes["ranks"]) == (
+            9,
+            "running",
+            8,
+            None,
+            4,
+        )
     with RunFile.resume(path) as file:
         fill(file, range(5, 7))
         file.finish(iterate(6, 3, 2), "completed", 6)
@@ -233,6 +273,7 @@ def test_resuming_needs_a_checkpoint(tmp_path):
 # ---------------------------------------------------------------------------------------------------------------------
 # Kills
 
+
 class Recording:
     """Stands in for `os` in the module under test: photographs the file before and after every system call."""
 
@@ -250,6 +291,7 @@ class Recording:
             result = real(*args, **kwargs)
             self.photographs.append(self.target.read_bytes())
             return result
+
         return call
 
 
@@ -257,7 +299,7 @@ def test_between_any_two_system_calls_the_file_is_the_old_or_the_new(tmp_path, m
     path = tmp_path / "run.h5"
     with new(path, flush_seconds=60) as file:
         fill(file, [0])
-        for step in range(1, 6):                            # the second update copies, the others repeat writes
+        for step in range(1, 6):  # the second update copies, the others repeat writes
             before = path.read_bytes()
             fill(file, [step])
             with monkeypatch.context() as patch:
@@ -281,10 +323,10 @@ def kill_and_check(path: Path, rng: random.Random, rounds: int) -> None:
                 write_forever(path, rng, writer, resuming, n, d)
             except BaseException:
                 traceback.print_exc()
-            os._exit(1)                                     # not reached: it is killed
+            os._exit(1)  # not reached: it is killed
         os.close(writer)
         deadline, checks = time.monotonic() + rng.choice([0.02, 0.1, 0.3]) * rng.random() + 0.01, 0
-        while time.monotonic() < deadline:                  # a live reader
+        while time.monotonic() < deadline:  # a live reader
             if path.exists():
                 checks += bool(check(path, n, d))
         os.kill(child, signal.SIGKILL)
@@ -302,12 +344,18 @@ def kill_and_check(path: Path, rng: random.Random, rounds: int) -> None:
                 assert np.array_equal(state["X"], iterate(step, n, d))
 
 
-def write_forever(path: Path, rng: random.Random, report: int, resuming: bool, n: int, d: int) -> None:
+def write_forever(
+    path: Path, rng: random.Random, report: int, resuming: bool, n: int, d: int
+) -> None:
     step = 0
     if resuming:
         with contextlib.suppress(ValueError):
             step = last_checkpoint(path)[0] + 1
-    with RunFile.resume(path, step - 1, flush_seconds=60) if step else new(path, n, d, flush_seconds=60) as file:
+    with (
+        RunFile.resume(path, step - 1, flush_seconds=60)
+        if step
+        else new(path, n, d, flush_seconds=60) as file
+    ):
         while True:
             records = rng.randint(1, 20)
             fill(file, range(step, step + records), n, d)
@@ -320,9 +368,21 @@ def write_forever(path: Path, rng: random.Random, report: int, resuming: bool, n
 
 def run_script(*args: object, **options) -> subprocess.CompletedProcess:
     root = str(launch.ROOT)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "tests"), os.environ.get("PYTHONPATH", "")])}
-    return subprocess.run([sys.executable, __file__, *map(str, args)], env=environment, text=True, timeout=110,
-                          capture_output=True, check=False, **options)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(
+            [root, os.path.join(root, "tests"), os.environ.get("PYTHONPATH", "")]
+        ),
+    }
+    return subprocess.run(
+        [sys.executable, __file__, *map(str, args)],
+        env=environment,
+        text=True,
+        timeout=110,
+        capture_output=True,
+        check=False,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -330,7 +390,7 @@ def test_a_killed_writer_leaves_every_flushed_record(tmp_path, seed):
     done = run_script("kill", tmp_path / "run.h5", seed, 8)
     assert done.returncode == 0, done.stdout + done.stderr
     new(tmp_path / "run.h5").close()
-    assert not spares(tmp_path)                             # what the dead left
+    assert not spares(tmp_path)  # what the dead left
 
 
 @pytest.mark.slow
@@ -352,7 +412,11 @@ def test_a_reader_may_keep_the_file_open(tmp_path, monkeypatch, grace):
                 fill(file, [step])
                 file.flush()
                 assert check(path) == step + 1
-            assert plain["metrics/step"][:].tolist() == [0, 1] and plain["trajectory/x"].shape == (2, 3, 2)
+            assert plain["metrics/step"][:].tolist() == [0, 1] and plain["trajectory/x"].shape == (
+                2,
+                3,
+                2,
+            )
     assert check(path) == 8 and len(list(tmp_path.iterdir())) == 1
 
 
@@ -360,17 +424,21 @@ def test_a_reader_may_keep_the_file_open(tmp_path, monkeypatch, grace):
 def test_a_reader_between_open_and_lock_reads_the_file_that_it_opened(tmp_path, monkeypatch, small):
     """A small file gets a new spare; with a large one the writer waits, and the reader's lock keeps what it has opened."""
     path, waits = tmp_path / "run.h5", []
-    monkeypatch.setattr(atomic, "GRACE", 1000.0)            # however busy the machine is
+    monkeypatch.setattr(atomic, "GRACE", 1000.0)  # however busy the machine is
     with new(path) as file:
         fill(file, range(2))
         file.flush()
         fill(file, [2])
         opened = os.open(path, os.O_RDONLY)
         before = os.pread(opened, 1 << 20, 0)
-        file.flush()                                        # what is open is the spare now
+        file.flush()  # what is open is the spare now
         if not small:
             monkeypatch.setattr(atomic, "SMALL", 1000)
-            monkeypatch.setattr(atomic.time, "sleep", lambda seconds: waits.append((seconds, fcntl.flock(opened, fcntl.LOCK_SH))))
+            monkeypatch.setattr(
+                atomic.time,
+                "sleep",
+                lambda seconds: waits.append((seconds, fcntl.flock(opened, fcntl.LOCK_SH))),
+            )
         fill(file, [3])
         file.flush()
         assert os.pread(opened, 1 << 20, 0) == before
@@ -380,6 +448,7 @@ def test_a_reader_between_open_and_lock_reads_the_file_that_it_opened(tmp_path, 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Errors: of the disk, of the name, of the arguments
+
 
 class FullDisk:
     """Stands in for `os` in the module under test: from the `room`-th write on there is no space."""
@@ -416,11 +485,15 @@ def test_a_full_disk_costs_no_record(tmp_path, monkeypatch, capfd):
             with monkeypatch.context() as patch:
                 patch.setattr(atomic, "os", FullDisk(room))
                 error = error_of(file.flush)
-            if error is None:                               # room for all writes of an update
+            if error is None:  # room for all writes of an update
                 break
-            assert error.errno == errno.ENOSPC and str(path) in str(error) and "record less often" in str(error)
+            assert (
+                error.errno == errno.ENOSPC
+                and str(path) in str(error)
+                and "record less often" in str(error)
+            )
             assert path.read_bytes() == before
-            file.flush()                                    # space again: what was buffered is written
+            file.flush()  # space again: what was buffered is written
             assert check(path) == room + 4
     assert room > 10
     assert "".join(capfd.readouterr()) == "" and len(list(tmp_path.iterdir())) == 1
@@ -430,7 +503,7 @@ def test_a_run_that_fails_on_a_full_disk_says_so_where_it_can(tmp_path, monkeypa
     path = tmp_path / "run.h5"
     with new(path, flush_seconds=60) as file:
         file.fail("no record yet")
-        assert not path.exists()                            # an older run would still be there
+        assert not path.exists()  # an older run would still be there
         with monkeypatch.context() as patch:
             patch.setattr(atomic, "os", FullDisk(0))
             assert "nothing was written" in str(error_of(lambda: fill(file, range(3))))
@@ -441,13 +514,20 @@ def test_a_run_that_fails_on_a_full_disk_says_so_where_it_can(tmp_path, monkeypa
 
         class Small(FullDisk):
             def pwrite(self, descriptor, data, offset):
-                return super().pwrite(descriptor, data, offset) if offset > 100_000 else os.pwrite(descriptor, data, offset)
+                return (
+                    super().pwrite(descriptor, data, offset)
+                    if offset > 100_000
+                    else os.pwrite(descriptor, data, offset)
+                )
+
         monkeypatch.setattr(atomic, "os", Small(0))
         error = error_of(lambda: fill(file, range(3), d=20_000))
         assert str(path) in str(error) and "it holds no records" in str(error)
         file.fail(f"OSError: {error}")
     run = read(path)
-    assert (run.outcome, run.steps, run.reason) == ("failed", 0, f"OSError: {error}") and not len(run.metrics["step"])
+    assert (run.outcome, run.steps, run.reason) == ("failed", 0, f"OSError: {error}") and not len(
+        run.metrics["step"]
+    )
 
 
 @pytest.mark.parametrize("room", [0, 1, 3, 8, 15, 30, 1000])
@@ -467,6 +547,7 @@ def test_a_resume_on_a_full_disk_keeps_what_the_file_had(tmp_path, monkeypatch, 
             if room == 1000:
                 raise OSError(errno.EIO, "the process ends here")
             fill(file, [8])
+
     with monkeypatch.context() as patch:
         patch.setattr(atomic, "os", FullDisk(room))
         error = error_of(resumed)
@@ -482,9 +563,11 @@ def test_a_checkpoint_on_a_full_disk_says_what_where_and_what_to_do(tmp_path, mo
         with monkeypatch.context() as patch:
             patch.setattr(atomic, "os", FullDisk(2))
             error = error_of(lambda: file.checkpoint(3, {"X": np.ones((1000, 3))}))
-        assert error.strerror == (f"cannot write the checkpoint of step 3 (24,000 bytes) to {path}: No space left on device; its "
-                                  "first 3 records are safe, and the checkpoint before; free some space (the file takes twice its "
-                                  "size while it is written), or record less often (every=...)")
+        assert error.strerror == (
+            f"cannot write the checkpoint of step 3 (24,000 bytes) to {path}: No space left on device; its "
+            "first 3 records are safe, and the checkpoint before; free some space (the file takes twice its "
+            "size while it is written), or record less often (every=...)"
+        )
         assert last_checkpoint(path)[0] == 2
 
 
@@ -510,7 +593,7 @@ def test_checkpoints_are_on_the_disk(tmp_path, monkeypatch):
     with new(tmp_path / "run.h5") as file:
         monkeypatch.setattr(atomic, "os", synced := Synced())
         file.append(0, metrics(0), iterate(0, 3, 2))
-        assert "file" not in synced.calls                   # records alone are not worth the wait
+        assert "file" not in synced.calls  # records alone are not worth the wait
         synced.calls.clear()
         file.checkpoint(0, {"X": iterate(0, 3, 2)})
         assert synced.calls[:2] == ["file", "rename"] and synced.calls[-1] == "folder"
@@ -538,11 +621,16 @@ def test_steps_and_agents_are_dimension_scales(tmp_path):
     with h5py.File(path) as file:
         for name, dataset in file["metrics"].items():
             scales = [dataset] if name == "step" else list(dataset.dims[0].values())
-            assert [scale.name for scale in scales] == ["/metrics/step"] and len(scales[0]) == 5, name
+            assert [scale.name for scale in scales] == ["/metrics/step"] and len(scales[0]) == 5, (
+                name
+            )
         assert file["metrics/step"].is_scale and file["trajectory/step"].is_scale
         dims = file["trajectory/x"].dims
-        assert [[scale.name for scale in dim.values()] for dim in dims] == [["/trajectory/step"], ["/trajectory/agent"],
-                                                                           ["/trajectory/entry"]]
+        assert [[scale.name for scale in dim.values()] for dim in dims] == [
+            ["/trajectory/step"],
+            ["/trajectory/agent"],
+            ["/trajectory/entry"],
+        ]
         assert [dim[0].shape for dim in dims] == [(5,), (3,), (2,)]
 
 
@@ -559,7 +647,10 @@ def test_a_real_limit_ends_in_one_line(tmp_path):
     path = tmp_path / "run.h5"
     done = run_script("fill", path)
     assert done.returncode == 0 and done.stderr == ""
-    assert f"cannot write {path}: File too large; its first" in done.stdout and done.stdout.count("\n") == 1
+    assert (
+        f"cannot write {path}: File too large; its first" in done.stdout
+        and done.stdout.count("\n") == 1
+    )
     records = check(path, 16, 30)
     assert records > 20 and f"first {records} records are safe" in done.stdout
     assert list(tmp_path.iterdir()) == [path]
@@ -573,7 +664,9 @@ def test_an_interrupt_while_flushing_costs_no_record(tmp_path, monkeypatch):
             fill(file, [room + 2])
             disk = FullDisk(room)
             monkeypatch.setattr(atomic, "os", disk)
-            monkeypatch.setattr(disk, "pwrite", lambda *args, disk=disk: interrupt(disk, *args), raising=False)
+            monkeypatch.setattr(
+                disk, "pwrite", lambda *args, disk=disk: interrupt(disk, *args), raising=False
+            )
             with pytest.raises(KeyboardInterrupt):
                 file.flush()
             monkeypatch.undo()
@@ -642,8 +735,9 @@ def test_a_lock_on_a_removed_lock_file_is_none(tmp_path, monkeypatch):
 
     def after_the_end_of_another_writer(descriptor: int, kind: int) -> bool:
         while end:
-            end.pop()()                                     # between open and lock of the new writer
+            end.pop()()  # between open and lock of the new writer
         return lock(descriptor, kind)
+
     monkeypatch.setattr(atomic, "_lock", after_the_end_of_another_writer)
     with new(path), pytest.raises(BlockingIOError, match="another process is writing"):
         new(path)
@@ -702,6 +796,7 @@ def test_a_symbolic_link_stays_one(tmp_path):
 def test_without_hard_links_the_file_is_copied(tmp_path, monkeypatch):
     def link(*args: object) -> None:
         raise PermissionError(errno.EPERM, "not here")
+
     monkeypatch.setattr(atomic.os, "link", link)
     with new(tmp_path / "run.h5", flush_seconds=0) as file:
         fill(file, range(6))
@@ -781,9 +876,21 @@ def linked_through(file: h5py.File, name: str, other: Path) -> None:
     file[name] = h5py.SoftLink(f"/elsewhere/{name}")
 
 
-@pytest.mark.parametrize("refer, name", [
-    *((refer, name) for refer in (external, virtual) for name in ("checkpoint/X", "metrics/time", "trajectory/x", "result/x")),
-    *((refer, name) for refer in (linked, linked_through) for name in ("checkpoint", "checkpoint/X", "metrics", "trajectory/x"))])
+@pytest.mark.parametrize(
+    "refer, name",
+    [
+        *(
+            (refer, name)
+            for refer in (external, virtual)
+            for name in ("checkpoint/X", "metrics/time", "trajectory/x", "result/x")
+        ),
+        *(
+            (refer, name)
+            for refer in (linked, linked_through)
+            for name in ("checkpoint", "checkpoint/X", "metrics", "trajectory/x")
+        ),
+    ],
+)
 def test_a_file_that_refers_to_other_files_is_neither_read_nor_resumed(tmp_path, refer, name):
     path, other = tmp_path / "run.h5", tmp_path / "other.h5"
     with new(path) as file:
@@ -805,15 +912,42 @@ def replaced(file: h5py.File, name: str, *given, **options) -> None:
     file.create_dataset(name, *given, **options)
 
 
-@pytest.mark.parametrize("damage, text", [
-    (lambda file: file.attrs.__setitem__("schema", "one"), "schema is 'one', expected a number"),
-    (lambda file: file.attrs.__setitem__("agents", 10**12), "agents is 1000000000000, but /result/x has the shape"),
-    (lambda file: file.attrs.__setitem__("agents", "many"), "damaged: .*many"),
-    (lambda file: replaced(file, "checkpoint/X", data="text"), "/checkpoint/X is of type object, expected numbers"),
-    (lambda file: replaced(file, "checkpoint/X", (200_000, 200_000), "f8"), "320,000,000,000 bytes, of which 0 are stored"),
-    (lambda file: replaced(file, "metrics/time", (40_000_000_000,), "f8"), "320,000,000,000 bytes, of which 0 are stored"),
-    (lambda file: replaced(file, "topology/indices", data=[0, 1, 10**9]), "damaged: .*ind"),
-], ids=["schema", "agents", "agents-text", "checkpoint-text", "checkpoint-size", "metrics-size", "topology"])
+@pytest.mark.parametrize(
+    "damage, text",
+    [
+        (
+            lambda file: file.attrs.__setitem__("schema", "one"),
+            "schema is 'one', expected a number",
+        ),
+        (
+            lambda file: file.attrs.__setitem__("agents", 10**12),
+            "agents is 1000000000000, but /result/x has the shape",
+        ),
+        (lambda file: file.attrs.__setitem__("agents", "many"), "damaged: .*many"),
+        (
+            lambda file: replaced(file, "checkpoint/X", data="text"),
+            "/checkpoint/X is of type object, expected numbers",
+        ),
+        (
+            lambda file: replaced(file, "checkpoint/X", (200_000, 200_000), "f8"),
+            "320,000,000,000 bytes, of which 0 are stored",
+        ),
+        (
+            lambda file: replaced(file, "metrics/time", (40_000_000_000,), "f8"),
+            "320,000,000,000 bytes, of which 0 are stored",
+        ),
+        (lambda file: replaced(file, "topology/indices", data=[0, 1, 10**9]), "damaged: .*ind"),
+    ],
+    ids=[
+        "schema",
+        "agents",
+        "agents-text",
+        "checkpoint-text",
+        "checkpoint-size",
+        "metrics-size",
+        "topology",
+    ],
+)
 def test_a_damaged_file_ends_in_one_line_that_names_it(tmp_path, damage, text):
     path = tmp_path / "run.h5"
     with new(path, topology=[csr_array(np.eye(3))]) as file:

@@ -11,14 +11,20 @@ from mpidec import topology as T
 
 N, D = 5, 3
 RNG = np.random.default_rng(3)
-A, B, X0 = RNG.standard_normal((N, 4, D)) / 2, RNG.standard_normal((N, 4)), RNG.standard_normal((N, D))
+A, B, X0 = (
+    RNG.standard_normal((N, 4, D)) / 2,
+    RNG.standard_normal((N, 4)),
+    RNG.standard_normal((N, D)),
+)
 
 
 def random_weights(seed):
     """A symmetric, doubly stochastic matrix."""
     rng = np.random.default_rng(seed)
     P = [np.eye(N)[rng.permutation(N)] for _ in range(3)]
-    return np.eye(N) / 4 + sum(c * (p + p.T) / 2 for c, p in zip(0.75 * rng.dirichlet([1, 1, 1]), P))
+    return np.eye(N) / 4 + sum(
+        c * (p + p.T) / 2 for c, p in zip(0.75 * rng.dirichlet([1, 1, 1]), P)
+    )
 
 
 W1, W2 = random_weights(0), random_weights(1)
@@ -114,34 +120,62 @@ def led(s, W, rounds):
     return X
 
 
-FORMULAS = [(momentum, S.DecentralizedMomentum(0.05)), (momentum, S.DecentralizedMomentum(0.05, 0.8, nesterov=True)),
-            (quasi_global, S.QuasiGlobalMomentum(0.05)), (quasi_global, S.QuasiGlobalMomentum(0.05, nesterov=False)),
-            (quasi_global, S.QuasiGlobalMomentum(0.05, 0.8, nesterov=False, normalized=True)), (decentlam, S.DecentLaM(0.05, 0.8)),
-            *[(formula, make(H)) for H in (1, 4) for formula, make in [
-                (local_dgd, lambda H: S.LocalDGD(0.05, H)), (slowmo, lambda H: S.SlowMo(0.05, 0.8, local_steps=H)),
-                (diloco, lambda H: S.DiLoCo(0.05, local_steps=H)), (gasloc, lambda H: S.GASLoC(0.05, 0.6, 0.5, H)),
-                (kgt, lambda H: S.KGT(0.05, 0.7, H)), (led, lambda H: S.LED(0.05, H)), (led, lambda H: S.LED(0.05, H, 0.1))]]]
+FORMULAS = [
+    (momentum, S.DecentralizedMomentum(0.05)),
+    (momentum, S.DecentralizedMomentum(0.05, 0.8, nesterov=True)),
+    (quasi_global, S.QuasiGlobalMomentum(0.05)),
+    (quasi_global, S.QuasiGlobalMomentum(0.05, nesterov=False)),
+    (quasi_global, S.QuasiGlobalMomentum(0.05, 0.8, nesterov=False, normalized=True)),
+    (decentlam, S.DecentLaM(0.05, 0.8)),
+    *[
+        (formula, make(H))
+        for H in (1, 4)
+        for formula, make in [
+            (local_dgd, lambda H: S.LocalDGD(0.05, H)),
+            (slowmo, lambda H: S.SlowMo(0.05, 0.8, local_steps=H)),
+            (diloco, lambda H: S.DiLoCo(0.05, local_steps=H)),
+            (gasloc, lambda H: S.GASLoC(0.05, 0.6, 0.5, H)),
+            (kgt, lambda H: S.KGT(0.05, 0.7, H)),
+            (led, lambda H: S.LED(0.05, H)),
+            (led, lambda H: S.LED(0.05, H, 0.1)),
+        ]
+    ],
+]
 
 
 def steps_of(solver, W, net, steps, step_sizes=None):
-    s = solver.init(X0[net.lo:net.hi], W.at(0))
+    s = solver.init(X0[net.lo : net.hi], W.at(0))
     for k in range(steps):
         now = S.base.with_step_size(solver, step_sizes(k)) if step_sizes else solver
-        s = now.step(s, grad(now.point(s), A[net.lo:net.hi], B[net.lo:net.hi]), W.at(k))
+        s = now.step(s, grad(now.point(s), A[net.lo : net.hi], B[net.lo : net.hi]), W.at(k))
     return s
 
 
-@pytest.mark.parametrize("formula, solver", FORMULAS, ids=lambda case: repr(case) if isinstance(case, S.Solver) else "")
+@pytest.mark.parametrize(
+    "formula, solver", FORMULAS, ids=lambda case: repr(case) if isinstance(case, S.Solver) else ""
+)
 def test_the_papers_formulas(formula, solver):
-    topology = T.cycle(map(T.from_weights, (W1, W2))) if formula is local_dgd else T.from_weights(W1)
+    topology = (
+        T.cycle(map(T.from_weights, (W1, W2))) if formula is local_dgd else T.from_weights(W1)
+    )
     with mpidec.Network(N) as net:
         s = steps_of(solver, net.mixer(topology), net, 20)
         rounds = 20 // getattr(solver, "local_steps", 1)
-        np.testing.assert_allclose(s.X, formula(solver, W1, rounds)[net.lo:net.hi], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            s.X, formula(solver, W1, rounds)[net.lo : net.hi], rtol=1e-12, atol=1e-12
+        )
 
 
-@pytest.mark.parametrize("solver", [S.LocalDGD(0.05, 3), S.SlowMo(0.05, local_steps=3), S.DiLoCo(0.05, local_steps=3),
-                                    S.GASLoC(0.05, local_steps=3)], ids=repr)
+@pytest.mark.parametrize(
+    "solver",
+    [
+        S.LocalDGD(0.05, 3),
+        S.SlowMo(0.05, local_steps=3),
+        S.DiLoCo(0.05, local_steps=3),
+        S.GASLoC(0.05, local_steps=3),
+    ],
+    ids=repr,
+)
 def test_an_outer_step_takes_the_pseudo_gradient_in_place_of_local_steps(solver):
     one = replace(solver, local_steps=1)
     with mpidec.Network(N) as net:
@@ -160,27 +194,42 @@ def test_an_outer_step_takes_the_pseudo_gradient_in_place_of_local_steps(solver)
 def test_relations_between_the_methods():
     with mpidec.Network(N) as net:
         W = net.mixer(T.from_weights(W1))
-        for one, other in [(S.SlowMo(0.05, momentum=0.9), S.DecentLaM(0.05)), (S.SlowMo(0.05, momentum=0), S.DGD(0.05)),
-                           (S.LocalDGD(0.05), S.DGD(0.05)), (S.LED(0.05), S.ExactDiffusion(0.05)),
-                           (S.DecentLaM(0.05, 0), S.DGD(0.05)),
-                           (S.DecentralizedMomentum(0.05, 0), S.DGD(0.05)), (S.QuasiGlobalMomentum(0.05, 0), S.DGD(0.05))]:
-            np.testing.assert_allclose(steps_of(one, W, net, 20).X, steps_of(other, W, net, 20).X, rtol=1e-12, atol=1e-12)
-        means = []                                  # of gradients of equal curvature
-        for solver, graph in [(S.GASLoC(0.05, 0.6, 0.5), T.from_weights(W1)), (S.DiLoCo(0.05, 0.6, 0.5), T.complete(N))]:
-            W, s = net.mixer(graph), solver.init(X0[net.lo:net.hi])
+        for one, other in [
+            (S.SlowMo(0.05, momentum=0.9), S.DecentLaM(0.05)),
+            (S.SlowMo(0.05, momentum=0), S.DGD(0.05)),
+            (S.LocalDGD(0.05), S.DGD(0.05)),
+            (S.LED(0.05), S.ExactDiffusion(0.05)),
+            (S.DecentLaM(0.05, 0), S.DGD(0.05)),
+            (S.DecentralizedMomentum(0.05, 0), S.DGD(0.05)),
+            (S.QuasiGlobalMomentum(0.05, 0), S.DGD(0.05)),
+        ]:
+            np.testing.assert_allclose(
+                steps_of(one, W, net, 20).X, steps_of(other, W, net, 20).X, rtol=1e-12, atol=1e-12
+            )
+        means = []  # of gradients of equal curvature
+        for solver, graph in [
+            (S.GASLoC(0.05, 0.6, 0.5), T.from_weights(W1)),
+            (S.DiLoCo(0.05, 0.6, 0.5), T.complete(N)),
+        ]:
+            W, s = net.mixer(graph), solver.init(X0[net.lo : net.hi])
             for k in range(20):
-                s = solver.step(s, s.X - X0[::-1][net.lo:net.hi], W.at(k))
+                s = solver.step(s, s.X - X0[::-1][net.lo : net.hi], W.at(k))
             means.append(net.mean(s.X))
         np.testing.assert_allclose(*means, rtol=1e-12, atol=1e-12)
 
 
-SIMULATED = [("relaysgd_sim", "qgm0.9", S.QuasiGlobalMomentum(0.05, nesterov=False, normalized=True)),
-             ("relaysgd_sim", "gossip_mom0.9", S.DecentralizedMomentum(0.01)),
-             ("relaysgd_dist", "qgm0.9", S.QuasiGlobalMomentum(0.02)),
-             ("relaysgd_dist", "gossip_mom0.9", S.DecentralizedMomentum(0.01, nesterov=True))]
+SIMULATED = [
+    ("relaysgd_sim", "qgm0.9", S.QuasiGlobalMomentum(0.05, nesterov=False, normalized=True)),
+    ("relaysgd_sim", "gossip_mom0.9", S.DecentralizedMomentum(0.01)),
+    ("relaysgd_dist", "qgm0.9", S.QuasiGlobalMomentum(0.02)),
+    ("relaysgd_dist", "gossip_mom0.9", S.DecentralizedMomentum(0.01, nesterov=True)),
+]
 
 
-@pytest.mark.parametrize("graph, names", [(T.ring, ("ring",)), (T.chain, ("chain",)), (T.complete, ("full", "fully-connected"))])
+@pytest.mark.parametrize(
+    "graph, names",
+    [(T.ring, ("ring",)), (T.chain, ("chain",)), (T.complete, ("full", "fully-connected"))],
+)
 @pytest.mark.parametrize("file, method, solver", SIMULATED)
 def test_trajectories_of_relaysgd(reference, file, method, solver, graph, names):
     sim, data = reference("relaysgd_sim"), reference(file)
@@ -205,56 +254,96 @@ def test_decentlam_has_the_bias_of_dgd():
         block = np.zeros((n, d, n, d))
         block[range(n), :, range(n)] = H
         M = np.kron(W, np.eye(d))
-        return np.linalg.solve(Id - M @ (Id - step * block.reshape(n * d, n * d)), step * M @ h.ravel()).reshape(n, d)
+        return np.linalg.solve(
+            Id - M @ (Id - step * block.reshape(n * d, n * d)), step * M @ h.ravel()
+        ).reshape(n, d)
 
     x = np.linalg.solve(H.sum(axis=0), h.sum(axis=0))
     with mpidec.Network(n) as net:
-        problem = mpidec.problems.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi])
-        for solver, step in [(S.DGD(a), a), (S.DecentLaM(a), a), (S.DecentralizedMomentum(a), a / (1 - 0.9))]:
+        problem = mpidec.problems.LeastSquares(A[net.lo : net.hi], b[net.lo : net.hi])
+        for solver, step in [
+            (S.DGD(a), a),
+            (S.DecentLaM(a), a),
+            (S.DecentralizedMomentum(a), a / (1 - 0.9)),
+        ]:
             X = mpidec.solve(problem, solver, T.ring(n), steps=4000, net=net, every=4000).X
-            np.testing.assert_allclose(X, fixed_point(step)[net.lo:net.hi], atol=1e-9, err_msg=repr(solver))
+            np.testing.assert_allclose(
+                X, fixed_point(step)[net.lo : net.hi], atol=1e-9, err_msg=repr(solver)
+            )
     bias = [np.linalg.norm(fixed_point(step) - x) / np.sqrt(n) for step in (a, 10 * a)]
-    assert bias[1] > 3 * bias[0], bias          # 0.91 and 0.29
+    assert bias[1] > 3 * bias[0], bias  # 0.91 and 0.29
 
 
-@pytest.mark.parametrize("solver", [S.QuasiGlobalMomentum(0.1), S.DecentLaM(0.1), S.SlowMo(0.1), S.KGT(0.1, local_steps=2)],
-                         ids=repr)
+@pytest.mark.parametrize(
+    "solver",
+    [S.QuasiGlobalMomentum(0.1), S.DecentLaM(0.1), S.SlowMo(0.1), S.KGT(0.1, local_steps=2)],
+    ids=repr,
+)
 def test_steps_of_size_zero(solver):
     """A warm-up begins with one: nothing is divided by zero, and the agents still mix."""
     with mpidec.Network(N) as net, np.errstate(all="raise"):
         W = net.mixer(T.from_weights(W1))
         s = steps_of(solver, W, net, 2, lambda k: 0.0)
-        before, after = (net.sum((rows - X0.mean(axis=0)) ** 2).sum() for rows in (X0[net.lo:net.hi], s.X))
+        before, after = (
+            net.sum((rows - X0.mean(axis=0)) ** 2).sum() for rows in (X0[net.lo : net.hi], s.X)
+        )
         assert 0 < after < before
         columns = steps_of(solver, W, net, 2, lambda k: np.array([0.0, 0.05, 0.1]))
         np.testing.assert_array_equal(columns.X[:, 0], s.X[:, 0])
         assert np.isfinite(columns.X).all()
 
 
-@pytest.mark.parametrize("make, words", [
-    (lambda: S.DecentLaM(0.1, 1.0), r"DecentLaM: momentum is 1.0, expected a number in \[0, 1\)"),
-    (lambda: S.DecentralizedMomentum(0.1, -0.1), "momentum is -0.1"),
-    (lambda: S.QuasiGlobalMomentum(0.1, "0.9"), "momentum is '0.9'"),
-    (lambda: S.SlowMo(0.1, momentum=np.nan), "momentum is nan"), (lambda: S.DiLoCo(0.1, momentum=True), "momentum is True"),
-    (lambda: S.QuasiGlobalMomentum(0.1, normalized=True), "give nesterov=False"),
-    (lambda: S.SlowMo(0.1, slow_step=0), "slow_step is 0, expected a finite number > 0"),
-    (lambda: S.LED(0.1, dual_step=np.inf), "dual_step is inf"),
-    (lambda: S.LocalDGD(0.1, 0), "local_steps is 0, expected an integer >= 1"), (lambda: S.KGT(0.1, local_steps=2.5), "is 2.5"),
-    (lambda: S.GASLoC(0.1, local_steps=True), "local_steps is True")])
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (
+            lambda: S.DecentLaM(0.1, 1.0),
+            r"DecentLaM: momentum is 1.0, expected a number in \[0, 1\)",
+        ),
+        (lambda: S.DecentralizedMomentum(0.1, -0.1), "momentum is -0.1"),
+        (lambda: S.QuasiGlobalMomentum(0.1, "0.9"), "momentum is '0.9'"),
+        (lambda: S.SlowMo(0.1, momentum=np.nan), "momentum is nan"),
+        (lambda: S.DiLoCo(0.1, momentum=True), "momentum is True"),
+        (lambda: S.QuasiGlobalMomentum(0.1, normalized=True), "give nesterov=False"),
+        (lambda: S.SlowMo(0.1, slow_step=0), "slow_step is 0, expected a finite number > 0"),
+        (lambda: S.LED(0.1, dual_step=np.inf), "dual_step is inf"),
+        (lambda: S.LocalDGD(0.1, 0), "local_steps is 0, expected an integer >= 1"),
+        (lambda: S.KGT(0.1, local_steps=2.5), "is 2.5"),
+        (lambda: S.GASLoC(0.1, local_steps=True), "local_steps is True"),
+    ],
+)
 def test_wrong_arguments(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 
 
 @pytest.mark.serial
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")               # overflows
-@pytest.mark.parametrize("solver", [S.DecentLaM(0.01), S.GASLoC(0.01), S.SlowMo(0.01, 2.5), S.DiLoCo(0.01, 1.9),
-                                    S.LED(0.01, 2, 1.0), S.QuasiGlobalMomentum(0.01, 0.5),
-                                    S.QuasiGlobalMomentum(0.01, 0.6, nesterov=False)], ids=repr)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflows
+@pytest.mark.parametrize(
+    "solver",
+    [
+        S.DecentLaM(0.01),
+        S.GASLoC(0.01),
+        S.SlowMo(0.01, 2.5),
+        S.DiLoCo(0.01, 1.9),
+        S.LED(0.01, 2, 1.0),
+        S.QuasiGlobalMomentum(0.01, 0.5),
+        S.QuasiGlobalMomentum(0.01, 0.6, nesterov=False),
+    ],
+    ids=repr,
+)
 def test_the_unstable_graphs_are_those_of_the_warning(solver):
     flip, lazy = np.array([[0.02, 0.98], [0.98, 0.02]]), np.array([[0.9, 0.1], [0.1, 0.9]])
-    near = np.array([[0.1, 0.9], [0.9, 0.1]])       # lambda = -0.8: close to where quasi-global momentum becomes unstable
-    graphs = [T.exponential(16), T.ring(8), T.from_weights(flip), T.from_weights(near), T.from_weights(lazy)]
+    near = np.array(
+        [[0.1, 0.9], [0.9, 0.1]]
+    )  # lambda = -0.8: close to where quasi-global momentum becomes unstable
+    graphs = [
+        T.exponential(16),
+        T.ring(8),
+        T.from_weights(flip),
+        T.from_weights(near),
+        T.from_weights(lazy),
+    ]
     found = []
     for graph in graphs:
         with mpidec.Network(graph.n) as net:
@@ -262,7 +351,7 @@ def test_the_unstable_graphs_are_those_of_the_warning(solver):
             s = solver.init(np.random.default_rng(0).standard_normal((graph.n, 1)))
             for k in range(1200):
                 s = solver.step(s, 0 * s.X, W.at(k))
-            grows = not np.abs(s.X - s.X.mean()).max() < 1e3        # or not a number
+            grows = not np.abs(s.X - s.X.mean()).max() < 1e3  # or not a number
         found.append(grows)
         assert grows == bool(solver.unstable(graph)), graph
     assert any(found), found

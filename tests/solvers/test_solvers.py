@@ -27,25 +27,29 @@ def least_squares(n, seed=0, p=6):
 
 def run(net, data, solver, topology, steps, x0=None, **options):
     A, b, _ = data
-    problem = mpidec.problems.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi])
-    return mpidec.solve(problem, solver, topology, steps=steps, x0=x0, net=net, every=10**9, **options)
+    problem = mpidec.problems.LeastSquares(A[net.lo : net.hi], b[net.lo : net.hi])
+    return mpidec.solve(
+        problem, solver, topology, steps=steps, x0=x0, net=net, every=10**9, **options
+    )
 
 
 VARYING = [
-    (S.Consensus(), T.one_peer_exponential), (S.DGD(0.1), T.one_peer_exponential),
-    (S.DGD(0.1, order="cta"), T.one_peer_exponential), (S.DGD(0.1, order="awc"), T.one_peer_exponential),
-    (S.Diffusion(0.1), lambda n: T.cycle([T.ring(n), T.star(n)])), (S.EXTRA(0.01), T.one_peer_exponential),
-    (S.ExactDiffusion(0.01), T.one_peer_exponential), (S.D2(0.01), T.one_peer_exponential),
+    (S.Consensus(), T.one_peer_exponential),
+    (S.DGD(0.1), T.one_peer_exponential),
+    (S.DGD(0.1, order="cta"), T.one_peer_exponential),
+    (S.DGD(0.1, order="awc"), T.one_peer_exponential),
+    (S.Diffusion(0.1), lambda n: T.cycle([T.ring(n), T.star(n)])),
+    (S.EXTRA(0.01), T.one_peer_exponential),
+    (S.ExactDiffusion(0.01), T.one_peer_exponential),
+    (S.D2(0.01), T.one_peer_exponential),
     (S.GradientTracking(0.1, variant="semi-atc"), T.one_peer_exponential),
     (S.GradientTracking(0.1, variant="diging"), T.one_peer_exponential),
-    (S.PushSum(0.05), T.one_peer_exponential), (S.PushDIGing(0.05), T.one_peer_exponential),
+    (S.PushSum(0.05), T.one_peer_exponential),
+    (S.PushDIGing(0.05), T.one_peer_exponential),
 ]
 
 
-
-
-
-@pytest.mark.serial                                 # the bits of the next test carry it over to more ranks
+@pytest.mark.serial  # the bits of the next test carry it over to more ranks
 @pytest.mark.parametrize("solver, graph", EXACT, ids=label)
 @pytest.mark.filterwarnings("ignore:.*unstable")
 def test_exact_solvers_reach_the_centralized_solution(solver, graph):
@@ -63,21 +67,25 @@ def test_the_others_come_close_and_closer_with_a_smaller_step(solver, graph):
     n = 8
     data = least_squares(n)
     with mpidec.Network(n) as net:
-        far, near = (np.linalg.norm(run(net, data, replace(solver, step_size=a), graph(n), 4000).x - data[2])
-                     for a in (solver.step_size, solver.step_size / 4))
+        far, near = (
+            np.linalg.norm(run(net, data, replace(solver, step_size=a), graph(n), 4000).x - data[2])
+            for a in (solver.step_size, solver.step_size / 4)
+        )
     assert far < 0.1
     assert near < far / 2 or near < 1e-9
 
 
 @pytest.mark.parametrize("n", [5, 16])
-@pytest.mark.parametrize("solver, graph", [(S.Consensus(), T.exponential), *EXACT, *BIASED, *VARYING], ids=label)
+@pytest.mark.parametrize(
+    "solver, graph", [(S.Consensus(), T.exponential), *EXACT, *BIASED, *VARYING], ids=label
+)
 @pytest.mark.filterwarnings("ignore:.*unstable")
 def test_the_same_bits_on_any_number_of_ranks(solver, graph, n):
     data, x0 = least_squares(n), np.random.default_rng(7).standard_normal((n, D))
     with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
         one = run(alone, data, solver, graph(n), 30, x0)
         all_ = run(net, data, solver, graph(n), 30, x0)
-        np.testing.assert_array_equal(all_.X, one.X[net.lo:net.hi])
+        np.testing.assert_array_equal(all_.X, one.X[net.lo : net.hi])
         np.testing.assert_array_equal(all_.x, one.x)
         for name in set(one.metrics) - {"time"}:
             np.testing.assert_array_equal(all_.metrics[name], one.metrics[name])
@@ -90,7 +98,12 @@ def dense(solver, topology, grad, X, steps):
     Xs, Gs = [X], [grad(X)]
     Y, U, w = Gs[0], X, np.ones((n, 1))
     for k in range(steps):
-        X, G, W, before = Xs[-1], Gs[-1], topology.at(k).W.toarray(), topology.at(max(k - 1, 0)).W.toarray()
+        X, G, W, before = (
+            Xs[-1],
+            Gs[-1],
+            topology.at(k).W.toarray(),
+            topology.at(max(k - 1, 0)).W.toarray(),
+        )
         match solver:
             case S.DGD(order="atc"):
                 new = W @ (X - a * G)
@@ -98,8 +111,12 @@ def dense(solver, topology, grad, X, steps):
                 new = W @ X - a * grad(W @ X)
             case S.DGD(order="awc"):
                 new = W @ X - a * G
-            case S.EXTRA():                         # (2.13)
-                new = W @ X - a * G if k == 0 else (eye + W) @ X - (eye + W) / 2 @ Xs[-2] - a * (G - Gs[-2])
+            case S.EXTRA():  # (2.13)
+                new = (
+                    W @ X - a * G
+                    if k == 0
+                    else (eye + W) @ X - (eye + W) / 2 @ Xs[-2] - a * (G - Gs[-2])
+                )
             case S.ExactDiffusion() | S.D2():
                 M = W if isinstance(solver, S.D2) else (eye + W) / 2
                 new = M @ (X - a * G) if k == 0 else M @ (2 * X - Xs[-2] - a * (G - Gs[-2]))
@@ -127,7 +144,13 @@ def dense_relay(solver, topology, grad, X, steps):
     M = {(i, j): (0 * X[i], 0) for i in range(n) for j in N[i]}
     for _ in range(steps):
         V = -solver.step_size * grad(X) + X * (solver.relay == "model")
-        M = {(i, j): (V[i] + sum(M[h, i][0] for h in N[i] if h != j), 1 + sum(M[h, i][1] for h in N[i] if h != j)) for i, j in M}
+        M = {
+            (i, j): (
+                V[i] + sum(M[h, i][0] for h in N[i] if h != j),
+                1 + sum(M[h, i][1] for h in N[i] if h != j),
+            )
+            for i, j in M
+        }
         S_ = np.array([V[i] + sum(M[j, i][0] for j in N[i]) for i in range(n)])
         c = np.array([[1 + sum(M[j, i][1] for j in N[i])] for i in range(n)])
         R = {"initial": first, "current": X, "own": V, "count": S_ / c}[solver.missing]
@@ -141,7 +164,7 @@ def dense_ceca(solver, topology, grad, X, steps):
     digits = [int(digit) for digit in f"{n - 1:b}"]
     for k in range(steps):
         r = k % len(digits)
-        delta, n_r = digits[r], (n - 1) >> (len(digits) - r)      # n_r: the digits before
+        delta, n_r = digits[r], (n - 1) >> (len(digits) - r)  # n_r: the digits before
         G = grad(X if delta else Y)
         X, Y = X - solver.step_size * G, Y - solver.step_size * G
         X_s, Y_s = np.roll(X, n_r + delta, axis=0), np.roll(Y, n_r + delta, axis=0)
@@ -160,13 +183,28 @@ def push_and_ring(n):
     return T.cycle([T.star(n, weights="push"), T.ring(n)])
 
 
-PAPERS = [(dense, solver, graph) for graph in (T.grid, ring_and_star) for solver in (
-    S.DGD(0.1), S.DGD(0.1, order="cta"), S.DGD(0.1, order="awc"), S.GradientTracking(0.1),
-    S.GradientTracking(0.1, variant="semi-atc"), S.GradientTracking(0.1, variant="diging"))]
+PAPERS = [
+    (dense, solver, graph)
+    for graph in (T.grid, ring_and_star)
+    for solver in (
+        S.DGD(0.1),
+        S.DGD(0.1, order="cta"),
+        S.DGD(0.1, order="awc"),
+        S.GradientTracking(0.1),
+        S.GradientTracking(0.1, variant="semi-atc"),
+        S.GradientTracking(0.1, variant="diging"),
+    )
+]
 PAPERS += [(dense, solver, T.grid) for solver in (S.EXTRA(0.1), S.ExactDiffusion(0.1), S.D2(0.1))]
 PAPERS += [(dense, solver, push_and_ring) for solver in (S.PushSum(0.1), S.PushDIGing(0.1))]
-PAPERS += [(dense_relay, S.RelaySGD(0.1, missing=missing), T.binary_tree) for missing in ("initial", "current", "count", "own")]
-PAPERS += [(dense_relay, S.RelaySGD(0.1, relay="gradient"), T.chain), (dense_ceca, S.DSGDCECA(0.1), T.ceca)]
+PAPERS += [
+    (dense_relay, S.RelaySGD(0.1, missing=missing), T.binary_tree)
+    for missing in ("initial", "current", "count", "own")
+]
+PAPERS += [
+    (dense_relay, S.RelaySGD(0.1, relay="gradient"), T.chain),
+    (dense_ceca, S.DSGDCECA(0.1), T.ceca),
+]
 
 
 @pytest.mark.parametrize("formula, solver, graph", PAPERS, ids=label)
@@ -175,10 +213,12 @@ def test_the_papers_recursions(formula, solver, graph):
     data, topology = least_squares(n), graph(n)
     A, b, _ = data
     x0 = np.random.default_rng(3).standard_normal((n, D))
-    grad = lambda X: np.einsum("npd,np->nd", A, np.einsum("npd,nd->np", A, X) - b)      # noqa: E731
+    grad = lambda X: np.einsum("npd,np->nd", A, np.einsum("npd,nd->np", A, X) - b)
     with mpidec.Network(n) as net:
         X = run(net, data, solver, topology, 25, x0).X
-        np.testing.assert_allclose(X, formula(solver, topology, grad, x0, 25)[net.lo:net.hi], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            X, formula(solver, topology, grad, x0, 25)[net.lo : net.hi], rtol=1e-12, atol=1e-12
+        )
 
 
 def steps_of(solver, W, X, C, B, steps=12):
@@ -193,19 +233,29 @@ def steps_of(solver, W, X, C, B, steps=12):
 
 def quadratics(net, dtype, d=3):
     rng = np.random.default_rng(net.n)
-    data = rng.standard_normal((net.n, d)), rng.uniform(0.5, 2, (net.n, 1)), rng.standard_normal((net.n, d))
-    return [array[net.lo:net.hi].astype(dtype) for array in data]
+    data = (
+        rng.standard_normal((net.n, d)),
+        rng.uniform(0.5, 2, (net.n, 1)),
+        rng.standard_normal((net.n, d)),
+    )
+    return [array[net.lo : net.hi].astype(dtype) for array in data]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("solver, graph", ALL, ids=label)
 def test_the_dtype_is_kept(solver, graph, dtype):
-    solver = replace(solver, step_size=np.float64(solver.step_size)) if solver.step_size else solver    # NumPy's scalar, too
+    solver = (
+        replace(solver, step_size=np.float64(solver.step_size)) if solver.step_size else solver
+    )  # NumPy's scalar, too
     with mpidec.Network(6) as net:
         states = steps_of(solver, net.mixer(graph(6)), *quadratics(net, dtype))
         for s in states:
-            arrays = {name: value for name, value in zip(s._fields, s) if not isinstance(value, int)}
-            assert {name: array.dtype for name, array in arrays.items()} == dict.fromkeys(arrays, dtype)
+            arrays = {
+                name: value for name, value in zip(s._fields, s) if not isinstance(value, int)
+            }
+            assert {name: array.dtype for name, array in arrays.items()} == dict.fromkeys(
+                arrays, dtype
+            )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -214,7 +264,10 @@ def test_tensors_of_torch_take_the_same_steps(solver, graph, dtype):
     torch = pytest.importorskip("torch")
     with mpidec.Network(6) as net:
         W, data = net.mixer(graph(6)), quadratics(net, dtype)
-        ours, theirs = (steps_of(solver, W, *arrays) for arrays in (data, [torch.from_numpy(array) for array in data]))
+        ours, theirs = (
+            steps_of(solver, W, *arrays)
+            for arrays in (data, [torch.from_numpy(array) for array in data])
+        )
         same_states(torch, ours, theirs)
 
 
@@ -235,7 +288,9 @@ class Edges:
 
     def __init__(self, schedule, k=0):
         self.schedule, self.k, self.topology, self.n = schedule, k, schedule.at(k), schedule.n
-        edges = [(int(j), i) for i in range(self.n) for j in self.topology.in_neighbors(i)]       # j sends to i
+        edges = [
+            (int(j), i) for i in range(self.n) for j in self.topology.in_neighbors(i)
+        ]  # j sends to i
         self.receivers, out = [i for _, i in edges], sorted(edges)
         self.senders, self.arrival = [j for j, _ in out], [out.index(edge) for edge in edges]
         self.in_edges = len(edges)
@@ -260,13 +315,19 @@ class Edges:
 
 @pytest.mark.serial
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("solver, graph", [case for case in ALL if isinstance(case[0], (S.RelaySGD, S.DSGDCECA))], ids=label)
+@pytest.mark.parametrize(
+    "solver, graph",
+    [case for case in ALL if isinstance(case[0], (S.RelaySGD, S.DSGDCECA))],
+    ids=label,
+)
 def test_solvers_with_messages_for_each_edge_take_tensors(solver, graph, dtype):
     torch = pytest.importorskip("torch")
     with mpidec.Network(6) as net:
         data = quadratics(net, dtype)
         ours = steps_of(solver, net.mixer(graph(6)), *data)
-    same_states(torch, ours, steps_of(solver, Edges(graph(6)), *[torch.from_numpy(array) for array in data]))
+    same_states(
+        torch, ours, steps_of(solver, Edges(graph(6)), *[torch.from_numpy(array) for array in data])
+    )
 
 
 def test_zeros_are_made_by_the_module_of_the_array():
@@ -282,7 +343,9 @@ def test_zeros_are_made_by_the_module_of_the_array():
     assert zeros.tolist() == [[0.0]] * 3
 
 
-@pytest.mark.parametrize("columns", [1, 7, 200])                      # 200: in one pass where there is a compiled kernel
+@pytest.mark.parametrize(
+    "columns", [1, 7, 200]
+)  # 200: in one pass where there is a compiled kernel
 def test_descend_has_the_bits_of_the_formula(columns):
     rng = np.random.default_rng(0)
     shape = (50, columns)
@@ -291,7 +354,10 @@ def test_descend_has_the_bits_of_the_formula(columns):
     for a in (0.1, 0, 3e-300):
         assert descend(X, a, G).tobytes() == (X - a * G).tobytes()
         assert descend(X[:, ::-1], a, G).tobytes() == (X[:, ::-1] - a * G).tobytes()
-        assert descend(X.astype("f"), a, G.astype("f")).tobytes() == (X.astype("f") - a * G.astype("f")).tobytes()
+        assert (
+            descend(X.astype("f"), a, G.astype("f")).tobytes()
+            == (X.astype("f") - a * G.astype("f")).tobytes()
+        )
 
 
 class Watched:
@@ -340,7 +406,7 @@ def test_push_sum_keeps_its_mass_and_finds_the_average(weights):
     n, X = 9, np.random.default_rng(1).standard_normal((9, 3))
     with mpidec.Network(n) as net:
         W, solver = net.mixer(T.star(n, weights=weights)), S.PushSum()
-        s = solver.init(X[net.lo:net.hi])
+        s = solver.init(X[net.lo : net.hi])
         for k in range(1000):
             s = solver.step(s, 0.0, W.at(k))
             if k % 100 == 99:
@@ -355,7 +421,7 @@ def test_ceca_averages_exactly_for_every_n(ports, comm):
         X = np.random.default_rng(n).standard_normal((n, 2))
         with mpidec.Network(n) as net:
             W, solver = net.mixer(T.ceca(n, ports=ports)), S.DSGDCECA(0.0)
-            s = solver.init(X[net.lo:net.hi])
+            s = solver.init(X[net.lo : net.hi])
             for k in range((n - 1).bit_length()):
                 s = solver.step(s, 0.0, W.at(k))
             np.testing.assert_allclose(s.X, np.tile(X.mean(axis=0), (net.m, 1)), atol=1e-13)
@@ -369,11 +435,11 @@ def test_one_port_ceca_follows_the_reference(reference, parity):
         x, y = z[f"n{n}__{key}__x__yzero"], z[f"n{n}__{key}__y__yzero"]
         with mpidec.Network(n) as net:
             W, solver = net.mixer(T.ceca(n, ports=1, parity=parity)), S.DSGDCECA(0.0)
-            s = solver.init(x[0][net.lo:net.hi])._replace(Y=y[0][net.lo:net.hi])
+            s = solver.init(x[0][net.lo : net.hi])._replace(Y=y[0][net.lo : net.hi])
             for k in range(len(x) - 1):
                 s = solver.step(s, 0.0, W.at(k))
-                np.testing.assert_allclose(s.X, x[k + 1][net.lo:net.hi], atol=1e-12)
-                np.testing.assert_allclose(s.Y, y[k + 1][net.lo:net.hi], atol=1e-12)
+                np.testing.assert_allclose(s.X, x[k + 1][net.lo : net.hi], atol=1e-12)
+                np.testing.assert_allclose(s.Y, y[k + 1][net.lo : net.hi], atol=1e-12)
 
 
 @pytest.mark.parametrize("relay", ["model", "gradient"])
@@ -382,7 +448,9 @@ def test_relay_sends_one_message_a_step(relay):
         W = net.mixer(T.chain(6))
         steps_of(S.RelaySGD(0.1, relay=relay), W, *quadratics(net, np.float32))
         assert W.rounds == 12
-        assert net.comm.allreduce(W.bytes) == 12 * 10 * (3 + 1) * 4     # steps, edges, numbers in a row, bytes
+        assert (
+            net.comm.allreduce(W.bytes) == 12 * 10 * (3 + 1) * 4
+        )  # steps, edges, numbers in a row, bytes
 
 
 def test_relay_counts_add_up_to_n_on_every_edge():
@@ -392,19 +460,37 @@ def test_relay_counts_add_up_to_n_on_every_edge():
         s = solver.init(np.zeros((net.m, 1)), W.at(0))
         for k in range(n):
             s = solver.step(s, np.zeros((net.m, 1)), W.at(k))
-        back = W.at(0).exchange(s.C)                # an undirected edge has the same place among in-edges and out-edges
+        back = W.at(0).exchange(
+            s.C
+        )  # an undirected edge has the same place among in-edges and out-edges
         np.testing.assert_array_equal(s.C + back, np.full_like(back, n))
 
 
-@pytest.mark.parametrize("solver, topology, words", [
-    (S.ExactDiffusion(0.1), T.star(4, weights="uniform"), "ExactDiffusion needs a doubly stochastic W.*row stochastic.*metropolis"),
-    (S.GradientTracking(0.1), T.star(4, weights="push"), "needs a doubly stochastic W.*column stochastic"),
-    (S.PushSum(0.1), T.star(4, weights="uniform"), "needs a doubly or column stochastic W.*push"),
-    (S.Consensus(), T.star(4, weights="push"), "needs a doubly or row stochastic W.*uniform"),
-    (S.RelaySGD(0.1), T.ring(4), "needs a tree.*chain"),
-    (S.RelaySGD(0.1), T.one_peer_exponential(4), "needs a tree.*chain"),
-    (S.DSGDCECA(0.1), T.exponential(4), "topology.ceca"),
-], ids=lambda case: label(case) if not isinstance(case, str) else "")
+@pytest.mark.parametrize(
+    "solver, topology, words",
+    [
+        (
+            S.ExactDiffusion(0.1),
+            T.star(4, weights="uniform"),
+            "ExactDiffusion needs a doubly stochastic W.*row stochastic.*metropolis",
+        ),
+        (
+            S.GradientTracking(0.1),
+            T.star(4, weights="push"),
+            "needs a doubly stochastic W.*column stochastic",
+        ),
+        (
+            S.PushSum(0.1),
+            T.star(4, weights="uniform"),
+            "needs a doubly or column stochastic W.*push",
+        ),
+        (S.Consensus(), T.star(4, weights="push"), "needs a doubly or row stochastic W.*uniform"),
+        (S.RelaySGD(0.1), T.ring(4), "needs a tree.*chain"),
+        (S.RelaySGD(0.1), T.one_peer_exponential(4), "needs a tree.*chain"),
+        (S.DSGDCECA(0.1), T.exponential(4), "topology.ceca"),
+    ],
+    ids=lambda case: label(case) if not isinstance(case, str) else "",
+)
 def test_a_solver_refuses_a_topology_that_it_cannot_work_with(solver, topology, words):
     with mpidec.Network(4) as net, pytest.raises(ValueError, match=words):
         run(net, least_squares(4), solver, topology, 3)
@@ -412,16 +498,31 @@ def test_a_solver_refuses_a_topology_that_it_cannot_work_with(solver, topology, 
 
 def test_a_spectral_condition_is_a_warning_on_rank_0():
     words = "D2 is unstable on the hypercube topology.*-0.5.*ExactDiffusion"
-    with mpidec.Network(8) as net, pytest.warns(RuntimeWarning, match=words) if net.rank == 0 else nullcontext():
+    with (
+        mpidec.Network(8) as net,
+        pytest.warns(RuntimeWarning, match=words) if net.rank == 0 else nullcontext(),
+    ):
         run(net, least_squares(8), S.D2(0.1), T.hypercube(8), 1)
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("solver, topology, words", [
-    (S.EXTRA(), T.exponential, "EXTRA is unstable on the exponential topology.*undirected graph, such as topology.symmetric"),
-    (S.ExactDiffusion(), T.exponential, "ExactDiffusion is unstable on the exponential topology.*undirected graph"),
-    (S.D2(), T.hypercube, "D2 is unstable on the hypercube topology.*use ExactDiffusion"),
-], ids=["EXTRA", "ExactDiffusion", "D2"])
+@pytest.mark.parametrize(
+    "solver, topology, words",
+    [
+        (
+            S.EXTRA(),
+            T.exponential,
+            "EXTRA is unstable on the exponential topology.*undirected graph, such as topology.symmetric",
+        ),
+        (
+            S.ExactDiffusion(),
+            T.exponential,
+            "ExactDiffusion is unstable on the exponential topology.*undirected graph",
+        ),
+        (S.D2(), T.hypercube, "D2 is unstable on the hypercube topology.*use ExactDiffusion"),
+    ],
+    ids=["EXTRA", "ExactDiffusion", "D2"],
+)
 def test_auto_refuses_a_graph_on_which_no_step_size_converges(solver, topology, words):
     with mpidec.Network(16) as net:
         problem = mpidec.problems.load_problem("synthetic_least_squares", net=net, p=2, d=9)
@@ -436,24 +537,35 @@ def test_the_remedies_of_unstable_graphs_are_stable():
 
 
 @pytest.mark.parametrize("step_size", [-1, np.nan, np.inf, "fast", True, None])
-@pytest.mark.parametrize("solver", [S.DGD, S.EXTRA, S.GradientTracking, S.PushSum, S.RelaySGD, S.DSGDCECA])
+@pytest.mark.parametrize(
+    "solver", [S.DGD, S.EXTRA, S.GradientTracking, S.PushSum, S.RelaySGD, S.DSGDCECA]
+)
 def test_a_wrong_step_size(solver, step_size):
-    with pytest.raises(ValueError, match=f"{solver.__name__}: step_size is .*expected a finite number"):
+    with pytest.raises(
+        ValueError, match=f"{solver.__name__}: step_size is .*expected a finite number"
+    ):
         solver(step_size=step_size)
 
 
-@pytest.mark.parametrize("make, words", [
-    (lambda: S.DGD(0.1, order="act"), "order is 'act', expected one of atc, cta, awc"),
-    (lambda: S.Diffusion(0.1, order="awc"), "expected one of atc, cta"),
-    (lambda: S.GradientTracking(0.1, variant="x"), "expected one of atc, semi-atc, diging"),
-    (lambda: S.RelaySGD(0.1, relay="x"), "expected one of model, gradient"),
-    (lambda: S.RelaySGD(0.1, missing="x"), "expected one of initial, current, count, own"),
-])
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: S.DGD(0.1, order="act"), "order is 'act', expected one of atc, cta, awc"),
+        (lambda: S.Diffusion(0.1, order="awc"), "expected one of atc, cta"),
+        (lambda: S.GradientTracking(0.1, variant="x"), "expected one of atc, semi-atc, diging"),
+        (lambda: S.RelaySGD(0.1, relay="x"), "expected one of model, gradient"),
+        (lambda: S.RelaySGD(0.1, missing="x"), "expected one of initial, current, count, own"),
+    ],
+)
 def test_a_wrong_word(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 
 
 def test_the_catalogue_is_what_is_exported():
-    exported = {value for value in vars(S).values() if isinstance(value, type) and issubclass(value, S.Solver)} - {S.Solver}
+    exported = {
+        value
+        for value in vars(S).values()
+        if isinstance(value, type) and issubclass(value, S.Solver)
+    } - {S.Solver}
     assert set(S.CATALOGUE.values()) == exported

@@ -1,4 +1,5 @@
 """Sweeps: cases, files that are recognized, work shared out over ranks, tables against numbers by hand, kills and restarts."""
+
 from __future__ import annotations
 
 import csv
@@ -26,8 +27,16 @@ from mpidec.sweep.sharing import Groups
 from mpidec.sweep.tables import table
 
 WORLD = MPI.COMM_WORLD
-SMALL = {"problem.name": "least_squares", "problem.data": "synthetic_least_squares", "problem.p": 4, "problem.d": 3,
-         "run.agents": 4, "run.steps": 40, "run.every": 10, "solver.step_size": 0.01}
+SMALL = {
+    "problem.name": "least_squares",
+    "problem.data": "synthetic_least_squares",
+    "problem.p": 4,
+    "problem.d": 3,
+    "run.agents": 4,
+    "run.steps": 40,
+    "run.every": 10,
+    "solver.step_size": 0.01,
+}
 FLAGS = [f"--set={key}={value}" for key, value in SMALL.items()]
 VARY = ["--vary", "solver.name=extra,dgd", "--vary", "topology.name=ring,star"]
 
@@ -47,22 +56,41 @@ def same(one: Path, other: Path) -> bool:
 
 # -- on any number of ranks -------------------------------------------------------------------------------------------
 
+
 def test_a_sweep_runs_every_combination(folder):
     told = []
     vary = {"solver.name": ["extra", "dgd"], "topology.name": ["ring", "star"]}
     result = sweep(SMALL, vary=vary, seeds=2, out=folder, target=("error", 0.9), told=told.append)
     assert [tuple(row.varied.values()) for row in result.rows] == [
-        ("extra", "ring"), ("extra", "star"), ("dgd", "ring"), ("dgd", "star")]
-    assert all(row.runs == 2 and row.outcomes == {"completed": 2} and len(row.files) == 2 for row in result.rows)
+        ("extra", "ring"),
+        ("extra", "star"),
+        ("dgd", "ring"),
+        ("dgd", "star"),
+    ]
+    assert all(
+        row.runs == 2 and row.outcomes == {"completed": 2} and len(row.files) == 2
+        for row in result.rows
+    )
     assert len(told) == (8 if WORLD.rank == 0 else 0)
     if WORLD.rank == 0:
-        assert sorted(path.name for path in Path(folder).glob("*.h5"))[:2] == ["dgd-ring-seed=0.h5", "dgd-ring-seed=1.h5"]
-        alone = sweep(SMALL, vary={"solver.name": ["extra"]}, seeds=1, out=f"{folder}.alone", comm=MPI.COMM_SELF)
-        assert same(alone.rows[0].files[0], result.rows[0].files[0])            # as in one process, on any number of ranks
+        assert sorted(path.name for path in Path(folder).glob("*.h5"))[:2] == [
+            "dgd-ring-seed=0.h5",
+            "dgd-ring-seed=1.h5",
+        ]
+        alone = sweep(
+            SMALL,
+            vary={"solver.name": ["extra"]},
+            seeds=1,
+            out=f"{folder}.alone",
+            comm=MPI.COMM_SELF,
+        )
+        assert same(
+            alone.rows[0].files[0], result.rows[0].files[0]
+        )  # as in one process, on any number of ranks
     WORLD.Barrier()
     told.clear()
     again = sweep(SMALL, vary=vary, seeds=2, out=folder, target=("error", 0.9), told=told.append)
-    assert not told and again == result                                         # nothing is repeated
+    assert not told and again == result  # nothing is repeated
     if WORLD.rank == 0:
         (Path(folder) / "dgd-ring-seed=1.h5").unlink()
     WORLD.Barrier()
@@ -71,8 +99,12 @@ def test_a_sweep_runs_every_combination(folder):
 
 
 def test_a_run_that_fails_or_diverges_does_not_end_the_sweep(folder):
-    result = sweep({**SMALL, "run.steps": 3000, "solver.step_size": 50.0}, out=folder, target=("error", 1e-3),
-                   vary={"solver.name": ["relaysgd", "dgd"], "topology.name": ["ring"]})
+    result = sweep(
+        {**SMALL, "run.steps": 3000, "solver.step_size": 50.0},
+        out=folder,
+        target=("error", 1e-3),
+        vary={"solver.name": ["relaysgd", "dgd"], "topology.name": ["ring"]},
+    )
     failed, diverged = result.rows
     assert failed.outcomes == {"failed": 1} and not failed.files and math.isnan(failed.last)
     assert diverged.outcomes == {"diverged": 1} and diverged.reached == 0 and diverged.steps is None
@@ -84,6 +116,7 @@ def test_a_run_that_fails_or_diverges_does_not_end_the_sweep(folder):
 def test_an_error_on_one_rank_of_a_run_does_not_end_the_sweep(folder, monkeypatch, capfd, what):
     """In a run of two ranks: on the second one, or on the one that reads the data."""
     from mpidec.experiment import build as assemble
+
     calls = {}
 
     def broken(name, function, here, call):
@@ -92,13 +125,32 @@ def test_an_error_on_one_rank_of_a_run_does_not_end_the_sweep(folder, monkeypatc
             if here and calls[name] == call:
                 raise ZeroDivisionError("broke")
             return function(*arguments, **options)
+
         return breaking
 
     second, first = WORLD.rank % 2 == 1, WORLD.rank == 0
-    monkeypatch.setattr(solvers.DGD, "step", broken("step", solvers.DGD.step, second and what == "step", 25))
-    monkeypatch.setattr(assemble, "prepare", broken("data", assemble.prepare, first and what == "data", 1))
-    monkeypatch.setattr(assemble, "_oracle", broken("problem", assemble._oracle, second and what == "problem", 1))
-    status = main([*FLAGS, "--vary", "solver.name=dgd,extra", "--seeds", "2", "--ranks-per-run", "2", "--out", folder])
+    monkeypatch.setattr(
+        solvers.DGD, "step", broken("step", solvers.DGD.step, second and what == "step", 25)
+    )
+    monkeypatch.setattr(
+        assemble, "prepare", broken("data", assemble.prepare, first and what == "data", 1)
+    )
+    monkeypatch.setattr(
+        assemble, "_oracle", broken("problem", assemble._oracle, second and what == "problem", 1)
+    )
+    status = main(
+        [
+            *FLAGS,
+            "--vary",
+            "solver.name=dgd,extra",
+            "--seeds",
+            "2",
+            "--ranks-per-run",
+            "2",
+            "--out",
+            folder,
+        ]
+    )
     assert status == 1
     out = capfd.readouterr().out
     if WORLD.rank == 0:
@@ -110,10 +162,15 @@ def test_an_error_on_one_rank_of_a_run_does_not_end_the_sweep(folder, monkeypatc
 
 
 def test_errors_are_raised_on_all_ranks(folder):
-    for options, text in [({"vary": {"solver.name": ["extr"]}}, "unknown solver 'extr': did you mean extra"),
-                          ({"vary": {"solver.name": "extra"}}, "expected a list of values"),
-                          ({"vary": {}}, "nothing is varied"),
-                          ({"vary": {"solver.name": ["dgd"]}, "ranks_per_run": WORLD.size + 1}, "the ranks of the job")]:
+    for options, text in [
+        ({"vary": {"solver.name": ["extr"]}}, "unknown solver 'extr': did you mean extra"),
+        ({"vary": {"solver.name": "extra"}}, "expected a list of values"),
+        ({"vary": {}}, "nothing is varied"),
+        (
+            {"vary": {"solver.name": ["dgd"]}, "ranks_per_run": WORLD.size + 1},
+            "the ranks of the job",
+        ),
+    ]:
         with pytest.raises(InputError, match=text):
             sweep(SMALL, out=folder, **options)
 
@@ -124,47 +181,77 @@ def test_each_number_is_taken_once(size):
         size = WORLD.size
     heard, mine = [], []
     with Groups(WORLD, size, heard.append) as groups:
+
         def act(number):
             time.sleep(0.002 * (number % 3))
             groups.serve()
             mine.append(number)
             return number
+
         groups.each(range(20), act, lambda number: False)
     taken = WORLD.allgather(mine)
-    assert sorted(number for numbers in taken[::size][:WORLD.size // size] for number in numbers) == list(range(20))
-    assert all(taken[rank] == taken[rank - rank % size] for rank in range(WORLD.size // size * size))
+    assert sorted(
+        number for numbers in taken[::size][: WORLD.size // size] for number in numbers
+    ) == list(range(20))
+    assert all(
+        taken[rank] == taken[rank - rank % size] for rank in range(WORLD.size // size * size)
+    )
     assert sorted(heard) == (list(range(20)) if WORLD.rank == 0 else [])
 
 
 def test_an_end_is_heard_by_all_groups():
     done = []
     with Groups(WORLD, 1, lambda number: None) as groups:
-        groups.each(range(1000), lambda number: done.append(number) or time.sleep(0.001) or number, lambda number: number >= 5)
+        groups.each(
+            range(1000),
+            lambda number: done.append(number) or time.sleep(0.001) or number,
+            lambda number: number >= 5,
+        )
     assert WORLD.allreduce(len(done)) < 100
 
 
 # -- in one process ---------------------------------------------------------------------------------------------------
 
+
 def load(*arguments: str, **settings) -> list[config.Setting]:
-    return [config.Setting(key, value, key, text=False) for key, value in {**SMALL, **settings}.items() if key not in arguments]
+    return [
+        config.Setting(key, value, key, text=False)
+        for key, value in {**SMALL, **settings}.items()
+        if key not in arguments
+    ]
 
 
 @pytest.mark.serial
 def test_cases_and_their_files():
-    found = cases(load(), [parse_vary("solver.name=extra,dgd"), parse_vary("problem.noise=0.5,1")], 2, "out")
+    found = cases(
+        load(), [parse_vary("solver.name=extra,dgd"), parse_vary("problem.noise=0.5,1")], 2, "out"
+    )
     assert [case.file for case in found][:3] == [
-        "out/extra-noise=0.5-seed=0.h5", "out/extra-noise=0.5-seed=1.h5", "out/extra-noise=1.0-seed=0.h5"]
-    assert [case.experiment.problem.options["seed"] for case in found] == [0, 1] * 4    # data and graphs follow the seed of the run
+        "out/extra-noise=0.5-seed=0.h5",
+        "out/extra-noise=0.5-seed=1.h5",
+        "out/extra-noise=1.0-seed=0.h5",
+    ]
+    assert [case.experiment.problem.options["seed"] for case in found] == [
+        0,
+        1,
+    ] * 4  # data and graphs follow the seed of the run
     assert str(found[0]) == "extra, noise 0.5, seed 0"
-    assert [case.file for case in cases(load(), [parse_vary("topology.name=ring")], None, "out")] == ["out/ring.h5"]
+    assert [
+        case.file for case in cases(load(), [parse_vary("topology.name=ring")], None, "out")
+    ] == ["out/ring.h5"]
     first = cases(load(**{"run.seed": 3}), [], 2, "out")
     assert [case.seed for case in first] == [3, 4]
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("argument, values", [
-    ("solver.step_size=0.1,0.2", ("0.1", "0.2")),
-    ("mixing.sizes=[1, 2],[3]", ("[1, 2]", "[3]")), ("problem.data='a,b.csv'", ("'a,b.csv'",))])
+@pytest.mark.parametrize(
+    "argument, values",
+    [
+        ("solver.step_size=0.1,0.2", ("0.1", "0.2")),
+        ("mixing.sizes=[1, 2],[3]", ("[1, 2]", "[3]")),
+        ("problem.data='a,b.csv'", ("'a,b.csv'",)),
+    ],
+)
 def test_values_of_vary(argument, values):
     assert parse_vary(argument).values == values
 
@@ -176,47 +263,96 @@ def test_malformed_commands_answer_in_one_line(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     for arguments, text in [
         ([], "nothing is varied: add --vary table.key=value,value or --seeds N"),
-        (["--vary", "solver.name=extr"], "--vary solver.name: unknown solver 'extr': did you mean extra?"),
-        (["--vary", "solvr.name=extra"], "--vary solvr.name: unknown table 'solvr': did you mean solver?"),
-        (["--vary", "solver.stepsize=1"], "--vary solver.stepsize: unknown parameter of gradient_tracking 'stepsize'"),
+        (
+            ["--vary", "solver.name=extr"],
+            "--vary solver.name: unknown solver 'extr': did you mean extra?",
+        ),
+        (
+            ["--vary", "solvr.name=extra"],
+            "--vary solvr.name: unknown table 'solvr': did you mean solver?",
+        ),
+        (
+            ["--vary", "solver.stepsize=1"],
+            "--vary solver.stepsize: unknown parameter of gradient_tracking 'stepsize'",
+        ),
         (["--vary", "solver=extra"], "--vary solver: expected table.key, such as solver.name"),
-        (["--vary", "solver.name=a,,b"], "--vary 'solver.name=a,,b': expected table.key=value,value"),
+        (
+            ["--vary", "solver.name=a,,b"],
+            "--vary 'solver.name=a,,b': expected table.key=value,value",
+        ),
         (["--vary", "problem.l2=1,x"], "--vary problem.l2: expected a finite number, got 'x'"),
         (["--vary", "solver.name=dgd,dgd"], "the value dgd is given twice"),
-        (["--vary", "solver.name=dgd", "--vary", "solver.name=extra"], "--vary solver.name is given twice"),
-        (["--vary", "solver.name=dgd", "--solver", "dgd"], "--solver: varied by --vary solver.name: omit one of the two"),
+        (
+            ["--vary", "solver.name=dgd", "--vary", "solver.name=extra"],
+            "--vary solver.name is given twice",
+        ),
+        (
+            ["--vary", "solver.name=dgd", "--solver", "dgd"],
+            "--solver: varied by --vary solver.name: omit one of the two",
+        ),
         (["--vary", "run.out=a,b"], "--vary run.out: cannot be varied"),
-        (["--vary", "run.seed=1,2", "--seeds", "2"], "--vary run.seed: the seeds come from --seeds"),
-        (["--vary", "solver.name=dgd", "--set", "run.out=a.h5"], "--set run.out: has no effect in a sweep: use --out"),
+        (
+            ["--vary", "run.seed=1,2", "--seeds", "2"],
+            "--vary run.seed: the seeds come from --seeds",
+        ),
+        (
+            ["--vary", "solver.name=dgd", "--set", "run.out=a.h5"],
+            "--set run.out: has no effect in a sweep: use --out",
+        ),
         (["--seeds", "0"], "--seeds: expected a positive integer, got 0"),
         (["--seeds", "2", "--target", "low"], "--target low: expected a number, or metric=number"),
-        (["--seeds", "2", "--ranks-per-run", "2"], "--ranks-per-run 2: expected a number from 1 to 1"),
+        (
+            ["--seeds", "2", "--ranks-per-run", "2"],
+            "--ranks-per-run 2: expected a number from 1 to 1",
+        ),
         (["--seed", "2", "--varry", "a"], "unknown flag '--varry': did you mean --vary"),
         (["--vary", "solver.name=dgd", "--steps", "7"], "sweep/dgd.h5 holds another experiment ("),
         (["--seeds", "1", "--out", __file__], "is a file, expected a folder"),
     ]:
         status = main(arguments)
         out, error = capsys.readouterr()
-        assert (status, out) == (2, "") and text in error and error.count("\n") == 1, (arguments, out, error)
+        assert (status, out) == (2, "") and text in error and error.count("\n") == 1, (
+            arguments,
+            out,
+            error,
+        )
 
 
 @pytest.mark.serial
 def test_the_command_writes_tables_and_a_figure(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
-    assert main([*FLAGS, *VARY, "--seeds", "2", "--target", "gradient_norm=1", "--out", "found"]) == 0
+    assert (
+        main([*FLAGS, *VARY, "--seeds", "2", "--target", "gradient_norm=1", "--out", "found"]) == 0
+    )
     out, error = capsys.readouterr()
-    assert error == "" and "8 runs, 0 of them finished before" in out and "[8/8] dgd, star, seed 1: completed after 40 steps" in out
+    assert (
+        error == ""
+        and "8 runs, 0 of them finished before" in out
+        and "[8/8] dgd, star, seed 1: completed after 40 steps" in out
+    )
     assert sorted(path.name for path in (tmp_path / "found").iterdir() if path.suffix != ".h5") == [
-        "figure.png", "runs.csv", "table.csv", "table.tex"]
+        "figure.png",
+        "runs.csv",
+        "table.csv",
+        "table.tex",
+    ]
     rows = list(csv.DictReader((tmp_path / "found" / "runs.csv").open()))
     assert [row["file"] for row in rows][:2] == ["extra-ring-seed=0.h5", "extra-ring-seed=1.h5"]
     assert float(rows[0]["error"]) == record.read("found/extra-ring-seed=0.h5").metrics["error"][-1]
-    assert main([*FLAGS, *VARY, "--seeds", "2", "--target", "gradient_norm=1", "--out", "found"]) == 0
+    assert (
+        main([*FLAGS, *VARY, "--seeds", "2", "--target", "gradient_norm=1", "--out", "found"]) == 0
+    )
     assert "8 runs, 8 of them finished before" in capsys.readouterr().out
     assert main([*FLAGS, *VARY, "--seeds", "2", "--figure", "f.pdf", "--out", "found"]) == 0
-    assert capsys.readouterr().out.endswith("runs.csv, f.pdf\n") and (tmp_path / "found" / "f.pdf").read_bytes()[:4] == b"%PDF"
-    for figure, text in (("f.xyz", "--figure f.xyz: expected a name that ends in one of"), ("a/f.pdf", "without a folder")):
+    assert (
+        capsys.readouterr().out.endswith("runs.csv, f.pdf\n")
+        and (tmp_path / "found" / "f.pdf").read_bytes()[:4] == b"%PDF"
+    )
+    for figure, text in (
+        ("f.xyz", "--figure f.xyz: expected a name that ends in one of"),
+        ("a/f.pdf", "without a folder"),
+    ):
         assert main([*FLAGS, *VARY, "--figure", figure, "--out", "other"]) == 2
         assert text in capsys.readouterr().err and not Path("other").exists()
 
@@ -226,10 +362,19 @@ def test_a_sweep_notices_changed_data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [f"{i % 7},{i % 5},{(3 * i) % 11}" for i in range(40)]
     Path("mine.csv").write_text("\n".join(lines))
-    small = {"problem.name": "least_squares", "problem.data": "mine.csv", "run.agents": 4, "run.steps": 9, "solver.step_size": 1e-4}
+    small = {
+        "problem.name": "least_squares",
+        "problem.data": "mine.csv",
+        "run.agents": 4,
+        "run.steps": 9,
+        "solver.step_size": 1e-4,
+    }
     sweep(small, vary={"solver.name": ["dgd"]})
     Path("mine.csv").write_text("\n".join(lines[1:]))
-    with pytest.raises(InputError, match=r"sweep/dgd.h5: mine.csv has changed since the run began: choose another --out"):
+    with pytest.raises(
+        InputError,
+        match=r"sweep/dgd.h5: mine.csv has changed since the run began: choose another --out",
+    ):
         sweep(small, vary={"solver.name": ["dgd"]})
 
 
@@ -238,20 +383,34 @@ def test_tables_of_another_study_are_not_replaced(tmp_path, capsys, monkeypatch)
     monkeypatch.chdir(tmp_path)
     assert main([*FLAGS, *VARY, "--quiet"]) == 0
     before = Path("sweep/table.csv").read_bytes()
-    for study, why in ((["--vary", "topology.name=ring,star"], "extra-ring.h5, which is not among these runs"),
-                       (["--vary", "solver.name=extra", "--vary", "topology.name=ring,star"], "has dgd-ring.h5, which is not"),
-                       ([*VARY, "--seeds", "1"], "has extra-ring.h5")):
+    for study, why in (
+        (["--vary", "topology.name=ring,star"], "extra-ring.h5, which is not among these runs"),
+        (
+            ["--vary", "solver.name=extra", "--vary", "topology.name=ring,star"],
+            "has dgd-ring.h5, which is not",
+        ),
+        ([*VARY, "--seeds", "1"], "has extra-ring.h5"),
+    ):
         capsys.readouterr()
         assert main([*FLAGS, *study]) == 2
         error = capsys.readouterr().err
-        assert "sweep/table.csv, sweep/table.tex, sweep/runs.csv" in error and why in error and "--force" in error
+        assert (
+            "sweep/table.csv, sweep/table.tex, sweep/runs.csv" in error
+            and why in error
+            and "--force" in error
+        )
         assert error.count("\n") == 1 and Path("sweep/table.csv").read_bytes() == before
-        assert len(list(Path("sweep").glob("*.h5"))) == 4   # nothing was run
-    assert main([*FLAGS, "--vary", "solver.name=extra,dgd,diffusion", *VARY[2:], "--quiet"]) == 0           # the same, extended
+        assert len(list(Path("sweep").glob("*.h5"))) == 4  # nothing was run
+    assert (
+        main([*FLAGS, "--vary", "solver.name=extra,dgd,diffusion", *VARY[2:], "--quiet"]) == 0
+    )  # the same, extended
     Path("mine").mkdir()
     Path("mine/figure.png").write_bytes(b"my own")
     assert main([*FLAGS, "--vary", "solver.name=dgd", "--out", "mine"]) == 2
-    assert "mine/figure.png would be replaced" in capsys.readouterr().err and Path("mine/figure.png").read_bytes() == b"my own"
+    assert (
+        "mine/figure.png would be replaced" in capsys.readouterr().err
+        and Path("mine/figure.png").read_bytes() == b"my own"
+    )
     assert main([*FLAGS, "--vary", "solver.name=dgd", "--out", "mine", "--quiet", "--force"]) == 0
     assert Path("mine/table.csv").exists()
 
@@ -259,8 +418,10 @@ def test_tables_of_another_study_are_not_replaced(tmp_path, capsys, monkeypatch)
 @pytest.mark.serial
 def test_an_experiment_file_and_flags_describe_the_same_sweep(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("experiment.toml").write_text('[problem]\nname = "least_squares"\ndata = "synthetic_least_squares"\np = 4\nd = 3\n'
-                                       "[solver]\nstep_size = 0.01\n[run]\nagents = 4\nsteps = 40\nevery = 10\n")
+    Path("experiment.toml").write_text(
+        '[problem]\nname = "least_squares"\ndata = "synthetic_least_squares"\np = 4\nd = 3\n'
+        "[solver]\nstep_size = 0.01\n[run]\nagents = 4\nsteps = 40\nevery = 10\n"
+    )
     assert main(["experiment.toml", "--vary", "solver.name=extra,dgd", "--quiet"]) == 0
     assert main([*FLAGS, "--vary", "solver.name=extra,dgd"]) == 0
     assert "2 runs, 2 of them finished before" in capsys.readouterr().out
@@ -270,9 +431,13 @@ def test_an_experiment_file_and_flags_describe_the_same_sweep(tmp_path, monkeypa
 def test_figures_have_a_panel_per_graph(tmp_path):
     pytest.importorskip("matplotlib")
     vary = {"solver.name": ["extra", "dgd"], "topology.name": ["ring", "star"]}
-    shown = sweep(SMALL, vary=vary, seeds=2, out=str(tmp_path / "found")).figure(x=["steps", "bytes"])
+    shown = sweep(SMALL, vary=vary, seeds=2, out=str(tmp_path / "found")).figure(
+        x=["steps", "bytes"]
+    )
     assert [axes.get_title() for axes in shown.axes] == ["ring", "star", "", ""]
-    assert [len(axes.lines) for axes in shown.axes] == [2] * 4          # all runs have the same steps and bytes
+    assert [len(axes.lines) for axes in shown.axes] == [
+        2
+    ] * 4  # all runs have the same steps and bytes
     assert [len(axes.collections) for axes in shown.axes] == [2] * 4
     assert [text.get_text() for text in shown.legends[0].get_texts()] == ["extra", "dgd"]
 
@@ -288,26 +453,47 @@ def written(path: Path, errors: list[float], outcome: str) -> None:
 @pytest.mark.serial
 def test_a_table_by_hand(tmp_path):
     settings = load(**{"topology.name": "ring"})
-    found = cases(settings, [parse_vary("solver.name=extra,gradient_tracking,dgd")], 3, str(tmp_path))
-    for case, errors in zip(found, [[1, 0.1], [1, 0.5, 0.3, 0.2, 0.1], [1, 0.5, 0.05], [1, 1, 1], [1, 0.1, 1], [1, math.inf]]):
+    found = cases(
+        settings, [parse_vary("solver.name=extra,gradient_tracking,dgd")], 3, str(tmp_path)
+    )
+    for case, errors in zip(
+        found,
+        [[1, 0.1], [1, 0.5, 0.3, 0.2, 0.1], [1, 0.5, 0.05], [1, 1, 1], [1, 0.1, 1], [1, math.inf]],
+    ):
         written(case.file, errors, "diverged" if errors[-1] == math.inf else "completed")
     result = table(found, ("error", 0.1), {found[6].file: "out of order"})
     extra, tracking, dgd = result.rows
     # extra: steps 10, 40, 20: mean 70/3, standard deviation sqrt(((40/3)^2 + (50/3)^2 + (10/3)^2) / 2) = sqrt(700/3)
     assert (extra.runs, extra.reached) == (3, 3)
-    assert np.allclose(extra.steps, [70 / 3, math.sqrt(700 / 3)]) and np.allclose(extra.bytes, [7000 / 3, 100 * math.sqrt(700 / 3)])
+    assert np.allclose(extra.steps, [70 / 3, math.sqrt(700 / 3)]) and np.allclose(
+        extra.bytes, [7000 / 3, 100 * math.sqrt(700 / 3)]
+    )
     assert np.allclose(extra.seconds, [3.5 / 3, math.sqrt(700 / 3) / 20]) and extra.last == 0.1
-    assert (tracking.reached, tracking.steps.mean, tracking.last) == (1, 10, math.inf) and math.isnan(tracking.steps.deviation)
-    assert tracking.outcomes == {"completed": 2, "diverged": 1} and dgd.outcomes == {"failed": 1, "missing": 2}
+    assert (tracking.reached, tracking.steps.mean, tracking.last) == (
+        1,
+        10,
+        math.inf,
+    ) and math.isnan(tracking.steps.deviation)
+    assert tracking.outcomes == {"completed": 2, "diverged": 1} and dgd.outcomes == {
+        "failed": 1,
+        "missing": 2,
+    }
     assert str(result).splitlines() == [
         "steps, data sent (by all agents) and seconds until error <= 0.1: mean ± standard deviation",
         "solver             reached    steps     data sent      seconds  largest final error  outcome",
         "extra                  3/3  23 ± 15  2.3 ± 1.5 kB  1.17 ± 0.76                  0.1  3 completed",
         "gradient tracking      1/3       10          1 kB          0.5                  inf  2 completed, 1 diverged",
         "dgd                    0/3        -             -            -                    -  1 failed, 2 missing",
-        "note: out of order (dgd, seed 0)"]
-    assert r"extra & 3/3 & $23 \pm 15$ & $2.3 \pm 1.5$\,kB & $1.17 \pm 0.76$ & $0.1$ & 3 completed \\" in result.latex()
-    assert "& largest final error &" in result.latex() and "mean and standard deviation" in result.latex().splitlines()[0]
+        "note: out of order (dgd, seed 0)",
+    ]
+    assert (
+        r"extra & 3/3 & $23 \pm 15$ & $2.3 \pm 1.5$\,kB & $1.17 \pm 0.76$ & $0.1$ & 3 completed \\"
+        in result.latex()
+    )
+    assert (
+        "& largest final error &" in result.latex()
+        and "mean and standard deviation" in result.latex().splitlines()[0]
+    )
     assert result.csv().splitlines()[0].endswith(",largest_final_error,outcome")
     line = result.csv().splitlines()[2].split(",")
     assert line[:5] == ["gradient_tracking", "3", "1", "10.0", ""] and line[-1] == ' 1 diverged"'
@@ -320,8 +506,13 @@ def test_the_folder_of_a_plug_in_is_not_shown(tmp_path, monkeypatch, capsys):
     Path("my.py").write_text("from mpidec.solvers import DGD\nclass HeavyBall(DGD):\n    pass\n")
     assert main([*FLAGS, "--vary", "solver.name=my.py:HeavyBall,dgd", "--out", "found"]) == 0
     out = capsys.readouterr().out
-    texts = [out, *(path.read_text() for path in Path("found").iterdir() if path.suffix in (".csv", ".tex"))]
-    assert len(texts) == 4 and all("my.py:HeavyBall" in text and str(tmp_path) not in text for text in texts), texts
+    texts = [
+        out,
+        *(path.read_text() for path in Path("found").iterdir() if path.suffix in (".csv", ".tex")),
+    ]
+    assert len(texts) == 4 and all(
+        "my.py:HeavyBall" in text and str(tmp_path) not in text for text in texts
+    ), texts
     assert Path("found/my.py_HeavyBall.h5").exists()
 
 
@@ -330,21 +521,35 @@ def test_a_target_without_the_error_metric(tmp_path):
     found = cases(load(), [parse_vary("solver.name=extra")], None, str(tmp_path))
     written(Path(found[0].file), [1, 0.1], "completed")
     result = table(found, ("loss", 0.1), {})
-    assert result.rows[0].reached == 0 and "no run has recorded the metric 'loss'" in result.notes[0]
+    assert (
+        result.rows[0].reached == 0 and "no run has recorded the metric 'loss'" in result.notes[0]
+    )
 
 
 @pytest.mark.serial
 def test_settings_that_follow_from_varied_ones_are_said(tmp_path):
     result = sweep(SMALL, vary={"solver.name": ["dgd", "relaysgd"]}, out=str(tmp_path / "found"))
-    assert result.notes == ("topology.name is not varied, but differs: exponential (dgd), binary_tree (relaysgd)",)
+    assert result.notes == (
+        "topology.name is not varied, but differs: exponential (dgd), binary_tree (relaysgd)",
+    )
 
 
 @pytest.mark.serial
 def test_seeds_without_effect_are_said(tmp_path):
-    settings = {"run.agents": 4, "run.steps": 5, "problem.data": "breast_cancer", "solver.step_size": 0.01}
+    settings = {
+        "run.agents": 4,
+        "run.steps": 5,
+        "problem.data": "breast_cancer",
+        "solver.step_size": 0.01,
+    }
     result = sweep(settings, vary={"solver.name": ["extra"]}, seeds=2, out=str(tmp_path / "sorted"))
     assert "the seeds make no difference" in result.notes[-1]
-    result = sweep({**settings, "problem.partition": "iid"}, vary={"solver.name": ["extra"]}, seeds=2, out=str(tmp_path / "iid"))
+    result = sweep(
+        {**settings, "problem.partition": "iid"},
+        vary={"solver.name": ["extra"]},
+        seeds=2,
+        out=str(tmp_path / "iid"),
+    )
     assert not result.notes
 
 
@@ -352,17 +557,37 @@ def test_seeds_without_effect_are_said(tmp_path):
 def test_an_unfinished_run_continues_with_what_it_had_chosen(tmp_path):
     """Without a step size in the request, the file says which one the run took, and that the run chose it."""
     settings = {key: value for key, value in SMALL.items() if key != "solver.step_size"}
-    whole = sweep(settings, vary={"solver.name": ["extra"]}, out=str(tmp_path / "whole")).rows[0].files[0]
+    whole = (
+        sweep(settings, vary={"solver.name": ["extra"]}, out=str(tmp_path / "whole"))
+        .rows[0]
+        .files[0]
+    )
     text = record.read(whole).config
-    assert text.startswith("# chosen by the run: ") and "solver.step_size" in text.partition("\n")[0]
+    assert (
+        text.startswith("# chosen by the run: ") and "solver.step_size" in text.partition("\n")[0]
+    )
     half = tmp_path / "half" / "extra.h5"
-    found = cases(load("solver.step_size"), [parse_vary("solver.name=extra")], None, str(half.parent))
+    found = cases(
+        load("solver.step_size"), [parse_vary("solver.name=extra")], None, str(half.parent)
+    )
     half.parent.mkdir()
     interrupted_at_30(found[0])
     assert record.read(half).outcome == "interrupted"
-    assert same(Path(sweep(settings, vary={"solver.name": ["extra"]}, out=str(half.parent)).rows[0].files[0]), Path(whole))
-    with pytest.raises(InputError, match=r"holds another experiment \(solver.step_size is chosen by the run, not 0.5\)"):
-        sweep({**settings, "solver.step_size": 0.5}, vary={"solver.name": ["extra"]}, out=str(half.parent))
+    assert same(
+        Path(
+            sweep(settings, vary={"solver.name": ["extra"]}, out=str(half.parent)).rows[0].files[0]
+        ),
+        Path(whole),
+    )
+    with pytest.raises(
+        InputError,
+        match=r"holds another experiment \(solver.step_size is chosen by the run, not 0.5\)",
+    ):
+        sweep(
+            {**settings, "solver.step_size": 0.5},
+            vary={"solver.name": ["extra"]},
+            out=str(half.parent),
+        )
 
 
 def interrupted_at_30(case: Case) -> None:
@@ -396,22 +621,48 @@ def test_an_error_of_the_program_is_a_failure_of_its_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("ranks", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_killed_and_restarted_it_repeats_nothing(tmp_path, ranks):
     """Finished files are not touched again, unfinished ones are resumed, and the results are the same bits."""
-    long = [*FLAGS, "--set=run.steps=20000", "--set=run.every=100", "--set=run.checkpoint=0.1", "--seeds", "3"]
-    command = [*(launch.mpirun_command(ranks) if ranks else []), sys.executable, "-m", "mpidec.sweep", *long]
-    process = launch.start([*command, "--out", "killed"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
+    long = [
+        *FLAGS,
+        "--set=run.steps=20000",
+        "--set=run.every=100",
+        "--set=run.checkpoint=0.1",
+        "--seeds",
+        "3",
+    ]
+    command = [
+        *(launch.mpirun_command(ranks) if ranks else []),
+        sys.executable,
+        "-m",
+        "mpidec.sweep",
+        *long,
+    ]
+    process = launch.start(
+        [*command, "--out", "killed"],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+    )
     for line in process.stdout:
         if line.startswith("[1/3]"):
             break
     time.sleep(0.2)
     launch.end(process)
     process.communicate(timeout=20)
-    ends = {path: path.stat().st_mtime_ns for path in (tmp_path / "killed").glob("*.h5")
-            if record.read(path).outcome in ("completed", "stopped")}
+    ends = {
+        path: path.stat().st_mtime_ns
+        for path in (tmp_path / "killed").glob("*.h5")
+        if record.read(path).outcome in ("completed", "stopped")
+    }
     assert ends
-    again = launch.mpirun(ranks, ["-m", "mpidec.sweep", *long, "--out", "killed"], cwd=tmp_path, check=True)
+    again = launch.mpirun(
+        ranks, ["-m", "mpidec.sweep", *long, "--out", "killed"], cwd=tmp_path, check=True
+    )
     assert f"3 runs, {len(ends)} of them finished before" in again.stdout
     assert all(path.stat().st_mtime_ns == written for path, written in ends.items())
-    launch.mpirun(0, ["-m", "mpidec.sweep", *long, "--out", "whole", "--quiet"], cwd=tmp_path, check=True)
+    launch.mpirun(
+        0, ["-m", "mpidec.sweep", *long, "--out", "whole", "--quiet"], cwd=tmp_path, check=True
+    )
     for path in sorted((tmp_path / "whole").glob("*.h5")):
         assert same(path, tmp_path / "killed" / path.name), path.name
 
@@ -420,10 +671,20 @@ def test_killed_and_restarted_it_repeats_nothing(tmp_path, ranks):
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_an_interrupted_sweep_says_how_to_go_on(tmp_path, ranks):
     long = [*FLAGS, "--set=run.steps=100000000", "--set=run.every=100", "--seeds", "4"]
-    command = [*(launch.mpirun_command(ranks) if ranks else []), sys.executable, "-m", "mpidec.sweep", *long]
-    process = launch.start(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
+    command = [
+        *(launch.mpirun_command(ranks) if ranks else []),
+        sys.executable,
+        "-m",
+        "mpidec.sweep",
+        *long,
+    ]
+    process = launch.start(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+    )
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and len(list((tmp_path / "sweep").glob("*.h5"))) < max(ranks, 1):
+    while time.monotonic() < deadline and len(list((tmp_path / "sweep").glob("*.h5"))) < max(
+        ranks, 1
+    ):
         time.sleep(0.1)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)

@@ -1,4 +1,5 @@
 """Schedules: period, finite-time exactness, CECA's rounds, cycles.  No MPI."""
+
 import math
 import pickle
 import re
@@ -28,6 +29,7 @@ def rounds(n):
 # ---------------------------------------------------------------------------------------------------------------------
 # One-peer exponential
 
+
 def test_one_peer_exponential_by_definition():
     for n in range(1, 41):
         schedule = T.one_peer_exponential(n)
@@ -48,11 +50,12 @@ def test_one_peer_exponential_averages_exactly_for_powers_of_two_alone():
         assert exact == (n & (n - 1) == 0)
         assert (schedule.spectral_gap() == 1) == exact
     assert np.abs(product(T.one_peer_exponential(6)) - 1 / 6).max() == pytest.approx(1 / 12)
-    assert T.one_peer_exponential(2 ** 14).spectral_gap() == 1
+    assert T.one_peer_exponential(2**14).spectral_gap() == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # CECA
+
 
 def block_average(schedule, transposed_start=False):
     """The period's product of CECA's 2n x 2n matrices, made from the rounds' own fields."""
@@ -64,7 +67,9 @@ def block_average(schedule, transposed_start=False):
         P = 2 * t.W.toarray() - I
         a, b = (t.count + 1) / (2 * t.count + 1), t.count / (2 * t.count + 1)
         half = (I + P) / 2
-        W = np.block([[half, 0 * I], [a * P, b * I]] if t.digit else [[a * I, b * P], [0 * I, half]])
+        W = np.block(
+            [[half, 0 * I], [a * P, b * I]] if t.digit else [[a * I, b * P], [0 * I, half]]
+        )
         Y = W @ Y
     return Y
 
@@ -78,10 +83,16 @@ def test_ceca_averages_any_number_of_agents_exactly(options):
         assert (schedule.period, schedule.kind, schedule.n) == (rounds(n), "doubly", n)
         average = block_average(schedule)[:n]
         if n > 1:
-            np.testing.assert_allclose(average, np.c_[np.full((n, n), 1 / n), np.zeros((n, n))], atol=1e-15)
+            np.testing.assert_allclose(
+                average, np.c_[np.full((n, n), 1 / n), np.zeros((n, n))], atol=1e-15
+            )
             for k in range(schedule.period):
                 P = 2 * schedule.at(k).W.toarray() - np.eye(n)
-                assert set(np.unique(P)) == {0.0, 1.0} and (P.sum(axis=0) == 1).all() and (np.diag(P) == 0).all()
+                assert (
+                    set(np.unique(P)) == {0.0, 1.0}
+                    and (P.sum(axis=0) == 1).all()
+                    and (np.diag(P) == 0).all()
+                )
                 assert options["ports"] == 2 or (P == P.T).all()
         assert schedule.directed == (options["ports"] == 2 and n > 2)
 
@@ -104,7 +115,11 @@ def test_partners_of_ceca():
     assert [T.ceca(6).at(k).out_neighbors(0).tolist() for k in range(3)] == [[1], [1], [3]]
     assert [T.ceca(6).at(k).in_neighbors(0).tolist() for k in range(3)] == [[5], [5], [3]]
     assert [T.ceca(6, ports=1).at(k).neighbors(0).tolist() for k in range(3)] == [[1], [3], [5]]
-    assert [T.ceca(6, 1, "repository").at(k).neighbors(1).tolist() for k in range(3)] == [[2], [4], [0]]
+    assert [T.ceca(6, 1, "repository").at(k).neighbors(1).tolist() for k in range(3)] == [
+        [2],
+        [4],
+        [0],
+    ]
     assert isinstance(T.ceca(6).at(1), T.CecaRound) and T.ceca(6).at(1).name == "ceca"
 
 
@@ -117,7 +132,10 @@ def test_reference_rounds_of_ceca(n, reference):
         schedule = T.ceca(n, **options)
         for k, expected in enumerate(table):
             t = schedule.at(k)
-            got = [[int(t.out_neighbors(i)[0]), int(t.in_neighbors(i)[0]), t.count, t.digit] for i in range(n)]
+            got = [
+                [int(t.out_neighbors(i)[0]), int(t.in_neighbors(i)[0]), t.count, t.digit]
+                for i in range(n)
+            ]
             assert got == expected.tolist()
     if (x := data.get(f"n{n}__1Ppaper__x__yzero")) is not None:
         y = data[f"n{n}__1Ppaper__y__yzero"]
@@ -131,25 +149,46 @@ def test_reference_rounds_of_ceca(n, reference):
 # ---------------------------------------------------------------------------------------------------------------------
 # EquiTopo
 
+
 def test_reference_matrices_of_equitopo(reference):
-    pattern = re.compile(r"(O?[DU])Equi.*__n(?P<n>\d+)(?:__M(?P<M>\d+))?__seed(?P<seed>\d+)(?:__eta(?P<eta>[\d.]+))?__(K|Wseq)")
-    for match, expected in [(pattern.fullmatch(name), W) for name, W in reference("equitopo").items()]:
+    pattern = re.compile(
+        r"(O?[DU])Equi.*__n(?P<n>\d+)(?:__M(?P<M>\d+))?__seed(?P<seed>\d+)(?:__eta(?P<eta>[\d.]+))?__(K|Wseq)"
+    )
+    for match, expected in [
+        (pattern.fullmatch(name), W) for name, W in reference("equitopo").items()
+    ]:
         if match is None:
             continue
-        kind, options = match[1], {name: float(value) if name == "eta" else int(value)
-                                   for name, value in match.groupdict().items() if value is not None}
+        kind, options = (
+            match[1],
+            {
+                name: float(value) if name == "eta" else int(value)
+                for name, value in match.groupdict().items()
+                if value is not None
+            },
+        )
         made = T.equitopo(kind=kind if kind[0] == "O" else f"{kind}-static", **options)
-        W = np.stack([made.at(k).W.toarray() for k in range(len(expected) if expected.ndim == 3 else 1)])
+        W = np.stack(
+            [made.at(k).W.toarray() for k in range(len(expected) if expected.ndim == 3 else 1)]
+        )
         np.testing.assert_allclose(W, expected.reshape(W.shape), atol=1e-15)
 
 
 @pytest.mark.parametrize("kind", ["OD", "OU"])
 def test_draws_of_equitopo_depend_on_seed_and_step_alone(kind):
-    first, second = T.equitopo(11, kind, seed=3), pickle.loads(pickle.dumps(T.equitopo(11, kind, seed=3)))
+    first, second = (
+        T.equitopo(11, kind, seed=3),
+        pickle.loads(pickle.dumps(T.equitopo(11, kind, seed=3))),
+    )
     forward = [first.at(k).fingerprint() for k in range(300)]
-    assert [second.at(k).fingerprint() for k in reversed(range(300))] == forward[::-1] and first == second
+    assert [second.at(k).fingerprint() for k in reversed(range(300))] == forward[
+        ::-1
+    ] and first == second
     assert [pickle.loads(pickle.dumps(first)).at(k).fingerprint() for k in (299, 300, 0)] == [
-        forward[299], second.at(300).fingerprint(), forward[0]]
+        forward[299],
+        second.at(300).fingerprint(),
+        forward[0],
+    ]
     assert len(set(forward)) >= 10 and first.period is None
     assert all(len(first.at(k).out_neighbors(i)) <= 1 for k in range(20) for i in range(11))
     assert all(first.at(k).symmetric for k in range(20)) == (kind == "OU")
@@ -160,16 +199,23 @@ def test_gap_of_equitopo_is_its_mean_square_contraction(kind, M):
     n, schedule = 9, T.equitopo(9, kind, M, seed=1)
     steps = [schedule.at(k).W.toarray() - 1 / n for k in range(8000)]
     rho = np.linalg.eigvalsh(np.mean([W.T @ W for W in steps], axis=0))[-1]
-    assert schedule.spectral_gap() == pytest.approx(1 - rho ** 0.5, rel=0.05)
+    assert schedule.spectral_gap() == pytest.approx(1 - rho**0.5, rel=0.05)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Cycles, and schedules in general
 
+
 def test_cycle_goes_round():
     phases = [T.ring(5), T.exponential(5), T.star(5)]
     schedule = T.cycle(iter(phases))
-    assert [schedule.at(k).name for k in range(5)] == ["ring", "exponential", "star", "ring", "exponential"]
+    assert [schedule.at(k).name for k in range(5)] == [
+        "ring",
+        "exponential",
+        "star",
+        "ring",
+        "exponential",
+    ]
     assert (schedule.n, schedule.period, schedule.kind, schedule.directed) == (5, 3, "doubly", True)
     sigma = np.linalg.svd(product(schedule), compute_uv=False)[1]
     assert schedule.spectral_gap() == pytest.approx(1 - sigma ** (1 / 3), abs=1e-12)
@@ -178,11 +224,17 @@ def test_cycle_goes_round():
 
 
 @pytest.mark.parametrize("H", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize("make", [T.ring, T.one_peer_exponential, lambda n: T.star(n, weights="push")])
+@pytest.mark.parametrize(
+    "make", [T.ring, T.one_peer_exponential, lambda n: T.star(n, weights="push")]
+)
 def test_periodic_averages(make, H):
     base, n = make(6), 6
     schedule = T.periodic_average(base, H)
-    assert (schedule.name, schedule.n, schedule.period) == ("periodic_average", n, math.lcm(H, base.period))
+    assert (schedule.name, schedule.n, schedule.period) == (
+        "periodic_average",
+        n,
+        math.lcm(H, base.period),
+    )
     for k in range(2 * schedule.period):
         expected = np.full((n, n), 1 / n) if (k + 1) % H == 0 else base.at(k).W.toarray()
         np.testing.assert_allclose(schedule.at(k).W.toarray(), expected, atol=1e-16)
@@ -192,7 +244,10 @@ def test_periodic_averages(make, H):
 
 def test_kind_of_a_cycle_is_the_weakest():
     row, column = T.star(4, weights="uniform"), T.star(4, weights="push")
-    assert T.cycle([T.ring(4), row]).kind == "row" and T.cycle([column, T.ring(4), column]).kind == "column"
+    assert (
+        T.cycle([T.ring(4), row]).kind == "row"
+        and T.cycle([column, T.ring(4), column]).kind == "column"
+    )
     mixed = T.cycle([T.ring(4), row])
     values = np.sort(np.abs(np.linalg.eigvals(product(mixed))))
     assert mixed.spectral_gap() == pytest.approx(1 - math.sqrt(values[-2]), abs=1e-7)
@@ -212,24 +267,42 @@ def test_a_static_topology_is_its_own_schedule():
 def test_schedules_are_frozen_and_equal_by_content():
     with pytest.raises(AttributeError):
         T.one_peer_exponential(4).phases = ()
-    assert T.ceca(6) == T.ceca(6, ports=2) and T.ceca(6) != T.ceca(6, ports=1) and T.ceca(6) != "ceca"
+    assert (
+        T.ceca(6) == T.ceca(6, ports=2) and T.ceca(6) != T.ceca(6, ports=1) and T.ceca(6) != "ceca"
+    )
     assert T.one_peer_exponential(2).at(0) != T.ceca(2).at(0)
     assert repr(T.ceca(6)) == "Schedule('ceca', n=6, kind='doubly', directed=True, period=3)"
 
 
 WRONG = [
-    (lambda: T.one_peer_exponential(0), ValueError, "one_peer_exponential: n must be an integer >= 1, got 0"),
+    (
+        lambda: T.one_peer_exponential(0),
+        ValueError,
+        "one_peer_exponential: n must be an integer >= 1, got 0",
+    ),
     (lambda: T.one_peer_exponential(2.0), TypeError, "(float)"),
     (lambda: T.one_peer_exponential(4).at(-1), ValueError, "k must be an integer >= 0, got -1"),
-    (lambda: T.one_peer_exponential(4).at(1.0), TypeError, "k must be an integer >= 0, got 1.0 (float)"),
-    (lambda: T.ceca(7, ports=1), ValueError, "ceca: n = 7 agents cannot be paired, expected an even n with ports=1 "
-                                             "(ceca(7, ports=2) takes any n)"),
+    (
+        lambda: T.one_peer_exponential(4).at(1.0),
+        TypeError,
+        "k must be an integer >= 0, got 1.0 (float)",
+    ),
+    (
+        lambda: T.ceca(7, ports=1),
+        ValueError,
+        "ceca: n = 7 agents cannot be paired, expected an even n with ports=1 "
+        "(ceca(7, ports=2) takes any n)",
+    ),
     (lambda: T.ceca(6, ports=3), ValueError, "ports=3 is unknown, expected one of 1, 2"),
     (lambda: T.ceca(6, ports=True), ValueError, "ports=True is unknown"),
     (lambda: T.ceca(6, ports="2"), ValueError, "ports='2' is unknown, expected one of 1, 2"),
     (lambda: T.ceca(6, parity="papers"), ValueError, "did you mean 'paper'?"),
     (lambda: T.ceca("6"), TypeError, "ceca: n must be an integer >= 1, got '6' (str)"),
-    (lambda: T.equitopo(6, "od"), ValueError, "equitopo: kind='od' is unknown, expected one of 'OD', 'OU'"),
+    (
+        lambda: T.equitopo(6, "od"),
+        ValueError,
+        "equitopo: kind='od' is unknown, expected one of 'OD', 'OU'",
+    ),
     (lambda: T.equitopo(6, eta=0), ValueError, "equitopo: eta must be a number in (0, 1], got 0"),
     (lambda: T.equitopo(6, M=0), ValueError, "equitopo: M must be an integer >= 1, got 0"),
     (lambda: T.equitopo(6).at(-1), ValueError, "equitopo.at: k must be an integer >= 0, got -1"),
@@ -237,15 +310,32 @@ WRONG = [
     (lambda: T.cycle(T.ring(4)), TypeError, "expected a list of topologies"),
     (lambda: T.cycle(3), TypeError, "expected a list of topologies, got 3 (int)"),
     (lambda: T.cycle([T.ring(4), np.eye(4)]), TypeError, "cycle: element 1"),
-    (lambda: T.cycle([T.ring(4), T.ring(5)]), ValueError, "topology 1 (ring) has 5 agents and topology 0 (ring) 4"),
-    (lambda: T.cycle([T.star(4, weights="push"), T.ring(4), T.star(4, weights="uniform")]), ValueError,
-     "topology 2 (star) is row stochastic and topology 0 (star) column stochastic"),
-    (lambda: T.periodic_average(T.ring(4), 0), ValueError, "periodic_average: H must be an integer >= 1, got 0"),
-    (lambda: T.periodic_average(T.ring, 4), TypeError, "periodic_average: expected a topology or a schedule"),
+    (
+        lambda: T.cycle([T.ring(4), T.ring(5)]),
+        ValueError,
+        "topology 1 (ring) has 5 agents and topology 0 (ring) 4",
+    ),
+    (
+        lambda: T.cycle([T.star(4, weights="push"), T.ring(4), T.star(4, weights="uniform")]),
+        ValueError,
+        "topology 2 (star) is row stochastic and topology 0 (star) column stochastic",
+    ),
+    (
+        lambda: T.periodic_average(T.ring(4), 0),
+        ValueError,
+        "periodic_average: H must be an integer >= 1, got 0",
+    ),
+    (
+        lambda: T.periodic_average(T.ring, 4),
+        TypeError,
+        "periodic_average: expected a topology or a schedule",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "words"), WRONG, ids=[words[-24:] for *_, words in WRONG])
+@pytest.mark.parametrize(
+    ("call", "error", "words"), WRONG, ids=[words[-24:] for *_, words in WRONG]
+)
 def test_wrong_calls_say_what_is_wrong(call, error, words):
     with pytest.raises(error) as caught:
         call()

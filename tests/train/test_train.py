@@ -1,4 +1,5 @@
 """`mpidec.train`: fit, the command, files, resumed trainings, curves."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -30,7 +31,7 @@ def _one_thread(monkeypatch):
 
 @pytest.fixture
 def net(comm):
-    with mpidec.Network(max(5, comm.size), comm) as net:        # blocks of one and of several workers
+    with mpidec.Network(max(5, comm.size), comm) as net:  # blocks of one and of several workers
         yield net
 
 
@@ -40,46 +41,77 @@ def parameters(trained):
 
 def test_learns_and_records(net, shared_tmp):
     path = str(shared_tmp / "train.h5")
-    trained = fit(Settings(algorithm="relay", topology="chain", alpha=0.5, epochs=6, every=3, out=path), net=net)
+    trained = fit(
+        Settings(algorithm="relay", topology="chain", alpha=0.5, epochs=6, every=3, out=path),
+        net=net,
+    )
     assert list(trained.metrics) == ["step", *METRICS] and trained.outcome == "completed"
     assert trained.metrics["epoch"].tolist() == [0, 3, 6] and trained.accuracy.shape == (3, net.n)
     assert trained.metrics["accuracy_worst"][-1] == trained.accuracy[-1].min() > 0.8
-    assert (np.diff(trained.metrics["bytes"]) > 0).all() and (trained.metrics["samples_per_second"][1:] > 0).all()
-    assert len(trained.models) == net.m and not any(isinstance(model, mpidec.nn.Stacked) for model in trained.models)
+    assert (np.diff(trained.metrics["bytes"]) > 0).all() and (
+        trained.metrics["samples_per_second"][1:] > 0
+    ).all()
+    assert len(trained.models) == net.m and not any(
+        isinstance(model, mpidec.nn.Stacked) for model in trained.models
+    )
     run = mpidec.read(path)
-    assert run.outcome == "completed" and run.x.shape == (net.n, sum(p.numel() for p in trained.models[0].parameters()))
+    assert run.outcome == "completed" and run.x.shape == (
+        net.n,
+        sum(p.numel() for p in trained.models[0].parameters()),
+    )
     assert np.array_equal(run.agents["accuracy"], trained.accuracy)
     assert np.array_equal(run.metrics["bytes"], trained.metrics["bytes"])
-    assert np.array_equal(run.x[net.lo], torch.cat([p.detach().flatten() for p in trained.models[0].parameters()]).numpy())
-    assert run.attributes["agents"] == net.n and run.attributes["ranks"] == net.size and len(run.topology) == 1
+    assert np.array_equal(
+        run.x[net.lo],
+        torch.cat([p.detach().flatten() for p in trained.models[0].parameters()]).numpy(),
+    )
+    assert (
+        run.attributes["agents"] == net.n
+        and run.attributes["ranks"] == net.size
+        and len(run.topology) == 1
+    )
     assert Settings.load(read(run.config)) == trained.settings
 
 
 def test_same_seed_same_bits_and_global_random_numbers_stay(net):
     state = torch.get_rng_state()
     dropout = {"dropout": 0.2, "dim": 8, "layers": 1}
-    a, b = (fit(net=net, model="transformer", model_options=dropout, batch=16, epochs=1) for _ in range(2))
-    assert all(map(torch.equal, parameters(a), parameters(b))) and torch.equal(state, torch.get_rng_state())
+    a, b = (
+        fit(net=net, model="transformer", model_options=dropout, batch=16, epochs=1)
+        for _ in range(2)
+    )
+    assert all(map(torch.equal, parameters(a), parameters(b))) and torch.equal(
+        state, torch.get_rng_state()
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["atc", "awc", "relay"])
 def test_resumed_training_equals_an_uninterrupted_one(net, shared_tmp, algorithm):
-    settings = Settings(algorithm=algorithm, schedule="relaysgd", out=str(shared_tmp / "train.h5"), **QUICK)
+    settings = Settings(
+        algorithm=algorithm, schedule="relaysgd", out=str(shared_tmp / "train.h5"), **QUICK
+    )
     whole = fit(settings, net=net, out=None)
 
     sent = []
 
-    def interrupt(step, steps, metrics):                        # in the middle of an epoch, noticed by one rank
+    def interrupt(step, steps, metrics):  # in the middle of an epoch, noticed by one rank
         if step == steps // 2 + 1 and net.rank == net.size - 1 and not sent:
             sent.append(step)
             os.kill(os.getpid(), signal.SIGINT)
+
     half = fit(settings, net=net, progress=interrupt)
     assert half.outcome == "interrupted" and half.metrics["step"][-1] < whole.metrics["step"][-1]
     assert mpidec.read(settings.out).outcome == "interrupted"
     rest = fit(settings, net=net, resume=True)
-    assert all(map(torch.equal, parameters(whole), parameters(rest))) and rest.outcome == "completed"
-    again = whole.metrics["bytes"][-1] // (whole.metrics["rounds"][-1] + 1) if algorithm == "awc" else 0
-    assert rest.metrics["bytes"][-1] == whole.metrics["bytes"][-1] + again           # rows under way at the end are sent again
+    assert (
+        all(map(torch.equal, parameters(whole), parameters(rest))) and rest.outcome == "completed"
+    )
+    again = (
+        whole.metrics["bytes"][-1] // (whole.metrics["rounds"][-1] + 1) if algorithm == "awc" else 0
+    )
+    assert (
+        rest.metrics["bytes"][-1] == whole.metrics["bytes"][-1] + again
+    )  # rows under way at the end are sent again
     assert np.array_equal(rest.accuracy[-1], whole.accuracy[-1])
     assert np.array_equal(mpidec.read(settings.out).metrics["step"], rest.metrics["step"])
 
@@ -87,27 +119,61 @@ def test_resumed_training_equals_an_uninterrupted_one(net, shared_tmp, algorithm
 @pytest.mark.parametrize("algorithm", ["async_push_sum", "a2cid2"])
 def test_asynchronous_training_goes_on_from_its_file(shared_tmp, algorithm):
     with mpidec.Network() as net:
-        settings = Settings(**{**QUICK, "algorithm": algorithm, "topology": "ring", "epochs": 2, "every": 1, "workers": net.n,
-                               "out": str(shared_tmp / "train.h5")})
+        settings = Settings(
+            **{
+                **QUICK,
+                "algorithm": algorithm,
+                "topology": "ring",
+                "epochs": 2,
+                "every": 1,
+                "workers": net.n,
+                "out": str(shared_tmp / "train.h5"),
+            }
+        )
         first = fit(settings, net=net)
         with Training(dataclasses.replace(settings, epochs=3), net, resume=True) as training:
-            assert all(map(torch.equal, parameters(first), training.workers.model.state_dict().values()))
+            assert all(
+                map(torch.equal, parameters(first), training.workers.model.state_dict().values())
+            )
             rest = training.run()
     assert rest.metrics["epoch"].tolist() == [0, 1, 2, 3] and rest.outcome == "completed"
     assert np.array_equal(rest.loss[:3], first.loss) and np.isfinite(rest.loss).all()
 
 
-@pytest.mark.parametrize("changes", [
-    {"algorithm": "allreduce", "optimizer": "adam", "clip": 1.0}, {"precision": "bfloat16", "alpha": "iid"},
-    {"algorithm": "pga", "algorithm_options": {"period": 2}, "model": "cnn", "nesterov": True},
-    {"algorithm": "pga", "algorithm_options": {"period": 2, "adaptive": True, "warmup": 3}, "alpha": "iid"},
-    {"algorithm": "osgp", "topology": "equitopo", "topology_options": {"kind": "OU"}},
-    {"algorithm": "relay", "topology": "double_binary_trees", "optimizer": "adamw", "lr": 0.01, "augment": True},
-    {"algorithm": "qg", "topology": "ring", "topology_options": {"weights": "uniform"}, "schedule": "goyal"}],
-    ids=lambda changes: "-".join(map(str, list(changes.values())[:2])))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": "allreduce", "optimizer": "adam", "clip": 1.0},
+        {"precision": "bfloat16", "alpha": "iid"},
+        {"algorithm": "pga", "algorithm_options": {"period": 2}, "model": "cnn", "nesterov": True},
+        {
+            "algorithm": "pga",
+            "algorithm_options": {"period": 2, "adaptive": True, "warmup": 3},
+            "alpha": "iid",
+        },
+        {"algorithm": "osgp", "topology": "equitopo", "topology_options": {"kind": "OU"}},
+        {
+            "algorithm": "relay",
+            "topology": "double_binary_trees",
+            "optimizer": "adamw",
+            "lr": 0.01,
+            "augment": True,
+        },
+        {
+            "algorithm": "qg",
+            "topology": "ring",
+            "topology_options": {"weights": "uniform"},
+            "schedule": "goyal",
+        },
+    ],
+    ids=lambda changes: "-".join(map(str, list(changes.values())[:2])),
+)
 def test_settings_work_together(net, changes):
     trained = fit(net=net, **{**QUICK, "epochs": 1, **changes})
-    assert np.isfinite(trained.loss).all() and trained.metrics["loss_mean"][-1] < trained.metrics["loss_mean"][0]
+    assert (
+        np.isfinite(trained.loss).all()
+        and trained.metrics["loss_mean"][-1] < trained.metrics["loss_mean"][0]
+    )
 
 
 def test_clipping_is_per_worker(net):
@@ -116,13 +182,19 @@ def test_clipping_is_per_worker(net):
     gradients = [p.grad.clone().view(net.m, -1) for p in training.workers.model.parameters()]
     norms = torch.cat(gradients, dim=1).norm(dim=1)
     training.workers.clip(float(norms[0]) / 2)
-    after = torch.cat([p.grad.view(net.m, -1) for p in training.workers.model.parameters()], dim=1).norm(dim=1)
+    after = torch.cat(
+        [p.grad.view(net.m, -1) for p in training.workers.model.parameters()], dim=1
+    ).norm(dim=1)
     assert torch.allclose(after, norms.clamp(max=float(norms[0]) / 2))
     training.close()
 
 
 def test_nested_states():
-    state = {"a": [torch.ones(2, dtype=torch.bfloat16), (None, 0.1, True)], 5: {"x/y": torch.zeros(())}, "a.0": np.arange(3)}
+    state = {
+        "a": [torch.ones(2, dtype=torch.bfloat16), (None, 0.1, True)],
+        5: {"x/y": torch.zeros(())},
+        "a.0": np.arange(3),
+    }
     arrays = flat(state, "rank0.")
     again = nested(arrays, "rank0.")
     assert all("/" not in name and array.dtype.kind in "biuf" for name, array in arrays.items())
@@ -138,8 +210,14 @@ WRONG = [
     (["--model", "vg11"], "--model: unknown model 'vg11': did you mean vgg11?"),
     (["--data", "cifar"], "--data: unknown data 'cifar': did you mean cifar10?"),
     (["--topology", "rign"], "--topology: unknown topology 'rign': did you mean"),
-    (["--schedule", "cosin"], "--schedule: unknown learning-rate schedule 'cosin': did you mean cosine?"),
-    (["--optimizer", "lbfgs"], "--optimizer: unknown optimizer 'lbfgs': expected one of sgd, adam, adamw"),
+    (
+        ["--schedule", "cosin"],
+        "--schedule: unknown learning-rate schedule 'cosin': did you mean cosine?",
+    ),
+    (
+        ["--optimizer", "lbfgs"],
+        "--optimizer: unknown optimizer 'lbfgs': expected one of sgd, adam, adamw",
+    ),
     (["--lr", "fast"], "--lr: expected a number > 0, got 'fast'"),
     (["--lr", "0"], "--lr: expected a number > 0, got 0"),
     (["--alpha", "-1"], "--alpha: expected a number > 0 or iid, got -1"),
@@ -152,45 +230,98 @@ WRONG = [
     (["--data", "mnist"], "data set mnist is read from files, but no path is given"),
     (["--set", "algorithm.perod=3", "--algorithm", "pga"], "algorithm 'pga'"),
     (["--set", "model.size=3"], "model mlp has no option size"),
-    (["--set", "train.epoch=3"], "--set train.epoch: unknown key of [train] 'epoch': did you mean epochs?"),
+    (
+        ["--set", "train.epoch=3"],
+        "--set train.epoch: unknown key of [train] 'epoch': did you mean epochs?",
+    ),
     (["--set", "lr=3"], "--set 'lr=3': expected table.key=value, such as optimizer.lr=0.05"),
-    (["--set", "optimizer.beta=3"], "optimizer.beta = 3: sgd has no option beta: expected one of dampening"),
-    (["--optimizer", "adam", "--set", "optimizer.betas=3"], "optimizer.betas: expected two numbers in [0, 1), such as"),
-    (["--optimizer", "adamw", "--set", "optimizer.eps=x"], "optimizer.eps: expected a number > 0, got 'x'"),
+    (
+        ["--set", "optimizer.beta=3"],
+        "optimizer.beta = 3: sgd has no option beta: expected one of dampening",
+    ),
+    (
+        ["--optimizer", "adam", "--set", "optimizer.betas=3"],
+        "optimizer.betas: expected two numbers in [0, 1), such as",
+    ),
+    (
+        ["--optimizer", "adamw", "--set", "optimizer.eps=x"],
+        "optimizer.eps: expected a number > 0, got 'x'",
+    ),
     (["--set", "optimizer.maximize=3"], "optimizer.maximize: expected true or false, got 3"),
-    (["--nesterov", "--set", "optimizer.dampening=0.5"], "optimizer.dampening = 0.5: Nesterov momentum requires"),
-    (["--set", "model.hidden=abc"], "model mlp: hidden is 'abc', expected a list of integers > 0, such as [32, 16]"),
+    (
+        ["--nesterov", "--set", "optimizer.dampening=0.5"],
+        "optimizer.dampening = 0.5: Nesterov momentum requires",
+    ),
+    (
+        ["--set", "model.hidden=abc"],
+        "model mlp: hidden is 'abc', expected a list of integers > 0, such as [32, 16]",
+    ),
     (["--set", "model.hidden=3"], "model mlp: hidden is 3, expected a list of integers > 0"),
     (["--set", "model.hidden=[0]"], "model mlp: hidden is [0], expected a list of integers > 0"),
     (["--set", "model.seed=1"], "model mlp has no option seed, expected hidden"),
-    (["--model", "transformer", "--set", "model.heads=0"], "model transformer: heads is 0, expected an integer > 0"),
-    (["--model", "vgg11", "--set", "model.dropout=x"], "model vgg11: dropout is 'x', expected a number in [0, 1)"),
-    (["--algorithm", "pga", "--set", "algorithm.period=x"],
-     "algorithm.period = 'x': algorithm 'pga': period is 'x', expected a whole number >= 1"),
-    (["--algorithm", "choco", "--set", "algorithm.gamma=x"], "algorithm.gamma = 'x': compress: gamma is 'x', expected"),
-    (["--algorithm", "hierarchical", "--set", "algorithm.machine_size=x"], "algorithm.machine_size is 'x', expected a divisor"),
-    (["--topology", "exponential", "--set", "topology.base=x"], "topology.base = 'x': exponential: base must be an integer >= 2"),
-    (["--topology", "ring", "--set", "topology.n=5"], "topology.n = 5: ring has no option n: expected one of weights"),
-    (["--topology", "ring", "--set", "topology.weights=3"], "topology.weights = 3: ring: the edge weight 3 leaves"),
-    (["--algorithm", "allreduce", "--set", "topology.weights=uniform"], "has no option weights: expected no options"),
+    (
+        ["--model", "transformer", "--set", "model.heads=0"],
+        "model transformer: heads is 0, expected an integer > 0",
+    ),
+    (
+        ["--model", "vgg11", "--set", "model.dropout=x"],
+        "model vgg11: dropout is 'x', expected a number in [0, 1)",
+    ),
+    (
+        ["--algorithm", "pga", "--set", "algorithm.period=x"],
+        "algorithm.period = 'x': algorithm 'pga': period is 'x', expected a whole number >= 1",
+    ),
+    (
+        ["--algorithm", "choco", "--set", "algorithm.gamma=x"],
+        "algorithm.gamma = 'x': compress: gamma is 'x', expected",
+    ),
+    (
+        ["--algorithm", "hierarchical", "--set", "algorithm.machine_size=x"],
+        "algorithm.machine_size is 'x', expected a divisor",
+    ),
+    (
+        ["--topology", "exponential", "--set", "topology.base=x"],
+        "topology.base = 'x': exponential: base must be an integer >= 2",
+    ),
+    (
+        ["--topology", "ring", "--set", "topology.n=5"],
+        "topology.n = 5: ring has no option n: expected one of weights",
+    ),
+    (
+        ["--topology", "ring", "--set", "topology.weights=3"],
+        "topology.weights = 3: ring: the edge weight 3 leaves",
+    ),
+    (
+        ["--algorithm", "allreduce", "--set", "topology.weights=uniform"],
+        "has no option weights: expected no options",
+    ),
     (["--algoritm", "atc"], "unknown flag '--algoritm': did you mean --algorithm?"),
     (["--algorithm", "relay", "--topology", "ring", "--workers", "8"], "tree"),
     (["--algorithm", "allreduce", "--topology", "ring"], "omit it"),
     (["--resume", "none.h5"], "none.h5 does not exist"),
     (["--resume", "none.h5", "--workers", "4"], "none.h5 does not exist"),
-    (["--resume", __file__], "not an HDF5 file, expected a run file (of python -m mpidec.run or python -m mpidec.train)"),
+    (
+        ["--resume", __file__],
+        "not an HDF5 file, expected a run file (of python -m mpidec.run or python -m mpidec.train)",
+    ),
     (["--out", "none/train.h5"], "none"),
     (["--trace", "none/a.json"], "none/a.json"),
     (["none.toml"], "none.toml: cannot read"),
 ]
 
 
-@pytest.mark.parametrize("argv, text", WRONG, ids=[" ".join(map(os.path.basename, argv)) for argv, _ in WRONG])
+@pytest.mark.parametrize(
+    "argv, text", WRONG, ids=[" ".join(map(os.path.basename, argv)) for argv, _ in WRONG]
+)
 def test_refused_in_one_line(argv, text, comm, shared_tmp, monkeypatch, capfd):
     monkeypatch.chdir(shared_tmp)
     assert main(["--epochs", "1", *argv] if "--epochs" not in argv else argv, comm) == 2
     said = capfd.readouterr().err.splitlines()
-    assert said == [] if comm.rank else (len(said) == 1 and said[0].startswith("mpidec.train: error: ") and text in said[0]), said
+    assert (
+        said == []
+        if comm.rank
+        else (len(said) == 1 and said[0].startswith("mpidec.train: error: ") and text in said[0])
+    ), said
 
 
 def test_ranks_without_workers_are_refused(comm, shared_tmp, monkeypatch, capfd):
@@ -198,24 +329,68 @@ def test_ranks_without_workers_are_refused(comm, shared_tmp, monkeypatch, capfd)
     if comm.size > 1:
         assert main(["--workers", str(comm.size - 1)], comm) == 2
         said = capfd.readouterr().err
-        assert comm.rank or f"the job has {comm.size} ranks, expected at least one worker on each" in said
+        assert (
+            comm.rank
+            or f"the job has {comm.size} ranks, expected at least one worker on each" in said
+        )
 
 
 def test_command(comm, shared_tmp, monkeypatch, capfd):
     monkeypatch.chdir(shared_tmp)
     n = str(comm.size + 1)
-    assert main(["--workers", n, "--epochs", "1", "--every", "1", "--trace", "run.json", "--set", "model.hidden=[16]"], comm) == 0
+    assert (
+        main(
+            [
+                "--workers",
+                n,
+                "--epochs",
+                "1",
+                "--every",
+                "1",
+                "--trace",
+                "run.json",
+                "--set",
+                "model.hidden=[16]",
+            ],
+            comm,
+        )
+        == 0
+    )
     out = capfd.readouterr().out
-    assert comm.rank or ("accuracy" in out and f"{n} on {comm.size} rank" in out and "train.h5" in out and "hidden (16" not in out)
+    assert comm.rank or (
+        "accuracy" in out
+        and f"{n} on {comm.size} rank" in out
+        and "train.h5" in out
+        and "hidden (16" not in out
+    )
     assert comm.rank or os.path.getsize("run.json") > 100
     assert main(["--resume", "train.h5", "--epochs", "2", "--quiet"], comm) == 0
-    assert capfd.readouterr().out == "" and mpidec.read("train.h5").metrics["epoch"].tolist() == [0, 1, 2]
-    assert main(["--resume", "train.h5"], comm) == 2 and main(["--resume", "train.h5", "--lr", "1"], comm) == 2
+    assert capfd.readouterr().out == "" and mpidec.read("train.h5").metrics["epoch"].tolist() == [
+        0,
+        1,
+        2,
+    ]
+    assert (
+        main(["--resume", "train.h5"], comm) == 2
+        and main(["--resume", "train.h5", "--lr", "1"], comm) == 2
+    )
     said = capfd.readouterr().err
-    assert comm.rank or ("already trained for 2 epochs" in said and "--lr: a resumed training keeps its settings" in said)
+    assert comm.rank or (
+        "already trained for 2 epochs" in said
+        and "--lr: a resumed training keeps its settings" in said
+    )
     assert main(["--list"], comm) == 0 and main(["--help"], comm) == 0
     out = capfd.readouterr().out
-    words = ("vgg11", "relay", "double_binary_trees", "fashion_mnist", "goyal", "--weight-decay", "FILE.npz", "FILE.py:NAME")
+    words = (
+        "vgg11",
+        "relay",
+        "double_binary_trees",
+        "fashion_mnist",
+        "goyal",
+        "--weight-decay",
+        "FILE.npz",
+        "FILE.py:NAME",
+    )
     assert comm.rank or all(word in out for word in words)
 
 
@@ -247,8 +422,10 @@ def mine(comm, shared_tmp, monkeypatch):
     if comm.rank == 0:
         (shared_tmp / "mine.py").write_text(MINE)
         (shared_tmp / "other").mkdir()
-        (shared_tmp / "mine.toml").write_text('[data]\nname = "mine.py:blobs"\nalpha = "iid"\n'
-                                              '[model]\nname = "mine.py:Net"\nwidth = 9\n')
+        (shared_tmp / "mine.toml").write_text(
+            '[data]\nname = "mine.py:blobs"\nalpha = "iid"\n'
+            '[model]\nname = "mine.py:Net"\nwidth = 9\n'
+        )
     comm.Barrier()
     monkeypatch.chdir(shared_tmp)
     return shared_tmp
@@ -257,9 +434,15 @@ def mine(comm, shared_tmp, monkeypatch):
 def test_data_and_a_model_of_ones_own(mine, comm, monkeypatch, capfd):
     n, out = str(comm.size + 1), str(mine / "train.h5")
     monkeypatch.chdir(mine / "other")
-    assert main(["../mine.toml", "--workers", n, "--epochs", "2", "--batch", "8", "--out", out], comm) == 0
+    assert (
+        main(["../mine.toml", "--workers", n, "--epochs", "2", "--batch", "8", "--out", out], comm)
+        == 0
+    )
     said = capfd.readouterr().out
-    words = ("mine.py:blobs, split iid, 60 of 300 samples held out for testing", "mine.py:Net, width 9, 93 parameters")
+    words = (
+        "mine.py:blobs, split iid, 60 of 300 samples held out for testing",
+        "mine.py:Net, width 9, 93 parameters",
+    )
     assert comm.rank or (all(word in said for word in words) and str(mine / "mine.py") not in said)
     monkeypatch.chdir("/")
     assert main(["--resume", out, "--epochs", "3", "--quiet"], comm) == 0
@@ -270,51 +453,110 @@ def test_data_and_a_model_of_ones_own(mine, comm, monkeypatch, capfd):
 
 def test_a_model_that_cannot_be_batched(mine, comm):
     with mpidec.Network(2 * comm.size, comm) as net:
-        a, b = (fit(net=net, data="mine.py:blobs", model=f"mine.py:{name}", epochs=1, batch=8) for name in ("Net", "Unbatched"))
+        a, b = (
+            fit(net=net, data="mine.py:blobs", model=f"mine.py:{name}", epochs=1, batch=8)
+            for name in ("Net", "Unbatched")
+        )
     assert all(torch.allclose(p, q, atol=1e-5) for p, q in zip(parameters(a), parameters(b)))
 
 
-@pytest.mark.parametrize("data, model, text", [
-    ("raises", "Net", "mine.py:raises: line 8: ZeroDivisionError: division by zero"),
-    ("blobs", "two", "the output is (2, 2), expected (2, 3): one number per sample and class"),
-    ("blobs", "number", "TypeError: expected a torch.nn.Module, got 3"),
-    ("blobs", "frozen", "it has no parameters to train"),
-    ("blobs", "blobs", "mine.py:blobs cannot be used as a model: it is blobs(seed=1), expected a function (shape, classes)"),
-    ("blobs", "Nte", "mine.py has no Nte: did you mean Net"),
-    ("blobs", "Net --set model.widht=3", "model.widht = 3: mine.py:Net has no option widht: did you mean width?"),
-    ("blobs", "Net --set model.width=x", "mine.py:Net for samples of the shape (6,), 3 classes, width = 'x': line 13: TypeError"),
-    ("blobs", "Net --augment true", "augment crops and mirrors images, got samples of the shape (6,)"),
-    ("blobs", "Net --path .", "data set mine.py:blobs is a file itself"),
-])
+@pytest.mark.parametrize(
+    "data, model, text",
+    [
+        ("raises", "Net", "mine.py:raises: line 8: ZeroDivisionError: division by zero"),
+        ("blobs", "two", "the output is (2, 2), expected (2, 3): one number per sample and class"),
+        ("blobs", "number", "TypeError: expected a torch.nn.Module, got 3"),
+        ("blobs", "frozen", "it has no parameters to train"),
+        (
+            "blobs",
+            "blobs",
+            "mine.py:blobs cannot be used as a model: it is blobs(seed=1), expected a function (shape, classes)",
+        ),
+        ("blobs", "Nte", "mine.py has no Nte: did you mean Net"),
+        (
+            "blobs",
+            "Net --set model.widht=3",
+            "model.widht = 3: mine.py:Net has no option widht: did you mean width?",
+        ),
+        (
+            "blobs",
+            "Net --set model.width=x",
+            "mine.py:Net for samples of the shape (6,), 3 classes, width = 'x': line 13: TypeError",
+        ),
+        (
+            "blobs",
+            "Net --augment true",
+            "augment crops and mirrors images, got samples of the shape (6,)",
+        ),
+        ("blobs", "Net --path .", "data set mine.py:blobs is a file itself"),
+    ],
+)
 def test_data_and_models_of_ones_own_are_refused_in_one_line(mine, comm, data, model, text, capfd):
-    assert main(["--batch", "8", "--data", f"mine.py:{data}", "--model", *f"mine.py:{model}".split()], comm) == 2
+    assert (
+        main(
+            ["--batch", "8", "--data", f"mine.py:{data}", "--model", *f"mine.py:{model}".split()],
+            comm,
+        )
+        == 2
+    )
     said = capfd.readouterr().err.splitlines()
-    assert said == [] if comm.rank else (len(said) == 1 and said[0].startswith("mpidec.train: error: ") and text in said[0]), said
+    assert (
+        said == []
+        if comm.rank
+        else (len(said) == 1 and said[0].startswith("mpidec.train: error: ") and text in said[0])
+    ), said
 
 
 def test_data_that_differs_between_ranks_is_refused(mine, comm, capfd):
     if comm.size > 1:
         assert main(["--data", "mine.py:differs"], comm) == 2
-        assert comm.rank or "data set mine.py:differs differs between the ranks" in capfd.readouterr().err
+        assert (
+            comm.rank
+            or "data set mine.py:differs differs between the ranks" in capfd.readouterr().err
+        )
 
 
 def test_models_for_images_are_refused_for_vectors(mine, comm, capfd):
     assert main(["--data", "mine.py:blobs", "--model", "cnn", "--batch", "8"], comm) == 2
-    assert comm.rank or "model cnn takes images (channels, height, width), got samples of the shape (6,)" in capfd.readouterr().err
+    assert (
+        comm.rank
+        or "model cnn takes images (channels, height, width), got samples of the shape (6,)"
+        in capfd.readouterr().err
+    )
 
 
 @pytest.mark.serial
 def test_divergence_is_reported(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     assert main(["--lr", "1e30", "--workers", "3", "--epochs", "1", "--quiet"]) == 3
-    assert "diverged: worker" in capfd.readouterr().err and mpidec.read("train.h5").outcome == "failed"
+    assert (
+        "diverged: worker" in capfd.readouterr().err and mpidec.read("train.h5").outcome == "failed"
+    )
 
 
 def test_a_training_that_ends_worse_than_it_began_says_so(mine, comm, capfd):
     argv = ["--workers", str(comm.size), "--batch", "8", "--epochs", "1", "--alpha", "iid"]
-    assert main([*argv, "--data", "mine.py:noise", "--lr", "100", "--clip", "1", "--schedule", "constant"], comm) == 0
+    assert (
+        main(
+            [
+                *argv,
+                "--data",
+                "mine.py:noise",
+                "--lr",
+                "100",
+                "--clip",
+                "1",
+                "--schedule",
+                "constant",
+            ],
+            comm,
+        )
+        == 0
+    )
     said = capfd.readouterr()
-    assert comm.rank or re.search(r"outcome +completed, but the test loss has grown\n", said.out), said.out
+    assert comm.rank or re.search(r"outcome +completed, but the test loss has grown\n", said.out), (
+        said.out
+    )
     warning = r"mpidec.train: warning: the mean test loss has grown from [\d.]+ to [\de.+]+: lower --lr 100\n"
     assert comm.rank or re.fullmatch(warning, said.err), said.err
     assert main([*argv, "--data", "mine.py:blobs", "--lr", "0.01", "--quiet"], comm) == 0
@@ -325,6 +567,7 @@ def test_a_training_that_ends_worse_than_it_began_says_so(mine, comm, capfd):
 def test_curves(tmp_path):
     pytest.importorskip("matplotlib")
     import mpidec.plot
+
     paths = [str(tmp_path / f"{name}.h5") for name in ("atc", "relay")]
     for path, algorithm in zip(paths, ("atc", "relay")):
         fit(workers=3, algorithm=algorithm, out=path, **QUICK)
@@ -333,7 +576,10 @@ def test_curves(tmp_path):
     assert told[:3] == ["accuracy, worst", "accuracy, mean", "accuracy, average model"]
     assert told[3].startswith("consensus") and told[4:] == ["test loss, mean"]
     assert [axes.get_xlabel() for axes in figure.axes][2:5] == ["epochs"] * 3
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["atc, one peer exponential", "relay, binary tree"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "atc, one peer exponential",
+        "relay, binary tree",
+    ]
 
 
 FAILING = """

@@ -110,30 +110,36 @@ class CuPy:
 
     def on(self, place: int) -> AbstractContextManager[Any]:
         import cupy
+
         return cast(AbstractContextManager[Any], cupy.cuda.Device(place))
 
     def synchronize(self, place: int) -> None:
         import cupy
+
         with self.on(place):
             cupy.cuda.get_current_stream().synchronize()
 
     def empty(self, shape: Sequence[int], format: str, place: int) -> Any:
         import cupy
+
         with self.on(place):
             return cupy.empty(tuple(shape), format)
 
     def bytes(self, X: Any) -> Any:
         import cupy
+
         with self.on(self.place(X)):
             return cupy.ascontiguousarray(X).reshape(-1).view(np.uint8)
 
     def pinned(self, nbytes: int) -> tuple[Any, np.ndarray]:
         import cupy
+
         memory = np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
         return memory, memory
 
     def copy_out(self, part: Any, buffer: Any) -> Event:
         import cupy
+
         with self.on(self.place(part)):
             stream = cupy.cuda.get_current_stream()
             part.get(stream=stream, out=buffer, blocking=False)
@@ -141,6 +147,7 @@ class CuPy:
 
     def copy_in(self, part: Any, buffer: Any) -> Event:
         import cupy
+
         with self.on(self.place(part)):
             stream = cupy.cuda.get_current_stream()
             part.set(buffer, stream=stream)
@@ -148,26 +155,36 @@ class CuPy:
 
     def flat(self, X: Any) -> Any:
         import cupy
+
         return cupy.ascontiguousarray(X).reshape(len(X), math.prod(X.shape[1:]))
 
     def real(self, flat: Any) -> Any:
-        return flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat.astype(working(flat.dtype.str), copy=False)
+        return (
+            flat.view(flat.real.dtype)
+            if flat.dtype.kind == "c"
+            else flat.astype(working(flat.dtype.str), copy=False)
+        )
 
     def from_real(self, rows: Any, shape: Sequence[int], format: str) -> Any:
         dtype = np.dtype(format)
-        return (rows.view(dtype) if dtype.kind == "c" else rows.astype(dtype, copy=False)).reshape(tuple(shape))
+        return (rows.view(dtype) if dtype.kind == "c" else rows.astype(dtype, copy=False)).reshape(
+            tuple(shape)
+        )
 
     def constant(self, values: np.ndarray, place: int) -> Any:
         import cupy
+
         with self.on(place):
             return cupy.asarray(values)
 
     def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
         import cupy
+
         return cupy.concatenate(parts, axis=axis)
 
     def zeros_like(self, rows: Any) -> Any:
         import cupy
+
         return cupy.zeros_like(rows)
 
 
@@ -192,22 +209,27 @@ class Torch:
 
     def on(self, place: Any) -> AbstractContextManager[Any]:
         import torch
+
         return cast(AbstractContextManager[Any], torch.cuda.device(place))
 
     def synchronize(self, place: Any) -> None:
         import torch
+
         torch.cuda.current_stream(place).synchronize()
 
     def empty(self, shape: Sequence[int], format: str, place: Any) -> Any:
         import torch
+
         return torch.empty(tuple(shape), dtype=torch_dtype(format), device=place)
 
     def bytes(self, X: Any) -> Any:
         import torch
+
         return plain(X).contiguous().reshape(-1).view(torch.uint8)
 
     def pinned(self, nbytes: int) -> tuple[Any, np.ndarray]:
         import torch
+
         memory = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         return memory, memory.numpy()
 
@@ -221,6 +243,7 @@ class Torch:
 
     def _record(self, place: Any) -> Event:
         import torch
+
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(place))
         return cast(Event, event)
@@ -230,27 +253,34 @@ class Torch:
 
     def real(self, flat: Any) -> Any:
         import torch
+
         if flat.is_complex():
             return torch.view_as_real(flat).reshape(flat.shape[0], 2 * flat.shape[1])
         return flat.to(torch.float32) if flat.element_size() == 2 else flat
 
     def from_real(self, rows: Any, shape: Sequence[int], format: str) -> Any:
         import torch
+
         dtype = torch_dtype(format)
         if dtype.is_complex:
-            return torch.view_as_complex(rows.reshape(rows.shape[0], rows.shape[1] // 2, 2)).reshape(tuple(shape))
+            return torch.view_as_complex(
+                rows.reshape(rows.shape[0], rows.shape[1] // 2, 2)
+            ).reshape(tuple(shape))
         return rows.to(dtype).reshape(tuple(shape))
 
     def constant(self, values: np.ndarray, place: Any) -> Any:
         import torch
+
         return torch.from_numpy(np.ascontiguousarray(values)).to(place)
 
     def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
         import torch
+
         return torch.cat(list(parts), dim=axis)
 
     def zeros_like(self, rows: Any) -> Any:
         import torch
+
         return torch.zeros_like(rows)
 
 
@@ -294,16 +324,21 @@ def _torch_format(dtype: Any) -> str:
         text: str = np.dtype(name).str
         return text
     except TypeError:
-        raise TypeError(f"the tensor has dtype {name}, expected one that NumPy supports, or bfloat16: x.float()") from None
+        raise TypeError(
+            f"the tensor has dtype {name}, expected one that NumPy supports, or bfloat16: x.float()"
+        ) from None
 
 
 def torch_dtype(format: str) -> Any:
     """The PyTorch dtype of a format."""
     import torch
+
     return getattr(torch, format if format == BFLOAT16 else np.dtype(format).name)
 
 
-def extent(address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
+def extent(
+    address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int
+) -> tuple[int, int]:
     """Address range `(begin, end)` of the memory of an array.
 
     Examples
@@ -314,4 +349,6 @@ def extent(address: int, shape: Sequence[int], strides: Sequence[int], itemsize:
     if 0 in shape:
         return address, address
     steps = [(size - 1) * stride for size, stride in zip(shape, strides)]
-    return address + sum(min(step, 0) for step in steps), address + sum(max(step, 0) for step in steps) + itemsize
+    return address + sum(min(step, 0) for step in steps), address + sum(
+        max(step, 0) for step in steps
+    ) + itemsize

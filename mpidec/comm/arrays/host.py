@@ -13,7 +13,9 @@ from .devices import Device, device_of, families, plain, torch_format
 from .formats import BFLOAT16, flat_dtype, narrow, widen
 
 Empty = Callable[[tuple[int, ...], np.dtype], np.ndarray]
-Restore = Callable[[np.ndarray, str], Any]          # (result on the host, its format) -> array of the kind of the input
+Restore = Callable[
+    [np.ndarray, str], Any
+]  # (result on the host, its format) -> array of the kind of the input
 
 
 def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore]:
@@ -49,8 +51,10 @@ def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore]:
     if "torch" in families(X):
         return _from_torch(X)
     if hasattr(X, "__cuda_array_interface__"):
-        raise TypeError(f"the array is a {type(X).__module__}.{type(X).__name__} on a device, expected an array of cupy or torch: "
-                        "cupy.asarray(X)")
+        raise TypeError(
+            f"the array is a {type(X).__module__}.{type(X).__name__} on a device, expected an array of cupy or torch: "
+            "cupy.asarray(X)"
+        )
     X = np.asarray(X)
     return X, X.dtype.str, _numpy
 
@@ -79,10 +83,14 @@ def native(X: Any, kinds: str) -> np.ndarray:
 
 def _unmasked(X: Any) -> None:
     if isinstance(X, np.ma.MaskedArray):
-        raise TypeError("masked arrays are not supported: fill the array, X.filled(0.0), or mix values and mask separately")
+        raise TypeError(
+            "masked arrays are not supported: fill the array, X.filled(0.0), or mix values and mask separately"
+        )
 
 
-def as_rows(X: Any, m: int, empty: Empty = np.empty, half: bool = False) -> tuple[np.ndarray, Callable[[np.ndarray], Any]]:
+def as_rows(
+    X: Any, m: int, empty: Empty = np.empty, half: bool = False
+) -> tuple[np.ndarray, Callable[[np.ndarray], Any]]:
     """Convert `X` to a C-contiguous 2-D array of `m` rows.
 
     Parameters
@@ -119,12 +127,16 @@ def as_rows(X: Any, m: int, empty: Empty = np.empty, half: bool = False) -> tupl
         return _aligned(np.ascontiguousarray(X, order)), _identity
     shape = X.shape
     if format == BFLOAT16 and not half:
-        return widen(X, format).reshape(m, math.prod(shape[1:])), lambda Y: restore(narrow(Y.reshape(shape), format), format)
+        return widen(X, format).reshape(m, math.prod(shape[1:])), lambda Y: restore(
+            narrow(Y.reshape(shape), format), format
+        )
     rows = _aligned(np.ascontiguousarray(X.reshape(m, math.prod(shape[1:])), order))
     return rows, lambda Y: restore(Y.reshape(shape), format)
 
 
-def as_target(out: Any, X: Any, rows: np.ndarray, empty: Empty = np.empty) -> tuple[np.ndarray, Callable[[np.ndarray], Any]]:
+def as_target(
+    out: Any, X: Any, rows: np.ndarray, empty: Empty = np.empty
+) -> tuple[np.ndarray, Callable[[np.ndarray], Any]]:
     """Target of a mixing of `X` into `out`.
 
     Parameters
@@ -150,7 +162,9 @@ def as_target(out: Any, X: Any, rows: np.ndarray, empty: Empty = np.empty) -> tu
     device = check_out(out, X)
     if device is not None:
         format = device.format(out)
-        return empty(rows.shape, rows.dtype), lambda Y: staging.upload(device, _bits(Y, format), out)
+        return empty(rows.shape, rows.dtype), lambda Y: staging.upload(
+            device, _bits(Y, format), out
+        )
     host, format, _ = to_host(out)
     if not host.flags.writeable:
         raise ValueError("out cannot be written to, expected a writable array")
@@ -162,15 +176,20 @@ def as_target(out: Any, X: Any, rows: np.ndarray, empty: Empty = np.empty) -> tu
     def complete(Y: np.ndarray) -> Any:
         host[...] = _bits(Y, format).reshape(host.shape)
         return out
+
     return empty(rows.shape, rows.dtype), complete
 
 
 def check_rows(shape: Sequence[int], m: int, format: str = "<f8") -> None:
     """Raise unless an array of this shape and format consists of `m` rows of floating-point numbers."""
     if len(shape) == 0 or shape[0] != m:
-        raise ValueError(f"rows have shape {tuple(shape)}, expected ({m}, ...): one row for each agent of this rank")
+        raise ValueError(
+            f"rows have shape {tuple(shape)}, expected ({m}, ...): one row for each agent of this rank"
+        )
     if format != BFLOAT16 and np.dtype(format).kind not in "fc":
-        raise TypeError(f"rows have dtype {np.dtype(format)}, expected floating-point numbers: X.astype(float)")
+        raise TypeError(
+            f"rows have dtype {np.dtype(format)}, expected floating-point numbers: X.astype(float)"
+        )
 
 
 def check_out(out: Any, X: Any) -> Device | None:
@@ -178,16 +197,26 @@ def check_out(out: Any, X: Any) -> Device | None:
     device = device_of(X)
     matches = device_of(out) is device and hasattr(out, "shape") and tuple(out.shape) == np.shape(X)
     if matches and device is not None:
-        matches = device.place(out) == device.place(X) and device.format(out) == device.format(X) and _contiguous(out)
+        matches = (
+            device.place(out) == device.place(X)
+            and device.format(out) == device.format(X)
+            and _contiguous(out)
+        )
         if matches and _overlap(device.span(out), device.span(X)):
             raise ValueError("out overlaps the rows to be mixed: pass a separate array")
     elif matches:
-        matches = (isinstance(out, np.ndarray) or "torch" in families(out)) and _contiguous(out) and _format(out) == _format(X)
+        matches = (
+            (isinstance(out, np.ndarray) or "torch" in families(out))
+            and _contiguous(out)
+            and _format(out) == _format(X)
+        )
     if not matches:
         kind = "array" if device is None else f"{device.name} array on the same device"
-        raise ValueError(f"out is a {type(out).__name__} of shape {tuple(getattr(out, 'shape', ()))} and dtype "
-                         f"{getattr(out, 'dtype', None)}, expected a C-contiguous {kind} of shape {np.shape(X)} and dtype "
-                         f"{getattr(X, 'dtype', None)}")
+        raise ValueError(
+            f"out is a {type(out).__name__} of shape {tuple(getattr(out, 'shape', ()))} and dtype "
+            f"{getattr(out, 'dtype', None)}, expected a C-contiguous {kind} of shape {np.shape(X)} and dtype "
+            f"{getattr(X, 'dtype', None)}"
+        )
     return device
 
 
@@ -205,7 +234,11 @@ def _format(X: Any) -> str:
     device = device_of(X)
     if device is not None:
         return device.format(X)
-    return np.asarray(X).dtype.newbyteorder("=").str if isinstance(X, np.ndarray) or "torch" not in families(X) else torch_format(X)
+    return (
+        np.asarray(X).dtype.newbyteorder("=").str
+        if isinstance(X, np.ndarray) or "torch" not in families(X)
+        else torch_format(X)
+    )
 
 
 def _bits(Y: np.ndarray, format: str) -> np.ndarray:
@@ -234,20 +267,30 @@ def _numpy(host: np.ndarray, format: str) -> np.ndarray:
 
 def _torch(host: np.ndarray, format: str) -> Any:
     import torch
+
     if format == BFLOAT16:
         return torch.from_numpy(host.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(host)
 
 
 def _to_device(device: Device, place: Any) -> Restore:
-    return lambda host, format: staging.upload(device, np.ascontiguousarray(host), device.empty(host.shape, format, place))
+    return lambda host, format: staging.upload(
+        device, np.ascontiguousarray(host), device.empty(host.shape, format, place)
+    )
 
 
 def _from_torch(X: Any) -> tuple[np.ndarray, str, Restore]:
     import torch
+
     if X.device.type != "cpu":
-        remedy = "a meta tensor has no data, allocate it with to_empty(...)" if X.device.type == "meta" else "X.cpu()"
-        raise TypeError(f"the tensor is on device {X.device}, expected the CPU or a CUDA device: {remedy}")
+        remedy = (
+            "a meta tensor has no data, allocate it with to_empty(...)"
+            if X.device.type == "meta"
+            else "X.cpu()"
+        )
+        raise TypeError(
+            f"the tensor is on device {X.device}, expected the CPU or a CUDA device: {remedy}"
+        )
     if X.layout is not torch.strided:
         raise TypeError(f"the tensor has layout {X.layout}, expected a dense tensor: X.to_dense()")
     format, X = torch_format(X), plain(X)

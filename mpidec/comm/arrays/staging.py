@@ -14,7 +14,7 @@ import numpy as np
 
 from .devices import Device, Event
 
-CHUNK = 8 << 20                                     # size of a buffer in bytes
+CHUNK = 8 << 20  # size of a buffer in bytes
 
 
 class Buffer:
@@ -43,7 +43,7 @@ def _buffers(device: Device) -> Iterator[tuple[Buffer, Buffer]]:
     except IndexError:
         pair = Buffer(device), Buffer(device)
     yield pair
-    spare.append(pair)                              # not after an error: a copy may still be using them
+    spare.append(pair)  # not after an error: a copy may still be using them
 
 
 def download(device: Device, X: Any, host: np.ndarray) -> None:
@@ -56,9 +56,11 @@ def download(device: Device, X: Any, host: np.ndarray) -> None:
     with _buffers(device) as pair:
         last: tuple[Buffer, np.ndarray] | None = None
         for buffer, start in zip(cycle(pair), range(0, len(out), CHUNK)):
-            piece = out[start:start + CHUNK]
+            piece = out[start : start + CHUNK]
             buffer.wait()
-            buffer.event = device.copy_out(source[start:start + len(piece)], buffer.memory[:len(piece)])
+            buffer.event = device.copy_out(
+                source[start : start + len(piece)], buffer.memory[: len(piece)]
+            )
             if last is not None:
                 _copy_piece(*last)
             last = buffer, piece
@@ -68,7 +70,7 @@ def download(device: Device, X: Any, host: np.ndarray) -> None:
 
 def _copy_piece(buffer: Buffer, piece: np.ndarray) -> None:
     buffer.wait()
-    piece[:] = buffer.host[:len(piece)]
+    piece[:] = buffer.host[: len(piece)]
 
 
 def upload(device: Device, host: np.ndarray, Y: Any) -> Any:
@@ -82,8 +84,10 @@ def upload(device: Device, host: np.ndarray, Y: Any) -> Any:
     target = device.bytes(Y)
     with _buffers(device) as pair:
         for buffer, start in zip(cycle(pair), range(0, len(data), CHUNK)):
-            piece = data[start:start + CHUNK]
+            piece = data[start : start + CHUNK]
             buffer.wait()
-            buffer.host[:len(piece)] = piece
-            buffer.event = device.copy_in(target[start:start + len(piece)], buffer.memory[:len(piece)])
+            buffer.host[: len(piece)] = piece
+            buffer.event = device.copy_in(
+                target[start : start + len(piece)], buffer.memory[: len(piece)]
+            )
     return Y

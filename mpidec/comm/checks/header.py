@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-DATA, REFUSED, FAILED, QUERY, MIXING_QUERY, LAST, LEFT = range(7)       # kinds of messages
-EDGE, UP, DOWN, CONFIRMATION, TO_LEADER, FROM_LEADER = range(6)         # stages of an operation
+DATA, REFUSED, FAILED, QUERY, MIXING_QUERY, LAST, LEFT = range(7)  # kinds of messages
+EDGE, UP, DOWN, CONFIRMATION, TO_LEADER, FROM_LEADER = range(6)  # stages of an operation
 
-_FIXED = struct.Struct("<QqqdqIIIBBBx")             # see `pack`
+_FIXED = struct.Struct("<QqqdqIIIBBBx")  # see `pack`
 _LENGTHS = struct.Struct("<5I")
-_PAIR, _CONFIRM, _OUT_OF_STEP = 1, 2, 4             # flags
-_ALIGNMENT = 16                                     # bytes: the array behind a header begins at a multiple
+_PAIR, _CONFIRM, _OUT_OF_STEP = 1, 2, 4  # flags
+_ALIGNMENT = 16  # bytes: the array behind a header begins at a multiple
 
 
 class Subject(NamedTuple):
@@ -85,9 +85,19 @@ def pack(serial: int, header: Header) -> bytes:
     True
     """
     subject, reason = _pack_subject(header.subject), header.text.encode("utf-8", "backslashreplace")
-    fixed = _FIXED.pack(serial, header.number, header.before, header.weight, header.nbytes, header.tag, len(subject), len(reason),
-                        header.kind, header.stage,
-                        _PAIR * header.pair + _CONFIRM * header.confirm + _OUT_OF_STEP * header.out_of_step)
+    fixed = _FIXED.pack(
+        serial,
+        header.number,
+        header.before,
+        header.weight,
+        header.nbytes,
+        header.tag,
+        len(subject),
+        len(reason),
+        header.kind,
+        header.stage,
+        _PAIR * header.pair + _CONFIRM * header.confirm + _OUT_OF_STEP * header.out_of_step,
+    )
     if not reason:
         return fixed + subject
     return b"".join((fixed, subject, reason, bytes(-len(reason) % _ALIGNMENT)))
@@ -96,18 +106,37 @@ def pack(serial: int, header: Header) -> bytes:
 def unpack(message: np.ndarray) -> tuple[int, Header, int]:
     """The number of the network, the header that a message begins with, and where its array begins."""
     raw = message.data
-    serial, number, before, weight, nbytes, tag, subject_size, reason_size, kind, stage, flags = _FIXED.unpack_from(raw)
+    serial, number, before, weight, nbytes, tag, subject_size, reason_size, kind, stage, flags = (
+        _FIXED.unpack_from(raw)
+    )
     end = _FIXED.size + subject_size
-    reason = bytes(raw[end:end + reason_size]).decode() if reason_size else ""
-    header = Header(kind, bool(flags & _PAIR), number, _unpack_subject(bytes(raw[_FIXED.size:end])), stage,
-                    bool(flags & _CONFIRM), weight, nbytes, tag, reason, before, bool(flags & _OUT_OF_STEP))
+    reason = bytes(raw[end : end + reason_size]).decode() if reason_size else ""
+    header = Header(
+        kind,
+        bool(flags & _PAIR),
+        number,
+        _unpack_subject(bytes(raw[_FIXED.size : end])),
+        stage,
+        bool(flags & _CONFIRM),
+        weight,
+        nbytes,
+        tag,
+        reason,
+        before,
+        bool(flags & _OUT_OF_STEP),
+    )
     return serial, header, end + reason_size + -reason_size % _ALIGNMENT
 
 
 @lru_cache(1024)
 def _pack_subject(subject: Subject) -> bytes:
-    texts, dims = [text.encode("utf-8", "backslashreplace") for text in subject[:4]], len(subject.shape)
-    raw = b"".join((_LENGTHS.pack(*map(len, texts), dims), struct.pack(f"<{dims}q", *subject.shape), *texts))
+    texts, dims = (
+        [text.encode("utf-8", "backslashreplace") for text in subject[:4]],
+        len(subject.shape),
+    )
+    raw = b"".join(
+        (_LENGTHS.pack(*map(len, texts), dims), struct.pack(f"<{dims}q", *subject.shape), *texts)
+    )
     return raw + bytes(-(_FIXED.size + len(raw)) % _ALIGNMENT)
 
 

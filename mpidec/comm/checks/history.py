@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-REMEMBERED = 4096                                   # operations of each kind
+REMEMBERED = 4096  # operations of each kind
 
-Key = tuple[int, int]                               # number, and the peer of an operation of two ranks (-1: of all ranks)
+Key = tuple[int, int]  # number, and the peer of an operation of two ranks (-1: of all ranks)
 
 
 class PastOperation(NamedTuple):

@@ -18,16 +18,41 @@ from ..runtime.collectives import portable
 from ..runtime.memory import empty
 from ..runtime.mpi import MPI
 from ..runtime.progress import ProgressEngine, abandon, ask_at_once, ranks, timeout, wait_until
-from .header import CONFIRMATION, DATA, EDGE, FAILED, LAST, LEFT, MIXING_QUERY, QUERY, REFUSED, Header, Subject, pack, unpack
+from .header import (
+    CONFIRMATION,
+    DATA,
+    EDGE,
+    FAILED,
+    LAST,
+    LEFT,
+    MIXING_QUERY,
+    QUERY,
+    REFUSED,
+    Header,
+    Subject,
+    pack,
+    unpack,
+)
 from .history import History, Key, PastOperation
-from .mismatch import Disagreement, closes, describe, different_calls, different_signatures, not_expected, not_sent
+from .mismatch import (
+    Disagreement,
+    closes,
+    describe,
+    different_calls,
+    different_signatures,
+    not_expected,
+    not_sent,
+)
 from .operation import ARRIVED, Operation, Steps, tree
 
 _HEADER, _PAYLOAD, _PAYLOADS = 16384, 16385, 16000  # tags; mixers use small ones
-_INLINE, _CHUNK = 1 << 16, 1 << 30                  # bytes that follow a header in its message, and at most in one message
+_INLINE, _CHUNK = (
+    1 << 16,
+    1 << 30,
+)  # bytes that follow a header in its message, and at most in one message
 _BYTES = np.dtype(np.uint8)
-_PATIENCE = 0.9                                     # of the time-out: for how long a rank that leaves waits for rank 0
-_REASON = 100                                       # characters of the exception that a network is out of step after
+_PATIENCE = 0.9  # of the time-out: for how long a rank that leaves waits for rank 0
+_REASON = 100  # characters of the exception that a network is out of step after
 _OUT_OF_STEP = "the network is out of step ({}): close it and make a new one"
 
 
@@ -59,8 +84,14 @@ class Matching:
         Whether this rank has left all others; see `fail`.
     """
 
-    def __init__(self, comm: MPI.Intracomm, serial: int = 0, mixings: Callable[[], int] = int,
-                 engine: ProgressEngine | None = None, refusal: Callable[[], Exception | None] = lambda: None):
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        serial: int = 0,
+        mixings: Callable[[], int] = int,
+        engine: ProgressEngine | None = None,
+        refusal: Callable[[], Exception | None] = lambda: None,
+    ):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
         self.broken, self.check, self.left = "", True, False
         self._engine, self.interrupted = engine or ProgressEngine(), ""
@@ -72,14 +103,16 @@ class Matching:
         self._history = History()
         self._early: dict[Key, list[tuple[int, Header, np.ndarray]]] = {}
         self._unclaimed: list[list[MPI.Request]] = []
-        self._late: list[Exception] = []            # found out when no operation could take it
-        self._leaver: Exception | None = None       # the exception with which another rank has left, to be raised here
-        self._heard: set[int] = set()               # ranks that have left
-        self._peers: set[int] = set()               # ranks that got a message
+        self._late: list[Exception] = []  # found out when no operation could take it
+        self._leaver: Exception | None = (
+            None  # the exception with which another rank has left, to be raised here
+        )
+        self._heard: set[int] = set()  # ranks that have left
+        self._peers: set[int] = set()  # ranks that got a message
         self._status = MPI.Status()
         self._polling = self._closing = self._reported = False
         self.apart, self._meetings = False, 0
-        self._met: dict[Key, Header] = {}           # what the ranks that have come to a meeting say
+        self._met: dict[Key, Header] = {}  # what the ranks that have come to a meeting say
 
     # Operations with headers
 
@@ -130,11 +163,17 @@ class Matching:
         if not operation.done:
             with self._engine:
                 try:
-                    wait_until(lambda: self.test(operation), lambda: self._report(operation), self._ask)
+                    wait_until(
+                        lambda: self.test(operation), lambda: self._report(operation), self._ask
+                    )
                 except BaseException as error:
                     self.interrupt(str(operation), error)
                     raise
-            if operation.error is not None and not self._late and (refusal := self._refusal()) is not None:
+            if (
+                operation.error is not None
+                and not self._late
+                and (refusal := self._refusal()) is not None
+            ):
                 raise refusal
             if not operation.done or operation.error is not None:
                 self._raise_late()
@@ -153,7 +192,11 @@ class Matching:
             On both sides, if they are elsewhere.
         """
         operation = self.operation(op)
-        operation.signature, operation.array, operation.receivers = signature, None, frozenset(dests)
+        operation.signature, operation.array, operation.receivers = (
+            signature,
+            None,
+            frozenset(dests),
+        )
         operation.senders = {(rank, EDGE) for rank in sources}
 
         def steps() -> Steps:
@@ -161,6 +204,7 @@ class Matching:
                 operation.send(rank, EDGE)
             operation.expect(EDGE, [rank for rank, _ in operation.senders])
             yield ARRIVED
+
         self.start(operation, steps()).wait()
         return operation.number
 
@@ -205,7 +249,9 @@ class Matching:
         self.reject(operation, error, concerned)
         self.broken = operation.text
 
-    def ask(self, sources: Iterable[int], number: int, op: str, signature: str, before: int) -> None:
+    def ask(
+        self, sources: Iterable[int], number: int, op: str, signature: str, before: int
+    ) -> None:
         """Ask the ranks that an operation without headers waits for where they are.
 
         Raises
@@ -221,7 +267,9 @@ class Matching:
             self._late.append(Disagreement(failure))
         if self._late:
             self.broken = str(self._late[0])
-            record = self._history.find((number, -1)) or PastOperation(op, "", signature, frozenset(), "")
+            record = self._history.find((number, -1)) or PastOperation(
+                op, "", signature, frozenset(), ""
+            )
             self._history.register(number, record._replace(error=self.broken))
         self._raise_late()
 
@@ -233,7 +281,16 @@ class Matching:
         Disagreement
             If it, or another one, has been found to be elsewhere.
         """
-        self.send(rank, Header(MIXING_QUERY, False, number, Subject(op), before=self._count if before is None else before))
+        self.send(
+            rank,
+            Header(
+                MIXING_QUERY,
+                False,
+                number,
+                Subject(op),
+                before=self._count if before is None else before,
+            ),
+        )
         self.poll()
         self._raise_late()
 
@@ -255,11 +312,13 @@ class Matching:
             for operation in list(self._active.values()):
                 operation.advance()
             if self._unclaimed:
-                self._unclaimed = [requests for requests in self._unclaimed if not MPI.Request.Testall(requests)]
+                self._unclaimed = [
+                    requests for requests in self._unclaimed if not MPI.Request.Testall(requests)
+                ]
         except Exception as error:
             if not self._late:
                 self._late.append(error)
-        except BaseException:                       # of a signal handler: MPI may write to what had been about to arrive
+        except BaseException:  # of a signal handler: MPI may write to what had been about to arrive
             abandon([operation.received for operation in self._active.values()])
             raise
         finally:
@@ -280,7 +339,7 @@ class Matching:
         """
         reported = self._reported
         self.leave(apart)
-        for dest in list(self._peers):              # taken after all that was sent there before
+        for dest in list(self._peers):  # taken after all that was sent there before
             self.send(dest, Header(LAST, False, 0, Subject("")), synchronous=True)
         self.apart = self.meet(apart)
         for operation in list(self._active.values()):
@@ -299,12 +358,21 @@ class Matching:
 
         def send(some: list[int]) -> None:
             for rank in some:
-                self.send(rank, Header(LAST, False, number, Subject(""), before=self._count, out_of_step=apart))
+                self.send(
+                    rank,
+                    Header(LAST, False, number, Subject(""), before=self._count, out_of_step=apart),
+                )
 
         def receive(some: list[int]) -> bool:
             keys = [(rank, number) for rank in some]
-            wait_until(lambda: self._idle() and all(key in self._met for key in keys), "all ranks to close the network", self._ask)
-            return any(self._met[key].out_of_step or self._met[key].before != self._count for key in keys)
+            wait_until(
+                lambda: self._idle() and all(key in self._met for key in keys),
+                "all ranks to close the network",
+                self._ask,
+            )
+            return any(
+                self._met[key].out_of_step or self._met[key].before != self._count for key in keys
+            )
 
         apart |= receive(children)
         if parent is not None:
@@ -325,12 +393,19 @@ class Matching:
         Returns when rank 0, which may have a file to finish, has left as well.
         """
         self.left = True
-        if self.rank == 0 or not getattr(error, "told_by_another_rank", False):     # rank 0 tells the others
+        if self.rank == 0 or not getattr(
+            error, "told_by_another_rank", False
+        ):  # rank 0 tells the others
             text = pickle.dumps(portable(error)).decode("latin-1")
             for rank in range(1, self.size) if self.rank == 0 else [0]:
                 self.send(rank, Header(LEFT, False, 0, Subject(""), text=text))
         until = time.monotonic() + (1 if self.rank == 0 else _PATIENCE * timeout())
-        wait_until(lambda: (self._idle() and (self.rank == 0 or 0 in self._heard)) or time.monotonic() > until, "rank 0 to leave")
+        wait_until(
+            lambda: (
+                (self._idle() and (self.rank == 0 or 0 in self._heard)) or time.monotonic() > until
+            ),
+            "rank 0 to leave",
+        )
         self._engine.interrupt(" ".join(f"{type(error).__name__}: {error}".split())[:_REASON])
 
     def look_for_leavers(self) -> None:
@@ -343,7 +418,7 @@ class Matching:
         """Have every wait of this rank raise the exception with which another rank has left."""
         if not self._heard:
             self._leaver = pickle.loads(text.encode("latin-1"))
-            self._leaver.told_by_another_rank = True                        # type: ignore[union-attr]
+            self._leaver.told_by_another_rank = True  # type: ignore[union-attr]
             ask_at_once()
         self._heard.add(source)
 
@@ -358,17 +433,26 @@ class Matching:
             raise self._late.pop(0)
 
     def _ask(self) -> None:
-        for operation in list(self._active.values()):           # others may wait for any of them
+        for operation in list(self._active.values()):  # others may wait for any of them
             operation.ask()
 
     def _report(self, operation: Operation) -> str:
         """Which ranks an operation waits for, and the others under way, in words."""
-        others = [f"{other} waits for {ranks(other.missing())}" for other in self._active.values() if other is not operation]
-        return f"{ranks(operation.missing())} in {operation}" + f" (also under way: {'; '.join(others)})" * bool(others)
+        others = [
+            f"{other} waits for {ranks(other.missing())}"
+            for other in self._active.values()
+            if other is not operation
+        ]
+        return (
+            f"{ranks(operation.missing())} in {operation}"
+            + f" (also under way: {'; '.join(others)})" * bool(others)
+        )
 
     # What operations need: see operation.Engine
 
-    def send(self, dest: int, header: Header, array: np.ndarray | None = None, synchronous: bool = False) -> list[MPI.Request]:
+    def send(
+        self, dest: int, header: Header, array: np.ndarray | None = None, synchronous: bool = False
+    ) -> list[MPI.Request]:
         """Send a header and its array; requests that must complete (they keep what MPI reads)."""
         self._peers.add(dest)
         if header.kind == FAILED and self.broken:
@@ -377,19 +461,34 @@ class Matching:
         if array is None or not array.nbytes:
             requests = [send([pack(self._serial, header), MPI.BYTE], dest, _HEADER)]
         elif array.nbytes <= _INLINE:
-            requests = [send([b"".join((pack(self._serial, header), array.view(np.uint8).data)), MPI.BYTE], dest, _HEADER)]
+            requests = [
+                send(
+                    [b"".join((pack(self._serial, header), array.view(np.uint8).data)), MPI.BYTE],
+                    dest,
+                    _HEADER,
+                )
+            ]
         else:
             self._payloads += 1
             tag = _PAYLOAD + self._payloads % _PAYLOADS
-            requests = [send([pack(self._serial, header._replace(tag=tag)), MPI.BYTE], dest, _HEADER)]
-            requests += [self.comm.Isend([piece, MPI.BYTE], dest, tag) for piece in _pieces(array.view(np.uint8))]
+            requests = [
+                send([pack(self._serial, header._replace(tag=tag)), MPI.BYTE], dest, _HEADER)
+            ]
+            requests += [
+                self.comm.Isend([piece, MPI.BYTE], dest, tag)
+                for piece in _pieces(array.view(np.uint8))
+            ]
         if header.kind != DATA:
             self.keep(requests)
         return requests
 
     def receive(self, source: int, header: Header, data: np.ndarray) -> list[MPI.Request]:
         """Receive the array that a header announces into `data`."""
-        return [self.comm.Irecv([piece, MPI.BYTE], source, header.tag) for piece in _pieces(data)] if header.tag else []
+        return (
+            [self.comm.Irecv([piece, MPI.BYTE], source, header.tag) for piece in _pieces(data)]
+            if header.tag
+            else []
+        )
 
     def keep(self, requests: list[MPI.Request]) -> None:
         """Complete requests that nothing waits for any more."""
@@ -400,8 +499,16 @@ class Matching:
         """Move an operation that has ended into the history."""
         self._reported |= bool(operation.text)
         self._active.pop(operation.key, None)
-        self._history.add(operation.key, PastOperation(operation.op, operation.mode, operation.signature, operation.receivers,
-                                                       operation.text))
+        self._history.add(
+            operation.key,
+            PastOperation(
+                operation.op,
+                operation.mode,
+                operation.signature,
+                operation.receivers,
+                operation.text,
+            ),
+        )
 
     # Messages
 
@@ -410,7 +517,7 @@ class Matching:
         raw = np.empty(nbytes, np.uint8)
         message.Recv([raw, MPI.BYTE])
         serial, header, end = unpack(raw)
-        if serial != self._serial:                  # of a closed network whose communicator had the same number
+        if serial != self._serial:  # of a closed network whose communicator had the same number
             self._discard(source, header)
         elif header.kind == MIXING_QUERY:
             self._answer_about_mixing(source, header)
@@ -419,12 +526,19 @@ class Matching:
         elif header.kind == LEFT:
             self._hear(source, header.text)
         else:
-            if header.kind == QUERY and not header.pair and header.number > self._count and header.before < self._mixings():
+            if (
+                header.kind == QUERY
+                and not header.pair
+                and header.number > self._count
+                and header.before < self._mixings()
+            ):
                 self._report_elsewhere(source, header, f"mixing {header.before + 1}")
             if self._closing or header.number <= self._last(source, header):
                 self._deliver(source, header, raw[end:])
             else:
-                self._early.setdefault((header.number, source if header.pair else -1), []).append((source, header, raw[end:]))
+                self._early.setdefault((header.number, source if header.pair else -1), []).append(
+                    (source, header, raw[end:])
+                )
 
     def _deliver_early(self, key: Key) -> None:
         for source, header, data in self._early.pop(key, ()):
@@ -437,7 +551,9 @@ class Matching:
         if header.kind == DATA:
             problem = operation.mismatch(source, header) if operation is not None else ""
             if operation is not None and not problem:
-                operation.accept(source, header, empty((header.nbytes,), _BYTES) if header.tag else data)
+                operation.accept(
+                    source, header, empty((header.nbytes,), _BYTES) if header.tag else data
+                )
                 return
             self._discard(source, header)
         past = self._history.find(key)
@@ -446,11 +562,13 @@ class Matching:
             if past is not None and failed:
                 self._reply(FAILED, source, header, past.error)
             else:
-                self._report_mismatch(operation, source, header, problem or self._not_matched(source, header, past))
+                self._report_mismatch(
+                    operation, source, header, problem or self._not_matched(source, header, past)
+                )
         elif header.kind == QUERY:
             self._answer(operation, past, source, header)
         elif operation is not None and (header.kind == REFUSED or operation.waits_for(source)):
-            if header.out_of_step:                  # nothing will come from there any more
+            if header.out_of_step:  # nothing will come from there any more
                 self.broken = self.broken or header.text
             operation.fail(Disagreement(header.text))
         elif operation is None and not failed:
@@ -466,7 +584,9 @@ class Matching:
 
     # Replies
 
-    def _answer(self, operation: Operation | None, past: PastOperation | None, source: int, header: Header) -> None:
+    def _answer(
+        self, operation: Operation | None, past: PastOperation | None, source: int, header: Header
+    ) -> None:
         """Reply to the query of a rank that waits for this one, if it waits in vain."""
         subject, record = header.subject, operation or past
         call = describe(subject.op, subject.mode, header.number)
@@ -474,33 +594,50 @@ class Matching:
         if past is not None and past.error:
             self._reply(FAILED, source, header, past.error)
         elif header.number > last or (self.apart and not header.pair and header.number == last):
-            self._reply(REFUSED, source, header, closes(source, call, self.rank))       # it begins no more, and has left its last
+            self._reply(
+                REFUSED, source, header, closes(source, call, self.rank)
+            )  # it begins no more, and has left its last
         elif record is None:
-            return                                  # long ago
+            return  # long ago
         elif (record.op, record.mode, record.signature) != subject[:3]:
-            self._report_mismatch(operation, source, header, self._not_matched(source, header, record))
+            self._report_mismatch(
+                operation, source, header, self._not_matched(source, header, record)
+            )
         elif source not in record.receivers and header.stage != CONFIRMATION:
             self._report_mismatch(operation, source, header, not_sent(source, self.rank, call))
 
     def _answer_about_mixing(self, source: int, header: Header) -> None:
         """Reply to the query of a rank that waits for a mixing of this one, if this one is elsewhere."""
         if header.number <= self._mixings():
-            return                                  # the query is out of date
+            return  # the query is out of date
         if self._closing:
             self._reply(REFUSED, source, header, closes(source, header.subject.op, self.rank))
         elif header.before < self._count:
             key = header.before + 1, -1
             record = self._active.get(key) or self._history.find(key)
-            self._report_elsewhere(source, header, describe(record.op, record.mode, key[0]) if record is not None
-                                   else f"call {key[0]}")
+            self._report_elsewhere(
+                source,
+                header,
+                describe(record.op, record.mode, key[0])
+                if record is not None
+                else f"call {key[0]}",
+            )
 
     def _report_elsewhere(self, source: int, header: Header, mine: str) -> None:
         """Report to both sides that they are in different calls."""
         subject = header.subject
-        theirs = subject.op if header.kind == MIXING_QUERY else describe(subject.op, subject.mode, header.number)
-        self._report_mismatch(None, source, header, different_calls(source, theirs, self.rank, mine))
+        theirs = (
+            subject.op
+            if header.kind == MIXING_QUERY
+            else describe(subject.op, subject.mode, header.number)
+        )
+        self._report_mismatch(
+            None, source, header, different_calls(source, theirs, self.rank, mine)
+        )
 
-    def _report_mismatch(self, operation: Operation | None, source: int, header: Header, text: str) -> None:
+    def _report_mismatch(
+        self, operation: Operation | None, source: int, header: Header, text: str
+    ) -> None:
         """Raise on both sides: here in the operation, or in the next wait if it has ended."""
         self._reply(REFUSED, source, header, text)
         if operation is not None:
@@ -509,18 +646,26 @@ class Matching:
             self._late.append(Disagreement(text))
 
     def _reply(self, kind: int, dest: int, header: Header, text: str) -> None:
-        number = 0 if header.kind == MIXING_QUERY else header.number        # mixings are numbered separately
+        number = (
+            0 if header.kind == MIXING_QUERY else header.number
+        )  # mixings are numbered separately
         self.send(dest, Header(kind, header.pair, number, header.subject, text=text))
 
-    def _not_matched(self, source: int, header: Header, record: Operation | PastOperation | None) -> str:
+    def _not_matched(
+        self, source: int, header: Header, record: Operation | PastOperation | None
+    ) -> str:
         """Why a message does not match the record of its operation, in words."""
         subject = header.subject
         call = describe(subject.op, subject.mode, header.number)
         if record is not None and (record.op, record.mode) != subject[:2]:
-            return different_calls(source, call, self.rank, describe(record.op, record.mode, header.number))
+            return different_calls(
+                source, call, self.rank, describe(record.op, record.mode, header.number)
+            )
         if record is not None and record.signature != subject.signature:
-            return different_signatures(source, subject.signature, call, self.rank, record.signature)
-        if header.number > self._last(source, header):          # and so the network is closing here
+            return different_signatures(
+                source, subject.signature, call, self.rank, record.signature
+            )
+        if header.number > self._last(source, header):  # and so the network is closing here
             return closes(source, call, self.rank)
         return not_expected(source, self.rank, call)
 
@@ -530,4 +675,4 @@ class Matching:
 
 
 def _pieces(data: np.ndarray) -> list[np.ndarray]:
-    return [data[start:start + _CHUNK] for start in range(0, len(data), _CHUNK)]
+    return [data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)]

@@ -32,7 +32,9 @@ def different_signatures(rank: int, signature: str, call: str, other: int, other
     return f"rank {rank} has {signature} in {call}, rank {other} has {others}"
 
 
-def different_arrays(rank: int, theirs: Subject, call: str, other: int, dtype: str, shape: tuple[int, ...]) -> str:
+def different_arrays(
+    rank: int, theirs: Subject, call: str, other: int, dtype: str, shape: tuple[int, ...]
+) -> str:
     """Two ranks are in the same call with arrays that do not fit."""
     return f"rank {rank} has an array {theirs.shape} {_name(theirs.dtype)} in {call}, rank {other} one {shape} {_name(dtype)}"
 

@@ -10,9 +10,19 @@ import numpy as np
 from ..runtime.mpi import MPI
 from .header import CONFIRMATION, DATA, DOWN, EDGE, FAILED, QUERY, UP, Header, Subject
 from .history import Key
-from .mismatch import Disagreement, describe, different_arrays, different_calls, different_signatures, not_expected
+from .mismatch import (
+    Disagreement,
+    describe,
+    different_arrays,
+    different_calls,
+    different_signatures,
+    not_expected,
+)
 
-ARRIVED, SENT = False, True                         # what steps yield for: the messages expected; and that all sent are complete
+ARRIVED, SENT = (
+    False,
+    True,
+)  # what steps yield for: the messages expected; and that all sent are complete
 Steps = Generator[bool, None, Any]
 
 
@@ -22,7 +32,9 @@ class Engine(Protocol):
     rank: int
     size: int
 
-    def send(self, dest: int, header: Header, array: np.ndarray | None = None, synchronous: bool = False) -> list[MPI.Request]:
+    def send(
+        self, dest: int, header: Header, array: np.ndarray | None = None, synchronous: bool = False
+    ) -> list[MPI.Request]:
         """Send a header and its array."""
 
     def receive(self, source: int, header: Header, data: np.ndarray) -> list[MPI.Request]:
@@ -68,8 +80,16 @@ class Operation:
         What the steps return, when the operation is done without an error.
     """
 
-    def __init__(self, engine: Engine, op: str, number: int, peer: int | None = None, before: int = 0):
-        self._engine, self.op, self.number, self.peer, self.before = engine, op, number, peer, before
+    def __init__(
+        self, engine: Engine, op: str, number: int, peer: int | None = None, before: int = 0
+    ):
+        self._engine, self.op, self.number, self.peer, self.before = (
+            engine,
+            op,
+            number,
+            peer,
+            before,
+        )
         self.mode = self.signature = ""
         self.array: tuple[str, tuple[int, ...]] | None = ("", ())
         self.comparable: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple
@@ -79,7 +99,7 @@ class Operation:
         self.tree: tuple[int | None, list[int]] = (None, [])
         self.received: dict[tuple[int, int], tuple[Header, np.ndarray]] = {}
         self.error: Exception | None = None
-        self.text = ""                              # the error as other ranks are told
+        self.text = ""  # the error as other ranks are told
         self.result: Any = None
         self.done = False
         self._subject: Subject | None = None
@@ -129,8 +149,17 @@ class Operation:
 
     # For the steps
 
-    def send(self, dest: int, stage: int, array: np.ndarray | None = None, weight: float = 1.0, *, confirm: bool = False,
-             synchronous: bool = False, subject: Subject | None = None) -> None:
+    def send(
+        self,
+        dest: int,
+        stage: int,
+        array: np.ndarray | None = None,
+        weight: float = 1.0,
+        *,
+        confirm: bool = False,
+        synchronous: bool = False,
+        subject: Subject | None = None,
+    ) -> None:
         """Send a flat array (or nothing) to `dest`.
 
         Parameters
@@ -142,8 +171,16 @@ class Operation:
         subject : Subject, optional
             That of the array, if it is not that of the operation.
         """
-        header = Header(DATA, self.peer is not None, self.number, subject or self.subject, stage, confirm, weight,
-                        0 if array is None else array.nbytes)
+        header = Header(
+            DATA,
+            self.peer is not None,
+            self.number,
+            subject or self.subject,
+            stage,
+            confirm,
+            weight,
+            0 if array is None else array.nbytes,
+        )
         self._leaving += self._engine.send(dest, header, array, synchronous)
 
     def expect(self, stage: int, ranks: Iterable[int]) -> None:
@@ -162,7 +199,9 @@ class Operation:
         """Take part in the tree of all ranks; before the steps begin."""
         parent, children = tree(self._engine.rank, self._engine.size, root)
         self.receivers |= frozenset(children if parent is None else [parent, *children])
-        self.senders |= {(child, UP) for child in children} | ({(parent, DOWN)} if parent is not None else set())
+        self.senders |= {(child, UP) for child in children} | (
+            {(parent, DOWN)} if parent is not None else set()
+        )
         self.tree = parent, children
         return self.tree
 
@@ -188,7 +227,7 @@ class Operation:
 
     def advance(self) -> None:
         """Go on with the steps as far as the messages allow; an error ends the operation, and is raised by `wait`."""
-        if self._running:                           # a poll within the steps
+        if self._running:  # a poll within the steps
             return
         self._running = True
         try:
@@ -212,11 +251,15 @@ class Operation:
         me, theirs, mine = self._engine.rank, header.subject, self.subject
         place, same = (source, header.stage), theirs == mine
         if not same and theirs[:2] != mine[:2]:
-            return different_calls(source, describe(theirs.op, theirs.mode, header.number), me, str(self))
+            return different_calls(
+                source, describe(theirs.op, theirs.mode, header.number), me, str(self)
+            )
         if not same and theirs.signature != mine.signature:
             call = describe(theirs.op, theirs.mode, header.number)
             return different_signatures(source, theirs.signature, call, me, mine.signature)
-        if (place not in self.senders and not (self.any_sender and header.stage == EDGE)) or place in self.received:
+        if (
+            place not in self.senders and not (self.any_sender and header.stage == EDGE)
+        ) or place in self.received:
             return not_expected(source, me, str(self))
         if not same and self.array is not None:
             dtype, shape = self.array
@@ -235,7 +278,10 @@ class Operation:
 
     def waits_for(self, rank: int) -> bool:
         """Whether something of a rank may still arrive."""
-        return any(place[0] == rank and place not in self.received for place in self.senders | self._awaited)
+        return any(
+            place[0] == rank and place not in self.received
+            for place in self.senders | self._awaited
+        )
 
     def missing(self) -> list[int]:
         """The ranks that the operation waits for now."""
@@ -244,16 +290,32 @@ class Operation:
     def ask(self) -> None:
         """Ask the ranks that it waits for, once for each message."""
         for rank, stage in self._awaited - self._asked:
-            self._engine.send(rank, Header(QUERY, self.peer is not None, self.number, self.subject, stage, before=self.before))
+            self._engine.send(
+                rank,
+                Header(
+                    QUERY,
+                    self.peer is not None,
+                    self.number,
+                    self.subject,
+                    stage,
+                    before=self.before,
+                ),
+            )
         self._asked |= self._awaited
 
     def fail(self, error: Exception, concerned: Iterable[int] = ()) -> None:
         """Give up, and tell the ranks that may wait for this one."""
         self.error = error
-        self.text = str(error) if isinstance(error, Disagreement) else \
-            f"rank {self._engine.rank} gave up {self}: {type(error).__name__}: {error}"
+        self.text = (
+            str(error)
+            if isinstance(error, Disagreement)
+            else f"rank {self._engine.rank} gave up {self}: {type(error).__name__}: {error}"
+        )
         for rank in sorted(self.receivers | {rank for rank, _ in self.senders} | set(concerned)):
-            self._engine.send(rank, Header(FAILED, self.peer is not None, self.number, self.subject, text=self.text))
+            self._engine.send(
+                rank,
+                Header(FAILED, self.peer is not None, self.number, self.subject, text=self.text),
+            )
         self._end()
 
     def abandon(self, reason: str) -> None:

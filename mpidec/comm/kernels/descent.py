@@ -8,7 +8,7 @@ import numpy as np
 
 from .weighted import _kernel
 
-_LEAST = 1 << 12                                    # numbers from which on one pass pays
+_LEAST = 1 << 12  # numbers from which on one pass pays
 
 
 def descend(X: Any, step_size: Any, G: Any) -> Any:
@@ -32,14 +32,24 @@ def descend(X: Any, step_size: Any, G: Any) -> Any:
     if type(step_size) is np.ndarray:
         return _columns(X, step_size, G)
     a = -_number(step_size, G)
-    if _kernel is not None and type(X) is np.ndarray and type(G) is np.ndarray and X.size >= _LEAST and X.dtype.char in "df" \
-            and X.dtype == G.dtype and X.shape == G.shape and X.dtype.isnative and _plain(X) and _plain(G):
+    if (
+        _kernel is not None
+        and type(X) is np.ndarray
+        and type(G) is np.ndarray
+        and X.size >= _LEAST
+        and X.dtype.char in "df"
+        and X.dtype == G.dtype
+        and X.shape == G.shape
+        and X.dtype.isnative
+        and _plain(X)
+        and _plain(G)
+    ):
         out = np.empty_like(X)
         _kernel.descend(a, G, X, out)
         return out
     T = a * G
     if hasattr(T, "dtype") and T.dtype == X.dtype and T.shape == X.shape:
-        T += X                                      # in the memory of the product
+        T += X  # in the memory of the product
         return T
     return T + X
 
@@ -56,8 +66,10 @@ def _number(step_size: Any, G: Any) -> float:
     except (TypeError, ValueError):
         if isinstance(G, (int, float)) and G == 0:  # consensus
             return 0.0
-        raise ValueError(f"step_size is {step_size!r}, expected a number at each step: only solve() and mpidec.tune() "
-                         "find one") from None
+        raise ValueError(
+            f"step_size is {step_size!r}, expected a number at each step: only solve() and mpidec.tune() "
+            "find one"
+        ) from None
 
 
 def _plain(X: np.ndarray) -> bool:

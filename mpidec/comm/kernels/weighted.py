@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 try:
     _kernel: Any = import_module("._kernel", __package__)
-except ImportError:                                 # installed without a C compiler
+except ImportError:  # installed without a C compiler
     _kernel = None
 
 COMPILED = _kernel is not None
 _BLOCK = 256
-_BITS = {"f": 20, "d": 40}                          # s in `difference`
+_BITS = {"f": 20, "d": 40}  # s in `difference`
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,9 @@ class Weights:
             w, v = _values(pairs, into, rows.data), _values(pairs, out, columns.data)
             places = np.where(np.isin(pairs, into), _values(pairs, into, places), pairs // n)
         if len(places) and places.max() >= 2**31:
-            raise ValueError(f"the rows that one rank reads are {places.max() + 1}, expected at most 2**31: use more ranks")
+            raise ValueError(
+                f"the rows that one rank reads are {places.max() + 1}, expected at most 2**31: use more ranks"
+            )
         agent, other = pairs // n, pairs % n != pairs // n + lo
         indptr = np.searchsorted(agent[other], np.arange(m + 1))
         return cls(indptr.astype(np.int64), places[other].astype(np.int32), w[other], v[other])
@@ -85,7 +87,9 @@ class Weights:
     def astype(self, dtype: np.dtype) -> Weights:
         """The weights in the precision of the rows."""
         if dtype not in self._casts:
-            self._casts[dtype] = Weights(self.indptr, self.indices, self.w.astype(dtype), self.v.astype(dtype))
+            self._casts[dtype] = Weights(
+                self.indptr, self.indices, self.w.astype(dtype), self.v.astype(dtype)
+            )
         return self._casts[dtype]
 
     @cached_property
@@ -96,7 +100,9 @@ class Weights:
         """The weights in the precision of the rows, times :math:`2^s`; see `difference`."""
         if dtype.char not in self._scaled:
             weights, factor = self.astype(dtype), dtype.type(2.0 ** _BITS[dtype.char])
-            self._scaled[dtype.char] = Weights(self.indptr, self.indices, weights.w * factor, weights.v * factor)
+            self._scaled[dtype.char] = Weights(
+                self.indptr, self.indices, weights.w * factor, weights.v * factor
+            )
         return self._scaled[dtype.char]
 
     @cached_property
@@ -122,12 +128,22 @@ class Runs:
     @classmethod
     def of(cls, runs: Iterable[tuple[int, int, np.ndarray, np.ndarray]]) -> Runs:
         """The same runs without the diagonal entries."""
-        return cls([(start, stop, shifts[shifts != 0], weights[shifts != 0]) for start, stop, shifts, weights in runs])
+        return cls(
+            [
+                (start, stop, shifts[shifts != 0], weights[shifts != 0])
+                for start, stop, shifts, weights in runs
+            ]
+        )
 
     def scaled(self, dtype: np.dtype) -> Runs:
         """The runs with weights in the precision of the rows, times :math:`2^s`; see `difference`."""
         factor = dtype.type(2.0 ** _BITS[dtype.char])
-        return Runs([(start, stop, shifts, weights.astype(dtype) * factor) for start, stop, shifts, weights in self.runs])
+        return Runs(
+            [
+                (start, stop, shifts, weights.astype(dtype) * factor)
+                for start, stop, shifts, weights in self.runs
+            ]
+        )
 
     def sum(self, X: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Compute `out = W X`; both arrays are C-contiguous of shape `(n, d)`, and every row of `W` sums to one."""
@@ -140,15 +156,19 @@ class Runs:
             total = np.zeros_like(out)
             for start, stop, shifts, weights in self.runs:
                 for shift, weight in zip(shifts, weights.astype(out.dtype)):
-                    total[start:stop] += weight * X[start + shift:stop + shift] - weight * X[start:stop]
+                    total[start:stop] += (
+                        weight * X[start + shift : stop + shift] - weight * X[start:stop]
+                    )
             np.add(X, total, out=out)
             for start, stop, shifts, _ in self.runs:
-                if not len(shifts):                 # also the sign of their zeros
+                if not len(shifts):  # also the sign of their zeros
                     out[start:stop] = X[start:stop]
         return out
 
 
-def weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndarray, first: int = 0) -> np.ndarray:
+def weighted_sum(
+    weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndarray, first: int = 0
+) -> np.ndarray:
     """Weighted sums of rows: `out[i]` is the sum for the agent whose own row is `X[first + i]`.
 
     Parameters
@@ -170,7 +190,9 @@ def weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndar
     return out
 
 
-def difference(weights: Weights | Runs, X: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
+def difference(
+    weights: Weights | Runs, X: np.ndarray, halo: np.ndarray, out: np.ndarray
+) -> np.ndarray:
     r"""Compute `out = (W - I) X` with rounding errors relative to the difference, which may be much smaller than `X`.
 
     .. math:: 2^{-s} \Big( \big(X_i + 2^s \sum_j (W_{ij} X_j - V_{ij} X_i)\big) - X_i \Big)
@@ -191,9 +213,11 @@ def difference(weights: Weights | Runs, X: np.ndarray, halo: np.ndarray, out: np
     return out
 
 
-def _weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndarray, first: int) -> None:
+def _weighted_sum(
+    weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.ndarray, first: int
+) -> None:
     """NumPy version of `weighted_sum`: one term of every agent at a time."""
-    own = X[first:first + len(out)]
+    own = X[first : first + len(out)]
     total = np.zeros_like(out)
     for agents, entry in weights.slots:
         places = weights.indices[entry]
@@ -203,13 +227,16 @@ def _weighted_sum(weights: Weights, X: np.ndarray, halo: np.ndarray, out: np.nda
         rows[~local] = halo[places[~local] - len(X)]
         total[agents] += weights.w[entry, None] * rows - weights.v[entry, None] * own[agents]
     np.add(own, total, out=out)
-    unchanged = np.diff(weights.indptr) == 0        # also the sign of their zeros
+    unchanged = np.diff(weights.indptr) == 0  # also the sign of their zeros
     out[unchanged] = own[unchanged]
 
 
 def _pairs(rows: Block) -> np.ndarray:
     """Linear indices of the entries, `row * n + column`, in ascending order."""
-    result: np.ndarray = np.repeat(np.arange(rows.shape[0]) * np.int64(rows.shape[1]), np.diff(rows.indptr)) + rows.indices
+    result: np.ndarray = (
+        np.repeat(np.arange(rows.shape[0]) * np.int64(rows.shape[1]), np.diff(rows.indptr))
+        + rows.indices
+    )
     return result
 
 
@@ -223,12 +250,21 @@ def _values(pairs: np.ndarray, subset: np.ndarray, values: np.ndarray) -> np.nda
 def ordered_sum(Z: np.ndarray) -> np.ndarray:
     """Sum of the rows of `Z`, in blocks of 256 and then over the blocks; the bits of a column do not depend on the others."""
     from scipy.sparse import _sparsetools
+
     Z = np.ascontiguousarray(Z)
     while True:
         indptr = np.append(np.arange(0, len(Z), _BLOCK, dtype=np.int32), np.int32(len(Z)))
         out = np.zeros((len(indptr) - 1, Z.shape[1]), Z.dtype)
-        _sparsetools.csr_matvecs(len(out), len(Z), Z.shape[1], indptr, np.arange(len(Z), dtype=np.int32),
-                                 np.ones(len(Z), Z.dtype), Z.reshape(-1), out.reshape(-1))
+        _sparsetools.csr_matvecs(
+            len(out),
+            len(Z),
+            Z.shape[1],
+            indptr,
+            np.arange(len(Z), dtype=np.int32),
+            np.ones(len(Z), Z.dtype),
+            Z.reshape(-1),
+            out.reshape(-1),
+        )
         if len(out) <= 1:
             result: np.ndarray = out.sum(axis=0)
             return result

@@ -28,8 +28,14 @@ class AcceleratedPhase(WrappedPhase):
         `omegas(d)`: the coefficients for rows of `d` entries.
     """
 
-    def __init__(self, phase: StepOperator, k: int, at: Callable[[int], StepOperator],
-                 empty: Callable[[tuple[int, ...], Any], np.ndarray], omegas: Callable[[int], tuple[float, ...]]):
+    def __init__(
+        self,
+        phase: StepOperator,
+        k: int,
+        at: Callable[[int], StepOperator],
+        empty: Callable[[tuple[int, ...], Any], np.ndarray],
+        omegas: Callable[[int], tuple[float, ...]],
+    ):
         super().__init__(phase, k, at, empty)
         self._omegas = omegas
 
@@ -48,8 +54,10 @@ class AcceleratedPhase(WrappedPhase):
         ------
         ValueError
         """
-        raise ValueError("an accelerated mixer computes averages only, and this solver sends a different row to each neighbour: "
-                         "give it the mixer without acceleration")
+        raise ValueError(
+            "an accelerated mixer computes averages only, and this solver sends a different row to each neighbour: "
+            "give it the mixer without acceleration"
+        )
 
 
 class Accelerated(Wrapped[AcceleratedPhase]):
@@ -121,16 +129,26 @@ class Accelerated(Wrapped[AcceleratedPhase]):
         topology: Any = W.topology
         remedy = 'take topology.symmetric_exponential(n), or an undirected graph with weights="metropolis"'
         if topology.period != 1:
-            raise ValueError(f"acceleration needs the same W at every step, {topology.name} is a schedule: {remedy}")
+            raise ValueError(
+                f"acceleration needs the same W at every step, {topology.name} is a schedule: {remedy}"
+            )
         if not topology.symmetric:
-            raise ValueError(f"acceleration needs a symmetric W, that of the {topology.name} topology is not: {remedy}")
+            raise ValueError(
+                f"acceleration needs a symmetric W, that of the {topology.name} topology is not: {remedy}"
+            )
         self.s = 1 - topology.spectral_gap()
         if self.s >= 1:
-            raise ValueError(f"the {topology.name} topology never agrees (spectral gap 0): take a connected one")
+            raise ValueError(
+                f"the {topology.name} topology never agrees (spectral gap 0): take a connected one"
+            )
         worst = self.contraction(1 << 20)
         if worst >= 1 + 1e-12:
-            warnings.warn(f"{self.K} mixings of {method} over the {topology.name} topology may amplify disagreement by "
-                          f'{worst:.3g}: take method="chebyshev" or more mixings', RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"{self.K} mixings of {method} over the {topology.name} topology may amplify disagreement by "
+                f'{worst:.3g}: take method="chebyshev" or more mixings',
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def at(self, k: int) -> AcceleratedPhase:
         """The operator of step `k`."""
@@ -154,16 +172,25 @@ class Accelerated(Wrapped[AcceleratedPhase]):
         radius: float = max(1 - gamma * (1 - self.s), gamma * (1 + self.s) - 1)
         return radius
 
-    def compress(self, codec: Any, *, feedback: bool | None = None, gamma: float | None = None, seed: int | None = None,
-                 **options: Any) -> NoReturn:
+    def compress(
+        self,
+        codec: Any,
+        *,
+        feedback: bool | None = None,
+        gamma: float | None = None,
+        seed: int | None = None,
+        **options: Any,
+    ) -> NoReturn:
         """Refused: compress first.
 
         Raises
         ------
         ValueError
         """
-        raise ValueError("compress of a mixer that is accelerated already: compress first, then accelerate: "
-                         "W.compress(...).accelerate(K)")
+        raise ValueError(
+            "compress of a mixer that is accelerated already: compress first, then accelerate: "
+            "W.compress(...).accelerate(K)"
+        )
 
     def accelerate(self, K: int, method: str = "chebyshev") -> NoReturn:
         """Refused: give the number of all mixings at once.
@@ -172,7 +199,9 @@ class Accelerated(Wrapped[AcceleratedPhase]):
         ------
         ValueError
         """
-        raise ValueError("accelerate of an accelerated mixer: ask for all mixings at once, W.accelerate(K)")
+        raise ValueError(
+            "accelerate of an accelerated mixer: ask for all mixings at once, W.accelerate(K)"
+        )
 
 
 @lru_cache(maxsize=256)

@@ -20,7 +20,7 @@ from .wrapped import Wrapped, WrappedPhase, flat
 if TYPE_CHECKING:
     from ...topology import Topology
 
-_MAX_CALLS = 1 << 6                                 # per step: each call has its own memory and its own random numbers
+_MAX_CALLS = 1 << 6  # per step: each call has its own memory and its own random numbers
 
 
 class Estimate:
@@ -42,7 +42,9 @@ class Estimate:
             try:
                 self.pending.wait()
             except Exception as error:
-                raise RuntimeError(f"the error feedback is out of step ({error}): make a new mixer, W.compress(...)") from error
+                raise RuntimeError(
+                    f"the error feedback is out of step ({error}): make a new mixer, W.compress(...)"
+                ) from error
             self.pending = None
 
 
@@ -65,7 +67,10 @@ class Memory:
         """The rows of the local agents, by "call_d_dtype"."""
         for estimate in self._estimates.values():
             estimate.complete()
-        return {"_".join(map(str, key)): estimate.own.copy() for key, estimate in self._estimates.items()}
+        return {
+            "_".join(map(str, key)): estimate.own.copy()
+            for key, estimate in self._estimates.items()
+        }
 
     def restore(self, saved: Mapping[str, np.ndarray], phase: Phase) -> None:
         """Continue with the rows that `save` returned, and fetch those of the neighbours."""
@@ -74,7 +79,9 @@ class Memory:
             call, d, char = name.split("_")
             own = np.array(saved[name], np.dtype(char))
             if own.shape != (phase.m, int(d)):
-                raise ValueError(f"memory {name} has shape {own.shape}, expected ({phase.m}, {d}): the rows of the local agents")
+                raise ValueError(
+                    f"memory {name} has shape {own.shape}, expected ({phase.m}, {d}): the rows of the local agents"
+                )
             estimates[int(call), int(d), char] = Estimate(own, np.array(phase.fetch(own).wait()))
         self._estimates = estimates
 
@@ -121,16 +128,24 @@ class CompressedPhase(WrappedPhase):
 
     _phase: Phase
 
-    def __init__(self, phase: Phase, k: int, at: Callable[[int], StepOperator],
-                 empty: Callable[[tuple[int, ...], Any], np.ndarray], compression: Compression):
+    def __init__(
+        self,
+        phase: Phase,
+        k: int,
+        at: Callable[[int], StepOperator],
+        empty: Callable[[tuple[int, ...], Any], np.ndarray],
+        compression: Compression,
+    ):
         super().__init__(phase, k, at, empty)
         self._compression, self._calls = compression, 0
 
     def _call(self) -> tuple[int, int]:
         """The number of this call within the step, and the step of its random numbers."""
         if self._calls == _MAX_CALLS:
-            raise RuntimeError(f"more than {_MAX_CALLS} calls in one step of a compressed mixer: use the operator of each step, "
-                               "W.at(k)")
+            raise RuntimeError(
+                f"more than {_MAX_CALLS} calls in one step of a compressed mixer: use the operator of each step, "
+                "W.at(k)"
+            )
         self._calls += 1
         return self._calls - 1, self._k * _MAX_CALLS + self._calls - 1
 
@@ -153,17 +168,32 @@ class CompressedPhase(WrappedPhase):
 
     def _begin_direct(self, X: np.ndarray, target: np.ndarray, step: int) -> Pending:
         """`X + gamma (W - I) C(X)`"""
-        phase, codec, agents, halo = self._phase, self._compression.codec, self._compression.agents, self._phase.halo
+        phase, codec, agents, halo = (
+            self._phase,
+            self._compression.codec,
+            self._compression.agents,
+            self._phase.halo,
+        )
         d, dtype = X.shape[1], X.dtype
         with self._telling():
             encoded = codec.encode(X, step, agents)
             Q = codec.decode(encoded, d, dtype, step, agents)
         arrival = phase.fetch(encoded)
-        return Pending(arrival, lambda: self._move(X, Q, codec.decode(arrival.wait(), d, dtype, step, halo), target))
+        return Pending(
+            arrival,
+            lambda: self._move(X, Q, codec.decode(arrival.wait(), d, dtype, step, halo), target),
+        )
 
-    def _begin_feedback(self, X: np.ndarray, target: np.ndarray, step: int, X_hat: Estimate) -> Pending:
+    def _begin_feedback(
+        self, X: np.ndarray, target: np.ndarray, step: int, X_hat: Estimate
+    ) -> Pending:
         """`X_hat += C(X - X_hat)`, then `X + gamma (W - I) X_hat`"""
-        phase, codec, agents, halo = self._phase, self._compression.codec, self._compression.agents, self._phase.halo
+        phase, codec, agents, halo = (
+            self._phase,
+            self._compression.codec,
+            self._compression.agents,
+            self._phase.halo,
+        )
         scale = codec.delta(X.shape[1]) if codec.unbiased else 1.0
         with self._telling():
             encoded = codec.encode(X - X_hat.own, step, agents)
@@ -174,6 +204,7 @@ class CompressedPhase(WrappedPhase):
             X_hat.pending = None
             codec.add(arrival.wait(), X_hat.halo, step, halo, scale)
             return self._move(X, X_hat.own, X_hat.halo, target)
+
         X_hat.pending = Pending(arrival, finish)
         return X_hat.pending
 
@@ -196,13 +227,17 @@ class CompressedPhase(WrappedPhase):
         """
         codec, agents = self._compression.codec, self._compression.agents
         if self._compression.memory is not None or codec.feedback:
-            raise ValueError(f"a different row for each neighbour is sent without error feedback, and {codec!r} mixes with it: "
-                             'take compress("blockwise8") or "float16", without feedback')
+            raise ValueError(
+                f"a different row for each neighbour is sent without error feedback, and {codec!r} mixes with it: "
+                'take compress("blockwise8") or "float16", without feedback'
+            )
         out_edges, in_edges = _edge_numbers(self.topology, agents.start, agents.stop)
         with self._telling("W.exchange(M)"):
             if not hasattr(M, "dtype") or np.ndim(M) == 0 or len(M) != len(out_edges):
-                raise ValueError(f"messages have shape {np.shape(M)}, expected an array ({len(out_edges)}, ...): one row for each "
-                                 "out-edge")
+                raise ValueError(
+                    f"messages have shape {np.shape(M)}, expected an array ({len(out_edges)}, ...): one row for each "
+                    "out-edge"
+                )
             refuse_grad(M)
             rows = flat(M)
             _check(rows)
@@ -210,7 +245,9 @@ class CompressedPhase(WrappedPhase):
         with self._telling("W.exchange(M)"):
             encoded = codec.encode(rows, step, out_edges)
         arrived = self._phase.exchange(encoded)
-        return codec.decode(arrived, rows.shape[1], rows.dtype, step, in_edges).reshape(len(arrived), *M.shape[1:])
+        return codec.decode(arrived, rows.shape[1], rows.dtype, step, in_edges).reshape(
+            len(arrived), *M.shape[1:]
+        )
 
 
 class Compressed(Wrapped[CompressedPhase]):
@@ -280,11 +317,15 @@ class Compressed(Wrapped[CompressedPhase]):
     [12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0] 24.0
     """
 
-    def __init__(self, W: Operator[Phase], codec: Codec, feedback: bool, gamma: float | None = None):
+    def __init__(
+        self, W: Operator[Phase], codec: Codec, feedback: bool, gamma: float | None = None
+    ):
         super().__init__(W)
         if feedback and W.topology.period != 1:
-            raise ValueError(f"error feedback needs the same neighbours at every step, those of {W.topology.name} change: take "
-                             'feedback=False, with a codec such as "blockwise8" or "qsgd", or a static topology')
+            raise ValueError(
+                f"error feedback needs the same neighbours at every step, those of {W.topology.name} change: take "
+                'feedback=False, with a codec such as "blockwise8" or "qsgd", or a static topology'
+            )
         number = isinstance(gamma, (int, float, np.number)) and not isinstance(gamma, bool)
         if gamma is not None and not (number and 0 < gamma <= 1):
             raise ValueError(f"compress: gamma is {gamma!r}, expected a number > 0 and <= 1")
@@ -300,16 +341,25 @@ class Compressed(Wrapped[CompressedPhase]):
         r""":math:`\gamma` for rows of `d` entries."""
         return self._compression.step_size(d)
 
-    def compress(self, codec: Any, *, feedback: bool | None = None, gamma: float | None = None, seed: int | None = None,
-                 **options: Any) -> NoReturn:
+    def compress(
+        self,
+        codec: Any,
+        *,
+        feedback: bool | None = None,
+        gamma: float | None = None,
+        seed: int | None = None,
+        **options: Any,
+    ) -> NoReturn:
         """Refused: compress once.
 
         Raises
         ------
         ValueError
         """
-        raise ValueError("compress of a mixer that is compressed already: compress once, then accelerate: "
-                         "W.compress(...).accelerate(K)")
+        raise ValueError(
+            "compress of a mixer that is compressed already: compress once, then accelerate: "
+            "W.compress(...).accelerate(K)"
+        )
 
     def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
         """K mixings in one call; see `Mixer.accelerate`.
@@ -320,8 +370,10 @@ class Compressed(Wrapped[CompressedPhase]):
             If the codec sends only a few entries of a row (top_k, rand_k).
         """
         if self.codec.feedback:
-            raise ValueError(f"{self.codec!r} sends too little of a row for acceleration, which would amplify its errors: take "
-                             'compress("blockwise8"), "qsgd" or "float16", or mix more often without acceleration')
+            raise ValueError(
+                f"{self.codec!r} sends too little of a row for acceleration, which would amplify its errors: take "
+                'compress("blockwise8"), "qsgd" or "float16", or mix more often without acceleration'
+            )
         return Accelerated(self, K, method)
 
     def memory(self) -> dict[str, np.ndarray]:
@@ -353,9 +405,13 @@ class Compressed(Wrapped[CompressedPhase]):
 
 def _check(rows: np.ndarray) -> None:
     if rows.dtype.char in "FD":
-        raise TypeError(f"rows are {rows.dtype}, codecs know real numbers: mix X.view(np.{rows.real.dtype}), twice the columns")
+        raise TypeError(
+            f"rows are {rows.dtype}, codecs know real numbers: mix X.view(np.{rows.real.dtype}), twice the columns"
+        )
     if rows.dtype.char not in "fd":
-        raise TypeError(f"rows are {rows.dtype}, codecs know float32 and float64: mix X.astype(np.float32)")
+        raise TypeError(
+            f"rows are {rows.dtype}, codecs know float32 and float64: mix X.astype(np.float32)"
+        )
 
 
 @lru_cache(maxsize=16)

@@ -36,6 +36,7 @@ def requires_grad(X: Any) -> bool:
     if not required:
         return False
     import torch
+
     return bool(torch.is_grad_enabled())
 
 
@@ -47,15 +48,24 @@ def refuse_grad(X: Any, out: Any = None) -> None:
     TypeError
     """
     if requires_grad(X) or (out is not None and requires_grad(out)):
-        raise TypeError("the tensor requires grad, and only W(X) of a plain mixer, without out, has a gradient: use "
-                        "net.mixer(topology)(X), or pass the tensor without its history, X.detach()")
+        raise TypeError(
+            "the tensor requires grad, and only W(X) of a plain mixer, without out, has a gradient: use "
+            "net.mixer(topology)(X), or pass the tensor without its history, X.detach()"
+        )
 
 
 def mix_with_grad(phase: Transposable, X: Any) -> Any:
     """`W X` of one or several tensors, in the graph of autograd."""
     if isinstance(X, Mapping):
         names = by_name(X)
-        mixed = dict(zip(names, _function().apply(phase, lambda arrays: dict(zip(names, arrays)), *(X[name] for name in names))))
+        mixed = dict(
+            zip(
+                names,
+                _function().apply(
+                    phase, lambda arrays: dict(zip(names, arrays)), *(X[name] for name in names)
+                ),
+            )
+        )
         return {name: mixed[name] for name in X}
     if isinstance(X, (list, tuple)):
         return list(_function().apply(phase, list, *X))
@@ -71,11 +81,13 @@ def _function() -> Any:
     """The function of autograd; torch is imported when a tensor needs it."""
     import torch
 
-    class Mix(torch.autograd.Function):         # type: ignore[misc]
+    class Mix(torch.autograd.Function):  # type: ignore[misc]
         """`forward` mixes with W, `backward` with its transpose; both are collective."""
 
         @staticmethod
-        def forward(phase: Transposable, arranged: Callable[[Sequence[Any]], Any], *arrays: Any) -> tuple[Any, ...]:
+        def forward(
+            phase: Transposable, arranged: Callable[[Sequence[Any]], Any], *arrays: Any
+        ) -> tuple[Any, ...]:
             mixed = phase.start(arranged(arrays)).wait()
             if arranged is _only:
                 return (mixed,)
@@ -84,8 +96,13 @@ def _function() -> Any:
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
             ctx.phase, ctx.one = inputs[0], inputs[1] is _only
-            ctx.mark_non_differentiable(*(Y for Y, needed in zip(output, ctx.needs_input_grad[2:])
-                                          if not needed and isinstance(Y, torch.Tensor)))
+            ctx.mark_non_differentiable(
+                *(
+                    Y
+                    for Y, needed in zip(output, ctx.needs_input_grad[2:])
+                    if not needed and isinstance(Y, torch.Tensor)
+                )
+            )
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from .phase import Phase
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
-_PHASES = 64                                        # of a random schedule kept at a time, and of a period with communicators
+_PHASES = 64  # of a random schedule kept at a time, and of a period with communicators
 
 
 class Mixer(Operator[Phase]):
@@ -49,20 +49,35 @@ class Mixer(Operator[Phase]):
     ([1.0, 1.0, 1.0, 1.0], 2, 8, 64)
     """
 
-    def __init__(self, context: Context, topology: Topology | Schedule, counts: Counts | None = None):
+    def __init__(
+        self, context: Context, topology: Topology | Schedule, counts: Counts | None = None
+    ):
         lo, hi = context.partition.bounds(context.rank)
-        super().__init__(topology.at(0) if topology.period == 1 else topology, range(lo, hi),
-                         lambda shape, dtype: empty((hi - lo, *shape), dtype), counts or Counts())
+        super().__init__(
+            topology.at(0) if topology.period == 1 else topology,
+            range(lo, hi),
+            lambda shape, dtype: empty((hi - lo, *shape), dtype),
+            counts or Counts(),
+        )
         self._context = context
-        self._kinds: dict[Any, Any] = {}            # rows last exchanged by a random schedule: their shapes and dtypes
+        self._kinds: dict[
+            Any, Any
+        ] = {}  # rows last exchanged by a random schedule: their shapes and dtypes
         self.closed = False
         self._phases: OrderedDict[int, Phase] = OrderedDict()
         self._static: Phase | None = None
         if topology.period == 1:
             self._static = self.at(0)
-        if context.transport == "neighbor" and context.size > 1 and topology.period is not None and topology.period <= _PHASES:
+        if (
+            context.transport == "neighbor"
+            and context.size > 1
+            and topology.period is not None
+            and topology.period <= _PHASES
+        ):
             phases = [self.at(k) for k in range(topology.period)]
-            made = neighbor_collectives(context.comm, context.row_type, [phase.plan for phase in phases])
+            made = neighbor_collectives(
+                context.comm, context.row_type, [phase.plan for phase in phases]
+            )
             for phase, messages in zip(phases, made):
                 phase.use(messages)
 
@@ -71,14 +86,24 @@ class Mixer(Operator[Phase]):
         if self._static is not None:
             return self._static
         if self.closed:
-            raise RuntimeError(f"the mixer of the {self.topology.name} topology is closed: ask its network for a new one")
+            raise RuntimeError(
+                f"the mixer of the {self.topology.name} topology is closed: ask its network for a new one"
+            )
         period = self.topology.period
         key = k if period is None else k % period
         if key not in self._phases:
             if len(self._phases) >= _PHASES and period is None:
                 self._phases.popitem(last=False)[1].free()
-            self._phases[key] = Phase(self._context, self.topology.at(key), key, self.counts, self.at,
-                                      lambda k: self.T.at(k), period is not None, self._kinds)
+            self._phases[key] = Phase(
+                self._context,
+                self.topology.at(key),
+                key,
+                self.counts,
+                self.at,
+                lambda k: self.T.at(k),
+                period is not None,
+                self._kinds,
+            )
         return self._phases[key]
 
     def __call__(self, X: Any, out: Any = None) -> Any:
@@ -109,8 +134,15 @@ class Mixer(Operator[Phase]):
         transposed.__dict__["T"] = self
         return transposed
 
-    def compress(self, codec: str | Codec, *, feedback: bool | None = None, gamma: float | None = None,
-                 seed: int | None = None, **options: Any) -> Compressed:
+    def compress(
+        self,
+        codec: str | Codec,
+        *,
+        feedback: bool | None = None,
+        gamma: float | None = None,
+        seed: int | None = None,
+        **options: Any,
+    ) -> Compressed:
         """This mixer with encoded rows; see `Compressed`.
 
         Parameters

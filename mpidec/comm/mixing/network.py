@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
 TRANSPORTS = ("auto", "shared", "neighbor", "p2p")
-_LEFT: list[Network] = []                           # networks that were left without close()
+_LEFT: list[Network] = []  # networks that were left without close()
 _LEFT_AT_ONCE = 8
 _OPEN: weakref.WeakSet[Network] = weakref.WeakSet()
 _NUMBERS = count()
-_WORDS = 160                                        # characters of a call that ranks tell each other
+_WORDS = 160  # characters of a call that ranks tell each other
 
 
 class Network(LocalView):
@@ -98,10 +98,18 @@ class Network(LocalView):
     [1.0, 1.0, 1.0, 0.0]
     """
 
-    def __init__(self, n: int | None = None, comm: MPI.Intracomm | None = None, *, transport: str | None = None):
+    def __init__(
+        self,
+        n: int | None = None,
+        comm: MPI.Intracomm | None = None,
+        *,
+        transport: str | None = None,
+    ):
         comm = MPI.COMM_WORLD if comm is None else comm
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL or comm.Is_inter():
-            raise TypeError(f"Network: comm is {_named(comm)}, expected an intracommunicator such as MPI.COMM_WORLD")
+            raise TypeError(
+                f"Network: comm is {_named(comm)}, expected an intracommunicator such as MPI.COMM_WORLD"
+            )
         check_launcher(comm)
         warn_if_not_compiled(COMPILED and (shared is not None or sys.platform != "linux"))
         if comm.size > 1:
@@ -115,17 +123,33 @@ class Network(LocalView):
         self.m = self.hi - self.lo
         self.engine = ProgressEngine()
         self.collectives = Collectives(self.comm)
-        node = NodeMemory(self.comm, self.engine, per_node) if self.size > 1 and self.transport in ("auto", "shared") else None
+        node = (
+            NodeMemory(self.comm, self.engine, per_node)
+            if self.size > 1 and self.transport in ("auto", "shared")
+            else None
+        )
         if node is not None and not node.useful:
             node.close()
             node = None
         self.node = node
-        self.matching = Matching(self.comm, self.serial, partial(_mixings, node), self.engine, partial(_refusal, node))
+        self.matching = Matching(
+            self.comm, self.serial, partial(_mixings, node), self.engine, partial(_refusal, node)
+        )
         self.engine.add(self.matching.poll)
         self.collectives.ask = self.matching.look_for_leavers
-        self.context = Context(self.comm, self.rank, self.partition, self.engine, node, self.matching, RowTypes(),
-                                self.transport)
-        self._node_calls = NodeCalls(self.context) if node is not None and node.single_node else None
+        self.context = Context(
+            self.comm,
+            self.rank,
+            self.partition,
+            self.engine,
+            node,
+            self.matching,
+            RowTypes(),
+            self.transport,
+        )
+        self._node_calls = (
+            NodeCalls(self.context) if node is not None and node.single_node else None
+        )
         self._mixers: list[Mixer] = []
         self._windows: list[Window] = []
         self._posts: dict[str, Post] = {}
@@ -167,7 +191,9 @@ class Network(LocalView):
         try:
             _check_graph("net.mixer", topology)
             if topology.n != self.n:
-                raise ValueError(f"{topology.name} topology has {topology.n} agents, the network has {self.n}")
+                raise ValueError(
+                    f"{topology.name} topology has {topology.n} agents, the network has {self.n}"
+                )
         except (TypeError, ValueError) as caught:
             error = caught
         self.agree(error)
@@ -178,7 +204,13 @@ class Network(LocalView):
             self._mixers.append(Mixer(self.context, topology))
         return self._mixers[-1]
 
-    def window(self, x: Any, topology: Topology | None = None, zero: bool = True, progress: bool | None = None) -> Window:
+    def window(
+        self,
+        x: Any,
+        topology: Topology | None = None,
+        zero: bool = True,
+        progress: bool | None = None,
+    ) -> Window:
         """A one-sided window: `x`, and a slot for each in-neighbour, which writes to it at any time.
 
         Parameters
@@ -221,16 +253,22 @@ class Network(LocalView):
         try:
             self._one_agent_each()
             if topology is None and self._graph is not None:
-                topology = self._graph.topology                                         # type: ignore[assignment]
+                topology = self._graph.topology  # type: ignore[assignment]
             if topology is None:
-                raise ValueError("net.window: no topology, expected one as an argument, or net.set_topology(topology) before")
+                raise ValueError(
+                    "net.window: no topology, expected one as an argument, or net.set_topology(topology) before"
+                )
             _check_graph("net.window", topology)
             if topology.n != self.n or topology.period != 1:
-                raise ValueError(f"net.window: the {topology.name} topology has {topology.n} agents and period {topology.period}, "
-                                 f"expected a static topology of {self.n}")
+                raise ValueError(
+                    f"net.window: the {topology.name} topology has {topology.n} agents and period {topology.period}, "
+                    f"expected a static topology of {self.n}"
+                )
             if progress and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-                raise ValueError("net.window: progress=True needs MPI_THREAD_MULTIPLE, which this MPI library does not offer: "
-                                 "leave it out")
+                raise ValueError(
+                    "net.window: progress=True needs MPI_THREAD_MULTIPLE, which this MPI library does not offer: "
+                    "leave it out"
+                )
             if progress is None:
                 progress = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
             layout = Layout(x)
@@ -242,8 +280,17 @@ class Network(LocalView):
         if self.size > 1:
             self._same_everywhere(topology, "net.window")
             self.operation("net.window", f"{layout.words}, zero={bool(zero)}")
-        window = Window(self.context, self.collectives, self._office("windows"), topology, x, layout, zero, bool(progress),
-                        self._windows.remove)
+        window = Window(
+            self.context,
+            self.collectives,
+            self._office("windows"),
+            topology,
+            x,
+            layout,
+            zero,
+            bool(progress),
+            self._windows.remove,
+        )
         self._windows.append(window)
         return window
 
@@ -264,7 +311,9 @@ class Network(LocalView):
         if self.size > 1:
             self._same_everywhere(topology, "net.slots")
             self.operation("net.slots", f"rows of {X.shape[1]} {X.dtype}")
-        return Slots(self.context, self.collectives, self._office("slots"), topology, X, "net.slots")
+        return Slots(
+            self.context, self.collectives, self._office("slots"), topology, X, "net.slots"
+        )
 
     def _office(self, what: str) -> Post | None:
         """The messages of windows, which a helper may look after, or of other slots, whose receivers are not made for that."""
@@ -277,8 +326,10 @@ class Network(LocalView):
         low, high = np.array([fingerprint, -fingerprint], np.int64), np.empty(2, np.int64)
         self.operation(op)(lambda: self.comm.Iallreduce(low, high, MPI.MIN))
         if high[0] != -high[1]:
-            raise ValueError(f"the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
-                             "must build the same one: give random topologies the same seed everywhere")
+            raise ValueError(
+                f"the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
+                "must build the same one: give random topologies the same seed everywhere"
+            )
 
     def empty(self, shape: int | tuple[int, ...] = (), dtype: Any = None, like: Any = None) -> Any:
         """Rows for the local agents, uninitialized: shape `(m, *shape)`, in memory where mixing is cheapest.
@@ -343,6 +394,7 @@ class Network(LocalView):
                 return step(s, G, W)
             finally:
                 node.late = 0
+
         return keeping
 
     def wait_for_readers(self) -> None:
@@ -371,7 +423,9 @@ class Network(LocalView):
         if X.dtype == np.float16:
             return self._sum(op, X.astype(np.float32)).astype(np.float16)
         Z = X.reshape(self.m, int(np.prod(X.shape[1:])))
-        Z = Z.astype(np.add.reduce(Z[:0], axis=None).dtype, copy=False)     # whole numbers as NumPy sums them: int64 or uint64
+        Z = Z.astype(
+            np.add.reduce(Z[:0], axis=None).dtype, copy=False
+        )  # whole numbers as NumPy sums them: int64 or uint64
         if self.size == 1:
             return ordered_sum(Z).reshape(X.shape[1:])
         columns, row_type = Partition(Z.shape[1], self.size), self.context.row_type
@@ -382,11 +436,19 @@ class Network(LocalView):
         item = row_type(Z.itemsize)
         sent, received = width * self.m, held * width[self.rank]
         wait = self.operation(op, f"rows of {Z.shape[1]} {Z.dtype}")
-        wait(lambda: self.comm.Ialltoallv([out, (sent, np.cumsum(sent) - sent), item],
-                                          [mine, (received, np.cumsum(received) - received), item]))
+        wait(
+            lambda: self.comm.Ialltoallv(
+                [out, (sent, np.cumsum(sent) - sent), item],
+                [mine, (received, np.cumsum(received) - received), item],
+            )
+        )
         total, slice_sum = np.empty(Z.shape[1], Z.dtype), ordered_sum(mine)
-        wait(lambda: self.comm.Iallgatherv([slice_sum, int(width[self.rank]), item],
-                                           [total, (width, np.cumsum(width) - width), item]))
+        wait(
+            lambda: self.comm.Iallgatherv(
+                [slice_sum, int(width[self.rank]), item],
+                [total, (width, np.cumsum(width) - width), item],
+            )
+        )
         return total.reshape(X.shape[1:])
 
     def mean(self, X: np.ndarray) -> np.ndarray:
@@ -399,7 +461,7 @@ class Network(LocalView):
         ...     net.mean(np.array([[1., 0.], [2., 0.], [6., 3.]])).tolist()
         [3.0, 1.0]
         """
-        if getattr(X, "dtype", None) == np.float16:     # summed in float32, rounded once
+        if getattr(X, "dtype", None) == np.float16:  # summed in float32, rounded once
             return (self._sum("net.mean", X.astype(np.float32)) / self.n).astype(np.float16)
         return self._sum("net.mean", X) / self.n
 
@@ -422,18 +484,24 @@ class Network(LocalView):
         try:
             rows = np.ascontiguousarray(native(X, "biufcSUV"))
             if rows.ndim == 0 or (counts is not None and len(rows) != counts[self.rank]):
-                raise ValueError(f"rank {self.rank}: rows have shape {rows.shape}, expected "
-                                 f"({'m' if counts is None else counts[self.rank]}, ...): one row for each agent on the rank")
+                raise ValueError(
+                    f"rank {self.rank}: rows have shape {rows.shape}, expected "
+                    f"({'m' if counts is None else counts[self.rank]}, ...): one row for each agent on the rank"
+                )
         except (TypeError, ValueError) as caught:
             error = caught
         self._agree(error, "net.gather")
         if self.size == 1:
             return np.array(rows)
-        wait = self.operation("net.gather", f"rows of {' x '.join(map(str, rows.shape[1:]))} {rows.dtype}")
+        wait = self.operation(
+            "net.gather", f"rows of {' x '.join(map(str, rows.shape[1:]))} {rows.dtype}"
+        )
         if counts is None:
             counts = self.collectives.gather_all(np.array(len(rows)), "net.gather")
         row = self.context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
-        stack = np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype) if self.rank == 0 else None
+        stack = (
+            np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype) if self.rank == 0 else None
+        )
         into = None if stack is None else [stack, (counts, np.cumsum(counts) - counts), row]
         wait(lambda: self.comm.Igatherv([rows, len(rows), row], into))
         return stack
@@ -452,7 +520,9 @@ class Network(LocalView):
             try:
                 whole = np.ascontiguousarray(native(stack, "biufcSUV"))
                 if whole.ndim == 0 or len(whole) != counts.sum():
-                    raise ValueError(f"the stack has shape {whole.shape}, expected ({counts.sum()}, ...): one row for each agent")
+                    raise ValueError(
+                        f"the stack has shape {whole.shape}, expected ({counts.sum()}, ...): one row for each agent"
+                    )
             except (TypeError, ValueError) as caught:
                 error = caught
         self._agree(error, "net.scatter")
@@ -481,7 +551,11 @@ class Network(LocalView):
         try:
             yield
         except Exception as error:
-            if self.size > 1 and not self.matching.left and not getattr(error, "on_all_ranks", False):
+            if (
+                self.size > 1
+                and not self.matching.left
+                and not getattr(error, "on_all_ranks", False)
+            ):
                 self.matching.fail(error)
             raise
 
@@ -499,15 +573,19 @@ class Network(LocalView):
         try:
             rows = native(X, "biufc")
             if rows.ndim == 0 or len(rows) != self.m:
-                raise ValueError(f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): one row for each "
-                                 "agent on the rank")
+                raise ValueError(
+                    f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): one row for each "
+                    "agent on the rank"
+                )
         except (TypeError, ValueError) as error:
             if self.size > 1:
                 self.matching.withdraw(op, error, self._others - {self.rank})
             raise
         return rows
 
-    def operation(self, op: str, signature: str = "") -> Callable[[Callable[[], MPI.Request]], None]:
+    def operation(
+        self, op: str, signature: str = ""
+    ) -> Callable[[Callable[[], MPI.Request]], None]:
         """Begin a call of all ranks, after they have agreed on its signature once; the function that completes its requests."""
         number, ask = self._asking(op, signature)
         if self.check:
@@ -527,7 +605,9 @@ class Network(LocalView):
         near = children if parent is None else [parent, *children]
         return number, partial(matching.ask, near, number, op, signature, before)
 
-    def _compare(self, number: int, op: str, signature: str, ask: Callable[[], None], first: int) -> int:
+    def _compare(
+        self, number: int, op: str, signature: str, ask: Callable[[], None], first: int
+    ) -> int:
         """The least `first` of all ranks, when all have come to the same call of all ranks.
 
         Different collectives of MPI meet without a word, and return wrong numbers.
@@ -541,12 +621,18 @@ class Network(LocalView):
         mine = np.array([first, number, zlib.crc32(words.encode())])
         least, most = np.split(self.collectives.minimum(np.concatenate([mine, -mine]), op, ask), 2)
         if not np.array_equal(least[1:], -most[1:]):
-            all_ = self.collectives.gather_all(np.array(words[:_WORDS].encode(), f"S{_WORDS}").reshape(1).view(np.uint8), op)
+            all_ = self.collectives.gather_all(
+                np.array(words[:_WORDS].encode(), f"S{_WORDS}").reshape(1).view(np.uint8), op
+            )
             texts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in all_]
-            texts = [text if text.isascii() and text.isprintable() else "another call" for text in texts]
+            texts = [
+                text if text.isascii() and text.isprintable() else "another call" for text in texts
+            ]
             other = next(rank for rank, text in enumerate(texts) if text != texts[0])
-            raise Disagreement(f"rank 0 is in {texts[0]}, rank {other} in {texts[other]}: every rank must make the same calls in "
-                               "the same order")
+            raise Disagreement(
+                f"rank 0 is in {texts[0]}, rank {other} in {texts[other]}: every rank must make the same calls in "
+                "the same order"
+            )
         return int(least[0])
 
     def _open(self) -> None:
@@ -557,12 +643,20 @@ class Network(LocalView):
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
         if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
             return
-        if self.matching.left:                     # by all ranks, which may be one call apart: the next network frees it
+        if (
+            self.matching.left
+        ):  # by all ranks, which may be one call apart: the next network frees it
             self._leave()
             return
         with self.engine:
             error = None if self.size == 1 else self.matching.close(self.collectives.interrupted)
-            ends: Ending = "broken" if self.matching.broken or self.matching.apart else "left" if self in _LEFT else "complete"
+            ends: Ending = (
+                "broken"
+                if self.matching.broken or self.matching.apart
+                else "left"
+                if self in _LEFT
+                else "complete"
+            )
             for mixer in list(self._mixers):
                 mixer.close(ends)
             self._mixers.clear()
@@ -570,16 +664,18 @@ class Network(LocalView):
             for window in self._windows if ends == "complete" and not broken else ():
                 window.flush()
             lost = not self._posts or broken or ends != "complete"
-            lost = self.matching.meet(lost)        # on any rank; by then every rank has read this one's rows
+            lost = self.matching.meet(
+                lost
+            )  # on any rank; by then every rank has read this one's rows
             for window in list(self._windows):
                 window._forget()
-            for post in self._posts.values():       # made by calls of all ranks: in the same order
+            for post in self._posts.values():  # made by calls of all ranks: in the same order
                 post.abandon() if lost else post.close(self.matching.meet)
             if self.node is not None:
                 error = error or self.node.refusal()
                 self.node.close()
             self.context.row_type.free()
-            if self.matching.apart:                # collectives of MPI may be under way for ever
+            if self.matching.apart:  # collectives of MPI may be under way for ever
                 abandon(self.comm)
                 self.comm = MPI.Intracomm()
             else:
@@ -623,13 +719,13 @@ class Network(LocalView):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or self.size == 1:
             self.close()
-        elif self.comm != MPI.COMM_NULL:            # the other ranks may be anywhere: nothing collective now
+        elif self.comm != MPI.COMM_NULL:  # the other ranks may be anywhere: nothing collective now
             self._leave()
 
     def __del__(self) -> None:
         open_ = hasattr(self, "engine") and self.size > 1 and self.comm != MPI.COMM_NULL
         if open_ and not MPI.Is_finalized() and not sys.is_finalizing():
-            self._leave()                           # never closed: MPI may still write to its memory
+            self._leave()  # never closed: MPI may still write to its memory
 
     def __repr__(self) -> str:
         closed = ", closed" * (self.comm == MPI.COMM_NULL)
@@ -672,20 +768,26 @@ def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int,
     mine = np.zeros(3 + _LEFT_AT_ONCE, np.int64)
     mine[:3] = agents, TRANSPORTS.index(chosen), int(per_node)
     left = [net for net in _LEFT if net.size == comm.size]
-    mine[3:3 + len(left[:_LEFT_AT_ONCE])] = [-net.serial if net._interrupted else net.serial for net in left[:_LEFT_AT_ONCE]]
+    mine[3 : 3 + len(left[:_LEFT_AT_ONCE])] = [
+        -net.serial if net._interrupted else net.serial for net in left[:_LEFT_AT_ONCE]
+    ]
     all_ = together.gather_all(mine, "Network()")
     for column, what in enumerate(("n", "transport", "MPIDEC_RANKS_PER_NODE")):
         values = all_[:, column].tolist()
         if len(set(values)) > 1:
             other = next(rank for rank, value in enumerate(values) if value != values[0])
-            said = [TRANSPORTS[value] if column == 1 else value for value in (values[0], values[other])]
-            raise ValueError(f"Network: {what} is {said[0]} on rank 0 and {said[1]} on rank {other}, expected the same everywhere")
+            said = [
+                TRANSPORTS[value] if column == 1 else value for value in (values[0], values[other])
+            ]
+            raise ValueError(
+                f"Network: {what} is {said[0]} on rank 0 and {said[1]} on rank {other}, expected the same everywhere"
+            )
     serials = all_[:, 3:]
     common = set.intersection(*(set(row.tolist()) for row in abs(serials))) - {0}
     for net in sorted((net for net in left if net.serial in common), key=lambda net: net.serial):
         if -net.serial in serials:
             net._drop(together)
-        with contextlib.suppress(ValueError):       # a mismatch that was found out after the exception
+        with contextlib.suppress(ValueError):  # a mismatch that was found out after the exception
             net.close()
         _LEFT.remove(net)
     return agents, chosen, int(per_node) or None
@@ -694,8 +796,14 @@ def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int,
 def _check_graph(op: str, topology: Any) -> None:
     """Refuse what is no topology, such as a name."""
     if not hasattr(topology, "fingerprint") or isinstance(topology, type):
-        given, name = (repr(topology), topology) if isinstance(topology, str) else (f"a {type(topology).__name__}", "ring")
-        raise TypeError(f"{op}: topology is {given}, expected an object such as mpidec.topology.{name}(net.n)")
+        given, name = (
+            (repr(topology), topology)
+            if isinstance(topology, str)
+            else (f"a {type(topology).__name__}", "ring")
+        )
+        raise TypeError(
+            f"{op}: topology is {given}, expected an object such as mpidec.topology.{name}(net.n)"
+        )
 
 
 def _named(comm: object) -> str:

@@ -108,8 +108,13 @@ class Operator(ABC, Generic[Step]):
 
     feedback: bool = False
 
-    def __init__(self, topology: Topology | Schedule, agents: range, empty: Callable[[tuple[int, ...], Any], np.ndarray],
-                 counts: Any):
+    def __init__(
+        self,
+        topology: Topology | Schedule,
+        agents: range,
+        empty: Callable[[tuple[int, ...], Any], np.ndarray],
+        counts: Any,
+    ):
         self.topology, self.agents, self.empty, self.counts = topology, agents, empty, counts
         self.n, self.m = topology.n, len(agents)
         self._step = 0
@@ -131,8 +136,15 @@ class Operator(ABC, Generic[Step]):
         return self.at(self._step - 1)
 
     @abstractmethod
-    def compress(self, codec: Any, *, feedback: bool | None = None, gamma: float | None = None, seed: int | None = None,
-                 **options: Any) -> Operator[StepOperator]:
+    def compress(
+        self,
+        codec: Any,
+        *,
+        feedback: bool | None = None,
+        gamma: float | None = None,
+        seed: int | None = None,
+        **options: Any,
+    ) -> Operator[StepOperator]:
         """This mixer with encoded rows; see `Mixer.compress`."""
 
     @abstractmethod
@@ -171,8 +183,10 @@ class Operator(ABC, Generic[Step]):
             If this mixer has no memory, or not of this shape.
         """
         if memory:
-            raise ValueError(f"a mixer without error feedback has no memory, got {', '.join(sorted(memory))}: compress it with "
-                             "the codec and the feedback of the mixer that the memory comes from")
+            raise ValueError(
+                f"a mixer without error feedback has no memory, got {', '.join(sorted(memory))}: compress it with "
+                "the codec and the feedback of the mixer that the memory comes from"
+            )
 
     @abstractmethod
     def close(self) -> None:

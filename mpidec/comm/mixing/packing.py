@@ -9,7 +9,7 @@ import numpy as np
 
 from ..runtime.memory import empty
 
-Restore = Callable[[np.ndarray], Any]               # gives a result the kind and shape of what came
+Restore = Callable[[np.ndarray], Any]  # gives a result the kind and shape of what came
 
 
 class Pack(NamedTuple):
@@ -33,13 +33,19 @@ class Pack(NamedTuple):
     def unpack(self, mixed: np.ndarray) -> list[Any]:
         """The arrays, from mixed rows."""
         starts = (0, *self.ends)
-        return [restore(np.ascontiguousarray(mixed[:, start:end]))
-                for restore, start, end in zip(self.restores, starts, self.ends)]
+        return [
+            restore(np.ascontiguousarray(mixed[:, start:end]))
+            for restore, start, end in zip(self.restores, starts, self.ends)
+        ]
 
     def describe(self, names: Sequence[Any]) -> str:
         """The columns of each array, by name if the arrays have `names`, in words."""
         columns = np.diff((0, *self.ends)).tolist()
-        return repr(columns if not names else {names[place]: count for place, count in zip(self.places, columns)})
+        return repr(
+            columns
+            if not names
+            else {names[place]: count for place, count in zip(self.places, columns)}
+        )
 
 
 def pack(arrays: Sequence[tuple[np.ndarray, Restore] | None]) -> list[Pack]:

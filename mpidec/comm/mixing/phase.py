@@ -62,9 +62,24 @@ class Phase(StepOperator):
         All agents, and those on this rank.
     """
 
-    def __init__(self, context: Context, topology: Topology, k: int, counts: Any, at: Callable[[int], Phase],
-                 transposed: Callable[[int], Phase], periodic: bool, kinds: dict[Any, Any]):
-        self._context, self._k, self._counts, self._at, self._transposed = context, k, counts, at, transposed
+    def __init__(
+        self,
+        context: Context,
+        topology: Topology,
+        k: int,
+        counts: Any,
+        at: Callable[[int], Phase],
+        transposed: Callable[[int], Phase],
+        periodic: bool,
+        kinds: dict[Any, Any],
+    ):
+        self._context, self._k, self._counts, self._at, self._transposed = (
+            context,
+            k,
+            counts,
+            at,
+            transposed,
+        )
         lo, hi = context.partition.bounds(context.rank)
         self.topology, self.n, self.m = topology, topology.n, hi - lo
         self._over = f" over {topology.name}" + f", step {k}" * (k > 0)
@@ -80,7 +95,11 @@ class Phase(StepOperator):
         if memory is None:
             return MessageSum(context, self._exchange, self.plan, self._count)
         reader = NodeReader.sums(context, "W(X)" + self._over, self._counts, self._node_plan)
-        return reader if memory.single_node else MixedSum(context, self._exchange, self._node_plan, reader)
+        return (
+            reader
+            if memory.single_node
+            else MixedSum(context, self._exchange, self._node_plan, reader)
+        )
 
     @property
     def next(self) -> Phase:
@@ -146,7 +165,11 @@ class Phase(StepOperator):
 
     def mix_any(self, X: Any, out: Any = None) -> Any:
         """`W X` of arrays of any kind."""
-        return mix_with_grad(self, X) if out is None and requires_grad(X) else self.start(X, out).wait()
+        return (
+            mix_with_grad(self, X)
+            if out is None and requires_grad(X)
+            else self.start(X, out).wait()
+        )
 
     def start(self, X: Any, out: Any = None) -> Pending:
         """Begin to mix `X`, and return at once; `wait()` on the result returns the mixed rows.
@@ -184,7 +207,9 @@ class Phase(StepOperator):
                 (self._halo_reader if op == "fetch" else self._edge_reader).give_up(error)
             if not self._single_node:
                 route = self.plan.edge_route[0] if op == "W.exchange(M)" else self.plan.halo_route
-                self._context.matching.withdraw(op + self._over, error, {*route.dests.tolist(), *route.sources.tolist()})
+                self._context.matching.withdraw(
+                    op + self._over, error, {*route.dests.tolist(), *route.sources.tolist()}
+                )
 
     def _start(self, X: Any, out: Any) -> Pending:
         refuse_grad(X, out)
@@ -195,6 +220,7 @@ class Phase(StepOperator):
             def by_their_names() -> dict[Any, Any]:
                 mixed = dict(zip(names, values.wait()))
                 return {name: mixed[name] for name in X}
+
             return Pending(None, by_their_names)
         if isinstance(X, (list, tuple)):
             return self._start_many(X, out)
@@ -221,8 +247,13 @@ class Phase(StepOperator):
             else:
                 pairs.append(as_rows(X, self.m, half=True))
         started: list[tuple[Sequence[int], Pending]] = [
-            (places, self._start_on_device(key[0], [arrays[place] for place in places])) for key, places in on_device.items()]
-        started += [(some.places, self._start_rows(some.rows, None, some.unpack, some.describe(names))) for some in pack(pairs)]
+            (places, self._start_on_device(key[0], [arrays[place] for place in places]))
+            for key, places in on_device.items()
+        ]
+        started += [
+            (some.places, self._start_rows(some.rows, None, some.unpack, some.describe(names)))
+            for some in pack(pairs)
+        ]
 
         def collect() -> list[Any]:
             results = [None] * len(arrays)
@@ -230,9 +261,12 @@ class Phase(StepOperator):
                 for place, result in zip(places, pending.wait()):
                     results[place] = result
             return results
+
         return Pending(None, collect)
 
-    def _start_rows(self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: str) -> Pending:
+    def _start_rows(
+        self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: str
+    ) -> Pending:
         """Begin to mix rows (m, d) into `target`, or into a new array; `wait` returns what `restore` makes of it.
 
         `shape` is that of a row before it was flattened, in words, which must be the same on all ranks.
@@ -243,7 +277,9 @@ class Phase(StepOperator):
         X, Y = rows, out
         if rows.dtype.kind == "c" and not isinstance(self._transport, (LocalSum, MessageSum)):
             X, Y, shape = rows.view(rows.real.dtype), out.view(out.real.dtype), f"{shape} complex"
-        elif rows.dtype.char not in "fdFD" and not isinstance(self._transport, (LocalSum, MessageSum)):
+        elif rows.dtype.char not in "fdFD" and not isinstance(
+            self._transport, (LocalSum, MessageSum)
+        ):
             return Pending(self._messages.start(rows, out, shape), lambda: restore(out))
         return Pending(self._transport.start(X, Y, shape), lambda: restore(out))
 
@@ -252,9 +288,14 @@ class Phase(StepOperator):
         """The sums of rows that all come in messages."""
         return MessageSum(self._context, self._exchange, self.plan, self._count)
 
-    def _start_half(self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: str) -> Pending:
+    def _start_half(
+        self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: str
+    ) -> Pending:
         """Rows of 16-bit floats travel between nodes as they are; they are summed in float32, and rounded once."""
-        format, single = BFLOAT16 if rows.dtype == np.uint16 else rows.dtype.str, np.dtype(np.float32)
+        format, single = (
+            BFLOAT16 if rows.dtype == np.uint16 else rows.dtype.str,
+            np.dtype(np.float32),
+        )
         X, Y = empty(rows.shape, single), empty(rows.shape, single)
         X[...] = widen(rows, format)
 
@@ -265,9 +306,10 @@ class Phase(StepOperator):
                 return restore(narrow(Y, format))
             target[...] = narrow(Y, format)
             return restore(target)
+
         if self._context.size == 1 or self._single_node:
             pending = Pending(self._transport.start(X, Y, f"{shape} {format}"), finish)
-            self._counts.bytes -= self.plan.edges * row_bytes(rows)    # half of what was counted
+            self._counts.bytes -= self.plan.edges * row_bytes(rows)  # half of what was counted
             return pending
         arriving, halo = self._messages.fetch(rows, f"{shape} {format}")
         return Pending(arriving, lambda: finish(halo))
@@ -278,20 +320,37 @@ class Phase(StepOperator):
         aware = cuda_aware()[0]
         return self._context.size == 1 or (aware and self._context.memory is None)
 
-    def _start_on_device(self, device: Device, arrays: Sequence[Any], out: Any = None, many: bool = True) -> Pending:
+    def _start_on_device(
+        self, device: Device, arrays: Sequence[Any], out: Any = None, many: bool = True
+    ) -> Pending:
         """Mix arrays of one format on one device; `wait` returns their list, or the only one."""
-        columns, place, context = Columns(device, arrays, self.m, out), device.place(arrays[0]), self._context
+        columns, place, context = (
+            Columns(device, arrays, self.m, out),
+            device.place(arrays[0]),
+            self._context,
+        )
         part = self._on_devices.setdefault((device, place), DeviceSum(device, place, self.plan))
         self._count(columns.row_bytes)
         ask = None
         if context.size > 1:
-            kind = "W(X) from device to device", words(columns.flat.shape[1:]), flat_dtype(columns.format)
+            kind = (
+                "W(X) from device to device",
+                words(columns.flat.shape[1:]),
+                flat_dtype(columns.format),
+            )
             ask = self._exchange.announce(self.plan, self.plan.halo_route, kind)
-        arriving, halo = part.start(context.comm, context.row_type(columns.row_bytes), columns.flat, "W(X)" + self._over, ask)
+        arriving, halo = part.start(
+            context.comm,
+            context.row_type(columns.row_bytes),
+            columns.flat,
+            "W(X)" + self._over,
+            ask,
+        )
 
         def finish() -> Any:
             results = columns.split(part.sum(columns.flat, halo))
             return results if many else results[0]
+
         return Pending(arriving, finish)
 
     def fetch(self, rows: np.ndarray) -> Pending:
@@ -312,18 +371,27 @@ class Phase(StepOperator):
             flat, shape = rows.reshape(self.m, math.prod(rows.shape[1:])), rows.shape[1:]
             halo = empty((len(self.halo), flat.shape[1]), flat.dtype)
             if self._single_node:
-                return Pending(self._halo_reader.start(_bytes(flat), _bytes(halo)), lambda: halo.reshape(len(halo), *shape))
+                return Pending(
+                    self._halo_reader.start(_bytes(flat), _bytes(halo)),
+                    lambda: halo.reshape(len(halo), *shape),
+                )
             self._count(row_bytes(flat))
-            arriving = self._exchange.start(self.plan, self.plan.halo_route, flat, halo, ("fetch", words(shape), flat.dtype))
+            arriving = self._exchange.start(
+                self.plan, self.plan.halo_route, flat, halo, ("fetch", words(shape), flat.dtype)
+            )
         return Pending(arriving, lambda: halo.reshape(len(halo), *shape))
 
     @cached_property
     def _halo_reader(self) -> NodeReader:
-        return NodeReader.halo(self._context, "fetch" + self._over, self._counts, self._node_plan, self.plan)
+        return NodeReader.halo(
+            self._context, "fetch" + self._over, self._counts, self._node_plan, self.plan
+        )
 
     @cached_property
     def _edge_reader(self) -> NodeReader:
-        return NodeReader.edges(self._context, "W.exchange(M)" + self._over, self._counts, self._node_plan, self.plan)
+        return NodeReader.edges(
+            self._context, "W.exchange(M)" + self._over, self._counts, self._node_plan, self.plan
+        )
 
     @property
     def halo(self) -> np.ndarray:
@@ -378,7 +446,9 @@ class Phase(StepOperator):
                 else:
                     route, arrival = self.plan.edge_route
                     self._count(row_bytes(M))
-                    request = self._exchange.start(self.plan, route, M, arrived, ("W.exchange(M)", words(M.shape[1:]), M.dtype))
+                    request = self._exchange.start(
+                        self.plan, route, M, arrived, ("W.exchange(M)", words(M.shape[1:]), M.dtype)
+                    )
             if self._single_node:
                 reading.wait()
                 return restore(arrived, format)
@@ -392,11 +462,17 @@ class Phase(StepOperator):
     def _checked_messages(self, M: Any) -> tuple[np.ndarray, str, Any]:
         """The messages as a NumPy array in C order, its format, and what makes the kind of `M` of a result."""
         if not hasattr(M, "dtype") or np.ndim(M) == 0:
-            raise TypeError(f"messages are {type(M).__name__}, expected an array with one row for each out-edge")
+            raise TypeError(
+                f"messages are {type(M).__name__}, expected an array with one row for each out-edge"
+            )
         if getattr(M.dtype, "hasobject", False):
-            raise TypeError(f"messages are of dtype {M.dtype}, expected numbers: objects cannot be sent")
+            raise TypeError(
+                f"messages are of dtype {M.dtype}, expected numbers: objects cannot be sent"
+            )
         if len(M) != len(self.plan.senders):
-            raise ValueError(f"messages have shape {M.shape}, expected ({len(self.plan.senders)}, ...): one row for each out-edge")
+            raise ValueError(
+                f"messages have shape {M.shape}, expected ({len(self.plan.senders)}, ...): one row for each out-edge"
+            )
         refuse_grad(M)
         rows, format, restore = to_host(M)
         return np.ascontiguousarray(rows), format, restore
@@ -430,4 +506,8 @@ class Phase(StepOperator):
 
 def _bytes(rows: np.ndarray) -> np.ndarray:
     width = rows.itemsize * math.prod(rows.shape[1:])
-    return np.ndarray((len(rows), width), np.uint8, rows) if rows.size else np.empty((len(rows), width), np.uint8)
+    return (
+        np.ndarray((len(rows), width), np.uint8, rows)
+        if rows.size
+        else np.empty((len(rows), width), np.uint8)
+    )

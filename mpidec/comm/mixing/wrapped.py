@@ -31,8 +31,13 @@ class WrappedPhase(StepOperator):
         Makes uninitialized rows for the local agents.
     """
 
-    def __init__(self, phase: StepOperator, k: int, at: Callable[[int], StepOperator],
-                 empty: Callable[[tuple[int, ...], Any], np.ndarray]):
+    def __init__(
+        self,
+        phase: StepOperator,
+        k: int,
+        at: Callable[[int], StepOperator],
+        empty: Callable[[tuple[int, ...], Any], np.ndarray],
+    ):
         self._phase, self._k, self._at, self._empty = phase, k, at, empty
         self.topology, self.n, self.m = phase.topology, phase.n, phase.m
 
@@ -71,9 +76,19 @@ class WrappedPhase(StepOperator):
             names = by_name(X) if isinstance(X, Mapping) else range(len(X))
             pairs = [as_rows(X[name], self.m) for name in names]
             separate = len({rows.dtype for rows, _ in pairs}) > 1
-            rows = None if separate or not pairs else np.concatenate([rows for rows, _ in pairs], axis=1)
-        many = self._start_separately([X[name] for name in names]) if rows is None else self._start_joint(rows, pairs)
-        return Pending(many, lambda: dict(zip(names, many.wait()))) if isinstance(X, Mapping) else many
+            rows = (
+                None
+                if separate or not pairs
+                else np.concatenate([rows for rows, _ in pairs], axis=1)
+            )
+        many = (
+            self._start_separately([X[name] for name in names])
+            if rows is None
+            else self._start_joint(rows, pairs)
+        )
+        return (
+            Pending(many, lambda: dict(zip(names, many.wait()))) if isinstance(X, Mapping) else many
+        )
 
     def _start_separately(self, arrays: list[Any]) -> Pending:
         separate = [self.start(X) for X in arrays]
@@ -83,8 +98,11 @@ class WrappedPhase(StepOperator):
         joint = self.start(rows)
 
         def split() -> list[Any]:
-            parts = np.split(joint.wait(), np.cumsum([rows.shape[1] for rows, _ in pairs])[:-1], axis=1)
+            parts = np.split(
+                joint.wait(), np.cumsum([rows.shape[1] for rows, _ in pairs])[:-1], axis=1
+            )
             return [restore(np.ascontiguousarray(part)) for part, (_, restore) in zip(parts, pairs)]
+
         return Pending(joint, split)
 
     def _give_up(self, error: Exception, op: str = "W(X)") -> None:

@@ -36,7 +36,14 @@ class Claims:
     def pass_on(self, agent: int, by: int, to: int) -> bool:
         """Let `to` have a near agent, if `by` has it; -1 is nobody."""
         rank = self._owner(agent)
-        return bool(records.swap(self._slots.boards[rank], 8 * (1 + agent - self._partition.bounds(rank)[0]), by + 1, to + 1))
+        return bool(
+            records.swap(
+                self._slots.boards[rank],
+                8 * (1 + agent - self._partition.bounds(rank)[0]),
+                by + 1,
+                to + 1,
+            )
+        )
 
     def holder(self, agent: int) -> int:
         """Who has a near agent; -1: nobody."""
@@ -57,7 +64,13 @@ class Claims:
     def receive(self, rank: int, message: Message) -> None:
         """Answer `ask` or `free` of another rank."""
         if message.kind == Kind.TAKE:
-            self._slots.tell(rank, Kind.TAKEN, message.dest, message.source, int(self.take(message.dest, message.source)))
+            self._slots.tell(
+                rank,
+                Kind.TAKEN,
+                message.dest,
+                message.source,
+                int(self.take(message.dest, message.source)),
+            )
         else:
             self.free(message.dest, message.source)
 

@@ -6,7 +6,7 @@ import atexit
 import threading
 from collections.abc import Callable
 
-INTERVAL = 5e-4                                     # seconds between two looks
+INTERVAL = 5e-4  # seconds between two looks
 
 
 class Helper:
@@ -36,7 +36,7 @@ class Helper:
             self._end.clear()
             self._thread = threading.Thread(target=self._run, name="mpidec-window", daemon=True)
             self._thread.start()
-            atexit.register(self.stop)              # before MPI is finalized
+            atexit.register(self.stop)  # before MPI is finalized
 
     def remove(self, poll: Callable[[], None]) -> None:
         """Call `poll` no longer: it has returned."""

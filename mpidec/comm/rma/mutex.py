@@ -15,7 +15,7 @@ from ..runtime.progress import progress, timeout
 from . import records
 from .post import Kind, Message
 
-_BRIEFLY = 0.02                                     # seconds of waiting after which a rank sleeps between two tries
+_BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two tries
 
 
 class Mutex:
@@ -35,19 +35,28 @@ class Mutex:
         Re-entrant lock of those who handle messages.
     """
 
-    def __init__(self, memory: dict[int, np.ndarray], me: int, ask: Callable[[int, Kind, int], None],
-                 lock: AbstractContextManager[Any]):
+    def __init__(
+        self,
+        memory: dict[int, np.ndarray],
+        me: int,
+        ask: Callable[[int, Kind, int], None],
+        lock: AbstractContextManager[Any],
+    ):
         self._memory, self._me, self._ask, self._lock = memory, me, ask, lock
         self._held: set[int] = set()
         #: ranks that ask for this one's by messages, and the numbers of their requests; None: they have withdrawn, and it may be
         #: on its way to them nevertheless
         self._queue: dict[int, int | None] = {}
-        self._expected: set[tuple[int, int]] = set()            # own requests, and those of them that were granted
+        self._expected: set[tuple[int, int]] = (
+            set()
+        )  # own requests, and those of them that were granted
         self._granted: set[tuple[int, int]] = set()
         self._number = 0
 
     @contextlib.contextmanager
-    def held(self, ranks: Sequence[int], patience: float | None, poll: Callable[[], None]) -> Iterator[None]:
+    def held(
+        self, ranks: Sequence[int], patience: float | None, poll: Callable[[], None]
+    ) -> Iterator[None]:
         """Hold the mutexes of some ranks.
 
         Raises
@@ -60,17 +69,21 @@ class Mutex:
         taken: list[int] = []
         for rank in ranks:
             if rank in self._held:
-                raise RuntimeError(f"the mutex of rank {rank} is held by this rank already: a mutex is not re-entrant")
+                raise RuntimeError(
+                    f"the mutex of rank {rank} is held by this rank already: a mutex is not re-entrant"
+                )
         try:
             with self._lock:
-                for rank in sorted(set(ranks)):     # in one order everywhere: no two ranks wait for each other
+                for rank in sorted(
+                    set(ranks)
+                ):  # in one order everywhere: no two ranks wait for each other
                     self._take(rank, patience, poll)
                     taken.append(rank)
                     self._held.add(rank)
             yield
         finally:
             with self._lock:
-                for rank in reversed(taken) if self._memory else ():        # else the window is closed
+                for rank in reversed(taken) if self._memory else ():  # else the window is closed
                     self._held.discard(rank)
                     self._release(rank)
                 poll()
@@ -99,9 +112,14 @@ class Mutex:
                     break
                 waited = time.monotonic() - began
                 if waited > limit:
-                    holder = f"held by rank {owner} for {records.held_mutex(self._memory[rank], owner):.3g} s" if owner >= 0 \
+                    holder = (
+                        f"held by rank {owner} for {records.held_mutex(self._memory[rank], owner):.3g} s"
+                        if owner >= 0
                         else "which this rank shares no memory with"
-                    raise TimeoutError(f"the mutex of rank {rank}, {holder}, could not be taken in {limit:g} s")
+                    )
+                    raise TimeoutError(
+                        f"the mutex of rank {rank}, {holder}, could not be taken in {limit:g} s"
+                    )
                 progress()
                 if rank in self._memory:
                     records.doze_mutex(self._memory[rank], self._me)
@@ -122,8 +140,10 @@ class Mutex:
             if records.leave_mutex(self._memory[rank], self._me):
                 return True
             until = time.monotonic() + timeout()
-            while records.try_mutex(self._memory[rank], self._me) >= 0:     # who hands it over has not written that yet
-                if time.monotonic() > until:        # and is stopped
+            while (
+                records.try_mutex(self._memory[rank], self._me) >= 0
+            ):  # who hands it over has not written that yet
+                if time.monotonic() > until:  # and is stopped
                     return True
                 os.sched_yield()
             return False
@@ -153,9 +173,9 @@ class Mutex:
             records.release_mutex(mine, rank)
         elif message.kind == Kind.CANCEL:
             if rank in self._queue:
-                self._queue[rank] = None            # released when it comes
+                self._queue[rank] = None  # released when it comes
                 records.leave_mutex(mine, rank)
-            else:                                   # the answer is on its way
+            else:  # the answer is on its way
                 records.release_mutex(mine, rank)
         self.serve()
 

@@ -20,25 +20,25 @@ from ..runtime.progress import ProgressEngine, abandon, wait_until
 from .helper import Helper
 
 _HEADER = struct.Struct("<7qd")
-_UNIT = _HEADER.size                                # messages are counted in units of 64 bytes: MPI counts to 2**31
+_UNIT = _HEADER.size  # messages are counted in units of 64 bytes: MPI counts to 2**31
 _FILLING = np.zeros(_UNIT, np.uint8)
 
 
 class Kind(IntEnum):
     """Kinds of messages."""
 
-    ROW = 0                                         # from an outbox, for a slot
-    RECEIVED = 1                                    # that row is in its slot
-    GET = 2                                         # asks for a value
+    ROW = 0  # from an outbox, for a slot
+    RECEIVED = 1  # that row is in its slot
+    GET = 2  # asks for a value
     VALUE = 3
-    LOCK = 4                                        # asks for a mutex
+    LOCK = 4  # asks for a mutex
     GRANTED = 5
     CANCEL = 6
     UNLOCK = 7
-    TAKE = 8                                        # asks for a claim
+    TAKE = 8  # asks for a claim
     TAKEN = 9
     FREE = 10
-    OTHER = 11                                      # from here on: of what is built on slots
+    OTHER = 11  # from here on: of what is built on slots
 
 
 class Message(NamedTuple):
@@ -79,7 +79,7 @@ class Post:
         self._sending: list[tuple[MPI.Request, Any]] = []
         self._receiving: list[tuple[MPI.Request, int, np.ndarray]] = []
         self._early: dict[int, list[tuple[int, Message]]] = {}
-        self._peers: set[int] = set()               # ranks that got a message
+        self._peers: set[int] = set()  # ranks that got a message
         self._count = 0
         self.helper = Helper(self._fail)
         engine.add(self.poll)
@@ -106,7 +106,7 @@ class Post:
         parts = [np.frombuffer(_HEADER.pack(*message[:-1]), np.uint8)]
         if message.row is not None:
             row = message.row.view(np.uint8)
-            parts += [row, _FILLING[:-len(row) % _UNIT]]
+            parts += [row, _FILLING[: -len(row) % _UNIT]]
         data = np.concatenate(parts)
         send = self.comm.Issend if synchronous else self.comm.Isend
         with self.lock:
@@ -126,7 +126,9 @@ class Post:
     @property
     def broken(self) -> bool:
         """Whether an exception (Ctrl-C, an error in the helper) has ended a handling of messages: some may be lost."""
-        if not self._begun or not self.lock.acquire(blocking=False):        # another thread is about to end it
+        if not self._begun or not self.lock.acquire(
+            blocking=False
+        ):  # another thread is about to end it
             return False
         broken = self._begun
         self.lock.release()
@@ -139,7 +141,7 @@ class Post:
 
     def _fail(self) -> None:
         """An exception has ended a handling of messages in this thread, which ends."""
-        with contextlib.suppress(RuntimeError):     # it was not in one
+        with contextlib.suppress(RuntimeError):  # it was not in one
             self.lock.release()
 
     def poll(self) -> None:
@@ -157,7 +159,7 @@ class Post:
             for rank, message in self._early.pop(window):
                 self._receivers[window](rank, message)
         blocked, left = set(), []
-        for item in self._receiving:                # those of one rank in the order in which they were sent
+        for item in self._receiving:  # those of one rank in the order in which they were sent
             request, rank, data = item
             if rank in blocked or not request.Test():
                 blocked.add(rank)
@@ -168,11 +170,15 @@ class Post:
         self.end()
 
     def _hand_out(self, rank: int, data: np.ndarray) -> None:
-        message = Message._make((*_HEADER.unpack(data[:_HEADER.size].tobytes()), data[_HEADER.size:]))
+        message = Message._make(
+            (*_HEADER.unpack(data[: _HEADER.size].tobytes()), data[_HEADER.size :])
+        )
         receive = self._receivers.get(message.window)
         if receive is not None:
             receive(rank, message)
-        elif message.window > self._count:          # a rank that has left the construction of the window earlier than this one
+        elif (
+            message.window > self._count
+        ):  # a rank that has left the construction of the window earlier than this one
             self._early.setdefault(message.window, []).append((rank, message))
 
     @property
@@ -194,9 +200,9 @@ class Post:
         Collective.  Nobody waits for the answer to some messages, such as a `get` that is not waited for: they may be on their way
         when all calls have ended, and a later communicator may have the same number within MPI.
         """
-        self._receivers.clear()                     # from here on this rank answers nothing
-        meet()                                      # and now no rank does
-        for rank in self._peers:                    # taken after all that was sent there before
+        self._receivers.clear()  # from here on this rank answers nothing
+        meet()  # and now no rank does
+        for rank in self._peers:  # taken after all that was sent there before
             self.send(rank, Message(0, Kind.OTHER, 0, 0), synchronous=True)
         wait_until(lambda: self.idle, "the last messages of windows")
         meet()

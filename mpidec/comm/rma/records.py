@@ -16,12 +16,21 @@ import numpy as np
 
 try:
     _records: Any = import_module("._records", __package__)
-except ImportError:                                 # no compiler where the package was installed
+except ImportError:  # no compiler where the package was installed
     _records = None
 
-HEADER = 64                                         # bytes before the row of a record
+HEADER = 64  # bytes before the row of a record
 ALIGNED = 64
-_FIELDS = np.dtype([("lock", "u8"), ("transfers", "u8"), ("p", "f8"), ("replaced", "u8"), ("filled", "u8"), ("unused", "u8", 3)])
+_FIELDS = np.dtype(
+    [
+        ("lock", "u8"),
+        ("transfers", "u8"),
+        ("p", "f8"),
+        ("replaced", "u8"),
+        ("filled", "u8"),
+        ("unused", "u8", 3),
+    ]
+)
 _MUTEX = np.dtype([("owner", "u8"), ("since", "f8"), ("waiting", "u8"), ("unused", "u8", 5)])
 Weights = list[float | None]
 _LOCK = threading.RLock()
@@ -36,7 +45,7 @@ class _Record:
     """A record as arrays."""
 
     def __init__(self, memory: np.ndarray, count: int, dtype: np.dtype):
-        self.row = memory[HEADER:HEADER + count * dtype.itemsize].view(dtype)
+        self.row = memory[HEADER : HEADER + count * dtype.itemsize].view(dtype)
         self._fields = memory[:HEADER].view(_FIELDS)
 
     def __getitem__(self, field: str) -> Any:
@@ -65,22 +74,36 @@ class _Record:
 
 def _alone(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method that only one thread is in at a time: the main one, or a `Helper`."""
+
     @wraps(method)
     def alone(self: Any, *args: Any) -> Any:
         with _LOCK:
             return method(self, *args)
+
     return alone
 
 
 class _Port:
     """What `_records.Port` does, on memory that only this process uses."""
 
-    def __init__(self, me: int, count: int, single: bool, patience: float, value: np.ndarray, scratch: np.ndarray,
-                 ins: Sequence[np.ndarray], outs: Sequence[np.ndarray], sources: Sequence[np.ndarray | None]):
+    def __init__(
+        self,
+        me: int,
+        count: int,
+        single: bool,
+        patience: float,
+        value: np.ndarray,
+        scratch: np.ndarray,
+        ins: Sequence[np.ndarray],
+        outs: Sequence[np.ndarray],
+        sources: Sequence[np.ndarray | None],
+    ):
         dtype = np.dtype(np.float32 if single else np.float64)
         self._value, *rest = (_Record(memory, count, dtype) for memory in (value, *ins, *outs))
-        self._ins, self._outs = rest[:len(ins)], rest[len(ins):]
-        self._sources = [None if memory is None else _Record(memory, count, dtype) for memory in sources]
+        self._ins, self._outs = rest[: len(ins)], rest[len(ins) :]
+        self._sources = [
+            None if memory is None else _Record(memory, count, dtype) for memory in sources
+        ]
         self._dtype = dtype
 
     def _row(self, data: Any) -> np.ndarray:
@@ -91,7 +114,9 @@ class _Port:
         value = self._value
         row = value.row if x is None else self._row(x)
         total = sum(w for w in weights if w is not None)
-        rest = own is not None and np.may_share_memory(row, value.row) and abs(own + total - 1) < 1e-12
+        rest = (
+            own is not None and np.may_share_memory(row, value.row) and abs(own + total - 1) < 1e-12
+        )
         p, gone, sent = float(value["p"]), 0.0, np.zeros_like(value.row) if rest else None
         for slot, w in zip(self._outs, weights):
             if w is not None:
@@ -226,7 +251,7 @@ def _swap(memory: np.ndarray, k: int, before: int, after: int) -> bool:
 
 COMPILED = _records is not None
 Port: Any = _Port if _records is None else _records.Port
-Block: Any = None if _records is None else _records.Block   # (file, size, own): that file in memory
+Block: Any = None if _records is None else _records.Block  # (file, size, own): that file in memory
 try_mutex: Any = _try_mutex if _records is None else _records.try_mutex
 await_mutex: Any = _await_mutex if _records is None else _records.await_mutex
 leave_mutex: Any = _leave_mutex if _records is None else _records.leave_mutex

@@ -13,7 +13,10 @@ from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from .records import COMPILED, Block
 
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS    # memory that no other process maps: a forked child gets a copy
+_PRIVATE = (
+    mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+)  # memory that no other process maps: a forked child gets a copy
+
 
 class Region:
     """Zeroed memory of this rank, and of the ranks of its node.
@@ -50,8 +53,19 @@ class Region:
     zeros for those of other ranks.
     """
 
-    def __init__(self, context: Context, together: Collectives, size: int, prepare: Callable[[np.ndarray], None], what: str):
-        near = [] if context.memory is None or not COMPILED else [int(rank) for rank in context.memory.near]
+    def __init__(
+        self,
+        context: Context,
+        together: Collectives,
+        size: int,
+        prepare: Callable[[np.ndarray], None],
+        what: str,
+    ):
+        near = (
+            []
+            if context.memory is None or not COMPILED
+            else [int(rank) for rank in context.memory.near]
+        )
         file, error = -1, None
         try:
             if len(near) > 1:
@@ -59,10 +73,14 @@ class Region:
                     file = os.memfd_create("mpidec-window", os.MFD_CLOEXEC)
                     os.ftruncate(file, size)
             try:
-                self.block = np.frombuffer(mmap.mmap(-1, size, _PRIVATE) if file < 0 else Block(file, size, True), np.uint8)
+                self.block = np.frombuffer(
+                    mmap.mmap(-1, size, _PRIVATE) if file < 0 else Block(file, size, True), np.uint8
+                )
             except (OSError, OverflowError, ValueError) as caught:
-                error = MemoryError(f"{what}: rank {context.rank} gets no memory for {size / 2**20:.3g} MB ({caught}): make a "
-                                    "smaller window, or raise the limits (ulimit -v)")
+                error = MemoryError(
+                    f"{what}: rank {context.rank} gets no memory for {size / 2**20:.3g} MB ({caught}): make a "
+                    "smaller window, or raise the limits (ulimit -v)"
+                )
             together.agree(error, what)
             prepare(self.block)
             self.blocks = {context.rank: self.block}
@@ -71,9 +89,13 @@ class Region:
                 places = together.gather_all(np.array([os.getpid(), file, inode, size]), what)
                 for rank in near:
                     if rank != context.rank and places[rank, 1] >= 0:
-                        with contextlib.suppress(OSError):      # another pid namespace or user: it is reached by messages
+                        with contextlib.suppress(
+                            OSError
+                        ):  # another pid namespace or user: it is reached by messages
                             self.blocks[rank] = _mapped(*map(int, places[rank]))
-            self.complete = bool(together.minimum(np.array([len(self.blocks) == context.size], np.int8), what)[0])
+            self.complete = bool(
+                together.minimum(np.array([len(self.blocks) == context.size], np.int8), what)[0]
+            )
         finally:
             if file >= 0:
                 os.close(file)

@@ -72,7 +72,15 @@ class Slots:
     Collective.
     """
 
-    def __init__(self, context: Context, together: Collectives, post: Post | None, topology: Topology, X: np.ndarray, what: str):
+    def __init__(
+        self,
+        context: Context,
+        together: Collectives,
+        post: Post | None,
+        topology: Topology,
+        X: np.ndarray,
+        what: str,
+    ):
         self._context, self._post = context, post
         lo, hi = context.partition.bounds(context.rank)
         m, self._count = X.shape
@@ -87,25 +95,46 @@ class Slots:
         value_at = [values + step * i for i in range(m)]
 
         def prepare(block: np.ndarray) -> None:
-            self.values = np.ndarray((m, self._count), X.dtype, block.data, values + records.HEADER, (step, X.dtype.itemsize))
+            self.values = np.ndarray(
+                (m, self._count),
+                X.dtype,
+                block.data,
+                values + records.HEADER,
+                (step, X.dtype.itemsize),
+            )
             self.values[:] = X
             for at in value_at:
-                block[at:at + records.HEADER].view(np.float64)[2] = 1.0         # p
+                block[at : at + records.HEADER].view(np.float64)[2] = 1.0  # p
+
         region = Region(context, together, size, prepare, what)
         self._blocks, block = region.blocks, region.block
-        self.mutex = Mutex({rank: block[:board] for rank, block in region.blocks.items()}, context.rank, self._ask,
-                           nullcontext() if post is None else post.lock)
-        self.boards = {rank: block[board:values].view(np.uint64).reshape(-1, 8) for rank, block in region.blocks.items()}
+        self.mutex = Mutex(
+            {rank: block[:board] for rank, block in region.blocks.items()},
+            context.rank,
+            self._ask,
+            nullcontext() if post is None else post.lock,
+        )
+        self.boards = {
+            rank: block[board:values].view(np.uint64).reshape(-1, 8)
+            for rank, block in region.blocks.items()
+        }
         self.others: Callable[[int, Message], None] = _unexpected
 
         def record(block: np.ndarray, at: int) -> np.ndarray:
-            return block[at:at + step]
+            return block[at : at + step]
 
         def slot_of(sender: int, receiver: int, rank: int) -> np.ndarray:
             first, last = context.partition.bounds(rank)
             if rank not in heads:
-                theirs = self.senders if rank == context.rank else _others(topology.rows(first, last), first)
-                heads[rank] = theirs, np.concatenate([[0], np.cumsum([len(some) for some in theirs])])
+                theirs = (
+                    self.senders
+                    if rank == context.rank
+                    else _others(topology.rows(first, last), first)
+                )
+                heads[rank] = (
+                    theirs,
+                    np.concatenate([[0], np.cumsum([len(some) for some in theirs])]),
+                )
             theirs, starts = heads[rank]
             place = receiver - first
             index = int(starts[place]) + theirs[place].index(sender)
@@ -123,18 +152,33 @@ class Slots:
                 at += step
             for sender, rank in self._owners(self.senders[place]):
                 start = values + step * (sender - context.partition.bounds(rank)[0])
-                sources.append(record(region.blocks[rank], start) if rank in region.blocks else None)
+                sources.append(
+                    record(region.blocks[rank], start) if rank in region.blocks else None
+                )
             for k, (receiver, rank) in enumerate(self._owners(self.receivers[place])):
                 if rank in region.blocks:
                     outs.append(slot_of(agent, receiver, rank))
                 else:
                     outs.append(_aligned(step))
                     self._far[agent, receiver] = _Far(place, k, receiver, rank)
-            self.ports.append(records.Port(context.rank, self._count, X.dtype == np.float32, patience,
-                                           record(block, value_at[place]), record(block, scratch), ins, outs, sources))
+            self.ports.append(
+                records.Port(
+                    context.rank,
+                    self._count,
+                    X.dtype == np.float32,
+                    patience,
+                    record(block, value_at[place]),
+                    record(block, scratch),
+                    ins,
+                    outs,
+                    sources,
+                )
+            )
         self._lo, self._landing = lo, np.empty(self._count, X.dtype)
-        self.near = [[rank in region.blocks for _, rank in self._owners(some)] for some in self.senders]
-        self.quiet = region.complete                # no messages ever
+        self.near = [
+            [rank in region.blocks for _, rank in self._owners(some)] for some in self.senders
+        ]
+        self.quiet = region.complete  # no messages ever
         self.closed = False
         self.number = 0 if post is None else post.register(self._receive)
         if not self.quiet:
@@ -151,10 +195,22 @@ class Slots:
             return
         for (agent, _), way in self._far.items():
             if not way.under_way and self.ports[way.place].waiting(way.k):
-                way.under_way = True                # before the outbox is empty: other threads look there first
+                way.under_way = True  # before the outbox is empty: other threads look there first
                 p, transfers, replaced = self.ports[way.place].leave(way.k, self._landing)
-                self._post.send(way.rank, Message(self.number, Kind.ROW, agent, way.dest, transfers, replaced, 0, p,
-                                                  self._landing))
+                self._post.send(
+                    way.rank,
+                    Message(
+                        self.number,
+                        Kind.ROW,
+                        agent,
+                        way.dest,
+                        transfers,
+                        replaced,
+                        0,
+                        p,
+                        self._landing,
+                    ),
+                )
         self.mutex.serve()
         self._post.end()
 
@@ -167,10 +223,17 @@ class Slots:
     def _receive(self, rank: int, message: Message) -> None:
         if self._post is None:
             return
-        kind, source, dest, size = message.kind, message.source, message.dest, self._count * self._dtype.itemsize
+        kind, source, dest, size = (
+            message.kind,
+            message.source,
+            message.dest,
+            self._count * self._dtype.itemsize,
+        )
         if kind == Kind.ROW:
             k = self.senders[dest - self._lo].index(source)
-            self.ports[dest - self._lo].arrive(k, message.row[:size], 1.0, message.p, message.transfers, bool(message.replaced))
+            self.ports[dest - self._lo].arrive(
+                k, message.row[:size], 1.0, message.p, message.transfers, bool(message.replaced)
+            )
             self._post.send(rank, Message(self.number, Kind.RECEIVED, dest, source))
         elif kind == Kind.RECEIVED:
             self._far[dest, source].under_way = False
@@ -205,6 +268,7 @@ class Slots:
         def arrive(row: np.ndarray, p: float) -> None:
             self.ports[place].arrive(k, row, w, p, 1, True)
             getting.complete = True
+
         rank = int(self._context.partition.owner(np.array([source]))[0])
         with self._post.lock:
             self._asked.setdefault((agent, source), []).append(arrive)
@@ -227,13 +291,16 @@ class Slots:
     def flush(self) -> None:
         """Return when all rows that this rank has sent are in their slots."""
         if not self.empty:
+
             def arrived() -> bool:
                 self.poll()
                 return self.empty
 
             def who() -> str:
                 return "rows of a window to arrive at agents " + ", ".join(
-                    str(way.dest) for way in self._far.values() if self.waiting(way.place, way.k))
+                    str(way.dest) for way in self._far.values() if self.waiting(way.place, way.k)
+                )
+
             wait_until(arrived, who)
 
     def close(self) -> None:
@@ -244,7 +311,7 @@ class Slots:
             self._post.forget(self.number)
         self._far.clear()
         self.ports.clear()
-        self.values = np.array(self.values)         # the memory is freed
+        self.values = np.array(self.values)  # the memory is freed
         self.mutex.close()
         self._blocks.clear()
         self.boards.clear()
@@ -262,13 +329,18 @@ class Getting:
             self._slots.poll()
             progress()
             if self._slots.closed:
-                raise RuntimeError("the window is closed, and the values that were asked for before have not arrived: wait for "
-                                   "them earlier")
+                raise RuntimeError(
+                    "the window is closed, and the values that were asked for before have not arrived: wait for "
+                    "them earlier"
+                )
         return self.complete
 
     def wait(self) -> None:
         """Return when it is there."""
-        wait_until(self.test, f"agent {self._source}, whose value was asked for, to look after its messages")
+        wait_until(
+            self.test,
+            f"agent {self._source}, whose value was asked for, to look after its messages",
+        )
 
 
 def _unexpected(rank: int, message: Message) -> None:
@@ -278,12 +350,14 @@ def _unexpected(rank: int, message: Message) -> None:
 def _others(rows: Any, lo: int) -> list[list[int]]:
     """The agents in each row of a CSR matrix, but for that of the row itself."""
     ends = rows.indptr.tolist()
-    return [sorted(j for j in rows.indices[start:stop].tolist() if j != lo + i)
-            for i, (start, stop) in enumerate(itertools.pairwise(ends))]
+    return [
+        sorted(j for j in rows.indices[start:stop].tolist() if j != lo + i)
+        for i, (start, stop) in enumerate(itertools.pairwise(ends))
+    ]
 
 
 def _aligned(size: int) -> np.ndarray:
     """Zeros at an address that is a multiple of that of a cache line."""
     memory = np.zeros(size + records.ALIGNED, np.uint8)
     start = -memory.ctypes.data % records.ALIGNED
-    return memory[start:start + size]
+    return memory[start : start + size]

@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from ...topology import Topology
 
 RankWeights = Mapping[int, float] | Iterable[int] | None
-_SLOTS = {"e": "f", "f": "f", "d": "d", "F": "f", "D": "d"}      # dtypes, and those in which they are added up
+_SLOTS = {
+    "e": "f",
+    "f": "f",
+    "d": "d",
+    "F": "f",
+    "D": "d",
+}  # dtypes, and those in which they are added up
 
 
 class Layout:
@@ -52,14 +58,23 @@ class Layout:
             raise ValueError("the list has no arrays, expected at least one")
         hosts = [to_host(array) for array in arrays]
         self._shapes = [host.shape for host, _, _ in hosts]
-        self._formats = [format if format == BFLOAT16 else np.dtype(format).newbyteorder("=").str for _, format, _ in hosts]
+        self._formats = [
+            format if format == BFLOAT16 else np.dtype(format).newbyteorder("=").str
+            for _, format, _ in hosts
+        ]
         self._restore = [restore for _, _, restore in hosts]
         for array, format in zip(arrays, self._formats):
-            if isinstance(array, np.ma.MaskedArray) or (format != BFLOAT16 and np.dtype(format).char not in _SLOTS):
-                raise TypeError(f"the array is {type(array).__name__} of {format}, expected float16 to float64, bfloat16, complex: "
-                                "x.astype(float)")
+            if isinstance(array, np.ma.MaskedArray) or (
+                format != BFLOAT16 and np.dtype(format).char not in _SLOTS
+            ):
+                raise TypeError(
+                    f"the array is {type(array).__name__} of {format}, expected float16 to float64, bfloat16, complex: "
+                    "x.astype(float)"
+                )
         if len(set(self._formats)) > 1:
-            raise TypeError(f"the arrays of a window have dtypes {', '.join(self._formats)}, expected one: make a window for each")
+            raise TypeError(
+                f"the arrays of a window have dtypes {', '.join(self._formats)}, expected one: make a window for each"
+            )
         self._format = self._formats[0]
         stored = flat_dtype(self._format)
         self.dtype = np.dtype("f" if self._format == BFLOAT16 else _SLOTS[stored.char])
@@ -70,13 +85,18 @@ class Layout:
         self.count = int(self._starts[-1])
         #: whether arrays can lie in the row itself, so that what is written to them is the value at once
         self.live = self.dtype.itemsize * self._entry == stored.itemsize and all(
-            isinstance(array, np.ndarray) or (type(array).__module__ == "torch" and array.device.type == "cpu") for array in arrays)
+            isinstance(array, np.ndarray)
+            or (type(array).__module__ == "torch" and array.device.type == "cpu")
+            for array in arrays
+        )
         self.words = ", ".join(f"{shape} {self._format}" for shape in self._shapes)
 
     def arrays(self, row: np.ndarray) -> Any:
         """Arrays like those of the window that show a row; copies, unless `live`."""
         made = []
-        for start, stop, shape, restore in zip(self._starts[:-1], self._starts[1:], self._shapes, self._restore):
+        for start, stop, shape, restore in zip(
+            self._starts[:-1], self._starts[1:], self._shapes, self._restore
+        ):
             part = row[start:stop]
             if self._entry == 2:
                 part = part.view(self._format)
@@ -93,19 +113,30 @@ class Layout:
 
     def row(self, x: Any) -> np.ndarray:
         """The numbers of arrays like those of the window; the memory of `x` where possible."""
-        if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self._plain and x.flags.c_contiguous:
+        if (
+            type(x) is np.ndarray
+            and x.dtype == self.dtype
+            and x.shape == self._plain
+            and x.flags.c_contiguous
+        ):
             return x
         arrays = list(x) if self._several and isinstance(x, (list, tuple)) else [x]
         if len(arrays) != len(self._shapes):
-            raise ValueError(f"{len(arrays)} arrays, expected a list of {len(self._shapes)} as in the window")
+            raise ValueError(
+                f"{len(arrays)} arrays, expected a list of {len(self._shapes)} as in the window"
+            )
         rows = []
         for array, shape in zip(arrays, self._shapes):
             if isinstance(array, np.ma.MaskedArray):
-                raise TypeError("the array is masked, and windows carry no masks: fill it, x.filled(0)")
+                raise TypeError(
+                    "the array is masked, and windows carry no masks: fill it, x.filled(0)"
+                )
             host, format, _ = to_host(array)
             kind = "f" if format == BFLOAT16 else np.dtype(format).kind
             if host.shape != shape or kind not in ("biuf" if self._entry == 1 else "biufc"):
-                raise ValueError(f"the array is {host.shape} {format}, expected {shape} {self._format} as in the window")
+                raise ValueError(
+                    f"the array is {host.shape} {format}, expected {shape} {self._format} as in the window"
+                )
             if format == BFLOAT16:
                 host = widen(host, format)
             wanted = np.dtype(self._format) if self._entry == 2 else self.dtype
@@ -163,13 +194,30 @@ class Window:
     (array([0.5, 0.5]), 0.5, {})
     """
 
-    def __init__(self, context: Context, together: Collectives, post: Post | None, topology: Topology, x: Any, layout: Layout,
-                 zero: bool, progress: bool, on_close: Callable[[Window], None]):
-        self._context, self._engine, self._layout, self._on_close = context, context.engine, layout, on_close
-        self._slots = Slots(context, together, post, topology, layout.row(x).reshape(1, -1), "net.window")
+    def __init__(
+        self,
+        context: Context,
+        together: Collectives,
+        post: Post | None,
+        topology: Topology,
+        x: Any,
+        layout: Layout,
+        zero: bool,
+        progress: bool,
+        on_close: Callable[[Window], None],
+    ):
+        self._context, self._engine, self._layout, self._on_close = (
+            context,
+            context.engine,
+            layout,
+            on_close,
+        )
+        self._slots = Slots(
+            context, together, post, topology, layout.row(x).reshape(1, -1), "net.window"
+        )
         self._together, self._post = together, post
         self._claims, self._answer = Claims(self._slots, context.partition), False
-        self._asked = -1                            # the rank whose answer to a claim is awaited
+        self._asked = -1  # the rank whose answer to a claim is awaited
         self._slots.others = self._receive
         self._port = self._slots.ports[0]
         self.in_neighbors, self.out_neighbors = self._slots.senders[0], self._slots.receivers[0]
@@ -222,7 +270,9 @@ class Window:
 
     # Transfers
 
-    def put(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> None:
+    def put(
+        self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None
+    ) -> None:
         r"""Replace this rank's slots: :math:`\text{slot}_{ji} \leftarrow w_j x`, with the push-sum weight :math:`w_j p_i`.
 
         Parameters
@@ -244,7 +294,9 @@ class Window:
         """
         self._send(x, self_weight, dst_weights, False)
 
-    def accumulate(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> None:
+    def accumulate(
+        self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None
+    ) -> None:
         r"""Add to this rank's slots: :math:`\text{slot}_{ji} \leftarrow \text{slot}_{ji} + w_j x`; otherwise as `put`."""
         self._send(x, self_weight, dst_weights, True)
 
@@ -263,12 +315,16 @@ class Window:
         for one in self._get(src_weights):
             one.wait()
 
-    def start_put(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> Pending:
+    def start_put(
+        self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None
+    ) -> Pending:
         """Begin `put`; complete when the rows are in their slots.  `x` may be changed at once."""
         self._send(x, self_weight, dst_weights, False)
         return self._sent()
 
-    def start_accumulate(self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None) -> Pending:
+    def start_accumulate(
+        self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None
+    ) -> Pending:
         """Begin `accumulate`; complete when the rows are in their slots.  `x` may be changed at once."""
         self._send(x, self_weight, dst_weights, True)
         return self._sent()
@@ -281,21 +337,33 @@ class Window:
     def _get(self, src_weights: RankWeights) -> list[Getting]:
         with self._engine:
             self._open()
-            weights = self._ones_in if src_weights is None else _weights("src_weights", src_weights, self._in, "in-neighbours")
+            weights = (
+                self._ones_in
+                if src_weights is None
+                else _weights("src_weights", src_weights, self._in, "in-neighbours")
+            )
             self._store()
             if self._quiet:
                 for k, w in enumerate(weights):
                     if w is not None:
                         self._port.get(k, w)
                 return []
-            getting = [self._slots.get(self._context.rank, k, w) for k, w in enumerate(weights) if w is not None]
+            getting = [
+                self._slots.get(self._context.rank, k, w)
+                for k, w in enumerate(weights)
+                if w is not None
+            ]
             self._poll()
             return [one for one in getting if one is not None]
 
     def _send(self, x: Any, self_weight: float | None, dst_weights: RankWeights, add: bool) -> None:
         with self._engine:
             self._open()
-            weights = self._ones_out if dst_weights is None else _weights("dst_weights", dst_weights, self._out, "out-neighbours")
+            weights = (
+                self._ones_out
+                if dst_weights is None
+                else _weights("dst_weights", dst_weights, self._out, "out-neighbours")
+            )
             own = None if self_weight is None else _number("self_weight", self_weight)
             row = None if x is self._value else self._layout.row(x)
             self._store()
@@ -310,7 +378,9 @@ class Window:
 
     # The slots
 
-    def update(self, self_weight: float | None = None, src_weights: RankWeights = None, reset: bool = False) -> Any:
+    def update(
+        self, self_weight: float | None = None, src_weights: RankWeights = None, reset: bool = False
+    ) -> Any:
         r"""Combine the value with the slots: :math:`x_i \leftarrow s_i x_i + \sum_j r_{ij}\, \text{slot}_{ij}`, and `p` likewise.
 
         Parameters
@@ -335,12 +405,17 @@ class Window:
             if not isinstance(reset, (bool, np.bool_)):
                 raise TypeError(f"update: reset is {reset!r:.60}, expected True or False")
             if (self_weight is None) != (src_weights is None):
-                raise ValueError("update: self_weight and src_weights are given together, or neither of them (uniform weights)")
+                raise ValueError(
+                    "update: self_weight and src_weights are given together, or neither of them (uniform weights)"
+                )
             if src_weights is None:
                 own = 1 / (len(self.in_neighbors) + 1)
                 weights: Weights = [own] * len(self.in_neighbors)
             else:
-                own, weights = _number("self_weight", self_weight), _weights("src_weights", src_weights, self._in, "in-neighbours")
+                own, weights = (
+                    _number("self_weight", self_weight),
+                    _weights("src_weights", src_weights, self._in, "in-neighbours"),
+                )
             return self._combine(own, weights, reset)
 
     def slot(self, rank: int) -> Any:
@@ -358,7 +433,9 @@ class Window:
         with self._engine:
             self._open()
             if rank not in self._in:
-                raise ValueError(f"slot({rank!r}): expected one of the in-neighbours {self.in_neighbors}")
+                raise ValueError(
+                    f"slot({rank!r}): expected one of the in-neighbours {self.in_neighbors}"
+                )
             row = np.empty(self._row.shape, self._row.dtype)
             self._port.read(self._in[rank], row)
             return self._layout.arrays(row)
@@ -390,7 +467,9 @@ class Window:
 
     # Mutexes, order and the end
 
-    def mutex(self, ranks: Iterable[int] | int | None = None, timeout: float | None = None) -> AbstractContextManager[None]:
+    def mutex(
+        self, ranks: Iterable[int] | int | None = None, timeout: float | None = None
+    ) -> AbstractContextManager[None]:
         """Mutual exclusion: ``with win.mutex():`` holds the mutexes of some ranks, one each.
 
         Parameters
@@ -409,17 +488,25 @@ class Window:
         """
         with self._engine:
             self._open()
-        chosen: list[Any] = list(self.out_neighbors if ranks is None else ranks if isinstance(ranks, Iterable) else [ranks])
+        chosen: list[Any] = list(
+            self.out_neighbors
+            if ranks is None
+            else ranks
+            if isinstance(ranks, Iterable)
+            else [ranks]
+        )
         for rank in chosen:
             if not _whole(rank) or not 0 <= rank < self._context.size:
-                raise ValueError(f"mutex of rank {rank!r}, expected ranks 0, ..., {self._context.size - 1}")
+                raise ValueError(
+                    f"mutex of rank {rank!r}, expected ranks 0, ..., {self._context.size - 1}"
+                )
         patience = None if timeout is None else _number("timeout", timeout, infinite=True)
         return self._holding([int(rank) for rank in chosen], patience)
 
     @contextmanager
     def _holding(self, ranks: list[int], patience: float | None) -> Iterator[None]:
         with self._engine:
-            self._open()                            # it may have been closed since `mutex`
+            self._open()  # it may have been closed since `mutex`
         with self._slots.mutex.held(ranks, patience, self._slots.poll):
             yield
 
@@ -456,8 +543,10 @@ class Window:
             self._open()
             me = self._context.rank
             if not _whole(rank) or (rank != me and rank not in self._in and rank not in self._out):
-                raise ValueError(f"claim of rank {rank!r}, expected this rank or one of its neighbours "
-                                 f"{sorted({*self.in_neighbors, *self.out_neighbors})}")
+                raise ValueError(
+                    f"claim of rank {rank!r}, expected this rank or one of its neighbours "
+                    f"{sorted({*self.in_neighbors, *self.out_neighbors})}"
+                )
             rank = int(rank)
             if self._claims.is_near(rank):
                 return self._claims.take(rank, me)
@@ -467,6 +556,7 @@ class Window:
             def answered() -> bool:
                 self._slots.poll()
                 return self._asked < 0
+
             try:
                 wait_until(answered, f"rank {rank}, which is claimed, to look after its messages")
             finally:
@@ -488,13 +578,13 @@ class Window:
             self._open()
             me = self._context.rank
             while not self._claims.pass_on(me, self._claims.holder(me), me if hand_over else -1):
-                pass                                # taken at this moment
+                pass  # taken at this moment
 
     def _receive(self, rank: int, message: Message) -> None:
         if message.kind == Kind.TAKEN and message.source == self._asked:
             self._answer = bool(message.number)
-            self._asked = -1                        # last: this may be the helper's thread
-        elif message.kind == Kind.TAKEN:            # the wait for it has ended with an exception
+            self._asked = -1  # last: this may be the helper's thread
+        elif message.kind == Kind.TAKEN:  # the wait for it has ended with an exception
             if message.number:
                 self._claims.free(message.source, self._context.rank)
         else:
@@ -516,7 +606,9 @@ class Window:
             raise RuntimeError("the window is closed: make a new one")
         self._context.matching.require_in_step()
         if self._post is not None and self._post.broken:
-            raise RuntimeError("an exception has ended the handling of messages, rows may be lost: make a new network")
+            raise RuntimeError(
+                "an exception has ended the handling of messages, rows may be lost: make a new network"
+            )
 
     def close(self) -> None:
         """Free the window; collective, and safe to repeat.  `value` and `p` stay readable."""
@@ -525,10 +617,14 @@ class Window:
         with self._engine:
             self._slots.flush()
             number = self._slots.number
-            least, most = self._together.minimum(np.array([number, -number]), "the end of the window")
+            least, most = self._together.minimum(
+                np.array([number, -number]), "the end of the window"
+            )
             if least != -most:
-                raise RuntimeError(f"rank {self._context.rank} closes window {number} of the network, others another one: "
-                                   "expected the same order on all ranks")
+                raise RuntimeError(
+                    f"rank {self._context.rank} closes window {number} of the network, others another one: "
+                    "expected the same order on all ranks"
+                )
         self._forget()
 
     def _forget(self) -> None:
@@ -550,10 +646,12 @@ class Window:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or self._context.size == 1:
-            self.close()                            # else the other ranks may be anywhere: nothing collective now
+            self.close()  # else the other ranks may be anywhere: nothing collective now
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a window belongs to the ranks that have made it, and cannot be pickled: pickle win.value")
+        raise TypeError(
+            "a window belongs to the ranks that have made it, and cannot be pickled: pickle win.value"
+        )
 
     def __repr__(self) -> str:
         return f"Window({self._layout.words}, {len(self.in_neighbors)} slots{', closed' * self.closed})"
@@ -602,7 +700,9 @@ def _whole(rank: Any) -> bool:
     return type(rank) is int or (isinstance(rank, numbers.Integral) and not isinstance(rank, bool))
 
 
-def _weights(name: str, given: Mapping[int, float] | Iterable[int], places: dict[int, int], what: str) -> Weights:
+def _weights(
+    name: str, given: Mapping[int, float] | Iterable[int], places: dict[int, int], what: str
+) -> Weights:
     """The weight of each neighbour, None for those that are left out."""
     weights: Weights = [None] * len(places)
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
@@ -611,8 +711,16 @@ def _weights(name: str, given: Mapping[int, float] | Iterable[int], places: dict
     for rank, weight in pairs:
         place = places.get(rank) if _whole(rank) else None
         if place is None:
-            raise ValueError(f"{name} has rank {rank!r:.60}, expected some of the {what} {list(places)}")
+            raise ValueError(
+                f"{name} has rank {rank!r:.60}, expected some of the {what} {list(places)}"
+            )
         if weights[place] is not None:
-            raise ValueError(f"{name} has rank {rank} twice, expected each rank once: add up its weights")
-        weights[place] = float(weight) if type(weight) is float and math.isfinite(weight) else _number(name, weight)
+            raise ValueError(
+                f"{name} has rank {rank} twice, expected each rank once: add up its weights"
+            )
+        weights[place] = (
+            float(weight)
+            if type(weight) is float and math.isfinite(weight)
+            else _number(name, weight)
+        )
     return weights

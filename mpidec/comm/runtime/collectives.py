@@ -31,16 +31,20 @@ class Collectives:
         self._comm, self.interrupted = comm, False
         self.ask: Callable[[], None] | None = None
 
-    def wait(self, begin: Callable[[], MPI.Request], what: str, ask: Callable[[], None] | None = None) -> None:
+    def wait(
+        self, begin: Callable[[], MPI.Request], what: str, ask: Callable[[], None] | None = None
+    ) -> None:
         """Complete the request of all ranks that `begin()` makes."""
         try:
             wait_until(begin().Test, f"all ranks to come to {what}", ask or self.ask)
         except BaseException:
             self.interrupted = True
-            abandon(begin)                          # and with it the arrays that MPI may still read or write
+            abandon(begin)  # and with it the arrays that MPI may still read or write
             raise
 
-    def minimum(self, mine: np.ndarray, what: str, ask: Callable[[], None] | None = None) -> np.ndarray:
+    def minimum(
+        self, mine: np.ndarray, what: str, ask: Callable[[], None] | None = None
+    ) -> np.ndarray:
         """The least of the arrays of all ranks, entry by entry."""
         if self._comm.size == 1:
             return mine
@@ -59,7 +63,11 @@ class Collectives:
         """An object of rank `root`, on all ranks."""
         if self._comm.size == 1:
             return thing
-        data = np.frombuffer(pickle.dumps(thing), np.uint8) if self._comm.rank == root else np.empty(0, np.uint8)
+        data = (
+            np.frombuffer(pickle.dumps(thing), np.uint8)
+            if self._comm.rank == root
+            else np.empty(0, np.uint8)
+        )
         length = np.array([len(data)])
         self.wait(lambda: self._comm.Ibcast(length, root), what)
         if self._comm.rank != root:
@@ -67,7 +75,9 @@ class Collectives:
         self.wait(lambda: self._comm.Ibcast(data, root), what)
         return pickle.loads(data.tobytes())
 
-    def agree(self, error: Exception | None, what: str, ask: Callable[[], None] | None = None) -> None:
+    def agree(
+        self, error: Exception | None, what: str, ask: Callable[[], None] | None = None
+    ) -> None:
         """Raise on every rank if any rank has an error: that of the lowest such rank.
 
         Notes
@@ -86,9 +96,11 @@ class Collectives:
         if first < size:
             theirs = self.broadcast(portable(error) if rank == first else None, first, what)
             if rank == first and error is not None:
-                error.on_all_ranks = True           # type: ignore[attr-defined]
+                error.on_all_ranks = True  # type: ignore[attr-defined]
                 raise error
-            theirs.told_by_another_rank = theirs.on_all_ranks = True    # see `launch.abort_when_uncaught`
+            theirs.told_by_another_rank = theirs.on_all_ranks = (
+                True  # see `launch.abort_when_uncaught`
+            )
             raise theirs
 
 

@@ -11,11 +11,17 @@ from typing import Any
 from .mpi import MPI
 
 CHOICES = ("auto", "on", "off")
-ENVIRONMENT = {                                     # variable: values that enable CUDA support
-    "MPICH_GPU_SUPPORT_ENABLED": ("1",), "MPIR_CVAR_ENABLE_GPU": ("1", "true", "yes"), "MV2_USE_CUDA": ("1",),
-    "OMPI_MCA_opal_cuda_support": ("1", "true"), "OMPI_MCA_mpi_cuda_support": ("1", "true"), "OMPI_MCA_accelerator": ("cuda",),
-    "PSM2_CUDA": ("1",), "I_MPI_OFFLOAD": ("1", "2")}
-_MPICH_CUDA = 0                                     # MPIX_GPU_SUPPORT_CUDA in MPICH's mpi.h
+ENVIRONMENT = {  # variable: values that enable CUDA support
+    "MPICH_GPU_SUPPORT_ENABLED": ("1",),
+    "MPIR_CVAR_ENABLE_GPU": ("1", "true", "yes"),
+    "MV2_USE_CUDA": ("1",),
+    "OMPI_MCA_opal_cuda_support": ("1", "true"),
+    "OMPI_MCA_mpi_cuda_support": ("1", "true"),
+    "OMPI_MCA_accelerator": ("cuda",),
+    "PSM2_CUDA": ("1",),
+    "I_MPI_OFFLOAD": ("1", "2"),
+}
+_MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA in MPICH's mpi.h
 
 
 def detect(environment: Mapping[str, str] | None = None) -> tuple[bool | None, str]:
@@ -37,7 +43,9 @@ def detect(environment: Mapping[str, str] | None = None) -> tuple[bool | None, s
     environment = os.environ if environment is None else environment
     choice = (environment.get("MPIDEC_GPU_MPI") or "auto").lower()
     if choice not in CHOICES:
-        raise ValueError(f"MPIDEC_GPU_MPI is {environment['MPIDEC_GPU_MPI']!r}, expected one of {', '.join(CHOICES)}")
+        raise ValueError(
+            f"MPIDEC_GPU_MPI is {environment['MPIDEC_GPU_MPI']!r}, expected one of {', '.join(CHOICES)}"
+        )
     if choice != "auto":
         return choice == "on", f"MPIDEC_GPU_MPI={choice}"
     answer = query_library()
@@ -59,7 +67,9 @@ def cuda_aware() -> tuple[bool, str]:
 def query_library() -> tuple[bool, str] | None:
     """The answer of the MPI library that mpi4py has loaded, and the function that gave it; None if it has no such function."""
     try:
-        library = ctypes.CDLL(MPI.__file__)         # looks symbols up in the libraries that this module is linked with, too
+        library = ctypes.CDLL(
+            MPI.__file__
+        )  # looks symbols up in the libraries that this module is linked with, too
     except OSError:
         return None
     for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support"):
@@ -99,10 +109,21 @@ class DeviceRows:
 
     def __getitem__(self, rows: slice) -> DeviceRows:
         start, stop, _ = rows.indices(self._count)
-        return DeviceRows(self._address + start * self._row_bytes, max(stop - start, 0), self._row_bytes, self._owner)
+        return DeviceRows(
+            self._address + start * self._row_bytes,
+            max(stop - start, 0),
+            self._row_bytes,
+            self._owner,
+        )
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         nbytes = self._count * self._row_bytes
         address = self._address if nbytes else 0
-        return {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "strides": None, "version": 3}
+        return {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "strides": None,
+            "version": 3,
+        }

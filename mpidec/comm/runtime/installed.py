@@ -11,7 +11,10 @@ def compiled_copy() -> Path | None:
     """Another copy of this package on Python's path whose modules are compiled; None if there is none."""
     here = Path(__file__).resolve().parents[2]
     for folder in dict.fromkeys(Path(entry or ".").resolve() / "mpidec" for entry in sys.path):
-        if folder != here and all(any((folder / f"{name}{suffix}").exists() for suffix in EXTENSION_SUFFIXES) for name in MODULES):
+        if folder != here and all(
+            any((folder / f"{name}{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+            for name in MODULES
+        ):
             return folder
     return None
 
@@ -21,5 +24,7 @@ def remedy() -> str:
     copy, here = compiled_copy(), Path(__file__).resolve().parents[2]
     if copy is None:
         return "install a C compiler and the headers of Python, then reinstall mpidec"
-    return (f"this is the source folder {here}, and the copy that is installed in {copy.parent} is compiled: run it from another "
-            "folder or by the command mpidec (mpidec run ...), or compile this one, too: pip install -e .")
+    return (
+        f"this is the source folder {here}, and the copy that is installed in {copy.parent} is compiled: run it from another "
+        "folder or by the command mpidec (mpidec run ...), or compile this one, too: pip install -e ."
+    )

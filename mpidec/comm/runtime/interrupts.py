@@ -39,7 +39,10 @@ def interrupts() -> Iterator[Callable[[], bool]]:
     if isinstance(current, _Deferred):
         yield lambda: current.noted
         return
-    if threading.current_thread() is not threading.main_thread() or current is not signal.default_int_handler:
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or current is not signal.default_int_handler
+    ):
         yield lambda: False
         return
     deferred = _Deferred()

@@ -14,12 +14,18 @@ from types import TracebackType
 from .installed import remedy
 from .mpi import MPI
 
-_SIZES = {"PMI_SIZE": "MPICH's or Intel's mpiexec (PMI)", "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
-          "MV2_COMM_WORLD_SIZE": "MVAPICH's mpirun", "PALS_SIZE": "PALS' mpiexec", "WORLD_SIZE": "torchrun",
-          "SLURM_STEP_NUM_TASKS": "srun", "FLUX_JOB_SIZE": "flux run"}
+_SIZES = {
+    "PMI_SIZE": "MPICH's or Intel's mpiexec (PMI)",
+    "OMPI_COMM_WORLD_SIZE": "Open MPI's mpirun",
+    "MV2_COMM_WORLD_SIZE": "MVAPICH's mpirun",
+    "PALS_SIZE": "PALS' mpiexec",
+    "WORLD_SIZE": "torchrun",
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "FLUX_JOB_SIZE": "flux run",
+}
 
-_SHARED, _OTHERS = 0.5, 5.0                         # seconds in which the rank that reports an error ends the job
-_PASSED_ON = 0.2                                    # seconds in which a launcher reads what a rank has written
+_SHARED, _OTHERS = 0.5, 5.0  # seconds in which the rank that reports an error ends the job
+_PASSED_ON = 0.2  # seconds in which a launcher reads what a rank has written
 
 
 def library() -> str:
@@ -45,19 +51,25 @@ def check_launcher(comm: MPI.Intracomm) -> None:
         count = os.environ.get(variable, "")
         if not count.isdigit() or int(count) < 2 or (launcher == "torchrun" and not pytorch):
             continue
-        why, remedy = (f"mpi4py uses another MPI library ({library()})",
-                       f"the mpirun of that library (in the environment's bin folder, next to {sys.executable})")
+        why, remedy = (
+            f"mpi4py uses another MPI library ({library()})",
+            f"the mpirun of that library (in the environment's bin folder, next to {sys.executable})",
+        )
         if launcher == "torchrun":
             why, remedy = "it does not start MPI", "mpirun"
-        raise RuntimeError(f"{launcher} started {count} processes ({variable}={count}), but each of them is alone: {why}; start "
-                           f"the program with {remedy}: mpirun -n {count} {_command()}, or set MPIDEC_ALONE=1 to run a single "
-                           "process")
+        raise RuntimeError(
+            f"{launcher} started {count} processes ({variable}={count}), but each of them is alone: {why}; start "
+            f"the program with {remedy}: mpirun -n {count} {_command()}, or set MPIDEC_ALONE=1 to run a single "
+            "process"
+        )
 
 
 def _command() -> str:
     """The command line of this process, without the code of ``python -c``."""
     words = sys.orig_argv[1:]
-    return shlex.join(["python", *words[:words.index("-c") + 1], "..."] if "-c" in words else ["python", *words])
+    return shlex.join(
+        ["python", *words[: words.index("-c") + 1], "..."] if "-c" in words else ["python", *words]
+    )
 
 
 def end_job(comm: MPI.Intracomm, status: int) -> None:
@@ -78,9 +90,19 @@ def abort_when_uncaught() -> None:
         world = MPI.COMM_WORLD
         text = "".join(traceback.format_exception(kind, error, trace))
         sys.stdout.flush()
-        if not issubclass(kind, KeyboardInterrupt):  # one traceback for an error of all ranks, or of another rank
-            time.sleep(_OTHERS if getattr(error, "told_by_another_rank", False) else _SHARED if world.rank > 0 else 0)
-        sys.stderr.write("".join(f"[rank {world.rank}] {line}" for line in text.splitlines(keepends=True)))
+        if not issubclass(
+            kind, KeyboardInterrupt
+        ):  # one traceback for an error of all ranks, or of another rank
+            time.sleep(
+                _OTHERS
+                if getattr(error, "told_by_another_rank", False)
+                else _SHARED
+                if world.rank > 0
+                else 0
+            )
+        sys.stderr.write(
+            "".join(f"[rank {world.rank}] {line}" for line in text.splitlines(keepends=True))
+        )
         sys.stderr.flush()
         end_job(world, 130 if issubclass(kind, KeyboardInterrupt) else 1)
 
@@ -88,9 +110,13 @@ def abort_when_uncaught() -> None:
     sys.excepthook = hook
 
 
-@cache                                              # once per process
+@cache  # once per process
 def warn_if_not_compiled(compiled: bool) -> None:
     """Warn, on rank 0 and once per process, if mixing is slow because the compiled modules are missing."""
     if not compiled and MPI.COMM_WORLD.rank == 0:
-        warnings.warn("the compiled modules of mpidec are missing: the results are the same, but mixing is 10 to 100 times slower; "
-                      f"{remedy()} (details: mpidec doctor)", RuntimeWarning, stacklevel=3)
+        warnings.warn(
+            "the compiled modules of mpidec are missing: the results are the same, but mixing is 10 to 100 times slower; "
+            f"{remedy()} (details: mpidec doctor)",
+            RuntimeWarning,
+            stacklevel=3,
+        )

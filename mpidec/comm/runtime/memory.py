@@ -15,11 +15,11 @@ import numpy as np
 
 try:
     shared: Any = import_module("._shared", __package__)
-except ImportError:                                 # no compiler where the package was installed
+except ImportError:  # no compiler where the package was installed
     shared = None
 
-GRAIN = 1 << 14                                     # bytes: the least array that lies in the arena
-_MOST, _LEAST = 1 << 38, 1 << 26                    # bytes of addresses; memory is taken as it is used
+GRAIN = 1 << 14  # bytes: the least array that lies in the arena
+_MOST, _LEAST = 1 << 38, 1 << 26  # bytes of addresses; memory is taken as it is used
 
 
 @cache
@@ -32,7 +32,7 @@ def arena() -> tuple[int, int] | None:
         try:
             file = shared.open_arena(size)
             return file, os.fstat(file).st_size
-        except OSError:                             # ulimit -v, -f or -n
+        except OSError:  # ulimit -v, -f or -n
             size //= 4
     return None
 

@@ -12,7 +12,7 @@ from .memory import arena, shared
 from .mpi import MPI
 from .progress import ProgressEngine
 
-_SPINS = 2000                                       # tests before a rank that has a core to itself yields it
+_SPINS = 2000  # tests before a rank that has a core to itself yields it
 
 
 class _Counts:
@@ -51,7 +51,9 @@ class NodeMemory:
         Mixings that were started and have not ended, in their order.
     """
 
-    def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine, ranks_per_node: int | None = None):
+    def __init__(
+        self, comm: MPI.Intracomm, engine: ProgressEngine, ranks_per_node: int | None = None
+    ):
         local = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
         if ranks_per_node:
             part = local.Split(local.rank // ranks_per_node, local.rank)
@@ -78,14 +80,21 @@ class NodeMemory:
         node, place = None, (0, 0, 0, 0, 0)
         if mine is not None:
             spins = _SPINS if local.size <= len(cores()) else 0
-            node = shared.Node(local.rank, local.size, spins, np.ndarray, np.empty_like, engine.lock)
+            node = shared.Node(
+                local.rank, local.size, spins, np.ndarray, np.empty_like, engine.lock
+            )
             file, size = mine
             place = os.getpid(), file, os.fstat(file).st_ino, size, node.offset
         for rank, (pid, file, inode, size, offset) in enumerate(local.allgather(place)):
             if node is not None and rank != local.rank:
                 try:
-                    node.connect(rank, f"/proc/{pid}/fd/{file}" if size else "", inode, size, offset)
-                except (OSError, ValueError):       # another pid namespace or user, hidepid, no compiler there
+                    node.connect(
+                        rank, f"/proc/{pid}/fd/{file}" if size else "", inode, size, offset
+                    )
+                except (
+                    OSError,
+                    ValueError,
+                ):  # another pid namespace or user, hidepid, no compiler there
                     node.close()
                     node = None
         return node
@@ -122,5 +131,6 @@ def describe_tag(tag: int, signature: int, floats: bool) -> str:
     difference = tag ^ signature
     if difference >> 40:
         return "other rows, or another step or topology"
-    return f"rows of {difference >> 1} " + (f"float{64 if difference & 1 else 32}" if floats else "bytes")
-
+    return f"rows of {difference >> 1} " + (
+        f"float{64 if difference & 1 else 32}" if floats else "bytes"
+    )

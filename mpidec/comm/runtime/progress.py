@@ -19,12 +19,18 @@ from .cores import cores
 from .memory import shared
 from .mpi import MPI
 
-_TURNS = 100                                        # tests before a clock is read
-_FIRST, _RARELY = 0.1, 10.0                         # seconds before the first status query, and at most between two
-_BRIEFLY = 0.02                                     # seconds of waiting after which a rank sleeps between two tests
+_TURNS = 100  # tests before a clock is read
+_FIRST, _RARELY = 0.1, 10.0  # seconds before the first status query, and at most between two
+_BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two tests
 _ABANDONED: list[object] = []
-_NEWS = [0]                                         # reports that end waits
-_OWN_ERRORS = (TypeError, ValueError, RuntimeError, OSError, MemoryError)    # others come from signal handlers
+_NEWS = [0]  # reports that end waits
+_OWN_ERRORS = (
+    TypeError,
+    ValueError,
+    RuntimeError,
+    OSError,
+    MemoryError,
+)  # others come from signal handlers
 
 
 class Request(ABC):
@@ -71,7 +77,7 @@ class ProgressEngine:
 
     def __init__(self) -> None:
         self.lock: Any = _Guard() if shared is None else shared.Guard()
-        self.lock.acquire(False)                    # from now on it knows its thread
+        self.lock.acquire(False)  # from now on it knows its thread
         self.lock.release()
         self._polls: list[Callable[[], None]] = []
         self._on_interrupt: list[Callable[[str], None]] = []
@@ -99,7 +105,12 @@ class ProgressEngine:
 
     def poll(self) -> None:
         """Make progress, unless the network belongs to another thread (that of its last call), or a poll is being made already."""
-        if self._polls and not self._polling and self.lock.thread == threading.get_ident() and self.lock.acquire(True) > 0:
+        if (
+            self._polls
+            and not self._polling
+            and self.lock.thread == threading.get_ident()
+            and self.lock.acquire(True) > 0
+        ):
             self._polling = True
             try:
                 for poll in self._polls:
@@ -116,14 +127,20 @@ class ProgressEngine:
 
     def __enter__(self) -> None:
         if _FORKED:
-            raise RuntimeError("this process is a forked child, and the network belongs to its parent: mix in the parent only")
+            raise RuntimeError(
+                "this process is a forked child, and the network belongs to its parent: mix in the parent only"
+            )
         if self._closed:
             raise RuntimeError("the network is closed: make a new one")
-        while (entered := self.lock.acquire(False)) < 0:        # another thread polls, and does not wait for anything
+        while (
+            entered := self.lock.acquire(False)
+        ) < 0:  # another thread polls, and does not wait for anything
             time.sleep(1e-4)
         if not entered:
-            raise RuntimeError("another thread is in a call of this network: one thread at a time may use a network, give each "
-                               "thread a network of its own")
+            raise RuntimeError(
+                "another thread is in a call of this network: one thread at a time may use a network, give each "
+                "thread a network of its own"
+            )
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.lock.release()
@@ -132,7 +149,7 @@ class ProgressEngine:
 
 
 _ENGINES: weakref.WeakSet[ProgressEngine] = weakref.WeakSet()
-_FORKED: list[int] = []                             # not empty in a forked child
+_FORKED: list[int] = []  # not empty in a forked child
 
 
 def _in_child() -> None:
@@ -168,7 +185,9 @@ def timeout() -> float:
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise ValueError(f"MPIDEC_TIMEOUT is {text!r}, expected a number of seconds > 0 (inf: no limit)")
+        raise ValueError(
+            f"MPIDEC_TIMEOUT is {text!r}, expected a number of seconds > 0 (inf: no limit)"
+        )
     return seconds
 
 
@@ -201,7 +220,9 @@ class Patience:
         return waited
 
 
-def wait_until(test: Callable[[], bool], what: str | Callable[[], str], ask: Callable[[], None] | None = None) -> None:
+def wait_until(
+    test: Callable[[], bool], what: str | Callable[[], str], ask: Callable[[], None] | None = None
+) -> None:
     """Return when `test()` is true; make progress meanwhile, and let other processes run.
 
     Raises
@@ -247,10 +268,12 @@ def expire(what: str | Callable[[], str], waited: float) -> NoReturn:
     since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
     text = what if isinstance(what, str) else what()
     if "\n" not in text:
-        text = (f"[rank {MPI.COMM_WORLD.rank}] mpidec: waited {timeout():g} s, since {since}, for {text}, and ends the job "
-                "(MPIDEC_TIMEOUT=SECONDS allows more)")
+        text = (
+            f"[rank {MPI.COMM_WORLD.rank}] mpidec: waited {timeout():g} s, since {since}, for {text}, and ends the job "
+            "(MPIDEC_TIMEOUT=SECONDS allows more)"
+        )
     sys.stderr.write(text.rstrip("\n") + "\n")
     sys.stderr.flush()
-    time.sleep(0.5)                                 # let the others say what they wait for
+    time.sleep(0.5)  # let the others say what they wait for
     MPI.COMM_WORLD.Abort(1)
     raise SystemExit(1)

@@ -19,7 +19,7 @@ from ..runtime.mpi import MPI
 from .messages import MessageRequest, waiting_for
 from .plan import Plan
 
-_TAG = 3                                            # tag of messages from device to device
+_TAG = 3  # tag of messages from device to device
 
 
 class DeviceSum:
@@ -36,11 +36,17 @@ class DeviceSum:
 
     def __init__(self, device: Device, place: Any, plan: Plan):
         self.device, self.place, self.plan = device, place, plan
-        self._sent: Any = None                      # numbers of the rows that are sent, on the device
+        self._sent: Any = None  # numbers of the rows that are sent, on the device
         self._slots: dict[np.dtype, list[tuple[Any, Any, Any, Any]]] = {}
 
-    def start(self, comm: MPI.Intracomm, row: MPI.Datatype, flat: Any, where: str,
-              ask: Callable[[], None] | None = None) -> tuple[MessageRequest | None, Any]:
+    def start(
+        self,
+        comm: MPI.Intracomm,
+        row: MPI.Datatype,
+        flat: Any,
+        where: str,
+        ask: Callable[[], None] | None = None,
+    ) -> tuple[MessageRequest | None, Any]:
         """Start to fetch the halo.
 
         Parameters
@@ -63,7 +69,9 @@ class DeviceSum:
         """
         device, route = self.device, self.plan.halo_route
         with device.on(self.place):
-            halo = device.empty((len(self.plan.halo), flat.shape[1]), device.format(flat), self.place)
+            halo = device.empty(
+                (len(self.plan.halo), flat.shape[1]), device.format(flat), self.place
+            )
             if comm.size == 1:
                 return None, halo
             sent = flat
@@ -71,15 +79,25 @@ class DeviceSum:
                 if self._sent is None:
                     self._sent = device.constant(route.send, self.place)
                 sent = flat[self._sent]
-        device.synchronize(self.place)              # the rows are complete, and earlier work no longer uses the halo's memory
+        device.synchronize(
+            self.place
+        )  # the rows are complete, and earlier work no longer uses the halo's memory
         nbytes = row.Get_size()
         leaving = DeviceRows(device.span(sent)[0], len(sent), nbytes, sent)
         arriving = DeviceRows(device.span(halo)[0], len(halo), nbytes, halo)
         into = zip(route.sources.tolist(), route.recv_starts.tolist(), route.recv_counts.tolist())
         out = zip(route.dests.tolist(), route.send_starts.tolist(), route.send_counts.tolist())
-        requests = [comm.Irecv([arriving[start:start + count], count, row], rank, _TAG) for rank, start, count in into]
-        requests += [comm.Isend([leaving[start:start + count], count, row], rank, _TAG) for rank, start, count in out]
-        return MessageRequest(requests, sent, halo, waiting_for(route.sources.tolist(), where), ask), halo
+        requests = [
+            comm.Irecv([arriving[start : start + count], count, row], rank, _TAG)
+            for rank, start, count in into
+        ]
+        requests += [
+            comm.Isend([leaving[start : start + count], count, row], rank, _TAG)
+            for rank, start, count in out
+        ]
+        return MessageRequest(
+            requests, sent, halo, waiting_for(route.sources.tolist(), where), ask
+        ), halo
 
     def sum(self, flat: Any, halo: Any) -> Any:
         """`W X` in the working precision; `Device.from_real` converts it to the format of the rows."""
@@ -93,7 +111,9 @@ class DeviceSum:
         if isinstance(weights, Runs):
             for start, stop, shifts, w in weights.runs:
                 for shift, weight in zip(shifts.tolist(), w.astype(dtype).tolist()):
-                    total[start:stop] += weight * X[start + shift:stop + shift] - weight * X[start:stop]
+                    total[start:stop] += (
+                        weight * X[start + shift : stop + shift] - weight * X[start:stop]
+                    )
             return X + total
         rows = self.device.concatenate([X, self.device.real(halo)], 0) if len(halo) else X
         for agents, places, w, v in self._terms(weights, dtype):
@@ -103,9 +123,18 @@ class DeviceSum:
     def _terms(self, weights: Weights, dtype: np.dtype) -> list[tuple[Any, Any, Any, Any]]:
         if dtype not in self._slots:
             cast = weights.astype(dtype)
-            self._slots[dtype] = [tuple(self.device.constant(values, self.place) for values in (
-                agents.astype(np.int64), cast.indices[entry].astype(np.int64), cast.w[entry, None], cast.v[entry, None]))
-                for agents, entry in cast.slots]
+            self._slots[dtype] = [
+                tuple(
+                    self.device.constant(values, self.place)
+                    for values in (
+                        agents.astype(np.int64),
+                        cast.indices[entry].astype(np.int64),
+                        cast.w[entry, None],
+                        cast.v[entry, None],
+                    )
+                )
+                for agents, entry in cast.slots
+            ]
         return self._slots[dtype]
 
 
@@ -139,7 +168,9 @@ class Columns:
         with device.on(self.place):
             parts = [device.flat(X) for X in arrays]
             self.flat = parts[0] if len(parts) == 1 else device.concatenate(parts, 1)
-        self.row_bytes = self.flat.shape[1] * (2 if self.format == "bfloat16" else np.dtype(self.format).itemsize)
+        self.row_bytes = self.flat.shape[1] * (
+            2 if self.format == "bfloat16" else np.dtype(self.format).itemsize
+        )
 
     def split(self, rows: Any) -> list[Any]:
         """Split rows of the working precision into arrays of the original shapes and format."""

@@ -20,9 +20,9 @@ from .messages import MessageRequest, Messages, NeighborCollective, PointToPoint
 from .plan import Plan, Route
 
 Ending = Literal["complete", "left", "broken"]
-Kind = tuple[str, str, np.dtype]        # the operation, the shape of a row in words, its dtype
-_UNDER_WAY = 16                                     # requests from which on those are looked for that have ended
-_BRIEFLY = 0.1                                      # seconds
+Kind = tuple[str, str, np.dtype]  # the operation, the shape of a row in words, its dtype
+_UNDER_WAY = 16  # requests from which on those are looked for that have ended
+_BRIEFLY = 0.1  # seconds
 
 
 class HaloExchange:
@@ -41,14 +41,28 @@ class HaloExchange:
         The kinds of exchanges over phases that do not come again.
     """
 
-    def __init__(self, context: Context, over: str, signature: int, periodic: bool, kinds: dict[Any, set[Kind]]):
-        self._context, self._over, self._signature, self.periodic = context, over, signature, periodic
+    def __init__(
+        self,
+        context: Context,
+        over: str,
+        signature: int,
+        periodic: bool,
+        kinds: dict[Any, set[Kind]],
+    ):
+        self._context, self._over, self._signature, self.periodic = (
+            context,
+            over,
+            signature,
+            periodic,
+        )
         self._kinds: dict[Any, set[Kind]] = {} if periodic else kinds
         self._words: dict[Kind, tuple[str, str, frozenset[int], list[int]]] = {}
         self._messages: dict[Plan, Messages] = {}
         self._under_way: set[MessageRequest] = set()
 
-    def start(self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray, kind: Kind) -> MessageRequest:
+    def start(
+        self, plan: Plan, route: Route, rows: np.ndarray, arrived: np.ndarray, kind: Kind
+    ) -> MessageRequest:
         """Begin to send `rows` (m, ...) along a route and to receive `arrived` (places, ...); both C-contiguous."""
         sent = rows
         if route.send is not None:
@@ -62,13 +76,15 @@ class HaloExchange:
         what = partial(waiting_for, route.sources.tolist(), where)
         try:
             requests = self.messages(plan).post(route, sent, arrived, nbytes, fingerprint(kind))
-            request = MessageRequest(requests, sent, arrived, what, ask, partial(self._interrupted, where))
+            request = MessageRequest(
+                requests, sent, arrived, what, ask, partial(self._interrupted, where)
+            )
             if len(self._under_way) >= _UNDER_WAY:
                 self._under_way = {some for some in self._under_way if not some.test()}
             if not request.done:
-                self._under_way.add(request)        # a request that is dropped still reads and writes
+                self._under_way.add(request)  # a request that is dropped still reads and writes
             return request
-        except BaseException:                       # of a signal handler, amid the posts
+        except BaseException:  # of a signal handler, amid the posts
             abandon((sent, arrived))
             raise
 
@@ -94,7 +110,9 @@ class HaloExchange:
             number = matching.verify(op, signature, dests, sources)
         else:
             number = matching.register(PastOperation(op, "", signature, dests, ""))
-        if isinstance(self._messages.get(plan), NeighborCollective):    # no tags tell the kinds apart: any change is verified
+        if isinstance(
+            self._messages.get(plan), NeighborCollective
+        ):  # no tags tell the kinds apart: any change is verified
             known.clear()
         known.add(kind)
         return partial(matching.ask, sources, number, op, signature, before)
@@ -103,7 +121,12 @@ class HaloExchange:
         """What an exchange is called, what must be the same on both sides, and who receives and sends."""
         if kind not in self._words:
             signature = f"rows of {kind[1]} {kind[2]}, topology #{self._signature & 0xFFFFFFFF:08x}"
-            self._words[kind] = kind[0] + self._over, signature, frozenset(route.dests.tolist()), route.sources.tolist()
+            self._words[kind] = (
+                kind[0] + self._over,
+                signature,
+                frozenset(route.dests.tolist()),
+                route.sources.tolist(),
+            )
         return self._words[kind]
 
     def known(self, plan: Plan, kind: Kind) -> bool:
@@ -128,7 +151,9 @@ class HaloExchange:
                 unfinished.append(request)
         self._under_way = set()
         for some in self._messages.values():
-            if ends == "complete" or (isinstance(some, PointToPoint) or (ends == "left" and not unfinished)):
+            if ends == "complete" or (
+                isinstance(some, PointToPoint) or (ends == "left" and not unfinished)
+            ):
                 some.free()
             else:
                 abandon(some)

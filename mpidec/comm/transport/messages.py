@@ -17,8 +17,8 @@ from ..runtime.progress import Request, ranks, wait_until
 from ..runtime.row_types import RowTypes
 from .plan import Plan, Route
 
-_TAGS = 16000                                       # tags below those of message headers
-_TURNS = 100                                        # tests before a clock is read
+_TAGS = 16000  # tags below those of message headers
+_TURNS = 100  # tests before a clock is read
 
 
 class MessageRequest(Request):
@@ -37,9 +37,22 @@ class MessageRequest(Request):
         Called with the exception that ends a wait.
     """
 
-    def __init__(self, requests: list[MPI.Request], sent: Any, arrived: Any, what: str | Callable[[], str] = "messages",
-                 ask: Callable[[], None] | None = None, interrupted: Callable[[BaseException], None] | None = None):
-        self._requests, self.sent, self.arrived, self._what, self._ask = requests, sent, arrived, what, ask
+    def __init__(
+        self,
+        requests: list[MPI.Request],
+        sent: Any,
+        arrived: Any,
+        what: str | Callable[[], str] = "messages",
+        ask: Callable[[], None] | None = None,
+        interrupted: Callable[[BaseException], None] | None = None,
+    ):
+        self._requests, self.sent, self.arrived, self._what, self._ask = (
+            requests,
+            sent,
+            arrived,
+            what,
+            ask,
+        )
         self._interrupted = interrupted
         self._error: Exception | None = None
         self.done = not requests
@@ -61,7 +74,9 @@ class MessageRequest(Request):
             if not self.done:
                 wait_until(self.test, self._what, self._ask)
         except BaseException as error:
-            self._error = copy(error) if isinstance(error, Exception) else None      # without its frames, which hold the network
+            self._error = (
+                copy(error) if isinstance(error, Exception) else None
+            )  # without its frames, which hold the network
             if self._interrupted is not None:
                 self._interrupted(error)
             raise
@@ -85,7 +100,9 @@ class Messages(ABC):
         self.comm, self._row_type = comm, row_type
 
     @abstractmethod
-    def post(self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Request]:
+    def post(
+        self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0
+    ) -> list[MPI.Request]:
         """Send the rows `send`, of `nbytes` bytes each, in the order of the route, and receive `recv`.
 
         `kind` is a fingerprint of the rows, so that rows of different kinds do not match.
@@ -108,20 +125,35 @@ class PointToPoint(Messages):
     def _tag(self, kind: int) -> int:
         return (self._fingerprint + kind) % _TAGS
 
-    def post(self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Request]:
+    def post(
+        self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0
+    ) -> list[MPI.Request]:
         row, tag = self._row_type(nbytes), self._tag(kind)
-        return [self.comm.Irecv([rows, count, row], rank, tag) for rows, count, rank in _arriving(route, recv)] \
-            + [self.comm.Isend([rows, count, row], rank, tag) for rows, count, rank in _leaving(route, send)]
+        return [
+            self.comm.Irecv([rows, count, row], rank, tag)
+            for rows, count, rank in _arriving(route, recv)
+        ] + [
+            self.comm.Isend([rows, count, row], rank, tag)
+            for rows, count, rank in _leaving(route, send)
+        ]
 
-    def bind_receives(self, route: Route, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Prequest]:
+    def bind_receives(
+        self, route: Route, recv: Any, nbytes: int, kind: int = 0
+    ) -> list[MPI.Prequest]:
         """The persistent requests that receive."""
         row, tag = self._row_type(nbytes), self._tag(kind)
-        return [self.comm.Recv_init([rows, count, row], rank, tag) for rows, count, rank in _arriving(route, recv)]
+        return [
+            self.comm.Recv_init([rows, count, row], rank, tag)
+            for rows, count, rank in _arriving(route, recv)
+        ]
 
     def bind_sends(self, route: Route, send: Any, nbytes: int, kind: int = 0) -> list[MPI.Prequest]:
         """The persistent requests that send."""
         row, tag = self._row_type(nbytes), self._tag(kind)
-        return [self.comm.Send_init([rows, count, row], rank, tag) for rows, count, rank in _leaving(route, send)]
+        return [
+            self.comm.Send_init([rows, count, row], rank, tag)
+            for rows, count, rank in _leaving(route, send)
+        ]
 
 
 class NeighborCollective(Messages):
@@ -131,19 +163,32 @@ class NeighborCollective(Messages):
     """
 
     def __init__(self, comm: MPI.Intracomm, row_type: RowTypes, route: Route):
-        super().__init__(comm.Create_dist_graph_adjacent(route.sources.tolist(), route.dests.tolist(), reorder=False), row_type)
+        super().__init__(
+            comm.Create_dist_graph_adjacent(
+                route.sources.tolist(), route.dests.tolist(), reorder=False
+            ),
+            row_type,
+        )
 
-    def post(self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0) -> list[MPI.Request]:
+    def post(
+        self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0
+    ) -> list[MPI.Request]:
         row = self._row_type(nbytes)
-        return [self.comm.Ineighbor_alltoallv([send, (route.send_counts, route.send_starts), row],  # type: ignore[attr-defined]
-                                              [recv, (route.recv_counts, route.recv_starts), row])]
+        return [
+            self.comm.Ineighbor_alltoallv(  # type: ignore[attr-defined]
+                [send, (route.send_counts, route.send_starts), row],
+                [recv, (route.recv_counts, route.recv_starts), row],
+            )
+        ]
 
     def free(self) -> None:
         if self.comm != MPI.COMM_NULL:
             self.comm.Free()
 
 
-def neighbor_collectives(comm: MPI.Intracomm, row_type: RowTypes, plans: Sequence[Plan]) -> list[Messages]:
+def neighbor_collectives(
+    comm: MPI.Intracomm, row_type: RowTypes, plans: Sequence[Plan]
+) -> list[Messages]:
     """The messages of these plans, by neighbourhood collectives wherever these work; collective.
 
     Notes
@@ -151,24 +196,35 @@ def neighbor_collectives(comm: MPI.Intracomm, row_type: RowTypes, plans: Sequenc
     A small reduction, so that the ranks wait for one another with an end, and a communicator for each plan.
     """
     routes = [plan.halo_route for plan in plans]
-    works = np.array(["Open MPI" not in library() or min(len(route.sources), len(route.dests)) > 0 for route in routes])
+    works = np.array(
+        [
+            "Open MPI" not in library() or min(len(route.sources), len(route.dests)) > 0
+            for route in routes
+        ]
+    )
     # Open MPI 5.0 with no neighbour on one side: the blocking allgather never returns, alltoall reports MPI_ERR_TRUNCATE
     # (open-mpi/ompi#14452), and the persistent ones are refused (#12037, in 5.0.0).
     everywhere = Collectives(comm).minimum(works.astype(np.int8), "net.mixer")
-    return [NeighborCollective(comm, row_type, route) if usable else PointToPoint(comm, row_type, plan)
-            for plan, route, usable in zip(plans, routes, everywhere)]
+    return [
+        NeighborCollective(comm, row_type, route) if usable else PointToPoint(comm, row_type, plan)
+        for plan, route, usable in zip(plans, routes, everywhere)
+    ]
 
 
 def _arriving(route: Route, recv: Any) -> Iterator[tuple[Any, int, int]]:
     """The rows that come from each rank, their number, and the rank."""
-    for rank, start, count in zip(route.sources.tolist(), route.recv_starts.tolist(), route.recv_counts.tolist()):
-        yield recv[start:start + count], count, rank
+    for rank, start, count in zip(
+        route.sources.tolist(), route.recv_starts.tolist(), route.recv_counts.tolist()
+    ):
+        yield recv[start : start + count], count, rank
 
 
 def _leaving(route: Route, send: Any) -> Iterator[tuple[Any, int, int]]:
     """The rows that go to each rank, their number, and the rank."""
-    for rank, start, count in zip(route.dests.tolist(), route.send_starts.tolist(), route.send_counts.tolist()):
-        yield send[start:start + count], count, rank
+    for rank, start, count in zip(
+        route.dests.tolist(), route.send_starts.tolist(), route.send_counts.tolist()
+    ):
+        yield send[start : start + count], count, rank
 
 
 def waiting_for(sources: Sequence[int], where: str) -> str:
@@ -182,4 +238,3 @@ def free_requests(requests: list[Any]) -> None:
         for request in requests:
             request.Free()
     requests.clear()
-

@@ -18,7 +18,7 @@ from ..runtime.node import Counts, NodeMemory
 from ..runtime.progress import Request
 from .node_reader import NodeReports
 
-_READERS = 256                                      # lists of ranks whose readers are kept
+_READERS = 256  # lists of ranks whose readers are kept
 _NONE = np.empty(0, np.int32)
 
 
@@ -37,8 +37,15 @@ class NodeCalls:
         self._context, self._memory = context, context.memory
         self._readers: OrderedDict[tuple[str, tuple[int, ...]], Any] = OrderedDict()
 
-    def among(self, op: str, weights: Iterable[int] | None, sends: Iterable[int] | None, note: str, checked: bool,
-              fixed: dict[int, float] | None) -> WeightedSum:
+    def among(
+        self,
+        op: str,
+        weights: Iterable[int] | None,
+        sends: Iterable[int] | None,
+        note: str,
+        checked: bool,
+        fixed: dict[int, float] | None,
+    ) -> WeightedSum:
         """The sums over the same ranks of arrays of the same shape and dtype.
 
         Parameters
@@ -57,10 +64,21 @@ class NodeCalls:
             The `sends` of calls that give none.
         """
         rank, size = self._context.rank, self._context.size
-        listed: Iterable[int] = range(size) if weights is None or sends is None else {*weights, *sends}
+        listed: Iterable[int] = (
+            range(size) if weights is None or sends is None else {*weights, *sends}
+        )
         ranks = tuple(other for other in sorted(listed) if other != rank)
-        return WeightedSum(self._reader(op, ranks), self._memory, op, rank, ranks, note, checked, fixed,
-                           self._context.matching.report)
+        return WeightedSum(
+            self._reader(op, ranks),
+            self._memory,
+            op,
+            rank,
+            ranks,
+            note,
+            checked,
+            fixed,
+            self._context.matching.report,
+        )
 
     def give_up(self, op: str, error: Exception) -> None:
         """Take part in a call with nothing, so that the ranks that wait for this one raise, too."""
@@ -76,8 +94,14 @@ class NodeCalls:
             signature = zlib.crc32(op.encode()) << 24 | 1 << 58
             places = np.searchsorted(self._memory.near, ranks).astype(np.int64)
             report = NodeReports(self._context, op, signature, False)
-            self._readers[key] = shared.Reader(self._memory.node, Counts(), report, signature, 0,
-                                               (np.zeros(1, np.int64), _NONE, _NONE, None, None, None, None, places, places))
+            self._readers[key] = shared.Reader(
+                self._memory.node,
+                Counts(),
+                report,
+                signature,
+                0,
+                (np.zeros(1, np.int64), _NONE, _NONE, None, None, None, None, places, places),
+            )
         return self._readers[key]
 
 
@@ -89,29 +113,68 @@ class WeightedSum:
     (None: 1, to all).
     """
 
-    def __init__(self, reader: Any, memory: NodeMemory, op: str, rank: int, ranks: tuple[int, ...], note: str, checked: bool,
-                 fixed: dict[int, float] | None, tell: Callable[[int, str], None]):
+    def __init__(
+        self,
+        reader: Any,
+        memory: NodeMemory,
+        op: str,
+        rank: int,
+        ranks: tuple[int, ...],
+        note: str,
+        checked: bool,
+        fixed: dict[int, float] | None,
+        tell: Callable[[int, str], None],
+    ):
         self._sends = fixed
-        self._reader, self._memory, self._op, self._rank, self._ranks = reader, memory, op, rank, ranks
-        self._note, self._fingerprint, self._checked, self._tell = note, _fingerprint(note), checked, tell
+        self._reader, self._memory, self._op, self._rank, self._ranks = (
+            reader,
+            memory,
+            op,
+            rank,
+            ranks,
+        )
+        self._note, self._fingerprint, self._checked, self._tell = (
+            note,
+            _fingerprint(note),
+            checked,
+            tell,
+        )
 
     def factors(self, given: Mapping[int, float] | None) -> array[float] | None:
         """The factors of the ranks, in their order."""
-        return None if given is None else array("d", [given.get(rank, math.nan) for rank in self._ranks])
+        return (
+            None
+            if given is None
+            else array("d", [given.get(rank, math.nan) for rank in self._ranks])
+        )
 
-    def start(self, flat: np.ndarray, own: float, weights: array[float] | None, sends: array[float] | None) -> NodeCall:
+    def start(
+        self, flat: np.ndarray, own: float, weights: array[float] | None, sends: array[float] | None
+    ) -> NodeCall:
         """Begin one, with weights and sends as `factors` makes them."""
         sums = flat.dtype.char in "df"
-        out = empty(flat.shape, flat.dtype) if sums else np.empty((len(self._ranks), flat.nbytes), np.uint8)
+        out = (
+            empty(flat.shape, flat.dtype)
+            if sums
+            else np.empty((len(self._ranks), flat.nbytes), np.uint8)
+        )
         flat = flat if sums else flat.view(np.uint8)
         for request in self._memory.overdue():
             request.complete()
         seq = self._reader.post_weighted(flat, weights, sends, self._fingerprint, self._note)
-        call = NodeCall(self, seq, out, (seq, flat, out, own, weights, sends, self._checked, self._fingerprint), self._memory)
+        call = NodeCall(
+            self,
+            seq,
+            out,
+            (seq, flat, out, own, weights, sends, self._checked, self._fingerprint),
+            self._memory,
+        )
         self._memory.under_way.append(call)
         return call
 
-    def __call__(self, x: np.ndarray, own: Any, weights: dict[int, Any] | None, sends: dict[int, Any] | None) -> np.ndarray | None:
+    def __call__(
+        self, x: np.ndarray, own: Any, weights: dict[int, Any] | None, sends: dict[int, Any] | None
+    ) -> np.ndarray | None:
         """One of arrays of any shape, of float64 or float32; None, and nothing has happened, if a weight is not a finite number."""
         if self._memory.under_way:
             for request in self._memory.overdue():
@@ -119,13 +182,28 @@ class WeightedSum:
         out = np.empty_like(x) if x.nbytes < GRAIN else empty(x.shape, x.dtype)
         sends = self._sends if sends is None else sends
         try:
-            mismatch = self._reader.sum_weighted(x, out, own, weights, sends, self._ranks, self._checked, self._fingerprint,
-                                                 self._note)
+            mismatch = self._reader.sum_weighted(
+                x,
+                out,
+                own,
+                weights,
+                sends,
+                self._ranks,
+                self._checked,
+                self._fingerprint,
+                self._note,
+            )
         except Exception:
             raise
-        except BaseException:                       # the other ranks may still wait for this one to read
+        except BaseException:  # the other ranks may still wait for this one to read
             r, t, seq = self.factors(weights), self.factors(sends), self._memory.node.seq
-            call = NodeCall(self, seq, out, (seq, x, out, own, r, t, self._checked, self._fingerprint), self._memory)
+            call = NodeCall(
+                self,
+                seq,
+                out,
+                (seq, x, out, own, r, t, self._checked, self._fingerprint),
+                self._memory,
+            )
             self._memory.under_way.append(call)
             raise
         if mismatch is not None:
@@ -155,9 +233,13 @@ class WeightedSum:
     def _raise(self, mismatch: int) -> NoReturn:
         place, what = divmod(mismatch, 8)
         me, other = self._rank, self._ranks[place]
-        text = (not_sent(me, other, self._op), not_expected(other, me, self._op),
-                not_expected(me, other, self._op), not_sent(other, me, self._op))[what & 3]
-        if not what & 4:                            # the other rank does not list this one, and finds nothing
+        text = (
+            not_sent(me, other, self._op),
+            not_expected(other, me, self._op),
+            not_expected(me, other, self._op),
+            not_sent(other, me, self._op),
+        )[what & 3]
+        if not what & 4:  # the other rank does not list this one, and finds nothing
             self._tell(other, text)
         raise Disagreement(text)
 
@@ -173,7 +255,14 @@ class NodeCall(Request):
         The ranks whose arrays were taken, ascending, and the factors on their way here.
     """
 
-    def __init__(self, sums: WeightedSum, seq: int, out: np.ndarray, arguments: tuple[Any, ...], memory: NodeMemory):
+    def __init__(
+        self,
+        sums: WeightedSum,
+        seq: int,
+        out: np.ndarray,
+        arguments: tuple[Any, ...],
+        memory: NodeMemory,
+    ):
         self.seq, self.out = seq, out
         self.taken: list[tuple[int, float]] = []
         self._sums, self._arguments, self._memory = sums, arguments, memory
@@ -193,7 +282,7 @@ class NodeCall(Request):
         self._reading = True
         try:
             self.taken = self._sums.read(self._arguments)
-        except Exception as error:                  # for the wait for this call
+        except Exception as error:  # for the wait for this call
             self._error = error
         finally:
             self._reading = False

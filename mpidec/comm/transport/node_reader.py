@@ -20,7 +20,7 @@ from .plan import Plan
 
 _NO_ROWS = np.empty((0, 0))
 _ALL = 0xFFFFFFFFFFFFFFFF
-_SEEN = 0.3                                         # seconds after which a message of another rank has arrived
+_SEEN = 0.3  # seconds after which a message of another rank has arrived
 
 
 class NodeReports:
@@ -40,7 +40,13 @@ class NodeReports:
     def __init__(self, context: Context, where: str, signature: int, floats: bool):
         if context.memory is None:
             raise ValueError("reading in place needs the memory of the node")
-        self._context, self._memory, self._where, self._signature, self._floats = context, context.memory, where, signature, floats
+        self._context, self._memory, self._where, self._signature, self._floats = (
+            context,
+            context.memory,
+            where,
+            signature,
+            floats,
+        )
         self._patience: tuple[int, int, Patience] | None = None
         #: the wait in which the other rank has been found to be out of step, and when
         self._refused: tuple[tuple[int, int], float] | None = None
@@ -58,8 +64,16 @@ class NodeReports:
         if self._patience is None or self._patience[:2] != (answer, seq):
             doing = "to begin" if late else "to read the rows of this rank in"
             matching = self._context.matching
-            ask = partial(matching.ask_about_mixing, other, seq, self._where) if late else matching.look_for_leavers
-            self._patience = answer, seq, Patience(f"rank {other} {doing} mixing {seq} ({self._where})", ask)
+            ask = (
+                partial(matching.ask_about_mixing, other, seq, self._where)
+                if late
+                else matching.look_for_leavers
+            )
+            self._patience = (
+                answer,
+                seq,
+                Patience(f"rank {other} {doing} mixing {seq} ({self._where})", ask),
+            )
         self._patience[2].look()
 
     def _look_for_refusals(self, index: int, other: int, wait: tuple[int, int]) -> None:
@@ -71,9 +85,11 @@ class NodeReports:
             self._refused = wait, now
         elif now - self._refused[1] > _SEEN:
             first = refusal if refusal.startswith("rank ") else f"rank {other}: {refusal}"
-            self._memory.node.refuse(first)         # so that those that wait for this rank are told, too
-            raise RuntimeError(f"rank {other} is out of step ({refusal}), and does not come to mixing {wait[1]} ({self._where}): "
-                               "close the network and make a new one")
+            self._memory.node.refuse(first)  # so that those that wait for this rank are told, too
+            raise RuntimeError(
+                f"rank {other} is out of step ({refusal}), and does not come to mixing {wait[1]} ({self._where}): "
+                "close the network and make a new one"
+            )
 
     def _mismatch(self, index: int, other: int, seq: int) -> str:
         """This rank and another one mix different things, in words."""
@@ -81,10 +97,15 @@ class NodeReports:
         if node.tag(index, seq) ^ self._signature == shared.GAVE_UP:
             reason = node.note(index, seq) or "its arguments were wrong"
             return f"rank {other} gave up mixing {seq}, {self._where} on rank {me}: {reason}"
-        ours, theirs = (node.note(place, seq) or describe_tag(node.tag(place, seq), self._signature, self._floats)
-                        for place in (self._memory.me, index))
-        return (f"rank {me} and rank {other} mix different things in mixing {seq}: {ours} in {self._where} on rank {me}, {theirs} "
-                f"on rank {other}; every rank must call the same operation with rows of one shape and dtype")
+        ours, theirs = (
+            node.note(place, seq)
+            or describe_tag(node.tag(place, seq), self._signature, self._floats)
+            for place in (self._memory.me, index)
+        )
+        return (
+            f"rank {me} and rank {other} mix different things in mixing {seq}: {ours} in {self._where} on rank {me}, {theirs} "
+            f"on rank {other}; every rank must call the same operation with rows of one shape and dtype"
+        )
 
 
 class NodeReader(Transport):
@@ -107,8 +128,17 @@ class NodeReader(Transport):
         The weights of the terms.
     """
 
-    def __init__(self, context: Context, where: str, counts: Any, plan: Plan, signature: int, source: np.ndarray, row: np.ndarray,
-                 terms: Any = None):
+    def __init__(
+        self,
+        context: Context,
+        where: str,
+        counts: Any,
+        plan: Plan,
+        signature: int,
+        source: np.ndarray,
+        row: np.ndarray,
+        terms: Any = None,
+    ):
         if context.memory is None:
             raise ValueError("a node reader needs the memory of the node")
         self._memory: NodeMemory = context.memory
@@ -118,16 +148,29 @@ class NodeReader(Transport):
             indptr, weights = terms.indptr, (terms.w, terms.v, narrow.w, narrow.v)
         report = NodeReports(context, where, signature & _ALL, terms is not None)
         self._reader = shared.Reader(
-            self._memory.node, counts, report, signature & _ALL, plan.edges,
-            (indptr, source.astype(np.int32), row.astype(np.int32), *weights, np.searchsorted(self._memory.near, plan.ins),
-             np.searchsorted(self._memory.near, plan.outs)))
+            self._memory.node,
+            counts,
+            report,
+            signature & _ALL,
+            plan.edges,
+            (
+                indptr,
+                source.astype(np.int32),
+                row.astype(np.int32),
+                *weights,
+                np.searchsorted(self._memory.near, plan.ins),
+                np.searchsorted(self._memory.near, plan.outs),
+            ),
+        )
         if terms is not None:
-            self.mix = self._reader                 # type: ignore[method-assign]  # a whole mixing in one compiled call
+            self.mix = self._reader  # type: ignore[method-assign]  # a whole mixing in one compiled call
 
     @classmethod
     def sums(cls, context: Context, where: str, counts: Any, plan: Plan) -> NodeReader:
         """The weighted sums of a mixing."""
-        return cls(context, where, counts, plan, plan.topology.fingerprint(), *plan.sources(), plan.terms)
+        return cls(
+            context, where, counts, plan, plan.topology.fingerprint(), *plan.sources(), plan.terms
+        )
 
     @classmethod
     def halo(cls, context: Context, where: str, counts: Any, plan: Plan, whole: Plan) -> NodeReader:
@@ -135,16 +178,32 @@ class NodeReader(Transport):
         owner = plan.partition.owner(whole.halo)
         first = np.array([plan.partition.bounds(rank)[0] for rank in plan.ins.tolist()], np.int64)
         source = np.searchsorted(plan.ins, owner)
-        return cls(context, where, counts, plan, plan.topology.fingerprint() ^ 1 << 62, source + 1, whole.halo - first[source])
+        return cls(
+            context,
+            where,
+            counts,
+            plan,
+            plan.topology.fingerprint() ^ 1 << 62,
+            source + 1,
+            whole.halo - first[source],
+        )
 
     @classmethod
-    def edges(cls, context: Context, where: str, counts: Any, plan: Plan, whole: Plan) -> NodeReader:
+    def edges(
+        cls, context: Context, where: str, counts: Any, plan: Plan, whole: Plan
+    ) -> NodeReader:
         """A row for each edge into the local agents, from the rows for the edges out of other agents."""
         source, row = whole.edge_places(plan.ins)
         return cls(context, where, counts, plan, plan.topology.fingerprint() ^ 1 << 61, source, row)
 
-    def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None, halo: np.ndarray | None = None,
-              arriving: Request | None = None) -> NodeRequest:
+    def start(
+        self,
+        rows: np.ndarray,
+        target: np.ndarray,
+        shape: str | None = None,
+        halo: np.ndarray | None = None,
+        arriving: Request | None = None,
+    ) -> NodeRequest:
         """Publish `rows`, or a copy of them, and begin to fill `target`.
 
         Parameters
@@ -160,12 +219,25 @@ class NodeReader(Transport):
         number = 0 if plain else zlib.crc32(str(shape).encode()) << 16 | 1 << 60
         for request in self._memory.overdue():
             request.complete()
-        seq = self._reader.post(rows, rows.shape[1], number, None if plain else f"rows of {shape} {rows.dtype}")
-        request = NodeRequest(self._reader, self._memory, seq, rows, rows[:0] if halo is None else halo, target, arriving, number)
+        seq = self._reader.post(
+            rows, rows.shape[1], number, None if plain else f"rows of {shape} {rows.dtype}"
+        )
+        request = NodeRequest(
+            self._reader,
+            self._memory,
+            seq,
+            rows,
+            rows[:0] if halo is None else halo,
+            target,
+            arriving,
+            number,
+        )
         self._memory.under_way.append(request)
         return request
 
-    def read_with(self, rows: np.ndarray, target: np.ndarray, halo: np.ndarray, arrive: Callable[[], Any]) -> None:
+    def read_with(
+        self, rows: np.ndarray, target: np.ndarray, halo: np.ndarray, arrive: Callable[[], Any]
+    ) -> None:
         """A whole mixing of plain rows, whose halo is there when `arrive()` returns."""
         for request in self._memory.overdue():
             request.complete()
@@ -184,10 +256,25 @@ class NodeReader(Transport):
 class NodeRequest(Request):
     """A mixing under way in shared memory."""
 
-    def __init__(self, reader: Any, memory: NodeMemory, seq: int, rows: np.ndarray, halo: np.ndarray, target: np.ndarray,
-                 arriving: Request | None, shape: int):
+    def __init__(
+        self,
+        reader: Any,
+        memory: NodeMemory,
+        seq: int,
+        rows: np.ndarray,
+        halo: np.ndarray,
+        target: np.ndarray,
+        arriving: Request | None,
+        shape: int,
+    ):
         self.seq = seq
-        self._reader, self._memory, self._rows, self._halo, self._target = reader, memory, rows, halo, target
+        self._reader, self._memory, self._rows, self._halo, self._target = (
+            reader,
+            memory,
+            rows,
+            halo,
+            target,
+        )
         self._arriving, self._shape = arriving, shape
         self._read = self._reading = self._left = False
         self._error: Exception | None = None
@@ -200,7 +287,7 @@ class NodeRequest(Request):
         try:
             if (self._arriving is None or self._arriving.test()) and self._reader.ready(self.seq):
                 self._sum()
-        except Exception as error:                  # for whom waits for this mixing
+        except Exception as error:  # for whom waits for this mixing
             self._end(error)
         finally:
             self._reading = False
@@ -230,7 +317,9 @@ class NodeRequest(Request):
                 self._reader.leave(self.seq, self._rows)
 
     def _sum(self) -> None:
-        self._reader.read(self.seq, self._rows, self._halo, self._target, self._rows.shape[1], self._shape)
+        self._reader.read(
+            self.seq, self._rows, self._halo, self._target, self._rows.shape[1], self._shape
+        )
         self._end(None)
 
     def _end(self, error: Exception | None) -> None:

@@ -13,7 +13,7 @@ from ..runtime.mpi import MPI
 from .messages import PointToPoint, free_requests
 from .plan import Route
 
-_PLACES = 4                                         # places of rows whose requests are kept
+_PLACES = 4  # places of rows whose requests are kept
 
 
 class PersistentExchange:
@@ -35,8 +35,21 @@ class PersistentExchange:
         Fingerprint of the rows; see `Messages.post`.
     """
 
-    def __init__(self, messages: PointToPoint, route: Route, d: int, places: int, dtype: np.dtype, kind: int = 0):
-        self._messages, self._route, self._nbytes, self._kind = messages, route, d * dtype.itemsize, kind
+    def __init__(
+        self,
+        messages: PointToPoint,
+        route: Route,
+        d: int,
+        places: int,
+        dtype: np.dtype,
+        kind: int = 0,
+    ):
+        self._messages, self._route, self._nbytes, self._kind = (
+            messages,
+            route,
+            d * dtype.itemsize,
+            kind,
+        )
         self.halo = empty((places, d), dtype)
         self._sent = None if route.send is None else empty((len(route.send), d), dtype)
         self._receives = messages.bind_receives(route, self.halo, self._nbytes, kind)
@@ -60,7 +73,9 @@ class PersistentExchange:
         if len(self._sends) >= _PLACES:
             free_requests(self._sends.popitem(last=False)[1])
         rows = _Place(address, self._nbytes)
-        self._sends[address] = self._messages.bind_sends(self._route, rows, self._nbytes, self._kind)
+        self._sends[address] = self._messages.bind_sends(
+            self._route, rows, self._nbytes, self._kind
+        )
         return self._sends[address]
 
     def abandon(self) -> None:
@@ -79,7 +94,9 @@ class _Place:
         self._address, self._nbytes = address, nbytes
 
     def __getitem__(self, rows: slice) -> Any:
-        return MPI.buffer.fromaddress(self._address + rows.start * self._nbytes, (rows.stop - rows.start) * self._nbytes)
+        return MPI.buffer.fromaddress(
+            self._address + rows.start * self._nbytes, (rows.stop - rows.start) * self._nbytes
+        )
 
 
 def _free(receives: list[Any], sends: OrderedDict[int, list[Any]]) -> None:

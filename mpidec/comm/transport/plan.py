@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from ...topology.source import Block
 
 _NO_RANKS = np.empty(0, np.int64)
-_MANY, _SPARSE = 1024, 64                           # least number of agents, and largest mean degree, for which runs are used
+_MANY, _SPARSE = (
+    1024,
+    64,
+)  # least number of agents, and largest mean degree, for which runs are used
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,9 @@ class Route:
     def of(cls, send: np.ndarray, to: np.ndarray, source: np.ndarray, rank: int) -> Route:
         """Route of the local rows `send` to the ranks `to`, and of arriving rows from the ranks `source` (both ascending)."""
         out, into = _segments(to, rank), _segments(source, rank)
-        if out[3] is None and all(np.all(np.diff(part) == 1) for part in np.split(send, out[2][1:])):
+        if out[3] is None and all(
+            np.all(np.diff(part) == 1) for part in np.split(send, out[2][1:])
+        ):
             return cls(None, out[0], out[1], send[out[2]], *into[:3], None)
         own = (out[3], into[3]) if out[3] is not None and into[3] is not None else None
         return cls(send, *out[:3], *into[:3], own)
@@ -79,13 +84,17 @@ class Plan:
         The terms of the sums.
     """
 
-    def __init__(self, topology: Topology, partition: Partition, rank: int, on_node: np.ndarray = _NO_RANKS):
+    def __init__(
+        self, topology: Topology, partition: Partition, rank: int, on_node: np.ndarray = _NO_RANKS
+    ):
         self.topology, self.partition, self.rank = topology, partition, rank
         self.lo, self.hi = partition.bounds(rank)
         self.m = self.hi - self.lo
         self._on_node, self.ins, self.halo = on_node, _NO_RANKS, _NO_RANKS
         self.weights: Weights | Runs
-        worthwhile = partition.size == 1 and self.m >= _MANY and topology.source.arcs <= _SPARSE * self.m
+        worthwhile = (
+            partition.size == 1 and self.m >= _MANY and topology.source.arcs <= _SPARSE * self.m
+        )
         runs = topology.source.runs() if worthwhile else None
         if runs is not None:
             self.weights = Runs.of(runs)
@@ -105,7 +114,11 @@ class Plan:
         held = self.partition.counts()[self.ins]
         starts = self.m + np.cumsum(held) - held
         first = np.array([self.partition.bounds(rank)[0] for rank in self.ins.tolist()], np.int64)
-        places = np.where(owner == self.rank, agents - self.lo, self.m + held.sum() + np.searchsorted(self.halo, agents))
+        places = np.where(
+            owner == self.rank,
+            agents - self.lo,
+            self.m + held.sum() + np.searchsorted(self.halo, agents),
+        )
         at = np.searchsorted(self.ins, owner[on_node])
         places[on_node] = starts[at] + agents[on_node] - first[at]
         return places
@@ -166,7 +179,12 @@ class Plan:
         to = self.partition.owner(receiver)
         remote = (to != self.rank) & ~np.isin(to, self._on_node)
         pairs = np.unique(to[remote] * self.partition.n + agent[remote])
-        return Route.of(pairs % self.partition.n - self.lo, pairs // self.partition.n, self.partition.owner(self.halo), self.rank)
+        return Route.of(
+            pairs % self.partition.n - self.lo,
+            pairs // self.partition.n,
+            self.partition.owner(self.halo),
+            self.rank,
+        )
 
     @cached_property
     def edge_route(self) -> tuple[Route, np.ndarray]:
@@ -182,12 +200,17 @@ class Plan:
         """Location of the row of each in-edge: 0 for this rank, 1, 2, ... for `ranks`; and its number among the out-edges there."""
         receiver, sender = self._in
         owner = self.partition.owner(sender)
-        source, row = np.where(owner == self.rank, 0, 1 + np.searchsorted(ranks, owner)), np.zeros(len(receiver), np.int64)
+        source, row = (
+            np.where(owner == self.rank, 0, 1 + np.searchsorted(ranks, owner)),
+            np.zeros(len(receiver), np.int64),
+        )
         for number, rank in enumerate([self.rank, *ranks.tolist()]):
             lo, hi = self.partition.bounds(rank)
             out = np.array(_edges(self.topology.source.columns(lo, hi), lo))
             mine = source == number
-            row[mine] = np.searchsorted(out[0] * self.partition.n + out[1], sender[mine] * self.partition.n + receiver[mine])
+            row[mine] = np.searchsorted(
+                out[0] * self.partition.n + out[1], sender[mine] * self.partition.n + receiver[mine]
+            )
         return source, row
 
     @property
@@ -208,9 +231,13 @@ def _edges(rows: Block, lo: int) -> tuple[np.ndarray, np.ndarray]:
     return agent[proper], other[proper]
 
 
-def _segments(ranks: np.ndarray, own: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, slice | None]:
+def _segments(
+    ranks: np.ndarray, own: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, slice | None]:
     """Segments of equal ranks: `(rank, count, start)` for the other ranks, and a slice for this rank (`own`), if it occurs."""
     rank, start, count = np.unique(ranks, return_index=True, return_counts=True)
     other = rank != own
-    own_segment = None if other.all() else slice(int(start[~other][0]), int((start + count)[~other][0]))
+    own_segment = (
+        None if other.all() else slice(int(start[~other][0]), int((start + count)[~other][0]))
+    )
     return rank[other], count[other], start[other], own_segment

@@ -24,14 +24,18 @@ from .persistent import PersistentExchange
 from .plan import Plan
 
 _FLOAT64 = np.dtype(np.float64)
-_KINDS = 8                                          # shapes of rows whose persistent requests are kept
-_TURNS, _SPINS = 1000, 100                          # tests before a clock is read, and before the processor is yielded
+_KINDS = 8  # shapes of rows whose persistent requests are kept
+_TURNS, _SPINS = 1000, 100  # tests before a clock is read, and before the processor is yielded
 
 
 def average(plan: Plan, rows: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
     """`out = W X`, from the rows of the local agents and those of the halo."""
     weights = plan.weights
-    return weights.sum(rows, out) if isinstance(weights, Runs) else weighted_sum(weights, rows, halo, out)
+    return (
+        weights.sum(rows, out)
+        if isinstance(weights, Runs)
+        else weighted_sum(weights, rows, halo, out)
+    )
 
 
 def common(X: Any, m: int) -> bool:
@@ -43,8 +47,13 @@ def common(X: Any, m: int) -> bool:
 
 def fits(out: Any, X: np.ndarray) -> bool:
     """Whether `out` can take what becomes of `X`, which is of the common kind."""
-    return type(out) is np.ndarray and out.dtype == X.dtype and out.shape == X.shape and out.flags.carray \
+    return (
+        type(out) is np.ndarray
+        and out.dtype == X.dtype
+        and out.shape == X.shape
+        and out.flags.carray
         and not np.may_share_memory(out, X)
+    )
 
 
 def _like(X: np.ndarray) -> np.ndarray | None:
@@ -103,7 +112,9 @@ class _Persistent:
         self._kept: dict[int, tuple[PersistentExchange, Any, Any]] = {}
         self._active: tuple[PersistentExchange, PastOperation, np.ndarray] | None = None
 
-    def start(self, X: np.ndarray) -> tuple[PersistentExchange, list[Any], int, PastOperation] | None:
+    def start(
+        self, X: np.ndarray
+    ) -> tuple[PersistentExchange, list[Any], int, PastOperation] | None:
         """Begin an exchange; None if it has to be announced, or there are no persistent requests.
 
         From here on to the end of `wait`, exceptions must be handed to `fail`.
@@ -115,7 +126,9 @@ class _Persistent:
         self._active = kept[0], kept[2], X
         return kept[0], kept[0].start(X), number, kept[2]
 
-    def wait(self, started: tuple[PersistentExchange, list[Any], int, PastOperation], before: int) -> np.ndarray:
+    def wait(
+        self, started: tuple[PersistentExchange, list[Any], int, PastOperation], before: int
+    ) -> np.ndarray:
         """The halo, when it is there."""
         persistent, requests, number, past = started
         test, turns = MPI.Request.Testall, _TURNS
@@ -123,8 +136,11 @@ class _Persistent:
             turns -= 1
             if not turns:
                 sources, ask = self._plan.halo_route.sources.tolist(), self._context.matching.ask
-                wait_until(partial(test, requests), partial(waiting_for, sources, past.op),
-                           partial(ask, sources, number, past.op, past.signature, before))
+                wait_until(
+                    partial(test, requests),
+                    partial(waiting_for, sources, past.op),
+                    partial(ask, sources, number, past.op, past.signature, before),
+                )
                 break
             if CROWDED or turns < _TURNS - _SPINS:
                 os.sched_yield()
@@ -146,15 +162,23 @@ class _Persistent:
     def make(self, X: np.ndarray) -> None:
         """Make the requests for rows like `X`, which have just been exchanged without them."""
         plan, messages = self._plan, self._exchange.messages(self._plan)
-        if not isinstance(messages, PointToPoint) or not self._exchange.periodic or X.shape[1] in self._kept:
+        if (
+            not isinstance(messages, PointToPoint)
+            or not self._exchange.periodic
+            or X.shape[1] in self._kept
+        ):
             return
         if len(self._kept) >= _KINDS:
             self._kept.pop(next(iter(self._kept)))[0].free()
         kind = "W(X)", str(X.shape[1]), X.dtype
         op, signature, dests, _ = self._exchange.describe(kind, plan.halo_route)
-        self._kept[X.shape[1]] = (PersistentExchange(messages, plan.halo_route, X.shape[1], len(plan.halo), X.dtype,
-                                                          fingerprint(kind)), kind,
-                                  PastOperation(op, "", signature, dests, ""))
+        self._kept[X.shape[1]] = (
+            PersistentExchange(
+                messages, plan.halo_route, X.shape[1], len(plan.halo), X.dtype, fingerprint(kind)
+            ),
+            kind,
+            PastOperation(op, "", signature, dests, ""),
+        )
 
     def free(self) -> None:
         """Free all requests."""
@@ -165,15 +189,26 @@ class _Persistent:
 class MessageSum(Transport):
     """The sums of rows that come in messages."""
 
-    def __init__(self, context: Context, exchange: HaloExchange, plan: Plan, count: Callable[[int], None]):
-        self._exchange, self._plan, self._count, self._engine = exchange, plan, count, context.engine
+    def __init__(
+        self, context: Context, exchange: HaloExchange, plan: Plan, count: Callable[[int], None]
+    ):
+        self._exchange, self._plan, self._count, self._engine = (
+            exchange,
+            plan,
+            count,
+            context.engine,
+        )
         self._persistent = _Persistent(context, exchange, plan)
 
-    def fetch(self, rows: np.ndarray, shape: str, op: str = "W(X)") -> tuple[MessageRequest, np.ndarray]:
+    def fetch(
+        self, rows: np.ndarray, shape: str, op: str = "W(X)"
+    ) -> tuple[MessageRequest, np.ndarray]:
         """Begin to fetch the halo: the messages, and where it will be."""
         halo = empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
         self._count(rows.itemsize * rows.shape[1])
-        return self._exchange.start(self._plan, self._plan.halo_route, rows, halo, (op, shape, rows.dtype)), halo
+        return self._exchange.start(
+            self._plan, self._plan.halo_route, rows, halo, (op, shape, rows.dtype)
+        ), halo
 
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Begin to fetch the halo; the sums are formed when they are waited for."""
@@ -240,7 +275,9 @@ class MixedSum(Transport):
             try:
                 started = self._persistent.start(X)
                 if started is not None:
-                    self._reader.read_with(X, out, started[0].halo, lambda: self._persistent.wait(started, before))
+                    self._reader.read_with(
+                        X, out, started[0].halo, lambda: self._persistent.wait(started, before)
+                    )
                     return cast(np.ndarray, out)
             except BaseException as error:
                 self._persistent.fail(error)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-GRADIENT, AVERAGING = 0, 1                          # kinds of events
-WAKE, MEET, CHOICE, DELAY, DROP = range(5)          # purposes of random numbers: those of one agent never overlap
+GRADIENT, AVERAGING = 0, 1  # kinds of events
+# Purposes of random numbers: those of one agent never overlap.
+WAKE, MEET, CHOICE, DELAY, DROP = range(5)
 BLOCK = 64
 
 
@@ -55,7 +56,9 @@ def ticking(clocks: Sequence[tuple[int, Iterator[float]]]) -> Iterator[tuple[flo
 
 def wakings(seed: int, rates: np.ndarray) -> Iterator[Event]:
     """Wake-ups of agents by Poisson clocks of the given rates."""
-    clocks = [(i, intervals(seed, i, WAKE, rate)) for i, rate in enumerate(rates.tolist()) if rate > 0]
+    clocks = [
+        (i, intervals(seed, i, WAKE, rate)) for i, rate in enumerate(rates.tolist()) if rate > 0
+    ]
     for t, i in ticking(clocks):
         yield Event(t, GRADIENT, i, i)
 
@@ -71,17 +74,25 @@ def meetings(seed: int, rates: np.ndarray, edges: Any) -> Iterator[Event]:
     """
     n = len(rates)
     total = np.asarray(edges.sum(axis=1)).ravel().tolist()
-    clocks = [(i, intervals(seed, i, WAKE, rate)) for i, rate in enumerate(rates.tolist()) if rate > 0]
-    clocks += [(n + i, intervals(seed, i, MEET, rate / 2)) for i, rate in enumerate(total) if rate > 0]
+    clocks = [
+        (i, intervals(seed, i, WAKE, rate)) for i, rate in enumerate(rates.tolist()) if rate > 0
+    ]
+    clocks += [
+        (n + i, intervals(seed, i, MEET, rate / 2)) for i, rate in enumerate(total) if rate > 0
+    ]
     choices = [uniforms(seed, i, CHOICE) for i in range(n)]
-    neighbors = [edges.indices[edges.indptr[i]:edges.indptr[i + 1]].tolist() for i in range(n)]
-    shares = [np.cumsum(edges.data[edges.indptr[i]:edges.indptr[i + 1]])[:-1].tolist() for i in range(n)]
+    neighbors = [edges.indices[edges.indptr[i] : edges.indptr[i + 1]].tolist() for i in range(n)]
+    shares = [
+        np.cumsum(edges.data[edges.indptr[i] : edges.indptr[i + 1]])[:-1].tolist() for i in range(n)
+    ]
     for t, name in ticking(clocks):
         if name < n:
             yield Event(t, GRADIENT, name, name)
         else:
             i = name - n
-            yield Event(t, AVERAGING, i, neighbors[i][bisect(shares[i], next(choices[i]) * total[i])])
+            yield Event(
+                t, AVERAGING, i, neighbors[i][bisect(shares[i], next(choices[i]) * total[i])]
+            )
 
 
 def replayed(table: np.ndarray) -> Iterator[Event]:
@@ -107,11 +118,15 @@ def checked(events: Any, topology: Any, kinds: Sequence[int], solver: str) -> np
     ValueError: events[0] averages the agents 0 and 2, which are no neighbours in ring
     """
     names = ("time", "kind", "i", "j")
-    given = (events.dtype.names or ()) if isinstance(events, np.ndarray) and events.ndim == 1 else ()
+    given = (
+        (events.dtype.names or ()) if isinstance(events, np.ndarray) and events.ndim == 1 else ()
+    )
     if not set(names) <= set(given):
         fields = f" with the fields {', '.join(given)}" if given else ""
-        raise TypeError(f"events is a {type(events).__name__}{fields}, expected a structured array of one dimension with the "
-                        "fields time, kind, i and j")
+        raise TypeError(
+            f"events is a {type(events).__name__}{fields}, expected a structured array of one dimension with the "
+            "fields time, kind, i and j"
+        )
     times, n = np.asarray(events["time"], float), topology.n
 
     def refuse(wrong: np.ndarray, text: Callable[[Any], str]) -> None:
@@ -119,18 +134,39 @@ def checked(events: Any, topology: Any, kinds: Sequence[int], solver: str) -> np
             k = int(np.argmax(wrong))
             raise ValueError(f"events[{k}] {text(events[k])}")
 
-    refuse(~np.isfinite(times) | (times < 0), lambda e: f"has the time {e['time']}, expected a finite number >= 0")
-    refuse(np.r_[False, np.diff(times) < 0], lambda e: f"has the time {e['time']}, less than the event before: sort them by time")
-    expected = " or ".join(f"{kind} ({('gradient', 'averaging')[kind]})" if len(kinds) > 1 else "0 (wake-up)" for kind in kinds)
-    refuse(~np.isin(events["kind"], kinds), lambda e: f"has the kind {e['kind']}, expected {expected} for {solver}")
+    refuse(
+        ~np.isfinite(times) | (times < 0),
+        lambda e: f"has the time {e['time']}, expected a finite number >= 0",
+    )
+    refuse(
+        np.r_[False, np.diff(times) < 0],
+        lambda e: f"has the time {e['time']}, less than the event before: sort them by time",
+    )
+    expected = " or ".join(
+        f"{kind} ({('gradient', 'averaging')[kind]})" if len(kinds) > 1 else "0 (wake-up)"
+        for kind in kinds
+    )
+    refuse(
+        ~np.isin(events["kind"], kinds),
+        lambda e: f"has the kind {e['kind']}, expected {expected} for {solver}",
+    )
+
+    def unknown_agent(name: str) -> Callable[[Any], str]:
+        return lambda e: f"has {name} = {e[name]}, expected an agent in 0 .. {n - 1}"
+
     averaging = events["kind"] == AVERAGING
     for name in ("i", "j"):
         wrong = ((events[name] < 0) | (events[name] >= n)) & (averaging | (name == "i"))
-        refuse(wrong, lambda e, name=name: f"has {name} = {e[name]}, expected an agent in 0 .. {n - 1}")    # type: ignore[misc]
+        refuse(wrong, unknown_agent(name))
     W, apart = topology.W, np.zeros(len(events), bool)
     i, j = events["i"][averaging], events["j"][averaging]
     apart[averaging] = (i == j) | (np.asarray(W[i, j]).ravel() == 0 if len(i) else False)
-    refuse(apart, lambda e: f"averages the agents {e['i']} and {e['j']}, which are no neighbours in {topology.name}")
+    refuse(
+        apart,
+        lambda e: (
+            f"averages the agents {e['i']} and {e['j']}, which are no neighbours in {topology.name}"
+        ),
+    )
     result: np.ndarray = events
     return result
 
@@ -158,16 +194,28 @@ def delays(delay: Any, seed: int, n: int) -> Callable[[int, int], float] | None:
         return draws[i]
 
     if callable(delay):
+
         def told(i: int, j: int) -> float:
             value = delay(draw(i), i, j)
             if not value >= 0 or not np.isfinite(value):
-                raise ValueError(f"delay(rng, {i}, {j}) returned {value!r}, expected a finite number >= 0")
+                raise ValueError(
+                    f"delay(rng, {i}, {j}) returned {value!r}, expected a finite number >= 0"
+                )
             return float(value)
+
         return told
     numbers = delay if isinstance(delay, (tuple, list)) else (delay, delay)
-    if len(numbers) != 2 or not all(isinstance(v, (int, float, np.number)) and not isinstance(v, bool) and np.isfinite(v)
-                                    for v in numbers) or not 0 <= numbers[0] <= numbers[1]:
-        raise ValueError(f"delay is {delay!r}, expected a number >= 0, (low, high), or a function of (rng, i, j)")
+    if (
+        len(numbers) != 2
+        or not all(
+            isinstance(v, (int, float, np.number)) and not isinstance(v, bool) and np.isfinite(v)
+            for v in numbers
+        )
+        or not 0 <= numbers[0] <= numbers[1]
+    ):
+        raise ValueError(
+            f"delay is {delay!r}, expected a number >= 0, (low, high), or a function of (rng, i, j)"
+        )
     low, high = map(float, numbers)
     if low == high:
         return lambda i, j: low

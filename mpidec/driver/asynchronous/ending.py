@@ -10,8 +10,8 @@ from ...comm.rma.post import Kind, Message
 COUNT, END = Kind.OTHER, Kind.OTHER + 1
 PAUSED, ENOUGH, INTERRUPTED, DIVERGED = 1, 2, 3, 4  # why a run, or a part of it, has ended
 _REASONS = 8
-_EVENTS, _ENDED = 0, 1                              # words of a rank
-_SECONDS = 0.005                                    # between two messages about the number of events
+_EVENTS, _ENDED = 0, 1  # words of a rank
+_SECONDS = 0.005  # between two messages about the number of events
 
 
 class Ending:
@@ -38,7 +38,7 @@ class Ending:
         self._next, self._part = 0.0, 0
         if goal <= 0:
             self._mine[_ENDED] = ENOUGH
-        self.events = 0                             # of this rank
+        self.events = 0  # of this rank
 
     @property
     def total(self) -> int:
@@ -66,7 +66,7 @@ class Ending:
         """Take note of what another rank has counted, or that the run has ended."""
         if message.kind == COUNT:
             self._counts[message.source] = message.number
-        elif message.number // _REASONS == self._part:          # else a pause that is over
+        elif message.number // _REASONS == self._part:  # else a pause that is over
             self._mine[_ENDED] = max(int(self._mine[_ENDED]), message.number % _REASONS)
 
     @property

@@ -22,7 +22,11 @@ def rows(solver: Any, states: Sequence[Any], stacks: Mapping[str, np.ndarray]) -
     """The states of the local agents as a named tuple of arrays, for a checkpoint; without agents, of arrays without rows."""
     some = states or [solver.init(np.zeros(stacks["x"].shape[1]))]
     fields = vars(collected(some, stacks if states else stacked(some)))
-    arrays = {name: value[:len(states)] for name, value in fields.items() if isinstance(value, np.ndarray)}
+    arrays = {
+        name: value[: len(states)]
+        for name, value in fields.items()
+        if isinstance(value, np.ndarray)
+    }
     return namedtuple("State", arrays)(**arrays)
 
 
@@ -33,7 +37,9 @@ def failing(recorder: Recorder[Any] | None) -> Iterator[None]:
         yield
     except BaseException as error:
         if recorder is not None:
-            recorder.abandon(f"{type(error).__name__}: {error}" if isinstance(error, Exception) else "")
+            recorder.abandon(
+                f"{type(error).__name__}: {error}" if isinstance(error, Exception) else ""
+            )
         raise
 
 
@@ -57,20 +63,49 @@ class Writing:
     problem : problem or None
     """
 
-    def __init__(self, record: str | os.PathLike[str] | Record, n: int, shape: tuple[int, ...], names: tuple[str, ...],
-                 topology: Any, solver: Any, steps: int, every: float, seed: int, least: float | None, problem: Any):
+    def __init__(
+        self,
+        record: str | os.PathLike[str] | Record,
+        n: int,
+        shape: tuple[int, ...],
+        names: tuple[str, ...],
+        topology: Any,
+        solver: Any,
+        steps: int,
+        every: float,
+        seed: int,
+        least: float | None,
+        problem: Any,
+    ):
         if not isinstance(record, (str, os.PathLike, Record)):
-            raise TypeError(f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)")
+            raise TypeError(
+                f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)"
+            )
         self.record = record if isinstance(record, Record) else Record(record)
         self.record.check()
         if self.record.resume:
             raise ValueError(f"{os.fspath(self.record.path)}: {SIMULATED}")
         self._net, self._last = Network(n, MPI.COMM_SELF), -1
         self.recorder: Recorder[Any] = Recorder(self._net, self.record, (), ())
-        meta = attributes(self._net, self.record, solver, topology, steps, every, seed, function="simulate", problem=problem)
-        self.recorder.create(shape, names, namedtuple("State", ())(), topology,
-                             meta | {"clock": "simulated"} | ({} if least is None else {"f_star": least}),
-                             int(steps / every) + 2)
+        meta = attributes(
+            self._net,
+            self.record,
+            solver,
+            topology,
+            steps,
+            every,
+            seed,
+            function="simulate",
+            problem=problem,
+        )
+        self.recorder.create(
+            shape,
+            names,
+            namedtuple("State", ())(),
+            topology,
+            meta | {"clock": "simulated"} | ({} if least is None else {"f_star": least}),
+            int(steps / every) + 2,
+        )
 
     def append(self, metrics: Mapping[str, Any], X: np.ndarray) -> None:
         """Write a record, if its step is a new one."""
@@ -103,7 +138,9 @@ def finish(recorder: Recorder[Any], result: AsyncResult, state: Any, last: int) 
         Step of the last record in the file.
     """
     if result.outcome is not Outcome.DIVERGED and not result.obstacle:
-        recorder.checkpoint(last, state, counters({name: column[-1] for name, column in result.metrics.items()}), {})
+        recorder.checkpoint(
+            last, state, counters({name: column[-1] for name, column in result.metrics.items()}), {}
+        )
     recorder.finish(result.X, str(result.outcome), last, arrays(result))
 
 
@@ -134,7 +171,10 @@ def arrays(result: AsyncResult | Activity) -> dict[str, np.ndarray]:
     found = {"steps": result.counts}
     if result.averagings:
         edges = sorted(result.averagings)
-        found |= {"edges": np.array(edges, np.int64), "averagings": np.array([result.averagings[edge] for edge in edges], np.int64)}
+        found |= {
+            "edges": np.array(edges, np.int64),
+            "averagings": np.array([result.averagings[edge] for edge in edges], np.int64),
+        }
     if len(result.staleness):
         found["staleness"] = result.staleness
     if result.idle is not None:

@@ -15,8 +15,8 @@ from ...comm.runtime.progress import wait_until
 from ..metrics import Metrics
 from .snapshots import Snapshots
 
-_SHARE = 0.02                                       # of the run so far: the least time between two records
-_LOOK = 5e-5                                        # seconds between two looks for the other thread to leave MPI
+_SHARE = 0.02  # of the run so far: the least time between two records
+_LOOK = 5e-5  # seconds between two looks for the other thread to leave MPI
 
 Write = Callable[[float, int, int, dict[str, float], Any], None]
 
@@ -45,7 +45,15 @@ class Live:
     The constructor and `finish` are collective.
     """
 
-    def __init__(self, net: Any, measure: Metrics, snapshots: Snapshots, seconds: float, trajectory: bool, write: Write):
+    def __init__(
+        self,
+        net: Any,
+        measure: Metrics,
+        snapshots: Snapshots,
+        seconds: float,
+        trajectory: bool,
+        write: Write,
+    ):
         self._net, self._measure, self._snapshots, self._write = net, measure, snapshots, write
         self._seconds, self._trajectory = seconds, trajectory
         self._comm, self._next, self._begun = net.comm.Dup(), seconds, 0
@@ -69,11 +77,14 @@ class Live:
 
     def finish(self) -> None:
         """Complete all records that any rank has begun."""
-        most = -int(self._net.collectives.minimum(np.array([-self._begun]), "the end of the run")[0])
+        most = -int(
+            self._net.collectives.minimum(np.array([-self._begun]), "the end of the run")[0]
+        )
 
         def complete() -> bool:
             self.look(math.inf if self._begun < most else -math.inf)
             return self._parts is None and self._begun >= most
+
         wait_until(complete, "all ranks to complete the last record")
         self._comm.Free()
 
@@ -104,7 +115,7 @@ class Live:
             self._write(t, events, messages, measure.of(mean, total, float(worst[0])), stack)
 
     def _have_ended(self) -> bool:
-        if self._net.engine.lock.acquire(True) <= 0:           # the thread that averages is in MPI
+        if self._net.engine.lock.acquire(True) <= 0:  # the thread that averages is in MPI
             return False
         try:
             return bool(MPI.Request.Testall(self._requests))

@@ -14,7 +14,7 @@ import numpy as np
 from .clocks import GRADIENT, Event
 from .result import message
 
-Gradient = Callable[[int, np.ndarray, int], np.ndarray]     # gradient(i, x, k)
+Gradient = Callable[[int, np.ndarray, int], np.ndarray]  # gradient(i, x, k)
 Delay = Callable[[int, int], float]
 Loss = Callable[[int], bool]
 
@@ -22,9 +22,22 @@ Loss = Callable[[int], bool]
 class _Machine(ABC):
     """Agents to which events happen, with messages on their way."""
 
-    def __init__(self, solver: Any, states: Sequence[Any], events: Iterable[Event], gradient: Gradient | None,
-                 delay: Delay | None, lost: Loss | None):
-        self.solver, self.states, self.gradient, self.delay, self.lost = solver, states, gradient, delay, lost
+    def __init__(
+        self,
+        solver: Any,
+        states: Sequence[Any],
+        events: Iterable[Event],
+        gradient: Gradient | None,
+        delay: Delay | None,
+        lost: Loss | None,
+    ):
+        self.solver, self.states, self.gradient, self.delay, self.lost = (
+            solver,
+            states,
+            gradient,
+            delay,
+            lost,
+        )
         self.events = self.gradients = self.messages = 0
         self._source: Iterator[Event] = iter(events)
         self._flights: list[Any] = []
@@ -64,8 +77,15 @@ class Pairs(_Machine):
         `lost(i)`: whether the next averaging that agent i begins fails, for both.
     """
 
-    def __init__(self, solver: Any, states: Sequence[Any], events: Iterable[Event], gradient: Gradient | None,
-                 delay: Delay | None, lost: Loss | None):
+    def __init__(
+        self,
+        solver: Any,
+        states: Sequence[Any],
+        events: Iterable[Event],
+        gradient: Gradient | None,
+        delay: Delay | None,
+        lost: Loss | None,
+    ):
         super().__init__(solver, states, events, gradient, delay, lost)
         self.averagings: dict[tuple[int, int], int] = defaultdict(int)
         self.staleness: dict[int, int] = {}
@@ -130,17 +150,33 @@ class Pushers(_Machine):
         `lost(i)`: whether the next message of agent i is lost.
     """
 
-    def __init__(self, solver: Any, states: Sequence[Any], events: Iterable[Event], gradient: Gradient | None,
-                 places: Sequence[Any], d: int, delay: Delay | None, lost: Loss | None):
+    def __init__(
+        self,
+        solver: Any,
+        states: Sequence[Any],
+        events: Iterable[Event],
+        gradient: Gradient | None,
+        places: Sequence[Any],
+        d: int,
+        delay: Delay | None,
+        lost: Loss | None,
+    ):
         super().__init__(solver, states, events, gradient, delay, lost)
         self.averagings: dict[tuple[int, int], int] = {}
         self.staleness: dict[int, int] = defaultdict(int)
         self._sent = 0
         slots = [{j: slot for slot, j in enumerate(place.senders)} for place in places]
-        self._receivers = [[(j, slots[j][i]) for j in place.receivers] for i, place in enumerate(places)]
+        self._receivers = [
+            [(j, slots[j][i]) for j in place.receivers] for i, place in enumerate(places)
+        ]
         self._width = width = solver.width(d)
-        self._box: list[Any] = [None if solver.accumulates else np.zeros((len(place.senders), width)) for place in places]
-        self._ages: list[list[float]] = [[] if solver.accumulates else [np.nan] * len(place.senders) for place in places]
+        self._box: list[Any] = [
+            None if solver.accumulates else np.zeros((len(place.senders), width))
+            for place in places
+        ]
+        self._ages: list[list[float]] = [
+            [] if solver.accumulates else [np.nan] * len(place.senders) for place in places
+        ]
 
     def run(self, until: float) -> None:
         """All events up to the time `until`, included."""
@@ -158,7 +194,7 @@ class Pushers(_Machine):
     def _wake(self, t: float, i: int) -> None:
         solver, s, gradient, ages = self.solver, self.states[i], self.gradient, self._ages[i]
         for sent in ages:
-            if sent == sent:                             # NaN: nothing has arrived yet
+            if sent == sent:  # NaN: nothing has arrived yet
                 self.staleness[int(t - sent)] += 1
         received = self._box[i]
         if solver.accumulates:
@@ -191,7 +227,7 @@ class Pushers(_Machine):
         if self.solver.accumulates:
             self._box[j] = message if box is None else box + message
             self._ages[j].append(sent)
-        elif message[-1] > box[slot, -1]:                # else it is older than the one that has arrived
+        elif message[-1] > box[slot, -1]:  # else it is older than the one that has arrived
             box[slot] = message
             self._ages[j][slot] = sent
 

@@ -18,15 +18,20 @@ from .ending import DIVERGED, INTERRUPTED, PAUSED, Ending
 from .finite import FiniteGradient
 from .snapshots import Snapshots
 
-_LOOK = 5e-5                                        # seconds between two looks of the thread that averages
-_SLACK = 16                                         # averagings that an agent may be behind before its gradients wait
+_LOOK = 5e-5  # seconds between two looks of the thread that averages
+_SLACK = 16  # averagings that an agent may be behind before its gradients wait
+
 
 class Clock:
     """Time of an agent in units of its own gradients: wall time over the running average of the time from one to the next."""
 
     def __init__(self) -> None:
         self._gradients = 0
-        self._last = 0.0, time.perf_counter(), 0.0  # the time at the last gradient, when that was, the mean; read by two threads
+        self._last = (
+            0.0,
+            time.perf_counter(),
+            0.0,
+        )  # the time at the last gradient, when that was, the mean; read by two threads
 
     def now(self) -> float:
         """The time; 0 until the first gradient has ended."""
@@ -38,7 +43,11 @@ class Clock:
         last, since, mean = self._last
         now = time.perf_counter()
         self._gradients += 1
-        self._last = last + ((now - since) / mean if mean else 0.0), now, mean + (now - since - mean) / self._gradients
+        self._last = (
+            last + ((now - since) / mean if mean else 0.0),
+            now,
+            mean + (now - since - mean) / self._gradients,
+        )
 
 
 class _Agent:
@@ -48,14 +57,21 @@ class _Agent:
         self.number, self.place, self.state, self.port = number, place, state, slots.ports[place]
         self.neighbors: list[int] = slots.receivers[place]
         self.lock, self.clock = threading.Lock(), Clock()
-        self.wanted = self.begun = 0                # averagings that its gradients have asked for; that it has begun
-        self.partner = self.asked = self.next = -1  # places in `neighbors`: in an averaging; asked for; to be asked
+        self.wanted = self.begun = (
+            0  # averagings that its gradients have asked for; that it has begun
+        )
+        self.partner = self.asked = (
+            self.next
+        ) = -1  # places in `neighbors`: in an averaging; asked for; to be asked
         self.drops = False
-        self.mine: np.ndarray | None = None         # its offer in an averaging that it has begun
-        self.due: float | None = None               # when that leaves, if it has not left yet
+        self.mine: np.ndarray | None = None  # its offer in an averaging that it has begun
+        self.due: float | None = None  # when that leaves, if it has not left yet
         self.into = np.empty(slots.values.shape[1])
         self.averagings = [0] * len(self.neighbors)
-        self._numbers, self._choices = generator(seed, number, MEET), generator(seed, number, CHOICE)
+        self._numbers, self._choices = (
+            generator(seed, number, MEET),
+            generator(seed, number, CHOICE),
+        )
         self._rate = rate
 
     def ask(self) -> None:
@@ -97,32 +113,65 @@ class Pairing:
         Seconds that the main thread has waited for the other one, and all.
     """
 
-    def __init__(self, solver: Any, states: Sequence[Any], slots: Any, gradient: FiniteGradient | None, ending: Ending,
-                 snapshots: Snapshots, pause: Sequence[float], delay: Callable[[int, int], float] | None,
-                 lost: Callable[[int], bool] | None, partition: Any, rank: int, seed: int):
-        self.solver, self.slots, self.gradient, self.ending, self.snapshots = solver, slots, gradient, ending, snapshots
+    def __init__(
+        self,
+        solver: Any,
+        states: Sequence[Any],
+        slots: Any,
+        gradient: FiniteGradient | None,
+        ending: Ending,
+        snapshots: Snapshots,
+        pause: Sequence[float],
+        delay: Callable[[int, int], float] | None,
+        lost: Callable[[int], bool] | None,
+        partition: Any,
+        rank: int,
+        seed: int,
+    ):
+        self.solver, self.slots, self.gradient, self.ending, self.snapshots = (
+            solver,
+            slots,
+            gradient,
+            ending,
+            snapshots,
+        )
         self.pause, self.delay, self.lost = pause, delay, lost
         self._claims, self._lo = Claims(slots, partition), partition.bounds(rank)[0]
-        self.agents = [_Agent(self._lo + place, place, s, slots, seed, solver.rate) for place, s in enumerate(states)]
+        self.agents = [
+            _Agent(self._lo + place, place, s, slots, seed, solver.rate)
+            for place, s in enumerate(states)
+        ]
         self._slack = _SLACK * max(1.0, solver.rate)
         self.messages = 0
         self.idle = self.total = 0.0
         self.staleness: dict[int, int] = {}
-        self._turn = 0                              # the local agent whose turn it is
+        self._turn = 0  # the local agent whose turn it is
         self._stop = self._broken = False
-        self._over = False                          # whether no more averagings begin in this part of the run, whatever follows
-        self._early = 0                             # why the main thread wants the run, or this part of it, to end
+        self._over = (
+            False  # whether no more averagings begin in this part of the run, whatever follows
+        )
+        self._early = 0  # why the main thread wants the run, or this part of it, to end
         self._error: BaseException | None = None
 
     # Gradients: the main thread
 
     def pairs(self) -> list[tuple[int, int, int]]:
         """Averagings of the local agents with agents of larger numbers: (i, j, number)."""
-        return [(agent.number, other, count) for agent in self.agents
-                for other, count in zip(agent.neighbors, agent.averagings) if agent.number < other]
+        return [
+            (agent.number, other, count)
+            for agent in self.agents
+            for other, count in zip(agent.neighbors, agent.averagings)
+            if agent.number < other
+        ]
 
-    def run(self, interrupted: Callable[[], bool], between_events: Callable[[], None], watch: Callable[[], None], engine: Any,
-            finish: Callable[[], Any]) -> None:
+    def run(
+        self,
+        interrupted: Callable[[], bool],
+        between_events: Callable[[], None],
+        watch: Callable[[], None],
+        engine: Any,
+        finish: Callable[[], Any],
+    ) -> None:
         """All events, until the run has ended, or pauses, and no averaging is under way on any rank.
 
         Parameters
@@ -135,12 +184,17 @@ class Pairing:
             Begins a nonblocking barrier.
         """
         self._stop, self._over, self._early = False, False, INTERRUPTED if interrupted() else 0
-        thread = threading.Thread(target=self._averaging, args=(watch, engine, finish), name="mpidec-averaging", daemon=True)
+        thread = threading.Thread(
+            target=self._averaging,
+            args=(watch, engine, finish),
+            name="mpidec-averaging",
+            daemon=True,
+        )
         thread.start()
         started = time.perf_counter()
         try:
             while not self.ending.enough() and self._error is None:
-                for agent in self.agents[self._turn:]:
+                for agent in self.agents[self._turn :]:
                     self._turn = agent.place + 1
                     self._descend(agent)
                     self.ending.count()
@@ -186,7 +240,11 @@ class Pairing:
         agent.clock.gradient()
         agent.ask()
         waited = time.perf_counter()
-        while agent.wanted - agent.begun > self._slack and not self.ending.reason and self._error is None:
+        while (
+            agent.wanted - agent.begun > self._slack
+            and not self.ending.reason
+            and self._error is None
+        ):
             time.sleep(_LOOK)
         self.idle += time.perf_counter() - waited
 
@@ -223,8 +281,12 @@ class Pairing:
                     if self._early:
                         self.ending.end(self._early)
                     self.ending.reached()
-                    if self._stop and finishing is None and all(self._is_done(agent) for agent in self.agents):
-                        finishing = finish()        # this rank begins no more averagings; others may still begin some with it
+                    if (
+                        self._stop
+                        and finishing is None
+                        and all(self._is_done(agent) for agent in self.agents)
+                    ):
+                        finishing = finish()  # this rank begins no more averagings; others may still begin some with it
                         patience = Patience("all agents to end their averagings")
                     if finishing is not None and finishing.Test():
                         return
@@ -233,7 +295,7 @@ class Pairing:
                         patience.look()
                 if not moved:
                     time.sleep(_LOOK)
-        except BaseException as error:              # raised by the main thread
+        except BaseException as error:  # raised by the main thread
             self._error = error
 
     def _look(self, agent: _Agent) -> bool:
@@ -245,7 +307,9 @@ class Pairing:
                 self._arrive(agent, k)
                 moved = True
         if agent.due is not None:
-            if agent.due <= time.monotonic() or self.ending.reason:         # at the end nothing is held back
+            if (
+                agent.due <= time.monotonic() or self.ending.reason
+            ):  # at the end nothing is held back
                 self._send(agent)
                 moved = True
             else:

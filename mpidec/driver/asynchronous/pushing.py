@@ -16,8 +16,9 @@ from .finite import FiniteGradient
 from .result import message
 from .snapshots import Snapshots
 
-_SLICE, _SHORT = 0.004, 1e-3                        # seconds: about a time slice of the scheduler; a short event
+_SLICE, _SHORT = 0.004, 1e-3  # seconds: about a time slice of the scheduler; a short event
 _MOST = 64
+
 
 class Pushing:
     """The local agents of a push method, which take turns.
@@ -42,17 +43,39 @@ class Pushing:
         The first local agent.
     """
 
-    def __init__(self, solver: Any, states: Sequence[Any], slots: Any, gradient: FiniteGradient | None, ending: Ending,
-                 snapshots: Snapshots, pause: Sequence[float], delay: Callable[[int, int], float] | None,
-                 lost: Callable[[int], bool] | None, lo: int):
-        self.solver, self.states, self.slots, self.gradient, self.ending = solver, states, slots, gradient, ending
-        self.snapshots, self.pause, self.delay, self.lost, self.lo = snapshots, pause, delay, lost, lo
+    def __init__(
+        self,
+        solver: Any,
+        states: Sequence[Any],
+        slots: Any,
+        gradient: FiniteGradient | None,
+        ending: Ending,
+        snapshots: Snapshots,
+        pause: Sequence[float],
+        delay: Callable[[int, int], float] | None,
+        lost: Callable[[int], bool] | None,
+        lo: int,
+    ):
+        self.solver, self.states, self.slots, self.gradient, self.ending = (
+            solver,
+            states,
+            slots,
+            gradient,
+            ending,
+        )
+        self.snapshots, self.pause, self.delay, self.lost, self.lo = (
+            snapshots,
+            pause,
+            delay,
+            lost,
+            lo,
+        )
         self.messages = 0
         self.idle = self.total = 0.0
         self.staleness: dict[int, int] = defaultdict(int)
-        self._turn = 0                              # the local agent whose turn it is
+        self._turn = 0  # the local agent whose turn it is
         self._absent: list[dict[int, list[int]]] = [{} for _ in states]
-        self._work = 0.0                            # seconds in events, without waiting
+        self._work = 0.0  # seconds in events, without waiting
         self._latest = [np.zeros((len(some), slots.values.shape[1])) for some in slots.senders]
         self._waiting: list[tuple[float, int, int, int, np.ndarray]] = []
         self._sent = 0
@@ -62,7 +85,12 @@ class Pushing:
         """Averagings with other agents: none."""
         return []
 
-    def run(self, interrupted: Callable[[], bool], between_events: Callable[[], None], watch: Callable[[], None]) -> None:
+    def run(
+        self,
+        interrupted: Callable[[], bool],
+        between_events: Callable[[], None],
+        watch: Callable[[], None],
+    ) -> None:
         """All events, until the run has ended, or pauses.
 
         Parameters
@@ -135,7 +163,7 @@ class Pushing:
             return row
         for k, row in enumerate(self._latest[i]):
             port.read(k, row)
-        port.update(1.0, [None] * len(self.slots.senders[i]), False)        # counts transfers anew
+        port.update(1.0, [None] * len(self.slots.senders[i]), False)  # counts transfers anew
         return self._latest[i]
 
     def _after_others(self, port: Any, found: list[int], absent: dict[int, list[int]]) -> list[int]:
@@ -202,7 +230,7 @@ class Pushing:
             self._send(i, k, row)
 
     def _send(self, i: int, k: int, row: np.ndarray) -> None:
-        if not self.solver.accumulates:             # a later message may have left before
+        if not self.solver.accumulates:  # a later message may have left before
             if row[-1] < self._released.get((i, k), 0.0):
                 return
             self._released[i, k] = float(row[-1])

@@ -74,9 +74,13 @@ class AsyncResult:
     idle: np.ndarray | None = None
 
     def __repr__(self) -> str:
-        size = f", step size {self.step_size:.4g}" if isinstance(self.step_size, (int, float)) else ""
-        return (f"AsyncResult({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
-                f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}{f'; {self.reason}' if self.reason else ''})")
+        size = (
+            f", step size {self.step_size:.4g}" if isinstance(self.step_size, (int, float)) else ""
+        )
+        return (
+            f"AsyncResult({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
+            f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}{f'; {self.reason}' if self.reason else ''})"
+        )
 
     @property
     def step_size(self) -> Any:
@@ -114,8 +118,10 @@ def message(solver: Any, sent: np.ndarray, width: int) -> np.ndarray:
     ValueError
     """
     if np.ndim(sent) not in (1, 2) or np.shape(sent)[-1] != width:
-        raise ValueError(f"{type(solver).__name__}.wake returned an array of shape {np.shape(sent)}, expected rows of width(d) = "
-                         f"{width} numbers")
+        raise ValueError(
+            f"{type(solver).__name__}.wake returned an array of shape {np.shape(sent)}, expected rows of width(d) = "
+            f"{width} numbers"
+        )
     return sent
 
 
@@ -158,7 +164,9 @@ def collected(states: Sequence[Any], stacks: Mapping[str, np.ndarray]) -> Simple
         rows = [getattr(s, name) for s in states]
         if isinstance(rows[0], np.ndarray):
             if name in stacks and not all(np.may_share_memory(row, stacks[name]) for row in rows):
-                raise ValueError(f"an event has assigned s.{name}, expected changes in place: s.{name} -= ..., s.{name}[:] = ...")
+                raise ValueError(
+                    f"an event has assigned s.{name}, expected changes in place: s.{name} -= ..., s.{name}[:] = ..."
+                )
             found[name[0].upper() + name[1:]] = stacks.get(name, rows)
         else:
             found[name] = np.array(rows)

@@ -19,7 +19,11 @@ from .snapshots import Snapshots
 
 def names(net: Any, problem: Any) -> tuple[str, ...]:
     """The metrics of a run: those of asynchronous runs, and what the problem provides."""
-    return (*ASYNCHRONOUS, "rounds", *(name for name in Metrics(net, problem).names if name not in COUNTERS))
+    return (
+        *ASYNCHRONOUS,
+        "rounds",
+        *(name for name in Metrics(net, problem).names if name not in COUNTERS),
+    )
 
 
 class Before(NamedTuple):
@@ -68,15 +72,26 @@ class Counting(NamedTuple):
     width: int
     gradients: bool
 
-    def __call__(self, t: float, events: int, messages: int, metrics: Mapping[str, float]) -> dict[str, float]:
+    def __call__(
+        self, t: float, events: int, messages: int, metrics: Mapping[str, float]
+    ) -> dict[str, float]:
         """The record at the time `t` of this part of the run, after so many events and messages of all agents."""
         earlier, sent, volume, done = self.before.counters
         events += int(done)
         step = events // self.n
-        counters = {"step": step, "rounds": step, "time": earlier + t, "events": events,
-                    "gradients": events if self.gradients else 0, "messages": int(sent) + messages,
-                    "bytes": int(volume) + 8 * self.width * messages}
-        return {**{name: value for name, value in metrics.items() if name not in COUNTERS}, **counters}
+        counters = {
+            "step": step,
+            "rounds": step,
+            "time": earlier + t,
+            "events": events,
+            "gradients": events if self.gradients else 0,
+            "messages": int(sent) + messages,
+            "bytes": int(volume) + 8 * self.width * messages,
+        }
+        return {
+            **{name: value for name, value in metrics.items() if name not in COUNTERS},
+            **counters,
+        }
 
 
 class File:
@@ -99,11 +114,21 @@ class File:
     All methods are collective.
     """
 
-    def __init__(self, net: Any, problem: Any, solver: Any, record: Record, meta: Callable[[Any], dict[str, Any]],
-                 states: Sequence[Any], stacks: Mapping[str, np.ndarray]):
+    def __init__(
+        self,
+        net: Any,
+        problem: Any,
+        solver: Any,
+        record: Record,
+        meta: Callable[[Any], dict[str, Any]],
+        states: Sequence[Any],
+        stacks: Mapping[str, np.ndarray],
+    ):
         self._net, self._problem, self._solver, self._record = net, problem, solver, record
         least = Metrics(net, problem).least()
-        self._meta = meta(solver) | {"clock": "seconds"} | ({} if least is None else {"f_star": least})
+        self._meta = (
+            meta(solver) | {"clock": "seconds"} | ({} if least is None else {"f_star": least})
+        )
         self._states, self._stacks = states, stacks
         self._before, self._early = Before(), 0
         self.recorder: Recorder[Any] = Recorder(net, record, self._rows(), ())
@@ -113,8 +138,14 @@ class File:
         if self._record.resume:
             self._before = self._resumed(topology)
         else:
-            self.recorder.create(self._stacks["x"].shape[1:], names(self._net, self._problem), self._rows(), topology, self._meta,
-                                 records)
+            self.recorder.create(
+                self._stacks["x"].shape[1:],
+                names(self._net, self._problem),
+                self._rows(),
+                topology,
+                self._meta,
+                records,
+            )
         self._early = self._before.step
         return self._before
 
@@ -133,15 +164,26 @@ class File:
 
     def live(self, snapshots: Snapshots, counting: Counting) -> Live:
         """Records during the run, until those of its end replace them."""
-        def write(t: float, events: int, messages: int, metrics: dict[str, float], X: np.ndarray | None) -> None:
+
+        def write(
+            t: float, events: int, messages: int, metrics: dict[str, float], X: np.ndarray | None
+        ) -> None:
             row = counting(t, events, messages, metrics)
             if row["step"] > self._early:
                 self._early = int(row["step"])
                 self.recorder.append_gathered(self._early, row, X)
                 if self.recorder.error is not None:
                     raise self.recorder.error
+
         seconds = self._net.collectives.broadcast(self._record.flush_seconds, 0, "the record")
-        return Live(self._net, Metrics(self._net, self._problem), snapshots, max(seconds, 1e-3), self._record.trajectory, write)
+        return Live(
+            self._net,
+            Metrics(self._net, self._problem),
+            snapshots,
+            max(seconds, 1e-3),
+            self._record.trajectory,
+            write,
+        )
 
     @property
     def seconds(self) -> float:
@@ -163,7 +205,10 @@ class File:
             self._net.agree(measure.error)
         if not all(map(math.isfinite, metrics.values())):
             return
-        step, self._early = int(metrics["step"]), int(self._net.collectives.broadcast(self._early, 0, "the record"))
+        step, self._early = (
+            int(metrics["step"]),
+            int(self._net.collectives.broadcast(self._early, 0, "the record")),
+        )
         if step > self._early:
             self._early = step
             self.recorder.append(step, metrics, X)
@@ -181,8 +226,11 @@ class File:
         steps, last = [*metrics["step"].tolist(), math.inf], self._before.step
         for k, (step, t) in enumerate(zip(steps, metrics["time"].tolist())):
             if last < step < steps[k + 1]:
-                self.recorder.append(step, {name: column[k].item() for name, column in metrics.items()},
-                                     snapshots.at(t - self._before.counters[0])[0])
+                self.recorder.append(
+                    step,
+                    {name: column[k].item() for name, column in metrics.items()},
+                    snapshots.at(t - self._before.counters[0])[0],
+                )
                 last = step
         return last
 
@@ -198,7 +246,7 @@ class File:
                 for s, value in zip(self._states, values.tolist()):
                     setattr(s, field, value)
         for s in self._states:
-            if hasattr(s, "t"):                     # the clocks of the agents begin anew
+            if hasattr(s, "t"):  # the clocks of the agents begin anew
                 s.t = 0.0
         arrays = self.recorder.asynchronous()
         self.recorder.resume(first, self._meta)

@@ -25,10 +25,24 @@ from .result import AsyncResult, collected, stacked
 from .verdict import Verdict, verdict
 
 
-def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = None, events: np.ndarray | None = None,
-             x0: Any = None, seed: int = 0, delay: Any = None, drop: float = 0.0, rates: Any = None, every: float = 10,
-             stop: Stop | None = None, record: Any = None,
-             progress: Callable[[int, int, Mapping[str, float]], None] | None = None, **unknown: NoReturn) -> AsyncResult:
+def simulate(
+    problem: Any,
+    solver: Any,
+    topology: Any,
+    *,
+    steps: int | None = None,
+    events: np.ndarray | None = None,
+    x0: Any = None,
+    seed: int = 0,
+    delay: Any = None,
+    drop: float = 0.0,
+    rates: Any = None,
+    every: float = 10,
+    stop: Stop | None = None,
+    record: Any = None,
+    progress: Callable[[int, int, Mapping[str, float]], None] | None = None,
+    **unknown: NoReturn,
+) -> AsyncResult:
     r"""Run an asynchronous method on a queue of events, in this process; the result is a function of the arguments.
 
     Agents wake up, or compute gradients, by Poisson clocks of their own; neighbours of a pairwise method average by Poisson clocks
@@ -99,14 +113,18 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     """
     resolve.arguments(unknown, simulate)
     if (steps is None) == (events is None):
-        raise ValueError(f"{'neither steps nor events is' if steps is None else 'both steps and events are'} given, expected one "
-                         "of them: steps=100, or events=, a table")
+        raise ValueError(
+            f"{'neither steps nor events is' if steps is None else 'both steps and events are'} given, expected one "
+            "of them: steps=100, or events=, a table"
+        )
     resolve.oracle(problem)
     n = resolve.agents(problem, topology, x0)
     topology, solver = resolve.graph(topology, n), resolve.method(solver, problem)
     if not isinstance(solver, (PairwiseSolver, PushSolver)):
-        raise TypeError(f"{type(solver).__name__} takes common steps: run it with mpidec.solve; asynchronous solvers are A2CiD2, "
-                        "AsyncPushSum, PairwiseGossip and RunningSumTracking")
+        raise TypeError(
+            f"{type(solver).__name__} takes common steps: run it with mpidec.solve; asynchronous solvers are A2CiD2, "
+            "AsyncPushSum, PairwiseGossip and RunningSumTracking"
+        )
     oracle, problem = problem, getattr(problem, "problem", problem)
     seed = resolve.integer("seed", seed, 0)
     here = _Here(n)
@@ -114,45 +132,99 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
     resolve.probe(problem, X)
     solver.check(topology)
     if problem is None and solver.needs_problem:
-        raise ValueError(f"{type(solver).__name__} needs the gradients of a problem, but problem is None; for averaging, use "
-                         "AsyncPushSum or PairwiseGossip")
+        raise ValueError(
+            f"{type(solver).__name__} needs the gradients of a problem, but problem is None; for averaging, use "
+            "AsyncPushSum or PairwiseGossip"
+        )
     pairwise = isinstance(solver, PairwiseSolver)
-    if not isinstance(every, (int, float, np.number)) or isinstance(every, bool) or not 0 < every < np.inf:
-        raise ValueError(f"every is {every!r}, expected a finite number > 0: the steps between two records")
+    if (
+        not isinstance(every, (int, float, np.number))
+        or isinstance(every, bool)
+        or not 0 < every < np.inf
+    ):
+        raise ValueError(
+            f"every is {every!r}, expected a finite number > 0: the steps between two records"
+        )
     target = target_of(stop, problem, ASYNCHRONOUS)
     pace = _rates(rates, n)
     if rates is not None and events is not None:
         raise ValueError("rates is given, but the events are: leave out one of them")
     if rates is not None and pairwise and problem is None:
-        raise ValueError("rates are those of gradients, but problem is None; the averagings have the rate of the solver")
+        raise ValueError(
+            "rates are those of gradients, but problem is None; the averagings have the rate of the solver"
+        )
     between, lost = delays(delay, seed, n), losses(drop, seed, n)
     warn_of_losses(solver, drop)
     bound = problem is not None and wanted(solver) is not None
     solver = prepared(solver, topology, problem)
     if events is not None:
-        kinds = ((GRADIENT, AVERAGING) if problem is not None else (AVERAGING,)) if pairwise else (GRADIENT,)
-        table = checked(events, topology, kinds, type(solver).__name__ + " without a problem" * (problem is None))
+        kinds = (
+            ((GRADIENT, AVERAGING) if problem is not None else (AVERAGING,))
+            if pairwise
+            else (GRADIENT,)
+        )
+        table = checked(
+            events,
+            topology,
+            kinds,
+            type(solver).__name__ + " without a problem" * (problem is None),
+        )
         source: Iterable[Event] = replayed(table)
         end, unit = float(table["time"][-1]) if len(table) else 0.0, 1.0
     else:
         steps, unit = resolve.integer("steps", steps, 0), 1 / float(pace.mean())
         end = steps * unit
-        source = (wakings(seed, pace) if not pairwise else
-                  meetings(seed, pace if problem is not None else np.zeros(n), edge_rates(topology, solver.rate)))
+        source = (
+            wakings(seed, pace)
+            if not pairwise
+            else meetings(
+                seed,
+                pace if problem is not None else np.zeros(n),
+                edge_rates(topology, solver.rate),
+            )
+        )
     gradient = None if problem is None else of_one(oracle, range(n), seed)
-    places = [Place(i, n, tuple(topology.in_neighbors(i).tolist()), tuple(topology.out_neighbors(i).tolist())) for i in range(n)]
+    places = [
+        Place(
+            i,
+            n,
+            tuple(topology.in_neighbors(i).tolist()),
+            tuple(topology.out_neighbors(i).tolist()),
+        )
+        for i in range(n)
+    ]
     states = [solver.init(x, place) for x, place in zip(X, places)]
     stacks = stacked(states)
-    machine = (Pairs(solver, states, source, gradient, between, lost) if pairwise else
-               Pushers(solver, states, source, gradient, places, X.shape[1], between, lost))
+    machine = (
+        Pairs(solver, states, source, gradient, between, lost)
+        if pairwise
+        else Pushers(solver, states, source, gradient, places, X.shape[1], between, lost)
+    )
     measure, total = Metrics(here, problem), round(end / unit)
     from threadpoolctl import threadpool_limits
-    with (ExitStack() as stack, threadpool_limits(1, user_api="blas"),
-          np.errstate(over="ignore", invalid="ignore", divide="ignore")):
+
+    with (
+        ExitStack() as stack,
+        threadpool_limits(1, user_api="blas"),
+        np.errstate(over="ignore", invalid="ignore", divide="ignore"),
+    ):
         writing = None
         if record is not None:
-            writing = stack.enter_context(Writing(record, n, X.shape[1:], _names(measure), topology, solver, total, every, seed,
-                                                  measure.least(), problem))
+            writing = stack.enter_context(
+                Writing(
+                    record,
+                    n,
+                    X.shape[1:],
+                    _names(measure),
+                    topology,
+                    solver,
+                    total,
+                    every,
+                    seed,
+                    measure.least(),
+                    problem,
+                )
+            )
         stack.enter_context(failing(None if writing is None else writing.recorder))
         interrupted = stack.enter_context(interrupts())
 
@@ -162,14 +234,35 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
             if progress is not None:
                 progress(int(metrics["step"]), total, metrics)
             return interrupted()
-        run = _Run(machine, stacks["x"], measure, target, X.shape[1] if pairwise else solver.width(X.shape[1]), unit, told,
-                   f": the step size {solver.step_size:.3g} is a bound for all paces and delays, try a larger one" if bound
-                   and isinstance(solver.step_size, float) else "")
+
+        run = _Run(
+            machine,
+            stacks["x"],
+            measure,
+            target,
+            X.shape[1] if pairwise else solver.width(X.shape[1]),
+            unit,
+            told,
+            f": the step size {solver.step_size:.3g} is a bound for all paces and delays, try a larger one"
+            if bound and isinstance(solver.step_size, float)
+            else "",
+        )
         outcome, reason, agent = run(end, every * unit)
         metrics = run.columns()
-        result = AsyncResult(stacks["x"], here.mean(stacks["x"]), outcome, int(metrics["step"][-1]), metrics,
-                             collected(states, stacks), np.array([s.k for s in states]), dict(machine.averagings),
-                             histogram(machine.staleness), solver, reason, agent)
+        result = AsyncResult(
+            stacks["x"],
+            here.mean(stacks["x"]),
+            outcome,
+            int(metrics["step"][-1]),
+            metrics,
+            collected(states, stacks),
+            np.array([s.k for s in states]),
+            dict(machine.averagings),
+            histogram(machine.staleness),
+            solver,
+            reason,
+            agent,
+        )
         if writing is not None:
             writing.finish(result)
     if outcome is Outcome.INTERRUPTED:
@@ -180,8 +273,12 @@ def simulate(problem: Any, solver: Any, topology: Any, *, steps: int | None = No
 def warn_of_losses(solver: Any, drop: float) -> None:
     """Warn if lost messages are lost mass."""
     if drop and isinstance(solver, PushSolver) and solver.accumulates:
-        warnings.warn(f"{type(solver).__name__} loses mass with each lost message (drop={drop}), and ends at a wrong point: use "
-                      "RunningSumTracking", RuntimeWarning, stacklevel=3)
+        warnings.warn(
+            f"{type(solver).__name__} loses mass with each lost message (drop={drop}), and ends at a wrong point: use "
+            "RunningSumTracking",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = None) -> Any:
@@ -202,19 +299,41 @@ def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = N
     """
     if problem is not None and wanted(solver) is not None:
         if largest is None and not hasattr(problem, "smoothness"):
-            raise ValueError(f"{type(problem).__name__} has no smoothness, from which {type(solver).__name__} could choose its "
-                             "step size: give it as a number, step_size=0.1")
+            raise ValueError(
+                f"{type(problem).__name__} has no smoothness, from which {type(solver).__name__} could choose its "
+                "step size: give it as a number, step_size=0.1"
+            )
         L = float(np.max(problem.smoothness)) if largest is None else largest
         solver = chosen(solver, solver.safe / L if L > 0 else 1.0)
-    return solver.prepared(partial(mixing_constants, topology)) if isinstance(solver, PairwiseSolver) else solver
+    return (
+        solver.prepared(partial(mixing_constants, topology))
+        if isinstance(solver, PairwiseSolver)
+        else solver
+    )
 
 
 class _Run:
     """The loop of records: events until the next one, metrics, and whether to go on."""
 
-    def __init__(self, machine: Pairs | Pushers, X: np.ndarray, measure: Metrics, target: Any, width: int, unit: float,
-                 told: Callable[[Mapping[str, Any]], bool], advice: str):
-        self.machine, self.X, self.measure, self.target, self.width, self.unit = machine, X, measure, target, width, unit
+    def __init__(
+        self,
+        machine: Pairs | Pushers,
+        X: np.ndarray,
+        measure: Metrics,
+        target: Any,
+        width: int,
+        unit: float,
+        told: Callable[[Mapping[str, Any]], bool],
+        advice: str,
+    ):
+        self.machine, self.X, self.measure, self.target, self.width, self.unit = (
+            machine,
+            X,
+            measure,
+            target,
+            width,
+            unit,
+        )
         self.told, self.interrupted, self.advice = told, False, advice
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
@@ -231,26 +350,51 @@ class _Run:
             stopped = self._record(t)
             ended = t == end or not_finite(self.records[-1], last=False) != ""
         self.machine.finish()
-        return verdict(self.records, self.sizes, lambda: self.measure.culprit(self.X), lambda last: f"at time {last['time']:g}",
-                       stopped=stopped, interrupted=self.interrupted, target=self.target, cause=lambda *_: self.advice)
+        return verdict(
+            self.records,
+            self.sizes,
+            lambda: self.measure.culprit(self.X),
+            lambda last: f"at time {last['time']:g}",
+            stopped=stopped,
+            interrupted=self.interrupted,
+            target=self.target,
+            cause=lambda *_: self.advice,
+        )
 
     def _record(self, t: float) -> bool:
         machine = self.machine
         metrics = self.measure(self.X)
-        counters = {"step": int(t / self.unit + 1e-9), "time": t, "events": machine.events, "gradients": machine.gradients,
-                    "messages": machine.messages, "bytes": 8 * self.width * machine.messages}
-        self.records.append({**{name: value for name, value in metrics.items() if name not in COUNTERS}, **counters})
+        counters = {
+            "step": int(t / self.unit + 1e-9),
+            "time": t,
+            "events": machine.events,
+            "gradients": machine.gradients,
+            "messages": machine.messages,
+            "bytes": 8 * self.width * machine.messages,
+        }
+        self.records.append(
+            {**{name: value for name, value in metrics.items() if name not in COUNTERS}, **counters}
+        )
         self.sizes.append(self.measure.size)
         self.interrupted = self.told(self.records[-1])
         if self.target is None:
             return False
-        return bool((self.target.reached if isinstance(self.target, Target) else self.target)(self.records[-1]))
+        return bool(
+            (self.target.reached if isinstance(self.target, Target) else self.target)(
+                self.records[-1]
+            )
+        )
 
     def columns(self) -> dict[str, np.ndarray]:
         """All records as arrays."""
         names = _names(self.measure)
         whole = set(ASYNCHRONOUS) - {"time"}
-        return {name: np.array([record[name] for record in self.records], np.int64 if name in whole else float) for name in names}
+        return {
+            name: np.array(
+                [record[name] for record in self.records], np.int64 if name in whole else float
+            )
+            for name in names
+        }
 
 
 def _names(measure: Metrics) -> tuple[str, ...]:
@@ -285,8 +429,15 @@ def _rates(rates: Any, n: int) -> np.ndarray:
         pace = np.asarray(1.0 if rates is None else rates, float)
     except (TypeError, ValueError):
         pace = np.array(np.nan)
-    if pace.shape not in ((), (n,)) or not np.isfinite(pace).all() or (pace < 0).any() or not pace.any():
-        raise ValueError(f"rates is {rates!r:.60}, expected a number > 0, or {n} numbers >= 0, of which some are > 0")
+    if (
+        pace.shape not in ((), (n,))
+        or not np.isfinite(pace).all()
+        or (pace < 0).any()
+        or not pace.any()
+    ):
+        raise ValueError(
+            f"rates is {rates!r:.60}, expected a number > 0, or {n} numbers >= 0, of which some are > 0"
+        )
     return np.array(np.broadcast_to(pace, (n,)))
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-_MOST, _BYTES = 400, 1 << 26                        # snapshots that are kept, and their size
-_FIRST = 1e-3                                       # seconds between two snapshots at first
+_MOST, _BYTES = 400, 1 << 26  # snapshots that are kept, and their size
+_FIRST = 1e-3  # seconds between two snapshots at first
 
 
 class Snapshots:
@@ -34,7 +34,11 @@ class Snapshots:
         if now < self._next and not due:
             return
         if len(self.times) >= self._most:
-            self.times, self._rows, self._counts = self.times[::2], self._rows[::2], self._counts[::2]
+            self.times, self._rows, self._counts = (
+                self.times[::2],
+                self._rows[::2],
+                self._counts[::2],
+            )
             self._every *= 2
         self.times.append(now)
         self._rows.append(self._copy())

@@ -16,9 +16,17 @@ class Verdict(NamedTuple):
     agent: int | None = None
 
 
-def verdict(records: Sequence[Mapping[str, Any]], sizes: Sequence[float], culprit: Callable[[], int],
-            moment: Callable[[Mapping[str, Any]], str], *, stopped: bool = False, interrupted: bool = False, target: Any = None,
-            cause: Callable[[str, float], str] = lambda name, limit: "") -> Verdict:
+def verdict(
+    records: Sequence[Mapping[str, Any]],
+    sizes: Sequence[float],
+    culprit: Callable[[], int],
+    moment: Callable[[Mapping[str, Any]], str],
+    *,
+    stopped: bool = False,
+    interrupted: bool = False,
+    target: Any = None,
+    cause: Callable[[str, float], str] = lambda name, limit: "",
+) -> Verdict:
     """Judge a run.
 
     Parameters
@@ -55,4 +63,7 @@ def verdict(records: Sequence[Mapping[str, Any]], sizes: Sequence[float], culpri
     if missed is None:
         return Verdict(Outcome.COMPLETED)
     name, limit = missed
-    return Verdict(Outcome.MISSED, f"{name} {last[name]:.3g} {moment(last)}, target {short(limit)} missed{cause(name, limit)}")
+    return Verdict(
+        Outcome.MISSED,
+        f"{name} {last[name]:.3g} {moment(last)}, target {short(limit)} missed{cause(name, limit)}",
+    )

@@ -25,10 +25,13 @@ from .safe import MANY, safe
 
 T = TypeVar("T")
 TOLERANCE = 1e-6
-LARGEST = 1e150                                     # smoothness constant, and its inverse
-CODEC_STEPS, PROGRESS = 512, 0.5                    # a codec is tried for so many steps, which leave this part of the error
-OCTAVES, NOTCHES = 6, 4                             # range of a race, and step sizes in a factor of 2
-TOP = 2.4                                           # largest step size of a race, in units of 1 / curvature
+LARGEST = 1e150  # smoothness constant, and its inverse
+CODEC_STEPS, PROGRESS = (
+    512,
+    0.5,
+)  # a codec is tried for so many steps, which leave this part of the error
+OCTAVES, NOTCHES = 6, 4  # range of a race, and step sizes in a factor of 2
+TOP = 2.4  # largest step size of a race, in units of 1 / curvature
 
 
 @dataclass(frozen=True)
@@ -89,42 +92,95 @@ class Choice:
         if self.rule == "safe":
             return f"{self.step_size:.4g} (safe bound)" + (f"; {self.note}" if self.note else "")
         if self.rule == "steps":
-            what = f"error {self.tol:.0e} expected in {self.expected:.0f} steps" if np.isfinite(self.expected) else "no prediction"
+            what = (
+                f"error {self.tol:.0e} expected in {self.expected:.0f} steps"
+                if np.isfinite(self.expected)
+                else "no prediction"
+            )
             if np.isfinite(self.expected) and self.expected > self.steps:
                 what += f", more than the {self.steps} of the run"
         else:
             what = f"error {self.expected:.2g} expected after {self.steps} steps"
-        return (f"{self.step_size:.4g} (auto: {what}; search: {self.gradients} gradients, {self.seconds:.2g} s)"
-                + (f"; {self.note}" if self.note else ""))
+        return (
+            f"{self.step_size:.4g} (auto: {what}; search: {self.gradients} gradients, {self.seconds:.2g} s)"
+            + (f"; {self.note}" if self.note else "")
+        )
 
     def __str__(self) -> str:
-        title = f"steps to error {self.tol:.0e}" if self.rule == "steps" else f"error after {self.steps} steps"
+        title = (
+            f"steps to error {self.tol:.0e}"
+            if self.rule == "steps"
+            else f"error after {self.steps} steps"
+        )
         rows = [f"{'step size':>12}  predicted {title}"] if len(self.tried) else []
         for a, value, early in zip(self.tried, self.predicted, self.early):
-            shown = ("does not converge" if not np.isfinite(value) else "dropped out: clearly slower" if early
-                     else f"{value:.0f}" if self.rule == "steps" else f"{value:.3g}")
-            rows.append(f"{a:12.5g}  {shown}" + ("  <- chosen" if np.isclose(a, self.step_size, rtol=1e-9, atol=0) else ""))
+            shown = (
+                "does not converge"
+                if not np.isfinite(value)
+                else "dropped out: clearly slower"
+                if early
+                else f"{value:.0f}"
+                if self.rule == "steps"
+                else f"{value:.3g}"
+            )
+            rows.append(
+                f"{a:12.5g}  {shown}"
+                + ("  <- chosen" if np.isclose(a, self.step_size, rtol=1e-9, atol=0) else "")
+            )
         return "\n".join([*rows, f"step size {self.line()}"])
 
     def plot(self) -> Any:
         """A matplotlib figure of the predictions against the step sizes; `choice.plot().savefig("tune.png")` writes it."""
         from matplotlib.figure import Figure
+
         figure = Figure(figsize=(4.8, 3.2), layout="constrained")
         panel = figure.subplots()
         finite, early = np.isfinite(self.predicted), self._dropped
         raced = finite & ~early
-        panel.loglog(self.tried[raced], self.predicted[raced], "o-", color="#0072B2", linewidth=1, markersize=4)
-        if early.any():                                     # on the axis: they have no prediction
-            panel.plot(self.tried[early], np.zeros(early.sum()), "x", color="#0072B2", markersize=5, clip_on=False,
-                       transform=panel.get_xaxis_transform(), label="dropped out")
+        panel.loglog(
+            self.tried[raced],
+            self.predicted[raced],
+            "o-",
+            color="#0072B2",
+            linewidth=1,
+            markersize=4,
+        )
+        if early.any():  # on the axis: they have no prediction
+            panel.plot(
+                self.tried[early],
+                np.zeros(early.sum()),
+                "x",
+                color="#0072B2",
+                markersize=5,
+                clip_on=False,
+                transform=panel.get_xaxis_transform(),
+                label="dropped out",
+            )
         for k, a in enumerate(self.tried[~finite]):
-            panel.axvline(a, color="0.85", linewidth=1, zorder=0, label="does not converge" if k == 0 else None)
-        panel.axvline(self.step_size, color="#D55E00", linestyle="--", linewidth=1, label=f"chosen: {self.step_size:.3g}")
+            panel.axvline(
+                a,
+                color="0.85",
+                linewidth=1,
+                zorder=0,
+                label="does not converge" if k == 0 else None,
+            )
+        panel.axvline(
+            self.step_size,
+            color="#D55E00",
+            linestyle="--",
+            linewidth=1,
+            label=f"chosen: {self.step_size:.3g}",
+        )
         panel.set_xlabel("step size")
-        panel.set_ylabel(f"predicted steps to error {self.tol:.0e}" if self.rule == "steps" else
-                         f"predicted error after {self.steps} steps")
+        panel.set_ylabel(
+            f"predicted steps to error {self.tol:.0e}"
+            if self.rule == "steps"
+            else f"predicted error after {self.steps} steps"
+        )
         panel.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9, columnspacing=1.2)
+        figure.legend(
+            loc="outside upper center", ncols=3, frameon=False, fontsize=9, columnspacing=1.2
+        )
         return figure
 
 
@@ -138,7 +194,9 @@ def wanted(solver: Any) -> str | None:
 def chosen(solver: Any, size: float) -> Any:
     """The solver with the chosen step size, or with its schedule starting there."""
     step = solver.step_size
-    return with_step_size(solver, step.starting_at(size) if isinstance(step, StepSchedule) else size)
+    return with_step_size(
+        solver, step.starting_at(size) if isinstance(step, StepSchedule) else size
+    )
 
 
 def rebuilt(made: Any, plain: Any, d: int, codec: bool = False) -> Any:
@@ -152,7 +210,11 @@ def rebuilt(made: Any, plain: Any, d: int, codec: bool = False) -> Any:
         return plain
     if codec:
         return plain.compress(made.codec, feedback=made.feedback, gamma=made.gamma(d))
-    return plain.compress("identity", feedback=False, gamma=made.gamma(d)) if made.gamma(d) < 1 else plain
+    return (
+        plain.compress("identity", feedback=False, gamma=made.gamma(d))
+        if made.gamma(d) < 1
+        else plain
+    )
 
 
 def compressed(made: Any) -> bool:
@@ -187,23 +249,42 @@ class Search:
         Relative error to which steps are counted.
     """
 
-    def __init__(self, net: Any, problem: Any, oracle: Any, solver: Any, topology: Any, mixer: Any, X0: np.ndarray, steps: int,
-                 seed: int, tol: float):
-        self._net, self._problem, self._solver, self._topology, self._made = net, problem, solver, topology, mixer
+    def __init__(
+        self,
+        net: Any,
+        problem: Any,
+        oracle: Any,
+        solver: Any,
+        topology: Any,
+        mixer: Any,
+        X0: np.ndarray,
+        steps: int,
+        seed: int,
+        tol: float,
+    ):
+        self._net, self._problem, self._solver, self._topology, self._made = (
+            net,
+            problem,
+            solver,
+            topology,
+            mixer,
+        )
         self._X0, self._steps, self._tol = X0, steps, min(tol, TOLERANCE)
-        self._noisy = oracle is not None and hasattr(oracle, "start") and getattr(oracle, "random", True)
+        self._noisy = (
+            oracle is not None and hasattr(oracle, "start") and getattr(oracle, "random", True)
+        )
         self._gradient = oracle.start(net.agents, seed) if self._noisy else None
         self._smooth = bool(getattr(oracle, "smooth", True))
         self._varying = isinstance(solver.step_size, StepSchedule)
         self._exact = bool(solver.exact) and not self._noisy and not self._varying
-        self._model: LinearModel | None = None       # on rank 0
+        self._model: LinearModel | None = None  # on rank 0
         self.point: np.ndarray | None = None
 
     def __call__(self) -> Choice:
         """The choice, the same on all ranks."""
         net, gradients, why = self._net, 0, ""
         if wanted(self._solver) == "auto":
-            self._grad(self._X0)                        # what the first gradient imports, the run would import otherwise
+            self._grad(self._X0)  # what the first gradient imports, the run would import otherwise
         mean = np.asarray(net.mean(self._X0))
         begun = time.perf_counter()
         choice: Choice | None = None
@@ -219,33 +300,65 @@ class Search:
             why = f"it takes at most {MANY} agents."
         if choice is None:
             smoothness = self._smoothness()
-            if wanted(self._solver) == "auto" and (unstable := self._solver.unstable(self._topology)):
+            if wanted(self._solver) == "auto" and (
+                unstable := self._solver.unstable(self._topology)
+            ):
                 if self.point is not None:
                     raise Unstable(f'step_size="auto": no step size converges: {unstable}')
                 why += f" {unstable}."
             if wanted(self._solver) == "auto" and net.rank == 0:
-                warnings.warn(f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size', RuntimeWarning,
-                              stacklevel=3)
-            size = self._on_root(lambda plain: safe(self._solver, self._like(plain), _in_range(smoothness)))
-            choice = Choice(size, "safe", np.empty(0), np.empty(0), self._steps, self._tol, smoothness, gradients, 0.0, why)
+                warnings.warn(
+                    f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size',
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+            size = self._on_root(
+                lambda plain: safe(self._solver, self._like(plain), _in_range(smoothness))
+            )
+            choice = Choice(
+                size,
+                "safe",
+                np.empty(0),
+                np.empty(0),
+                self._steps,
+                self._tol,
+                smoothness,
+                gradients,
+                0.0,
+                why,
+            )
         return replace(choice, seconds=time.perf_counter() - begun)
 
     def _linearized(self, x0: np.ndarray) -> tuple[LinearModel | None, np.ndarray | None, int]:
         """The linear model on rank 0, the estimated minimizer, and the gradients that both took; collective."""
         net, gradient = self._net, self._gradient
-        batches = None if gradient is None else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
+        batches = (
+            None
+            if gradient is None
+            else lambda k: lambda X: together(net, lambda: gradient(X, k), X)
+        )
         bounded = self._varying and not self._noisy and self._solver.uses == "gradient"
         few = evaluations(self._steps)
-        x, spent = minimizer(net, self._problem, x0, quadratic=len(x0) <= min(dimensions(net.n), few), most=min(few, MOST))
+        x, spent = minimizer(
+            net,
+            self._problem,
+            x0,
+            quadratic=len(x0) <= min(dimensions(net.n), few),
+            most=min(few, MOST),
+        )
         spent += 1
         if x is None:
-            model, x, count = linear_model(net, self._grad, x0, self._X0, batches, self._steps, bounded, quadratic=True)
+            model, x, count = linear_model(
+                net, self._grad, x0, self._X0, batches, self._steps, bounded, quadratic=True
+            )
             spent += count
             if x is not None:
                 return model, x, spent
             x, count = minimizer(net, self._problem, x0, most=min(few, MOST))
             spent += count
-        model, x, count = linear_model(net, self._grad, cast("np.ndarray", x), self._X0, batches, self._steps, bounded)
+        model, x, count = linear_model(
+            net, self._grad, cast("np.ndarray", x), self._X0, batches, self._steps, bounded
+        )
         return model, x, spent + count
 
     def _grad(self, X: np.ndarray) -> np.ndarray:
@@ -253,11 +366,13 @@ class Search:
 
     def smaller(self, choice: Choice, factor: float = 2.0) -> Choice:
         """At most 1 / `factor` of a choice with which the run did not converge, checked in the linear model."""
+
         def halved(plain: Any) -> Choice:
             size = choice.step_size / factor
             if choice.rule == "steps" and self._model is not None:
                 size = self._checked(self._like(plain), self._model, size, 512)
             return replace(choice, step_size=size, note=f"{choice.step_size:.4g} did not converge")
+
         return self._on_root(halved)
 
     def _on_root(self, act: Callable[[Any], T]) -> T:
@@ -266,7 +381,10 @@ class Search:
         error: Exception | None = None
         if self._net.rank == 0:
             try:
-                with Network(self._net.n, comm=MPI.COMM_SELF) as alone, closing(alone.mixer(self._topology)) as plain:
+                with (
+                    Network(self._net.n, comm=MPI.COMM_SELF) as alone,
+                    closing(alone.mixer(self._topology)) as plain,
+                ):
                     result = act(plain)
             except Exception as caught:
                 error = caught
@@ -288,8 +406,19 @@ class Search:
         size = self._checked(W, model, ranking.size, ranking.steps) if self._exact else ranking.size
         if compressed(self._made) and self._exact and model.r == self._X0.shape[1]:
             size = self._with_codec(plain, model, size)
-        return Choice(size, "steps" if self._exact else "error", ranking.sizes, ranking.predicted, self._steps, self._tol,
-                      model.curvature, gradients, 0.0, "", ranking.early)
+        return Choice(
+            size,
+            "steps" if self._exact else "error",
+            ranking.sizes,
+            ranking.predicted,
+            self._steps,
+            self._tol,
+            model.curvature,
+            gradients,
+            0.0,
+            "",
+            ranking.early,
+        )
 
     def _race(self, W: Any, model: LinearModel) -> Ranking | None:
         octaves, notches, top = OCTAVES, NOTCHES, TOP
@@ -302,7 +431,11 @@ class Search:
         for attempt in range(3):
             sizes = 2.0 ** (np.arange(highest, highest - octaves * notches - 1, -1) / notches)
             if self._exact:
-                ranking = fastest(Stack(self._solver, factor, W, model, MORE * sizes, noise(model)), model, self._tol)
+                ranking = fastest(
+                    Stack(self._solver, factor, W, model, MORE * sizes, noise(model)),
+                    model,
+                    self._tol,
+                )
             else:
                 stack = Stack(self._solver, factor, W, model, sizes, model.start)
                 ranking = most_accurate(stack, model, self._steps, self._noisy, self._varying)
@@ -318,7 +451,10 @@ class Search:
         The model goes on from the ends of the pilots.  A first one decides whether the race was right about the choice.  If not,
         there are pilots with step sizes around it.
         """
-        length, bounded = pilots.length(self._steps), self._model is not None and self._model.slope is not None
+        length, bounded = (
+            pilots.length(self._steps),
+            self._model is not None and self._model.slope is not None,
+        )
         bounded = self._net.collectives.broadcast(bounded, 0, "the slopes of the gradients")
         most = (self._steps // 2 - choice.gradients) // max(length, 1) - 1
         if not bounded or length < pilots.FEWEST or most < 3:
@@ -330,17 +466,34 @@ class Search:
             errors = self._pilots(sizes, length)
         best = pilots.steadiest(errors) if len(sizes) > 1 and np.isfinite(errors).any() else 0
         others = ~np.isclose(choice.tried[:, None], sizes, rtol=1e-9).any(axis=1)
-        tried, predicted = np.append(choice.tried[others], sizes), np.append(choice.predicted[others], errors)
-        early, order = np.append(choice.early[others], np.zeros(len(sizes), bool)), np.argsort(-tried)
-        return replace(choice, step_size=float(sizes[best]), tried=tried[order], predicted=predicted[order], early=early[order],
-                       gradients=choice.gradients + length * (1 + len(sizes) * (len(sizes) > 1)))
+        tried, predicted = (
+            np.append(choice.tried[others], sizes),
+            np.append(choice.predicted[others], errors),
+        )
+        early, order = (
+            np.append(choice.early[others], np.zeros(len(sizes), bool)),
+            np.argsort(-tried),
+        )
+        return replace(
+            choice,
+            step_size=float(sizes[best]),
+            tried=tried[order],
+            predicted=predicted[order],
+            early=early[order],
+            gradients=choice.gradients + length * (1 + len(sizes) * (len(sizes) > 1)),
+        )
 
     def _pilots(self, sizes: np.ndarray, length: int) -> np.ndarray:
         """The predicted errors after pilots with these step sizes; collective."""
         plain = self._net.mixer(self._topology)
         W = self._like(plain)
-        ends = [self._net.gather(pilots.first_steps(chosen(self._solver, size), W, self._grad, self._X0, length) - self.point)
-                for size in sizes]
+        ends = [
+            self._net.gather(
+                pilots.first_steps(chosen(self._solver, size), W, self._grad, self._X0, length)
+                - self.point
+            )
+            for size in sizes
+        ]
         plain.close()
 
         def continued(plain: Any) -> np.ndarray:
@@ -348,12 +501,15 @@ class Search:
             E = np.stack([model.coordinates(rows) for rows in ends], axis=2)
             stack = Stack(self._solver, factor, self._like(plain), model, sizes, E, length)
             return most_accurate(stack, model, self._steps, False, True).predicted
+
         return self._on_root(continued)
 
     def _checked(self, W: Any, model: LinearModel, size: float, steps: int) -> float:
         """`size`, or the next smaller one that is stable together with its neighbours."""
         for _ in range(12):
-            stack = Stack(self._solver, _one, W, model, size * np.array([MORE, 1.0, 1 / MORE]), noise(model))
+            stack = Stack(
+                self._solver, _one, W, model, size * np.array([MORE, 1.0, 1 / MORE]), noise(model)
+            )
             if stable(stack, model, steps).all():
                 break
             size *= 2.0 ** (-1 / NOTCHES)
@@ -363,13 +519,24 @@ class Search:
         """The largest of `size` and some smaller ones that makes progress with the codec; `size`, with a warning, if none does."""
         left = []
         for smaller in (1.0, 0.25, 0.0625):
-            stack = Stack(self._solver, _one, self._like(plain, codec=True), model, np.array([smaller * size]), model.start)
+            stack = Stack(
+                self._solver,
+                _one,
+                self._like(plain, codec=True),
+                model,
+                np.array([smaller * size]),
+                model.start,
+            )
             left.append(progress(stack, model, CODEC_STEPS))
             if left[-1] <= PROGRESS:
                 return smaller * size
-        warnings.warn(f'step_size="auto": with this codec, {name_of(self._solver)} leaves {min(left):.2g} of the first error after '
-                      f"{CODEC_STEPS} steps, whatever the step size: send more (fraction, levels), set gamma, or take another "
-                      "codec or solver", RuntimeWarning, stacklevel=5)
+        warnings.warn(
+            f'step_size="auto": with this codec, {name_of(self._solver)} leaves {min(left):.2g} of the first error after '
+            f"{CODEC_STEPS} steps, whatever the step size: send more (fraction, levels), set gamma, or take another "
+            "codec or solver",
+            RuntimeWarning,
+            stacklevel=5,
+        )
         return size
 
     def _smoothness(self) -> float:
@@ -394,8 +561,10 @@ def _in_range(smoothness: float) -> float:
     ValueError
     """
     if smoothness > 0 and not 1 / LARGEST <= smoothness <= LARGEST:
-        raise ValueError(f"the smoothness constant of the problem is {smoothness:.1g}, expected {1 / LARGEST:g} to {LARGEST:g}, as "
-                         "squares of it must fit into float64: change the scale of the data (standardize it), or of the objective")
+        raise ValueError(
+            f"the smoothness constant of the problem is {smoothness:.1g}, expected {1 / LARGEST:g} to {LARGEST:g}, as "
+            "squares of it must fit into float64: change the scale of the data (standardize it), or of the objective"
+        )
     return smoothness
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from .choice import Choice
 
 ATTEMPTS = 6
-EXPLOSION, FARTHER = 1e6, 1e3                       # factors of the distance, during a run and at its end
+EXPLOSION, FARTHER = 1e6, 1e3  # factors of the distance, during a run and at its end
 
 
 class Retry(Exception):
@@ -38,7 +38,9 @@ class Guard:
         self._far, self._near = EXPLOSION * max(start, scale), max(start, 1e-3 * scale)
         half = choice.expected / 2
         self._half = max(32, int(half)) if choice.rule == "steps" and half <= steps else 0
-        self._marks = {2**j for j in range(5, 40) if 2**j <= steps} | ({self._half} if self._half else set())
+        self._marks = {2**j for j in range(5, 40) if 2**j <= steps} | (
+            {self._half} if self._half else set()
+        )
 
     def due(self, k: int) -> bool:
         """Whether there is a check after step `k`."""
@@ -61,8 +63,15 @@ class Guard:
 
         If `strict`, they must be closer than those.  Collective.
         """
-        distance, limit = self._distance(X), self._near if strict else FARTHER / EXPLOSION * self._far
-        return "" if distance < limit else f"distance {distance:.2g} from the minimizer, {self._start:.2g} at the start"
+        distance, limit = (
+            self._distance(X),
+            self._near if strict else FARTHER / EXPLOSION * self._far,
+        )
+        return (
+            ""
+            if distance < limit
+            else f"distance {distance:.2g} from the minimizer, {self._start:.2g} at the start"
+        )
 
     def _distance(self, X: np.ndarray) -> float:
         return float(np.sqrt(self._net.sum(((X - self._point) ** 2).sum(axis=1, keepdims=True))[0]))

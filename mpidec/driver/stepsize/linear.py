@@ -12,15 +12,19 @@ import numpy as np
 
 from .reference import ENOUGH
 
-ENTRIES = 2**17                                     # largest n r^2, all entries of all agents' curvatures
-LARGEST = 100                                       # largest r
-KRYLOV, LOCAL, AGENTS = 24, 8, 32                   # Lanczos vectors of the average; of an agent; agents whose top vector is added
-STACK = 2 * 10**7                                   # largest n d for which rows of all agents are gathered
-DRAWS = 16                                          # mini-batches per agent
-FAR = 1e3                                           # where slopes are bounded, in units of the size of the minimizer
-SHORT = 15                                          # least number of gradients for the curvatures, and for the minimizer
-NEWTON = 2                                          # steps of Newton's method: the second one corrects rounding errors
-NEGLIGIBLE = 1e-6                                   # relative size of a direction that is left out
+ENTRIES = 2**17  # largest n r^2, all entries of all agents' curvatures
+LARGEST = 100  # largest r
+KRYLOV, LOCAL, AGENTS = (
+    24,
+    8,
+    32,
+)  # Lanczos vectors of the average; of an agent; agents whose top vector is added
+STACK = 2 * 10**7  # largest n d for which rows of all agents are gathered
+DRAWS = 16  # mini-batches per agent
+FAR = 1e3  # where slopes are bounded, in units of the size of the minimizer
+SHORT = 15  # least number of gradients for the curvatures, and for the minimizer
+NEWTON = 2  # steps of Newton's method: the second one corrects rounding errors
+NEGLIGIBLE = 1e-6  # relative size of a direction that is left out
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 
@@ -94,7 +98,9 @@ class LinearModel:
         block, place = divmod(k, 1024)
         if block not in self._draws:
             self._draws.clear()
-            self._draws[block] = np.random.default_rng([2, block]).integers(len(self.H), size=(1024, self.n))
+            self._draws[block] = np.random.default_rng([2, block]).integers(
+                len(self.H), size=(1024, self.n)
+            )
         chosen, rows = self._draws[block][place], np.arange(self.n)
         return self.H[chosen, rows], self.g[chosen, rows]
 
@@ -132,9 +138,16 @@ class LinearModel:
         return values.clip(min=0.0), Q
 
 
-def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batches: Callable[[int], Gradient] | None = None,
-                 steps: int = 0, bounded: bool = False, quadratic: bool = False
-                 ) -> tuple[LinearModel | None, np.ndarray | None, int]:
+def linear_model(
+    net: Any,
+    grad: Gradient,
+    x: np.ndarray,
+    X0: np.ndarray,
+    batches: Callable[[int], Gradient] | None = None,
+    steps: int = 0,
+    bounded: bool = False,
+    quadratic: bool = False,
+) -> tuple[LinearModel | None, np.ndarray | None, int]:
     """The linear model at the point `x`, on rank 0 (None on the others), the point, and the gradients; collective.
 
     Parameters
@@ -180,7 +193,9 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         V, count = _basis(net, product, G, X0 - at, most)
     r = d if V is None else V.shape[1]
 
-    def curvatures(gradient: Gradient, base: np.ndarray, known: list[np.ndarray] | None = None) -> np.ndarray:
+    def curvatures(
+        gradient: Gradient, base: np.ndarray, known: list[np.ndarray] | None = None
+    ) -> np.ndarray:
         H = np.empty((m, r, r))
         for j in range(r):
             direction = np.eye(1, d, j)[0] if V is None else V[:, j]
@@ -205,7 +220,9 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         g, away = _project(g, V), _project(away, V)
     Hs, gs = H[None], g[None]
     if batches is not None:
-        draws = int(np.clip(steps // (4 * (r + 1)), 4, min(DRAWS, max(4, ENTRIES * 8 // (net.n * r * r)))))
+        draws = int(
+            np.clip(steps // (4 * (r + 1)), 4, min(DRAWS, max(4, ENTRIES * 8 // (net.n * r * r))))
+        )
         drawn = []
         for k in range(draws):
             gradient = batches(k)
@@ -216,16 +233,34 @@ def linear_model(net: Any, grad: Gradient, x: np.ndarray, X0: np.ndarray, batche
         count += draws * (r + 1)
     slopes: tuple[np.ndarray | None, ...] = (None, None)
     if bounded:
-        slopes = _slopes(net, grad, at, G, H, V, FAR * max(float(np.linalg.norm(x)), float(np.linalg.norm(net.mean(X0) - x))))
+        slopes = _slopes(
+            net,
+            grad,
+            at,
+            G,
+            H,
+            V,
+            FAR * max(float(np.linalg.norm(x)), float(np.linalg.norm(net.mean(X0) - x))),
+        )
         count += 4
     parts = [net.gather(part) for part in (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), away)]
     if net.rank > 0:
         return None, x, count
-    Hs, gs, start = np.ascontiguousarray(np.moveaxis(parts[0], 1, 0)), np.ascontiguousarray(np.moveaxis(parts[1], 1, 0)), parts[2]
+    Hs, gs, start = (
+        np.ascontiguousarray(np.moveaxis(parts[0], 1, 0)),
+        np.ascontiguousarray(np.moveaxis(parts[1], 1, 0)),
+        parts[2],
+    )
     mean = Hs.mean(axis=(0, 1))
     curvature = float(np.linalg.eigvalsh(mean)[-1]) if np.isfinite(mean).all() else np.nan
     far, slope = slopes
-    return LinearModel(Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance, far, slope, V), x, count
+    return (
+        LinearModel(
+            Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance, far, slope, V
+        ),
+        x,
+        count,
+    )
 
 
 def evaluations(steps: int) -> int:
@@ -245,10 +280,14 @@ def flat(X: np.ndarray) -> np.ndarray:
 
 def _solved(net: Any, H: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """Newton's step with the average of the curvatures of all agents; collective."""
+
     def step(stack: np.ndarray) -> np.ndarray:
         mean = np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0))
         return np.asarray(np.linalg.lstsq(mean, gradient, rcond=1e-12)[0])
-    return np.asarray(net.collectives.broadcast(_on_root(net, flat(H), step, None), 0, "Newton's step"))
+
+    return np.asarray(
+        net.collectives.broadcast(_on_root(net, flat(H), step, None), 0, "Newton's step")
+    )
 
 
 def _scaled(rows: np.ndarray) -> np.ndarray:
@@ -280,17 +319,27 @@ def _bounded(G: np.ndarray, far: np.ndarray, slope: np.ndarray) -> np.ndarray:
     return G
 
 
-def _slopes(net: Any, grad: Gradient, at: np.ndarray, G: np.ndarray, H: np.ndarray, V: np.ndarray | None, radius: float
-            ) -> tuple[np.ndarray | None, ...]:
+def _slopes(
+    net: Any,
+    grad: Gradient,
+    at: np.ndarray,
+    G: np.ndarray,
+    H: np.ndarray,
+    V: np.ndarray | None,
+    radius: float,
+) -> tuple[np.ndarray | None, ...]:
     """`far` and `slope` of all agents on rank 0; None on the others, and where no slope is bounded; collective.
 
     The gradients are evaluated on both sides of the minimizer, along the direction of the largest average curvature.
     """
+
     def top(stack: np.ndarray) -> np.ndarray:
         u = np.linalg.eigh(np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0)))[1][:, -1]
         return np.asarray(u if V is None else V @ u)
 
-    u = net.collectives.broadcast(_on_root(net, flat(H), top, None), 0, "the direction of the largest curvature")
+    u = net.collectives.broadcast(
+        _on_root(net, flat(H), top, None), 0, "the direction of the largest curvature"
+    )
     v = u if V is None else V.T @ u
     here = ((H @ v) * v).sum(axis=1)
     found = []
@@ -299,15 +348,21 @@ def _slopes(net: Any, grad: Gradient, at: np.ndarray, G: np.ndarray, H: np.ndarr
             near, beyond = grad(at + t * u), grad(at + 2 * t * u)
             h = ((beyond - near) * u).sum(axis=1) / t
             found.append(np.array([h, np.sqrt(((near - G - t * h[:, None] * u) ** 2).sum(axis=1))]))
-    except Exception:                               # of all ranks: there are no gradients so far away
+    except Exception:  # of all ranks: there are no gradients so far away
         return None, None
     h, slope = np.mean(found, axis=0)
     linear = ~(h < 0.5 * here) | ~np.isfinite(slope)
     stack = net.gather(np.array([np.where(linear, 0.0, h), np.where(linear, np.inf, slope)]).T)
-    return (None, None) if stack is None or np.isinf(stack[:, 1]).all() else (stack[:, 0].clip(min=0.0), stack[:, 1])
+    return (
+        (None, None)
+        if stack is None or np.isinf(stack[:, 1]).all()
+        else (stack[:, 0].clip(min=0.0), stack[:, 1])
+    )
 
 
-def _basis(net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+def _basis(
+    net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: int
+) -> tuple[np.ndarray, int]:
     """An orthonormal basis (d, r), r <= `most`, and the number of gradients that it took."""
     m, d = G.shape
     length = min(KRYLOV, max(2, most // 2), d)
@@ -329,7 +384,9 @@ def _basis(net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: i
     return net.collectives.broadcast(made, 0, "the linear model"), count
 
 
-def _lanczos(net: Any, product: Gradient, away: np.ndarray, length: int, keep: bool = False) -> tuple[np.ndarray, list[np.ndarray]]:
+def _lanczos(
+    net: Any, product: Gradient, away: np.ndarray, length: int, keep: bool = False
+) -> tuple[np.ndarray, list[np.ndarray]]:
     """Orthonormal rows (length, d) from Lanczos' method for the average curvature, begun at the initial point, with full
     orthogonalization, and, if `keep`, their products with the curvatures of the local agents.
     """
@@ -376,7 +433,7 @@ def _top_vectors(net: Any, product: Gradient, m: int, d: int) -> tuple[np.ndarra
         for u in basis * 2:
             v = v - u * (u * v).sum(axis=1)[:, None]
         v = v / np.maximum(np.linalg.norm(v, axis=1), 1e-300)[:, None]
-    Q, P = np.stack(basis, axis=1), np.stack(images, axis=1)            # (m, l, d)
+    Q, P = np.stack(basis, axis=1), np.stack(images, axis=1)  # (m, l, d)
     T = np.nan_to_num(Q @ P.transpose(0, 2, 1))
     values, S = np.linalg.eigh((T + T.transpose(0, 2, 1)) / 2)
     top = (Q.transpose(0, 2, 1) @ S[:, :, -1:])[:, :, 0]

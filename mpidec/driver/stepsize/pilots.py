@@ -10,9 +10,9 @@ from ...solvers.base import at_step
 from .linear import Gradient
 from .race import HORIZON
 
-PART, FEWEST = 32, 16                               # a pilot takes this part of the steps of a run, and at least so many
-LARGER, SMALLER = 5, 4                              # step sizes around the choice, in factors of sqrt(2)
-NEAR = 1.1                                          # ratio of two predictions that agree
+PART, FEWEST = 32, 16  # a pilot takes this part of the steps of a run, and at least so many
+LARGER, SMALLER = 5, 4  # step sizes around the choice, in factors of sqrt(2)
+NEAR = 1.1  # ratio of two predictions that agree
 
 
 def length(steps: int) -> int:
@@ -32,7 +32,7 @@ def first_steps(solver: Any, W: Any, grad: Gradient, X: np.ndarray, steps: int) 
 def around(size: float, most: int) -> np.ndarray:
     """At most `most` step sizes around `size`, which is one of them, from the largest to the smallest."""
     j = np.arange(LARGER, -SMALLER - 1, -1)
-    nearest = np.sort(np.argsort(np.abs(j - 0.5), kind="stable")[:max(most, 1)])
+    nearest = np.sort(np.argsort(np.abs(j - 0.5), kind="stable")[: max(most, 1)])
     return np.asarray(size * 2.0 ** (j[nearest] / 2))
 
 

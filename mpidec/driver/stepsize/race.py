@@ -10,11 +10,11 @@ import numpy as np
 from ...solvers.base import state, with_step_size
 from .linear import LinearModel, flat
 
-MORE = 1.05                                         # the race is run with 5 % larger step sizes than those returned
-SHORTEST, ENOUGH, LONGEST = 32, 512, 4096           # steps
-PART = 4                                            # a race of at least ENOUGH steps ends after this part of the predicted steps
-HORIZON = 4096                                      # steps after which the error of methods with bias is extrapolated
-TRANSIENT = 1e6                                     # largest error on the way, in units of that at the start
+MORE = 1.05  # the race is run with 5 % larger step sizes than those returned
+SHORTEST, ENOUGH, LONGEST = 32, 512, 4096  # steps
+PART = 4  # a race of at least ENOUGH steps ends after this part of the predicted steps
+HORIZON = 4096  # steps after which the error of methods with bias is extrapolated
+TRANSIENT = 1e6  # largest error on the way, in units of that at the start
 
 
 class Stack:
@@ -33,10 +33,19 @@ class Stack:
         Number of the first step.
     """
 
-    def __init__(self, solver: Any, factor: Any, W: Any, model: LinearModel, sizes: np.ndarray, start: np.ndarray, first: int = 0):
+    def __init__(
+        self,
+        solver: Any,
+        factor: Any,
+        W: Any,
+        model: LinearModel,
+        sizes: np.ndarray,
+        start: np.ndarray,
+        first: int = 0,
+    ):
         self._make, self._factor, self._W, self._model, self.sizes = solver, factor, W, model, sizes
         X = np.repeat(start, len(sizes), axis=1) if start.ndim == 2 else flat(start)
-        self._k, self._last = first, np.nan         # the last factor
+        self._k, self._last = first, np.nan  # the last factor
         self._state = state(solver, "init", self._solver(first).init(X, W.at(first)), X.shape)
 
     def _solver(self, k: int) -> Any:
@@ -51,7 +60,11 @@ class Stack:
         s, model, W, uses = self._state, self._model, self._W, self._make.uses
         while self._k < steps:
             solver = self._solver(self._k)
-            s = solver.step(s, model.answer(uses, solver.point(s), self._last * self.sizes, self._k), W.at(self._k))
+            s = solver.step(
+                s,
+                model.answer(uses, solver.point(s), self._last * self.sizes, self._k),
+                W.at(self._k),
+            )
             if self._k == 0:
                 state(solver, "step", s, self._state.X.shape)
             self._k += 1
@@ -113,7 +126,10 @@ def noise(model: LinearModel) -> np.ndarray:
     Z, B = np.random.default_rng(1).standard_normal(model.start.shape), model.reachable
     if 0 < B.shape[1] < model.r:
         Z = (Z @ B) @ B.T
-    return np.asarray(model.start + Z * ((model.distance or np.sqrt(model.n) * model.size or 1.0) / np.linalg.norm(Z)))
+    return np.asarray(
+        model.start
+        + Z * ((model.distance or np.sqrt(model.n) * model.size or 1.0) / np.linalg.norm(Z))
+    )
 
 
 def _errors(stack: Stack, model: LinearModel) -> tuple[np.ndarray, np.ndarray]:
@@ -128,7 +144,11 @@ def _errors(stack: Stack, model: LinearModel) -> tuple[np.ndarray, np.ndarray]:
 def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
     """The step size with the least predicted number of steps to a relative error `tol`."""
     sizes = stack.sizes
-    alive, strikes, predicted = np.arange(len(sizes)), np.zeros(len(sizes), int), np.full(len(sizes), np.inf)
+    alive, strikes, predicted = (
+        np.arange(len(sizes)),
+        np.zeros(len(sizes), int),
+        np.full(len(sizes), np.inf),
+    )
     goal = tol * np.sqrt(model.n) * (model.size or 1.0)
     before = _errors(stack, model)
     last, K = 0, SHORTEST
@@ -149,7 +169,9 @@ def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
         if (enough and np.isfinite(least)) or K >= LONGEST or not len(left):
             early = np.full(len(sizes), True)
             early[alive] = False
-            return Ranking(sizes, predicted, int(alive[np.argmin(T)]) if np.isfinite(least) else -1, K, early)
+            return Ranking(
+                sizes, predicted, int(alive[np.argmin(T)]) if np.isfinite(least) else -1, K, early
+            )
         if len(left) < len(alive):
             kept, alive = _places(stack, sizes, left), left
             before = (now[0][kept], now[1][kept]) if stack.keep(kept) else now
@@ -163,7 +185,9 @@ def _places(stack: Stack, sizes: np.ndarray, alive: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.isin(stack.sizes, sizes[alive]))
 
 
-def most_accurate(stack: Stack, model: LinearModel, steps: int, noisy: bool, decreasing: bool) -> Ranking:
+def most_accurate(
+    stack: Stack, model: LinearModel, steps: int, noisy: bool, decreasing: bool
+) -> Ranking:
     """The step size with the least predicted relative error after `steps` steps."""
     sizes, K = stack.sizes, max(1, min(steps, HORIZON))
     scale = np.sqrt(model.n) * (model.size or 1.0)
@@ -179,20 +203,32 @@ def most_accurate(stack: Stack, model: LinearModel, steps: int, noisy: bool, dec
         errors.append(_errors(stack, model)[0])
     found = np.sqrt((np.array(errors) ** 2).mean(axis=0)) if noisy else errors[-1]
     if steps > K and not noisy:
-        found = (_power if decreasing else _geometric)(errors[0], errors[len(errors) // 2], errors[-1], K, steps)
+        found = (_power if decreasing else _geometric)(
+            errors[0], errors[len(errors) // 2], errors[-1], K, steps
+        )
     predicted = np.full(len(sizes), np.inf)
     predicted[np.isin(sizes, stack.sizes)] = np.where(np.isfinite(found), found, np.inf) / scale
     predicted[~near] = np.inf
     best = int(np.argmin(predicted))
-    return Ranking(sizes, predicted, best if predicted[best] <= max(model.distance / scale, 1.0) else -1, K, ~near)
+    return Ranking(
+        sizes,
+        predicted,
+        best if predicted[best] <= max(model.distance / scale, 1.0) else -1,
+        K,
+        ~near,
+    )
 
 
-def _power(first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, steps: int) -> np.ndarray:
+def _power(
+    first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, steps: int
+) -> np.ndarray:
     """Errors after `steps` steps, if they fall like a power of k, from those after K / 2 and K."""
     return np.asarray(last * (steps / K) ** np.minimum(np.log2(last / first), 0.0))
 
 
-def _geometric(first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, steps: int) -> np.ndarray:
+def _geometric(
+    first: np.ndarray, middle: np.ndarray, last: np.ndarray, K: int, steps: int
+) -> np.ndarray:
     """Errors after `steps` steps, if they fall geometrically to a limit, from those after K / 2, 3 K / 4 and K."""
     ratio = np.clip((last - middle) / (middle - first), 0.0, 1 - 1e-9)
     ratio = np.where(np.isfinite(ratio), ratio, 0.0)

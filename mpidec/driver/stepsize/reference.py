@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
-ENOUGH = 1e-6                                       # norm of the gradient, relative to that at the start
-MOST = 200                                          # evaluations
-ROUNDING = 1e-12                                    # relative error of a difference of two values
+ENOUGH = 1e-6  # norm of the gradient, relative to that at the start
+MOST = 200  # evaluations
+ROUNDING = 1e-12  # relative error of a difference of two values
 
 
 class _Enough(Exception):
@@ -28,20 +28,24 @@ def together(net: Any, evaluate: Callable[[], np.ndarray], like: np.ndarray) -> 
     try:
         result = evaluate()
         if np.shape(result) != np.shape(like):
-            raise ValueError(f"grad(X) has shape {np.shape(result)} for X of shape {np.shape(like)}, expected the same")
+            raise ValueError(
+                f"grad(X) has shape {np.shape(result)} for X of shape {np.shape(like)}, expected the same"
+            )
     except Exception as caught:
         error = caught
     net.agree(error)
     return result
 
 
-def minimizer(net: Any, problem: Any, x0: np.ndarray, quadratic: bool = False, most: int = MOST) -> tuple[np.ndarray | None, int]:
+def minimizer(
+    net: Any, problem: Any, x0: np.ndarray, quadratic: bool = False, most: int = MOST
+) -> tuple[np.ndarray | None, int]:
     """The minimizer of the average of all f_i, as far as L-BFGS comes from `x0`, and the number of gradients; collective.
 
     A known `problem.x_star` costs no gradient.  Otherwise rank 0 runs scipy's L-BFGS, and all ranks evaluate together, at most
     `most` times.  With `quadratic`, it ends without a point after two evaluations if the functions look quadratic between these.
     """
-    failed = False                                  # on all ranks
+    failed = False  # on all ranks
     known = getattr(problem, "x_star", None)
     if known is not None:
         return np.asarray(known, float).reshape(-1), 0
@@ -54,6 +58,7 @@ def minimizer(net: Any, problem: Any, x0: np.ndarray, quadratic: bool = False, m
         def both() -> np.ndarray:
             rows[:, 0], rows[:, 1:] = problem.value(at), problem.grad(at)
             return rows
+
         failed = True
         together(net, both, rows)
         failed = False
@@ -68,7 +73,7 @@ def minimizer(net: Any, problem: Any, x0: np.ndarray, quadratic: bool = False, m
         return cast("tuple[np.ndarray | None, int]", told(None))
     best: np.ndarray | None = x0
     least, first, count = np.inf, 0.0, 0
-    before = (0.0, x0, x0)                          # value, gradient and point of the first evaluation
+    before = (0.0, x0, x0)  # value, gradient and point of the first evaluation
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, least, first, count, before
@@ -84,7 +89,9 @@ def minimizer(net: Any, problem: Any, x0: np.ndarray, quadratic: bool = False, m
             before = (float(total[0]), total[1:], np.array(x))
         elif count == 2 and quadratic:
             f, g, y = before
-            slope = float((g + total[1:]) @ (x - y)) / 2            # of a quadratic function: the difference of the values
+            slope = (
+                float((g + total[1:]) @ (x - y)) / 2
+            )  # of a quadratic function: the difference of the values
             if abs(total[0] - f - slope) <= ROUNDING * (abs(f) + abs(total[0]) + abs(slope)):
                 best = None
                 raise _Enough

@@ -9,9 +9,9 @@ import numpy as np
 from .linear import LinearModel
 from .race import Stack
 
-SPARE = 0.5                                         # allows for agents of different curvatures
-UNKNOWN = 0.25                                      # in units of 1 / L, where every step size is unstable
-MANY = 10_000                                       # agents from which on fewer step sizes and steps are tried
+SPARE = 0.5  # allows for agents of different curvatures
+UNKNOWN = 0.25  # in units of 1 / L, where every step size is unstable
+MANY = 10_000  # agents from which on fewer step sizes and steps are tried
 
 
 def safe(solver: Any, W: Any, smoothness: float) -> float:

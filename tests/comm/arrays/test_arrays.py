@@ -1,4 +1,5 @@
 """Kinds of arrays: PyTorch on the CPU, 16-bit floats, and a stand-in for devices; run alone, or under mpirun."""
+
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +25,12 @@ from mpidec.comm.runtime import cuda_aware
 
 def some(formats, quick=("<f4", "<c16", BFLOAT16)):
     """The formats as parameters, most of them slow under several ranks."""
-    return [pytest.param(one, marks=pytest.mark.slow if MPI.COMM_WORLD.size > 1 and one not in quick else ()) for one in formats]
+    return [
+        pytest.param(
+            one, marks=pytest.mark.slow if MPI.COMM_WORLD.size > 1 and one not in quick else ()
+        )
+        for one in formats
+    ]
 
 
 @pytest.fixture
@@ -41,8 +47,6 @@ def aware(request, monkeypatch):
     """Whether MPI is said to take device arrays (it takes the stand-in's, whose memory is the host's)."""
     monkeypatch.setattr(phase, "cuda_aware", lambda: (request.param == "aware", "the test says so"))
     return request.param == "aware"
-
-
 
 
 def rounded(X, format):
@@ -71,6 +75,7 @@ def network(n=N, topology=None, transport="auto"):
 
 # -- the stand-in -----------------------------------------------------------------------------------------------------
 
+
 def test_the_stand_in_is_strict(device):
     X = device.array([1.0, 2.0])
     with pytest.raises(TypeError):
@@ -87,7 +92,11 @@ def test_device_rows_give_the_bits_of_the_host(device, aware, format, transport)
     X = stack(shape=(5, 3), format=format)
     with network(transport=transport) as (W, mine):
         Y = W(device.array(X[mine], format, place=1))
-        assert isinstance(Y, standin.Array) and (Y.place, Y.format, Y.shape) == (1, format, X[mine].shape)
+        assert isinstance(Y, standin.Array) and (Y.place, Y.format, Y.shape) == (
+            1,
+            format,
+            X[mine].shape,
+        )
         np.testing.assert_array_equal(Y.get(), expected(W, X[mine], format))
 
 
@@ -115,7 +124,7 @@ def test_start_has_copied_when_it_returns(device):
 def test_the_current_stream_is_synchronized_and_pieces_take_turns(device):
     X = stack(8, (100,))
     with mpidec.Network(8) as net:
-        rows = X[net.lo:net.hi]
+        rows = X[net.lo : net.hi]
         device.switch(0)
         D, behind = device.array(rows), device.streams[0].add(lambda: None)
         host, _, restore = arrays.to_host(D)
@@ -123,9 +132,9 @@ def test_the_current_stream_is_synchronized_and_pieces_take_turns(device):
         pieces = -(-rows.nbytes // 40)
         assert device.count("synchronize") == (pieces > 0) and device.count("out") == pieces
         assert max((size for kind, size in device.log if kind == "out"), default=40) == 40
-        assert behind.number > device.streams[0].done               # another stream was left alone
+        assert behind.number > device.streams[0].done  # another stream was left alone
         back = restore(host, "<f8")
-        host[...] = np.nan                                          # it may change at once
+        host[...] = np.nan  # it may change at once
         assert device.count("in") == pieces
         np.testing.assert_array_equal(back.get(), rows)
 
@@ -158,9 +167,15 @@ def test_out_on_a_device(device, aware):
         if W.m:
             with pytest.raises(ValueError, match="overlaps"):
                 W(D, out=D)
-        for wrong in (np.empty_like(X[mine]), device.garbage(X[mine].shape, "<f4", 0), device.garbage(X[mine].shape, "<f8", 1),
-                      device.garbage((W.m, 9), "<f4", 1)):
-            with pytest.raises(ValueError, match="expected a C-contiguous stand-in array on the same device"):
+        for wrong in (
+            np.empty_like(X[mine]),
+            device.garbage(X[mine].shape, "<f4", 0),
+            device.garbage(X[mine].shape, "<f8", 1),
+            device.garbage((W.m, 9), "<f4", 1),
+        ):
+            with pytest.raises(
+                ValueError, match="expected a C-contiguous stand-in array on the same device"
+            ):
                 W(D, out=wrong)
 
 
@@ -180,7 +195,10 @@ def test_many_device_arrays_in_one_message(device, aware):
         assert W.rounds == rounds + 1 and all(isinstance(Z, standin.Array) for Z in Y)
         for got, Z in zip(Y, (X, p)):
             np.testing.assert_array_equal(got.get(), W(Z[mine]))
-        named, rounds = W({"x": device.array(X[mine]), "q": device.array(q[mine]), "p": p[mine]}), W.rounds
+        named, rounds = (
+            W({"x": device.array(X[mine]), "q": device.array(q[mine]), "p": p[mine]}),
+            W.rounds,
+        )
         assert list(named) == ["x", "q", "p"] and isinstance(named["p"], np.ndarray)
         for name, Z in {"x": X, "q": q}.items():
             np.testing.assert_array_equal(named[name].get(), W(Z[mine]))
@@ -210,10 +228,14 @@ def test_ranks_with_and_without_device_rows(device, monkeypatch):
     for aware in (False, True):
         monkeypatch.setattr(phase, "cuda_aware", lambda aware=aware: (aware, "the test says so"))
         net = mpidec.Network(N, transport="p2p")
-        W, rows = net.mixer(T.complete(N)), X[net.lo:net.hi]
+        W, rows = net.mixer(T.complete(N)), X[net.lo : net.hi]
         given = device.array(rows) if net.rank % 2 else rows
         if aware and net.size > 1:
-            with pytest.raises(ValueError, match=r"W\(X\) from device to device") if net.m else contextlib.nullcontext():
+            with (
+                pytest.raises(ValueError, match=r"W\(X\) from device to device")
+                if net.m
+                else contextlib.nullcontext()
+            ):
                 W(given)
             net.comm.Barrier()
         else:
@@ -225,7 +247,10 @@ def test_ranks_with_and_without_device_rows(device, monkeypatch):
 def test_a_bad_choice_is_an_error(device, monkeypatch):
     monkeypatch.setenv("MPIDEC_GPU_MPI", "yes")
     cuda_aware.cuda_aware.cache_clear()
-    with network() as (W, mine), pytest.raises(ValueError, match="MPIDEC_GPU_MPI is 'yes', expected one of auto, on, off"):
+    with (
+        network() as (W, mine),
+        pytest.raises(ValueError, match="MPIDEC_GPU_MPI is 'yes', expected one of auto, on, off"),
+    ):
         W(device.array(stack()[mine]))
 
 
@@ -235,7 +260,7 @@ def test_every_local_call_takes_device_arrays(device, format):
     r, n, X = net.rank, net.size, stack(net.size, (4, 2), format)
     plain = X if format != BFLOAT16 else X.astype(np.float32)
     once = 1e-6 if format not in ("<f2", BFLOAT16) else 2e-2
-    own = lambda rank=r: device.array(X[rank], format, place=1)      # noqa: E731
+    own = lambda rank=r: device.array(X[rank], format, place=1)
     right, left = (r + 1) % n, (r - 1) % n
 
     def check(got, want):
@@ -245,14 +270,22 @@ def test_every_local_call_takes_device_arrays(device, format):
     net.set_topology(T.ring(n))
     net.set_machine_topology(T.ring(len(net.machines())))
     check(net.neighbor_allreduce(own()), np.tensordot(T.ring(n).W.toarray(), plain, 1)[r])
-    check(net.neighbor_allgather(own()), np.concatenate([plain[:0].reshape(0, 2), *(plain[j] for j in T.ring(n).in_neighbors(r))]))
+    check(
+        net.neighbor_allgather(own()),
+        np.concatenate([plain[:0].reshape(0, 2), *(plain[j] for j in T.ring(n).in_neighbors(r))]),
+    )
     check(net.allreduce(own()), plain.astype(complex).mean(axis=0))
     check(net.broadcast(own(), root=n - 1), plain[n - 1])
     Wm, machines = T.ring(len(net.machines())).W.toarray(), net.machines()
     means = np.array([plain[ranks].astype(complex).mean(axis=0) for ranks in machines])
-    check(net.hierarchical_neighbor_allreduce(own()), np.tensordot(Wm, means, 1)[next(i for i, m in enumerate(machines) if r in m)])
+    check(
+        net.hierarchical_neighbor_allreduce(own()),
+        np.tensordot(Wm, means, 1)[next(i for i, m in enumerate(machines) if r in m)],
+    )
     if n > 1:
-        check(net.neighbor_allreduce(own(), 0.5, {left: 0.5}, [right]), plain[r] / 2 + plain[left] / 2)
+        check(
+            net.neighbor_allreduce(own(), 0.5, {left: 0.5}, [right]), plain[r] / 2 + plain[left] / 2
+        )
         check(net.exchange({right: own()}, src_ranks=[left])[left], plain[left])
     if r < n - n % 2:
         check(net.pair_gossip(own(), r ^ 1), plain[r] / 2 + plain[r ^ 1] / 2)
@@ -269,6 +302,7 @@ def test_rows_for_a_kind(device):
 
 
 # -- 16 bits, and byte orders -----------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("transport", ["auto", "p2p"])
 def test_float16_is_summed_in_float32_and_rounded_once(transport):
@@ -290,6 +324,7 @@ def test_other_byte_orders():
 
 # -- PyTorch on the CPU -----------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("transport", ["auto", "p2p"])
 @pytest.mark.parametrize("format", some(FORMATS))
 def test_tensors(format, transport):
@@ -299,7 +334,7 @@ def test_tensors(format, transport):
         tensor = torch.from_numpy(X[mine].copy()).to(dtype)
         Y, out = W(tensor), torch.empty_like(tensor)
         assert isinstance(Y, torch.Tensor) and Y.dtype == dtype and Y.shape == tensor.shape
-        plain = lambda Z: (Z.float() if format == BFLOAT16 else Z).numpy()      # noqa: E731
+        plain = lambda Z: (Z.float() if format == BFLOAT16 else Z).numpy()
         np.testing.assert_array_equal(plain(Y), expected(W, X[mine], format))
         assert W(tensor, out=out) is out and torch.equal(out, Y)
         assert torch.equal(tensor, torch.from_numpy(X[mine].copy()).to(dtype))
@@ -310,11 +345,15 @@ def test_tensors(format, transport):
 def test_bfloat16_is_rounded_as_torch_rounds():
     torch = pytorch()
     bits = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32)
-    bits[:6000] = bits[:6000] & 0xFFFF0000 | 0x8000                        # half way between two
-    values = np.append(bits, np.uint32([0, 1 << 31, 0x7F800000, 0xFF800000, 0x7F7FFFFF])).view(np.float32)
+    bits[:6000] = bits[:6000] & 0xFFFF0000 | 0x8000  # half way between two
+    values = np.append(bits, np.uint32([0, 1 << 31, 0x7F800000, 0xFF800000, 0x7F7FFFFF])).view(
+        np.float32
+    )
     numbers = values[~np.isnan(values)]
-    np.testing.assert_array_equal(narrow(numbers, BFLOAT16).view(np.int16),
-                                  torch.from_numpy(numbers.copy()).to(torch.bfloat16).view(torch.int16).numpy())
+    np.testing.assert_array_equal(
+        narrow(numbers, BFLOAT16).view(np.int16),
+        torch.from_numpy(numbers.copy()).to(torch.bfloat16).view(torch.int16).numpy(),
+    )
     assert np.isnan(widen(narrow(values[np.isnan(values)], BFLOAT16), BFLOAT16)).all()
 
 
@@ -336,7 +375,9 @@ def test_tensors_with_a_history():
         parameter = torch.nn.Parameter(tensor.clone())
         assert W(parameter).requires_grad and torch.equal(W(parameter), W(tensor))
         assert torch.equal(W(tensor.conj()), torch.from_numpy(W(X[mine].conj())))
-        assert torch.equal(W(tensor.transpose(1, 2)), torch.from_numpy(W(X[mine].transpose(0, 2, 1))))
+        assert torch.equal(
+            W(tensor.transpose(1, 2)), torch.from_numpy(W(X[mine].transpose(0, 2, 1)))
+        )
         assert torch.equal(W(tensor.imag), torch.from_numpy(W(X[mine].imag)))
 
 
@@ -344,9 +385,13 @@ def test_tensors_that_cannot_be_read():
     torch = pytorch()
     with network() as (W, _):
         rows = torch.ones((W.m, 2))
-        for wrong, said in [(rows.to("meta"), "is on device meta"), (rows.to_sparse(), "to_dense"),
-                            (rows.to(int), "rows have dtype int64"), (rows.to(torch.bool), "rows have dtype bool"),
-                            (rows.to(torch.float8_e5m2), "float8_e5m2, expected")]:
+        for wrong, said in [
+            (rows.to("meta"), "is on device meta"),
+            (rows.to_sparse(), "to_dense"),
+            (rows.to(int), "rows have dtype int64"),
+            (rows.to(torch.bool), "rows have dtype bool"),
+            (rows.to(torch.float8_e5m2), "float8_e5m2, expected"),
+        ]:
             with pytest.raises(TypeError, match=said):
                 W(wrong)
         with pytest.raises(ValueError, match="expected a C-contiguous array"):
@@ -355,9 +400,11 @@ def test_tensors_that_cannot_be_read():
 
 def test_arrays_of_unknown_devices():
     class Foreign:
-        __cuda_array_interface__ = {"shape": (1,)}              # noqa: RUF012
+        __cuda_array_interface__ = {"shape": (1,)}  # noqa: RUF012
 
-    with pytest.raises(TypeError, match=r"Foreign on a device, expected an array of cupy or torch: cupy\.asarray"):
+    with pytest.raises(
+        TypeError, match=r"Foreign on a device, expected an array of cupy or torch: cupy\.asarray"
+    ):
         arrays.to_host(Foreign())
 
 
@@ -379,7 +426,7 @@ def test_torch_on_a_device_by_its_operations(format, monkeypatch):
     monkeypatch.setattr(devices, "KNOWN", [OnCpu()])
     monkeypatch.setattr(staging, "CHUNK", 40)
     X, dtype = stack(shape=(3, 2), format=format), devices.torch_dtype(format)
-    plain = lambda Z: (Z.float() if format == BFLOAT16 else Z).numpy()      # noqa: E731
+    plain = lambda Z: (Z.float() if format == BFLOAT16 else Z).numpy()
     for aware in (False, True):
         monkeypatch.setattr(phase, "cuda_aware", lambda aware=aware: (aware, "the test says so"))
         for topology in (T.exponential(N), T.star(N)):
@@ -394,10 +441,14 @@ def test_torch_on_a_device_by_its_operations(format, monkeypatch):
                 assert torch.equal(restore(host, code), tensor)
     with network(1100, T.ring(1100)) as (W, mine):
         Z = stack(1100, (2,), format)
-        np.testing.assert_array_equal(plain(W(torch.from_numpy(Z[mine].copy()).to(dtype))), expected(W, Z[mine], format))
+        np.testing.assert_array_equal(
+            plain(W(torch.from_numpy(Z[mine].copy()).to(dtype))), expected(W, Z[mine], format)
+        )
 
 
-@pytest.mark.parametrize("format", some([format for format in FORMATS if format != BFLOAT16], ["<f4"]))
+@pytest.mark.parametrize(
+    "format", some([format for format in FORMATS if format != BFLOAT16], ["<f4"])
+)
 def test_cupy_by_what_is_called(format, aware, monkeypatch):
     """All of `devices.CuPy`, with a module that looks like CuPy."""
     cupy = fake_cupy.module()
@@ -427,28 +478,48 @@ def test_cupy_by_what_is_called(format, aware, monkeypatch):
 
 # -- does MPI take device arrays? -------------------------------------------------------------------------------------
 
+
 def test_who_is_asked_first(monkeypatch):
     monkeypatch.setattr(cuda_aware, "query_library", lambda: (True, "the library"))
     assert cuda_aware.detect({"MPIDEC_GPU_MPI": "off"}) == (False, "MPIDEC_GPU_MPI=off")
     assert cuda_aware.detect({"MPIDEC_GPU_MPI": "ON"}) == (True, "MPIDEC_GPU_MPI=on")
-    assert cuda_aware.detect({"MPIDEC_GPU_MPI": "auto"}) == cuda_aware.detect({}) == (True, "the library")
+    assert (
+        cuda_aware.detect({"MPIDEC_GPU_MPI": "auto"})
+        == cuda_aware.detect({})
+        == (True, "the library")
+    )
     monkeypatch.setattr(cuda_aware, "query_library", lambda: (False, "the library"))
     assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (False, "the library")
     monkeypatch.setattr(cuda_aware, "query_library", lambda: None)
-    assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (True, "MPICH_GPU_SUPPORT_ENABLED=1")
-    assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "0"})[0] is cuda_aware.detect({})[0] is None
+    assert cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "1"}) == (
+        True,
+        "MPICH_GPU_SUPPORT_ENABLED=1",
+    )
+    assert (
+        cuda_aware.detect({"MPICH_GPU_SUPPORT_ENABLED": "0"})[0] is cuda_aware.detect({})[0] is None
+    )
 
 
 def test_the_library_is_asked():
     said = cuda_aware.query_library()
     library = ctypes.CDLL(MPI.__file__)
-    names = [name for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support") if hasattr(library, name)]
+    names = [
+        name
+        for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support")
+        if hasattr(library, name)
+    ]
     assert said is None if not names else said[1] == names[0] and isinstance(said[0], bool)
 
 
 def test_what_mpi_is_handed():
     rows = cuda_aware.DeviceRows(1000, 5, 24, None)
-    whole = {"shape": (120,), "typestr": "|u1", "data": (1000, False), "strides": None, "version": 3}
+    whole = {
+        "shape": (120,),
+        "typestr": "|u1",
+        "data": (1000, False),
+        "strides": None,
+        "version": 3,
+    }
     assert rows.__cuda_array_interface__ == whole
     part = rows[1:3].__cuda_array_interface__
     assert (part["shape"], part["data"], len(rows[4:])) == ((48,), (1024, False), 1)
@@ -457,7 +528,9 @@ def test_what_mpi_is_handed():
 
 @pytest.mark.launch
 def test_numpy_rows_import_no_other_library():
-    code = ("import sys, numpy as np, mpidec\nwith mpidec.Network(3) as net:\n    W = net.mixer(mpidec.topology.ring(3))\n"
-            "    W(np.ones((3, 2), np.float32)); W([np.ones(3), np.ones((3, 1))]); net.allreduce\n"
-            "assert not {'torch', 'cupy'} & set(sys.modules)")
+    code = (
+        "import sys, numpy as np, mpidec\nwith mpidec.Network(3) as net:\n    W = net.mixer(mpidec.topology.ring(3))\n"
+        "    W(np.ones((3, 2), np.float32)); W([np.ones(3), np.ones((3, 1))]); net.allreduce\n"
+        "assert not {'torch', 'cupy'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=dict(os.environ))

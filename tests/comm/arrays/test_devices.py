@@ -1,4 +1,5 @@
 """CuPy arrays and PyTorch tensors on real devices, against the same rows on the host; run alone, or under mpirun."""
+
 from __future__ import annotations
 
 import contextlib
@@ -55,7 +56,9 @@ class Torch:
         self.device = devices.Torch()
 
     def array(self, values, format):
-        return self.library.from_numpy(np.ascontiguousarray(values)).to("cuda", devices.torch_dtype(format))
+        return self.library.from_numpy(np.ascontiguousarray(values)).to(
+            "cuda", devices.torch_dtype(format)
+        )
 
     def host(self, X):
         return (X.float() if X.dtype == self.library.bfloat16 else X).cpu().numpy()
@@ -91,19 +94,28 @@ def test_device_rows_give_the_bits_of_the_host(kind, aware, format, transport):
         pytest.skip("CuPy has no bfloat16")
     X = stack(shape=(5, 3), format=format)
     with mpidec.Network(N, transport=transport) as net:
-        W, rows = net.mixer(T.exponential(N)), X[net.lo:net.hi]
+        W, rows = net.mixer(T.exponential(N)), X[net.lo : net.hi]
         D = kind.array(rows, format)
         Y = W(D)
-        assert type(Y) is type(D) and Y.dtype == D.dtype and Y.shape == D.shape and Y.device == D.device
+        assert (
+            type(Y) is type(D)
+            and Y.dtype == D.dtype
+            and Y.shape == D.shape
+            and Y.device == D.device
+        )
         want = W(rows.astype(np.float32)) if format == BFLOAT16 else W(rows)
-        np.testing.assert_array_equal(kind.host(Y), widen(narrow(want, BFLOAT16), BFLOAT16) if format == BFLOAT16 else want)
-        dense = np.tensordot(T.exponential(N).W.toarray(), X, 1)[net.lo:net.hi]
-        np.testing.assert_allclose(kind.host(Y), dense, rtol=0, atol=2e-2 if format in ("<f2", BFLOAT16) else 1e-5)
+        np.testing.assert_array_equal(
+            kind.host(Y), widen(narrow(want, BFLOAT16), BFLOAT16) if format == BFLOAT16 else want
+        )
+        dense = np.tensordot(T.exponential(N).W.toarray(), X, 1)[net.lo : net.hi]
+        np.testing.assert_allclose(
+            kind.host(Y), dense, rtol=0, atol=2e-2 if format in ("<f2", BFLOAT16) else 1e-5
+        )
 
 
 @pytest.mark.parametrize("size", [1, 1000, 3_000_001])
 def test_there_and_back(kind, size):
-    X = np.random.default_rng(0).standard_normal(size)          # 24 MB: more pieces than buffers
+    X = np.random.default_rng(0).standard_normal(size)  # 24 MB: more pieces than buffers
     host, format, restore = arrays.to_host(kind.array(X, "<f8"))
     np.testing.assert_array_equal(host, X)
     back = restore(host, format)
@@ -114,7 +126,7 @@ def test_there_and_back(kind, size):
 def test_another_stream_is_the_current_one(kind, aware):
     X = stack(shape=(1000,))
     with mpidec.Network(N) as net:
-        W, rows = net.mixer(T.exponential(N)), X[net.lo:net.hi]
+        W, rows = net.mixer(T.exponential(N)), X[net.lo : net.hi]
         for _ in range(3):
             with kind.stream():
                 Y = W(kind.slow(rows))
@@ -147,7 +159,7 @@ def test_out_and_many_and_pending(kind, aware):
 def test_a_thousand_agents_on_a_device(kind):
     X = stack(1030, (4,))
     with mpidec.Network(1030) as net:
-        W, rows = net.mixer(T.ring(1030)), X[net.lo:net.hi]
+        W, rows = net.mixer(T.ring(1030)), X[net.lo : net.hi]
         np.testing.assert_array_equal(kind.host(W(kind.array(rows, "<f8"))), W(rows))
 
 
@@ -158,11 +170,18 @@ def test_every_local_call(kind, format):
         X = stack(n, (4, 2), format)
         net.set_topology(T.ring(n))
         net.set_machine_topology(T.ring(len(net.machines())))
-        calls = [lambda x: net.neighbor_allreduce(x), lambda x: net.neighbor_allgather(x), lambda x: net.allreduce(x),
-                 lambda x: net.broadcast(x, 0), lambda x: net.hierarchical_neighbor_allreduce(x),
-                 lambda x: net.neighbor_allreduce(x, 0.5, {(r - 1) % n: 0.5} if n > 1 else {}, [(r + 1) % n] if n > 1 else []),
-                 lambda x: net.exchange({(r + 1) % n: x}, [(r - 1) % n])[(r - 1) % n] if n > 1 else x,
-                 lambda x: net.pair_gossip(x, r ^ 1) if r < n - n % 2 else x]
+        calls = [
+            lambda x: net.neighbor_allreduce(x),
+            lambda x: net.neighbor_allgather(x),
+            lambda x: net.allreduce(x),
+            lambda x: net.broadcast(x, 0),
+            lambda x: net.hierarchical_neighbor_allreduce(x),
+            lambda x: net.neighbor_allreduce(
+                x, 0.5, {(r - 1) % n: 0.5} if n > 1 else {}, [(r + 1) % n] if n > 1 else []
+            ),
+            lambda x: net.exchange({(r + 1) % n: x}, [(r - 1) % n])[(r - 1) % n] if n > 1 else x,
+            lambda x: net.pair_gossip(x, r ^ 1) if r < n - n % 2 else x,
+        ]
         for call in calls:
             D = kind.array(X[r], format)
             Y = call(D)
@@ -182,15 +201,18 @@ def test_gradients_are_mixed_on_the_way_back():
     kind = Torch()
     with mpidec.Network(N) as net:
         W, X = net.mixer(T.ring(N)), stack()
-        parameter = kind.library.nn.Parameter(kind.array(X[net.lo:net.hi], "<f8"))
+        parameter = kind.library.nn.Parameter(kind.array(X[net.lo : net.hi], "<f8"))
         Y = W(parameter)
-        np.testing.assert_array_equal(kind.host(Y.detach()), W(X[net.lo:net.hi]))
-        (Y * kind.array(X[net.lo:net.hi], "<f8")).sum().backward()
-        np.testing.assert_allclose(kind.host(parameter.grad), W(X[net.lo:net.hi]), rtol=1e-14)         # W is symmetric
+        np.testing.assert_array_equal(kind.host(Y.detach()), W(X[net.lo : net.hi]))
+        (Y * kind.array(X[net.lo : net.hi], "<f8")).sum().backward()
+        np.testing.assert_allclose(
+            kind.host(parameter.grad), W(X[net.lo : net.hi]), rtol=1e-14
+        )  # W is symmetric
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Training: any number of ranks, which share the devices that there are
+
 
 @pytest.fixture
 def cuda():
@@ -201,14 +223,22 @@ def cuda():
 
 def network(torch, device, dtype):
     torch.manual_seed(0)
-    layers = torch.nn.Linear(6, 40), torch.nn.Tanh(), torch.nn.BatchNorm1d(40), torch.nn.Linear(40, 2)
+    layers = (
+        torch.nn.Linear(6, 40),
+        torch.nn.Tanh(),
+        torch.nn.BatchNorm1d(40),
+        torch.nn.Linear(40, 2),
+    )
     return torch.nn.Sequential(*layers).to(device, dtype)
 
 
 def loss_of(torch, model, worker, k):
     """The loss of a worker in step k: the same numbers on every device."""
     draw, where = torch.Generator().manual_seed(1000 * worker + k), next(model.parameters())
-    x, y = torch.randn(16, 6, generator=draw).to(where), torch.randn(16, 2, generator=draw).to(where)
+    x, y = (
+        torch.randn(16, 6, generator=draw).to(where),
+        torch.randn(16, 2, generator=draw).to(where),
+    )
     return (model(x) - y).square().mean()
 
 
@@ -226,7 +256,9 @@ def everything(torch, model):
 
 
 @pytest.mark.parametrize("side_stream", [False, True], ids=["default stream", "side stream"])
-@pytest.mark.parametrize("algorithm", ["atc", "awc", "allreduce", "relay", "gradient_tracking", "local"])
+@pytest.mark.parametrize(
+    "algorithm", ["atc", "awc", "allreduce", "relay", "gradient_tracking", "local"]
+)
 def test_training_on_a_device_is_that_on_the_host(cuda, algorithm, side_stream):
     torch = Torch().library
     from mpidec import optim
@@ -237,7 +269,9 @@ def test_training_on_a_device_is_that_on_the_host(cuda, algorithm, side_stream):
         with mpidec.Network() as net:
             model = network(torch, device, torch.float64)
             base = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
-            optimizer = optim.Decentralized(base, model, None, algorithm, net, buffers="average", **more)
+            optimizer = optim.Decentralized(
+                base, model, None, algorithm, net, buffers="average", **more
+            )
             train(torch, model, optimizer, net.rank, range(9))
             mine = everything(torch, model)
             with optimizer.consensus() as distance:
@@ -262,9 +296,14 @@ def test_training_on_a_device_resumes_with_the_same_bits(cuda, algorithm, place,
     from mpidec import optim
 
     with mpidec.Network() as net:
+
         def start():
             model = network(torch, cuda, torch.float32)
-            base = torch.optim.SGD(model.parameters(), 0.05) if algorithm == "qg" else torch.optim.Adam(model.parameters(), 0.01)
+            base = (
+                torch.optim.SGD(model.parameters(), 0.05)
+                if algorithm == "qg"
+                else torch.optim.Adam(model.parameters(), 0.01)
+            )
             return model, optim.Decentralized(base, model, None, algorithm, net)
 
         model, optimizer = start()
@@ -289,7 +328,9 @@ def test_an_overflow_on_a_device_skips_the_update_of_that_worker(cuda, algorithm
 
     with mpidec.Network() as net:
         model = network(torch, cuda, torch.float32)
-        optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, algorithm=algorithm, net=net)
+        optimizer = optim.Decentralized(
+            torch.optim.SGD(model.parameters(), 0.1), model, algorithm=algorithm, net=net
+        )
         scaler = torch.amp.GradScaler(cuda.type, init_scale=4.0)
         for k in range(6):
             optimizer.zero_grad()
@@ -322,7 +363,9 @@ def test_a_model_may_lie_on_the_host_and_on_a_device(cuda):
     def run(device):
         with mpidec.Network() as net:
             model = Halves(device)
-            optimizer = optim.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, "ring", net=net)
+            optimizer = optim.Decentralized(
+                torch.optim.SGD(model.parameters(), 0.1), model, "ring", net=net
+            )
             train(torch, model, optimizer, net.rank, range(5))
             optimizer.close()
         return everything(torch, model)
@@ -340,10 +383,14 @@ def test_stacked_workers_on_a_device(cuda):
         with mpidec.Network(2 * MPI.COMM_WORLD.size) as net:
             torch.manual_seed(0)
             stacked = Stacked(torch.nn.Linear(6, 2, dtype=torch.float64), 2).to(device)
-            optimizer = optim.Decentralized(torch.optim.SGD(stacked.parameters(), 0.1), stacked, "ring", net=net)
+            optimizer = optim.Decentralized(
+                torch.optim.SGD(stacked.parameters(), 0.1), stacked, "ring", net=net
+            )
             for k in range(5):
                 draws = [torch.Generator().manual_seed(1000 * (net.lo + i) + k) for i in range(2)]
-                x = torch.stack([torch.randn(16, 6, generator=draw, dtype=torch.float64) for draw in draws]).to(device)
+                x = torch.stack(
+                    [torch.randn(16, 6, generator=draw, dtype=torch.float64) for draw in draws]
+                ).to(device)
                 optimizer.zero_grad()
                 (stacked(x) - 1).square().mean(dim=(1, 2)).sum().backward()
                 optimizer.step()
@@ -376,7 +423,9 @@ def test_a_worker_whose_numbers_on_a_device_are_not_finite_is_named(cuda, algori
                 said = str(error)
                 break
         if net.hi > bad:
-            assert said.startswith(f"worker {bad}, step 3: {'gradient' if algorithm == 'allreduce' else 'parameter'} weight is nan")
+            assert said.startswith(
+                f"worker {bad}, step 3: {'gradient' if algorithm == 'allreduce' else 'parameter'} weight is nan"
+            )
         else:
             assert said and not said.startswith("worker ")
 

@@ -14,7 +14,7 @@ from mpidec.comm.checks.matching import Matching
 from mpidec.comm.checks.mismatch import Disagreement
 from mpidec.comm.checks.operation import ARRIVED, SENT, tree
 
-LARGE = 50_000                                              # numbers: more than follows a header in its message
+LARGE = 50_000  # numbers: more than follows a header in its message
 
 
 @pytest.fixture
@@ -46,13 +46,26 @@ def test_a_header_survives_its_packing():
     texts = ["", "neighbor_allreduce", "W(X) über ring, step 3", "x" * 3000, "\udcff"]
     for _ in range(300):
         op, mode, signature, dtype, text = (texts[t] for t in rng.integers(0, len(texts) - 1, 5))
-        subject = h.Subject(op, mode, signature, dtype, tuple(rng.integers(0, 2**62, rng.integers(0, 9)).tolist()))
-        header = h.Header(int(rng.integers(6)), bool(rng.integers(2)), int(rng.integers(2**62)), subject, int(rng.integers(6)),
-                          bool(rng.integers(2)), float(rng.standard_normal()), int(rng.integers(2**62)), int(rng.integers(2**30)),
-                          text, int(rng.integers(-1, 2**62)), bool(rng.integers(2)))
+        subject = h.Subject(
+            op, mode, signature, dtype, tuple(rng.integers(0, 2**62, rng.integers(0, 9)).tolist())
+        )
+        header = h.Header(
+            int(rng.integers(6)),
+            bool(rng.integers(2)),
+            int(rng.integers(2**62)),
+            subject,
+            int(rng.integers(6)),
+            bool(rng.integers(2)),
+            float(rng.standard_normal()),
+            int(rng.integers(2**62)),
+            int(rng.integers(2**30)),
+            text,
+            int(rng.integers(-1, 2**62)),
+            bool(rng.integers(2)),
+        )
         raw = h.pack(2**48 - 1, header)
         assert h.unpack(np.frombuffer(raw + b"array", np.uint8)) == (2**48 - 1, header, len(raw))
-        assert len(raw) % 16 == 0                           # the array behind it is aligned
+        assert len(raw) % 16 == 0  # the array behind it is aligned
     odd = h.Header(h.FAILED, False, 1, h.Subject(texts[-1]), text=texts[-1])
     assert h.unpack(np.frombuffer(h.pack(0, odd), np.uint8))[1].text == "\\udcff"
 
@@ -61,7 +74,9 @@ def test_a_header_survives_its_packing():
 @pytest.mark.parametrize("root", [0, 1])
 def test_the_tree_spans_all_ranks(size, root):
     edges = {(tree(rank, size, root)[0], rank) for rank in range(size)}
-    assert edges == {(rank, child) for rank in range(size) for child in tree(rank, size, root)[1]} | {(None, root % size)}
+    assert edges == {
+        (rank, child) for rank in range(size) for child in tree(rank, size, root)[1]
+    } | {(None, root % size)}
 
 
 def test_a_poll_within_a_poll_returns_at_once(matching):
@@ -69,19 +84,21 @@ def test_a_poll_within_a_poll_returns_at_once(matching):
         operation.expect(h.EDGE, [matching.rank])
         yield ARRIVED
         return float(operation.take(matching.rank, h.EDGE, np.dtype(float)).sum())
+
     mine = [(matching.rank, h.EDGE)]
     other = started(matching, "other", takes, ("<f8", (3,)), senders=mine)
 
     def steps(operation):
-        matching.poll()                                     # within these steps, but not in a poll
+        matching.poll()  # within these steps, but not in a poll
         operation.send(matching.rank, h.EDGE, np.ones(3))
         operation.expect(h.EDGE, [matching.rank])
         yield ARRIVED
         other.send(matching.rank, h.EDGE, np.full(3, 2.0))
         for _ in range(1000):
-            matching.poll()                                 # within the poll that goes on with these steps
+            matching.poll()  # within the poll that goes on with these steps
         assert not other.done and not other.received
         return float(operation.take(matching.rank, h.EDGE, np.dtype(float)).sum())
+
     operation = started(matching, "itself", steps, ("<f8", (3,)), senders=mine)
     operation.wait()
     other.wait()
@@ -94,8 +111,9 @@ def test_an_error_in_a_poll_belongs_to_its_operation(matching):
         operation.expect(h.EDGE, [matching.rank])
         yield ARRIVED
         raise OverflowError("of these steps")
+
     operation = started(matching, "itself", steps, ("<f8", (3,)), senders=[(matching.rank, h.EDGE)])
-    poll_until(matching, lambda: operation.done)            # does not raise
+    poll_until(matching, lambda: operation.done)  # does not raise
     for _ in range(2):
         with pytest.raises(OverflowError, match="of these steps"):
             operation.wait()
@@ -103,10 +121,11 @@ def test_an_error_in_a_poll_belongs_to_its_operation(matching):
 
 def test_a_message_of_another_program_does_not_raise_in_a_poll(matching):
     def steps(operation):
-        operation.expect(h.EDGE, [matching.rank])           # from itself, which sends nothing
+        operation.expect(h.EDGE, [matching.rank])  # from itself, which sends nothing
         yield ARRIVED
+
     request = matching.comm.Isend([b"not a header", MPI.BYTE], matching.rank, 16384)
-    poll_until(matching, lambda: matching._late and request.Test())             # does not raise
+    poll_until(matching, lambda: matching._late and request.Test())  # does not raise
     with pytest.raises(Exception, match="requires a buffer"):
         started(matching, "itself", steps).wait()
     matching.agree("barrier", "")
@@ -115,7 +134,11 @@ def test_a_message_of_another_program_does_not_raise_in_a_poll(matching):
 @pytest.mark.parametrize("size", [3, LARGE])
 def test_messages_of_a_closed_network_are_dropped(matching, size):
     other = Matching(matching.comm, serial=6)
-    requests = other.send(matching.rank, h.Header(h.DATA, False, 1, h.Subject("barrier"), nbytes=8 * size), np.ones(size))
+    requests = other.send(
+        matching.rank,
+        h.Header(h.DATA, False, 1, h.Subject("barrier"), nbytes=8 * size),
+        np.ones(size),
+    )
     matching.agree("barrier", "")
     poll_until(matching, lambda: not matching._unclaimed)
     matching.agree("barrier", "")
@@ -129,7 +152,9 @@ def test_a_question_that_is_read_late_does_no_harm(comm):
     matching = Matching(own, mixings=lambda: 5)
     matching.register(PastOperation("W(X)", "", "rows", frozenset({matching.rank}), ""))
     matching.send(matching.rank, h.Header(h.MIXING_QUERY, False, 5, h.Subject("W(X)"), before=0))
-    matching.send(matching.rank, h.Header(h.QUERY, False, 1, h.Subject("W(X)", "", "rows"), before=5))
+    matching.send(
+        matching.rank, h.Header(h.QUERY, False, 1, h.Subject("W(X)", "", "rows"), before=5)
+    )
     matching.leave()
     for _ in range(1000):
         matching.poll()
@@ -150,7 +175,9 @@ class Late:
     def Improbe(self, source, tag, status):
         if time.monotonic() > self._until:
             return self._comm.Improbe(source, tag, status)
-        return next(filter(None, (self._comm.Improbe(rank, tag, status) for rank in self._others)), None)
+        return next(
+            filter(None, (self._comm.Improbe(rank, tag, status) for rank in self._others)), None
+        )
 
 
 @pytest.mark.mpi(min_size=3)
@@ -188,14 +215,19 @@ def test_large_arrays_reach_their_operations_in_any_order(matching):
         def steps(operation):
             operation.send(0, h.EDGE, np.full(LARGE, value))
             yield SENT
+
         return steps
 
     def takes(operation):
         operation.expect(h.EDGE, [1])
         yield ARRIVED
         return float(operation.take(1, h.EDGE, np.dtype(float))[0])
+
     if matching.rank == 1:
-        for operation in (started(matching, "all", sends(1.0)), started(matching, "two", sends(2.0), peer=0)):
+        for operation in (
+            started(matching, "all", sends(1.0)),
+            started(matching, "two", sends(2.0), peer=0),
+        ):
             operation.wait()
     else:
         two = started(matching, "two", takes, peer=1, senders=[(1, h.EDGE)])
@@ -222,6 +254,7 @@ def test_large_arrays_of_several_stages(matching):
             operation.expect(stage, [1])
             yield ARRIVED
         return [float(operation.take(1, stage, np.dtype(float))[-1]) for stage in stages]
+
     if matching.rank == 1:
         started(matching, "stages", sends).wait()
     else:
@@ -251,7 +284,9 @@ def test_the_first_reason_is_raised(matching, comm):
     """Also if a later call has failed meanwhile for another one, because the rank that gave the first one closes its network."""
     if comm.rank == 1:
         matching.report(0, "the reason")
-        matching.send(0, h.Header(h.REFUSED, False, 1, h.Subject("agree"), text="rank 1 closes the network"))
+        matching.send(
+            0, h.Header(h.REFUSED, False, 1, h.Subject("agree"), text="rank 1 closes the network")
+        )
     comm.Barrier()
     if comm.rank == 0:
         operation = matching.operation("agree")
@@ -273,7 +308,9 @@ def test_a_rank_that_is_out_of_step_says_so(matching, comm):
     if comm.rank == 1:
         matching.withdraw("W(X)", TypeError("integers"), [0])
     elif comm.rank == 0:
-        with pytest.raises(Disagreement, match=r"rank 1 gave up W\(X\) call 1: TypeError: integers"):
+        with pytest.raises(
+            Disagreement, match=r"rank 1 gave up W\(X\) call 1: TypeError: integers"
+        ):
             matching.verify("W(X)", "", [1], [1])
         with pytest.raises(RuntimeError, match="out of step"):
             matching.register(PastOperation("W(X)", "", "", frozenset([1]), ""))
@@ -285,25 +322,34 @@ def test_an_operation_that_the_end_of_the_network_leaves_incomplete(comm):
     matching = Matching(own)
 
     def steps(operation):
-        operation.expect(h.EDGE, [matching.rank])           # from itself, which sends nothing
+        operation.expect(h.EDGE, [matching.rank])  # from itself, which sends nothing
         yield ARRIVED
+
     operation = started(matching, "itself", steps)
     matching.close()
-    with pytest.raises(RuntimeError, match="itself call 1 was not complete when the network was closed"):
+    with pytest.raises(
+        RuntimeError, match="itself call 1 was not complete when the network was closed"
+    ):
         operation.wait()
     own.Free()
 
 
 def test_operations_do_not_keep_their_arrays(matching):
     """An operation that has ended holds neither what it sent nor what it received."""
+
     def steps(operation):
         operation.send(matching.rank, h.EDGE, np.ones(LARGE))
         operation.expect(h.EDGE, [matching.rank])
         yield ARRIVED
+
     operation = started(matching, "itself", steps, senders=[(matching.rank, h.EDGE)])
     operation.wait()
     gc.collect()
-    assert not [thing for thing in gc.get_referents(operation, *vars(operation).values()) if isinstance(thing, np.ndarray)]
+    assert not [
+        thing
+        for thing in gc.get_referents(operation, *vars(operation).values())
+        if isinstance(thing, np.ndarray)
+    ]
 
 
 @pytest.mark.mpi(min_size=2)
@@ -311,12 +357,15 @@ def test_operations_do_not_keep_their_arrays(matching):
 def test_different_calls_of_all_ranks_are_told_although_their_kinds_are_known(other):
     """MPI itself would add up rows of the one and the other."""
     with mpidec.Network() as net:
-        calls = {"sum": lambda: net.sum(np.full((1, 7), 3.0)), "mean": lambda: net.mean(np.full((1, 3), 5.0)),
-                 "gather": lambda: net.gather(np.full((1, 2), 5.0))}
+        calls = {
+            "sum": lambda: net.sum(np.full((1, 7), 3.0)),
+            "mean": lambda: net.mean(np.full((1, 3), 5.0)),
+            "gather": lambda: net.gather(np.full((1, 2), 5.0)),
+        }
         for _ in range(3):
             for call in calls.values():
                 call()
-        if other == "sum":                                  # the same call with other rows
+        if other == "sum":  # the same call with other rows
             net.sum(np.ones((1, 2)))
             calls["sum"] = lambda: net.sum(np.ones((1, 2)))
         if net.rank == net.size - 1:
@@ -326,4 +375,6 @@ def test_different_calls_of_all_ranks_are_told_although_their_kinds_are_known(ot
             told = rf"rank 0 is in net.sum call \d+ \(rows of 7 float64\), rank {net.size - 1} in net.{other}"
             with pytest.raises(ValueError, match=told):
                 net.sum(np.full((1, 7), 3.0))
-        np.testing.assert_array_equal(net.sum(np.full((1, 7), 3.0)), 3.0 * net.size)     # all are in step
+        np.testing.assert_array_equal(
+            net.sum(np.full((1, 7), 3.0)), 3.0 * net.size
+        )  # all are in step

@@ -9,18 +9,72 @@ from helpers import launch
 
 pytestmark = pytest.mark.launch
 PROGRAM = launch.ROOT / "tests" / "helpers" / "misuse.py"
-MIXING = ["columns", "shape", "scalars", "none", "dtype", "same_bytes", "half", "complex", "complex_columns", "topology", "step",
-          "list", "exchange", "order", "mean", "gather", "agree", "barrier", "allreduce", "neighbor_allreduce", "mixer", "close",
-          "mean_dtype", "mean_columns", "gather_dtype", "more", "less", "agents", "transport", "sleep", "exit", "raise", "abort"]
-LOCAL = ["rows", "dtype", "same_bytes", "complex", "integers", "root", "mode", "call", "list", "source", "stranger", "more", "less",
-         "sleep", "exit", "raise", "abort"]
+MIXING = [
+    "columns",
+    "shape",
+    "scalars",
+    "none",
+    "dtype",
+    "same_bytes",
+    "half",
+    "complex",
+    "complex_columns",
+    "topology",
+    "step",
+    "list",
+    "exchange",
+    "order",
+    "mean",
+    "gather",
+    "agree",
+    "barrier",
+    "allreduce",
+    "neighbor_allreduce",
+    "mixer",
+    "close",
+    "mean_dtype",
+    "mean_columns",
+    "gather_dtype",
+    "more",
+    "less",
+    "agents",
+    "transport",
+    "sleep",
+    "exit",
+    "raise",
+    "abort",
+]
+LOCAL = [
+    "rows",
+    "dtype",
+    "same_bytes",
+    "complex",
+    "integers",
+    "root",
+    "mode",
+    "call",
+    "list",
+    "source",
+    "stranger",
+    "more",
+    "less",
+    "sleep",
+    "exit",
+    "raise",
+    "abort",
+]
 TRANSPORTS = ["shared", "neighbor", "p2p"]
 REPORT = re.compile(r"\[rank \d+\].*wait(s|ed) .*(rank|neighbours).*")
 
 
 def ended(case: str, ends: list) -> str:
     """Complaint about the outcome of a case that all ranks survived; empty if there is none."""
-    errors = [(rank, *what) for rank, (_, _, said) in enumerate(ends) for what in said if isinstance(what, list)]
+    errors = [
+        (rank, *what)
+        for rank, (_, _, said) in enumerate(ends)
+        for what in said
+        if isinstance(what, list)
+    ]
     odd, when, _ = ends[0]
     results = [[what if isinstance(what, str) else what[0] for what in said] for _, _, said in ends]
     what = f"{case}: rank {odd} goes wrong in call {when}: {results}"
@@ -29,7 +83,12 @@ def ended(case: str, ends: list) -> str:
     if not errors or (case.startswith("mixing") and len({rank for rank, *_ in errors}) < len(ends)):
         return f"not all were told: {what}"
     for rank, kind, text in errors:
-        both = len(set(re.findall(r"rank (\d+)", text))) > 1 or rank == odd or f"rank {odd} gave up" in text or ":agents:" in case
+        both = (
+            len(set(re.findall(r"rank (\d+)", text))) > 1
+            or rank == odd
+            or f"rank {odd} gave up" in text
+            or ":agents:" in case
+        )
         if kind not in ("ValueError", "Disagreement", "RuntimeError", "TypeError") or not both:
             return f"rank {rank} is told {kind}: {text!r}, expected both sides' names: {what}"
     return ""
@@ -45,8 +104,14 @@ def aborted(case: str, status: int, err: str) -> str:
     if kind == "raise":
         return "" if "Wrong: this rank fails" in err else f"{case}: the error is not shown: {err}"
     report = REPORT.search(err)
-    return "" if report and re.search(r"W\(X\)|call \d+|exchange|mean|gather|agree|barrier|mixer|close|Network", report[0]) else \
-        f"{case}: exit status {status} without a report of which rank waits for which in which call:\n{err[:1500]}"
+    return (
+        ""
+        if report
+        and re.search(
+            r"W\(X\)|call \d+|exchange|mean|gather|agree|barrier|mixer|close|Network", report[0]
+        )
+        else f"{case}: exit status {status} without a report of which rank waits for which in which call:\n{err[:1500]}"
+    )
 
 
 def commit(mpirun, n: int, transport: str, cases: list[str]) -> None:
@@ -54,28 +119,39 @@ def commit(mpirun, n: int, transport: str, cases: list[str]) -> None:
     complaints, left = [], list(cases)
     while left:
         try:
-            done = mpirun(n, [PROGRAM, transport, *left], timeout=20 + len(left), env={"MPIDEC_TIMEOUT": "1"})
+            done = mpirun(
+                n, [PROGRAM, transport, *left], timeout=20 + len(left), env={"MPIDEC_TIMEOUT": "1"}
+            )
             out, err, status = done.stdout, done.stderr, done.returncode
         except subprocess.TimeoutExpired as late:
             out, err, status = (late.stdout or "", late.stderr or "", None)
         lines = [json.loads(line) for line in out.splitlines() if line.startswith('["')]
         ends = {case: ends for what, case, *ends in lines if what == "ends"}
         complaints += [ended(case, *ends[case]) for case in ends]
-        left = left[len(ends):]
-        if left:                                            # the first of these did not come to an end
+        left = left[len(ends) :]
+        if left:  # the first of these did not come to an end
             case = left.pop(0)
-            complaints.append(f"{case}: hangs\n{err[:1500]}" if status is None else aborted(case, status, err))
+            complaints.append(
+                f"{case}: hangs\n{err[:1500]}" if status is None else aborted(case, status, err)
+            )
         elif status != 0:
             complaints.append(f"exit status {status} after all cases\n{err[:1500]}")
     wrong = [line for line in complaints if line]
-    assert not wrong, f"{len(wrong)} of {len(cases)} cases with {n} ranks over {transport}:\n" + "\n".join(wrong)
+    assert not wrong, (
+        f"{len(wrong)} of {len(cases)} cases with {n} ranks over {transport}:\n" + "\n".join(wrong)
+    )
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_some_wrong_uses(mpirun, transport):
     mixing = ["columns", "dtype", "topology", "step"]
     local = ["rows", "dtype", "root", "mode", "list", "source"]
-    commit(mpirun, 3, transport, [*(f"mixing:{kind}:1" for kind in mixing), *(f"local:{kind}:1" for kind in local)])
+    commit(
+        mpirun,
+        3,
+        transport,
+        [*(f"mixing:{kind}:1" for kind in mixing), *(f"local:{kind}:1" for kind in local)],
+    )
 
 
 @pytest.mark.slow

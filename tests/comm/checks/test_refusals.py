@@ -1,4 +1,5 @@
 """Wrong arguments, on all ranks or on one: every rank that would wait gets an error, before anything is sent."""
+
 from __future__ import annotations
 
 import contextlib
@@ -27,7 +28,9 @@ several = pytest.mark.mpi(min_size=2)
 
 @pytest.fixture(params=TRANSPORTS)
 def transport(request, monkeypatch):
-    monkeypatch.setenv("MPIDEC_TIMEOUT", "600")             # the test's own limit is shorter, and shows where the ranks are
+    monkeypatch.setenv(
+        "MPIDEC_TIMEOUT", "600"
+    )  # the test's own limit is shorter, and shows where the ranks are
     return request.param
 
 
@@ -46,44 +49,67 @@ def works(net, value=0.0):
 # ---------------------------------------------------------------------------------------------------------------------
 # Calls of all ranks
 
+
 @pytest.mark.parametrize("odd", [-1, 1])
 @pytest.mark.parametrize("ranks", ["last", "all"])
 def test_gather_with_a_wrong_number_of_rows(net, ranks, odd):
     wrong = odd if ranks == "all" or net.rank == net.size - 1 else 0
-    with pytest.raises(ValueError, match=rf"rank \d+: rows have shape \({2 + odd}, 3\), expected \(2, \.\.\.\)"):
+    with pytest.raises(
+        ValueError, match=rf"rank \d+: rows have shape \({2 + odd}, 3\), expected \(2, \.\.\.\)"
+    ):
         net.gather(np.ones((net.m + wrong, 3)))
     whole = net.gather(np.full((net.m, 3), float(net.rank)))
     if net.rank == 0:
-        np.testing.assert_array_equal(whole, np.repeat(np.arange(float(net.size)), 2)[:, None] * np.ones(3))
+        np.testing.assert_array_equal(
+            whole, np.repeat(np.arange(float(net.size)), 2)[:, None] * np.ones(3)
+        )
     works(net)
 
 
 def test_a_stack_of_a_wrong_length_is_not_scattered(net):
     with pytest.raises(ValueError, match="the stack has shape"):
         net.scatter(np.ones((net.n + 1, 2)) if net.rank == 0 else None)
-    np.testing.assert_array_equal(net.scatter(np.ones((net.n, 2)) if net.rank == 0 else None), np.ones((net.m, 2)))
+    np.testing.assert_array_equal(
+        net.scatter(np.ones((net.n, 2)) if net.rank == 0 else None), np.ones((net.m, 2))
+    )
 
 
 OBJECTS = np.array([["x" * 50, 1.5]] * 2, dtype=object)
 
 
-@pytest.mark.parametrize("call", [lambda net: net.gather(OBJECTS), lambda net: net.sum(OBJECTS), lambda net: net.mean(OBJECTS),
-                                  lambda net: net.scatter(np.repeat(OBJECTS, net.size, 0) if net.rank == 0 else None),
-                                  lambda net: net.mixer(T.ring(net.n))(OBJECTS),
-                                  lambda net: net.mixer(T.ring(net.n)).start([OBJECTS, OBJECTS])],
-                         ids=["gather", "sum", "mean", "scatter", "W", "start"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda net: net.gather(OBJECTS),
+        lambda net: net.sum(OBJECTS),
+        lambda net: net.mean(OBJECTS),
+        lambda net: net.scatter(np.repeat(OBJECTS, net.size, 0) if net.rank == 0 else None),
+        lambda net: net.mixer(T.ring(net.n))(OBJECTS),
+        lambda net: net.mixer(T.ring(net.n)).start([OBJECTS, OBJECTS]),
+    ],
+    ids=["gather", "sum", "mean", "scatter", "W", "start"],
+)
 def test_objects_are_refused(transport, call):
     """They are pointers of one process, and nothing to another one."""
     net = mpidec.Network(2 * MPI.COMM_WORLD.size, transport=transport)
     with pytest.raises(TypeError):
         call(net)
-    with contextlib.suppress(RuntimeError, ValueError):     # a network that was told of an error may be out of step
+    with contextlib.suppress(
+        RuntimeError, ValueError
+    ):  # a network that was told of an error may be out of step
         net.close()
 
 
-@pytest.mark.parametrize("call", [lambda net: net.allreduce(OBJECTS), lambda net: net.broadcast(OBJECTS, 0),
-                                  lambda net: net.neighbor_allreduce(OBJECTS), lambda net: net.neighbor_allgather(OBJECTS)],
-                         ids=["allreduce", "broadcast", "neighbor_allreduce", "neighbor_allgather"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda net: net.allreduce(OBJECTS),
+        lambda net: net.broadcast(OBJECTS, 0),
+        lambda net: net.neighbor_allreduce(OBJECTS),
+        lambda net: net.neighbor_allgather(OBJECTS),
+    ],
+    ids=["allreduce", "broadcast", "neighbor_allreduce", "neighbor_allgather"],
+)
 def test_objects_are_refused_by_local_view_calls(transport, call):
     net = mpidec.Network(transport=transport)
     net.set_topology(T.ring(net.n))
@@ -105,8 +131,10 @@ def test_objects_are_not_sent_over_edges(transport):
 @several
 @pytest.mark.parametrize("call", ["gather", "scatter"])
 def test_objects_on_one_rank(net, call):
-    calls = {"gather": lambda: net.gather(OBJECTS if net.rank == 1 else np.ones((net.m, 2))),
-             "scatter": lambda: net.scatter(np.repeat(OBJECTS, net.size, 0) if net.rank == 0 else None)}
+    calls = {
+        "gather": lambda: net.gather(OBJECTS if net.rank == 1 else np.ones((net.m, 2))),
+        "scatter": lambda: net.scatter(np.repeat(OBJECTS, net.size, 0) if net.rank == 0 else None),
+    }
     with pytest.raises(TypeError, match="object"):
         calls[call]()
     works(net)
@@ -115,21 +143,25 @@ def test_objects_on_one_rank(net, call):
 @pytest.mark.parametrize("dtype", [">f8", ">f4", ">c16", ">i8"])
 def test_sums_of_the_other_byte_order(net, dtype):
     X = np.arange(3.0 * net.n).reshape(net.n, 3)
-    x = X[net.lo:net.hi].astype(dtype)
+    x = X[net.lo : net.hi].astype(dtype)
     np.testing.assert_array_equal(net.sum(x), X.sum(axis=0))
     np.testing.assert_array_equal(net.mean(x), X.mean(axis=0))
     whole = net.gather(x)
     if net.rank == 0:
         np.testing.assert_array_equal(whole, X)
-    np.testing.assert_array_equal(net.scatter(X.astype(dtype) if net.rank == 0 else None), X[net.lo:net.hi])
+    np.testing.assert_array_equal(
+        net.scatter(X.astype(dtype) if net.rank == 0 else None), X[net.lo : net.hi]
+    )
     if "i" not in dtype:
-        np.testing.assert_allclose(net.mixer(T.complete(net.n))(x), np.tile(X.mean(axis=0), (net.m, 1)), rtol=1e-6)
+        np.testing.assert_allclose(
+            net.mixer(T.complete(net.n))(x), np.tile(X.mean(axis=0), (net.m, 1)), rtol=1e-6
+        )
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", ">i4", "i8", "u1", "u2", "u4", "u8"])
 def test_sums_of_whole_numbers(net, dtype):
     X = np.arange(5 * net.n).reshape(net.n, 5) % 7
-    x = X[net.lo:net.hi].astype(dtype)
+    x = X[net.lo : net.hi].astype(dtype)
     np.testing.assert_array_equal(net.sum(x), X.sum(axis=0))
     np.testing.assert_array_equal(net.mean(x), X.mean(axis=0))
     with mpidec.Network(net.n, MPI.COMM_SELF) as alone:
@@ -140,13 +172,18 @@ def masked(net):
     return np.ma.masked_array(np.ones((net.m, 3)), np.eye(net.m, 3, dtype=bool))
 
 
-MASKED = {"W": lambda net, X: net.mixer(T.ring(net.n))(X), "start": lambda net, X: net.mixer(T.ring(net.n)).start(X),
-          "list": lambda net, X: net.mixer(T.ring(net.n))([np.ones((net.m, 2)), X]),
-          "dict": lambda net, X: net.mixer(T.ring(net.n))({"a": X}), "gather": lambda net, X: net.gather(X),
-          "mean": lambda net, X: net.mean(X), "sum": lambda net, X: net.sum(X),
-          "scatter": lambda net, X: net.scatter(X[[0] * net.n] if net.rank == 0 else None),
-          "compressed": lambda net, X: net.mixer(T.ring(net.n)).compress("bfloat16")(X),
-          "accelerated": lambda net, X: net.mixer(T.ring(net.n)).accelerate(2)(X)}
+MASKED = {
+    "W": lambda net, X: net.mixer(T.ring(net.n))(X),
+    "start": lambda net, X: net.mixer(T.ring(net.n)).start(X),
+    "list": lambda net, X: net.mixer(T.ring(net.n))([np.ones((net.m, 2)), X]),
+    "dict": lambda net, X: net.mixer(T.ring(net.n))({"a": X}),
+    "gather": lambda net, X: net.gather(X),
+    "mean": lambda net, X: net.mean(X),
+    "sum": lambda net, X: net.sum(X),
+    "scatter": lambda net, X: net.scatter(X[[0] * net.n] if net.rank == 0 else None),
+    "compressed": lambda net, X: net.mixer(T.ring(net.n)).compress("bfloat16")(X),
+    "accelerated": lambda net, X: net.mixer(T.ring(net.n)).accelerate(2)(X),
+}
 
 
 @pytest.mark.parametrize("call", MASKED)
@@ -161,6 +198,7 @@ def test_masked_arrays_are_refused(transport, call):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Mixings
+
 
 def test_arrays_of_a_dict_are_matched_by_name(net):
     W, a, b = net.mixer(T.complete(net.n)), np.full((net.m, 2), 1.0), np.full((net.m, 2), 100.0)
@@ -188,7 +226,11 @@ def test_arrays_of_other_names_are_not_mixed(transport, names):
 def test_an_output_that_cannot_be_written_to(transport, ranks):
     """The mixing takes place, then the call raises on this rank alone: the other ranks get what they need, and all stay in step."""
     with mpidec.Network(transport=transport) as net:
-        W, out, odd = net.mixer(T.complete(net.n)), np.empty((net.m, 2)), ranks == "all" or net.rank == 0
+        W, out, odd = (
+            net.mixer(T.complete(net.n)),
+            np.empty((net.m, 2)),
+            ranks == "all" or net.rank == 0,
+        )
         x, mean = np.full((net.m, 2), float(net.rank)), (net.n - 1) / 2
         for k in range(3):
             out.flags.writeable = not odd
@@ -203,8 +245,12 @@ def test_an_output_that_cannot_be_written_to(transport, ranks):
             np.testing.assert_allclose(W(x + k), mean + k)
 
 
-WRONG = {"integers": lambda net: np.ones((net.m, 2), int), "rows": lambda net: np.ones((net.m + 1, 2)), "scalar": lambda net: 3.0,
-         "objects": lambda net: np.ones((net.m, 2), object)}
+WRONG = {
+    "integers": lambda net: np.ones((net.m, 2), int),
+    "rows": lambda net: np.ones((net.m + 1, 2)),
+    "scalar": lambda net: 3.0,
+    "objects": lambda net: np.ones((net.m, 2), object),
+}
 
 
 @several
@@ -215,8 +261,13 @@ def test_what_is_refused_on_one_rank_is_refused_by_all_from_then_on(transport, c
     W, X, wrong = net.mixer(T.complete(net.n)), np.ones((net.m, 2)), net.rank == 0
     W(X)
     integers, rows = X.astype(int), np.ones((3, 2))
-    calls = {"dict": lambda: W({"a": X, "b": integers if wrong else X}), "sum": lambda: net.sum(rows if wrong else X)}
-    again = {"dict": lambda: W(X), "sum": lambda: (net.sum(X), net.sum(X))}[call]      # the first one may still be agreed upon
+    calls = {
+        "dict": lambda: W({"a": X, "b": integers if wrong else X}),
+        "sum": lambda: net.sum(rows if wrong else X),
+    }
+    again = {"dict": lambda: W(X), "sum": lambda: (net.sum(X), net.sum(X))}[
+        call
+    ]  # the first one may still be agreed upon
     with pytest.raises((TypeError, ValueError), match="expected" if wrong else "rank 0 gave up"):
         calls[call]()
     if transport == "shared" and call == "dict":
@@ -227,19 +278,29 @@ def test_what_is_refused_on_one_rank_is_refused_by_all_from_then_on(transport, c
     comm.Barrier()
 
 
-HUGE = np.broadcast_to(np.float32(1), (1, 1 << 45))         # there is no memory for it
-REFUSED = {"exchange": lambda W, C, F, A, X, wrong: W.at(0).exchange(X[[0] * 99] if wrong else X[[0] * (W.n - 1)]),
-           "exchange a list": lambda W, C, F, A, X, wrong: W.at(0).exchange([1] if wrong else X[[0] * (W.n - 1)]),
-           "exchange compressed": lambda W, C, F, A, X, wrong: C.at(0).exchange(X.astype(complex) if wrong else X[[0] * (W.n - 1)]),
-           "compressed integers": lambda W, C, F, A, X, wrong: C(X.astype(int) if wrong else X),
-           "compressed complex": lambda W, C, F, A, X, wrong: C(X.astype(complex) if wrong else X),
-           "compressed list": lambda W, C, F, A, X, wrong: C([X, 3.0 if wrong else X]),
-           "feedback": lambda W, C, F, A, X, wrong: F(X.astype(complex) if wrong else X),
-           "accelerated": lambda W, C, F, A, X, wrong: A(X[[0, 0]] if wrong else X),
-           "accelerated compressed": lambda W, C, F, A, X, wrong: C.accelerate(2)(X[[0, 0]] if wrong else X),
-           "no memory": lambda W, C, F, A, X, wrong: W(HUGE if wrong else X),
-           "no memory for the result": lambda W, C, F, A, X, wrong: W(X),
-           "no memory for a started one": lambda W, C, F, A, X, wrong: W.start(X).wait()}
+HUGE = np.broadcast_to(np.float32(1), (1, 1 << 45))  # there is no memory for it
+REFUSED = {
+    "exchange": lambda W, C, F, A, X, wrong: W.at(0).exchange(
+        X[[0] * 99] if wrong else X[[0] * (W.n - 1)]
+    ),
+    "exchange a list": lambda W, C, F, A, X, wrong: W.at(0).exchange(
+        [1] if wrong else X[[0] * (W.n - 1)]
+    ),
+    "exchange compressed": lambda W, C, F, A, X, wrong: C.at(0).exchange(
+        X.astype(complex) if wrong else X[[0] * (W.n - 1)]
+    ),
+    "compressed integers": lambda W, C, F, A, X, wrong: C(X.astype(int) if wrong else X),
+    "compressed complex": lambda W, C, F, A, X, wrong: C(X.astype(complex) if wrong else X),
+    "compressed list": lambda W, C, F, A, X, wrong: C([X, 3.0 if wrong else X]),
+    "feedback": lambda W, C, F, A, X, wrong: F(X.astype(complex) if wrong else X),
+    "accelerated": lambda W, C, F, A, X, wrong: A(X[[0, 0]] if wrong else X),
+    "accelerated compressed": lambda W, C, F, A, X, wrong: C.accelerate(2)(
+        X[[0, 0]] if wrong else X
+    ),
+    "no memory": lambda W, C, F, A, X, wrong: W(HUGE if wrong else X),
+    "no memory for the result": lambda W, C, F, A, X, wrong: W(X),
+    "no memory for a started one": lambda W, C, F, A, X, wrong: W.start(X).wait(),
+}
 
 
 @several
@@ -250,7 +311,7 @@ def test_neighbours_are_told_of_what_is_refused_on_one_rank(transport, comm, mon
     W, X, wrong = net.mixer(T.complete(net.n)), np.ones((1, 3)), net.rank == 0
     C, F, A = W.compress("bfloat16"), W.compress("top_k", k=1), W.accelerate(2)
     if call == "no memory for the result" and transport == "shared":
-        return                                              # it is made in compiled code
+        return  # it is made in compiled code
     W(X), C(X), F(X), A(X)
     before = F.memory()
     with monkeypatch.context() as patch:
@@ -281,7 +342,9 @@ def test_error_feedback_after_a_refusal(comm):
         W, X = net.mixer(T.complete(net.n)), np.arange(3.0) + np.full((1, 3), net.rank)
         F = W.compress("top_k", k=1)
         F(X)
-        with pytest.raises((TypeError, ValueError), match="complex" if net.rank == 0 else "gave up"):
+        with pytest.raises(
+            (TypeError, ValueError), match="complex" if net.rank == 0 else "gave up"
+        ):
             F(X.astype(complex) if net.rank == 0 else X)
         for _ in range(3):
             with pytest.raises((RuntimeError, ValueError), match="error feedback is out of step"):
@@ -308,7 +371,9 @@ def test_wrong_rows_on_one_rank_while_others_are_under_way(wrong, before):
         pending = W.start(np.full((1, 2), float(net.rank)))
         for k in range(before):
             W(np.full((1, 2), float(k)))
-        with pytest.raises((TypeError, ValueError), match="expected" if net.rank == 0 else "gave up"):
+        with pytest.raises(
+            (TypeError, ValueError), match="expected" if net.rank == 0 else "gave up"
+        ):
             W(WRONG[wrong](net) if net.rank == 0 else np.ones((1, 2)))
         np.testing.assert_allclose(pending.wait(), np.full((1, 2), (net.n - 1) / 2))
         works(net)
@@ -329,14 +394,24 @@ def test_an_overdue_mixing_is_completed_also_before_wrong_rows():
 # ---------------------------------------------------------------------------------------------------------------------
 # Networks
 
+
 @several
-@pytest.mark.parametrize("arguments, text", [
-    (lambda rank: {"n": 4 + 2 * (rank == 1)}, r"n is 4 on rank 0 and 6 on rank 1"),
-    (lambda rank: {"n": "x" if rank == 0 else 4}, r"number of agents is 'x'"),
-    (lambda rank: {"n": 0 if rank == 1 else 4}, r"number of agents is 0"),
-    (lambda rank: {"transport": "shared" if rank else "neighbor"}, r"transport is neighbor on rank 0 and shared on rank 1"),
-    (lambda rank: {"transport": "pigeon" if rank == 1 else "p2p"}, r"transport is 'pigeon', expected one of"),
-])
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (lambda rank: {"n": 4 + 2 * (rank == 1)}, r"n is 4 on rank 0 and 6 on rank 1"),
+        (lambda rank: {"n": "x" if rank == 0 else 4}, r"number of agents is 'x'"),
+        (lambda rank: {"n": 0 if rank == 1 else 4}, r"number of agents is 0"),
+        (
+            lambda rank: {"transport": "shared" if rank else "neighbor"},
+            r"transport is neighbor on rank 0 and shared on rank 1",
+        ),
+        (
+            lambda rank: {"transport": "pigeon" if rank == 1 else "p2p"},
+            r"transport is 'pigeon', expected one of",
+        ),
+    ],
+)
 def test_networks_that_differ(transport, arguments, text):
     given = {"transport": transport, **arguments(MPI.COMM_WORLD.rank)}
     for _ in range(3):
@@ -364,18 +439,34 @@ def test_calls_of_a_closed_network(transport):
     P, A, B, Y = W.at(0), W.accelerate(2), W.compress("bfloat16"), W(x)
     y, copy = net.mean(x), Y.copy()
     net.close()
-    np.testing.assert_array_equal(Y, copy)                  # rows outlive their network
+    np.testing.assert_array_equal(Y, copy)  # rows outlive their network
     np.testing.assert_array_equal(x, np.full((1, 3), float(net.rank)))
     M = np.ones((P.in_edges, 3))
-    calls = {"W": lambda: W(x), "P": lambda: P(x), "A": lambda: A(x), "B": lambda: B(x), "W.start": lambda: W.start(x),
-             "P.start": lambda: P.start(x), "exchange": lambda: P.exchange(M), "fetch": lambda: P.fetch(x),
-             "sum": lambda: net.sum(x), "mean": lambda: net.mean(x), "gather": lambda: net.gather(x),
-             "scatter": lambda: net.scatter(x), "allreduce": lambda: net.allreduce(x), "broadcast": lambda: net.broadcast(x, 0),
-             "neighbor_allreduce": lambda: net.neighbor_allreduce(x), "neighbor_allgather": lambda: net.neighbor_allgather(x),
-             "barrier": net.barrier, "agree": net.agree, "machines": net.machines, "mixer": lambda: net.mixer(T.ring(net.n)),
-             "set_topology": lambda: net.set_topology(T.ring(net.n)),
-             "pair_gossip": lambda: net.pair_gossip(x, (net.rank + 1) % net.size),
-             "exchange of the network": lambda: net.exchange({}, [])}
+    calls = {
+        "W": lambda: W(x),
+        "P": lambda: P(x),
+        "A": lambda: A(x),
+        "B": lambda: B(x),
+        "W.start": lambda: W.start(x),
+        "P.start": lambda: P.start(x),
+        "exchange": lambda: P.exchange(M),
+        "fetch": lambda: P.fetch(x),
+        "sum": lambda: net.sum(x),
+        "mean": lambda: net.mean(x),
+        "gather": lambda: net.gather(x),
+        "scatter": lambda: net.scatter(x),
+        "allreduce": lambda: net.allreduce(x),
+        "broadcast": lambda: net.broadcast(x, 0),
+        "neighbor_allreduce": lambda: net.neighbor_allreduce(x),
+        "neighbor_allgather": lambda: net.neighbor_allgather(x),
+        "barrier": net.barrier,
+        "agree": net.agree,
+        "machines": net.machines,
+        "mixer": lambda: net.mixer(T.ring(net.n)),
+        "set_topology": lambda: net.set_topology(T.ring(net.n)),
+        "pair_gossip": lambda: net.pair_gossip(x, (net.rank + 1) % net.size),
+        "exchange of the network": lambda: net.exchange({}, []),
+    }
     said = {}
     for name, call in calls.items():
         try:
@@ -383,11 +474,15 @@ def test_calls_of_a_closed_network(transport):
             said[name] = "returned"
         except Exception as error:
             said[name] = f"{type(error).__name__}: {error}"
-    alone = net.size == 1                                   # a network of one rank has nothing that could be closed
+    alone = net.size == 1  # a network of one rank has nothing that could be closed
     if net.size == 1:
-        del said["pair_gossip"]                             # with nobody
-    wrong = {name: text for name, text in said.items()
-             if not (text.startswith("RuntimeError") and "closed" in text) and not (alone and text == "returned")}
+        del said["pair_gossip"]  # with nobody
+    wrong = {
+        name: text
+        for name, text in said.items()
+        if not (text.startswith("RuntimeError") and "closed" in text)
+        and not (alone and text == "returned")
+    }
     assert not wrong, wrong
     net.close()
     assert "closed" in repr(net) and y.shape == (3,)
@@ -404,11 +499,18 @@ def use(net):
 def figures():
     gc.collect()
     lines = Path("/proc/self/status").read_text().splitlines()
-    return {"descriptors": len(os.listdir("/proc/self/fd")), "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
-            "kB": sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))}
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
+        "kB": sum(
+            int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem"))
+        ),
+    }
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="what a process uses is read in /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="what a process uses is read in /proc"
+)
 @pytest.mark.parametrize("under_way", [False, True], ids=["idle", "under way"])
 def test_networks_that_an_exception_leaves(transport, comm, under_way):
     """Many of them: descriptors, mappings, communicators and memory of each go when the next ones are made."""
@@ -428,14 +530,23 @@ def test_networks_that_an_exception_leaves(transport, comm, under_way):
         for one in made:
             one.Free()
         return found
+
     leave(warm)
     before = {**figures(), "communicators": number()}
     leave(many)
     after = {**figures(), "communicators": number()}
-    grown = {name: (before[name], after[name]) for name, slack in (("descriptors", 8), ("mappings", 40), ("kB", 8192),
-                                                                   ("communicators", 40)) if after[name] - before[name] > slack}
+    grown = {
+        name: (before[name], after[name])
+        for name, slack in (
+            ("descriptors", 8),
+            ("mappings", 40),
+            ("kB", 8192),
+            ("communicators", 40),
+        )
+        if after[name] - before[name] > slack
+    }
     assert not any(comm.allgather(grown)), f"before, after: {grown}"
-    with mpidec.Network(transport=transport) as net:        # nothing is in the way of the next one
+    with mpidec.Network(transport=transport) as net:  # nothing is in the way of the next one
         works(net)
 
 
@@ -459,6 +570,7 @@ def test_an_exception_that_one_rank_sees_leaves_nothing_in_the_way(transport, co
 # ---------------------------------------------------------------------------------------------------------------------
 # Interruptions and threads
 
+
 @several
 @pytest.mark.parametrize("d", [3, 20_000])
 def test_an_interrupted_mixing_leaves_the_network_out_of_step(comm, monkeypatch, d):
@@ -479,9 +591,14 @@ def test_an_interrupted_mixing_leaves_the_network_out_of_step(comm, monkeypatch,
                     W(np.full((1, d), 10.0 * k))
             comm.Barrier()
         else:
-            comm.Barrier()                                  # rank 0 is through by now: only the mixing that it began can be had
-            np.testing.assert_allclose(W(np.full((1, d), float(net.rank))), np.full((1, d), (net.n - 1) / 2))
-            for text in (r"rank 0 is out of step \(KeyboardInterrupt in mixing 2\)", r"network is out of step \(rank 0: Keyboard"):
+            comm.Barrier()  # rank 0 is through by now: only the mixing that it began can be had
+            np.testing.assert_allclose(
+                W(np.full((1, d), float(net.rank))), np.full((1, d), (net.n - 1) / 2)
+            )
+            for text in (
+                r"rank 0 is out of step \(KeyboardInterrupt in mixing 2\)",
+                r"network is out of step \(rank 0: Keyboard",
+            ):
                 with pytest.raises(RuntimeError, match=text):
                     W(np.zeros((1, d)))
     finally:
@@ -491,20 +608,29 @@ def test_an_interrupted_mixing_leaves_the_network_out_of_step(comm, monkeypatch,
 
 @several
 @pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="MPI without threads")
-@pytest.mark.parametrize("call", ["W", "W.at", "start", "mean", "gather", "mixer", "barrier", "neighbor_allreduce"])
+@pytest.mark.parametrize(
+    "call", ["W", "W.at", "start", "mean", "gather", "mixer", "barrier", "neighbor_allreduce"]
+)
 def test_two_threads_in_one_network(transport, comm, call):
     """The second one is told, and the call of the first one is not disturbed."""
     with mpidec.Network(transport=transport) as net:
         net.set_topology(T.complete(net.n))
         W, x, got = net.mixer(T.complete(net.n)), np.full((1, 3), float(net.rank)), []
         W(x)
-        calls = {"W": lambda: W(x), "W.at": lambda: W.at(0)(x), "start": lambda: W.start(x), "mean": lambda: net.mean(x),
-                 "gather": lambda: net.gather(x), "mixer": lambda: net.mixer(T.ring(net.n)), "barrier": net.barrier,
-                 "neighbor_allreduce": lambda: net.neighbor_allreduce(x)}
+        calls = {
+            "W": lambda: W(x),
+            "W.at": lambda: W.at(0)(x),
+            "start": lambda: W.start(x),
+            "mean": lambda: net.mean(x),
+            "gather": lambda: net.gather(x),
+            "mixer": lambda: net.mixer(T.ring(net.n)),
+            "barrier": net.barrier,
+            "neighbor_allreduce": lambda: net.neighbor_allreduce(x),
+        }
         if net.rank == 0:
             thread = threading.Thread(target=lambda: got.append(W(x)))
             thread.start()
-            time.sleep(0.2)                                 # the thread is in the call, and waits for the others
+            time.sleep(0.2)  # the thread is in the call, and waits for the others
             with pytest.raises(RuntimeError, match="another thread is in a call of this network"):
                 calls[call]()
             comm.Barrier()
@@ -532,7 +658,10 @@ def test_two_threads_with_a_network_each(transport, comm):
             failed.append(error)
 
     mixers = {net: net.mixer(T.complete(net.n)) for net in (one, other)}
-    threads = [threading.Thread(target=work, args=(net, value)) for net, value in ((one, 0.0), (other, 1000.0))]
+    threads = [
+        threading.Thread(target=work, args=(net, value))
+        for net, value in ((one, 0.0), (other, 1000.0))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -555,9 +684,10 @@ def test_a_call_waits_for_a_poll_of_another_thread():
             polling.wait()
             with net.engine:
                 got.append(W(np.ones((1, 3))))
+
         for use in (call, lambda: (polling.wait(), got.append(W(np.ones((1, 3)))))):
             polling.clear()
-            with net.engine:                               # this thread's again
+            with net.engine:  # this thread's again
                 net.engine._polls.append(slow)
             thread = threading.Thread(target=use)
             thread.start()
@@ -573,7 +703,10 @@ def test_a_sum_that_one_rank_was_interrupted_in(transport, comm):
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         for k in range(3):
-            with contextlib.suppress(KeyboardInterrupt, KeyError), mpidec.Network(transport=transport) as net:
+            with (
+                contextlib.suppress(KeyboardInterrupt, KeyError),
+                mpidec.Network(transport=transport) as net,
+            ):
                 W, X = net.mixer(T.complete(net.n)), np.ones((1, 2))
                 net.sum(W(X))
                 if net.rank == k % net.size:
@@ -602,7 +735,10 @@ def test_rows_of_messages_that_a_signal_has_cut_short_are_kept(comm, monkeypatch
         kept = len(progress._ABANDONED)
         with monkeypatch.context() as patch:
             patch.setattr("mpidec.comm.transport.halo.MessageRequest", interrupted)
-            patch.setattr("mpidec.comm.transport.persistent.MPI.Prequest", SimpleNamespace(Startall=interrupted))
+            patch.setattr(
+                "mpidec.comm.transport.persistent.MPI.Prequest",
+                SimpleNamespace(Startall=interrupted),
+            )
             with pytest.raises(KeyboardInterrupt):
                 W.start(X) if where == "posting" else W(X)
         assert len(progress._ABANDONED) > kept

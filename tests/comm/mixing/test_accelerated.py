@@ -10,7 +10,14 @@ import mpidec
 from mpidec import topology as T
 
 N = 12
-GRAPHS = [T.ring, T.grid, T.star, T.complete, T.symmetric_exponential, lambda n: T.erdos_renyi(n, seed=3)]
+GRAPHS = [
+    T.ring,
+    T.grid,
+    T.star,
+    T.complete,
+    T.symmetric_exponential,
+    lambda n: T.erdos_renyi(n, seed=3),
+]
 
 
 def stack(n=N, shape=(5,), dtype=float):
@@ -45,8 +52,13 @@ def test_the_dense_polynomial_is_the_oracle(make):
             for method, K in itertools.product(("chebyshev", "fastmix"), (1, 2, 3, 8)):
                 W, rounds = plain.accelerate(K, method), plain.rounds
                 want = polynomial(topology.W.toarray(), X, K, method)
-                np.testing.assert_allclose(W(X[net.lo:net.hi]), want[net.lo:net.hi], rtol=1e-11, atol=1e-11,
-                                           err_msg=f"{method}, n={n}, K={K}")
+                np.testing.assert_allclose(
+                    W(X[net.lo : net.hi]),
+                    want[net.lo : net.hi],
+                    rtol=1e-11,
+                    atol=1e-11,
+                    err_msg=f"{method}, n={n}, K={K}",
+                )
                 assert W.rounds == rounds + K
 
 
@@ -54,25 +66,30 @@ def test_the_dense_polynomial_is_the_oracle(make):
 @pytest.mark.parametrize("method", ["chebyshev", "fastmix"])
 def test_bits_do_not_depend_on_the_ranks(method, transport):
     X = stack(dtype=np.float32)
-    with mpidec.Network(N, transport=transport) as net, mpidec.Network(N, comm=MPI.COMM_SELF) as alone:
+    with (
+        mpidec.Network(N, transport=transport) as net,
+        mpidec.Network(N, comm=MPI.COMM_SELF) as alone,
+    ):
         W, W_alone = (of.mixer(T.grid(N)).accelerate(4, method) for of in (net, alone))
-        Y, Y_alone = X[net.lo:net.hi], X
+        Y, Y_alone = X[net.lo : net.hi], X
         for k in range(5):
             Y, Y_alone = W.at(k)(Y), W_alone.at(k)(Y_alone)
-            np.testing.assert_array_equal(Y, Y_alone[net.lo:net.hi])
+            np.testing.assert_array_equal(Y, Y_alone[net.lo : net.hi])
         assert net.comm.allreduce(W.bytes) == W_alone.bytes == 20 * 4 * 5 * T.grid(N).source.arcs
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("make, n", [(T.ring, 32), (T.grid, 25), (T.star, 16), (T.symmetric_exponential, 64)])
+@pytest.mark.parametrize(
+    "make, n", [(T.ring, 32), (T.grid, 25), (T.star, 16), (T.symmetric_exponential, 64)]
+)
 def test_the_contraction_is_that_of_the_theory(make, n):
     with mpidec.Network(n) as net:
         plain = net.mixer(make(n))
         for K in (1, 4, 12):
             W = plain.accelerate(K)
             left = np.linalg.norm(W(np.eye(n)) - 1 / n, 2)
-            theory = 1 / np.cosh(K * np.arccosh(1 / W.s))                   # 1 / T_K(1 / s)
-            assert left == pytest.approx(theory, rel=1e-6)                  # the eigenvalue s, or -s, is there
+            theory = 1 / np.cosh(K * np.arccosh(1 / W.s))  # 1 / T_K(1 / s)
+            assert left == pytest.approx(theory, rel=1e-6)  # the eigenvalue s, or -s, is there
             assert W.contraction() == pytest.approx(theory, rel=1e-6)
             assert left <= W.s**K * (1 + 1e-9)
         fast = plain.accelerate(24, "fastmix")
@@ -84,7 +101,7 @@ def test_the_average_is_kept_and_agreement_to_the_last_bit(method):
     X = stack()
     with mpidec.Network(N) as net:
         W = net.mixer(T.ring(N)).accelerate(6, method)
-        Y = X[net.lo:net.hi]
+        Y = X[net.lo : net.hi]
         for _ in range(30):
             Y = W(Y)
         np.testing.assert_allclose(net.mean(Y), X.mean(axis=0), rtol=1e-13)
@@ -117,11 +134,13 @@ def test_the_interface_is_that_of_a_mixer():
 def test_over_a_compressed_mixer(name):
     X = stack(shape=(16,))
     with mpidec.Network(N) as net, mpidec.Network(N, comm=MPI.COMM_SELF) as alone:
-        W, W_alone = (of.mixer(T.ring(N)).compress(name, feedback=True).accelerate(4) for of in (net, alone))
-        Y, Y_alone = X[net.lo:net.hi], X
+        W, W_alone = (
+            of.mixer(T.ring(N)).compress(name, feedback=True).accelerate(4) for of in (net, alone)
+        )
+        Y, Y_alone = X[net.lo : net.hi], X
         for k in range(3):
             Y, Y_alone = W.at(k)(Y), W_alone.at(k)(Y_alone)
-            np.testing.assert_array_equal(Y, Y_alone[net.lo:net.hi])
+            np.testing.assert_array_equal(Y, Y_alone[net.lo : net.hi])
         assert len(W.memory()) == 4
         for k in range(3, 150 if net.size == 1 else 3):
             Y = W.at(k)(Y)
@@ -130,27 +149,50 @@ def test_over_a_compressed_mixer(name):
         W.recall(W.memory())
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda net: net.mixer(T.exponential(N)).accelerate(2), "symmetric W, that of the exponential topology is not: take topology"),
-    (lambda net: net.mixer(T.ring(N)).compress("rand_k").accelerate(2), "too little of a row"),
-    (lambda net: net.mixer(T.one_peer_exponential(N)).accelerate(2), "one_peer_exponential is a schedule"),
-    (lambda net: net.mixer(T.ring(N)).accelerate(0), "K is 0, expected a whole number of mixings"),
-    (lambda net: net.mixer(T.ring(N)).accelerate(2.0), "K is 2.0"),
-    (lambda net: net.mixer(T.ring(N)).accelerate(2, "cheby"), "method is 'cheby', expected one of chebyshev, fastmix"),
-    (lambda net: net.mixer(T.ring(N)).accelerate(2).accelerate(2), "ask for all mixings at once"),
-    (lambda net: net.mixer(T.ring(N)).accelerate(2).recall({"a": 1}), "has no memory")])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda net: net.mixer(T.exponential(N)).accelerate(2),
+            "symmetric W, that of the exponential topology is not: take topology",
+        ),
+        (lambda net: net.mixer(T.ring(N)).compress("rand_k").accelerate(2), "too little of a row"),
+        (
+            lambda net: net.mixer(T.one_peer_exponential(N)).accelerate(2),
+            "one_peer_exponential is a schedule",
+        ),
+        (
+            lambda net: net.mixer(T.ring(N)).accelerate(0),
+            "K is 0, expected a whole number of mixings",
+        ),
+        (lambda net: net.mixer(T.ring(N)).accelerate(2.0), "K is 2.0"),
+        (
+            lambda net: net.mixer(T.ring(N)).accelerate(2, "cheby"),
+            "method is 'cheby', expected one of chebyshev, fastmix",
+        ),
+        (
+            lambda net: net.mixer(T.ring(N)).accelerate(2).accelerate(2),
+            "ask for all mixings at once",
+        ),
+        (lambda net: net.mixer(T.ring(N)).accelerate(2).recall({"a": 1}), "has no memory"),
+    ],
+)
 def test_wrong_use_is_named(call, message):
     with mpidec.Network(N) as net, pytest.raises(ValueError, match=message):
         call(net)
 
 
-@pytest.mark.parametrize("make", [lambda: T.cycle([T.ring(4)]), lambda: T.one_peer_exponential(2)], ids=["cycle", "one_peer"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: T.cycle([T.ring(4)]), lambda: T.one_peer_exponential(2)],
+    ids=["cycle", "one_peer"],
+)
 def test_a_schedule_of_period_1_is_static(make):
     """Acceleration and error feedback need a static topology: a schedule of period 1 is one."""
     schedule = make()
     n = schedule.n
     with mpidec.Network(n) as net:
-        X = stack(n)[net.lo:net.hi]
+        X = stack(n)[net.lo : net.hi]
         W, V = net.mixer(schedule), net.mixer(schedule.at(0))
         assert W.topology is schedule.at(0) and W.at(5) is W.at(0)
         np.testing.assert_array_equal(W.accelerate(3)(X), V.accelerate(3)(X))
@@ -160,5 +202,10 @@ def test_a_schedule_of_period_1_is_static(make):
 
 
 def test_fastmix_warns_where_it_amplifies():
-    with mpidec.Network(8) as net, pytest.warns(RuntimeWarning, match="1 mixings of fastmix over the ring topology may amplify"):
+    with (
+        mpidec.Network(8) as net,
+        pytest.warns(
+            RuntimeWarning, match="1 mixings of fastmix over the ring topology may amplify"
+        ),
+    ):
         net.mixer(T.ring(8)).accelerate(1, "fastmix")

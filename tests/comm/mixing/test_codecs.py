@@ -10,8 +10,16 @@ from mpidec.comm.mixing.codecs import CODECS, QSGD, Blockwise8, Float16, RandK, 
 
 pytestmark = pytest.mark.serial
 
-ALL = [*(codec(name) for name in CODECS), TopK(fraction=0.3), TopK(k=3), RandK(k=5, seed=7), QSGD(levels=1, bucket=8),
-       QSGD(levels=127, bucket=512, seed=3), QSGD(levels=7), Blockwise8(block=100)]
+ALL = [
+    *(codec(name) for name in CODECS),
+    TopK(fraction=0.3),
+    TopK(k=3),
+    RandK(k=5, seed=7),
+    QSGD(levels=1, bucket=8),
+    QSGD(levels=127, bucket=512, seed=3),
+    QSGD(levels=7),
+    Blockwise8(block=100),
+]
 DETERMINISTIC = [c for c in ALL if not isinstance(c, (QSGD, RandK))]
 SIZES = [0, 1, 2, 7, 8, 9, 129, 1024, 1025, 5000]
 
@@ -45,20 +53,35 @@ def test_shapes_zeros_and_no_rows(c, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("c", DETERMINISTIC, ids=repr)
 def test_deterministic_codecs_contract_each_row(c, dtype):
-    cases = [make(d) for d in (1, 9, 1024, 5000, 33000) for make in (
-        lambda d: rows(4, d), lambda d: np.eye(4, d), lambda d: rows(4, d) ** 5, lambda d: np.ones((1, d)))]
+    cases = [
+        make(d)
+        for d in (1, 9, 1024, 5000, 33000)
+        for make in (
+            lambda d: rows(4, d),
+            lambda d: np.eye(4, d),
+            lambda d: rows(4, d) ** 5,
+            lambda d: np.ones((1, d)),
+        )
+    ]
     for X in (case.astype(dtype) for case in cases):
         lost = np.square(X - through(c, X), dtype=float).sum(axis=1)
-        assert (lost <= (1 - c.delta(X.shape[1])) * np.square(X, dtype=float).sum(axis=1) * (1 + 1e-6)).all()
+        assert (
+            lost <= (1 - c.delta(X.shape[1])) * np.square(X, dtype=float).sum(axis=1) * (1 + 1e-6)
+        ).all()
 
 
 @pytest.mark.parametrize("d", [1, 6, 40])
-@pytest.mark.parametrize("c", [QSGD(), QSGD(levels=1, bucket=8), QSGD(levels=3, bucket=16, seed=5)], ids=repr)
+@pytest.mark.parametrize(
+    "c", [QSGD(), QSGD(levels=1, bucket=8), QSGD(levels=3, bucket=16, seed=5)], ids=repr
+)
 def test_qsgd_is_unbiased_and_its_variance_is_bounded(c, d):
     X, times = rows(1, d), 1000
     Y = np.array([through(c, X, step)[0] for step in range(times)])
     omega, square = 1 / c.delta(d) - 1, np.square(X).sum()
-    assert (abs(Y.mean(axis=0) - X[0]) <= 5 * np.sqrt(np.square(Y - X).mean(axis=0) / times) + 1e-6 * abs(X)).all()
+    assert (
+        abs(Y.mean(axis=0) - X[0])
+        <= 5 * np.sqrt(np.square(Y - X).mean(axis=0) / times) + 1e-6 * abs(X)
+    ).all()
     assert np.square(Y - X).sum(axis=1).mean() <= omega * square * 1.02
     assert np.square(Y * c.delta(d) - X).sum(axis=1).mean() <= (1 - c.delta(d)) * square * 1.02
 
@@ -68,10 +91,16 @@ def test_rand_k_loses_what_it_says_and_every_place_as_often():
     Y = np.array([through(c, X, step) for step in range(times)])
     hits = (Y[:, 0] != 0).mean(axis=0)
     assert (abs(hits - 0.25) < 5 * np.sqrt(0.25 * 0.75 / times)).all()
-    np.testing.assert_array_equal(Y[:, 0] != 0, Y[:, 1] != 0)               # the same places for all agents
-    np.testing.assert_allclose(np.square(Y - X).sum(axis=2).mean(axis=0), (1 - c.delta(20)) * np.square(X).sum(axis=1), rtol=0.05)
+    np.testing.assert_array_equal(Y[:, 0] != 0, Y[:, 1] != 0)  # the same places for all agents
+    np.testing.assert_allclose(
+        np.square(Y - X).sum(axis=2).mean(axis=0),
+        (1 - c.delta(20)) * np.square(X).sum(axis=1),
+        rtol=0.05,
+    )
     chosen = [set(np.flatnonzero(y)) for y in Y[:, 0]]
-    assert np.mean([len(a & b) for a, b in pairwise(chosen)]) == pytest.approx(5 * 0.25, rel=0.1)    # no overlap of streams
+    assert np.mean([len(a & b) for a, b in pairwise(chosen)]) == pytest.approx(
+        5 * 0.25, rel=0.1
+    )  # no overlap of streams
 
 
 @pytest.mark.parametrize("d", [3, 1024, 1025, 70000, 200_001])
@@ -88,11 +117,15 @@ def test_top_k_keeps_the_largest(d):
 def test_top_k_of_equals_takes_the_first(d):
     X = np.tile([1.0, -1.0, 2.0, 0.0], (2, d // 4))
     k = d // 4 + 10
-    np.testing.assert_array_equal(np.flatnonzero(through(TopK(k=k), X)[0]),
-                                  np.sort(np.r_[np.flatnonzero(X[0] == 2), np.flatnonzero(abs(X[0]) == 1)[:10]]))
+    np.testing.assert_array_equal(
+        np.flatnonzero(through(TopK(k=k), X)[0]),
+        np.sort(np.r_[np.flatnonzero(X[0] == 2), np.flatnonzero(abs(X[0]) == 1)[:10]]),
+    )
 
 
-@pytest.mark.parametrize("c", [TopK(k=9), RandK(k=9), TopK(fraction=1), RandK(fraction=1.0)], ids=repr)
+@pytest.mark.parametrize(
+    "c", [TopK(k=9), RandK(k=9), TopK(fraction=1), RandK(fraction=1.0)], ids=repr
+)
 def test_all_entries_are_the_row(c):
     for d in (1, 5, 9):
         X = rows(3, d)
@@ -100,12 +133,14 @@ def test_all_entries_are_the_row(c):
 
 
 def test_bytes_of_an_encoded_row():
-    d = 1 << 21                                                             # 16 MB of float64
+    d = 1 << 21  # 16 MB of float64
     assert TopK().nbytes(d, "f8") / (8 * d) < 0.0126
     assert TopK().nbytes(d, "f4") / (4 * d) < 0.0151
     assert RandK().nbytes(d, "f8") / (8 * d) < 0.01001
-    assert [codec(name).nbytes(1000, "f8") for name in ("identity", "float16", "bfloat16", "blockwise8", "qsgd")] == \
-        [8000, 2002, 2000, 1004, 4 * 8 + 125 * 5]
+    assert [
+        codec(name).nbytes(1000, "f8")
+        for name in ("identity", "float16", "bfloat16", "blockwise8", "qsgd")
+    ] == [8000, 2002, 2000, 1004, 4 * 8 + 125 * 5]
 
 
 @pytest.mark.parametrize("d", [5, 1500, 40000])
@@ -115,9 +150,11 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(c, d):
     encoded = c.encode(X, 3, agents)
     Y = c.decode(encoded, d, X.dtype, 3, agents)
     for i in range(3):
-        alone = c.encode(X[i:i + 1], 3, agents[i:i + 1])
-        np.testing.assert_array_equal(encoded[i:i + 1], alone)
-        np.testing.assert_array_equal(Y[i:i + 1], c.decode(alone, d, X.dtype, 3, agents[i:i + 1]))
+        alone = c.encode(X[i : i + 1], 3, agents[i : i + 1])
+        np.testing.assert_array_equal(encoded[i : i + 1], alone)
+        np.testing.assert_array_equal(
+            Y[i : i + 1], c.decode(alone, d, X.dtype, 3, agents[i : i + 1])
+        )
 
 
 @pytest.mark.parametrize("c", [QSGD(), RandK(k=3)], ids=repr)
@@ -126,23 +163,36 @@ def test_random_numbers_belong_to_seed_agent_and_step(c):
     first = through(c, X, 5, [1, 2])
     np.testing.assert_array_equal(first, through(c, X, 5, [1, 2]))
     assert (through(c, X, 6, [1, 2]) != first).any()
-    assert (through(codec("qsgd", seed=1) if isinstance(c, QSGD) else RandK(k=3, seed=1), X, 5, [1, 2]) != first).any()
+    assert (
+        through(codec("qsgd", seed=1) if isinstance(c, QSGD) else RandK(k=3, seed=1), X, 5, [1, 2])
+        != first
+    ).any()
     assert (first[0] == first[1]).all() == isinstance(c, RandK)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])
 def test_random_numbers_are_philox_with_the_seed_in_the_key(seed):
     """The draws themselves are pinned: a codec that drops its seed, or shares a stream with an oracle, fails."""
+
     def draws(purpose, agent, step):
-        return np.random.Generator(np.random.Philox(key=np.array([seed, agent], np.uint64), counter=[0, step, purpose, 0]))
+        return np.random.Generator(
+            np.random.Philox(key=np.array([seed, agent], np.uint64), counter=[0, step, purpose, 0])
+        )
 
     X, step = rows(2, 8), 6
-    agents, norm = (3, 11), np.nextafter(np.linalg.norm(X, axis=1).astype(np.float32), np.float32(np.inf))
+    agents, norm = (
+        (3, 11),
+        np.nextafter(np.linalg.norm(X, axis=1).astype(np.float32), np.float32(np.inf)),
+    )
     U = np.array([draws(3, agent, step).random(8, np.float32) for agent in agents])
     levels = np.floor(X * (15 / norm.astype(float))[:, None] + U)
-    np.testing.assert_allclose(through(codec("qsgd", seed=seed), X, step, agents), levels * norm[:, None] / 15, rtol=1e-6)
+    np.testing.assert_allclose(
+        through(codec("qsgd", seed=seed), X, step, agents), levels * norm[:, None] / 15, rtol=1e-6
+    )
     kept = np.sort(draws(4, 0, step).choice(8, 3, replace=False, shuffle=False))
-    np.testing.assert_array_equal(np.flatnonzero(through(RandK(k=3, seed=seed), X, step, agents)[0]), kept)
+    np.testing.assert_array_equal(
+        np.flatnonzero(through(RandK(k=3, seed=seed), X, step, agents)[0]), kept
+    )
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
@@ -159,29 +209,43 @@ def test_what_is_not_finite_stays_so(c, bad):
 
 def test_float16_does_not_overflow():
     for X in (rows(2, 9) * 1e300, rows(2, 9) * 1e-300, rows(2, 9, np.float32) * np.float32(1e36)):
-        np.testing.assert_allclose(through(Float16(), X), X, rtol=2**-10, atol=abs(X).max() * 2**-24)
-    np.testing.assert_array_equal(through(Float16(), np.array([[1.0, -0.5, 3.0]])), [[1.0, -0.5, 3.0]])
+        np.testing.assert_allclose(
+            through(Float16(), X), X, rtol=2**-10, atol=abs(X).max() * 2**-24
+        )
+    np.testing.assert_array_equal(
+        through(Float16(), np.array([[1.0, -0.5, 3.0]])), [[1.0, -0.5, 3.0]]
+    )
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_packing_is_lossless(bits):
     from mpidec.comm.mixing.codecs.quantizers import _pack, _unpack
+
     values = np.random.default_rng(bits).integers(0, 2**bits, (3, 40)).astype(np.uint8)
     packed = _pack(values, bits)
     assert packed.shape == (3, 5 * bits)
     np.testing.assert_array_equal(_unpack(packed, bits), values)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: codec("topk"), "codec 'topk' is unknown: did you mean top_k"),
-    (lambda: codec("zip"), "expected one of identity, float16"),
-    (lambda: codec("top_k", fration=0.1), "did you mean fraction"), (lambda: codec("float16", k=1), "has no parameter 'k'"),
-    (lambda: codec(TopK(), k=3), "already has its parameters"), (lambda: codec(None), "codec None is unknown"),
-    (lambda: TopK(fraction=0), "fraction is 0"), (lambda: TopK(k=0), "k is 0, expected an integer from 1"),
-    (lambda: RandK(fraction=1.5), "fraction is 1.5"), (lambda: TopK(fraction="a"), "fraction is 'a'"),
-    (lambda: QSGD(levels=200), "levels is 200, expected an integer from 1 to 127"),
-    (lambda: QSGD(bucket=12), r"multiple of 8 \(e.g. 8\)"),
-    (lambda: Blockwise8(block=0.5), "block is 0.5"), (lambda: RandK(seed=-1), "seed is -1")])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: codec("topk"), "codec 'topk' is unknown: did you mean top_k"),
+        (lambda: codec("zip"), "expected one of identity, float16"),
+        (lambda: codec("top_k", fration=0.1), "did you mean fraction"),
+        (lambda: codec("float16", k=1), "has no parameter 'k'"),
+        (lambda: codec(TopK(), k=3), "already has its parameters"),
+        (lambda: codec(None), "codec None is unknown"),
+        (lambda: TopK(fraction=0), "fraction is 0"),
+        (lambda: TopK(k=0), "k is 0, expected an integer from 1"),
+        (lambda: RandK(fraction=1.5), "fraction is 1.5"),
+        (lambda: TopK(fraction="a"), "fraction is 'a'"),
+        (lambda: QSGD(levels=200), "levels is 200, expected an integer from 1 to 127"),
+        (lambda: QSGD(bucket=12), r"multiple of 8 \(e.g. 8\)"),
+        (lambda: Blockwise8(block=0.5), "block is 0.5"),
+        (lambda: RandK(seed=-1), "seed is -1"),
+    ],
+)
 def test_wrong_parameters_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()

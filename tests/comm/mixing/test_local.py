@@ -24,7 +24,9 @@ def net():
 def stack(n, shape=(3,), dtype=float, seed=0):
     rng = np.random.default_rng([seed, n])
     X = rng.standard_normal((n, *shape))
-    return (X + 1j * rng.standard_normal(X.shape) if np.dtype(dtype).kind == "c" else X).astype(dtype)
+    return (X + 1j * rng.standard_normal(X.shape) if np.dtype(dtype).kind == "c" else X).astype(
+        dtype
+    )
 
 
 def random_graph(n, seed, density=0.5):
@@ -46,11 +48,13 @@ def disagree(net, call, *words):
         call()
         net.barrier()
         net.barrier()
-    for word in words:                              # also on a rank that has heard meanwhile that the other one closes
+    for word in words:  # also on a rank that has heard meanwhile that the other one closes
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("make", [T.ring, T.exponential, T.star, T.complete, T.one_peer_exponential])
+@pytest.mark.parametrize(
+    "make", [T.ring, T.exponential, T.star, T.complete, T.one_peer_exponential]
+)
 def test_a_topology_mixes_as_its_mixer_does(net, make):
     x = stack(net.n, (2, 3))[net.rank]
     net.set_topology(make(net.n))
@@ -67,12 +71,20 @@ def test_push_pull_any_shape_and_dtype(net, shape, dtype):
     n, i, X = net.n, net.rank, stack(net.n, shape, dtype)
     own, there, src, dst = random_graph(n, seed=len(shape))
     x, before = X[i], X[i].copy()
-    y = net.neighbor_allreduce(x, own[i], {j: src[i, j] for j in range(n) if there[i, j]},
-                               {j: dst[i, j] for j in range(n) if there[j, i]})
+    y = net.neighbor_allreduce(
+        x,
+        own[i],
+        {j: src[i, j] for j in range(n) if there[i, j]},
+        {j: dst[i, j] for j in range(n) if there[j, i]},
+    )
     assert y.shape == shape and y.dtype == dtype and not np.shares_memory(x, y)
     np.testing.assert_array_equal(x, before)
-    np.testing.assert_allclose(y, dense(own, there, src, dst, X.astype(np.result_type(dtype, np.float64)))[i],
-                               rtol=RTOL[np.dtype(dtype).char], atol=10 * RTOL[np.dtype(dtype).char])
+    np.testing.assert_allclose(
+        y,
+        dense(own, there, src, dst, X.astype(np.result_type(dtype, np.float64)))[i],
+        rtol=RTOL[np.dtype(dtype).char],
+        atol=10 * RTOL[np.dtype(dtype).char],
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -83,9 +95,13 @@ def test_pull_push_and_both(net, seed):
     ones = np.ones((n, n))
     for _ in range(2):
         pulled = net.neighbor_allreduce(X[i], own[i], {j: src[i, j] for j in sources}, dests)
-        np.testing.assert_allclose(pulled, dense(own, there, src, ones, X)[i], rtol=1e-13, atol=1e-13)
+        np.testing.assert_allclose(
+            pulled, dense(own, there, src, ones, X)[i], rtol=1e-13, atol=1e-13
+        )
         pushed = net.neighbor_allreduce(X[i], own[i], dst_weights={j: dst[i, j] for j in dests})
-        np.testing.assert_allclose(pushed, dense(own, there, ones, dst, X)[i], rtol=1e-13, atol=1e-13)
+        np.testing.assert_allclose(
+            pushed, dense(own, there, ones, dst, X)[i], rtol=1e-13, atol=1e-13
+        )
 
 
 @pytest.mark.parametrize("way", ["pull", "push", "both"])
@@ -96,10 +112,20 @@ def test_calls_over_the_same_ranks_with_other_weights(net, way):
         there = net._graph.topology.at(0).W.toarray() != 0
         np.fill_diagonal(there, False)
         X, (own, _, src, dst) = stack(n, (2, 1 + 3 * (seed % 2)), seed=seed), random_graph(n, seed)
-        weights = {} if way == "push" else {"src_weights": {j: src[i, j] for j in range(n) if there[i, j]}}
-        weights |= {} if way == "pull" else {"dst_weights": {j: dst[i, j] for j in range(n) if there[j, i]}}
+        weights = (
+            {}
+            if way == "push"
+            else {"src_weights": {j: src[i, j] for j in range(n) if there[i, j]}}
+        )
+        weights |= (
+            {}
+            if way == "pull"
+            else {"dst_weights": {j: dst[i, j] for j in range(n) if there[j, i]}}
+        )
         y = net.neighbor_allreduce(X[i], own[i], **weights)
-        W = np.where(there, (1 if way == "push" else src) * (1 if way == "pull" else dst.T), 0) + np.diag(own)
+        W = np.where(
+            there, (1 if way == "push" else src) * (1 if way == "pull" else dst.T), 0
+        ) + np.diag(own)
         np.testing.assert_allclose(y, np.tensordot(W, X, 1)[i], rtol=1e-13, atol=1e-13)
 
 
@@ -122,8 +148,12 @@ def test_pulling_along_a_schedule(net):
     for k in range(7):
         W = T.one_peer_exponential(net.n).at(k).W.toarray()
         X, i = stack(net.n, seed=k), net.rank
-        y = net.neighbor_allreduce(X[i], 0.25, {j: 0.5 + k for j in range(net.n) if j != i and W[i, j] != 0})
-        expected = 0.25 * X[i] + sum((0.5 + k) * X[j] for j in range(net.n) if j != i and W[i, j] != 0)
+        y = net.neighbor_allreduce(
+            X[i], 0.25, {j: 0.5 + k for j in range(net.n) if j != i and W[i, j] != 0}
+        )
+        expected = 0.25 * X[i] + sum(
+            (0.5 + k) * X[j] for j in range(net.n) if j != i and W[i, j] != 0
+        )
         np.testing.assert_allclose(y, expected, rtol=1e-13, atol=1e-13)
 
 
@@ -162,9 +192,18 @@ def test_many_under_way_in_any_order(net):
     for k in range(8):
         x = X[i] + k
         started.append((net.start_neighbor_allreduce(x), T.ring(n).W.toarray() @ (X + k)))
-        started.append((net.start_neighbor_allreduce(x, 1., dst_weights=dict.fromkeys(right, 1.)),
-                        X + k + (np.roll(X + k, 1, axis=0) if n > 1 else 0)))
-        started.append((net.start_neighbor_allreduce(x, 0., left, right), np.roll(X + k, 1, axis=0) if n > 1 else 0 * X))
+        started.append(
+            (
+                net.start_neighbor_allreduce(x, 1.0, dst_weights=dict.fromkeys(right, 1.0)),
+                X + k + (np.roll(X + k, 1, axis=0) if n > 1 else 0),
+            )
+        )
+        started.append(
+            (
+                net.start_neighbor_allreduce(x, 0.0, left, right),
+                np.roll(X + k, 1, axis=0) if n > 1 else 0 * X,
+            )
+        )
         started.append((net.start_allreduce(x), np.tile((X + k).mean(axis=0), (n, 1))))
         started.append((net.start_broadcast(x, n - 1), np.tile(X[-1] + k, (n, 1))))
         started.append((net.start_barrier(), None))
@@ -185,7 +224,9 @@ def test_allgather_of_different_lengths(net, dtype):
     net.set_topology(T.complete(n))
     others = [j for j in range(n) if j != i]
     empty = np.empty((0, 2), dtype)
-    np.testing.assert_array_equal(net.neighbor_allgather(rows[i]), np.concatenate([empty, *(rows[j] for j in others)]))
+    np.testing.assert_array_equal(
+        net.neighbor_allgather(rows[i]), np.concatenate([empty, *(rows[j] for j in others)])
+    )
     backwards = others[::-1]
     y = net.neighbor_allgather(rows[i], backwards, others)
     assert y.dtype == dtype
@@ -224,7 +265,9 @@ def test_allreduce_and_broadcast(net, dtype):
         y = net.allreduce(x, average=False)
         assert y.shape == shape and y.dtype == dtype and not np.shares_memory(x, y)
         rtol = RTOL.get(np.dtype(dtype).char, 0)
-        np.testing.assert_allclose(y, X.sum(axis=0, dtype=np.result_type(dtype, np.float32)), rtol=rtol, atol=10 * rtol)
+        np.testing.assert_allclose(
+            y, X.sum(axis=0, dtype=np.result_type(dtype, np.float32)), rtol=rtol, atol=10 * rtol
+        )
         for root in range(net.n):
             y = net.broadcast(x, root)
             np.testing.assert_array_equal(y, X[root])
@@ -236,21 +279,29 @@ def starts(net, x):
     """All calls of all ranks, and those with a neighbour, on an array."""
     n, i = net.n, net.rank
     right, left = ([(i + 1) % n], [(i - 1) % n]) if n > 1 else ([], [])
-    yield from [lambda: net.start_neighbor_allreduce(x, 0.5, left, right),
-                lambda: net.start_neighbor_allreduce(x, 0.5, dst_weights=right),
-                lambda: net.start_neighbor_allreduce(x, 0.5, left),
-                lambda: net.start_neighbor_allgather(x, left, right), lambda: net.start_neighbor_allgather(x),
-                lambda: net.start_exchange(dict.fromkeys(right, x), left),
-                lambda: net.start_hierarchical_neighbor_allreduce(x, 0.5, {}, {}),
-                lambda: net.start_allreduce(x), lambda: net.start_allreduce(x, average=False),
-                lambda: net.start_broadcast(x, n - 1)]
+    yield from [
+        lambda: net.start_neighbor_allreduce(x, 0.5, left, right),
+        lambda: net.start_neighbor_allreduce(x, 0.5, dst_weights=right),
+        lambda: net.start_neighbor_allreduce(x, 0.5, left),
+        lambda: net.start_neighbor_allgather(x, left, right),
+        lambda: net.start_neighbor_allgather(x),
+        lambda: net.start_exchange(dict.fromkeys(right, x), left),
+        lambda: net.start_hierarchical_neighbor_allreduce(x, 0.5, {}, {}),
+        lambda: net.start_allreduce(x),
+        lambda: net.start_allreduce(x, average=False),
+        lambda: net.start_broadcast(x, n - 1),
+    ]
     if n > 1 and i ^ 1 < n:
         yield lambda: net.start_pair_gossip(x, i ^ 1)
 
 
 def test_what_every_start_returns_is_a_pending(net):
     net.set_topology(T.ring(net.n))
-    pending = [net.start_neighbor_allreduce(np.ones(3)), net.start_barrier(), *(start() for start in starts(net, np.ones(3)))]
+    pending = [
+        net.start_neighbor_allreduce(np.ones(3)),
+        net.start_barrier(),
+        *(start() for start in starts(net, np.ones(3))),
+    ]
     assert {type(one) for one in pending} == {mpidec.Pending}
     for one in pending[::-1]:
         one.wait()
@@ -294,21 +345,28 @@ def test_hierarchical(net, per, monkeypatch):
     n, i, X = net.n, net.rank, stack(net.n, (3, 2000))
     count, mine = -(-n // per), i // per
     assert net.machines() == [list(range(m * per, min(n, (m + 1) * per))) for m in range(count)]
-    means = np.stack([X[m * per:(m + 1) * per].mean(axis=0) for m in range(count)])
+    means = np.stack([X[m * per : (m + 1) * per].mean(axis=0) for m in range(count)])
     topology = T.exponential(count)
     net.set_machine_topology(topology)
     W = topology.W.toarray()
     y = net.hierarchical_neighbor_allreduce(X[i])
     np.testing.assert_allclose(y, np.tensordot(W, means, 1)[mine], rtol=1e-12, atol=1e-13)
     if n % per == 0:
-        np.testing.assert_allclose(y, np.tensordot(np.kron(W, np.full((per, per), 1 / per)), X, 1)[i], rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(
+            y,
+            np.tensordot(np.kron(W, np.full((per, per), 1 / per)), X, 1)[i],
+            rtol=1e-12,
+            atol=1e-13,
+        )
     own, there, src, dst = random_graph(count, seed=per)
     sources = {m: src[mine, m] for m in np.flatnonzero(there[mine]).tolist()}
     dests = {m: dst[mine, m] for m in np.flatnonzero(there[:, mine]).tolist()}
     y = net.hierarchical_neighbor_allreduce(X[i], own[mine], sources, dests)
     np.testing.assert_allclose(y, dense(own, there, src, dst, means)[mine], rtol=1e-12, atol=1e-12)
     y = net.hierarchical_neighbor_allreduce(X[i], own[mine], dst_machine_weights=dests)
-    np.testing.assert_allclose(y, dense(own, there, np.ones_like(src), dst, means)[mine], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        y, dense(own, there, np.ones_like(src), dst, means)[mine], rtol=1e-12, atol=1e-12
+    )
 
 
 def test_bfloat16_rounds_to_nearest_even():
@@ -331,43 +389,52 @@ def test_torch_tensors_come_back_as_tensors(net):
 
 
 def test_one_agent_on_each_rank():
-    with mpidec.Network(os.getpid() * 0 + 97) as net, pytest.raises(ValueError, match="one on each"):
+    with (
+        mpidec.Network(os.getpid() * 0 + 97) as net,
+        pytest.raises(ValueError, match="one on each"),
+    ):
         net.allreduce(1.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Wrong use
 
-@pytest.mark.parametrize("arguments, error, word", [
-    ((1,), ValueError, "only self_weight given"),
-    ((None, {}), ValueError, "src_weights"),
-    ((None, None, {}), ValueError, "dst_weights"),
-    ((1, {99: 1.0}, {}), ValueError, "rank 99"),
-    ((1, {}, [-1]), ValueError, "rank -1"),
-    ((1, {}, [0.5]), TypeError, "0.5"),
-    ((1, {}, "01"), TypeError, "list"),
-    ((np.nan, {}, {}), ValueError, "finite"),
-    (("a", {}, {}), TypeError, "'a'"),
-    ((), ValueError, "no topology is set"),
-])
+
+@pytest.mark.parametrize(
+    "arguments, error, word",
+    [
+        ((1,), ValueError, "only self_weight given"),
+        ((None, {}), ValueError, "src_weights"),
+        ((None, None, {}), ValueError, "dst_weights"),
+        ((1, {99: 1.0}, {}), ValueError, "rank 99"),
+        ((1, {}, [-1]), ValueError, "rank -1"),
+        ((1, {}, [0.5]), TypeError, "0.5"),
+        ((1, {}, "01"), TypeError, "list"),
+        ((np.nan, {}, {}), ValueError, "finite"),
+        (("a", {}, {}), TypeError, "'a'"),
+        ((), ValueError, "no topology is set"),
+    ],
+)
 def test_wrong_arguments_everywhere(net, arguments, error, word):
     with pytest.raises(error, match=word):
         net.neighbor_allreduce(np.ones(2), *arguments)
-    assert net.allreduce(2.0) == 2                          # and the next call is as good as ever
+    assert net.allreduce(2.0) == 2  # and the next call is as good as ever
 
 
 def test_more_wrong_arguments(net):
     i = net.rank
-    for call, error in [(lambda: net.neighbor_allreduce(np.ones(2), 1, [i], []), ValueError),
-                        (lambda: net.neighbor_allreduce(np.arange(2), 1, [], []), TypeError),
-                        (lambda: net.allreduce(np.arange(2)), TypeError),
-                        (lambda: net.allreduce(np.array(["a"])), TypeError),
-                        (lambda: net.neighbor_allgather(1.0, [], []), ValueError),
-                        (lambda: net.broadcast(1.0, net.n), ValueError),
-                        (lambda: net.exchange([1]), TypeError),
-                        (lambda: net.set_topology("ring"), TypeError),
-                        (lambda: net.pair_gossip(1.0, i), ValueError),
-                        (lambda: net.set_topology(T.ring(net.n + 1)), ValueError)]:
+    for call, error in [
+        (lambda: net.neighbor_allreduce(np.ones(2), 1, [i], []), ValueError),
+        (lambda: net.neighbor_allreduce(np.arange(2), 1, [], []), TypeError),
+        (lambda: net.allreduce(np.arange(2)), TypeError),
+        (lambda: net.allreduce(np.array(["a"])), TypeError),
+        (lambda: net.neighbor_allgather(1.0, [], []), ValueError),
+        (lambda: net.broadcast(1.0, net.n), ValueError),
+        (lambda: net.exchange([1]), TypeError),
+        (lambda: net.set_topology("ring"), TypeError),
+        (lambda: net.pair_gossip(1.0, i), ValueError),
+        (lambda: net.set_topology(T.ring(net.n + 1)), ValueError),
+    ]:
         with pytest.raises(error):
             call()
     if net.n > 1:
@@ -378,10 +445,17 @@ def test_more_wrong_arguments(net):
     assert net.allreduce(2.0) == 2
 
 
-@pytest.mark.parametrize("x, word", [(np.array([1.0, None]), "object"), (np.array([{}, []], object), "object"),
-                                     (np.array(["a", "b"]), "expected"), (np.zeros(2, "f8,i4"), "expected"),
-                                     (np.ma.masked_array([1.0, 2.0], [True, False]), r"masked.*x\.filled"),
-                                     (np.ma.masked_array([1.0, 2.0]), r"masked.*x\.filled")])
+@pytest.mark.parametrize(
+    "x, word",
+    [
+        (np.array([1.0, None]), "object"),
+        (np.array([{}, []], object), "object"),
+        (np.array(["a", "b"]), "expected"),
+        (np.zeros(2, "f8,i4"), "expected"),
+        (np.ma.masked_array([1.0, 2.0], [True, False]), r"masked.*x\.filled"),
+        (np.ma.masked_array([1.0, 2.0]), r"masked.*x\.filled"),
+    ],
+)
 def test_arrays_that_messages_cannot_carry(net, x, word):
     net.set_topology(T.ring(net.n))
     for start in starts(net, x):
@@ -397,7 +471,11 @@ def test_mismatched_lists(net, size):
     """Rank 1 sends to rank 0, which does not expect it; then rank 0 expects what rank 1 does not send."""
     i, x = net.rank, np.ones(size)
     if i < 2:
-        disagree(net, lambda: net.neighbor_allreduce(x, 1, [], [0] if i else []), "rank 1 sends to rank 0 in neighbor_allreduce")
+        disagree(
+            net,
+            lambda: net.neighbor_allreduce(x, 1, [], [0] if i else []),
+            "rank 1 sends to rank 0 in neighbor_allreduce",
+        )
     else:
         disagree(net, lambda: net.neighbor_allreduce(x, 1, [], []), "barrier")
 
@@ -406,14 +484,27 @@ def test_mismatched_lists(net, size):
 def test_a_message_that_is_not_sent(net):
     i = net.rank
     if i < 2:
-        disagree(net, lambda: net.neighbor_allreduce(np.ones(3), 1, [] if i else [1], []), "rank 0", "rank 1", "neighbor_allreduce")
+        disagree(
+            net,
+            lambda: net.neighbor_allreduce(np.ones(3), 1, [] if i else [1], []),
+            "rank 0",
+            "rank 1",
+            "neighbor_allreduce",
+        )
     else:
         disagree(net, lambda: net.neighbor_allreduce(np.ones(3), 1, [], []), "barrier")
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("x0, x1", [(np.ones(3), np.ones(4)), (np.ones(3), np.ones(3, np.float32)), (np.ones(5000), np.ones(3)),
-                                    (np.ones(3), np.ones(5000))])
+@pytest.mark.parametrize(
+    "x0, x1",
+    [
+        (np.ones(3), np.ones(4)),
+        (np.ones(3), np.ones(3, np.float32)),
+        (np.ones(5000), np.ones(3)),
+        (np.ones(3), np.ones(5000)),
+    ],
+)
 @pytest.mark.parametrize("op", ["neighbor_allreduce", "pair_gossip", "push"])
 def test_different_arrays(net, x0, x1, op):
     i, x = net.rank, (x0, x1)[net.rank % 2]
@@ -423,13 +514,19 @@ def test_different_arrays(net, x0, x1, op):
     elif i < 2 and op == "pair_gossip":
         disagree(net, lambda: net.pair_gossip(x, 1 - i), "rank 0", "rank 1")
     elif i < 2:
-        disagree(net, lambda: net.neighbor_allreduce(x, 1, [1 - i], [1 - i]), "rank 0", "rank 1", "(3,)")
+        disagree(
+            net, lambda: net.neighbor_allreduce(x, 1, [1 - i], [1 - i]), "rank 0", "rank 1", "(3,)"
+        )
 
 
-CALLS = {"allreduce": lambda net: net.allreduce(1.0), "static": lambda net: net.neighbor_allreduce(1.0),
-         "broadcast": lambda net: net.broadcast(1.0, 0), "barrier": lambda net: net.barrier(),
-         "push": lambda net: net.neighbor_allreduce(1.0, 1, dst_weights={}),
-         "sum": lambda net: net.allreduce(1.0, average=False)}
+CALLS = {
+    "allreduce": lambda net: net.allreduce(1.0),
+    "static": lambda net: net.neighbor_allreduce(1.0),
+    "broadcast": lambda net: net.broadcast(1.0, 0),
+    "barrier": lambda net: net.barrier(),
+    "push": lambda net: net.neighbor_allreduce(1.0, 1, dst_weights={}),
+    "sum": lambda net: net.allreduce(1.0, average=False),
+}
 
 
 @pytest.mark.mpi(min_size=2)
@@ -448,8 +545,12 @@ def test_one_rank_is_wrong_alone(net):
         with pytest.raises((TypeError, ValueError), match=r"rank 1 gave up|int"):
             net.allreduce(np.ones(3) if net.rank != 1 else np.arange(3))
         with pytest.raises((TypeError, ValueError), match=r"rank 1 gave up|rank 99"):
-            net.neighbor_allreduce(x * 1.0, 1, [j for j in range(net.n) if j != net.rank],
-                                   [j for j in range(net.n) if j != net.rank] + [99] * (net.rank == 1))
+            net.neighbor_allreduce(
+                x * 1.0,
+                1,
+                [j for j in range(net.n) if j != net.rank],
+                [j for j in range(net.n) if j != net.rank] + [99] * (net.rank == 1),
+            )
     assert net.allreduce(2.0) == 2
 
 
@@ -460,7 +561,9 @@ def test_a_call_that_fails_takes_its_step_of_the_schedule(start):
         W = [lazy * np.eye(net.n) + (1 - lazy) / net.n for lazy in (0.25, 0.5, 0.75)]
         net.set_topology(T.cycle([T.from_weights(one) for one in W]))
         X = stack(net.n)
-        call = (lambda x: net.start_neighbor_allreduce(x).wait()) if start else net.neighbor_allreduce
+        call = (
+            (lambda x: net.start_neighbor_allreduce(x).wait()) if start else net.neighbor_allreduce
+        )
         with pytest.raises(ValueError, match=r"rank \d+ has rows"):
             call(np.ones(3 + net.rank))
         np.testing.assert_allclose(call(X[net.rank]), (W[1] @ X)[net.rank])
@@ -496,10 +599,12 @@ def test_without_the_check_nothing_is_confirmed(net):
 @pytest.mark.serial
 @pytest.mark.launch
 def test_a_wait_that_is_too_long_aborts(mpirun):
-    code = ("import mpidec, time\n"
-            "net = mpidec.Network()\n"
-            "net.barrier()\n"
-            "net.neighbor_allreduce(1.0, 1, [1], []) if net.rank == 0 else time.sleep(20)\n")
+    code = (
+        "import mpidec, time\n"
+        "net = mpidec.Network()\n"
+        "net.barrier()\n"
+        "net.neighbor_allreduce(1.0, 1, [1], []) if net.rank == 0 else time.sleep(20)\n"
+    )
     result = mpirun(2, ["-c", code], env={"MPIDEC_TIMEOUT": "1"})
     assert result.returncode != 0
     said = r"\[rank 0\].* waited 1 s.* for rank 1 (in|to begin mixing 1 \()neighbor_allreduce \(dynamic\)"

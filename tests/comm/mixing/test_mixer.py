@@ -18,14 +18,20 @@ TRANSPORTS = ["auto", "neighbor", "p2p"]
 def random_weights(n, seed, density=0.3):
     """A strongly connected, directed, row-stochastic matrix (a cycle and some more edges)."""
     rng = np.random.default_rng([seed, n])
-    W = (rng.random((n, n)) < density) * rng.random((n, n)) + np.eye(n) + np.roll(np.eye(n), 1, axis=1)
+    W = (
+        (rng.random((n, n)) < density) * rng.random((n, n))
+        + np.eye(n)
+        + np.roll(np.eye(n), 1, axis=1)
+    )
     return W / W.sum(axis=1, keepdims=True)
 
 
 def stack(n, shape=(3,), dtype=float, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, *shape))
-    return (X + 1j * rng.standard_normal(X.shape) if np.dtype(dtype).kind == "c" else X).astype(dtype)
+    return (X + 1j * rng.standard_normal(X.shape) if np.dtype(dtype).kind == "c" else X).astype(
+        dtype
+    )
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -33,30 +39,39 @@ def stack(n, shape=(3,), dtype=float, seed=0):
 def test_the_dense_product_is_the_oracle(n, transport):
     W_dense, X = random_weights(n, seed=1), stack(n, (2, 3))
     with mpidec.Network(n, transport=transport) as net:
-        Y = net.mixer(T.from_weights(W_dense))(X[net.lo:net.hi])
+        Y = net.mixer(T.from_weights(W_dense))(X[net.lo : net.hi])
         assert Y.shape == (net.m, 2, 3)
-        np.testing.assert_allclose(Y, np.tensordot(W_dense, X, 1)[net.lo:net.hi], rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(
+            Y, np.tensordot(W_dense, X, 1)[net.lo : net.hi], rtol=1e-13, atol=1e-14
+        )
 
 
 @pytest.mark.parametrize("n", [4, 13])
-@pytest.mark.parametrize("make", [T.ring, T.exponential, T.star, T.complete, T.one_peer_exponential])
+@pytest.mark.parametrize(
+    "make", [T.ring, T.exponential, T.star, T.complete, T.one_peer_exponential]
+)
 def test_bits_do_not_depend_on_the_ranks(make, n):
     X = stack(n, (7,))
     with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
         W, W_alone = net.mixer(make(n)), alone.mixer(make(n))
-        Y, Y_alone = X[net.lo:net.hi], X
+        Y, Y_alone = X[net.lo : net.hi], X
         for k in range(20):
             Y, Y_alone = W.at(k)(Y), W_alone.at(k)(Y_alone)
-        np.testing.assert_array_equal(Y, Y_alone[net.lo:net.hi])
+        np.testing.assert_array_equal(Y, Y_alone[net.lo : net.hi])
 
 
-@pytest.mark.parametrize("dtype, rtol", [(np.float32, 1e-6), (np.float64, 1e-14), (np.complex64, 1e-6), (np.complex128, 1e-14)])
+@pytest.mark.parametrize(
+    "dtype, rtol",
+    [(np.float32, 1e-6), (np.float64, 1e-14), (np.complex64, 1e-6), (np.complex128, 1e-14)],
+)
 def test_the_dtype_is_kept(dtype, rtol):
     n, X = 6, stack(6, (4,), dtype)
     with mpidec.Network(n) as net:
-        Y = net.mixer(T.exponential(n))(X[net.lo:net.hi])
+        Y = net.mixer(T.exponential(n))(X[net.lo : net.hi])
         assert Y.dtype == dtype
-        np.testing.assert_allclose(Y, (T.exponential(n).W.toarray() @ X)[net.lo:net.hi], rtol=rtol, atol=rtol)
+        np.testing.assert_allclose(
+            Y, (T.exponential(n).W.toarray() @ X)[net.lo : net.hi], rtol=rtol, atol=rtol
+        )
 
 
 def test_scalars_per_agent_and_rows_without_columns():
@@ -70,7 +85,7 @@ def test_many_arrays_travel_as_one():
     n, X, p = 7, stack(7, (3, 2)), stack(7, ())
     with mpidec.Network(n) as net:
         W = net.mixer(T.exponential(n))
-        x, w = X[net.lo:net.hi], p[net.lo:net.hi]
+        x, w = X[net.lo : net.hi], p[net.lo : net.hi]
         together, rounds = W([x, w]), W.rounds
         np.testing.assert_array_equal(together[0], W(x))
         np.testing.assert_array_equal(together[1], W(w))
@@ -82,7 +97,7 @@ def test_many_arrays_travel_as_one():
 
 def test_out_is_filled_and_input_is_left_alone():
     with mpidec.Network(6) as net:
-        W, X = net.mixer(T.ring(6)), stack(6)[net.lo:net.hi].copy()
+        W, X = net.mixer(T.ring(6)), stack(6)[net.lo : net.hi].copy()
         before, out = X.copy(), net.empty(3)
         assert W(X, out=out) is out
         np.testing.assert_array_equal(X, before)
@@ -108,26 +123,33 @@ def test_gradients_through_unrolled_steps(transport):
         for k, size in enumerate(sizes):
             Z, extra = mix(k, [Z - size * (Z - target[rows]) ** 2, Z])
             Z = Z * extra
-        return (Z ** 2).sum(), [Y, sizes]
+        return (Z**2).sum(), [Y, sizes]
 
-    value, inputs = loss(lambda k, Xs: [torch.from_numpy(dense[k]) @ some for some in Xs], slice(None))
+    value, inputs = loss(
+        lambda k, Xs: [torch.from_numpy(dense[k]) @ some for some in Xs], slice(None)
+    )
     expected = torch.autograd.grad(value, inputs)
     with mpidec.Network(n, transport=transport) as net:
         W, rows = net.mixer(T.cycle(map(T.from_weights, dense))), slice(net.lo, net.hi)
-        mixings = [lambda k, Xs: W(Xs), lambda k, Xs: list(W.at(k)(dict(enumerate(Xs))).values()),
-                   lambda k, Xs: [W.at(k)(some) for some in Xs]]
+        mixings = [
+            lambda k, Xs: W(Xs),
+            lambda k, Xs: list(W.at(k)(dict(enumerate(Xs))).values()),
+            lambda k, Xs: [W.at(k)(some) for some in Xs],
+        ]
         for mix in mixings:
             value, inputs = loss(mix, rows)
             of_rows, of_sizes = torch.autograd.grad(value, inputs)
             torch.testing.assert_close(of_rows, expected[0][rows], rtol=1e-12, atol=1e-12)
-            np.testing.assert_allclose(net.comm.allreduce(of_sizes.numpy()), expected[1], rtol=1e-12)
+            np.testing.assert_allclose(
+                net.comm.allreduce(of_sizes.numpy()), expected[1], rtol=1e-12
+            )
         assert W.T is W.T and W.T.T is W and W.at(0).T is W.T.at(0)
     if transport == "auto":
         with mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
             W = alone.mixer(T.from_weights(dense[0]))
             inputs = X.clone().requires_grad_()
             torch.autograd.gradcheck(W, inputs)
-            torch.autograd.gradgradcheck(lambda X: W(X ** 2), inputs)
+            torch.autograd.gradgradcheck(lambda X: W(X**2), inputs)
 
 
 def test_nothing_is_written_behind_large_rows():
@@ -135,10 +157,10 @@ def test_nothing_is_written_behind_large_rows():
     with mpidec.Network(max(2, MPI.COMM_WORLD.size)) as net:
         d, X = 600_002, stack(net.n, (1,))
         memory = np.full(net.m * d + 1024, 7.0)
-        W, out = net.mixer(T.complete(net.n)), memory[:net.m * d].reshape(net.m, d)
-        W(np.tile(X[net.lo:net.hi], d), out=out)
+        W, out = net.mixer(T.complete(net.n)), memory[: net.m * d].reshape(net.m, d)
+        W(np.tile(X[net.lo : net.hi], d), out=out)
         np.testing.assert_allclose(out[:, [0, -1]], X.mean(), rtol=1e-13)
-        assert np.all(memory[net.m * d:] == 7)
+        assert np.all(memory[net.m * d :] == 7)
 
 
 def test_what_has_no_gradient_is_refused():
@@ -147,10 +169,21 @@ def test_what_has_no_gradient_is_refused():
         net.set_topology(T.ring(net.n))
         W = net.mixer(T.ring(net.n))
         X = torch.ones((1, 2), dtype=torch.float64, requires_grad=True)
-        calls = [W.start, lambda X: W(X, out=torch.empty_like(X)), lambda X: W(X.detach(), out=X), W.at(0).sum_edges,
-                 lambda X: W.at(0).exchange(W.at(0).to_edges(X)), W.compress("float16"), W.compress("float16").start,
-                 W.accelerate(2), lambda X: W.accelerate(2)([X, X]),
-                 net.neighbor_allreduce, net.neighbor_allgather, net.allreduce, lambda X: net.broadcast(X, 0)]
+        calls = [
+            W.start,
+            lambda X: W(X, out=torch.empty_like(X)),
+            lambda X: W(X.detach(), out=X),
+            W.at(0).sum_edges,
+            lambda X: W.at(0).exchange(W.at(0).to_edges(X)),
+            W.compress("float16"),
+            W.compress("float16").start,
+            W.accelerate(2),
+            lambda X: W.accelerate(2)([X, X]),
+            net.neighbor_allreduce,
+            net.neighbor_allgather,
+            net.allreduce,
+            lambda X: net.broadcast(X, 0),
+        ]
         for call in calls:
             with pytest.raises(TypeError, match=r"requires grad.*X\.detach\(\)"):
                 call(X)
@@ -163,9 +196,9 @@ def test_pending_mixings_complete_in_any_order():
     n, stacks = 9, [stack(9, (k + 1,), seed=k) for k in range(6)]
     with mpidec.Network(n) as net:
         W = net.mixer(T.exponential(n))
-        pending = [W.start(X[net.lo:net.hi]) for X in stacks]
+        pending = [W.start(X[net.lo : net.hi]) for X in stacks]
         for k in (3, 0, 5, 1, 4, 2):
-            np.testing.assert_array_equal(pending[k].wait(), W(stacks[k][net.lo:net.hi]))
+            np.testing.assert_array_equal(pending[k].wait(), W(stacks[k][net.lo : net.hi]))
             assert pending[k].wait() is pending[k].wait()
 
 
@@ -175,16 +208,16 @@ def test_any_memory_layout(order):
     given = {"C": X, "F": np.asfortranarray(X), "strided": np.repeat(X, 2, axis=1)[:, ::2]}[order]
     with mpidec.Network(n) as net:
         W = net.mixer(T.ring(n))
-        np.testing.assert_array_equal(W(given[net.lo:net.hi]), W(X[net.lo:net.hi]))
+        np.testing.assert_array_equal(W(given[net.lo : net.hi]), W(X[net.lo : net.hi]))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("n", [2, 5, 12])
 def test_exchange_sends_a_different_row_over_each_edge(n, transport):
     W_dense = random_weights(n, seed=2)
-    out = np.argwhere((W_dense != 0).T & ~np.eye(n, dtype=bool))           # (sender, receiver), sorted
-    into = np.argwhere((W_dense != 0) & ~np.eye(n, dtype=bool))            # (receiver, sender), sorted
-    row = lambda sender, receiver: np.array([100 * sender + receiver, -sender], float)      # noqa: E731
+    out = np.argwhere((W_dense != 0).T & ~np.eye(n, dtype=bool))  # (sender, receiver), sorted
+    into = np.argwhere((W_dense != 0) & ~np.eye(n, dtype=bool))  # (receiver, sender), sorted
+    row = lambda sender, receiver: np.array([100 * sender + receiver, -sender], float)
     with mpidec.Network(n, transport=transport) as net:
         W = net.mixer(T.from_weights(W_dense)).at(0)
         mine = [row(i, j) for i, j in out if net.lo <= i < net.hi]
@@ -192,8 +225,10 @@ def test_exchange_sends_a_different_row_over_each_edge(n, transport):
         got = W.exchange(np.reshape(mine, (-1, 2)))
         np.testing.assert_array_equal(got, np.reshape(expected, (-1, 2)))
         X = stack(n)
-        total = W.sum_edges(W.exchange(W.to_edges(X[net.lo:net.hi])))
-        np.testing.assert_allclose(total, (((W_dense != 0) & ~np.eye(n, dtype=bool)) @ X)[net.lo:net.hi], atol=1e-14)
+        total = W.sum_edges(W.exchange(W.to_edges(X[net.lo : net.hi])))
+        np.testing.assert_allclose(
+            total, (((W_dense != 0) & ~np.eye(n, dtype=bool)) @ X)[net.lo : net.hi], atol=1e-14
+        )
         assert W.in_edges == len(got)
 
 
@@ -205,19 +240,30 @@ def test_an_exchange_of_the_wrong_length_is_refused():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
-@pytest.mark.parametrize("make", [T.ring, T.star, T.exponential, lambda n: T.star(n, weights="push"),
-                                  lambda n: T.from_weights(random_weights(n, 3).T), lambda n: T.from_weights(random_weights(n, 3))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        T.ring,
+        T.star,
+        T.exponential,
+        lambda n: T.star(n, weights="push"),
+        lambda n: T.from_weights(random_weights(n, 3).T),
+        lambda n: T.from_weights(random_weights(n, 3)),
+    ],
+)
 def test_the_compiled_kernel_and_numpy_have_the_same_bits(make, dtype, monkeypatch):
     n, X = 150, stack(150, (600,), dtype)
     with mpidec.Network(n) as net:
-        W, x = net.mixer(make(n)), X[net.lo:net.hi]
+        W, x = net.mixer(make(n)), X[net.lo : net.hi]
         compiled = W(x)
         monkeypatch.setattr(kernel, "_kernel", None)
         np.testing.assert_array_equal(W(x).view(np.uint8), compiled.view(np.uint8))
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("make", [T.ring, T.exponential, T.one_peer_exponential, T.symmetric_exponential])
+@pytest.mark.parametrize(
+    "make", [T.ring, T.exponential, T.one_peer_exponential, T.symmetric_exponential]
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_runs_of_rows_have_the_bits_of_single_rows(make, dtype, monkeypatch):
     n, X = 2500, stack(2500, (3,), dtype)
@@ -235,14 +281,28 @@ def test_counters_count_edges_between_agents_whatever_the_ranks():
     with mpidec.Network(n) as net:
         W = net.mixer(T.exponential(n))
         for _ in range(3):
-            W(X[net.lo:net.hi])
+            W(X[net.lo : net.hi])
         assert W.rounds == 3
         assert net.comm.allreduce(W.messages) == 3 * 8 * 3
         assert net.comm.allreduce(W.bytes) == 3 * 8 * 3 * 40
 
 
-DOUBLY = [T.ring, T.chain, T.star, T.complete, T.grid, T.torus, T.binary_tree, T.exponential, T.symmetric_exponential,
-          T.erdos_renyi, T.geometric, T.small_world, T.one_peer_exponential, T.ceca]
+DOUBLY = [
+    T.ring,
+    T.chain,
+    T.star,
+    T.complete,
+    T.grid,
+    T.torus,
+    T.binary_tree,
+    T.exponential,
+    T.symmetric_exponential,
+    T.erdos_renyi,
+    T.geometric,
+    T.small_world,
+    T.one_peer_exponential,
+    T.ceca,
+]
 
 
 @pytest.mark.serial
@@ -251,7 +311,7 @@ def test_the_average_survives_a_thousand_mixings(make):
     n = 11
     X = stack(n, (4,)) + 3
     with mpidec.Network(n) as net:
-        W, Y = net.mixer(make(n)), X[net.lo:net.hi]
+        W, Y = net.mixer(make(n)), X[net.lo : net.hi]
         for k in range(1000):
             Y = W.at(k)(Y)
         drift = abs(net.mean(Y) - X.mean(axis=0)) / abs(X.mean(axis=0))
@@ -262,7 +322,7 @@ def test_a_schedule_moves_on_by_itself():
     n, X = 8, stack(8)
     with mpidec.Network(n) as net:
         W = net.mixer(T.one_peer_exponential(n))
-        Y = X[net.lo:net.hi]
+        Y = X[net.lo : net.hi]
         for _ in range(3):
             Y = W(Y)
         np.testing.assert_allclose(Y, np.tile(X.mean(axis=0), (net.m, 1)), atol=1e-14)
@@ -274,12 +334,12 @@ def test_mean_and_gather():
     n = 10
     X = stack(n, (3, 2))
     with mpidec.Network(n) as net:
-        np.testing.assert_allclose(net.mean(X[net.lo:net.hi]), X.mean(axis=0), atol=1e-15)
-        whole = net.gather(X[net.lo:net.hi])
+        np.testing.assert_allclose(net.mean(X[net.lo : net.hi]), X.mean(axis=0), atol=1e-15)
+        whole = net.gather(X[net.lo : net.hi])
         assert (whole is None) == (net.rank > 0)
         if net.rank == 0:
             np.testing.assert_array_equal(whole, X)
-        np.testing.assert_array_equal(net.scatter(whole), X[net.lo:net.hi])
+        np.testing.assert_array_equal(net.scatter(whole), X[net.lo : net.hi])
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 30])
@@ -287,7 +347,7 @@ def test_sums_have_the_same_bits_on_any_number_of_ranks(columns):
     n = 1000
     X = stack(n, (columns,))
     with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
-        np.testing.assert_array_equal(net.sum(X[net.lo:net.hi]), alone.sum(X))
+        np.testing.assert_array_equal(net.sum(X[net.lo : net.hi]), alone.sum(X))
 
 
 def test_more_ranks_than_agents(comm):
@@ -313,7 +373,9 @@ def test_a_communicator_of_the_callers(comm):
     half = comm.Split(comm.rank % 2, comm.rank)
     with mpidec.Network(5, comm=half) as net:
         assert net.size == half.size
-        np.testing.assert_allclose(net.mixer(T.complete(5))(np.arange(5.0)[net.lo:net.hi]), np.full(net.m, 2.0))
+        np.testing.assert_allclose(
+            net.mixer(T.complete(5))(np.arange(5.0)[net.lo : net.hi]), np.full(net.m, 2.0)
+        )
     half.Free()
 
 
@@ -347,7 +409,9 @@ def test_closing_frees_everything_and_may_be_repeated(comm, transport):
     net.slots(T.ring(16), np.zeros((net.m, 1))).close()
     net.close()
     net.close()
-    assert len(Watched.made) >= 1 + (comm.size > 1) and all(made == MPI.COMM_NULL for made in Watched.made)
+    assert len(Watched.made) >= 1 + (comm.size > 1) and all(
+        made == MPI.COMM_NULL for made in Watched.made
+    )
     with pytest.raises(RuntimeError, match="closed"):
         W.at(0)
 
@@ -370,13 +434,19 @@ def test_rows_that_do_not_fit():
 
 
 def test_a_topology_of_another_size_is_refused():
-    with mpidec.Network(4) as net, pytest.raises(ValueError, match="has 5 agents, the network has 4"):
+    with (
+        mpidec.Network(4) as net,
+        pytest.raises(ValueError, match="has 5 agents, the network has 4"),
+    ):
         net.mixer(T.ring(5))
 
 
 @pytest.mark.mpi(min_size=2)
 def test_ranks_with_different_topologies_are_told(comm):
-    with mpidec.Network(6) as net, pytest.raises(ValueError, match="the ranks hand in different topologies"):
+    with (
+        mpidec.Network(6) as net,
+        pytest.raises(ValueError, match="the ranks hand in different topologies"),
+    ):
         net.mixer(T.ring(6) if comm.rank else T.chain(6))
 
 
@@ -402,16 +472,23 @@ def test_a_launcher_of_another_library_is_named(mpirun):
     assert done.returncode != 0
     assert "Open MPI's mpirun started 4 processes" in done.stderr
     assert "each of them is alone" in done.stderr
-    mpirun(0, ["-c", "import mpidec; mpidec.Network(2)"], env={"OMPI_COMM_WORLD_SIZE": "4", "MPIDEC_ALONE": "1"}, check=True)
+    mpirun(
+        0,
+        ["-c", "import mpidec; mpidec.Network(2)"],
+        env={"OMPI_COMM_WORLD_SIZE": "4", "MPIDEC_ALONE": "1"},
+        check=True,
+    )
 
 
 @pytest.mark.launch
 def test_an_uncaught_exception_on_one_rank_ends_the_job(mpirun):
-    program = ("import mpidec, numpy as np\n"
-               "with mpidec.Network() as net:\n"
-               "    W = net.mixer(mpidec.topology.ring(net.n))\n"
-               "    if net.rank == 2: raise KeyError('lost')\n"
-               "    W(np.zeros((1, 3)))\n")
+    program = (
+        "import mpidec, numpy as np\n"
+        "with mpidec.Network() as net:\n"
+        "    W = net.mixer(mpidec.topology.ring(net.n))\n"
+        "    if net.rank == 2: raise KeyError('lost')\n"
+        "    W(np.zeros((1, 3)))\n"
+    )
     done = mpirun(3, ["-c", program], timeout=30)
     assert done.returncode != 0
     assert "[rank 2] KeyError: 'lost'" in done.stderr
@@ -420,15 +497,21 @@ def test_an_uncaught_exception_on_one_rank_ends_the_job(mpirun):
 def test_torch_tensors_come_back_as_torch_tensors():
     torch = pytest.importorskip("torch")
     with mpidec.Network(4) as net:
-        X = torch.arange(8.0, dtype=torch.float64).reshape(4, 2)[net.lo:net.hi]
+        X = torch.arange(8.0, dtype=torch.float64).reshape(4, 2)[net.lo : net.hi]
         Y = net.mixer(T.complete(4))(X)
         assert isinstance(Y, torch.Tensor)
         assert Y.tolist() == [[3.0, 4.0]] * net.m
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("topology", [T.from_weights(np.eye(3), connected=False), T.from_weights(np.eye(1500), connected=False),
-                                      T.from_weights([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], connected=False)])
+@pytest.mark.parametrize(
+    "topology",
+    [
+        T.from_weights(np.eye(3), connected=False),
+        T.from_weights(np.eye(1500), connected=False),
+        T.from_weights([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], connected=False),
+    ],
+)
 def test_agents_without_neighbours_keep_the_sign_of_zeros(monkeypatch, topology):
     """With the compiled kernel and without it."""
     for compiled in (kernel._kernel, None):
@@ -436,7 +519,6 @@ def test_agents_without_neighbours_keep_the_sign_of_zeros(monkeypatch, topology)
         with mpidec.Network(topology.n, comm=MPI.COMM_SELF) as net:
             Y = net.mixer(topology)(np.full((topology.n, 2), -0.0))
             assert np.signbit(Y[-1]).all()
-
 
 
 @pytest.mark.mpi(min_size=2)
@@ -456,4 +538,6 @@ def test_a_refusal_that_is_heard_late_keeps_the_ranks_in_step():
                 raised.append((k, str(error)))
             net.barrier()
         assert len(raised) == (1 if net.rank < 2 else 0)
-        assert all("rank 0" in text and "rank 1" in text and "mixing 3" in text for _, text in raised)
+        assert all(
+            "rank 0" in text and "rank 1" in text and "mixing 3" in text for _, text in raised
+        )

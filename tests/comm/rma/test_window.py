@@ -22,8 +22,12 @@ from mpidec.comm.rma.post import _HEADER, Kind, Message, Post
 from mpidec.comm.runtime.progress import ProgressEngine, wait_until
 
 TRANSPORTS = ["auto", "p2p"]
-GRAPHS = {"ring": T.ring, "exponential": T.exponential, "star": T.star, "directed": lambda n: T.from_weights(
-    0.5 * np.eye(n) + 0.5 * np.roll(np.eye(n), 1, axis=0))}
+GRAPHS = {
+    "ring": T.ring,
+    "exponential": T.exponential,
+    "star": T.star,
+    "directed": lambda n: T.from_weights(0.5 * np.eye(n) + 0.5 * np.roll(np.eye(n), 1, axis=0)),
+}
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -38,7 +42,11 @@ class Model:
     def __init__(self, X, graph, zero):
         n = len(X)
         self.X, self.p = X.astype(float), np.ones(n)
-        self.S, self.P, self.V = np.zeros((n, n, *X.shape[1:])), np.zeros((n, n)), np.zeros((n, n), int)
+        self.S, self.P, self.V = (
+            np.zeros((n, n, *X.shape[1:])),
+            np.zeros((n, n)),
+            np.zeros((n, n), int),
+        )
         self.into = [graph.in_neighbors(i).tolist() for i in range(n)]
         self.out = [graph.out_neighbors(i).tolist() for i in range(n)]
         for i in range(n if not zero else 0):
@@ -58,7 +66,9 @@ class Model:
             self.V[i, j] += 1
 
     def update(self, i, own, weights, reset):
-        self.X[i] = own * self.X[i] + sum((w * self.S[i, j] for j, w in weights.items()), np.zeros_like(self.X[i]))
+        self.X[i] = own * self.X[i] + sum(
+            (w * self.S[i, j] for j, w in weights.items()), np.zeros_like(self.X[i])
+        )
         self.p[i] = own * self.p[i] + sum(w * self.P[i, j] for j, w in weights.items())
         self.V[i] = 0
         for j in weights if reset else ():
@@ -81,9 +91,13 @@ def test_a_random_program(net, graph, zero):
         for _ in range(25):
             kind = rng.choice(["put", "accumulate", "get", "update", "collect"])
             old_X, old_p = model.X.copy(), model.p.copy()
-            for i in range(n):                      # every rank draws what all ranks do
+            for i in range(n):  # every rank draws what all ranks do
                 weights = some(rng, model.into[i] if kind in ("get", "update") else model.out[i])
-                own, reset, whole = float(rng.normal()), bool(rng.random() < 0.5), rng.random() < 0.5
+                own, reset, whole = (
+                    float(rng.normal()),
+                    bool(rng.random() < 0.5),
+                    rng.random() < 0.5,
+                )
                 x = model.X[i].copy() if whole else rng.normal(size=(3, 2))
                 if kind in ("put", "accumulate"):
                     if i == me:
@@ -109,7 +123,10 @@ def test_a_random_program(net, graph, zero):
 
 
 def test_a_slot_shows_what_has_come_and_changes_nothing(comm):
-    with mpidec.Network(comm=comm) as net, net.window(np.full(3, float(net.rank)), mpidec.topology.ring(net.n)) as win:
+    with (
+        mpidec.Network(comm=comm) as net,
+        net.window(np.full(3, float(net.rank)), mpidec.topology.ring(net.n)) as win,
+    ):
         win.put(win.value)
         net.barrier()
         for rank in win.in_neighbors:
@@ -120,7 +137,6 @@ def test_a_slot_shows_what_has_come_and_changes_nothing(comm):
         net.barrier()
 
 
-
 def test_the_defaults(net):
     n, me = net.n, net.rank
     ring = T.ring(n)
@@ -129,7 +145,9 @@ def test_the_defaults(net):
         win.put(np.array([10.0 * me]))
         net.barrier()
         share = 1 / (len(near) + 1)
-        assert win.update().tolist() == pytest.approx([share * (me + sum(10 * j for j in near))]) and win.p == pytest.approx(1)
+        assert win.update().tolist() == pytest.approx(
+            [share * (me + sum(10 * j for j in near))]
+        ) and win.p == pytest.approx(1)
         net.barrier()
         win.value = [5.0 + me]
         net.barrier()
@@ -158,14 +176,19 @@ def test_mass_is_kept_at_the_ranks_own_pace(net, dtype):
         win.collect()
         total, weight = net.comm.allreduce(win.value.astype(float)), net.comm.allreduce(win.p)
         scale = 1e-12 if dtype is np.float64 else 1e-5
-        assert abs(weight - n) <= 1e-12 * n and np.abs(total - n * (np.arange(40) + (n - 1) / 2)).max() <= scale * 50 * n
+        assert (
+            abs(weight - n) <= 1e-12 * n
+            and np.abs(total - n * (np.arange(40) + (n - 1) / 2)).max() <= scale * 50 * n
+        )
         net.barrier()
         for _ in range(40):
             win.accumulate(win.value, share, dict.fromkeys(out, share))
             net.barrier()
             win.collect()
             net.barrier()
-        assert np.abs(win.value / win.p - np.arange(40) - (n - 1) / 2).max() <= (1e-10 if dtype is np.float64 else 1e-3)
+        assert np.abs(win.value / win.p - np.arange(40) - (n - 1) / 2).max() <= (
+            1e-10 if dtype is np.float64 else 1e-3
+        )
 
 
 def made(make, nin, nout, me=0, count=8):
@@ -186,7 +209,10 @@ def field(record, k):
 
 def test_the_value_becomes_the_rest():
     """48 shares of 1/49, rounded, and what is kept: value - sum of what was sent, to the last bit."""
-    with mpidec.Network(2, comm=MPI.COMM_SELF) as net, pytest.raises(ValueError, match="expected one on each"):
+    with (
+        mpidec.Network(2, comm=MPI.COMM_SELF) as net,
+        pytest.raises(ValueError, match="expected one on each"),
+    ):
         net.window(np.ones(1))
     for make in {records.Port, records._Port}:
         port, value, _, outs = made(make, 0, 48)
@@ -202,7 +228,9 @@ def test_the_value_becomes_the_rest():
         assert not np.array_equal(row(value), x / 49)
 
 
-@pytest.mark.skipif(not records.COMPILED, reason="without the compiled extension no other process locks records")
+@pytest.mark.skipif(
+    not records.COMPILED, reason="without the compiled extension no other process locks records"
+)
 @pytest.mark.parametrize("own", [0.5, 0.25])
 def test_a_transfer_that_fails_at_a_lock_keeps_the_mass(own):
     for whole in (True, False):
@@ -210,22 +238,28 @@ def test_a_transfer_that_fails_at_a_lock_keeps_the_mass(own):
         x = np.random.default_rng(2).random(8)
         port.set(x)
         port.p = 1.0
-        outs[1][:8].view(np.uint64)[0] = 8          # rank 7 has stopped there
+        outs[1][:8].view(np.uint64)[0] = 8  # rank 7 has stopped there
         with pytest.raises(RuntimeError, match="locked by rank 7"):
             port.send(None if whole else x.copy(), [0.25, 0.125, 0.125], own, True)
         assert np.array_equal(row(outs[0]), 0.25 * x) and field(outs[0], 2) == 0.25
-        if own == 0.5:                              # shares that sum to one: the value has lost what was sent
-            assert np.array_equal(row(value) + row(outs[0]), x) and port.p == 0.75 and not row(outs[2]).any()
+        if own == 0.5:  # shares that sum to one: the value has lost what was sent
+            assert (
+                np.array_equal(row(value) + row(outs[0]), x)
+                and port.p == 0.75
+                and not row(outs[2]).any()
+            )
         else:
             assert np.array_equal(row(value), x) and port.p == 1
         assert field(value, 0) == field(outs[0], 0) == 0
-        value[:8].view(np.uint64)[0] = 8            # the value is locked first: nothing leaves
+        value[:8].view(np.uint64)[0] = 8  # the value is locked first: nothing leaves
         with pytest.raises(RuntimeError, match="locked by rank 7"):
             port.send(None, [None, None, 0.5], 0.5, True)
         assert field(outs[2], 1) == 0
 
 
-@pytest.mark.skipif(not records.COMPILED, reason="without the compiled extension no other process locks records")
+@pytest.mark.skipif(
+    not records.COMPILED, reason="without the compiled extension no other process locks records"
+)
 def test_an_update_takes_all_slots_or_none():
     port, value, ins, _ = made(records.Port, 3, 0)
     port.set(np.ones(8))
@@ -239,14 +273,16 @@ def test_an_update_takes_all_slots_or_none():
             port.update(0.25, [0.25] * 3, reset)
         ins[1][:8] = 0
         for now, then in zip((value, *ins), before):
-            assert np.array_equal(now, then)        # locks, too
+            assert np.array_equal(now, then)  # locks, too
         ins[1][:8].view(np.uint64)[0] = 8
     ins[1][:8] = 0
     port.update(0.25, [0.25] * 3, True)
     assert row(value).tolist() == [1.75] * 8 and port.p == 0.625 and port.versions() == [0, 0, 0]
 
 
-@pytest.mark.skipif(not records.COMPILED, reason="without the compiled extension one process uses a record")
+@pytest.mark.skipif(
+    not records.COMPILED, reason="without the compiled extension one process uses a record"
+)
 def test_a_lock_has_one_holder():
     """Two processes add to one slot as fast as they can: nothing is lost."""
     memory, turns = np.frombuffer(mmap.mmap(-1, 4096), np.uint8), 200_000
@@ -268,7 +304,7 @@ def test_a_lock_has_one_holder():
 def aligned(size):
     memory = np.zeros(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
-    return memory[start:start + size]
+    return memory[start : start + size]
 
 
 @pytest.mark.skipif(not records.COMPILED, reason="compares the compiled extension with NumPy")
@@ -276,8 +312,10 @@ def aligned(size):
 def test_records_without_a_compiler(single):
     rng, dtype = np.random.default_rng(0), np.float32 if single else np.float64
     blocks = [[aligned(64 + 64 if k != 1 else 64) for k in range(6)] for _ in range(2)]
-    ports = [make(0, 8, single, 1.0, b[0], b[1], b[2:4], b[4:6], [b[4], None])
-             for make, b in zip((records.Port, records._Port), blocks)]
+    ports = [
+        make(0, 8, single, 1.0, b[0], b[1], b[2:4], b[4:6], [b[4], None])
+        for make, b in zip((records.Port, records._Port), blocks)
+    ]
     for _ in range(300):
         kind = rng.choice(["send", "update", "get", "arrive", "leave", "set"])
         x = rng.normal(size=8).astype(dtype)
@@ -315,7 +353,7 @@ def test_dtypes(net, dtype):
         np.testing.assert_allclose(y, x + sum(0.5 * (x + (j - me) * unit) for j in near), rtol=1e-3)
         net.barrier()
         if dtype != np.float16:
-            win.value[:] = 7                        # the array itself
+            win.value[:] = 7  # the array itself
         win.value = 7 * np.ones_like(x)
         net.barrier()
         win.get([int(j) for j in near[:1]])
@@ -338,8 +376,10 @@ def test_torch_and_lists(net):
         win.put(win.value)
         net.barrier()
         a, b = win.collect()
-        assert a.tolist() == [[1.0 + len(near)] * 2] * 2 and b.tolist() == [2.0 * (1 + len(near))] * 3
-        net.barrier()                               # all have collected
+        assert (
+            a.tolist() == [[1.0 + len(near)] * 2] * 2 and b.tolist() == [2.0 * (1 + len(near))] * 3
+        )
+        net.barrier()  # all have collected
         win.put([np.zeros((2, 2)), np.zeros(3)])
         net.barrier()
 
@@ -365,7 +405,7 @@ def test_started_transfers_and_several_windows(net):
     for call in (lambda: one.put(one.value), mutex.__enter__):
         with pytest.raises(RuntimeError, match="window is closed"):
             call()
-    left = net.window(np.ones(3))                   # freed with the network
+    left = net.window(np.ones(3))  # freed with the network
     net.close()
     assert left.closed
 
@@ -378,10 +418,14 @@ WRONG = {
     "together": lambda win: win.update(self_weight=0.5),
     "expected ranks": lambda win: win.mutex([99]),
     "mutex of rank 0.5, expected ranks": lambda win: win.mutex(0.5),
-    "claim of rank 0.5, expected this rank": lambda win: win.claim(win._context.rank + 0.5 - win._context.rank),
+    "claim of rank 0.5, expected this rank": lambda win: win.claim(
+        win._context.rank + 0.5 - win._context.rank
+    ),
     "claim of rank '0', expected this rank": lambda win: win.claim("0"),
     "weight is '0.5', expected a number": lambda win: win.put(win.value, self_weight="0.5"),
-    "rank '0', expected some of the out-neighbours": lambda win: win.put(win.value, dst_weights={"0": 0.5}),
+    "rank '0', expected some of the out-neighbours": lambda win: win.put(
+        win.value, dst_weights={"0": 0.5}
+    ),
     "rank True, expected some of the in-neighbours": lambda win: win.get({True: 0.5}),
     "'01', expected a dict": lambda win: win.put(win.value, dst_weights="01"),
     "reset is 'no', expected True or False": lambda win: win.update(reset="no"),
@@ -398,15 +442,22 @@ def test_refusals(net, words):
         if win.in_neighbors:
             with pytest.raises(ValueError, match="twice"):
                 win.get([win.in_neighbors[0]] * 2)
-        win.put(win.value)                          # and everything goes on
+        win.put(win.value)  # and everything goes on
         net.barrier()
         assert win.collect()[0] == 1 + len(win.in_neighbors)
         net.barrier()
 
 
-@pytest.mark.parametrize("x, words", [
-    (np.ones(3, int), "expected float16"), (np.ones(3, np.longdouble), "expected float16"), ([], "no arrays"),
-    ([np.ones(2), np.ones(2, np.float32)], "expected one"), (np.ma.ones(3), "masked|expected float16")])
+@pytest.mark.parametrize(
+    "x, words",
+    [
+        (np.ones(3, int), "expected float16"),
+        (np.ones(3, np.longdouble), "expected float16"),
+        ([], "no arrays"),
+        ([np.ones(2), np.ones(2, np.float32)], "expected one"),
+        (np.ma.ones(3), "masked|expected float16"),
+    ],
+)
 def test_arrays_that_no_window_takes(net, x, words):
     with pytest.raises((TypeError, ValueError), match=words):
         net.window(x, T.ring(net.n))
@@ -424,15 +475,21 @@ def test_ranks_that_differ(net):
 
 def test_mutex(net):
     with net.window(np.zeros(1), T.complete(net.n)) as win:
-        with win.mutex([net.rank]), pytest.raises(RuntimeError, match="not re-entrant"), win.mutex([net.rank]):
+        with (
+            win.mutex([net.rank]),
+            pytest.raises(RuntimeError, match="not re-entrant"),
+            win.mutex([net.rank]),
+        ):
             pass
+
         class Broken(Exception):
             pass
+
         with pytest.raises(Broken), win.mutex():
             raise Broken
         net.barrier()
         with win.mutex(np.int64(net.rank), timeout=0):
-            pass                                    # released where the body raised
+            pass  # released where the body raised
         with net.window(np.zeros(1), T.complete(net.n)) as other, other.mutex([net.rank]):
             other.close()
         net.barrier()
@@ -444,8 +501,13 @@ def test_mutex(net):
             else:
                 net.barrier()
                 if net.rank == 1:
-                    with pytest.raises(TimeoutError, match=r"mutex of rank 0, (held by rank 0 for|which this rank shares no)"), \
-                            win.mutex([0], timeout=0.05):
+                    with (
+                        pytest.raises(
+                            TimeoutError,
+                            match=r"mutex of rank 0, (held by rank 0 for|which this rank shares no)",
+                        ),
+                        win.mutex([0], timeout=0.05),
+                    ):
                         pass
                 net.barrier()
         with win.mutex([0]):
@@ -476,7 +538,9 @@ def test_a_claim_is_one_rank_s_until_its_owner_lets_go(net, comm):
         if net.rank == 0:
             win.unclaim()
             assert win.claimant is None and win.claim(0)
-        with pytest.raises(ValueError, match=r"claim of rank 99, expected this rank or one of its neighbours"):
+        with pytest.raises(
+            ValueError, match=r"claim of rank 99, expected this rank or one of its neighbours"
+        ):
             win.claim(99)
 
 
@@ -486,7 +550,7 @@ def test_a_contended_mutex_has_one_holder(net):
     with inside as win:
         for _ in range(10):
             with win.mutex([0]):
-                win.get()                           # nobody else has marked its value
+                win.get()  # nobody else has marked its value
                 assert not any(win.update(0.0, [j])[j] for j in win.in_neighbors)
                 mark = np.zeros(net.n)
                 mark[net.rank] = 1
@@ -496,8 +560,10 @@ def test_a_contended_mutex_has_one_holder(net):
         net.barrier()
 
 
-MUTEXES = [(records._try_mutex, records._await_mutex, records._leave_mutex, records._release_mutex),
-           (records.try_mutex, records.await_mutex, records.leave_mutex, records.release_mutex)]
+MUTEXES = [
+    (records._try_mutex, records._await_mutex, records._leave_mutex, records._release_mutex),
+    (records.try_mutex, records.await_mutex, records.leave_mutex, records.release_mutex),
+]
 
 
 @pytest.mark.parametrize("try_, await_, leave, release", MUTEXES)
@@ -518,7 +584,12 @@ def test_a_mutex_is_handed_on_in_the_order_of_the_ranks(try_, await_, leave, rel
 
 def queue(memory, asked):
     """The mutex of rank 0, whose own memory it is; what it asks or answers goes to `asked`."""
-    return Mutex({0: memory}, 0, lambda rank, kind, number: asked.append((rank, kind, number)), contextlib.nullcontext())
+    return Mutex(
+        {0: memory},
+        0,
+        lambda rank, kind, number: asked.append((rank, kind, number)),
+        contextlib.nullcontext(),
+    )
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -528,16 +599,16 @@ def test_a_request_that_is_withdrawn_while_the_mutex_is_handed_over(again):
     mutex = queue(memory, asked)
     assert records.try_mutex(memory, 1) == -1
     mutex.receive(2, Message(1, Kind.LOCK, 2, 0, number=1))
-    assert records.leave_mutex(memory, 2)           # the first step: rank 2 waits no longer
+    assert records.leave_mutex(memory, 2)  # the first step: rank 2 waits no longer
     mutex.receive(2, Message(1, Kind.CANCEL, 2, 0, number=1))
     if again:
         mutex.receive(2, Message(1, Kind.LOCK, 2, 0, number=2))
-    memory.view(np.uint64)[0] = 2 + 1               # the second one: it has it
+    memory.view(np.uint64)[0] = 2 + 1  # the second one: it has it
     mutex.serve()
     assert asked == [(2, Kind.GRANTED, 2)] * again
     if again:
         assert records.try_mutex(memory, 1) == 2
-        mutex.receive(2, Message(1, Kind.CANCEL, 2, 0, number=2))       # which crosses the answer
+        mutex.receive(2, Message(1, Kind.CANCEL, 2, 0, number=2))  # which crosses the answer
     assert records.try_mutex(memory, 1) == -1
 
 
@@ -545,15 +616,20 @@ def test_a_rank_that_stops_while_it_hands_a_mutex_over(monkeypatch):
     monkeypatch.setenv("MPIDEC_TIMEOUT", "0.05")
     memory = aligned(64 + 64)
     records.try_mutex(memory, 1)
-    with pytest.raises(TimeoutError, match="held by rank 1"), \
-            queue(memory, []).held([0], 0.0, lambda: records.leave_mutex(memory, 0)):      # the first step, never the second
+    with (
+        pytest.raises(TimeoutError, match="held by rank 1"),
+        queue(memory, []).held([0], 0.0, lambda: records.leave_mutex(memory, 0)),
+    ):  # the first step, never the second
         pass
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_straggler_delays_nobody(transport, comm):
     """Rank 0 makes no call of the window, nor has it a helper, until all others have made theirs."""
-    with mpidec.Network(transport=transport) as net, net.window(np.ones(1000), T.ring(net.n), progress=False) as win:
+    with (
+        mpidec.Network(transport=transport) as net,
+        net.window(np.ones(1000), T.ring(net.n), progress=False) as win,
+    ):
         net.barrier()
         for _ in range(10 if net.rank else 0):
             win.put(win.value)
@@ -583,10 +659,17 @@ def test_one_rank_killed_ends_the_job(mpirun):
     assert done.returncode != 0 and "ready" in done.stdout
 
 
-ODD = {"no entries": np.empty((3, 0)), "no axes": np.array(2.0), "a scalar": np.float64(2.0),
-       "columns": np.arange(12.0).reshape(3, 4).T, "backwards": np.arange(6.0)[::-1],
-       "every other": np.arange(10.0)[::2], "byte order": np.arange(4, dtype=">f8"),
-       "read only": np.broadcast_to(1.0, (3, 2)), "a list of both": [np.empty(0), np.array(1.0)]}
+ODD = {
+    "no entries": np.empty((3, 0)),
+    "no axes": np.array(2.0),
+    "a scalar": np.float64(2.0),
+    "columns": np.arange(12.0).reshape(3, 4).T,
+    "backwards": np.arange(6.0)[::-1],
+    "every other": np.arange(10.0)[::2],
+    "byte order": np.arange(4, dtype=">f8"),
+    "read only": np.broadcast_to(1.0, (3, 2)),
+    "a list of both": [np.empty(0), np.array(1.0)],
+}
 
 
 @pytest.mark.parametrize("kind", ODD)
@@ -594,7 +677,7 @@ def test_odd_arrays(net, kind):
     x = ODD[kind]
     several = isinstance(x, list)
     with net.window(x, T.ring(net.n)) as win:
-        win.accumulate([2 * one for one in x] if several else 2 * x)        # of another layout, perhaps
+        win.accumulate([2 * one for one in x] if several else 2 * x)  # of another layout, perhaps
         win.accumulate(win.value)
         net.barrier()
         y = win.collect()
@@ -610,20 +693,28 @@ def test_odd_arrays(net, kind):
 def test_an_exception_within_and_two_networks(net):
     class Broken(Exception):
         pass
+
     with contextlib.suppress(Broken), net.window(np.ones(4), T.ring(net.n)) as left:
         left.put(left.value)
         raise Broken
-    assert left.closed == (net.n == 1)              # the others might be elsewhere
+    assert left.closed == (net.n == 1)  # the others might be elsewhere
     if net.n == 1:
         return
-    with mpidec.Network(transport="p2p") as other, other.window(np.ones(4), T.ring(net.n)) as far, \
-            net.window(np.ones(4), T.ring(net.n)) as near:
+    with (
+        mpidec.Network(transport="p2p") as other,
+        other.window(np.ones(4), T.ring(net.n)) as far,
+        net.window(np.ones(4), T.ring(net.n)) as near,
+    ):
         for win in (left, far, near):
             win.accumulate(win.value)
         other.barrier()
         net.barrier()
         degree = len(near.in_neighbors)
-        assert [win.collect()[0] for win in (left, far, near)] == [1 + 2 * degree, 1 + degree, 1 + degree]
+        assert [win.collect()[0] for win in (left, far, near)] == [
+            1 + 2 * degree,
+            1 + degree,
+            1 + degree,
+        ]
         net.barrier()
     left.close()
     with pytest.raises(TypeError, match="pickle"):
@@ -642,10 +733,16 @@ def test_ends_in_different_orders(net):
 
 def test_a_closed_window_keeps_neither_memory_nor_files(net):
     def maps():
-        return len(os.listdir("/proc/self/fd")), sum("mpidec-window" in line for line in open("/proc/self/maps"))
+        return len(os.listdir("/proc/self/fd")), sum(
+            "mpidec-window" in line for line in open("/proc/self/maps")
+        )
+
     gc.collect()
     before = maps()
-    with net.window(np.ones(10_000), T.complete(net.n)) as one, net.window(np.ones(3), T.complete(net.n)) as two:
+    with (
+        net.window(np.ones(10_000), T.complete(net.n)) as one,
+        net.window(np.ones(3), T.complete(net.n)) as two,
+    ):
         one.put(one.value)
         two.put(two.value)
         shared = net.transport == "auto" and records.COMPILED and net.n > 1
@@ -655,16 +752,20 @@ def test_a_closed_window_keeps_neither_memory_nor_files(net):
 
 def test_a_value_that_is_not_waited_for(net):
     with net.window(np.ones(4), T.ring(net.n)) as win:
-        if not win._quiet:                          # it never arrives
+        if not win._quiet:  # it never arrives
             hand = win._post._receivers[win._slots.number]
-            win._post._receivers[win._slots.number] = lambda rank, message: message.kind == Kind.VALUE or hand(rank, message)
+            win._post._receivers[win._slots.number] = lambda rank, message: (
+                message.kind == Kind.VALUE or hand(rank, message)
+            )
         net.barrier()
         under_way = win.start_get()
         net.barrier()
     if win._quiet:
         under_way.wait()
     else:
-        with pytest.raises(RuntimeError, match="the window is closed, and the values that were asked for before"):
+        with pytest.raises(
+            RuntimeError, match="the window is closed, and the values that were asked for before"
+        ):
             under_way.wait()
 
 
@@ -684,7 +785,11 @@ class Synchronous:
 
 def test_messages_that_nobody_waits_for_do_not_come_to_the_next_network(comm):
     """The next communicator may have the same number within MPI: each receiver has taken the last message before the end."""
-    watched, others, left = Synchronous(comm.Dup()), [rank for rank in range(comm.size) if rank != comm.rank], []
+    watched, others, left = (
+        Synchronous(comm.Dup()),
+        [rank for rank in range(comm.size) if rank != comm.rank],
+        [],
+    )
     post = Post(watched, ProgressEngine())
     for rank in others:
         post.send(rank, Message(0, Kind.OTHER, 0, 0))
@@ -693,6 +798,7 @@ def test_messages_that_nobody_waits_for_do_not_come_to_the_next_network(comm):
         left.append((list(watched.dests), len(post._sending)))
         wait_until(comm.Ibarrier().Test, "all ranks")
         left.append(watched.Iprobe())
+
     post.close(meet)
     assert left[2:] == [(others, 0), False]
 
@@ -712,7 +818,9 @@ def test_messages_are_handed_out_in_order_also_before_their_window_is_made():
     post, got = Post(MPI.COMM_SELF.Dup(), ProgressEngine()), []
     for tests, number in ((1, 1), (0, 2), (0, 3)):
         data = np.frombuffer(_HEADER.pack(1, Kind.OTHER, 0, 0, 0, 0, number, 0.0), np.uint8)
-        post._receiving.append((Sent(tests), number // 3, data))        # two of rank 0, the first one large, and one of rank 1
+        post._receiving.append(
+            (Sent(tests), number // 3, data)
+        )  # two of rank 0, the first one large, and one of rank 1
     post.poll()
     assert post.register(lambda rank, message: got.append((rank, message.number))) == 1
     post.poll()
@@ -727,7 +835,7 @@ def test_a_rank_without_files_for_memory(net):
     with win:
         win.put(win.value, dst_weights=dict.fromkeys(win.out_neighbors, 0.0))
         limit = time.monotonic() + 20
-        while any(count != 1 for count in win.versions.values()):           # seen without any wait
+        while any(count != 1 for count in win.versions.values()):  # seen without any wait
             assert time.monotonic() < limit, win.versions
         net.barrier()
         for _ in range(50):
@@ -736,7 +844,9 @@ def test_a_rank_without_files_for_memory(net):
                 win.collect()
         net.barrier()
         win.collect()
-        assert net.allreduce(win.value, average=False) == pytest.approx([net.n * (net.n + 1) / 2] * 50)
+        assert net.allreduce(win.value, average=False) == pytest.approx(
+            [net.n * (net.n + 1) / 2] * 50
+        )
         win.get()
         net.barrier()
 
@@ -746,7 +856,9 @@ def spare_files(count):
     """At most so many files more than are open now."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     top = max(int(name) for name in os.listdir("/proc/self/fd"))
-    plugs = [os.open(os.devnull, os.O_RDONLY) for _ in range(top - len(os.listdir("/proc/self/fd")) + 3)]
+    plugs = [
+        os.open(os.devnull, os.O_RDONLY) for _ in range(top - len(os.listdir("/proc/self/fd")) + 3)
+    ]
     top = max(int(name) for name in os.listdir("/proc/self/fd")[:-1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(top + 1 + count, before[1]), before[1]))
     try:
@@ -783,15 +895,19 @@ def test_a_forked_child_has_a_copy_and_is_refused(net):
                 win.value[:] += 6
                 win._slots.values[:] *= 2
                 for block in win._slots._blocks.values():
-                    block[-64:] = 255               # of other ranks, too
+                    block[-64:] = 255  # of other ranks, too
                 win.put(win.value)
             except RuntimeError as error:
-                os._exit(7 if "forked child" in str(error) and win.value.tolist() == [14, 14] else 1)
+                os._exit(
+                    7 if "forked child" in str(error) and win.value.tolist() == [14, 14] else 1
+                )
             os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         net.barrier()
         win.get()
-        assert win.value.tolist() == [1, 1] and all(win.slot(j).tolist() == [1, 1] for j in win.in_neighbors)
+        assert win.value.tolist() == [1, 1] and all(
+            win.slot(j).tolist() == [1, 1] for j in win.in_neighbors
+        )
         assert not any(np.any(block[-64:] == 255) for block in win._slots._blocks.values())
         net.barrier()
         win.put(win.value)
@@ -809,25 +925,38 @@ class Watched:
             done = getattr(self._port, name)(*args)
             self._look(name, True)
             return done
+
         return call
 
 
 def test_a_row_is_waiting_or_under_way_at_every_moment(comm):
     """A helper ships rows at any moment of the main thread, which looks at any moment of the helper."""
-    with mpidec.Network(transport="p2p") as net, net.window(np.ones(4), T.ring(net.n), progress=False) as win:
+    with (
+        mpidec.Network(transport="p2p") as net,
+        net.window(np.ones(4), T.ring(net.n), progress=False) as win,
+    ):
         slots, seen = win._slots, []
-        port, = slots.ports
+        (port,) = slots.ports
         if net.n > 1:
             k = dict.fromkeys(win.out_neighbors, 1.0)
-            slots.ports[0] = Watched(port, lambda name, done: name == "leave" and seen.append(
-                (slots.empty, [slots.waiting(0, k) for k in range(len(slots.receivers[0]))])))
+            slots.ports[0] = Watched(
+                port,
+                lambda name, done: (
+                    name == "leave"
+                    and seen.append(
+                        (slots.empty, [slots.waiting(0, k) for k in range(len(slots.receivers[0]))])
+                    )
+                ),
+            )
             win.accumulate(win.value, dst_weights=k)
             assert seen and not any(empty or 0 in waiting for empty, waiting in seen)
             win.flush()
-            assert not any(way.under_way for way in slots._far.values())        # they have arrived
+            assert not any(way.under_way for way in slots._far.values())  # they have arrived
             slots.ports[0] = port
             port.send(None, [1.0, *[None] * (len(k) - 1)], None, True)
-            slots.ports[0] = Watched(port, lambda name, done: name == "waiting" and not done and shipped(slots, port))
+            slots.ports[0] = Watched(
+                port, lambda name, done: name == "waiting" and not done and shipped(slots, port)
+            )
             assert not slots.empty
             slots.ports[0] = port
         net.barrier()
@@ -840,10 +969,15 @@ def shipped(slots, port):
 
 
 def test_rows_that_wait_for_one_under_way_are_joined(comm):
-    with mpidec.Network(transport="p2p") as net, net.window(np.ones(2), T.ring(net.n), progress=False) as win:
+    with (
+        mpidec.Network(transport="p2p") as net,
+        net.window(np.ones(2), T.ring(net.n), progress=False) as win,
+    ):
         weights, send = [1.0] * len(win.out_neighbors), win._port.send
-        win.accumulate(np.full(2, 100.0))           # leaves at once
-        send(np.full(2, 10.0), weights, None, False)                    # the outbox: a put and three more, before anybody looks
+        win.accumulate(np.full(2, 100.0))  # leaves at once
+        send(
+            np.full(2, 10.0), weights, None, False
+        )  # the outbox: a put and three more, before anybody looks
         for _ in range(3):
             send(np.ones(2), weights, None, True)
         net.barrier()
@@ -858,8 +992,17 @@ def test_after_an_interrupt_calls_are_refused():
         mutex = win.mutex([0])
         with pytest.raises(KeyboardInterrupt), net.engine:
             raise KeyboardInterrupt
-        for call in (lambda: win.put(win.value), win.update, win.flush, lambda: win.waiting, lambda: mutex.__enter__()):
-            with pytest.raises(RuntimeError, match=r"out of step \(KeyboardInterrupt\): close it and make a new one"):
+        for call in (
+            lambda: win.put(win.value),
+            win.update,
+            win.flush,
+            lambda: win.waiting,
+            lambda: mutex.__enter__(),
+        ):
+            with pytest.raises(
+                RuntimeError,
+                match=r"out of step \(KeyboardInterrupt\): close it and make a new one",
+            ):
                 call()
 
 
@@ -869,19 +1012,29 @@ def test_the_value_is_one_array_also_where_it_lies_beside_the_window(net, kind):
         torch = pytest.importorskip("torch")
     x = np.ones(2, "f2") if kind != "bfloat16" else torch.ones(2, dtype=torch.bfloat16)
     with net.window([x, x] if kind == "list" else x, T.ring(net.n)) as win:
-        value, = {id(one): one for one in (win.value[1] if kind == "list" else win.value,)}.values()
+        (value,) = {
+            id(one): one for one in (win.value[1] if kind == "list" else win.value,)
+        }.values()
         win.put(win.value, self_weight=0.5)
         win.collect()
         value[:] = 9
-        win.put([x, x] if kind == "list" else x, self_weight=2.0)       # another array: the value is taken over nevertheless
+        win.put(
+            [x, x] if kind == "list" else x, self_weight=2.0
+        )  # another array: the value is taken over nevertheless
         win.value = win.value
-        assert (win.value[1] if kind == "list" else win.value) is value and value.tolist() == [18, 18]
+        assert (win.value[1] if kind == "list" else win.value) is value and value.tolist() == [
+            18,
+            18,
+        ]
         value[:] = 5
         net.barrier()
         win.value = win.value
         net.barrier()
         win.get()
-        assert all((win.slot(j)[1] if kind == "list" else win.slot(j)).tolist() == [5, 5] for j in win.in_neighbors)
+        assert all(
+            (win.slot(j)[1] if kind == "list" else win.slot(j)).tolist() == [5, 5]
+            for j in win.in_neighbors
+        )
         net.barrier()
 
 
@@ -891,7 +1044,10 @@ def test_an_interrupted_flush(transport):
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         for k in range(2):
-            with contextlib.suppress(KeyboardInterrupt, KeyError), mpidec.Network(transport=transport) as net:
+            with (
+                contextlib.suppress(KeyboardInterrupt, KeyError),
+                mpidec.Network(transport=transport) as net,
+            ):
                 win = net.window(np.ones(10_000), T.complete(net.n))
                 if net.rank == k % net.size:
                     signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -900,7 +1056,10 @@ def test_an_interrupted_flush(transport):
                         win.flush()
                 raise KeyError
             assert win.value.tolist() == [1.0] * 10_000
-            with mpidec.Network(transport=transport) as net, net.window(np.ones(3), T.complete(net.n)) as other:
+            with (
+                mpidec.Network(transport=transport) as net,
+                net.window(np.ones(3), T.complete(net.n)) as other,
+            ):
                 other.put(other.value)
                 net.barrier()
                 assert other.collect()[0] == net.n
@@ -913,7 +1072,10 @@ def test_an_interrupted_flush(transport):
 def test_a_helper_answers_while_its_rank_is_in_a_call_of_mpi(transport, comm):
     """By default; the others complete all calls that need an answer, while rank 0 stands in the program's own barrier."""
     with mpidec.Network(transport=transport) as net:
-        with net.window(np.ones(1000), T.complete(net.n)) as win, net.window(np.ones(1), T.complete(net.n)) as other:
+        with (
+            net.window(np.ones(1000), T.complete(net.n)) as win,
+            net.window(np.ones(1), T.complete(net.n)) as other,
+        ):
             net.barrier()
             if net.rank:
                 win.get([0])
@@ -944,6 +1106,7 @@ def test_an_error_in_the_helper_is_told():
     def poll():
         post.begin()
         raise RuntimeError("a slot is locked")
+
     try:
         post.helper.add(poll)
         post.helper._thread.join()

@@ -26,7 +26,7 @@ class Mass:
     def __init__(self, net, shared, rng):
         self.net, self.rng = net, rng
         self.graph = GRAPHS[shared.integers(len(GRAPHS))](net.n)
-        self.dtype = DTYPES[shared.integers(2) * 3]                 # f8 or c16
+        self.dtype = DTYPES[shared.integers(2) * 3]  # f8 or c16
         shape = [(), (0,), (5,), (3, 7), (20_000,)][shared.integers(5)]
         x = np.asarray(rng.normal(size=shape)).astype(self.dtype)
         self.win = net.window(x, self.graph, progress=bool(shared.random() < 0.3))
@@ -40,7 +40,9 @@ class Mass:
     def act(self):
         win, rng = self.win, self.rng
         if rng.random() < 0.4:
-            win.collect() if rng.random() < 0.5 else win.update(1.0, dict.fromkeys(win.in_neighbors, 1.0), reset=True)
+            win.collect() if rng.random() < 0.5 else win.update(
+                1.0, dict.fromkeys(win.in_neighbors, 1.0), reset=True
+            )
             return
         chosen = [j for j in win.out_neighbors if rng.random() < 0.7]
         shares = rng.dirichlet(np.ones(len(chosen) + 1)).tolist()
@@ -53,7 +55,9 @@ class Mass:
         self.win.collect()
         after = self.total()
         scale = 1e-12 * (self.net.n + np.abs(self.before).max())
-        assert np.abs(after - self.before).max(initial=0) <= scale, f"mass lost: {np.abs(after - self.before).max()} > {scale}"
+        assert np.abs(after - self.before).max(initial=0) <= scale, (
+            f"mass lost: {np.abs(after - self.before).max()} > {scale}"
+        )
 
 
 class Proportional:
@@ -66,15 +70,20 @@ class Proportional:
         self.tolerance = PRECISION[dtype]
         shape = [(1,), (4, 4), (30_000,)][shared.integers(3)]
         self.unit = shared.uniform(1, 2, shape).astype(dtype)
-        self.win = net.window([self.unit, self.unit[:1]] if shared.random() < 0.3 else self.unit, self.graph,
-                              progress=bool(shared.random() < 0.3))
+        self.win = net.window(
+            [self.unit, self.unit[:1]] if shared.random() < 0.3 else self.unit,
+            self.graph,
+            progress=bool(shared.random() < 0.3),
+        )
         self.transfers, self.getting = 0, None
 
     def act(self):
         win, rng = self.win, self.rng
         kind = rng.choice(["put", "accumulate", "get", "start_get", "update", "collect"])
-        out, into = ({j: float(rng.uniform(0, 1)) for j in some if rng.random() < 0.7} for some in
-                     (win.out_neighbors, win.in_neighbors))
+        out, into = (
+            {j: float(rng.uniform(0, 1)) for j in some if rng.random() < 0.7}
+            for some in (win.out_neighbors, win.in_neighbors)
+        )
         if kind in ("put", "accumulate"):
             getattr(win, kind)(win.value, float(rng.uniform(0, 1)), out)
         elif kind == "get":
@@ -94,7 +103,9 @@ class Proportional:
     def check(self):
         x = self.win.value[0] if isinstance(self.win.value, list) else self.win.value
         error = np.abs(x - self.win.p * self.unit.astype(x.dtype)).max()
-        assert error <= 2e3 * self.tolerance * max(1, self.win.p), f"x and p of different moments: {error}, p = {self.win.p}"
+        assert error <= 2e3 * self.tolerance * max(1, self.win.p), (
+            f"x and p of different moments: {error}, p = {self.win.p}"
+        )
 
 
 def restless(rng, net):
@@ -164,8 +175,12 @@ def traffic(comm, folder, monkeypatch, seconds, seed):
                     restless(rng, net)
                     if rng.random() < 0.05:
                         counted += guarded(net, each.win, rng, each.counter)
-                row = np.full((1, 500), float(net.rank))            # others are in the middle of their transfers
-                np.testing.assert_allclose(W(row), (T.ring(net.n).W.toarray() @ np.arange(net.n))[net.rank], atol=1e-12)
+                row = np.full(
+                    (1, 500), float(net.rank)
+                )  # others are in the middle of their transfers
+                np.testing.assert_allclose(
+                    W(row), (T.ring(net.n).W.toarray() @ np.arange(net.n))[net.rank], atol=1e-12
+                )
                 assert net.allreduce(np.ones(3), average=False).tolist() == [net.n] * 3
             for each in open_windows:
                 if isinstance(each, Mass):
@@ -175,7 +190,7 @@ def traffic(comm, folder, monkeypatch, seconds, seed):
                 transfers += each.transfers
                 each.win.close()
         transfers += sum(each.transfers for each in open_windows)
-        net.close()                                                 # with windows that are still open
+        net.close()  # with windows that are still open
         assert all(each.win.closed for each in open_windows)
         usage.append(used())
     comm.Barrier()
@@ -183,16 +198,26 @@ def traffic(comm, folder, monkeypatch, seconds, seed):
     return comm.allreduce(transfers), usage
 
 
-@pytest.mark.parametrize("seconds", [
-    2, pytest.param(20, marks=pytest.mark.slow), pytest.param(LONG, marks=[pytest.mark.slow, pytest.mark.timeout(LONG + 300)])])
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        2,
+        pytest.param(20, marks=pytest.mark.slow),
+        pytest.param(LONG, marks=[pytest.mark.slow, pytest.mark.timeout(LONG + 300)]),
+    ],
+)
 def test_random_traffic(comm, shared_tmp, monkeypatch, seconds):
     seed = int(os.environ.get("MPIDEC_TRAFFIC_SEED", "0"))
     transfers, usage = traffic(comm, shared_tmp, monkeypatch, seconds, seed)
     assert comm.size == 1 or transfers > 100
     third = len(usage) // 3
-    if seconds >= 20:                                               # after the first third nothing more is taken
+    if seconds >= 20:  # after the first third nothing more is taken
         files, memory = (np.array([one[kind] for one in usage]) for kind in (0, 1))
         assert files[-1] <= files[third] + 1, f"open files {files.tolist()}"
-        assert np.median(memory[-third:]) <= np.median(memory[third:2 * third]) + 30, f"memory in MB {memory.round().tolist()}"
+        assert np.median(memory[-third:]) <= np.median(memory[third : 2 * third]) + 30, (
+            f"memory in MB {memory.round().tolist()}"
+        )
     if comm.rank == 0 and seconds > 20:
-        print(f"{transfers} transfers in {len(usage)} networks; files and MB {usage[third]}, {usage[-1]}")
+        print(
+            f"{transfers} transfers in {len(usage)} networks; files and MB {usage[third]}, {usage[-1]}"
+        )

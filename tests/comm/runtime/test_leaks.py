@@ -15,7 +15,9 @@ from mpi4py import MPI
 import mpidec
 from mpidec import topology as T
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="what a process uses is read in /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="what a process uses is read in /proc"
+)
 MEMORY = "memory (kB)"
 
 
@@ -55,9 +57,13 @@ def figures(comm):
     gc.collect()
     comm.Barrier()
     use = fields("/proc/self/status")
-    return {MEMORY: use["RssAnon"] + use["RssShmem"], "descriptors": len(list(Path("/proc/self/fd").iterdir())),
-            "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
-            "threads": max(len(list(Path("/proc/self/task").iterdir())), threading.active_count()), **handles(comm)}
+    return {
+        MEMORY: use["RssAnon"] + use["RssShmem"],
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
+        "threads": max(len(list(Path("/proc/self/task").iterdir())), threading.active_count()),
+        **handles(comm),
+    }
 
 
 def unchanged(comm, work, warm, times, memory, slack=4):
@@ -72,19 +78,30 @@ def unchanged(comm, work, warm, times, memory, slack=4):
         before = after
         work(times)
         after = figures(comm)
-        grown = comm.allgather({key: (before[key], after[key]) for key in before
-                                if after[key] - before[key] > limit.get(key, slack)})
+        grown = comm.allgather(
+            {
+                key: (before[key], after[key])
+                for key in before
+                if after[key] - before[key] > limit.get(key, slack)
+            }
+        )
         if not any(grown):
             break
-    assert not any(grown), f"grown in {times} turns, for the third time, on each rank: {grown}; before {before}, after {after}"
+    assert not any(grown), (
+        f"grown in {times} turns, for the third time, on each rank: {grown}; before {before}, after {after}"
+    )
 
 
-@pytest.mark.skipif("MPICH" not in MPI.Get_library_version(), reason="other libraries number only the requests that are asked for")
+@pytest.mark.skipif(
+    "MPICH" not in MPI.Get_library_version(),
+    reason="other libraries number only the requests that are asked for",
+)
 def test_requests_that_are_not_given_back_are_found(comm):
     kept = []
 
     def work(times):
         kept.extend(comm.Irecv([bytearray(1), MPI.BYTE], comm.rank, 8) for _ in range(times))
+
     try:
         with pytest.raises(AssertionError, match="'requests': "):
             unchanged(comm, work, 10, 300, memory=1 << 20)
@@ -94,11 +111,17 @@ def test_requests_that_are_not_given_back_are_found(comm):
         MPI.Request.Waitall(kept)
 
 
-WAYS = {"blocking": lambda W, V, X, out: W(X), "out": lambda W, V, X, out: W(X, out=out),
-        "nonblocking": lambda W, V, X, out: [one.wait() for one in [W.start(X), W.start(X, out), V.start(X)]],
-        "dynamic": lambda W, V, X, out: V(X), "many": lambda W, V, X, out: W([X, X, X]),
-        "half": lambda W, V, X, out: V(X.astype(np.float16)),
-        "exchange": lambda W, V, X, out: V.at(1).exchange(V.at(1).to_edges(X))}
+WAYS = {
+    "blocking": lambda W, V, X, out: W(X),
+    "out": lambda W, V, X, out: W(X, out=out),
+    "nonblocking": lambda W, V, X, out: [
+        one.wait() for one in [W.start(X), W.start(X, out), V.start(X)]
+    ],
+    "dynamic": lambda W, V, X, out: V(X),
+    "many": lambda W, V, X, out: W([X, X, X]),
+    "half": lambda W, V, X, out: V(X.astype(np.float16)),
+    "exchange": lambda W, V, X, out: V.at(1).exchange(V.at(1).to_edges(X)),
+}
 TRANSPORTS = [("auto", 0), ("auto", 1), ("neighbor", 0), ("p2p", 0)]
 
 
@@ -114,20 +137,26 @@ def mixings(comm, monkeypatch, transport, per, ways, d, warm, times, memory):
             for k in range(count):
                 Y = WAYS[ways[k % len(ways)]](W, V, X, out)
                 assert k < count - len(ways) or not len(Y) or np.all(Y[0] == 1)
+
         unchanged(comm, work, warm, times, memory)
 
 
 @pytest.mark.parametrize("transport, per", TRANSPORTS)
 def test_a_thousand_mixings(comm, monkeypatch, transport, per):
     times = 700 if comm.size <= 4 else 210
-    mixings(comm, monkeypatch, transport, per, list(WAYS), 1000, min(times, 210), times, memory=4096)
+    mixings(
+        comm, monkeypatch, transport, per, list(WAYS), 1000, min(times, 210), times, memory=4096
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("transport, per", TRANSPORTS)
-@pytest.mark.parametrize("way, d, times", [(way, 5, 100_000 if way in ("blocking", "out", "dynamic") else 20_000) for way in WAYS]
-                         + [("blocking", 20_000, 2000), ("nonblocking", 20_000, 1000)])
+@pytest.mark.parametrize(
+    "way, d, times",
+    [(way, 5, 100_000 if way in ("blocking", "out", "dynamic") else 20_000) for way in WAYS]
+    + [("blocking", 20_000, 2000), ("nonblocking", 20_000, 1000)],
+)
 def test_a_hundred_thousand_mixings(comm, monkeypatch, transport, per, way, d, times):
     mixings(comm, monkeypatch, transport, per, [way], d, times // 10, times, memory=4096)
 
@@ -157,8 +186,14 @@ def networks(count):
 
 
 def test_a_hundred_networks(comm):
-    unchanged(comm, networks, 24 if comm.size <= 4 else 12, 96 if comm.size == 1 else 36 if comm.size <= 4 else 12, memory=4096,
-              slack=8)
+    unchanged(
+        comm,
+        networks,
+        24 if comm.size <= 4 else 12,
+        96 if comm.size == 1 else 36 if comm.size <= 4 else 12,
+        memory=4096,
+        slack=8,
+    )
 
 
 @pytest.mark.slow
@@ -178,6 +213,7 @@ def test_a_random_schedule(comm, transport):
         def work(count):
             for _ in range(count):
                 W(X)
+
         unchanged(comm, work, 70, 60 if comm.size <= 4 else 20, memory=4096, slack=8)
 
 
@@ -186,7 +222,9 @@ def test_a_random_schedule(comm, transport):
 def test_ten_thousand_local_calls(comm):
     with mpidec.Network() as net:
         net.set_topology(T.ring(net.n))
-        right, left = ([(net.rank + 1) % net.n], [(net.rank - 1) % net.n]) if net.n > 1 else ([], [])
+        right, left = (
+            ([(net.rank + 1) % net.n], [(net.rank - 1) % net.n]) if net.n > 1 else ([], [])
+        )
 
         def work(count):
             for _ in range(count // 5):
@@ -195,11 +233,13 @@ def test_ten_thousand_local_calls(comm):
                 net.neighbor_allreduce(np.ones(2000), 1, dst_weights=right)
                 net.neighbor_allgather(np.ones(3))
                 net.allreduce(1.0)
-        unchanged(comm, work, 6000, 10_000, memory=4096)    # the last 4,096 calls are remembered
+
+        unchanged(comm, work, 6000, 10_000, memory=4096)  # the last 4,096 calls are remembered
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The memory of one mixing
+
 
 def halo(transport):
     """What one rank needs for mixings of large rows, beyond the rows themselves, in rows: the most, and what it keeps."""
@@ -212,14 +252,19 @@ def halo(transport):
             W(np.ones((net.m, 3)))
             comm.Barrier()
             with contextlib.suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")               # the peak is measured from here on
-            rss, pss = fields("/proc/self/status")["VmRSS"], fields("/proc/self/smaps_rollup")["Pss"]
+                Path("/proc/self/clear_refs").write_text("5")  # the peak is measured from here on
+            rss, pss = (
+                fields("/proc/self/status")["VmRSS"],
+                fields("/proc/self/smaps_rollup")["Pss"],
+            )
             for _ in range(3):
                 Y = W(X)
             comm.Barrier()
             assert Y[0, 0] == 1
-            found[make.__name__] = [(fields("/proc/self/status")["VmHWM"] - rss) / row,
-                                    (fields("/proc/self/smaps_rollup")["Pss"] - pss) / row]
+            found[make.__name__] = [
+                (fields("/proc/self/status")["VmHWM"] - rss) / row,
+                (fields("/proc/self/smaps_rollup")["Pss"] - pss) / row,
+            ]
             comm.Barrier()
             del X, Y
     worst = {name: np.max(comm.allgather(value), axis=0).tolist() for name, value in found.items()}
@@ -238,7 +283,9 @@ def test_memory_is_that_of_the_own_halo(mpirun, transport):
     for name, degree in (("ring", 2), ("complete", n - 1)):
         most, kept = rows[name]
         assert most <= degree + 4, f"{transport}, {name}: {rows} rows"
-        assert kept <= (3 if transport == "shared" else degree + 4), f"{transport}, {name}: {rows} rows"
+        assert kept <= (3 if transport == "shared" else degree + 4), (
+            f"{transport}, {name}: {rows} rows"
+        )
 
 
 if __name__ == "__main__":

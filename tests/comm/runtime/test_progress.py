@@ -2,6 +2,7 @@
 
 All ranks start the same mixings in the same order; between a start and its wait each does what it likes.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +21,7 @@ from mpidec import topology as T
 from mpidec.comm.runtime import memory, progress
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.timeout(100)]
-SMALL, LARGE = 3, 20_000                                    # columns of rows that are copied, and that are read in place
+SMALL, LARGE = 3, 20_000  # columns of rows that are copied, and that are read in place
 WAYS = [("auto", 0), ("shared", 2), ("neighbor", 0), ("p2p", 0)]
 
 
@@ -29,7 +30,9 @@ def way(request, monkeypatch):
     """The transport, and how many ranks a node is pretended to have."""
     monkeypatch.setenv("MPIDEC_TRANSPORT", request.param[0])
     monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", str(request.param[1]))
-    monkeypatch.setenv("MPIDEC_TIMEOUT", "600")             # the test's own limit is shorter, and shows where the ranks are
+    monkeypatch.setenv(
+        "MPIDEC_TIMEOUT", "600"
+    )  # the test's own limit is shorter, and shows where the ranks are
     return request.param
 
 
@@ -59,9 +62,10 @@ def test_only_the_thread_that_uses_a_network_polls_it():
     engine.add(lambda: threads.append(threading.get_ident()))
 
     def use():
-        progress.progress()                                 # it belongs to the main thread
-        with engine:                                        # and from now on to this one
+        progress.progress()  # it belongs to the main thread
+        with engine:  # and from now on to this one
             progress.progress()
+
     worker = threading.Thread(target=use)
     worker.start()
     worker.join()
@@ -78,10 +82,12 @@ def test_what_an_interrupted_wait_reads_into_is_kept(monkeypatch):
 
         def test():
             raise KeyboardInterrupt(target.shape)
+
         try:
             progress.wait_until(test, "nothing")
         except KeyboardInterrupt:
             return weakref.ref(target)
+
     target = interrupted()
     gc.collect()
     assert target() is not None
@@ -126,6 +132,7 @@ def test_a_network_closes_although_a_rank_was_interrupted_in_a_sum(comm):
 @pytest.mark.parametrize("call", ["mixing", "mean", "barrier"])
 def test_ranks_are_told_that_one_has_left_the_network(way, call, ending):
     """An exception on one rank leaves `with Network()`, and it makes another network: the others wait for it in the first."""
+
     def work(net):
         W = net.mixer(T.complete(net.n))
         calls = {**CALLS, "mixing": lambda net: W(np.ones((net.m, 5)))}
@@ -136,7 +143,10 @@ def test_ranks_are_told_that_one_has_left_the_network(way, call, ending):
 
     net = mpidec.Network()
     kind = KeyError if net.rank == 0 else ValueError
-    with pytest.raises(kind, match="closes the network"), net if ending == "exception" else contextlib.nullcontext():
+    with (
+        pytest.raises(kind, match="closes the network"),
+        net if ending == "exception" else contextlib.nullcontext(),
+    ):
         work(net)
     del net
     gc.collect()
@@ -181,7 +191,7 @@ def test_waits_in_any_order(net, d, first):
 def test_two_networks(way, d):
     with mpidec.Network() as one, mpidec.Network() as other:
         W, V = one.mixer(T.complete(one.n)), other.mixer(T.complete(other.n))
-        if one.rank == 0:                                   # this rank overlaps the two, the others do not
+        if one.rank == 0:  # this rank overlaps the two, the others do not
             pending = W.start(rows(one, d))
             equal(V(rows(other, SMALL, 5)), mean(other, 5))
             equal(pending.wait(), mean(one))
@@ -204,14 +214,25 @@ def test_two_networks_whose_waits_cross(way):
             equal(q.wait(), dense @ (2 * k + np.arange(one.n)))
 
 
-CALLS = {"mean": lambda net: net.mean(np.ones((net.m, 2))), "barrier": lambda net: net.barrier(),
-         "MPI barrier": lambda net: net.comm.Barrier(), "gather": lambda net: net.gather(np.ones((net.m, 2))),
-         "scatter": lambda net: net.scatter(np.ones((net.n, 2)) if net.rank == 0 else None), "agree": lambda net: net.agree(),
-         "allreduce": lambda net: net.allreduce(1.0), "broadcast": lambda net: net.broadcast(np.ones(3), 1),
-         "mixer": lambda net: net.mixer(T.ring(net.n)), "network": lambda net: mpidec.Network().close(),
-         "another": lambda net: net.mixer(T.complete(net.n))(np.ones((net.m, 5))),
-         "neighbor_allreduce": lambda net: net.neighbor_allreduce(np.ones(2), 1, {net.rank ^ 1: 1.0} if net.rank < 2 else {},
-                                                                  [net.rank ^ 1] if net.rank < 2 else [])}
+CALLS = {
+    "mean": lambda net: net.mean(np.ones((net.m, 2))),
+    "barrier": lambda net: net.barrier(),
+    "MPI barrier": lambda net: net.comm.Barrier(),
+    "gather": lambda net: net.gather(np.ones((net.m, 2))),
+    "scatter": lambda net: net.scatter(np.ones((net.n, 2)) if net.rank == 0 else None),
+    "agree": lambda net: net.agree(),
+    "allreduce": lambda net: net.allreduce(1.0),
+    "broadcast": lambda net: net.broadcast(np.ones(3), 1),
+    "mixer": lambda net: net.mixer(T.ring(net.n)),
+    "network": lambda net: mpidec.Network().close(),
+    "another": lambda net: net.mixer(T.complete(net.n))(np.ones((net.m, 5))),
+    "neighbor_allreduce": lambda net: net.neighbor_allreduce(
+        np.ones(2),
+        1,
+        {net.rank ^ 1: 1.0} if net.rank < 2 else {},
+        [net.rank ^ 1] if net.rank < 2 else [],
+    ),
+}
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -249,7 +270,7 @@ def test_messages_of_the_users_own_between_start_and_wait(net, comm):
     W = net.mixer(T.complete(net.n))
     pending = W.start(rows(net, LARGE))
     right, left = (net.rank + 1) % net.n, (net.rank - 1) % net.n
-    if net.rank % 2:                                        # a chain of blocking messages, one rank after the other
+    if net.rank % 2:  # a chain of blocking messages, one rank after the other
         equal(pending.wait(), mean(net))
     if net.rank:
         assert comm.recv(source=left) == left
@@ -292,7 +313,9 @@ def test_hundreds_under_way(net):
     """More than there are slots: the old ones are completed when theirs comes again, whatever is waited for first."""
     W, V = net.mixer(T.complete(net.n)), net.mixer(T.ring(net.n))
     dense = T.ring(net.n).W.toarray()[net.rank]
-    pending = [(V if k % 3 else W).start(rows(net, LARGE if k % 16 == 0 else SMALL, k)) for k in range(200)]
+    pending = [
+        (V if k % 3 else W).start(rows(net, LARGE if k % 16 == 0 else SMALL, k)) for k in range(200)
+    ]
     for k in np.random.default_rng(net.rank).permutation(200):
         equal(pending[k].wait(), dense @ (k + np.arange(net.n)) if k % 3 else mean(net, k))
 
@@ -392,7 +415,7 @@ def test_start_returns_though_nobody_comes(net, comm):
         pending = [W.start(rows(net, d, k)) for k in range(10) for d in kinds]
         comm.Barrier()
     else:
-        comm.Barrier()                                      # rank 0 has started all of its own by now
+        comm.Barrier()  # rank 0 has started all of its own by now
         pending = [W.start(rows(net, d, k)) for k in range(10) for d in kinds]
     for k, one in enumerate(pending):
         equal(one.wait(), mean(net, k // 2))
@@ -410,7 +433,7 @@ def test_wait_returns_though_the_readers_have_not_come(comm):
         if net.rank == 0:
             for k in range(5):
                 X[...] = 3 + k
-                W(X)                                        # the readers come when this rank is through
+                W(X)  # the readers come when this rank is through
             X[...] = np.nan
             comm.Barrier()
         else:
@@ -432,11 +455,20 @@ def test_local_view_calls_under_way(net):
     """Calls of both kinds are started in one order, and waited for in another one on each rank."""
     net.set_topology(T.complete(net.n))
     W = net.mixer(T.complete(net.n))
-    own, others = np.random.default_rng(net.rank), [rank for rank in range(net.n) if rank != net.rank]
+    own, others = (
+        np.random.default_rng(net.rank),
+        [rank for rank in range(net.n) if rank != net.rank],
+    )
     for k in range(5):
-        started = [W.start(rows(net, LARGE, k)), net.start_neighbor_allreduce(np.full(4, float(net.rank))),
-                   net.start_allreduce(np.full(3, float(k + net.rank))), W.start(rows(net, SMALL, k)),
-                   net.start_neighbor_allreduce(np.full(2, float(net.rank)), 1 / net.n, dict.fromkeys(others, 1 / net.n), others)]
+        started = [
+            W.start(rows(net, LARGE, k)),
+            net.start_neighbor_allreduce(np.full(4, float(net.rank))),
+            net.start_allreduce(np.full(3, float(k + net.rank))),
+            W.start(rows(net, SMALL, k)),
+            net.start_neighbor_allreduce(
+                np.full(2, float(net.rank)), 1 / net.n, dict.fromkeys(others, 1 / net.n), others
+            ),
+        ]
         expected = [mean(net, k), mean(net), mean(net, k), mean(net, k), mean(net)]
         for place in own.permutation(len(started)):
             equal(started[place].wait(), expected[place])
@@ -498,10 +530,17 @@ def others(net, weight):
     return {rank: weight for rank in range(net.n) if rank != net.rank}
 
 
-LOCAL = {"allreduce": lambda net, x: net.start_allreduce(x), "broadcast": lambda net, x: net.start_broadcast(0 * x + mean(net), 0),
-         "static": lambda net, x: net.start_neighbor_allreduce(x),
-         "weights": lambda net, x: net.start_neighbor_allreduce(x, 1 / net.n, others(net, 1 / net.n), others(net, 1.0)),
-         "push": lambda net, x: net.start_neighbor_allreduce(x, 1 / net.n, dst_weights=others(net, 1 / net.n))}
+LOCAL = {
+    "allreduce": lambda net, x: net.start_allreduce(x),
+    "broadcast": lambda net, x: net.start_broadcast(0 * x + mean(net), 0),
+    "static": lambda net, x: net.start_neighbor_allreduce(x),
+    "weights": lambda net, x: net.start_neighbor_allreduce(
+        x, 1 / net.n, others(net, 1 / net.n), others(net, 1.0)
+    ),
+    "push": lambda net, x: net.start_neighbor_allreduce(
+        x, 1 / net.n, dst_weights=others(net, 1 / net.n)
+    ),
+}
 
 
 @pytest.mark.parametrize("first", ["root", "others"])
@@ -513,7 +552,7 @@ def test_local_view_calls_go_on_while_a_rank_waits_for_something_else(net, call,
     W(np.ones((net.m, 5)))
     calls = {**CALLS, "mixing": lambda net: W(np.ones((net.m, 5)))}
     for start in LOCAL.values():
-        for _ in range(2):                                  # a list of neighbours is confirmed when it is first used
+        for _ in range(2):  # a list of neighbours is confirmed when it is first used
             pending = start(net, np.full(3, float(net.rank)))
             if (net.rank == 0) == (first == "root"):
                 equal(pending.wait(), mean(net))

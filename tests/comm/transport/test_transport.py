@@ -23,27 +23,27 @@ from mpidec.comm.transport.sums import LocalSum, MessageSum, MixedSum
 
 WORLD = MPI.COMM_WORLD
 TRANSPORTS = ["neighbor", "p2p"]
-LARGE = 20_005                                              # numbers in a row that takes more than one packet
+LARGE = 20_005  # numbers in a row that takes more than one packet
 LIBRARY = MPI.Get_library_version()
 
 
 def rows(net, d, seed=0):
     """A row for each agent, on all ranks, and the local ones."""
     X = np.random.default_rng(seed).standard_normal((net.n, d))
-    return X, X[net.lo:net.hi].copy()
+    return X, X[net.lo : net.hi].copy()
 
 
 def out_star(n):
     """Agent 0 sends to all others but the last one, which has no neighbour at all."""
     W = np.eye(n)
-    W[1:n - 1, 0] = W[range(1, n - 1), range(1, n - 1)] = 0.5
+    W[1 : n - 1, 0] = W[range(1, n - 1), range(1, n - 1)] = 0.5
     return T.from_weights(W, connected=False)
 
 
 def in_star(n):
     """All but the last one send to agent 0."""
     W = np.eye(n)
-    W[0, :max(n - 1, 1)] = 1 / max(n - 1, 1)
+    W[0, : max(n - 1, 1)] = 1 / max(n - 1, 1)
     return T.from_weights(W, connected=False)
 
 
@@ -56,11 +56,12 @@ def exchanges_of(phase):
 
 
 def check(net, Y, W, X, rtol=1e-12, atol=1e-14):
-    np.testing.assert_allclose(Y, (W @ X)[net.lo:net.hi], rtol=rtol, atol=atol)
+    np.testing.assert_allclose(Y, (W @ X)[net.lo : net.hi], rtol=rtol, atol=atol)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # One exchange
+
 
 def make(kind, comm, topology):
     """Messages of this kind, whether or not they would be chosen, their plan, and the datatypes."""
@@ -91,8 +92,10 @@ def test_rows_of_one_kind_do_not_meet_those_of_another(comm):
     """Even ranks send them in the other order."""
     messages, plan, row_type = make(PointToPoint, comm, T.complete(comm.size))
     halos, requests = {kind: np.full((len(plan.halo), 3), np.nan) for kind in (1, 2)}, []
-    for kind in (1, 2)[::-1 if comm.rank % 2 else 1]:
-        requests += messages.post(plan.halo_route, np.full((1, 3), float(kind)), halos[kind], 24, kind)
+    for kind in (1, 2)[:: -1 if comm.rank % 2 else 1]:
+        requests += messages.post(
+            plan.halo_route, np.full((1, 3), float(kind)), halos[kind], 24, kind
+        )
     MPI.Request.Waitall(requests)
     assert all(np.all(halo == kind) for kind, halo in halos.items())
     row_type.free()
@@ -102,16 +105,20 @@ def test_rows_of_one_kind_do_not_meet_those_of_another(comm):
 def test_a_persistent_exchange_is_started_again_and_again(comm, topology):
     messages, plan, row_type = make(PointToPoint, comm, topology(comm.size))
     exchange = PersistentExchange(messages, plan.halo_route, 3, len(plan.halo), np.dtype(float))
-    places = [np.empty((1, 3)) for _ in range(persistent_module._PLACES + 3)]       # more than are kept
+    places = [np.empty((1, 3)) for _ in range(persistent_module._PLACES + 3)]  # more than are kept
     for k in range(5 * len(places)):
         X = places[k % len(places)]
         X[...] = comm.rank + 10.0 * k
         MPI.Request.Waitall(exchange.start(X))
-        np.testing.assert_array_equal(exchange.halo, np.repeat(plan.halo[:, None] + 10.0 * k, 3, axis=1))
+        np.testing.assert_array_equal(
+            exchange.halo, np.repeat(plan.halo[:, None] + 10.0 * k, 3, axis=1)
+        )
         X[...] = np.nan
-        comm.Barrier()                                      # the next rows of a fast rank wait for a receive of this one
+        comm.Barrier()  # the next rows of a fast rank wait for a receive of this one
     assert len(exchange._sends) <= persistent_module._PLACES
-    requests = [request for some in (exchange._receives, *exchange._sends.values()) for request in some]
+    requests = [
+        request for some in (exchange._receives, *exchange._sends.values()) for request in some
+    ]
     exchange.free()
     assert all(request == MPI.REQUEST_NULL for request in requests)
     messages.free()
@@ -134,7 +141,9 @@ def test_where_collectives_are_known_to_be_broken_messages_are_chosen():
     with mpidec.Network(transport="neighbor") as net:
         whole, star = net.mixer(T.ring(net.n)).at(0), net.mixer(out_star(net.n)).at(0)
         assert [type(one) for one in messages_of(whole)] == [NeighborCollective]
-        assert [type(one) for one in messages_of(star)] == [PointToPoint if "Open MPI" in LIBRARY else NeighborCollective]
+        assert [type(one) for one in messages_of(star)] == [
+            PointToPoint if "Open MPI" in LIBRARY else NeighborCollective
+        ]
 
 
 @pytest.mark.mpi(min_size=2)
@@ -147,22 +156,32 @@ def test_a_mixer_makes_all_communicators_of_its_schedule(comm, period):
         made = [messages_of(phase) for phase in W._phases.values()]
         assert len(made) == (period if period <= mixer._PHASES else 0) and all(made)
         if net.rank == n - 1:
-            comm.Barrier()                                  # this rank has no neighbour in step 1, and comes to it later
+            comm.Barrier()  # this rank has no neighbour in step 1, and comes to it later
         X, mine = rows(net, 3)
         check(net, W.at(1)(mine), W.topology.at(1).W, X)
         if net.rank != n - 1:
             comm.Barrier()
         check(net, W.at(0)(mine), W.topology.at(0).W, X)
-        assert type(messages_of(W.at(0))[0]) is (NeighborCollective if period <= mixer._PHASES else PointToPoint)
+        assert type(messages_of(W.at(0))[0]) is (
+            NeighborCollective if period <= mixer._PHASES else PointToPoint
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which transport a phase has
 
-@pytest.mark.parametrize("transport, per, one, some, whole",
-                         [("auto", 0, LocalSum, NodeReader, NodeReader), ("shared", 0, LocalSum, NodeReader, NodeReader),
-                          ("auto", 1, LocalSum, MessageSum, MessageSum), ("auto", 2, LocalSum, MixedSum, NodeReader),
-                          ("neighbor", 0, LocalSum, MessageSum, MessageSum), ("p2p", 0, LocalSum, MessageSum, MessageSum)])
+
+@pytest.mark.parametrize(
+    "transport, per, one, some, whole",
+    [
+        ("auto", 0, LocalSum, NodeReader, NodeReader),
+        ("shared", 0, LocalSum, NodeReader, NodeReader),
+        ("auto", 1, LocalSum, MessageSum, MessageSum),
+        ("auto", 2, LocalSum, MixedSum, NodeReader),
+        ("neighbor", 0, LocalSum, MessageSum, MessageSum),
+        ("p2p", 0, LocalSum, MessageSum, MessageSum),
+    ],
+)
 def test_the_transport_of_a_phase(monkeypatch, comm, transport, per, one, some, whole):
     """`some` ranks of several nodes, or the `whole` of a node of two."""
     monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", str(per))
@@ -174,12 +193,18 @@ def test_the_transport_of_a_phase(monkeypatch, comm, transport, per, one, some, 
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("topology", [T.ring, T.complete, T.exponential, lambda n: T.star(n, weights="push"), out_star, in_star])
+@pytest.mark.parametrize(
+    "topology",
+    [T.ring, T.complete, T.exponential, lambda n: T.star(n, weights="push"), out_star, in_star],
+)
 @pytest.mark.parametrize("per", [1, 2, 3])
 def test_several_nodes_of_several_ranks(monkeypatch, comm, per, topology):
     """Rows of the node are read in place, all others come in messages, by persistent requests from the second time on."""
     monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", str(per))
-    with mpidec.Network(2 * comm.size + 1, transport="shared") as net, mpidec.Network(net.n, MPI.COMM_SELF) as alone:
+    with (
+        mpidec.Network(2 * comm.size + 1, transport="shared") as net,
+        mpidec.Network(net.n, MPI.COMM_SELF) as alone,
+    ):
         W, alone_W = net.mixer(topology(net.n)), alone.mixer(topology(net.n))
         for d in (3, LARGE):
             Y, mine = rows(net, d)
@@ -187,7 +212,7 @@ def test_several_nodes_of_several_ranks(monkeypatch, comm, per, topology):
                 Z = W(mine) if k % 3 else W.start(mine).wait()
                 mine[...] = np.nan
                 Y = alone_W(Y)
-                np.testing.assert_array_equal(Z, Y[net.lo:net.hi])
+                np.testing.assert_array_equal(Z, Y[net.lo : net.hi])
                 mine = Z
         near = net.node.near if net.node is not None else np.array([net.rank])
         assert len(near) <= per
@@ -209,6 +234,7 @@ def test_a_route_leaves_out_the_ranks_of_the_node():
 # ---------------------------------------------------------------------------------------------------------------------
 # Many under way
 
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("n", [None, 11])
 def test_many_under_way_completed_in_any_order(n, transport):
@@ -219,7 +245,7 @@ def test_many_under_way_completed_in_any_order(n, transport):
             d = (3, LARGE, 3, 5)[k % 4]
             X, mine = rows(net, d, seed=k)
             pending.append((mine, W.at(k // 3).start(mine)))
-            expected.append((W.topology.at(k // 3).W @ X)[net.lo:net.hi])
+            expected.append((W.topology.at(k // 3).W @ X)[net.lo : net.hi])
         for k in np.random.default_rng(net.rank).permutation(12):
             np.testing.assert_allclose(pending[k][1].wait(), expected[k], rtol=1e-12, atol=1e-14)
             assert pending[k][1].test()
@@ -233,7 +259,9 @@ def test_blocking_and_started_mixings_take_turns(transport):
         for k in range(20):
             X, mine = rows(net, 3, seed=k)
             begun = W.start(mine + 1)
-            if (k + net.rank) % 2:                          # where this rank makes them of another kind, it is still the same one
+            if (
+                k + net.rank
+            ) % 2:  # where this rank makes them of another kind, it is still the same one
                 check(net, W(mine), W.topology.W, X)
             else:
                 check(net, W.start(mine).wait(), W.topology.W, X)
@@ -276,6 +304,7 @@ def test_many_shapes_and_dtypes(transport):
 # ---------------------------------------------------------------------------------------------------------------------
 # Requests, memory
 
+
 @pytest.mark.mpi(min_size=2)
 def test_requests_are_made_once_and_freed(monkeypatch):
     made = []
@@ -287,6 +316,7 @@ def test_requests_are_made_once_and_freed(monkeypatch):
             requests = original(self, *args)
             made.extend(requests)
             return requests
+
         monkeypatch.setattr(kind, name, bind)
 
     recorded("bind_receives", PointToPoint), recorded("bind_sends", PointToPoint)
@@ -298,7 +328,7 @@ def test_requests_are_made_once_and_freed(monkeypatch):
             counts.append(len(made))
         assert counts[-1] == counts[3 * W.topology.period - 1] > 0
         assert all(request != MPI.REQUEST_NULL for request in made)
-        for d in range(4, 30):                              # more lengths of rows than are kept
+        for d in range(4, 30):  # more lengths of rows than are kept
             W.at(0)(np.ones((1, d)))
         assert sum(request != MPI.REQUEST_NULL for request in made) <= counts[-1] + 2 * sums._KINDS
     assert all(request == MPI.REQUEST_NULL for request in made)
@@ -307,7 +337,11 @@ def test_requests_are_made_once_and_freed(monkeypatch):
 @pytest.mark.mpi(min_size=2)
 def test_requests_of_a_mixer_that_is_dropped_are_freed(monkeypatch):
     made, original = [], PointToPoint.bind_sends
-    monkeypatch.setattr(PointToPoint, "bind_sends", lambda self, *args: made.extend(some := original(self, *args)) or some)
+    monkeypatch.setattr(
+        PointToPoint,
+        "bind_sends",
+        lambda self, *args: made.extend(some := original(self, *args)) or some,
+    )
     messages, plan, row_type = make(PointToPoint, WORLD, T.complete(WORLD.size))
     exchange = PersistentExchange(messages, plan.halo_route, 3, len(plan.halo), np.dtype(float))
     X = np.ones((1, 3))
@@ -347,7 +381,9 @@ def test_a_random_schedule_keeps_no_requests_and_no_communicators():
         X, mine = rows(net, 3)
         for k in range(5):
             check(net, W.at(k)(mine), W.topology.at(k).W, X)
-            assert all(type(one) is PointToPoint for one in messages_of(W.at(k))) and not exchanges_of(W.at(k))
+            assert all(
+                type(one) is PointToPoint for one in messages_of(W.at(k))
+            ) and not exchanges_of(W.at(k))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -373,7 +409,7 @@ def test_rows_may_be_changed_as_soon_as_a_mixing_returns(transport, d):
         W, mine, out = net.mixer(T.complete(net.n)), np.empty((net.m, d)), np.empty((net.m, d))
         for k in range(30):
             X = rows(net, d, seed=k)[0]
-            mine[...] = X[net.lo:net.hi]
+            mine[...] = X[net.lo : net.hi]
             Y = W(mine, out=out) if k % 2 else W(mine)
             mine[...] = np.nan
             check(net, Y, W.topology.W, X)
@@ -387,17 +423,19 @@ def test_a_mixing_that_one_rank_alone_has_made_does_not_come_to_the_next_network
             W = net.mixer(out_star(net.n))
             X = np.full((net.n, 3), float(k))
             for _ in range(1 + (net.rank == 0)):
-                check(net, W(X[net.lo:net.hi]), W.topology.W, X)
+                check(net, W(X[net.lo : net.hi]), W.topology.W, X)
 
 
-FORGOTTEN = ("import mpidec, numpy as np\n"
-             "net = mpidec.Network(transport={transport!r})\n"
-             "W = net.mixer(mpidec.topology.ring(net.n))\n"
-             "for _ in range(3): W(np.zeros((1, 3)))\n"
-             "{more}\n"
-             "other = mpidec.Network(transport={transport!r}); W = other.mixer(mpidec.topology.ring(net.n))\n"
-             "W(np.zeros((1, 3))); del W, other\n"
-             "net.comm.Barrier(); print('end of rank', net.rank)\n")
+FORGOTTEN = (
+    "import mpidec, numpy as np\n"
+    "net = mpidec.Network(transport={transport!r})\n"
+    "W = net.mixer(mpidec.topology.ring(net.n))\n"
+    "for _ in range(3): W(np.zeros((1, 3)))\n"
+    "{more}\n"
+    "other = mpidec.Network(transport={transport!r}); W = other.mixer(mpidec.topology.ring(net.n))\n"
+    "W(np.zeros((1, 3))); del W, other\n"
+    "net.comm.Barrier(); print('end of rank', net.rank)\n"
+)
 
 
 @pytest.mark.launch
@@ -405,6 +443,8 @@ FORGOTTEN = ("import mpidec, numpy as np\n"
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_network_that_is_never_closed_leaves_no_requests(mpirun, transport, more):
     """MPICH complains of persistent requests that were not freed when MPI ends."""
-    done = mpirun(2, ["-c", FORGOTTEN.format(transport=transport, more=more)], timeout=40, check=True)
+    done = mpirun(
+        2, ["-c", FORGOTTEN.format(transport=transport, more=more)], timeout=40, check=True
+    )
     assert done.stdout.count("end of rank") == 2
     assert "persistent request" not in done.stdout + done.stderr

@@ -1,4 +1,5 @@
 """Asynchronous methods, simulated: against dense oracles, conserved sums, and the refusals."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -15,7 +16,17 @@ from mpidec.driver.asynchronous import clocks
 from mpidec.driver.asynchronous.ending import Ending
 from mpidec.driver.asynchronous.machines import Pushers
 from mpidec.driver.asynchronous.pushing import Pushing
-from mpidec.problems import Custom, Huber, LeastSquares, LogisticRegression, MiniBatch, Noisy, Softmax, Subgradient, l1
+from mpidec.problems import (
+    Custom,
+    Huber,
+    LeastSquares,
+    LogisticRegression,
+    MiniBatch,
+    Noisy,
+    Softmax,
+    Subgradient,
+    l1,
+)
 from mpidec.problems.agents import of_one
 from mpidec.solvers.asynchronous import Place
 from mpidec.topology import pairwise
@@ -37,14 +48,18 @@ def random_events(graph, count: int, seed: int = 0) -> np.ndarray:
     rows = []
     for t in when:
         i = int(rng.integers(graph.n))
-        rows.append((t, 0, i, i) if rng.random() < 0.5 else (t, 1, i, int(rng.choice(graph.neighbors(i)))))
+        rows.append(
+            (t, 0, i, i) if rng.random() < 0.5 else (t, 1, i, int(rng.choice(graph.neighbors(i))))
+        )
     return table(*rows)
 
 
 def least_squares(n: int, seed: int = 0, p: int = 6) -> LeastSquares:
     rng = np.random.default_rng([seed, n])
     A, b = rng.standard_normal((n, p, D)) / np.sqrt(p), rng.standard_normal((n, p))
-    return LeastSquares(A, b, x_star=np.linalg.lstsq(A.reshape(-1, D), b.reshape(-1), rcond=None)[0])
+    return LeastSquares(
+        A, b, x_star=np.linalg.lstsq(A.reshape(-1, D), b.reshape(-1), rcond=None)[0]
+    )
 
 
 def start(n: int, seed: int = 0) -> np.ndarray:
@@ -98,10 +113,14 @@ def test_a2cid2_follows_its_equations(order, momentum):
     problem, events, X0 = least_squares(n), random_events(graph, 150), start(n)
     solver = S.A2CiD2(0.05, momentum=momentum, order=order, alpha=0.4)
     result = mpidec.simulate(problem, solver, graph, events=events, x0=X0)
-    assert result.solver.eta == pytest.approx(0.5 / np.sqrt(np.prod(T.mixing_constants(graph))), rel=1e-14)
+    assert result.solver.eta == pytest.approx(
+        0.5 / np.sqrt(np.prod(T.mixing_constants(graph))), rel=1e-14
+    )
     X, Xt, last = oracle(problem, result.solver, events, X0)
     got, tilde = result.X.copy(), result.state.X_tilde.copy()
-    for i, until in enumerate(last):                        # the oracle of "sde" has integrated all agents to the last event
+    for i, until in enumerate(
+        last
+    ):  # the oracle of "sde" has integrated all agents to the last event
         E = expm((until - result.state.t[i]) * result.solver.eta * np.array([[-1, 1], [1, -1]]))
         got[i], tilde[i] = E @ [got[i], tilde[i]]
     np.testing.assert_allclose(got, X, rtol=0, atol=1e-12)
@@ -113,7 +132,9 @@ def test_a2cid2_follows_its_equations(order, momentum):
 @pytest.mark.parametrize("order", ["sde", "algorithm"])
 def test_averaging_and_mixing_conserve_the_sum(order):
     X0 = start(16)
-    result = mpidec.simulate(None, S.A2CiD2(0.0, order=order), T.ring(16), steps=200, x0=X0, delay=(0, 0.4))
+    result = mpidec.simulate(
+        None, S.A2CiD2(0.0, order=order), T.ring(16), steps=200, x0=X0, delay=(0, 0.4)
+    )
     assert abs((result.X + result.state.X_tilde).sum(axis=0) - 2 * X0.sum(axis=0)).max() <= 1e-12
     code = mpidec.simulate(None, S.A2CiD2(0.0, order="code"), T.ring(16), steps=20, x0=X0)
     assert abs((code.X + code.state.X_tilde).sum(axis=0) - 2 * X0.sum(axis=0)).max() > 1e-3
@@ -122,33 +143,64 @@ def test_averaging_and_mixing_conserve_the_sum(order):
 @pytest.mark.parametrize("order", ["sde", "algorithm", "code"])
 def test_the_baseline_is_pairwise_gossip_bit_for_bit(order):
     problem, graph = least_squares(6), T.torus(6)
-    plain = mpidec.simulate(problem, S.PairwiseGossip(0.1, momentum=0.5, rate=2.0), graph, steps=30, x0=start(6))
-    base = mpidec.simulate(problem, S.A2CiD2(0.1, eta=0.0, momentum=0.5, rate=2.0, order=order), graph, steps=30, x0=start(6))
+    plain = mpidec.simulate(
+        problem, S.PairwiseGossip(0.1, momentum=0.5, rate=2.0), graph, steps=30, x0=start(6)
+    )
+    base = mpidec.simulate(
+        problem,
+        S.A2CiD2(0.1, eta=0.0, momentum=0.5, rate=2.0, order=order),
+        graph,
+        steps=30,
+        x0=start(6),
+    )
     assert np.array_equal(base.X, plain.X) and base.solver.alpha_tilde == 0.5
-    assert not np.array_equal(plain.X, mpidec.simulate(problem, S.A2CiD2(0.1, momentum=0.5, rate=2.0), graph, steps=30,
-                                                       x0=start(6)).X)
+    assert not np.array_equal(
+        plain.X,
+        mpidec.simulate(
+            problem, S.A2CiD2(0.1, momentum=0.5, rate=2.0), graph, steps=30, x0=start(6)
+        ).X,
+    )
 
 
 def test_a2cid2_accelerates_on_a_ring():
     """Root mean square over seeds: a single run varies by a factor of three either way."""
+
     def left(solver):
-        return np.sqrt(np.mean([consensus(mpidec.simulate(None, solver, T.ring(16), steps=60, x0=start(16, seed), seed=seed).X) ** 2
-                                for seed in range(8)]))
+        return np.sqrt(
+            np.mean(
+                [
+                    consensus(
+                        mpidec.simulate(
+                            None, solver, T.ring(16), steps=60, x0=start(16, seed), seed=seed
+                        ).X
+                    )
+                    ** 2
+                    for seed in range(8)
+                ]
+            )
+        )
+
     assert left(S.PairwiseGossip()) >= 15 * left(S.A2CiD2())
 
 
 def test_agents_average_at_the_rate_asked_for_and_edges_at_theirs():
     from scipy.stats import chisquare
+
     graph = T.star(5)
     result = mpidec.simulate(None, S.PairwiseGossip(rate=2.0), graph, steps=4000, x0=start(5))
     edges = pairwise.edge_rates(graph, 2.0)
     found = np.array([result.averagings[0, j] for j in range(1, 5)])
     assert found.sum() == pytest.approx(5 * 2 / 2 * 4000, rel=0.03)
-    assert chisquare(found).pvalue > 0.001 and edges[0, 1] * 4000 == pytest.approx(found.mean(), rel=0.03)
+    assert chisquare(found).pvalue > 0.001 and edges[0, 1] * 4000 == pytest.approx(
+        found.mean(), rel=0.03
+    )
     given = {(0, 1): 3.0, (1, 2): 0.5, (2, 3): 1.0}
     result = mpidec.simulate(None, S.PairwiseGossip(rate=given), T.ring(4), steps=2000, x0=start(4))
     assert set(result.averagings) == set(given)
-    assert all(result.averagings[edge] == pytest.approx(2000 * rate, rel=0.1) for edge, rate in given.items())
+    assert all(
+        result.averagings[edge] == pytest.approx(2000 * rate, rel=0.1)
+        for edge, rate in given.items()
+    )
 
 
 def test_busy_agents_do_not_average():
@@ -165,15 +217,27 @@ def test_busy_agents_do_not_average():
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 16])
 def test_push_sum_conserves_mass_with_delays_and_stragglers(n):
     X0, rates = start(n), np.r_[0.05, np.ones(n - 1)]
-    result = mpidec.simulate(None, S.AsyncPushSum(), T.exponential(n), steps=600, x0=X0, rates=rates,
-                             delay=lambda rng, i, j: rng.exponential(1.0) * (1 + 4 * (i == 0)))
-    assert abs(result.state.U.sum(axis=0) - X0.sum(axis=0)).max() <= 1e-12 and abs(result.state.w.sum() - n) <= 1e-12
+    result = mpidec.simulate(
+        None,
+        S.AsyncPushSum(),
+        T.exponential(n),
+        steps=600,
+        x0=X0,
+        rates=rates,
+        delay=lambda rng, i, j: rng.exponential(1.0) * (1 + 4 * (i == 0)),
+    )
+    assert (
+        abs(result.state.U.sum(axis=0) - X0.sum(axis=0)).max() <= 1e-12
+        and abs(result.state.w.sum() - n) <= 1e-12
+    )
     assert abs(result.X - X0.mean(axis=0)).max() <= 1e-10
 
 
 def test_push_sum_agents_that_are_fast_keep_their_weight():
     """A rank that spins while its neighbour sleeps would halve its weight each time, to 0 / 0."""
-    result = mpidec.simulate(None, S.AsyncPushSum(), T.ring(3), steps=2000, x0=start(3), rates=[1000.0, 0.1, 0.1])
+    result = mpidec.simulate(
+        None, S.AsyncPushSum(), T.ring(3), steps=2000, x0=start(3), rates=[1000.0, 0.1, 0.1]
+    )
     assert result.counts[0] > 1000 and np.isfinite(result.X).all() and result.state.w.min() > 1e-3
 
 
@@ -183,8 +247,13 @@ def test_push_sum_with_gradients_is_what_it_says():
     problem = Custom(lambda X: ((X - C) ** 2).sum(axis=1) / 2, lambda X: X - C, m=3, d=1)
     graph = T.from_weights(np.array([[0.5, 0, 0.5], [0.5, 0.5, 0], [0, 0.5, 0.5]]))
     wakes = [0, 0, 1, 1, 2, 0, 1]
-    result = mpidec.simulate(problem, S.AsyncPushSum(lambda k: 0.1 / (k + 1)), graph,
-                             events=table(*((float(t), 0, i) for t, i in enumerate(wakes))), x0=[1.0])
+    result = mpidec.simulate(
+        problem,
+        S.AsyncPushSum(lambda k: 0.1 / (k + 1)),
+        graph,
+        events=table(*((float(t), 0, i) for t, i in enumerate(wakes))),
+        x0=[1.0],
+    )
     u, w, box, news, k = np.ones(3), np.ones(3), np.zeros((3, 2)), [True] * 3, np.zeros(3)
     for i in wakes:
         u[i], w[i], news[i] = u[i] + box[i, 0], w[i] + box[i, 1], news[i] or box[i, 1] > 0
@@ -210,27 +279,48 @@ def test_push_sum_agents_of_little_weight_take_small_steps(w, share):
 
 def test_push_sum_approaches_the_minimizer():
     problem = least_squares(8)
-    result = mpidec.simulate(problem, S.AsyncPushSum(S.InverseSqrt(0.1)), T.exponential(8), steps=3000, delay=(0, 1), every=1000)
+    result = mpidec.simulate(
+        problem,
+        S.AsyncPushSum(S.InverseSqrt(0.1)),
+        T.exponential(8),
+        steps=3000,
+        delay=(0, 1),
+        every=1000,
+    )
     assert result.metrics["error_rms"][-1] < 0.1 < result.metrics["error_rms"][0]
 
 
 @pytest.mark.parametrize("graph", [T.exponential(8), T.star(8)], ids=lambda graph: graph.name)
 def test_running_sum_tracking_is_exact_though_messages_are_lost_and_late(graph):
     problem = least_squares(8)
-    result = mpidec.simulate(problem, S.RunningSumTracking("auto"), graph, steps=4000, drop=0.3, delay=(0, 3),
-                             rates=np.r_[0.2, np.ones(7)], stop={"error_rms": 1e-8}, every=50)
+    result = mpidec.simulate(
+        problem,
+        S.RunningSumTracking("auto"),
+        graph,
+        steps=4000,
+        drop=0.3,
+        delay=(0, 3),
+        rates=np.r_[0.2, np.ones(7)],
+        stop={"error_rms": 1e-8},
+        every=50,
+    )
     assert result.outcome == "stopped" and result.metrics["error_rms"][-1] <= 1e-8
-    in_flight = sum(result.state.Rho[graph.in_neighbors(i)].sum(axis=0) - read for i, read in enumerate(result.state.Rho_read))
+    in_flight = sum(
+        result.state.Rho[graph.in_neighbors(i)].sum(axis=0) - read
+        for i, read in enumerate(result.state.Rho_read)
+    )
     assert abs(result.state.Z.sum(axis=0) + in_flight - result.state.G.sum(axis=0)).max() <= 1e-12
-    assert np.diff(np.log(result.metrics["error_rms"][::10])).mean() < -0.5         # linear, not slower and slower
+    assert (
+        np.diff(np.log(result.metrics["error_rms"][::10])).mean() < -0.5
+    )  # linear, not slower and slower
 
 
 def test_running_sum_tracking_reads_a_message_once_however_often_it_arrives():
     solver = S.RunningSumTracking(0.5)
     s = solver.init(np.full(1, 4.0), Place(0, 2, (1,), (1,)))
-    message = np.array([[2.0, 5.0, 1.0]])                   # v, rho, id
+    message = np.array([[2.0, 5.0, 1.0]])  # v, rho, id
     solver.wake(s, np.zeros((1, 3)), lambda x: np.zeros(1))
-    assert s.x == 4                                         # nothing has arrived: its own v
+    assert s.x == 4  # nothing has arrived: its own v
     solver.wake(s, message, lambda x: np.zeros(1))
     assert (s.x, s.z, s.rho) == (3, 2.5, 2.5)
     out = solver.wake(s, message, lambda x: np.zeros(1))
@@ -260,7 +350,10 @@ def test_a_late_message_does_not_replace_a_newer_one():
     assert states[1].x == 2
     machine.run(7.0)
     assert states[1].x == 2
-    assert machine.staleness == {2: 1, 5: 1}                # the second message of agent 0, sent at 1, is read at 3 and at 6
+    assert machine.staleness == {
+        2: 1,
+        5: 1,
+    }  # the second message of agent 0, sent at 1, is read at 3 and at 6
 
 
 def test_a_late_message_does_not_replace_a_newer_one_on_ranks():
@@ -268,7 +361,18 @@ def test_a_late_message_does_not_replace_a_newer_one_on_ranks():
     with mpidec.Network(2, comm=MPI.COMM_SELF) as net:
         slots = net.slots(T.complete(2), np.zeros((2, 1)))
         states = [Echo().init(np.zeros(1)) for _ in range(2)]
-        agents = Pushing(Echo(), states, slots, None, Ending(slots, 0, 1, 9), None, [0.0, 0.0], lambda i, j: next(late), None, 0)
+        agents = Pushing(
+            Echo(),
+            states,
+            slots,
+            None,
+            Ending(slots, 0, 1, 9),
+            None,
+            [0.0, 0.0],
+            lambda i, j: next(late),
+            None,
+            0,
+        )
         for _ in range(2):
             agents._wake(0)
         agents._release(np.inf)
@@ -286,38 +390,64 @@ def test_staleness_of_a_constant_delay():
 # Runs
 
 
-@pytest.mark.parametrize("solver", [S.A2CiD2(0.05), S.PairwiseGossip("auto"), S.AsyncPushSum(0.02), S.RunningSumTracking("safe")],
-                         ids=lambda solver: type(solver).__name__)
+@pytest.mark.parametrize(
+    "solver",
+    [S.A2CiD2(0.05), S.PairwiseGossip("auto"), S.AsyncPushSum(0.02), S.RunningSumTracking("safe")],
+    ids=lambda solver: type(solver).__name__,
+)
 def test_a_run_is_a_function_of_its_arguments(solver):
     def run(steps=20, seed=3, source=None):
-        return mpidec.simulate(source or MiniBatch(least_squares(8), 2), solver, T.ring(8), steps=steps, seed=seed, delay=(0, 0.5),
-                               every=4)
+        return mpidec.simulate(
+            source or MiniBatch(least_squares(8), 2),
+            solver,
+            T.ring(8),
+            steps=steps,
+            seed=seed,
+            delay=(0, 0.5),
+            every=4,
+        )
+
     first, again, other, longer = run(), run(), run(seed=4), run(steps=40)
     assert np.array_equal(first.X, again.X) and not np.array_equal(first.X, other.X)
     for name, values in first.metrics.items():
         assert np.array_equal(values, again.metrics[name])
-        if name != "bytes" and name not in ("consensus", "objective", "gradient_norm") and not name.startswith("error"):
-            assert np.array_equal(values, longer.metrics[name][:len(values)])       # the last record is after the last messages
+        if (
+            name != "bytes"
+            and name not in ("consensus", "objective", "gradient_norm")
+            and not name.startswith("error")
+        ):
+            assert np.array_equal(
+                values, longer.metrics[name][: len(values)]
+            )  # the last record is after the last messages
     assert np.array_equal(first.metrics["consensus"][:-1], longer.metrics["consensus"][:5])
     assert first.metrics["step"].tolist() == [0, 4, 8, 12, 16, 20] and first.steps == 20
 
 
 def test_random_numbers_belong_to_agents():
     """Another pace of one agent leaves the times of the others as they are."""
+
     def times(rates):
         events = clocks.wakings(5, np.array(rates))
         return [event.time for event in (next(events) for _ in range(60)) if event.i == 1][:8]
+
     assert times([1.0, 1.0, 1.0]) == times([0.1, 1.0, 3.0])
 
 
 def test_random_numbers_of_different_purposes_are_different():
     """What is lost has nothing to do with who is chosen, or how late a message is."""
     purposes = range(clocks.DROP + 1)
-    first = {clocks.generator(seed, agent, purpose).random() for seed in (0, 5) for agent in (0, 5) for purpose in purposes}
+    first = {
+        clocks.generator(seed, agent, purpose).random()
+        for seed in (0, 5)
+        for agent in (0, 5)
+        for purpose in purposes
+    }
     assert len(first) == 2 * 2 * 5
 
 
-@pytest.mark.parametrize("solver", [S.A2CiD2(0.1), S.AsyncPushSum(0.1)], ids=lambda solver: type(solver).__name__)
+@pytest.mark.parametrize(
+    "solver", [S.A2CiD2(0.1), S.AsyncPushSum(0.1)], ids=lambda solver: type(solver).__name__
+)
 def test_oracles_are_told_the_agents_own_count(solver):
     class Told:
         problem, asked = least_squares(4), [[], [], [], []]
@@ -326,15 +456,24 @@ def test_oracles_are_told_the_agents_own_count(solver):
             def gradient(X, k, agents):
                 self.asked[agents[0]].append(k)
                 return np.zeros_like(X)
+
             return gradient
+
     source = Told()
     result = mpidec.simulate(source, solver, T.ring(4), steps=10)
     assert source.asked == [list(range(count)) for count in result.counts]
 
 
 def test_stragglers_and_budgets():
-    result = mpidec.simulate(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=200, rates=[0.1, 1, 1, 1], every=5,
-                             stop={"messages": 300})
+    result = mpidec.simulate(
+        least_squares(4),
+        S.A2CiD2(0.1),
+        T.ring(4),
+        steps=200,
+        rates=[0.1, 1, 1, 1],
+        every=5,
+        stop={"messages": 300},
+    )
     assert result.outcome == "stopped" and 300 <= result.metrics["messages"][-1] < 400
     assert result.counts[0] < result.counts[1:].min() / 3
     assert result.metrics["bytes"][-1] == 8 * D * result.metrics["messages"][-1]
@@ -343,16 +482,27 @@ def test_stragglers_and_budgets():
 def test_outcomes():
     problem = least_squares(4)
     with np.errstate(all="raise"):
-        assert mpidec.simulate(problem, S.PairwiseGossip(50.0), T.ring(4), steps=500).outcome == "diverged"
-    missed = mpidec.simulate(problem, S.PairwiseGossip(0.01), T.ring(4), steps=20, stop={"error": 1e-8})
+        assert (
+            mpidec.simulate(problem, S.PairwiseGossip(50.0), T.ring(4), steps=500).outcome
+            == "diverged"
+        )
+    missed = mpidec.simulate(
+        problem, S.PairwiseGossip(0.01), T.ring(4), steps=20, stop={"error": 1e-8}
+    )
     assert missed.outcome == "missed" and "target 1e-8 missed" in missed.reason
     empty = mpidec.simulate(problem, "a2cid2", "ring", steps=0, x0=start(4))
-    assert empty.outcome == "completed" and len(empty.metrics["time"]) == 1 and np.array_equal(empty.X, start(4))
+    assert (
+        empty.outcome == "completed"
+        and len(empty.metrics["time"]) == 1
+        and np.array_equal(empty.X, start(4))
+    )
     assert mpidec.simulate(None, S.A2CiD2(), T.ring(1), steps=5, x0=[[1.0]]).X.tolist() == [[1.0]]
 
 
 def test_lost_mass_is_said():
-    with pytest.warns(RuntimeWarning, match=r"AsyncPushSum loses mass .*drop=0.1.*RunningSumTracking"):
+    with pytest.warns(
+        RuntimeWarning, match=r"AsyncPushSum loses mass .*drop=0.1.*RunningSumTracking"
+    ):
         result = mpidec.simulate(None, S.AsyncPushSum(), T.ring(4), steps=20, x0=start(4), drop=0.1)
     assert result.state.w.sum() < 3.9
 
@@ -368,8 +518,19 @@ def by_definition(L):
     return 1 / np.sort(np.linalg.eigvalsh(L))[1], max(0.5 * (P[i, i] + P[j, j] - 2 * P[i, j]))
 
 
-GRAPHS = [T.ring(2), T.ring(7), T.complete(6), T.torus(12), T.hypercube(8), T.symmetric_exponential(16), T.chain(9), T.star(6),
-          T.grid(12), T.binary_tree(7), T.erdos_renyi(20)]
+GRAPHS = [
+    T.ring(2),
+    T.ring(7),
+    T.complete(6),
+    T.torus(12),
+    T.hypercube(8),
+    T.symmetric_exponential(16),
+    T.chain(9),
+    T.star(6),
+    T.grid(12),
+    T.binary_tree(7),
+    T.erdos_renyi(20),
+]
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["dense", "sparse"])
@@ -392,7 +553,11 @@ def test_mixing_constants_of_large_rings_and_given_rates():
     assert T.mixing_constants(T.complete(10**4)) == pytest.approx((1 - 1e-4, 1 - 1e-4), rel=1e-12)
     assert T.mixing_constants(T.ring(1)) == (0.0, 0.0) == T.mixing_constants(T.chain(1))
     L = np.array([[2, -2, 0, 0], [-2, 5, -3, 0], [0, -3, 4, -1], [0, 0, -1, 1.0]])
-    np.testing.assert_allclose(T.mixing_constants(T.ring(4), {(0, 1): 2, (2, 1): 3, (2, 3): 1}), by_definition(L), rtol=1e-12)
+    np.testing.assert_allclose(
+        T.mixing_constants(T.ring(4), {(0, 1): 2, (2, 1): 3, (2, 3): 1}),
+        by_definition(L),
+        rtol=1e-12,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -410,7 +575,12 @@ def problems():
     yield Softmax(A, rng.integers(0, 4, (5, 7)), classes=4)
     C = rng.standard_normal((m, D))
     yield Custom(lambda X: ((X - C) ** 2).sum(axis=1), lambda X: 2 * (X - C), m, D)
-    yield Custom(lambda X: ((X - C) ** 2).sum(axis=1), lambda X, agents=range(m): 2 * (X - C[list(agents)]), m, D)
+    yield Custom(
+        lambda X: ((X - C) ** 2).sum(axis=1),
+        lambda X, agents=range(m): 2 * (X - C[list(agents)]),
+        m,
+        D,
+    )
     yield MiniBatch(LeastSquares(A, b, mask=mask), 1)
     yield Noisy(LeastSquares(A, b), 0.5)
     yield Noisy(MiniBatch(Softmax(A, rng.integers(0, 4, (5, 7)), classes=4), 3), 0.5)
@@ -424,7 +594,11 @@ def test_gradients_of_some_agents_are_rows_of_all(source):
     whole = source.start(numbers, 4)(X, 6) if hasattr(source, "start") else source.grad(X)
     one = of_one(source, numbers, 4)
     assert all(np.array_equal(one(i, X[i], 6), whole[i]) for i in range(problem.m))
-    some = source.start(numbers, 4)(X[[3, 0]], 6, agents=(3, 0)) if hasattr(source, "start") else source.grad(X[[3, 0]], (3, 0))
+    some = (
+        source.start(numbers, 4)(X[[3, 0]], 6, agents=(3, 0))
+        if hasattr(source, "start")
+        else source.grad(X[[3, 0]], (3, 0))
+    )
     assert np.array_equal(some, whole[[3, 0]])
 
 
@@ -448,7 +622,9 @@ def test_problems_of_the_users_own_without_it():
 
 def simulated(problem=None, solver=None, graph=None, **options):
     options = {"x0": start(4), "steps": 5, **options}
-    return mpidec.simulate(problem, solver or S.PairwiseGossip(0.1), T.ring(4) if graph is None else graph, **options)
+    return mpidec.simulate(
+        problem, solver or S.PairwiseGossip(0.1), T.ring(4) if graph is None else graph, **options
+    )
 
 
 class Bare:
@@ -471,10 +647,22 @@ REFUSED = [
     (lambda: simulated(least_squares(5)), "5 agents"),
     (lambda: simulated(solver=S.DGD(0.1)), "DGD takes common steps: run it with mpidec.solve"),
     (lambda: simulated(solver="a2cid"), "a2cid2"),
-    (lambda: simulated(graph=T.exponential(4)), "PairwiseGossip needs an undirected graph, the exponential topology is directed"),
-    (lambda: simulated(graph=T.one_peer_exponential(4)), "needs a constant graph, one_peer_exponential varies"),
-    (lambda: simulated(graph=T.from_weights(np.eye(4), connected=False)), "needs a connected graph"),
-    (lambda: simulated(solver=S.RunningSumTracking(0.1)), "needs the gradients of a problem, but problem is None"),
+    (
+        lambda: simulated(graph=T.exponential(4)),
+        "PairwiseGossip needs an undirected graph, the exponential topology is directed",
+    ),
+    (
+        lambda: simulated(graph=T.one_peer_exponential(4)),
+        "needs a constant graph, one_peer_exponential varies",
+    ),
+    (
+        lambda: simulated(graph=T.from_weights(np.eye(4), connected=False)),
+        "needs a connected graph",
+    ),
+    (
+        lambda: simulated(solver=S.RunningSumTracking(0.1)),
+        "needs the gradients of a problem, but problem is None",
+    ),
     (lambda: simulated(every=0), "every is 0"),
     (lambda: simulated(stop={"errors": 1}), "unknown metric 'errors'"),
     (lambda: simulated(stop={"rounds": 1}), "unknown metric 'rounds'"),
@@ -484,28 +672,74 @@ REFUSED = [
     (lambda: simulated(delay=lambda rng, i, j: np.nan), r"delay\(rng, \d, \d\) returned nan"),
     (lambda: simulated(drop=1.0), "drop is 1.0, expected a probability"),
     (lambda: simulated(rates=2.0), "rates are those of gradients, but problem is None"),
-    (lambda: simulated(least_squares(4), rates=[1, 2]), r"rates is \[1, 2\], expected a number > 0, or 4 numbers"),
+    (
+        lambda: simulated(least_squares(4), rates=[1, 2]),
+        r"rates is \[1, 2\], expected a number > 0, or 4 numbers",
+    ),
     (lambda: simulated(least_squares(4), rates=0), "rates is 0"),
-    (lambda: simulated(steps=None, events=table((0.0, 1, 0, 1)), rates=1.0), "rates is given, but the events are"),
-    (lambda: simulated(steps=None, events=[(0, 1)]), "events is a list, expected a structured array"),
-    (lambda: simulated(steps=None, events=np.zeros(2, [("time", float)])), "events is a ndarray with the fields time, expected"),
-    (lambda: simulated(steps=None, events=table((np.nan, 1, 0, 1))), r"events\[0\] has the time nan"),
-    (lambda: simulated(steps=None, events=table((1.0, 1, 0, 1), (0.5, 1, 0, 1))), r"events\[1\] has the time 0.5, less than"),
-    (lambda: simulated(steps=None, events=table((1.0, 0, 0))), r"events\[0\] has the kind 0, .*PairwiseGossip without a problem"),
-    (lambda: simulated(steps=None, events=table((1.0, 1, 0, 1)), solver=S.AsyncPushSum()), r"events\[0\] has the kind 1"),
-    (lambda: simulated(steps=None, events=table((1.0, 1, 0, 4))), r"events\[0\] has j = 4, expected an agent in 0 .. 3"),
-    (lambda: simulated(steps=None, events=table((1.0, 1, 0, 2))), r"events\[0\] averages the agents 0 and 2, .*ring"),
-    (lambda: simulated(steps=None, events=table((1.0, 1, 1, 1))), r"events\[0\] averages the agents 1 and 1"),
+    (
+        lambda: simulated(steps=None, events=table((0.0, 1, 0, 1)), rates=1.0),
+        "rates is given, but the events are",
+    ),
+    (
+        lambda: simulated(steps=None, events=[(0, 1)]),
+        "events is a list, expected a structured array",
+    ),
+    (
+        lambda: simulated(steps=None, events=np.zeros(2, [("time", float)])),
+        "events is a ndarray with the fields time, expected",
+    ),
+    (
+        lambda: simulated(steps=None, events=table((np.nan, 1, 0, 1))),
+        r"events\[0\] has the time nan",
+    ),
+    (
+        lambda: simulated(steps=None, events=table((1.0, 1, 0, 1), (0.5, 1, 0, 1))),
+        r"events\[1\] has the time 0.5, less than",
+    ),
+    (
+        lambda: simulated(steps=None, events=table((1.0, 0, 0))),
+        r"events\[0\] has the kind 0, .*PairwiseGossip without a problem",
+    ),
+    (
+        lambda: simulated(steps=None, events=table((1.0, 1, 0, 1)), solver=S.AsyncPushSum()),
+        r"events\[0\] has the kind 1",
+    ),
+    (
+        lambda: simulated(steps=None, events=table((1.0, 1, 0, 4))),
+        r"events\[0\] has j = 4, expected an agent in 0 .. 3",
+    ),
+    (
+        lambda: simulated(steps=None, events=table((1.0, 1, 0, 2))),
+        r"events\[0\] averages the agents 0 and 2, .*ring",
+    ),
+    (
+        lambda: simulated(steps=None, events=table((1.0, 1, 1, 1))),
+        r"events\[0\] averages the agents 1 and 1",
+    ),
     (lambda: simulated(Bare(), S.A2CiD2("auto")), "Bare has no smoothness.*step_size"),
-    (lambda: mpidec.solve(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5, mixing=lambda W: W),
-     "mixing is given, but A2CiD2 has no common steps: leave it out"),
-    (lambda: mpidec.tune(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5), "A2CiD2 is asynchronous, and tune takes common"),
+    (
+        lambda: mpidec.solve(
+            least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5, mixing=lambda W: W
+        ),
+        "mixing is given, but A2CiD2 has no common steps: leave it out",
+    ),
+    (
+        lambda: mpidec.tune(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5),
+        "A2CiD2 is asynchronous, and tune takes common",
+    ),
     (lambda: S.A2CiD2(0.1, eta=-1), "A2CiD2: eta is -1, expected a finite number >= 0 or None"),
     (lambda: S.A2CiD2(0.1, alpha=0), "A2CiD2: alpha is 0, expected a finite number > 0"),
     (lambda: S.A2CiD2(0.1, alpha_tilde="x"), "A2CiD2: alpha_tilde is 'x'"),
-    (lambda: S.A2CiD2(0.1, momentum=1.0), "A2CiD2: momentum is 1.0, expected a finite number >= 0 and < 1"),
+    (
+        lambda: S.A2CiD2(0.1, momentum=1.0),
+        "A2CiD2: momentum is 1.0, expected a finite number >= 0 and < 1",
+    ),
     (lambda: S.A2CiD2(0.1, rate=0), "A2CiD2: rate is 0, expected a finite number > 0"),
-    (lambda: S.A2CiD2(0.1, order="paper"), "A2CiD2: order is 'paper', expected one of sde, algorithm, code"),
+    (
+        lambda: S.A2CiD2(0.1, order="paper"),
+        "A2CiD2: order is 'paper', expected one of sde, algorithm, code",
+    ),
     (lambda: S.A2CiD2(-0.1), "A2CiD2: step_size is -0.1"),
     (lambda: S.PairwiseGossip(rate="fast"), "PairwiseGossip: rate is 'fast'"),
     (lambda: S.AsyncPushSum(np.nan), "AsyncPushSum: step_size is nan"),
@@ -514,9 +748,18 @@ REFUSED = [
     (lambda: T.mixing_constants(T.ring(4), rate=-1), "rate must be a number > 0"),
     (lambda: T.mixing_constants(T.ring(4), rate={(0, 2): 1.0}), r"\(0, 2\) is no edge of ring"),
     (lambda: T.mixing_constants(T.ring(4), rate={(0, 1): -1.0}), "finite numbers >= 0"),
-    (lambda: T.mixing_constants(T.ring(4), rate=np.triu(np.ones((4, 4)))), "expected a symmetric matrix"),
-    (lambda: T.mixing_constants(T.ring(4), rate={(0, 1): 1.0}), "not connected by edges of positive rate"),
-    (lambda: T.mixing_constants(T.from_weights(np.eye(3), connected=False)), "not connected by edges"),
+    (
+        lambda: T.mixing_constants(T.ring(4), rate=np.triu(np.ones((4, 4)))),
+        "expected a symmetric matrix",
+    ),
+    (
+        lambda: T.mixing_constants(T.ring(4), rate={(0, 1): 1.0}),
+        "not connected by edges of positive rate",
+    ),
+    (
+        lambda: T.mixing_constants(T.from_weights(np.eye(3), connected=False)),
+        "not connected by edges",
+    ),
 ]
 
 
@@ -528,7 +771,10 @@ def test_refused_in_one_line(call, words):
 
 
 def test_solvers_know_their_facts():
-    assert all(solver.asynchronous for solver in (S.A2CiD2, S.AsyncPushSum, S.PairwiseGossip, S.RunningSumTracking))
+    assert all(
+        solver.asynchronous
+        for solver in (S.A2CiD2, S.AsyncPushSum, S.PairwiseGossip, S.RunningSumTracking)
+    )
     assert not S.DGD.asynchronous and replace(S.A2CiD2(0.1), eta=0.2).eta == 0.2
     with pytest.raises(NotImplementedError, match=r"A2CiD2 has no common steps.*mpidec.simulate"):
         S.A2CiD2(0.1).step(None, None, None)
@@ -543,7 +789,10 @@ def test_own_solvers_that_break_the_protocol():
         def descend(self, s, g, t):
             s.x = s.x - 0.1 * g
 
-    with pytest.raises(ValueError, match=r"Short.wake returned an array of shape \(3,\), expected rows of width\(d\) = 4"):
+    with pytest.raises(
+        ValueError,
+        match=r"Short.wake returned an array of shape \(3,\), expected rows of width\(d\) = 4",
+    ):
         simulated(solver=Short(0.1))
     with pytest.raises(ValueError, match=r"an event has assigned s.x, expected changes in place"):
         simulated(least_squares(4), Rebinds(0.1))

@@ -28,15 +28,32 @@ else:
     import tomli as tomllib
 
 D = 4
-ALL = [(S.GradientTracking(), T.ring), (S.GradientTracking(variant="semi-atc"), T.exponential),
-       (S.GradientTracking(variant="diging"), T.one_peer_exponential), (S.EXTRA(), T.ring), (S.ExactDiffusion(), T.grid),
-       (S.D2(), T.star), (S.PushDIGing(), T.exponential),
-       (S.RelaySGD(), T.chain), (S.RelaySGD(relay="gradient"), T.binary_tree), (S.DGD(), T.ring),
-       (S.DGD(order="cta"), T.one_peer_exponential), (S.DGD(order="awc"), T.ring), (S.Diffusion(), T.exponential),
-       (S.PushSum(), T.exponential), (S.DSGDCECA(), T.ceca),
-       (S.DecentralizedMomentum(), T.ring), (S.QuasiGlobalMomentum(), T.ring), (S.DecentLaM(), T.ring),
-       (S.LocalDGD(local_steps=2), T.ring), (S.SlowMo(), T.complete), (S.DiLoCo(local_steps=3), T.ring), (S.GASLoC(), T.ring),
-       (S.KGT(local_steps=2), T.ring), (S.LED(local_steps=2), T.ring)]
+ALL = [
+    (S.GradientTracking(), T.ring),
+    (S.GradientTracking(variant="semi-atc"), T.exponential),
+    (S.GradientTracking(variant="diging"), T.one_peer_exponential),
+    (S.EXTRA(), T.ring),
+    (S.ExactDiffusion(), T.grid),
+    (S.D2(), T.star),
+    (S.PushDIGing(), T.exponential),
+    (S.RelaySGD(), T.chain),
+    (S.RelaySGD(relay="gradient"), T.binary_tree),
+    (S.DGD(), T.ring),
+    (S.DGD(order="cta"), T.one_peer_exponential),
+    (S.DGD(order="awc"), T.ring),
+    (S.Diffusion(), T.exponential),
+    (S.PushSum(), T.exponential),
+    (S.DSGDCECA(), T.ceca),
+    (S.DecentralizedMomentum(), T.ring),
+    (S.QuasiGlobalMomentum(), T.ring),
+    (S.DecentLaM(), T.ring),
+    (S.LocalDGD(local_steps=2), T.ring),
+    (S.SlowMo(), T.complete),
+    (S.DiLoCo(local_steps=3), T.ring),
+    (S.GASLoC(), T.ring),
+    (S.KGT(local_steps=2), T.ring),
+    (S.LED(local_steps=2), T.ring),
+]
 EXACT = [case for case in ALL if case[0].exact]
 
 
@@ -52,7 +69,7 @@ def data(n, seed=0, p=6):
 
 def squares(net, **options):
     A, b, _ = data(net.n)
-    return P.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi], **options)
+    return P.LeastSquares(A[net.lo : net.hi], b[net.lo : net.hi], **options)
 
 
 @dataclass(frozen=True)
@@ -92,15 +109,25 @@ def test_columns_of_one_stack_are_single_runs(solver, graph):
 
         stack = final(with_step_size(solver, np.tile(sizes, D)), 3)
         for j, size in enumerate(sizes):
-            np.testing.assert_allclose(stack[:, :, j], final(with_step_size(solver, size), 1)[:, :, 0], rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(
+                stack[:, :, j],
+                final(with_step_size(solver, size), 1)[:, :, 0],
+                rtol=1e-12,
+                atol=1e-12,
+            )
 
 
-@pytest.mark.parametrize("solver, graph", [*ALL, (Tracking(), T.ring), (PEXTRA(), T.ring)], ids=label)
+@pytest.mark.parametrize(
+    "solver, graph", [*ALL, (Tracking(), T.ring), (PEXTRA(), T.ring)], ids=label
+)
 @pytest.mark.filterwarnings("ignore:.*unstable")
 def test_auto_has_the_same_bits_on_any_number_of_ranks(solver, graph):
     n = 6
     with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
-        ours, one = (mpidec.solve(squares(a), solver, graph(n), steps=300, net=a, every=300) for a in (net, alone))
+        ours, one = (
+            mpidec.solve(squares(a), solver, graph(n), steps=300, net=a, every=300)
+            for a in (net, alone)
+        )
         assert ours.step_size == one.step_size == ours.choice.step_size > 0
         assert ours.choice.predicted.tolist() == one.choice.predicted.tolist()
         np.testing.assert_array_equal(ours.x, one.x)
@@ -117,10 +144,13 @@ def test_pilots_choose_the_same_on_any_number_of_ranks(schedule, steps):
     y = np.sign(A @ [1.0, -1.0, 0.5, 0.0])
 
     def problem(net):
-        return P.LogisticRegression(A[net.lo:net.hi], y[net.lo:net.hi], l2=0.01)
+        return P.LogisticRegression(A[net.lo : net.hi], y[net.lo : net.hi], l2=0.01)
 
     with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
-        ours, one = (mpidec.tune(problem(a), S.DGD(schedule), T.ring(n), steps=steps, net=a) for a in (net, alone))
+        ours, one = (
+            mpidec.tune(problem(a), S.DGD(schedule), T.ring(n), steps=steps, net=a)
+            for a in (net, alone)
+        )
         assert ours.step_size == one.step_size and ours.predicted.tolist() == one.predicted.tolist()
         assert steps / 4 < ours.gradients == one.gradients <= steps / 2
         assert ours.expected < np.inf
@@ -135,8 +165,12 @@ def test_quadratic_functions_take_few_gradients():
 def test_functions_that_only_look_quadratic_at_first():
     """Linear from 0 to 3; the minimizer is 4."""
     with mpidec.Network(4) as net:
-        problem = P.Custom(lambda X: np.where(abs(X - 4) <= 1, (X - 4) ** 2 / 2, abs(X - 4) - 0.5).sum(axis=1),
-                           lambda X: np.clip(X - 4, -1, 1), m=net.m, d=1)
+        problem = P.Custom(
+            lambda X: np.where(abs(X - 4) <= 1, (X - 4) ** 2 / 2, abs(X - 4) - 0.5).sum(axis=1),
+            lambda X: np.clip(X - 4, -1, 1),
+            m=net.m,
+            d=1,
+        )
         result = mpidec.solve(problem, S.EXTRA(), T.ring(4), steps=200, net=net)
         assert result.choice.rule == "steps" and abs(result.x[0] - 4) < 1e-6
 
@@ -146,20 +180,37 @@ def test_short_runs_have_short_searches():
     rng = np.random.default_rng(0)
     A, y = rng.standard_normal((n, 30, d)), np.sign(rng.standard_normal((n, 30)))
     with mpidec.Network(n) as net:
-        problem = P.LogisticRegression(A[net.lo:net.hi], y[net.lo:net.hi], l2=0.05)
-        choices = [mpidec.tune(problem, S.GradientTracking(), T.ring(n), steps=steps, net=net) for steps in (80, 5000)]
+        problem = P.LogisticRegression(A[net.lo : net.hi], y[net.lo : net.hi], l2=0.05)
+        choices = [
+            mpidec.tune(problem, S.GradientTracking(), T.ring(n), steps=steps, net=net)
+            for steps in (80, 5000)
+        ]
         assert choices[0].gradients <= 40 < choices[1].gradients
         assert 0.5 < choices[0].step_size / choices[1].step_size < 2
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("case, n, graph, method", [
-    ("wine", 6, "ring", "gt"), ("wine", 16, "one_peer", "gt"), ("wine", 6, "ring", "ed"), ("breast_cancer", 6, "exponential", "gt"),
-    ("synthetic", 16, "ring", "extra"), ("synthetic", 6, "grid", "dgd"), ("synthetic", 6, "ring", "dgd_constant"),
-    ("synthetic", 6, "exponential", "gt"),          # 40 steps
-    ("dependent", 6, "ring", "ed"),                 # directions that no run reaches are slow
-    ("huber", 6, "one_peer", "dgd_1/k"),            # bounded slope: only the linear model explodes in the first steps
-    ("separable", 6, "one_peer", "dgd_1/k")])       # pilots
+@pytest.mark.parametrize(
+    "case, n, graph, method",
+    [
+        ("wine", 6, "ring", "gt"),
+        ("wine", 16, "one_peer", "gt"),
+        ("wine", 6, "ring", "ed"),
+        ("breast_cancer", 6, "exponential", "gt"),
+        ("synthetic", 16, "ring", "extra"),
+        ("synthetic", 6, "grid", "dgd"),
+        ("synthetic", 6, "ring", "dgd_constant"),
+        ("synthetic", 6, "exponential", "gt"),  # 40 steps
+        ("dependent", 6, "ring", "ed"),  # directions that no run reaches are slow
+        (
+            "huber",
+            6,
+            "one_peer",
+            "dgd_1/k",
+        ),  # bounded slope: only the linear model explodes in the first steps
+        ("separable", 6, "one_peer", "dgd_1/k"),
+    ],
+)  # pilots
 def test_auto_is_as_good_as_the_best_of_a_scan(case, n, graph, method):
     pytest.importorskip("sklearn")
     row = stepsizes.compare(case, n, graph, method)
@@ -173,10 +224,15 @@ def test_auto_against_scans_in_a_table():
     pytest.importorskip("sklearn")
     small = [name for name in stepsizes.PROBLEMS if name != "digits"]
     methods = ["gt", "extra", "ed", "dgd", "dgd_1/k"]
-    found = (stepsizes.table(small, [6], stepsizes.GRAPHS, methods) + stepsizes.table(small, [16], ["ring", "one_peer"], methods)
-             + stepsizes.table(["digits"], [6], ["exponential"], ["gt"]))
+    found = (
+        stepsizes.table(small, [6], stepsizes.GRAPHS, methods)
+        + stepsizes.table(small, [16], ["ring", "one_peer"], methods)
+        + stepsizes.table(["digits"], [6], ["exponential"], ["gt"])
+    )
     ratios = np.array([row["ratio"] for row in found])
-    assert np.median(ratios) <= 1.05 and np.quantile(ratios, 0.9) <= 1.3 and ratios.max() <= 2      # a run that diverges: inf
+    assert (
+        np.median(ratios) <= 1.05 and np.quantile(ratios, 0.9) <= 1.3 and ratios.max() <= 2
+    )  # a run that diverges: inf
     assert max(row["cost"] for row in found if row["steps"] > 50) <= 0.5
 
 
@@ -190,7 +246,14 @@ def test_auto_converges_from_far_away(solver, far):
     x = problem.solution()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = mpidec.solve(problem, solver, T.ring(6), steps=4000, x0=far * np.linalg.norm(x) * np.ones(3), every=4000)
+        result = mpidec.solve(
+            problem,
+            solver,
+            T.ring(6),
+            steps=4000,
+            x0=far * np.linalg.norm(x) * np.ones(3),
+            every=4000,
+        )
     assert result.outcome == "completed" and np.linalg.norm(result.x - x) < 1e-6
 
 
@@ -201,7 +264,9 @@ def test_step_sizes_that_dropped_out_are_not_chosen():
     problem, x = stepsizes.make("diabetes", 16)
     x0 = 10 * np.linalg.norm(x) * np.random.default_rng(1).standard_normal(len(x)) / np.sqrt(len(x))
     choice = mpidec.tune(problem, S.EXTRA(), T.ring(16), x0=x0)
-    steps, _ = stepsizes.scan(problem, S.EXTRA(), T.ring(16), choice.step_size * np.array([0.5, 1, 2]), x, 12000, x0=x0)
+    steps, _ = stepsizes.scan(
+        problem, S.EXTRA(), T.ring(16), choice.step_size * np.array([0.5, 1, 2]), x, 12000, x0=x0
+    )
     assert steps[1] <= 1.3 * steps.min() < np.inf
 
 
@@ -209,23 +274,51 @@ def test_a_run_that_does_not_converge_begins_again(shared_tmp):
     """Cubic curvature: the linear model at 0 does not see that of the start, where its step size explodes."""
     n, path = 4, shared_tmp / "run.h5"
     with mpidec.Network(n) as net:
-        problem = P.Custom(lambda X: (X**2 / 2 + X**4).sum(axis=1), lambda X: X + 4 * X**3, m=net.m, d=1, x_star=[0.0])
+        problem = P.Custom(
+            lambda X: (X**2 / 2 + X**4).sum(axis=1),
+            lambda X: X + 4 * X**3,
+            m=net.m,
+            d=1,
+            x_star=[0.0],
+        )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            result = mpidec.solve(problem, S.ExactDiffusion(), T.complete(n), steps=400, x0=[0.9], net=net, record=path)
+            result = mpidec.solve(
+                problem,
+                S.ExactDiffusion(),
+                T.complete(n),
+                steps=400,
+                x0=[0.9],
+                net=net,
+                record=path,
+            )
         assert result.outcome == "completed" and np.abs(result.X).max(initial=0) < 1e-6
         assert result.step_size < 0.7 * result.choice.tried[np.argmin(result.choice.predicted)]
         if net.rank == 0:
             assert any("begins again" in str(one.message) for one in caught)
             run = record.read(path)
-            assert run.metrics["step"].tolist() == list(range(0, 401, 10)) and run.attributes["step_size"] == result.step_size
+            assert (
+                run.metrics["step"].tolist() == list(range(0, 401, 10))
+                and run.attributes["step_size"] == result.step_size
+            )
 
 
 def test_a_step_size_that_is_unstable_in_the_model_is_reduced():
     n = 4
     with mpidec.Network(n) as net:
         problem, X0 = squares(net), np.zeros((net.m, D))
-        search = choice.Search(net, problem, None, S.ExactDiffusion(), T.ring(n), net.mixer(T.ring(n)), X0, 400, 0, 1e-6)
+        search = choice.Search(
+            net,
+            problem,
+            None,
+            S.ExactDiffusion(),
+            T.ring(n),
+            net.mixer(T.ring(n)),
+            X0,
+            400,
+            0,
+            1e-6,
+        )
         found = search()
         with np.errstate(all="ignore"):
             unstable = 4 * found.step_size
@@ -255,7 +348,14 @@ def test_safe_is_a_bound():
         for solver, graph in EXACT[:4]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                result = mpidec.solve(squares(net), with_step_size(solver, "safe"), graph(n), steps=1000, net=net, every=1000)
+                result = mpidec.solve(
+                    squares(net),
+                    with_step_size(solver, "safe"),
+                    graph(n),
+                    steps=1000,
+                    net=net,
+                    every=1000,
+                )
             assert 0.01 / largest < result.step_size <= 1.001 / largest, solver
             np.testing.assert_allclose(result.x, data(n)[2], atol=1e-2)
 
@@ -263,17 +363,28 @@ def test_safe_is_a_bound():
 def test_safe_needs_the_smoothness():
     with mpidec.Network(3) as net:
         problem = P.Custom(lambda X: (X**2).sum(axis=1), lambda X: 2 * X, m=net.m, d=1)
-        assert mpidec.solve(problem, S.EXTRA(), T.ring(3), steps=30, x0=[1.0], net=net).step_size > 0
+        assert (
+            mpidec.solve(problem, S.EXTRA(), T.ring(3), steps=30, x0=[1.0], net=net).step_size > 0
+        )
         with pytest.raises(ValueError, match=r"step_size=.safe.*smoothness"):
             mpidec.solve(problem, S.EXTRA("safe"), T.ring(3), steps=3, net=net)
 
 
 def test_a_function_that_is_not_convex_gets_a_bound():
     with mpidec.Network(4) as net:
-        problem = P.Custom(lambda X: np.cos(X).sum(axis=1), lambda X: -np.sin(X), m=net.m, d=1, smoothness=1.0, x_star=[0.0])
+        problem = P.Custom(
+            lambda X: np.cos(X).sum(axis=1),
+            lambda X: -np.sin(X),
+            m=net.m,
+            d=1,
+            smoothness=1.0,
+            x_star=[0.0],
+        )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            result = mpidec.solve(problem, S.GradientTracking(), T.ring(4), steps=500, x0=[0.1], net=net)
+            result = mpidec.solve(
+                problem, S.GradientTracking(), T.ring(4), steps=500, x0=[0.1], net=net
+            )
         assert result.choice.rule == "safe" and result.outcome == "completed"
         np.testing.assert_allclose(abs(result.x), np.pi, rtol=1e-6)
         assert net.rank or any("no step size converges" in str(one.message) for one in caught)
@@ -284,41 +395,71 @@ def test_many_unknowns_are_projected():
     rng = np.random.default_rng(0)
     A, b = rng.standard_normal((n, 20, d)) / 20, rng.standard_normal((n, 20))
     with mpidec.Network(n) as net:
-        problem = P.LeastSquares(A[net.lo:net.hi], b[net.lo:net.hi], l2=0.05)
+        problem = P.LeastSquares(A[net.lo : net.hi], b[net.lo : net.hi], l2=0.05)
         choice = mpidec.tune(problem, S.EXTRA(), T.ring(n), net=net)
         assert choice.rule == "steps" and choice.gradients < 150
         steps = int(2 * choice.expected) + 50
-        result = mpidec.solve(problem, S.EXTRA(choice.step_size), T.ring(n), steps=steps, net=net, every=steps)
+        result = mpidec.solve(
+            problem, S.EXTRA(choice.step_size), T.ring(n), steps=steps, net=net, every=steps
+        )
         whole = P.LeastSquares(A, b, l2=0.05).solution()
         assert np.linalg.norm(result.x - whole) < 1e-5 * np.linalg.norm(whole)
 
 
-@pytest.mark.parametrize("oracle", [lambda problem: P.MiniBatch(problem, 2), lambda problem: P.Noisy(problem, 0.5)])
+@pytest.mark.parametrize(
+    "oracle", [lambda problem: P.MiniBatch(problem, 2), lambda problem: P.Noisy(problem, 0.5)]
+)
 def test_random_gradients_get_smaller_steps_for_longer_runs(oracle):
     with mpidec.Network(4) as net:
-        short, long = (mpidec.tune(oracle(squares(net)), S.GradientTracking(), T.ring(4), steps=steps, net=net)
-                       for steps in (100, 3000))
-        assert short.rule == long.rule == "error" and long.step_size < short.step_size and long.expected < short.expected
+        short, long = (
+            mpidec.tune(oracle(squares(net)), S.GradientTracking(), T.ring(4), steps=steps, net=net)
+            for steps in (100, 3000)
+        )
+        assert (
+            short.rule == long.rule == "error"
+            and long.step_size < short.step_size
+            and long.expected < short.expected
+        )
 
 
 def test_a_class_derived_from_full_gradients_has_their_step_size():
     class Counted(P.Full):
         pass
+
     with mpidec.Network(4) as net:
-        full, counted = (mpidec.tune(oracle(squares(net)), S.EXTRA(), T.ring(4), steps=100, net=net)
-                         for oracle in (P.Full, Counted))
+        full, counted = (
+            mpidec.tune(oracle(squares(net)), S.EXTRA(), T.ring(4), steps=100, net=net)
+            for oracle in (P.Full, Counted)
+        )
         assert full.rule == counted.rule == "steps" and full.step_size == counted.step_size
 
 
-@pytest.mark.parametrize("mixing", [lambda W: W.accelerate(3), lambda W: W.compress("blockwise8", feedback=True),
-                                    lambda W: W.compress("bfloat16").accelerate(2)])
+@pytest.mark.parametrize(
+    "mixing",
+    [
+        lambda W: W.accelerate(3),
+        lambda W: W.compress("blockwise8", feedback=True),
+        lambda W: W.compress("bfloat16").accelerate(2),
+    ],
+)
 def test_auto_with_other_mixers(mixing):
     with mpidec.Network(6) as net:
-        result = mpidec.solve(squares(net), S.ExactDiffusion(), T.ring(6), steps=300, net=net, mixing=mixing)
+        result = mpidec.solve(
+            squares(net), S.ExactDiffusion(), T.ring(6), steps=300, net=net, mixing=mixing
+        )
         assert result.choice.rule == "steps" and np.linalg.norm(result.x - data(6)[2]) < 0.1
-        counts = mpidec.solve(squares(net), S.ExactDiffusion(result.step_size), T.ring(6), steps=300, net=net, mixing=mixing)
+        counts = mpidec.solve(
+            squares(net),
+            S.ExactDiffusion(result.step_size),
+            T.ring(6),
+            steps=300,
+            net=net,
+            mixing=mixing,
+        )
         np.testing.assert_array_equal(result.x, counts.x)
-        np.testing.assert_array_equal(result.metrics["bytes"], counts.metrics["bytes"])      # the search is not counted
+        np.testing.assert_array_equal(
+            result.metrics["bytes"], counts.metrics["bytes"]
+        )  # the search is not counted
 
 
 @pytest.mark.serial
@@ -327,29 +468,62 @@ def test_a_codec_that_no_step_size_helps_is_said():
     for options in ({"codec": "qsgd", "feedback": True}, {"codec": "top_k", "fraction": 0.25}):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            mpidec.tune(problem, S.ExactDiffusion(), T.ring(16), mixing=lambda W, options=options: W.compress(**options))
-        assert any("whatever the step size" in str(one.message) for one in caught) == (options["codec"] == "top_k")
+            mpidec.tune(
+                problem,
+                S.ExactDiffusion(),
+                T.ring(16),
+                mixing=lambda W, options=options: W.compress(**options),
+            )
+        assert any("whatever the step size" in str(one.message) for one in caught) == (
+            options["codec"] == "top_k"
+        )
 
 
-SCHEDULED = [S.Constant(0.1), S.Inverse(0.3, delay=5), S.InverseSqrt(0.3, delay=1), S.StepDecay(0.2, 0.5, every=7),
-             S.Cosine(0.2, steps=15), S.WarmUp(0.2, steps=6, then=S.Cosine(steps=10)), S.WarmUp(0.2, steps=4)]
-FORMULAS = [lambda k: 0.1, lambda k: 0.3 / (1 + k / 5), lambda k: 0.3 / math.sqrt(1 + k), lambda k: 0.2 * 0.5 ** (k // 7),
-            lambda k: 0.2 * (0.01 + 0.495 * (1 + math.cos(math.pi * min(k / 15, 1)))),
-            lambda k: 0.2 * (k + 1) / 6 if k < 6 else 0.2 * (0.01 + 0.495 * (1 + math.cos(math.pi * min((k - 6) / 10, 1)))),
-            lambda k: 0.2 * min(k + 1, 4) / 4]
+SCHEDULED = [
+    S.Constant(0.1),
+    S.Inverse(0.3, delay=5),
+    S.InverseSqrt(0.3, delay=1),
+    S.StepDecay(0.2, 0.5, every=7),
+    S.Cosine(0.2, steps=15),
+    S.WarmUp(0.2, steps=6, then=S.Cosine(steps=10)),
+    S.WarmUp(0.2, steps=4),
+]
+FORMULAS = [
+    lambda k: 0.1,
+    lambda k: 0.3 / (1 + k / 5),
+    lambda k: 0.3 / math.sqrt(1 + k),
+    lambda k: 0.2 * 0.5 ** (k // 7),
+    lambda k: 0.2 * (0.01 + 0.495 * (1 + math.cos(math.pi * min(k / 15, 1)))),
+    lambda k: (
+        0.2 * (k + 1) / 6
+        if k < 6
+        else 0.2 * (0.01 + 0.495 * (1 + math.cos(math.pi * min((k - 6) / 10, 1))))
+    ),
+    lambda k: 0.2 * min(k + 1, 4) / 4,
+]
 
 
-@pytest.mark.parametrize("schedule, formula", list(zip(SCHEDULED, FORMULAS)), ids=lambda case: getattr(case, "name", ""))
+@pytest.mark.parametrize(
+    "schedule, formula", list(zip(SCHEDULED, FORMULAS)), ids=lambda case: getattr(case, "name", "")
+)
 def test_schedules_are_loops_by_hand(schedule, formula):
     assert parsed(str(schedule)) == schedule
     n = 4
-    for solver, graph in ((S.DGD(schedule), T.ring), (S.GradientTracking(schedule), T.grid), (PEXTRA(schedule), T.ring)):
+    for solver, graph in (
+        (S.DGD(schedule), T.ring),
+        (S.GradientTracking(schedule), T.grid),
+        (PEXTRA(schedule), T.ring),
+    ):
         with mpidec.Network(n) as net:
             problem, W = squares(net), net.mixer(graph(n))
             s = at_step(solver, 0).init(np.zeros((net.m, D)), W.at(0))
             for k in range(20):
                 now = replace(solver, step_size=formula(k))
-                G = problem.grad(now.point(s)) if solver.uses == "gradient" else problem.prox(now.point(s), formula(k))
+                G = (
+                    problem.grad(now.point(s))
+                    if solver.uses == "gradient"
+                    else problem.prox(now.point(s), formula(k))
+                )
                 s = now.step(s, G, W.at(k))
             result = mpidec.solve(problem, solver, graph(n), steps=20, net=net)
             np.testing.assert_allclose(result.X, s.X, rtol=1e-11, atol=1e-14)
@@ -360,9 +534,22 @@ def test_functions_of_k_are_resumed_bit_for_bit(shared_tmp):
     for solver in (S.DGD(lambda k: 0.3 / (k + 1)), S.GradientTracking(S.Cosine("auto", steps=40))):
         with mpidec.Network(n) as net:
             one = mpidec.solve(squares(net), solver, T.ring(n), steps=50, net=net, record=whole)
-            mpidec.solve(squares(net), with_step_size(solver, one.step_size), T.ring(n), steps=20, net=net, record=parts)
-            again = mpidec.solve(squares(net), with_step_size(solver, one.step_size), T.ring(n), steps=50, net=net,
-                                 record=mpidec.Record(parts, resume=True))
+            mpidec.solve(
+                squares(net),
+                with_step_size(solver, one.step_size),
+                T.ring(n),
+                steps=20,
+                net=net,
+                record=parts,
+            )
+            again = mpidec.solve(
+                squares(net),
+                with_step_size(solver, one.step_size),
+                T.ring(n),
+                steps=50,
+                net=net,
+                record=mpidec.Record(parts, resume=True),
+            )
             np.testing.assert_array_equal(one.X, again.X)
 
 
@@ -371,18 +558,34 @@ def test_a_resumed_run_keeps_the_number(shared_tmp):
     n, path = 4, shared_tmp / "run.h5"
     with mpidec.Network(n) as net:
         first = mpidec.solve(squares(net), S.DGD(), T.ring(n), steps=50, net=net, record=path)
-        again = mpidec.solve(squares(net), S.DGD(), T.ring(n), steps=500, net=net, record=mpidec.Record(path, resume=True))
+        again = mpidec.solve(
+            squares(net),
+            S.DGD(),
+            T.ring(n),
+            steps=500,
+            net=net,
+            record=mpidec.Record(path, resume=True),
+        )
         assert again.step_size == first.step_size and again.choice is None
-        assert mpidec.tune(squares(net), S.DGD(), T.ring(n), steps=500, net=net).step_size < first.step_size
+        assert (
+            mpidec.tune(squares(net), S.DGD(), T.ring(n), steps=500, net=net).step_size
+            < first.step_size
+        )
         given = mpidec.solve(squares(net), S.DGD(first.step_size), T.ring(n), steps=500, net=net)
         np.testing.assert_array_equal(again.X, given.X)
 
 
 @pytest.mark.serial
 def test_schedules_are_refused_with_a_reason():
-    for text, words in (("inverse(-1)", "start is -1"), ("cosine(0.1, steps=0)", "steps is 0"), ("cosine(0.1, stops=3)", "stops"),
-                        ("__import__('os')", "there is no schedule"), ("warm_up(0.1, 5, then=3)", "then is 3"),
-                        ("1 + 1", "contains"), ("inverse(", "cannot be read")):
+    for text, words in (
+        ("inverse(-1)", "start is -1"),
+        ("cosine(0.1, steps=0)", "steps is 0"),
+        ("cosine(0.1, stops=3)", "stops"),
+        ("__import__('os')", "there is no schedule"),
+        ("warm_up(0.1, 5, then=3)", "then is 3"),
+        ("1 + 1", "contains"),
+        ("inverse(", "cannot be read"),
+    ):
         with pytest.raises(ValueError, match=words):
             parsed(text)
     with pytest.raises(ValueError, match="only solve"):
@@ -397,7 +600,11 @@ def test_tune_shows_what_it_tried():
     pytest.importorskip("matplotlib")
     choice = mpidec.tune(P.LeastSquares(*data(4)[:2]), S.EXTRA(0.7), T.ring(4))
     text = str(choice)
-    assert "<- chosen" in text and "does not converge" in text and len(text.splitlines()) == len(choice.tried) + 2
+    assert (
+        "<- chosen" in text
+        and "does not converge" in text
+        and len(text.splitlines()) == len(choice.tried) + 2
+    )
     assert choice.plot().axes[0].get_xlabel() == "step size"
     with pytest.raises(ValueError, match="Consensus has no step size"):
         mpidec.tune(P.LeastSquares(*data(4)[:2]), S.Consensus(), T.ring(4))
@@ -407,21 +614,53 @@ def test_tune_shows_what_it_tried():
 def test_a_step_size_that_dropped_out_has_no_prediction():
     """A smaller step with fewer steps than the choice stood in the table, and on the line of the figure."""
     pytest.importorskip("matplotlib")
-    choice = Choice(0.2, "steps", np.array([0.4, 0.2, 0.1, 0.05]), np.array([np.inf, 300, 500, 120]), 1000, 1e-6, 1.0, 9, 0.1,
-                    early=np.array([True, False, False, True]))
+    choice = Choice(
+        0.2,
+        "steps",
+        np.array([0.4, 0.2, 0.1, 0.05]),
+        np.array([np.inf, 300, 500, 120]),
+        1000,
+        1e-6,
+        1.0,
+        9,
+        0.1,
+        early=np.array([True, False, False, True]),
+    )
     rows = str(choice).splitlines()
-    assert "does not converge" in rows[1] and "300  <- chosen" in rows[2] and rows[4].split(maxsplit=1)[1].startswith("dropped out")
+    assert (
+        "does not converge" in rows[1]
+        and "300  <- chosen" in rows[2]
+        and rows[4].split(maxsplit=1)[1].startswith("dropped out")
+    )
     assert "120" not in str(choice)
-    assert str(replace(choice, step_size=2e-11, tried=np.array([8e-11, 4e-11, 2e-11, 1e-11]))).count("<- chosen") == 1
+    assert (
+        str(replace(choice, step_size=2e-11, tried=np.array([8e-11, 4e-11, 2e-11, 1e-11]))).count(
+            "<- chosen"
+        )
+        == 1
+    )
     shown = choice.plot()
-    assert np.array_equal(shown.axes[0].lines[0].get_xdata(), [0.2, 0.1]) and not shown.axes[0].get_legend() and shown.legends
-    assert replace(choice, step_size=0.05).expected == np.inf and "no prediction" in replace(choice, step_size=0.05).line()
+    assert (
+        np.array_equal(shown.axes[0].lines[0].get_xdata(), [0.2, 0.1])
+        and not shown.axes[0].get_legend()
+        and shown.legends
+    )
+    assert (
+        replace(choice, step_size=0.05).expected == np.inf
+        and "no prediction" in replace(choice, step_size=0.05).line()
+    )
 
 
 @pytest.mark.serial
 def test_the_command_line_prints_and_keeps_the_number(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    small = ["--problem=least_squares", "--data=synthetic_least_squares", "--set=problem.p=4", "--set=problem.d=3", "--agents=4"]
+    small = [
+        "--problem=least_squares",
+        "--data=synthetic_least_squares",
+        "--set=problem.p=4",
+        "--set=problem.d=3",
+        "--agents=4",
+    ]
     assert run.main([*small, "--steps=50", "--solver=extra"]) == 0
     said = capsys.readouterr().out
     config = tomllib.loads(record.read("run.h5").config)
@@ -445,6 +684,7 @@ def test_subgradients_take_the_safe_step_size():
 
     class Counted(P.Subgradient):
         pass
+
     with pytest.warns(RuntimeWarning, match="not smooth"):
         found = mpidec.tune(Counted(problem), S.DGD(), T.ring(4), steps=50)
     assert found.rule == "safe"

@@ -17,8 +17,14 @@ from .sparsifiers import RandK as RandK
 from .sparsifiers import TopK as TopK
 
 CODECS: dict[str, type[Codec]] = {
-    "identity": Identity, "float16": Float16, "bfloat16": BFloat16, "blockwise8": Blockwise8, "qsgd": QSGD, "top_k": TopK,
-    "rand_k": RandK}
+    "identity": Identity,
+    "float16": Float16,
+    "bfloat16": BFloat16,
+    "blockwise8": Blockwise8,
+    "qsgd": QSGD,
+    "top_k": TopK,
+    "rand_k": RandK,
+}
 """All codecs by name."""
 
 
@@ -41,7 +47,9 @@ def codec(name: str | Codec, **options: Any) -> Codec:
     """
     if isinstance(name, Codec):
         if options:
-            raise ValueError(f"{name!r} already has its parameters, got {', '.join(options)}: pass the codec's name instead")
+            raise ValueError(
+                f"{name!r} already has its parameters, got {', '.join(options)}: pass the codec's name instead"
+            )
         return name
     if name not in CODECS:
         raise ValueError(f"codec {name!r} is unknown: {_remedy(name, CODECS)}")
@@ -65,11 +73,17 @@ def codec_of(name: str | Codec, seed: int | None = None, **options: Any) -> Code
     >>> codec_of("rand_k", 3, k=2), codec_of("float16", 3)
     (RandK(fraction=0.01, k=2, seed=3), Float16())
     """
-    takes = isinstance(name, Codec) or (name in CODECS and "seed" in signature(CODECS[name]).parameters)
+    takes = isinstance(name, Codec) or (
+        name in CODECS and "seed" in signature(CODECS[name]).parameters
+    )
     return codec(name, **options, **({"seed": seed} if takes and seed is not None else {}))
 
 
 def _remedy(name: Any, known: Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(str(name).lower().replace("-", "_"), known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known) or 'none'}"
+    return (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else f"expected one of {', '.join(known) or 'none'}"
+    )

@@ -54,7 +54,9 @@ class Codec:
         """Decode rows of bytes, uint8 (m, nbytes): array (m, d)."""
         raise NotImplementedError
 
-    def add(self, rows: np.ndarray, X: np.ndarray, step: int, agents: Agents, scale: float = 1.0) -> None:
+    def add(
+        self, rows: np.ndarray, X: np.ndarray, step: int, agents: Agents, scale: float = 1.0
+    ) -> None:
         """Add the decoded rows, times `scale`, to `X`."""
         Q = self.decode(rows, X.shape[1], X.dtype, step, agents)
         X += Q if scale == 1 else scale * Q
@@ -77,7 +79,9 @@ def integer(codec: str, name: str, value: Any, least: int, most: int) -> int:
     except TypeError:
         number = least - 1
     if not least <= number <= most or isinstance(value, (bool, np.bool_)):
-        raise ValueError(f"{codec}: {name} is {value!r}, expected an integer from {least} to {most}")
+        raise ValueError(
+            f"{codec}: {name} is {value!r}, expected an integer from {least} to {most}"
+        )
     return number
 
 
@@ -90,6 +94,6 @@ def bytes_of(Z: np.ndarray) -> np.ndarray:
 def numbers_of(rows: np.ndarray, start: int, count: int, dtype: Any) -> np.ndarray:
     """The `count` numbers of each row of bytes that begin at byte `start`: array (m, count)."""
     dtype = np.dtype(dtype)
-    part = np.ascontiguousarray(rows[:, start:start + count * dtype.itemsize])
+    part = np.ascontiguousarray(rows[:, start : start + count * dtype.itemsize])
     result: np.ndarray = part.reshape(part.size).view(dtype).reshape(len(rows), count)
     return result

@@ -15,7 +15,7 @@ from ...arrays.formats import BFLOAT16, narrow, widen
 from .base import Agents, Codec, bytes_of, integer, numbers_of
 
 _TINY = float(np.finfo(np.float32).tiny)
-_SLAB = 1 << 15                                     # entries of a row processed at a time, so that they fit in the cache
+_SLAB = 1 << 15  # entries of a row processed at a time, so that they fit in the cache
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,14 @@ class Float16(Codec):
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         exponent = np.frexp(_largest(X))[1]
         exponent = np.maximum(exponent, -1000 if X.itemsize == 8 else -100).astype(np.int16)
-        rows, scale = np.empty((len(X), self.nbytes(X.shape[1], X.dtype)), np.uint8), _power(15 - exponent, X.dtype)
+        rows, scale = (
+            np.empty((len(X), self.nbytes(X.shape[1], X.dtype)), np.uint8),
+            _power(15 - exponent, X.dtype),
+        )
         rows[:, :2] = bytes_of(exponent[:, None])
         with np.errstate(over="ignore"):
             for a, b in _slabs(X.shape[1]):
-                rows[:, 2 + 2 * a:2 + 2 * b] = bytes_of((X[:, a:b] * scale).astype(np.float16))
+                rows[:, 2 + 2 * a : 2 + 2 * b] = bytes_of((X[:, a:b] * scale).astype(np.float16))
         return rows
 
     def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
@@ -101,7 +104,7 @@ class BFloat16(Codec):
         rows = np.empty((len(X), self.nbytes(X.shape[1], X.dtype)), np.uint8)
         for a, b in _slabs(X.shape[1]):
             with np.errstate(over="ignore"):
-                rows[:, 2 * a:2 * b] = bytes_of(narrow(X[:, a:b], BFLOAT16))
+                rows[:, 2 * a : 2 * b] = bytes_of(narrow(X[:, a:b], BFLOAT16))
         return rows
 
     def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
@@ -150,7 +153,10 @@ class Blockwise8(Codec):
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         m, d = X.shape
         count = -(-d // self.block)
-        rows, scales = np.empty((m, self.nbytes(d, X.dtype)), np.uint8), np.empty((m, count), np.float32)
+        rows, scales = (
+            np.empty((m, self.nbytes(d, X.dtype)), np.uint8),
+            np.empty((m, count), np.float32),
+        )
         for a, b in _slabs(d, self.block):
             V = _blocks(X[:, a:b], self.block)
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -159,9 +165,11 @@ class Blockwise8(Codec):
                 scale[~np.isfinite(scale)] = np.nan
                 V = V * np.where(scale > 0, 1 / scale.astype(X.dtype), 0)[..., None]
                 levels = np.rint(V, out=V).astype(np.int8)
-            scales[:, a // self.block:-(-b // self.block)] = scale
-            rows[:, 4 * count + a:4 * count + b] = levels.view(np.uint8).reshape(m, V.shape[1] * V.shape[2])[:, :b - a]
-        rows[:, :4 * count] = bytes_of(scales)
+            scales[:, a // self.block : -(-b // self.block)] = scale
+            rows[:, 4 * count + a : 4 * count + b] = levels.view(np.uint8).reshape(
+                m, V.shape[1] * V.shape[2]
+            )[:, : b - a]
+        rows[:, : 4 * count] = bytes_of(scales)
         return rows
 
     def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
@@ -216,7 +224,9 @@ class QSGD(Codec):
         integer("qsgd", "levels", self.levels, 1, 127)
         integer("qsgd", "seed", self.seed, 0, 2**64 - 1)
         if integer("qsgd", "bucket", self.bucket, 8, 1 << 20) % 8:
-            raise ValueError(f"qsgd: bucket is {self.bucket}, expected a multiple of 8 (e.g. {self.bucket // 8 * 8})")
+            raise ValueError(
+                f"qsgd: bucket is {self.bucket}, expected a multiple of 8 (e.g. {self.bucket // 8 * 8})"
+            )
 
     @cached_property
     def _bits(self) -> int:
@@ -232,17 +242,30 @@ class QSGD(Codec):
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         m, d = X.shape
         count, slabs = -(-d // self.bucket), list(_slabs(d, self.bucket))
-        rows, norms = np.empty((m, self.nbytes(d, X.dtype)), np.uint8), np.empty((m, count), np.float32)
-        draws = [self._streams.at(agent, step).random(d, np.float32) for agent in agents] if len(slabs) == 1 else []
+        rows, norms = (
+            np.empty((m, self.nbytes(d, X.dtype)), np.uint8),
+            np.empty((m, count), np.float32),
+        )
+        draws = (
+            [self._streams.at(agent, step).random(d, np.float32) for agent in agents]
+            if len(slabs) == 1
+            else []
+        )
         for part in [slice(0, m)] if len(slabs) <= 1 else [slice(i, i + 1) for i in range(m)]:
             stream = self._streams.at(agents[part.start], step) if len(slabs) > 1 else None
             for a, b in slabs:
-                U = np.array(draws).reshape(m, d) if stream is None else stream.random((1, b - a), np.float32)
+                U = (
+                    np.array(draws).reshape(m, d)
+                    if stream is None
+                    else stream.random((1, b - a), np.float32)
+                )
                 norm, levels = self._rounded(X[part, a:b], U)
-                norms[part, a // self.bucket:-(-b // self.bucket)] = norm
+                norms[part, a // self.bucket : -(-b // self.bucket)] = norm
                 start = 4 * count + a // 8 * self._bits
-                rows[part, start:start + levels.shape[1] // 8 * self._bits] = _pack(levels, self._bits)
-        rows[:, :4 * count] = bytes_of(norms)
+                rows[part, start : start + levels.shape[1] // 8 * self._bits] = _pack(
+                    levels, self._bits
+                )
+        rows[:, : 4 * count] = bytes_of(norms)
         return rows
 
     def _rounded(self, X: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -252,17 +275,23 @@ class QSGD(Codec):
             norm = np.sqrt(np.square(V).sum(axis=-1)).astype(np.float32)
             norm = np.where(norm < _TINY, np.float32(0), np.nextafter(norm, np.float32(np.inf)))
             norm[~np.isfinite(norm)] = np.nan
-            V = (V * np.where(norm > 0, s / norm.astype(X.dtype), 0)[..., None]).reshape(len(X), V.shape[1] * V.shape[2])
+            V = (V * np.where(norm > 0, s / norm.astype(X.dtype), 0)[..., None]).reshape(
+                len(X), V.shape[1] * V.shape[2]
+            )
             V[:, :d] += U
-            V = np.floor(V[:, :-(-d // 8) * 8])
+            V = np.floor(V[:, : -(-d // 8) * 8])
             V += s
-            np.clip(V, 0, 2 * s, out=V)             # rounding may have lifted the sum to the level above the largest
+            np.clip(
+                V, 0, 2 * s, out=V
+            )  # rounding may have lifted the sum to the level above the largest
             return norm, V.astype(np.uint8)
 
     def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
         count = -(-d // self.bucket)
         norm = numbers_of(rows, 0, count, np.float32)
-        levels = _unpack(rows[:, 4 * count:], self._bits)[:, :d].view(np.int8) - np.int8(self.levels)
+        levels = _unpack(rows[:, 4 * count :], self._bits)[:, :d].view(np.int8) - np.int8(
+            self.levels
+        )
         return _scaled(levels, norm / np.float32(self.levels), self.bucket, dtype)
 
     def delta(self, d: int) -> float:
@@ -301,8 +330,8 @@ def _scaled(levels: np.ndarray, scale: np.ndarray, size: int, dtype: Any) -> np.
     X = np.empty((m, d), dtype)
     for a, b in _slabs(d, size):
         V = _blocks(levels[:, a:b].astype(dtype), size)
-        V *= scale[:, a // size:-(-b // size), None].astype(dtype)
-        X[:, a:b] = V.reshape(m, V.shape[1] * V.shape[2])[:, :b - a]
+        V *= scale[:, a // size : -(-b // size), None].astype(dtype)
+        X[:, a:b] = V.reshape(m, V.shape[1] * V.shape[2])[:, : b - a]
     return X
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from ...._random import COORDINATES, Streams
 from .base import Agents, Codec, bytes_of, integer, numbers_of
 
-_PART = 1 << 16                                     # a 16-bit index counts from the start of its part of the row
-_SHORT = 1 << 10                                    # length up to which rows are sorted in full
+_PART = 1 << 16  # a 16-bit index counts from the start of its part of the row
+_SHORT = 1 << 10  # length up to which rows are sorted in full
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,13 @@ class _Sparse(Codec):
         name = type(self).__name__
         if self.k is not None:
             integer(name, "k", self.k, 1, 2**63 - 1)
-        number = isinstance(self.fraction, (int, float, np.number)) and not isinstance(self.fraction, bool)
+        number = isinstance(self.fraction, (int, float, np.number)) and not isinstance(
+            self.fraction, bool
+        )
         if not number or not 0 < self.fraction <= 1:
-            raise ValueError(f"{name}: fraction is {self.fraction!r}, expected a number > 0 and <= 1")
+            raise ValueError(
+                f"{name}: fraction is {self.fraction!r}, expected a number > 0 and <= 1"
+            )
 
     def kept(self, d: int) -> int:
         """Number of entries sent for a row of `d` entries."""
@@ -86,9 +90,14 @@ class TopK(_Sparse):
         for i in range(m):
             counts[i] = np.bincount(indices[i] // _PART, minlength=parts)
         values = np.take_along_axis(X, indices, axis=1)
-        return np.concatenate([bytes_of(values), bytes_of(counts), bytes_of((indices % _PART).astype(np.uint16))], axis=1)
+        return np.concatenate(
+            [bytes_of(values), bytes_of(counts), bytes_of((indices % _PART).astype(np.uint16))],
+            axis=1,
+        )
 
-    def add(self, rows: np.ndarray, X: np.ndarray, step: int, agents: Agents, scale: float = 1.0) -> None:
+    def add(
+        self, rows: np.ndarray, X: np.ndarray, step: int, agents: Agents, scale: float = 1.0
+    ) -> None:
         m, d = X.shape
         k, parts, item = self.kept(d), -(-d // _PART), X.itemsize
         counts = numbers_of(rows, k * item, parts, np.uint32)
@@ -138,14 +147,22 @@ class RandK(_Sparse):
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         return bytes_of(X[:, _drawn(self.seed, X.shape[1], self.kept(X.shape[1]), step)])
 
-    def add(self, rows: np.ndarray, X: np.ndarray, step: int, agents: Agents, scale: float = 1.0) -> None:
+    def add(
+        self, rows: np.ndarray, X: np.ndarray, step: int, agents: Agents, scale: float = 1.0
+    ) -> None:
         d = X.shape[1]
-        X[:, _drawn(self.seed, d, self.kept(d), step)] += scale * numbers_of(rows, 0, self.kept(d), X.dtype)
+        X[:, _drawn(self.seed, d, self.kept(d), step)] += scale * numbers_of(
+            rows, 0, self.kept(d), X.dtype
+        )
 
 
 @lru_cache(maxsize=4)
 def _drawn(seed: int, d: int, k: int, step: int) -> np.ndarray:
-    indices = Streams(seed, COORDINATES).at(0, step).choice(d, k, replace=False, shuffle=False) if d else np.empty(0, np.int64)
+    indices = (
+        Streams(seed, COORDINATES).at(0, step).choice(d, k, replace=False, shuffle=False)
+        if d
+        else np.empty(0, np.int64)
+    )
     indices.sort()
     return indices
 
@@ -170,7 +187,7 @@ def _largest_of(x: np.ndarray, k: int) -> np.ndarray:
     indices = np.flatnonzero(size >= least)
     if len(indices) > k:
         equal = np.flatnonzero(size[indices] == least)
-        indices = np.delete(indices, equal[k - len(indices):])
+        indices = np.delete(indices, equal[k - len(indices) :])
     return indices if candidates is None else candidates[indices]
 
 
@@ -183,6 +200,9 @@ def _candidates(x: np.ndarray, k: int) -> np.ndarray | None:
     if stride == 1 or rank >= len(sample):
         return None
     bound = np.partition(sample, len(sample) - rank)[len(sample) - rank]
-    indices = [start + np.flatnonzero(~(np.abs(x[start:start + _PART]) < bound)) for start in range(0, len(x), _PART)]
+    indices = [
+        start + np.flatnonzero(~(np.abs(x[start : start + _PART]) < bound))
+        for start in range(0, len(x), _PART)
+    ]
     found = np.concatenate(indices)
     return found if len(found) >= k else None

@@ -39,8 +39,17 @@ class Edges(NamedTuple):
     plan: Plan | None = None
 
     @classmethod
-    def of(cls, plan: Plan | None, me: int, size: int, self_weight: Any, src: Any, dst: Any, names: tuple[str, str],
-           kind: str = "rank") -> Edges:
+    def of(
+        cls,
+        plan: Plan | None,
+        me: int,
+        size: int,
+        self_weight: Any,
+        src: Any,
+        dst: Any,
+        names: tuple[str, str],
+        kind: str = "rank",
+    ) -> Edges:
         """From the arguments of a call.
 
         Raises
@@ -50,45 +59,82 @@ class Edges(NamedTuple):
         """
         src_name, dst_name = names
         given = (self_weight is not None, src is not None, dst is not None)
-        if given not in ((False, False, False), (True, True, False), (True, False, True), (True, True, True)):
+        if given not in (
+            (False, False, False),
+            (True, True, False),
+            (True, False, True),
+            (True, True, True),
+        ):
             have = [name for name, there in zip(("self_weight", *names), given) if there]
-            raise ValueError(f"only {' and '.join(have)} given, expected self_weight with {src_name} (pull), with {dst_name} "
-                             "(push), with both (push-pull), or nothing (the topology's weights)")
+            raise ValueError(
+                f"only {' and '.join(have)} given, expected self_weight with {src_name} (pull), with {dst_name} "
+                "(push), with both (push-pull), or nothing (the topology's weights)"
+            )
         own = number(self_weight, "self_weight") if given[0] else 0.0
         weights = weighted(src, src_name, me, size, kind) if given[1] else None
         if not given[2]:
             return cls.static(plan, weights, own, src_name, kind)
-        return cls("dynamic" if given[1] else "push", tuple(weights or ()), weighted(dst, dst_name, me, size, kind), own, weights)
+        return cls(
+            "dynamic" if given[1] else "push",
+            tuple(weights or ()),
+            weighted(dst, dst_name, me, size, kind),
+            own,
+            weights,
+        )
 
     @classmethod
-    def static(cls, plan: Plan | None, weights: dict[int, float] | None, own: float, src_name: str, kind: str) -> Edges:
+    def static(
+        cls,
+        plan: Plan | None,
+        weights: dict[int, float] | None,
+        own: float,
+        src_name: str,
+        kind: str,
+    ) -> Edges:
         """Along the topology that was set; pulled with `weights`, or mixed with its own."""
         if plan is None:
             setter = "set_topology" if kind == "rank" else "set_machine_topology"
-            raise ValueError(f"no topology is set for the {kind}s: call net.{setter}(topology), or give all weights")
+            raise ValueError(
+                f"no topology is set for the {kind}s: call net.{setter}(topology), or give all weights"
+            )
         route = plan.halo_route
         sources, dests = tuple(route.sources.tolist()), dict.fromkeys(route.dests.tolist(), 1.0)
         if weights is not None and not weights.keys() <= set(sources):
             strangers = sorted(set(weights) - set(sources))
-            raise ValueError(f"{src_name} names {kind} {strangers[0]}, which does not send to {kind} {plan.rank} in the "
-                             f"{plan.topology.name} topology ({kind}s {list(sources)} do): add {src_name.replace('src', 'dst')} "
-                             "on both sides")
+            raise ValueError(
+                f"{src_name} names {kind} {strangers[0]}, which does not send to {kind} {plan.rank} in the "
+                f"{plan.topology.name} topology ({kind}s {list(sources)} do): add {src_name.replace('src', 'dst')} "
+                "on both sides"
+            )
         return cls("static", sources, dests, own, weights, plan if weights is None else None)
 
     @classmethod
-    def lists(cls, plan: Plan | None, me: int, size: int, src: Any, dst: Any, names: tuple[str, str]) -> Edges:
+    def lists(
+        cls, plan: Plan | None, me: int, size: int, src: Any, dst: Any, names: tuple[str, str]
+    ) -> Edges:
         """The same without weights: lists of ranks."""
         sources = weighted(src, names[0], me, size) if src is not None else None
         dests = weighted(dst, names[1], me, size) if dst is not None else {}
         if dst is None:
             return cls.static(plan, sources, 0.0, names[0], "rank")
-        return cls("dynamic" if src is not None else "push", tuple(sorted(sources or ())), dests, 0.0, sources)
+        return cls(
+            "dynamic" if src is not None else "push",
+            tuple(sorted(sources or ())),
+            dests,
+            0.0,
+            sources,
+        )
 
-    def terms(self, me: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]) -> list[tuple[float, np.ndarray]]:
+    def terms(
+        self, me: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]
+    ) -> list[tuple[float, np.ndarray]]:
         """`(weight, array)` of the sum at this node, in ascending order of the nodes."""
         weights = self.weights
-        terms = [(node, (1.0 if weights is None else weights[node]) * weight, array)
-                 for node, (weight, array) in arrived.items() if weights is None or node in weights]
+        terms = [
+            (node, (1.0 if weights is None else weights[node]) * weight, array)
+            for node, (weight, array) in arrived.items()
+            if weights is None or node in weights
+        ]
         terms.append((me, self.own, own))
         terms.sort(key=operator.itemgetter(0))
         return [(weight, array) for _, weight, array in terms]
@@ -96,17 +142,27 @@ class Edges(NamedTuple):
 
 def weighted(given: Any, what: str, me: int, size: int, kind: str = "rank") -> dict[int, float]:
     """`{node: weight}`, ascending, from a dict, or from a list of nodes, which then have weight 1."""
-    if type(given) is not dict and (isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable))):
-        raise TypeError(f"{what} is {given!r}, expected a dict {{{kind}: weight}} or a list of {kind}s")
+    if type(given) is not dict and (
+        isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable))
+    ):
+        raise TypeError(
+            f"{what} is {given!r}, expected a dict {{{kind}: weight}} or a list of {kind}s"
+        )
     pairs = given.items() if isinstance(given, (dict, Mapping)) else [(node, 1.0) for node in given]
     result = {}
     for key, weight in pairs:
         node = key if type(key) is int and 0 <= key < size else index(key, what, size, kind)
         if node == me:
-            raise ValueError(f"{what} names {kind} {node} itself: its own array is weighted by self_weight")
+            raise ValueError(
+                f"{what} names {kind} {node} itself: its own array is weighted by self_weight"
+            )
         if node in result:
             raise ValueError(f"{what} names {kind} {node} twice, expected each {kind} once")
-        result[node] = weight if type(weight) is float and math.isfinite(weight) else number(weight, what, node)
+        result[node] = (
+            weight
+            if type(weight) is float and math.isfinite(weight)
+            else number(weight, what, node)
+        )
     return dict(sorted(result.items()))
 
 
@@ -115,7 +171,9 @@ def index(key: Any, what: str, size: int, kind: str = "rank") -> int:
     try:
         node = operator.index(key)
     except TypeError:
-        raise TypeError(f"{what} names {key!r}, expected a {kind}: a whole number from 0 to {size - 1}") from None
+        raise TypeError(
+            f"{what} names {key!r}, expected a {kind}: a whole number from 0 to {size - 1}"
+        ) from None
     if isinstance(key, (bool, np.bool_)) or not 0 <= node < size:
         raise ValueError(f"{what} names {kind} {key}, expected one from 0 to {size - 1}")
     return node

@@ -12,8 +12,8 @@ from ...arrays.host import to_host
 from ...runtime.memory import empty
 from ..gradients import refuse_grad
 
-_SMALL, _PIECE = 1 << 11, 1 << 14                   # numbers
-_PRECISE = "fdFD"                                   # dtypes in which sums are taken as they are
+_SMALL, _PIECE = 1 << 11, 1 << 14  # numbers
+_PRECISE = "fdFD"  # dtypes in which sums are taken as they are
 
 
 class FlatArray(NamedTuple):
@@ -51,8 +51,14 @@ class FlatArray(NamedTuple):
         TypeError
             If the entries are of another kind, or masked, or cannot be read, or autograd records the tensor.
         """
-        if type(x) is not np.ndarray and isinstance(x, np.ndarray) and isinstance(x, np.ma.MaskedArray):
-            raise TypeError("the array is masked, and messages carry no masks: fill it, x.filled(0)")
+        if (
+            type(x) is not np.ndarray
+            and isinstance(x, np.ndarray)
+            and isinstance(x, np.ma.MaskedArray)
+        ):
+            raise TypeError(
+                "the array is masked, and messages carry no masks: fill it, x.filled(0)"
+            )
         refuse_grad(x)
         host, dtype, make = to_host(x)
         if dtype == BFLOAT16:
@@ -78,7 +84,9 @@ class FlatArray(NamedTuple):
 
     def restore(self, values: np.ndarray) -> Any:
         """A result, in the precision of the arithmetic, as an array of the same shape, format and kind."""
-        return self.restore_bits(values if values.dtype == self.flat.dtype else narrow(values, self.dtype))
+        return self.restore_bits(
+            values if values.dtype == self.flat.dtype else narrow(values, self.dtype)
+        )
 
     def restore_bits(self, bits: np.ndarray, shape: tuple[int, ...] | None = None) -> Any:
         """A result in the same format as an array of the same kind, of the same or another shape."""
@@ -97,10 +105,10 @@ def combine(terms: Iterable[tuple[float, np.ndarray]], like: np.ndarray) -> np.n
             total += flat * weight
         return total
     total, product = empty(like.shape, like.dtype), np.empty(min(_PIECE, size), like.dtype)
-    for start in range(0, size, _PIECE):            # pieces that stay in the cache
+    for start in range(0, size, _PIECE):  # pieces that stay in the cache
         piece = slice(start, start + _PIECE)
         part = total[piece]
         np.multiply(first[piece], first_weight, part)
         for weight, flat in others:
-            part += np.multiply(flat[piece], weight, product[:size - start])
+            part += np.multiply(flat[piece], weight, product[: size - start])
     return total

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ....topology import Schedule, Topology
     from ..mixer import Mixer
 
-_PLANS = 64                                         # that are kept of a schedule without a period
+_PLANS = 64  # that are kept of a schedule without a period
 
 
 class Graph:

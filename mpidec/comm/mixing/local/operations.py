@@ -17,7 +17,9 @@ from .edges import Edges
 from .flat import FlatArray, combine
 
 
-def _finish_edges(operation: Operation, mode: str, sources: Iterable[int], dests: Iterable[int], confirm: bool) -> Steps:
+def _finish_edges(
+    operation: Operation, mode: str, sources: Iterable[int], dests: Iterable[int], confirm: bool
+) -> Steps:
     """Wait for all that arrives along the edges: from `sources`, or (push) from whichever rank has sent."""
     if mode == "push":
         yield from operation.barrier()
@@ -28,27 +30,42 @@ def _finish_edges(operation: Operation, mode: str, sources: Iterable[int], dests
     yield ARRIVED
 
 
-def _mixed(edges: Edges, node: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]) -> np.ndarray:
+def _mixed(
+    edges: Edges, node: int, own: np.ndarray, arrived: dict[int, tuple[float, np.ndarray]]
+) -> np.ndarray:
     """The weighted sum at a node, in the precision of the arithmetic."""
     if edges.plan is None:
         return combine(edges.terms(node, own, arrived), own)
-    halo = np.stack([array for _, (_, array) in sorted(arrived.items())]) if arrived else own[None][:0]
-    result: np.ndarray = weighted_sum(cast(Weights, edges.plan.weights), own[None], halo, np.empty_like(own[None]))[0]
+    halo = (
+        np.stack([array for _, (_, array) in sorted(arrived.items())]) if arrived else own[None][:0]
+    )
+    result: np.ndarray = weighted_sum(
+        cast(Weights, edges.plan.weights), own[None], halo, np.empty_like(own[None])
+    )[0]
     return result
 
 
-def neighbor_allreduce(operation: Operation, x: FlatArray, edges: Edges, rank: int, confirm: bool) -> Steps:
+def neighbor_allreduce(
+    operation: Operation, x: FlatArray, edges: Edges, rank: int, confirm: bool
+) -> Steps:
     """Steps of `neighbor_allreduce` and `pair_gossip`."""
     push = edges.mode == "push"
     for dest, weight in edges.dests.items():
         operation.send(dest, EDGE, x.flat, weight, confirm=confirm, synchronous=push)
     yield from _finish_edges(operation, edges.mode, edges.sources, edges.dests, confirm)
-    arrived = {source: (operation.received[source, EDGE][0].weight, x.widen(operation.take(source, EDGE, x.flat.dtype)))
-               for source in operation.sources()}
+    arrived = {
+        source: (
+            operation.received[source, EDGE][0].weight,
+            x.widen(operation.take(source, EDGE, x.flat.dtype)),
+        )
+        for source in operation.sources()
+    }
     return x.restore(_mixed(edges, rank, x.values, arrived))
 
 
-def neighbor_allgather(operation: Operation, x: FlatArray, edges: Edges, order: list[int] | None, confirm: bool) -> Steps:
+def neighbor_allgather(
+    operation: Operation, x: FlatArray, edges: Edges, order: list[int] | None, confirm: bool
+) -> Steps:
     """Steps of `neighbor_allgather`: arrays in the order of the ranks `order`, or ascending."""
     push = edges.mode == "push"
     for dest in edges.dests:
@@ -60,7 +77,9 @@ def neighbor_allgather(operation: Operation, x: FlatArray, edges: Edges, order: 
     return x.restore_bits(np.concatenate([x.flat[:0], *parts]), (rows, *x.shape[1:]))
 
 
-def exchange(operation: Operation, arrays: dict[int, FlatArray], edges: Edges, confirm: bool) -> Steps:
+def exchange(
+    operation: Operation, arrays: dict[int, FlatArray], edges: Edges, confirm: bool
+) -> Steps:
     """Steps of `exchange`: what arrives is of the kind of what was sent there, or of the first array."""
     op, mode, signature, *_ = operation.subject
     for dest, array in sorted(arrays.items()):
@@ -76,7 +95,9 @@ def exchange(operation: Operation, arrays: dict[int, FlatArray], edges: Edges, c
     return result
 
 
-def member(operation: Operation, x: FlatArray, leader: int, push: bool, fingerprint: float) -> Steps:
+def member(
+    operation: Operation, x: FlatArray, leader: int, push: bool, fingerprint: float
+) -> Steps:
     """Steps of `hierarchical_neighbor_allreduce` on a rank that is not its machine's leader."""
     operation.send(leader, TO_LEADER, x.flat, fingerprint)
     if push:
@@ -86,8 +107,15 @@ def member(operation: Operation, x: FlatArray, leader: int, push: bool, fingerpr
     return x.restore_bits(operation.take(leader, FROM_LEADER, x.flat.dtype))
 
 
-def leader(operation: Operation, x: FlatArray, edges: Edges, machine: int, members: list[int], leaders: list[int],
-           fingerprint: float) -> Steps:
+def leader(
+    operation: Operation,
+    x: FlatArray,
+    edges: Edges,
+    machine: int,
+    members: list[int],
+    leaders: list[int],
+    fingerprint: float,
+) -> Steps:
     """Steps of `hierarchical_neighbor_allreduce` on the lowest rank of a machine.
 
     The leader averages over its machine, mixes with the other leaders, and hands the result out.  `fingerprint`, of the weights,
@@ -97,18 +125,27 @@ def leader(operation: Operation, x: FlatArray, edges: Edges, machine: int, membe
     yield ARRIVED
     for rank in members:
         if operation.received[rank, TO_LEADER][0].weight != fingerprint:
-            raise Disagreement(f"rank {rank} and rank {leaders[machine]} of machine {machine} give different weights in "
-                               f"{operation}, expected the same on all ranks of a machine")
+            raise Disagreement(
+                f"rank {rank} and rank {leaders[machine]} of machine {machine} give different weights in "
+                f"{operation}, expected the same on all ranks of a machine"
+            )
     shares = [(1.0, x.widen(operation.take(rank, TO_LEADER, x.flat.dtype))) for rank in members]
     average = combine([(1.0, x.values), *shares], x.values)
     average /= average.real.dtype.type(len(members) + 1)
     push = edges.mode == "push"
     for other, weight in edges.dests.items():
         operation.send(leaders[other], EDGE, average, weight, synchronous=push)
-    yield from _finish_edges(operation, edges.mode, [leaders[other] for other in edges.sources], (), False)
+    yield from _finish_edges(
+        operation, edges.mode, [leaders[other] for other in edges.sources], (), False
+    )
     machine_of = {rank: other for other, rank in enumerate(leaders)}
-    arrived = {machine_of[source]: (operation.received[source, EDGE][0].weight, operation.take(source, EDGE, working(x.dtype)))
-               for source in operation.sources()}
+    arrived = {
+        machine_of[source]: (
+            operation.received[source, EDGE][0].weight,
+            operation.take(source, EDGE, working(x.dtype)),
+        )
+        for source in operation.sources()
+    }
     bits = narrow(_mixed(edges, machine, average, arrived), x.dtype)
     for rank in members:
         operation.send(rank, FROM_LEADER, bits)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from ....topology import Schedule, Topology
     from ..mixer import Mixer
 
-_NUMBERS = "biufc"                                  # kinds of dtypes that can be sent
-_KNOWN = 4096                                       # lists of neighbours that are remembered
+_NUMBERS = "biufc"  # kinds of dtypes that can be sent
+_KNOWN = 4096  # lists of neighbours that are remembered
 _DICT = dict, type(None)
 
 
@@ -135,16 +135,23 @@ class LocalView(ABC):
             self._open()
             per = os.environ.get("MPIDEC_RANKS_PER_NODE") or ""
             wrong = per and not (per.isdigit() and int(per) >= 1)
-            self._agree(None if not wrong else ValueError(f"MPIDEC_RANKS_PER_NODE is {per!r}, expected a whole number >= 1"),
-                        "net.machines")
+            self._agree(
+                None
+                if not wrong
+                else ValueError(f"MPIDEC_RANKS_PER_NODE is {per!r}, expected a whole number >= 1"),
+                "net.machines",
+            )
             if per:
                 leaders = [rank - rank % int(per) for rank in range(self.size)]
-            else:                                   # by now all ranks have come
+            else:  # by now all ranks have come
                 node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
                 leader = MPI.Group.Translate_ranks(node.group, [0], self.comm.group)[0]
                 node.Free()
                 leaders = self.collectives.gather_all(np.array(leader), "net.machines").tolist()
-            self._machine_list = [[rank for rank, its in enumerate(leaders) if its == leader] for leader in sorted(set(leaders))]
+            self._machine_list = [
+                [rank for rank, its in enumerate(leaders) if its == leader]
+                for leader in sorted(set(leaders))
+            ]
         return self._machine_list
 
     @property
@@ -153,7 +160,9 @@ class LocalView(ABC):
 
     # Calls along the edges
 
-    def neighbor_allreduce(self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None) -> Any:
+    def neighbor_allreduce(
+        self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None
+    ) -> Any:
         r"""A weighted sum of this rank's array and its neighbours': :math:`s_i x_i + \sum_j r_{ij} t_{ji} x_j`.
 
         Parameters
@@ -196,10 +205,18 @@ class LocalView(ABC):
         (array([1., 2.]), array([0.5, 1. ]))
         """
         graph = self._graph
-        if graph is not None and self_weight is None and src_weights is None and dst_weights is None and type(x) is np.ndarray:
+        if (
+            graph is not None
+            and self_weight is None
+            and src_weights is None
+            and dst_weights is None
+            and type(x) is np.ndarray
+        ):
             phase = cast(Any, graph.mixer).at(graph.step)
-            graph.step += 1                             # also if the mixing raises
-            y = phase.mix(x.reshape(1, -1), None)      # None, and nothing has happened, if the array is not of the common kind
+            graph.step += 1  # also if the mixing raises
+            y = phase.mix(
+                x.reshape(1, -1), None
+            )  # None, and nothing has happened, if the array is not of the common kind
             if y is not None:
                 return y.reshape(x.shape)
             graph.step -= 1
@@ -209,10 +226,16 @@ class LocalView(ABC):
                 return y
         return self.start_neighbor_allreduce(x, self_weight, src_weights, dst_weights).wait()
 
-    def start_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None
-                                ) -> Pending:
+    def start_neighbor_allreduce(
+        self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None
+    ) -> Pending:
         """Begin `neighbor_allreduce`."""
-        if self_weight is None and src_weights is None and dst_weights is None and self._graph is not None:
+        if (
+            self_weight is None
+            and src_weights is None
+            and dst_weights is None
+            and self._graph is not None
+        ):
             return self._start_mixing(x, self._graph)
         if self._node_calls is not None:
             return self._start_on_node(self._node_calls, x, self_weight, src_weights, dst_weights)
@@ -220,19 +243,40 @@ class LocalView(ABC):
         def prepare(operation: Operation) -> Steps:
             plan = self._step(dst_weights)
             array = FlatArray.of(x)
-            edges = Edges.of(plan, self.rank, self.size, self_weight, src_weights, dst_weights, ("src_weights", "dst_weights"))
+            edges = Edges.of(
+                plan,
+                self.rank,
+                self.size,
+                self_weight,
+                src_weights,
+                dst_weights,
+                ("src_weights", "dst_weights"),
+            )
             operation.array = array.dtype, array.shape
-            return operations.neighbor_allreduce(operation, array, edges, self.rank, self._connect(operation, edges))
+            return operations.neighbor_allreduce(
+                operation, array, edges, self.rank, self._connect(operation, edges)
+            )
+
         return self._begin("neighbor_allreduce", prepare, src_weights, dst_weights)
 
-    def _start_on_node(self, calls: NodeCalls, x: Any, self_weight: Any, src_weights: Any, dst_weights: Any) -> Pending:
+    def _start_on_node(
+        self, calls: NodeCalls, x: Any, self_weight: Any, src_weights: Any, dst_weights: Any
+    ) -> Pending:
         """With weights of this call, through the memory of the node."""
         self._one_agent_each()
         with self.engine:
             key = self._sum_key(x, src_weights, dst_weights)
             try:
                 plan, array = self._step(dst_weights), FlatArray.of(x)
-                edges = Edges.of(plan, self.rank, self.size, self_weight, src_weights, dst_weights, ("src_weights", "dst_weights"))
+                edges = Edges.of(
+                    plan,
+                    self.rank,
+                    self.size,
+                    self_weight,
+                    src_weights,
+                    dst_weights,
+                    ("src_weights", "dst_weights"),
+                )
             except Exception as error:
                 calls.give_up("neighbor_allreduce", error)
                 raise
@@ -240,23 +284,38 @@ class LocalView(ABC):
             if edges.mode == "static" and self._graph is not None:
                 op += ", " + self._graph.signature
             weights = None if edges.mode == "push" else edges.weights
-            sums = calls.among(op, weights, edges.dests, f"an array {array.shape} {array.dtype}",
-                               self.check and edges.mode == "dynamic", edges.dests if edges.mode == "static" else None)
+            sums = calls.among(
+                op,
+                weights,
+                edges.dests,
+                f"an array {array.shape} {array.dtype}",
+                self.check and edges.mode == "dynamic",
+                edges.dests if edges.mode == "static" else None,
+            )
             if key is not None:
                 if len(self._sums) >= _KNOWN:
                     self._sums.clear()
                 self._sums[key] = sums
-            call = sums.start(array.flat, edges.own, sums.factors(weights), sums.factors(edges.dests))
+            call = sums.start(
+                array.flat, edges.own, sums.factors(weights), sums.factors(edges.dests)
+            )
 
         def finish() -> Any:
             if call.out.dtype == array.flat.dtype:
                 return array.restore(call.out)
-            arrived = {rank: (factor, array.widen(bits.view(array.flat.dtype)))
-                       for (rank, factor), bits in zip(call.taken, call.out)}
-            return array.restore(combine(edges.terms(self.rank, array.values, arrived), array.values))
+            arrived = {
+                rank: (factor, array.widen(bits.view(array.flat.dtype)))
+                for (rank, factor), bits in zip(call.taken, call.out)
+            }
+            return array.restore(
+                combine(edges.terms(self.rank, array.values, arrived), array.values)
+            )
+
         return Pending(call, finish)
 
-    def _sum_as_before(self, x: np.ndarray, self_weight: Any, src_weights: Any, dst_weights: Any) -> np.ndarray | None:
+    def _sum_as_before(
+        self, x: np.ndarray, self_weight: Any, src_weights: Any, dst_weights: Any
+    ) -> np.ndarray | None:
         """The sum with weights of this call, if one of such an array over the same ranks has been taken before; else None."""
         key = self._sum_key(x, src_weights, dst_weights)
         sums = self._sums.get(key)
@@ -265,19 +324,30 @@ class LocalView(ABC):
         with self.engine:
             if dst_weights is not None or self._graph is None:
                 return sums(x, self_weight, src_weights, dst_weights)
-            self._graph.step += 1                       # also if the call raises
+            self._graph.step += 1  # also if the call raises
             y = sums(x, self_weight, src_weights, None)
             self._graph.step -= y is None
             return y
 
     def _sum_key(self, x: Any, src_weights: Any, dst_weights: Any) -> tuple[Any, ...] | None:
         """What identifies the ranks of a call with weights, and its array; None if the next one is to be prepared again."""
-        if type(x) is not np.ndarray or x.dtype.char not in "df" or not x.dtype.isnative \
-                or type(src_weights) not in _DICT or type(dst_weights) not in _DICT:
+        if (
+            type(x) is not np.ndarray
+            or x.dtype.char not in "df"
+            or not x.dtype.isnative
+            or type(src_weights) not in _DICT
+            or type(dst_weights) not in _DICT
+        ):
             return None
         step = self._graph.key if dst_weights is None and self._graph is not None else None
-        return (x.shape, x.dtype.char, self.check, step, None if src_weights is None else tuple(src_weights),
-                None if dst_weights is None else tuple(dst_weights))
+        return (
+            x.shape,
+            x.dtype.char,
+            self.check,
+            step,
+            None if src_weights is None else tuple(src_weights),
+            None if dst_weights is None else tuple(dst_weights),
+        )
 
     def _start_mixing(self, x: Any, graph: Graph) -> Pending:
         """Along the topology that was set, with its weights: a mixing of one row."""
@@ -285,7 +355,9 @@ class LocalView(ABC):
         shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
         phase = cast(Any, graph.mixer).at(graph.step)
         graph.step += 1
-        mixing = phase.start((x if hasattr(x, "reshape") else np.asarray(x)).reshape((1, math.prod(shape))))
+        mixing = phase.start(
+            (x if hasattr(x, "reshape") else np.asarray(x)).reshape((1, math.prod(shape)))
+        )
         return Pending(mixing, lambda: mixing.wait().reshape(shape))
 
     def neighbor_allgather(self, x: Any, src_ranks: Any = None, dst_ranks: Any = None) -> Any:
@@ -312,17 +384,27 @@ class LocalView(ABC):
         """
         return self.start_neighbor_allgather(x, src_ranks, dst_ranks).wait()
 
-    def start_neighbor_allgather(self, x: Any, src_ranks: Any = None, dst_ranks: Any = None) -> Pending:
+    def start_neighbor_allgather(
+        self, x: Any, src_ranks: Any = None, dst_ranks: Any = None
+    ) -> Pending:
         """Begin `neighbor_allgather`."""
+
         def prepare(operation: Operation) -> Steps:
             plan = self._step(dst_ranks)
             array = FlatArray.of(x, _NUMBERS)
             if not array.shape:
-                raise ValueError("the array has no dimension, expected at least one, along which arrays are joined: x.reshape(1)")
-            edges = Edges.lists(plan, self.rank, self.size, src_ranks, dst_ranks, ("src_ranks", "dst_ranks"))
+                raise ValueError(
+                    "the array has no dimension, expected at least one, along which arrays are joined: x.reshape(1)"
+                )
+            edges = Edges.lists(
+                plan, self.rank, self.size, src_ranks, dst_ranks, ("src_ranks", "dst_ranks")
+            )
             operation.array, operation.comparable = (array.dtype, array.shape), _but_first
             order = None if src_ranks is None else [int(rank) for rank in src_ranks]
-            return operations.neighbor_allgather(operation, array, edges, order, self._connect(operation, edges))
+            return operations.neighbor_allgather(
+                operation, array, edges, order, self._connect(operation, edges)
+            )
+
         return self._begin("neighbor_allgather", prepare, src_ranks, dst_ranks)
 
     def exchange(self, messages: Mapping[int, Any], src_ranks: Any = None) -> dict[int, Any]:
@@ -352,17 +434,29 @@ class LocalView(ABC):
 
     def start_exchange(self, messages: Mapping[int, Any], src_ranks: Any = None) -> Pending:
         """Begin `exchange`."""
+
         def prepare(operation: Operation) -> Steps:
             if not isinstance(messages, Mapping):
-                raise TypeError(f"messages are {type(messages).__name__}, expected a dict {{rank: array}}")
-            edges = Edges.lists(None, self.rank, self.size, list(messages) if src_ranks is None else src_ranks, list(messages),
-                                ("src_ranks", "messages"))
+                raise TypeError(
+                    f"messages are {type(messages).__name__}, expected a dict {{rank: array}}"
+                )
+            edges = Edges.lists(
+                None,
+                self.rank,
+                self.size,
+                list(messages) if src_ranks is None else src_ranks,
+                list(messages),
+                ("src_ranks", "messages"),
+            )
             arrays = {int(rank): FlatArray.of(array, _NUMBERS) for rank, array in messages.items()}
             operation.array = None
             return operations.exchange(operation, arrays, edges, self._connect(operation, edges))
+
         return self._begin("exchange", prepare, src_ranks, messages)
 
-    def pair_gossip(self, x: Any, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5) -> Any:
+    def pair_gossip(
+        self, x: Any, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5
+    ) -> Any:
         """`self_weight * x + pair_weight * (the peer's x)`; only the two ranks call, each naming the other.
 
         Examples
@@ -376,7 +470,9 @@ class LocalView(ABC):
         """
         return self.start_pair_gossip(x, peer, self_weight, pair_weight).wait()
 
-    def start_pair_gossip(self, x: Any, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5) -> Pending:
+    def start_pair_gossip(
+        self, x: Any, peer: int, self_weight: float = 0.5, pair_weight: float = 0.5
+    ) -> Pending:
         """Begin `pair_gossip`."""
         self._one_agent_each()
         other = index(peer, "peer", self.size)
@@ -384,14 +480,26 @@ class LocalView(ABC):
             raise ValueError(f"peer names rank {other} itself: gossip takes two")
 
         def prepare(operation: Operation) -> Steps:
-            own, pair, array = number(self_weight, "self_weight"), number(pair_weight, "pair_weight"), FlatArray.of(x)
+            own, pair, array = (
+                number(self_weight, "self_weight"),
+                number(pair_weight, "pair_weight"),
+                FlatArray.of(x),
+            )
             operation.array = array.dtype, array.shape
             edges = Edges("", (other,), {other: 1.0}, own, {other: pair})
-            return operations.neighbor_allreduce(operation, array, edges, self.rank, self._connect(operation, edges, False))
+            return operations.neighbor_allreduce(
+                operation, array, edges, self.rank, self._connect(operation, edges, False)
+            )
+
         return self._begin("pair_gossip", prepare, peer=other)
 
-    def hierarchical_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_machine_weights: Any = None,
-                                        dst_machine_weights: Any = None) -> Any:
+    def hierarchical_neighbor_allreduce(
+        self,
+        x: Any,
+        self_weight: Any = None,
+        src_machine_weights: Any = None,
+        dst_machine_weights: Any = None,
+    ) -> Any:
         r"""The machines' averages, mixed between machines: every rank of machine m gets :math:`\sum_{m'} W_{mm'} \bar x_{m'}`.
 
         Parameters
@@ -413,10 +521,17 @@ class LocalView(ABC):
         ...     net.hierarchical_neighbor_allreduce(np.array([3.]))
         array([3.])
         """
-        return self.start_hierarchical_neighbor_allreduce(x, self_weight, src_machine_weights, dst_machine_weights).wait()
+        return self.start_hierarchical_neighbor_allreduce(
+            x, self_weight, src_machine_weights, dst_machine_weights
+        ).wait()
 
-    def start_hierarchical_neighbor_allreduce(self, x: Any, self_weight: Any = None, src_machine_weights: Any = None,
-                                              dst_machine_weights: Any = None) -> Pending:
+    def start_hierarchical_neighbor_allreduce(
+        self,
+        x: Any,
+        self_weight: Any = None,
+        src_machine_weights: Any = None,
+        dst_machine_weights: Any = None,
+    ) -> Pending:
         """Begin `hierarchical_neighbor_allreduce`."""
         self._one_agent_each()
         machines, mine = self.machines(), self._machine
@@ -425,8 +540,16 @@ class LocalView(ABC):
             graph = self._machine_graph if dst_machine_weights is None else None
             plan = None if graph is None else graph.take()
             array = FlatArray.of(x)
-            edges = Edges.of(plan, mine, len(machines), self_weight, src_machine_weights, dst_machine_weights,
-                             ("src_machine_weights", "dst_machine_weights"), "machine")
+            edges = Edges.of(
+                plan,
+                mine,
+                len(machines),
+                self_weight,
+                src_machine_weights,
+                dst_machine_weights,
+                ("src_machine_weights", "dst_machine_weights"),
+                "machine",
+            )
             operation.mode, operation.array = edges.mode, (array.dtype, array.shape)
             fingerprint = zlib.crc32(repr((edges.own, edges.weights, edges.dests)).encode())
             leader, *members = machines[mine]
@@ -435,14 +558,25 @@ class LocalView(ABC):
             if self.rank != leader:
                 operation.receivers |= {leader}
                 operation.senders.add((leader, FROM_LEADER))
-                return operations.member(operation, array, leader, edges.mode == "push", fingerprint)
+                return operations.member(
+                    operation, array, leader, edges.mode == "push", fingerprint
+                )
             leaders = [ranks[0] for ranks in machines]
             operation.receivers |= {leaders[machine] for machine in edges.dests} | set(members)
-            operation.senders |= {(leaders[machine], EDGE) for machine in edges.sources} | {(rank, TO_LEADER) for rank in members}
+            operation.senders |= {(leaders[machine], EDGE) for machine in edges.sources} | {
+                (rank, TO_LEADER) for rank in members
+            }
             operation.any_sender = edges.mode == "push"
             return operations.leader(operation, array, edges, mine, members, leaders, fingerprint)
-        near = valid_nodes(src_machine_weights, len(machines)) | valid_nodes(dst_machine_weights, len(machines))
-        return self._begin("hierarchical_neighbor_allreduce", prepare, members=[*machines[mine], *(machines[m][0] for m in near)])
+
+        near = valid_nodes(src_machine_weights, len(machines)) | valid_nodes(
+            dst_machine_weights, len(machines)
+        )
+        return self._begin(
+            "hierarchical_neighbor_allreduce",
+            prepare,
+            members=[*machines[mine], *(machines[m][0] for m in near)],
+        )
 
     # Calls of all ranks
 
@@ -464,11 +598,16 @@ class LocalView(ABC):
 
     def start_allreduce(self, x: Any, average: bool = True) -> Pending:
         """Begin `allreduce`."""
+
         def prepare(operation: Operation) -> Steps:
             array = FlatArray.of(x, "fc" if average else "iufc")
-            operation.array, operation.mode = (array.dtype, array.shape), "average" if average else "sum"
+            operation.array, operation.mode = (
+                (array.dtype, array.shape),
+                "average" if average else "sum",
+            )
             operation.join_tree()
             return operations.allreduce(operation, array, self.size if average else 1)
+
         return self._begin("allreduce", prepare)
 
     def broadcast(self, x: Any, root: int) -> Any:
@@ -485,6 +624,7 @@ class LocalView(ABC):
 
     def start_broadcast(self, x: Any, root: int) -> Pending:
         """Begin `broadcast`."""
+
         def prepare(operation: Operation) -> Steps:
             array, origin = FlatArray.of(x, _NUMBERS), index(root, "root", self.size)
             operation.signature = f"root {origin}"
@@ -492,6 +632,7 @@ class LocalView(ABC):
             _, children = operation.join_tree(origin)
             operation.receivers = frozenset(children)
             return operations.broadcast(operation, array)
+
         return self._begin("broadcast", prepare)
 
     def barrier(self) -> None:
@@ -502,20 +643,30 @@ class LocalView(ABC):
 
     def start_barrier(self) -> Pending:
         """Begin `barrier`."""
+
         def prepare(operation: Operation) -> Steps:
             operation.join_tree()
             return operation.barrier()
+
         return self._begin("barrier", prepare)
 
     # The beginning and the end of calls
 
     def _one_agent_each(self) -> None:
         if self.n != self.size:
-            raise ValueError(f"the network has {self.n} agents on {self.size} ranks, expected one on each: these calls are for "
-                             "Network(); for any number of agents there is net.mixer(topology)")
+            raise ValueError(
+                f"the network has {self.n} agents on {self.size} ranks, expected one on each: these calls are for "
+                "Network(); for any number of agents there is net.mixer(topology)"
+            )
 
-    def _begin(self, op: str, prepare: Callable[[Operation], Steps], *lists: Any, peer: int | None = None,
-               members: Iterable[int] = ()) -> Pending:
+    def _begin(
+        self,
+        op: str,
+        prepare: Callable[[Operation], Steps],
+        *lists: Any,
+        peer: int | None = None,
+        members: Iterable[int] = (),
+    ) -> Pending:
         """Begin a call; if its arguments are wrong, the ranks that would wait for this one are told."""
         self._one_agent_each()
         self._open()
@@ -561,7 +712,12 @@ class LocalView(ABC):
         operation.senders.update((rank, CONFIRMATION) for rank in edges.dests)
         return True
 
-    def _agree_on(self, op: str, topology: Topology | Schedule | None = None, count: Callable[[], int] | None = None) -> None:
+    def _agree_on(
+        self,
+        op: str,
+        topology: Topology | Schedule | None = None,
+        count: Callable[[], int] | None = None,
+    ) -> None:
         """Return when all ranks have made the same call with the same topology.
 
         Raises
@@ -569,17 +725,25 @@ class LocalView(ABC):
         ValueError
             If they have not, or if the topology does not have `count()` agents.
         """
+
         def prepare(operation: Operation) -> Steps:
             if topology is not None:
                 if not hasattr(topology, "fingerprint"):
-                    raise TypeError(f"the topology is {type(topology).__name__}, expected one of mpidec.topology "
-                                    "(from_networkx makes one of a graph)")
-                operation.signature = f"topology {topology.name} #{topology.fingerprint() & 0xFFFFFFFF:08x}"
+                    raise TypeError(
+                        f"the topology is {type(topology).__name__}, expected one of mpidec.topology "
+                        "(from_networkx makes one of a graph)"
+                    )
+                operation.signature = (
+                    f"topology {topology.name} #{topology.fingerprint() & 0xFFFFFFFF:08x}"
+                )
             operation.join_tree()
             return operation.barrier()
+
         self._begin(op, prepare).wait()
         if topology is not None and count is not None and topology.n != count():
-            raise ValueError(f"the {topology.name} topology has {topology.n} agents, expected {count()}")
+            raise ValueError(
+                f"the {topology.name} topology has {topology.n} agents, expected {count()}"
+            )
 
 
 def _but_first(shape: tuple[int, ...]) -> tuple[int, ...]:
