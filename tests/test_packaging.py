@@ -175,7 +175,7 @@ def test_compiler_flags_do_not_change_the_bits(checkout, flags):
 def test_the_memory_of_a_node_is_for_linux(tmp_path, monkeypatch):
     """Elsewhere its module can be compiled, too, says why it is of no use, and nobody is sent to look for a compiler."""
     module = tmp_path / f"_shared{sysconfig.get_config_var('EXT_SUFFIX')}"
-    sources = [ROOT / "mpidec" / "runtime" / name for name in ("_shared.c", "_arena.c")]
+    sources = [ROOT / "mpidec" / "comm" / "runtime" / name for name in ("_shared.c", "_arena.c")]
     subprocess.run(
         [
             COMPILER,
