@@ -26,11 +26,16 @@ from ._version import __version__ as __version__
 from .comm.mixing import Mixer as Mixer
 from .comm.mixing import Network as Network
 from .comm.mixing import Pending as Pending
-from .driver.solve import Interrupted as Interrupted
 from .driver.solve import Outcome as Outcome
 from .driver.solve import Result as Result
 from .driver.solve import solve as solve
 from .driver.tune import tune as tune
+from .exceptions import ConfigError as ConfigError
+from .exceptions import InputError as InputError
+from .exceptions import Interrupted as Interrupted
+from .exceptions import RankMismatchError as RankMismatchError
+from .exceptions import ResumeError as ResumeError
+from .exceptions import Unstable as Unstable
 from .record import Record as Record
 from .record import read as read
 
@@ -39,13 +44,18 @@ _LAZY = ("nn", "optim", "plot", "problems", "solvers", "sweep", "topology", "tra
 _PYTORCH = ("nn", "optim", "train")
 _EAGER = (
     "__version__",
+    "ConfigError",
+    "InputError",
     "Interrupted",
     "Mixer",
     "Network",
     "Outcome",
     "Pending",
+    "RankMismatchError",
     "Record",
     "Result",
+    "ResumeError",
+    "Unstable",
     "read",
     "solve",
     "tune",

@@ -30,6 +30,7 @@ from ..comm.rma import Window
 from ..comm.runtime.launch import abort_when_uncaught, check_launcher, library
 from ..comm.runtime.mpi import MPI
 from ..diagnostics import host as _machine
+from ..exceptions import WrongResult
 from ..experiment.build import InputError, on_root
 from ..experiment.settings import unknown
 from ..solvers import DGD, EXTRA, ExactDiffusion, GradientTracking, Solver
@@ -101,10 +102,6 @@ contender, the next one.  The time of a block is that of its slowest rank, and t
 The results of all contenders are compared with the dense product before they are timed.
 
 exit status: 0 measured, 1 a contender's result is wrong, 2 something in the command line is wrong."""
-
-
-class WrongResult(Exception):
-    """A contender does not compute what it should: the same on every rank."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..exceptions import Interrupted as Interrupted
 from .metrics import COUNTERS, GROWING
 
 OBJECTIVE, SIZE, GROWTH, FAR = 1e6, 1e3, 10.0, 1e30  # factors of an explosion
@@ -34,29 +34,6 @@ class Outcome(str, enum.Enum):
 
     def __str__(self) -> str:
         return self.value
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C has ended a run: raised on every rank by `solve`, and by `simulate`, after the file has been completed.
-
-    Attributes
-    ----------
-    result : Result or AsyncResult
-        What the run has reached, with the outcome "interrupted".
-    """
-
-    def __init__(self, result: Any, record: Any = None):
-        text = f"interrupted after step {result.steps}"
-        if record is not None:
-            path = os.fspath(record.path)
-            obstacle = getattr(result, "obstacle", "")
-            text += f": {path} is complete up to it, " + (
-                f"but {obstacle}"
-                if obstacle
-                else f"and record=mpidec.Record({path!r}, resume=True) continues the run"
-            )
-        super().__init__(text)
-        self.result = result
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from .. import registry as catalogue
 from ..comm.runtime.collectives import portable
 from ..driver import arguments as resolve
 from ..driver.asynchronous import AsyncResult, simulate
-from ..driver.solve import Interrupted, Progress, Result, solve
-from ..driver.stepsize import Unstable
+from ..driver.solve import Progress, Result, solve
+from ..exceptions import InputError as InputError
+from ..exceptions import Interrupted, ResumeError, Unstable, mark
 from ..problems.loading import Prepared, prepare, scattered
 from ..record import Record
-from ..record.recorder import ResumeError
 from .settings import Experiment, parameters
 
 T = TypeVar("T")
@@ -30,17 +30,6 @@ REFUSALS = (
     ImportError,
     OverflowError,
 )  # raised for invalid input
-
-
-class InputError(Exception):
-    """Invalid input, raised with the same message on every rank and printed once; `status` is the exit status."""
-
-    def __init__(self, message: str, status: int = 2):
-        super().__init__(message, status)
-        self.status = status
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 def on_root(comm: Any, act: Callable[..., T], *args: Any) -> T:
@@ -62,7 +51,7 @@ def on_root(comm: Any, act: Callable[..., T], *args: Any) -> T:
         except Exception as error:
             comm.Ibarrier().Wait()
             comm.bcast((None, None, portable(error)))
-            error.on_all_ranks = True  # type: ignore[attr-defined]
+            mark(error, on_all_ranks=True)
             raise
     done, pause = comm.Ibarrier(), 0.001
     while not done.Test():
@@ -72,7 +61,7 @@ def on_root(comm: Any, act: Callable[..., T], *args: Any) -> T:
     if refusal is not None:
         raise InputError(refusal)
     if failure is not None:
-        failure.told_by_another_rank = failure.on_all_ranks = True
+        mark(failure, on_all_ranks=True, from_another_rank=True)
         raise failure
     value: T = result
     return value

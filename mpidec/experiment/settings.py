@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 from .. import plugins
 from .. import registry as catalogue
 from ..datasets.datasets import unknown as unknown_data
+from ..exceptions import ConfigError as ConfigError
 from ..problems import registry
 from ..solvers import CATALOGUE as SOLVERS
 from ..solvers.step_schedules import SCHEDULES, WORDS
@@ -54,10 +55,6 @@ __all__ = [
 
 STEPS, STOP_ERROR = 5000, 1e-8
 AGENTS_ALONE = 16
-
-
-class ConfigError(ValueError):
-    """Invalid setting; the message names the setting, its origin, and what was expected."""
 
 
 @dataclass(frozen=True)

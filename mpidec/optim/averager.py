@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from ..comm.checks.mismatch import Disagreement
 from ..comm.mixing import Network
 from ..comm.runtime.finite import COMPILED, watch
 from ..driver import arguments as resolve
+from ..exceptions import RankMismatchError
 from ..nn.stacked import Stacked
 from ..topology import CATALOGUE, Schedule, Topology, double_binary_trees
 from .algorithms import algorithm as algorithm_of
@@ -326,7 +326,7 @@ class Averager:
         """A context that adds the usual reason to the error of ranks in different calls."""
         try:
             yield
-        except Disagreement as error:
+        except RankMismatchError as error:
             error.args = (
                 f"{error}, after {self.steps} steps of this rank: every rank must call step() equally often, so let "
                 "ranks with fewer batches repeat some",

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ..exceptions import ResumeError as ResumeError
 from .origin import change
 from .reader import last_checkpoint, read
 from .runfile import RunFile
@@ -89,10 +90,6 @@ class Record:
                 f"{path} exists: choose another name, replace it with record=mpidec.Record({path!r}, "
                 "replace=True), or continue its run with resume=True"
             )
-
-
-class ResumeError(ValueError):
-    """The run in a file cannot be continued: the file is damaged, or was made by another problem, solver or topology."""
 
 
 class Recorder(Generic[State]):

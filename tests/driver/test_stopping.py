@@ -511,7 +511,7 @@ def test_what_a_solver_raises_on_one_rank_is_raised_on_all_and_written(
             run = mpidec.read(path)  # on every rank: written before any of them raised
             assert run.outcome == "failed" and run.metrics["step"].tolist() == [0, 10, 20, 30]
             assert re.search(
-                f"{error.__name__ if error is ArithmeticError else 'Disagreement'}: ({text})",
+                f"{error.__name__ if error is ArithmeticError else 'RankMismatchError'}: ({text})",
                 run.reason,
             )
         assert time.monotonic() - began < 10

@@ -13,8 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import mpidec
-from mpidec import topology
-from mpidec.comm.checks.mismatch import Disagreement
+from mpidec import RankMismatchError, topology
 
 torch = pytest.importorskip("torch")
 nn, optim, Stacked = torch.nn, mpidec.optim, mpidec.nn.Stacked
@@ -861,7 +860,7 @@ def test_ranks_that_make_different_numbers_of_steps_are_told_so(algorithm):
         pytest.skip("one rank cannot differ")
     model = perceptron()
     with (
-        contextlib.suppress(Disagreement),
+        contextlib.suppress(RankMismatchError),
         mpidec.Network() as net,
     ):  # closing, too, tells of ranks that have stopped
         optimizer = optim.Decentralized(
@@ -881,7 +880,9 @@ def test_ranks_that_make_different_numbers_of_steps_are_told_so(algorithm):
         if net.rank:
             train(3)
         else:
-            with pytest.raises(Disagreement, match=r"every rank must call step\(\) equally often"):
+            with pytest.raises(
+                RankMismatchError, match=r"every rank must call step\(\) equally often"
+            ):
                 train(4)
 
 
@@ -908,7 +909,7 @@ def test_a_worker_whose_numbers_are_not_finite_is_named(algorithm):
     """By itself, before its neighbours blame themselves."""
     model, bad, said = nn.Linear(500, 20), WORLD.size - 1, ""
     with (
-        contextlib.suppress(Disagreement),
+        contextlib.suppress(RankMismatchError),
         mpidec.Network() as net,
     ):  # closing, too, tells of ranks that have stopped
         with warnings.catch_warnings():
@@ -1419,7 +1420,7 @@ def test_more_refusals(net):
 def test_the_step_of_a_late_mixing_that_is_not_finite():
     """Overlapped push-sum notices in the next step what was wrong with the last one."""
     model, said = nn.Linear(50, 4), ""
-    with contextlib.suppress(Disagreement), mpidec.Network() as net:
+    with contextlib.suppress(RankMismatchError), mpidec.Network() as net:
         optimizer = optim.Decentralized(
             torch.optim.SGD(model.parameters(), 0.1), model, None, "osgp", net, equal=False
         )

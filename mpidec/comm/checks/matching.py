@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from ...exceptions import RankMismatchError, from_another_rank, mark
 from ..runtime.collectives import portable
 from ..runtime.memory import empty
 from ..runtime.mpi import MPI
@@ -35,7 +36,6 @@ from .header import (
 )
 from .history import History, Key, PastOperation
 from .mismatch import (
-    Disagreement,
     closes,
     describe,
     different_calls,
@@ -157,7 +157,7 @@ class Matching:
 
         Raises
         ------
-        Disagreement
+        RankMismatchError
             If a mismatch has been found in an operation that had already ended; it is the reason of errors in later ones.
         """
         if not operation.done:
@@ -188,7 +188,7 @@ class Matching:
 
         Raises
         ------
-        Disagreement
+        RankMismatchError
             On both sides, if they are elsewhere.
         """
         operation = self.operation(op)
@@ -256,7 +256,7 @@ class Matching:
 
         Raises
         ------
-        Disagreement
+        RankMismatchError
             If they, or others, have been found to be elsewhere.
         """
         for rank in sources:
@@ -264,7 +264,7 @@ class Matching:
         self.poll()
         failure = self._history.failures.pop(number, "")
         if failure:
-            self._late.append(Disagreement(failure))
+            self._late.append(RankMismatchError(failure))
         if self._late:
             self.broken = str(self._late[0])
             record = self._history.find((number, -1)) or PastOperation(
@@ -278,7 +278,7 @@ class Matching:
 
         Raises
         ------
-        Disagreement
+        RankMismatchError
             If it, or another one, has been found to be elsewhere.
         """
         self.send(
@@ -393,9 +393,7 @@ class Matching:
         Returns when rank 0, which may have a file to finish, has left as well.
         """
         self.left = True
-        if self.rank == 0 or not getattr(
-            error, "told_by_another_rank", False
-        ):  # rank 0 tells the others
+        if self.rank == 0 or not from_another_rank(error):  # rank 0 tells the others
             text = pickle.dumps(portable(error)).decode("latin-1")
             for rank in range(1, self.size) if self.rank == 0 else [0]:
                 self.send(rank, Header(LEFT, False, 0, Subject(""), text=text))
@@ -417,8 +415,8 @@ class Matching:
     def _hear(self, source: int, text: str) -> None:
         """Have every wait of this rank raise the exception with which another rank has left."""
         if not self._heard:
-            self._leaver = pickle.loads(text.encode("latin-1"))
-            self._leaver.told_by_another_rank = True  # type: ignore[union-attr]
+            self._leaver = leaver = pickle.loads(text.encode("latin-1"))
+            mark(leaver, from_another_rank=True)
             ask_at_once()
         self._heard.add(source)
 
@@ -570,10 +568,10 @@ class Matching:
         elif operation is not None and (header.kind == REFUSED or operation.waits_for(source)):
             if header.out_of_step:  # nothing will come from there any more
                 self.broken = self.broken or header.text
-            operation.fail(Disagreement(header.text))
+            operation.fail(RankMismatchError(header.text))
         elif operation is None and not failed:
             if header.kind == REFUSED:
-                self._late.append(Disagreement(header.text))
+                self._late.append(RankMismatchError(header.text))
             else:
                 self._history.fail(header.number, header.text)
 
@@ -641,9 +639,9 @@ class Matching:
         """Raise on both sides: here in the operation, or in the next wait if it has ended."""
         self._reply(REFUSED, source, header, text)
         if operation is not None:
-            operation.fail(Disagreement(text))
+            operation.fail(RankMismatchError(text))
         else:
-            self._late.append(Disagreement(text))
+            self._late.append(RankMismatchError(text))
 
     def _reply(self, kind: int, dest: int, header: Header, text: str) -> None:
         number = (

@@ -1,14 +1,10 @@
-"""Mismatches between ranks: the error, and its texts, which name both sides."""
+"""Texts of mismatches between ranks, which name both sides."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from .header import Subject
-
-
-class Disagreement(ValueError):
-    """The ranks do not agree on a call."""
 
 
 def describe(op: str, mode: str, number: int) -> str:

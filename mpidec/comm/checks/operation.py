@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...exceptions import RankMismatchError
 from ..runtime.mpi import MPI
 from .header import CONFIRMATION, DATA, DOWN, EDGE, FAILED, QUERY, UP, Header, Subject
 from .history import Key
 from .mismatch import (
-    Disagreement,
     describe,
     different_arrays,
     different_calls,
@@ -308,7 +308,7 @@ class Operation:
         self.error = error
         self.text = (
             str(error)
-            if isinstance(error, Disagreement)
+            if isinstance(error, RankMismatchError)
             else f"rank {self._engine.rank} gave up {self}: {type(error).__name__}: {error}"
         )
         for rank in sorted(self.receivers | {rank for rank, _ in self.senders} | set(concerned)):

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...exceptions import RankMismatchError, on_all_ranks
 from ..arrays.host import empty_like, native
 from ..checks.history import PastOperation
 from ..checks.matching import Matching
-from ..checks.mismatch import Disagreement
 from ..checks.operation import tree
 from ..kernels.weighted import COMPILED, ordered_sum
 from ..rma.post import Post
@@ -551,11 +551,7 @@ class Network(LocalView):
         try:
             yield
         except Exception as error:
-            if (
-                self.size > 1
-                and not self.matching.left
-                and not getattr(error, "on_all_ranks", False)
-            ):
+            if self.size > 1 and not self.matching.left and not on_all_ranks(error):
                 self.matching.fail(error)
             raise
 
@@ -614,7 +610,7 @@ class Network(LocalView):
 
         Raises
         ------
-        Disagreement
+        RankMismatchError
             On every rank: some are in another call.
         """
         words = f"{op} call {number}{f' ({signature})' if signature else ''}"
@@ -629,7 +625,7 @@ class Network(LocalView):
                 text if text.isascii() and text.isprintable() else "another call" for text in texts
             ]
             other = next(rank for rank, text in enumerate(texts) if text != texts[0])
-            raise Disagreement(
+            raise RankMismatchError(
                 f"rank 0 is in {texts[0]}, rank {other} in {texts[other]}: every rank must make the same calls in "
                 "the same order"
             )

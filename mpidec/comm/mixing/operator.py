@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from ..checks.mismatch import Disagreement
+from ...exceptions import RankMismatchError
 from ..runtime.pending import Pending
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class StepOperator(ABC):
         try:
             yield
         except (TypeError, ValueError, MemoryError) as error:
-            if not isinstance(error, Disagreement):
+            if not isinstance(error, RankMismatchError):
                 self._give_up(error, op)
             raise
 

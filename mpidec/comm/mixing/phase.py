@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...exceptions import RankMismatchError
 from ..arrays.devices import Device, device_of
 from ..arrays.formats import BFLOAT16, flat_dtype, narrow, widen
 from ..arrays.host import as_rows, as_target, row_bytes, to_host
-from ..checks.mismatch import Disagreement
 from ..kernels.weighted import difference
 from ..runtime.context import Context
 from ..runtime.cuda_aware import cuda_aware
@@ -181,7 +181,7 @@ class Phase(StepOperator):
             try:
                 return self._start(X, out)
             except (TypeError, ValueError, MemoryError) as error:
-                if not isinstance(error, Disagreement) and not self._take_part(X, out, error):
+                if not isinstance(error, RankMismatchError) and not self._take_part(X, out, error):
                     self._give_up(error)
                 raise
 

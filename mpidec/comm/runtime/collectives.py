@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...exceptions import mark
 from .mpi import MPI
 from .progress import abandon, wait_until
 
@@ -96,11 +97,9 @@ class Collectives:
         if first < size:
             theirs = self.broadcast(portable(error) if rank == first else None, first, what)
             if rank == first and error is not None:
-                error.on_all_ranks = True  # type: ignore[attr-defined]
+                mark(error, on_all_ranks=True)
                 raise error
-            theirs.told_by_another_rank = theirs.on_all_ranks = (
-                True  # see `launch.abort_when_uncaught`
-            )
+            mark(theirs, on_all_ranks=True, from_another_rank=True)
             raise theirs
 
 

@@ -11,6 +11,7 @@ import warnings
 from functools import cache
 from types import TracebackType
 
+from ...exceptions import from_another_rank
 from .installed import remedy
 from .mpi import MPI
 
@@ -93,13 +94,7 @@ def abort_when_uncaught() -> None:
         if not issubclass(
             kind, KeyboardInterrupt
         ):  # one traceback for an error of all ranks, or of another rank
-            time.sleep(
-                _OTHERS
-                if getattr(error, "told_by_another_rank", False)
-                else _SHARED
-                if world.rank > 0
-                else 0
-            )
+            time.sleep(_OTHERS if from_another_rank(error) else _SHARED if world.rank > 0 else 0)
         sys.stderr.write(
             "".join(f"[rank {world.rank}] {line}" for line in text.splitlines(keepends=True))
         )

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ...exceptions import RankMismatchError
 from ..checks.history import PastOperation
-from ..checks.mismatch import Disagreement
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.progress import abandon
@@ -134,7 +134,7 @@ class HaloExchange:
         return self.periodic and kind in self._kinds.get(plan, ())
 
     def _interrupted(self, where: str, error: BaseException) -> None:
-        if not isinstance(error, Disagreement):
+        if not isinstance(error, RankMismatchError):
             self._context.matching.interrupt(where, error)
 
     def free(self, ends: Ending = "complete") -> None:

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..checks.mismatch import Disagreement, not_expected, not_sent
+from ...exceptions import RankMismatchError
+from ..checks.mismatch import not_expected, not_sent
 from ..runtime.context import Context
 from ..runtime.memory import GRAIN, empty, shared
 from ..runtime.node import Counts, NodeMemory
@@ -217,7 +218,7 @@ class WeightedSum:
 
         Raises
         ------
-        Disagreement
+        RankMismatchError
             If the lists of two ranks do not agree.
         """
         answer: list[Any] = []
@@ -241,7 +242,7 @@ class WeightedSum:
         )[what & 3]
         if not what & 4:  # the other rank does not list this one, and finds nothing
             self._tell(other, text)
-        raise Disagreement(text)
+        raise RankMismatchError(text)
 
 
 class NodeCall(Request):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks.mismatch import Disagreement
+from ...exceptions import RankMismatchError
 from ..runtime.context import Context
 from ..runtime.memory import shared
 from ..runtime.node import NodeMemory, describe_tag
@@ -56,7 +56,7 @@ class NodeReports:
         what, index = answer >> 32, answer & 0xFFFFFFFF
         other = int(self._memory.near[index])
         if what in (shared.OTHER_TAG, shared.REFUSED):
-            raise Disagreement(self._mismatch(index, other, seq))
+            raise RankMismatchError(self._mismatch(index, other, seq))
         late = what == shared.LATE_POST
         progress()
         self._context.matching.look_for_leavers()

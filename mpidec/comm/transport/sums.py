@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from ...exceptions import RankMismatchError
 from ..checks.history import PastOperation
-from ..checks.mismatch import Disagreement
 from ..kernels.weighted import Runs, weighted_sum
 from ..runtime.context import Context
 from ..runtime.memory import empty
@@ -156,7 +156,7 @@ class _Persistent:
         abandon(self._active)
         self._kept = {d: kept for d, kept in self._kept.items() if kept[0] is not persistent}
         self._active = None
-        if not isinstance(error, Disagreement):
+        if not isinstance(error, RankMismatchError):
             self._context.matching.interrupt(past.op, error)
 
     def make(self, X: np.ndarray) -> None:

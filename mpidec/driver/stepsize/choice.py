@@ -15,6 +15,7 @@ from ...comm.mixing.accelerated import Accelerated
 from ...comm.mixing.compressed import Compressed
 from ...comm.mixing.network import Network
 from ...comm.runtime.mpi import MPI
+from ...exceptions import Unstable as Unstable
 from ...solvers.base import name_of, with_step_size
 from ...solvers.step_schedules import WORDS, StepSchedule
 from . import pilots
@@ -220,10 +221,6 @@ def rebuilt(made: Any, plain: Any, d: int, codec: bool = False) -> Any:
 def compressed(made: Any) -> bool:
     """Whether a mixer has a codec."""
     return isinstance(made, Compressed) or (isinstance(made, Accelerated) and compressed(made.W))
-
-
-class Unstable(ValueError):
-    """No step size converges, because the solver is unstable on the graph; raised on every rank."""
 
 
 class Search:

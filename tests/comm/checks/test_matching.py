@@ -8,10 +8,10 @@ import pytest
 from mpi4py import MPI
 
 import mpidec
+from mpidec import RankMismatchError
 from mpidec.comm.checks import header as h
 from mpidec.comm.checks.history import PastOperation
 from mpidec.comm.checks.matching import Matching
-from mpidec.comm.checks.mismatch import Disagreement
 from mpidec.comm.checks.operation import ARRIVED, SENT, tree
 
 LARGE = 50_000  # numbers: more than follows a header in its message
@@ -272,7 +272,7 @@ def test_a_failure_that_any_poll_receives_is_not_lost(matching):
         matching.comm.recv(source=1, tag=7)
         for _ in range(100):
             matching.poll()
-        with pytest.raises(Disagreement, match="rank 1 gave up"):
+        with pytest.raises(RankMismatchError, match="rank 1 gave up"):
             matching.ask([], number, "W(X)", "rows", 0)
     elif matching.rank == 1:
         matching.withdraw("W(X)", TypeError("rows are int64"), [0])
@@ -292,7 +292,7 @@ def test_the_first_reason_is_raised(matching, comm):
         operation = matching.operation("agree")
         operation.senders = {(1, h.EDGE)}
         matching.start(operation, waiting(operation))
-        with pytest.raises(Disagreement, match="the reason"):
+        with pytest.raises(RankMismatchError, match="the reason"):
             operation.wait()
         assert "closes" in operation.text
     comm.Barrier()
@@ -309,7 +309,7 @@ def test_a_rank_that_is_out_of_step_says_so(matching, comm):
         matching.withdraw("W(X)", TypeError("integers"), [0])
     elif comm.rank == 0:
         with pytest.raises(
-            Disagreement, match=r"rank 1 gave up W\(X\) call 1: TypeError: integers"
+            RankMismatchError, match=r"rank 1 gave up W\(X\) call 1: TypeError: integers"
         ):
             matching.verify("W(X)", "", [1], [1])
         with pytest.raises(RuntimeError, match="out of step"):

@@ -89,7 +89,7 @@ def ended(case: str, ends: list) -> str:
             or f"rank {odd} gave up" in text
             or ":agents:" in case
         )
-        if kind not in ("ValueError", "Disagreement", "RuntimeError", "TypeError") or not both:
+        if kind not in ("ValueError", "RankMismatchError", "RuntimeError", "TypeError") or not both:
             return f"rank {rank} is told {kind}: {text!r}, expected both sides' names: {what}"
     return ""
 

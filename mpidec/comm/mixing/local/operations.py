@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from ....exceptions import RankMismatchError
 from ...arrays.formats import flat_dtype, narrow, working
 from ...arrays.host import to_host
 from ...checks.header import CONFIRMATION, DOWN, EDGE, FROM_LEADER, TO_LEADER, UP, Subject
-from ...checks.mismatch import Disagreement
 from ...checks.operation import ARRIVED, Operation, Steps
 from ...kernels.weighted import Weights, weighted_sum
 from .edges import Edges
@@ -125,7 +125,7 @@ def leader(
     yield ARRIVED
     for rank in members:
         if operation.received[rank, TO_LEADER][0].weight != fingerprint:
-            raise Disagreement(
+            raise RankMismatchError(
                 f"rank {rank} and rank {leaders[machine]} of machine {machine} give different weights in "
                 f"{operation}, expected the same on all ranks of a machine"
             )
