@@ -530,8 +530,11 @@ def test_schedules_are_loops_by_hand(schedule, formula):
 
 
 def test_functions_of_k_are_resumed_bit_for_bit(shared_tmp):
-    n, whole, parts = 4, shared_tmp / "whole.h5", shared_tmp / "parts.h5"
+    n = 4
     for solver in (S.DGD(lambda k: 0.3 / (k + 1)), S.GradientTracking(S.Cosine("auto", steps=40))):
+        whole, parts = (
+            shared_tmp / f"{kind}-{type(solver).__name__}.h5" for kind in ("whole", "parts")
+        )
         with mpidec.Network(n) as net:
             one = mpidec.solve(squares(net), solver, T.ring(n), steps=50, net=net, record=whole)
             mpidec.solve(
