@@ -133,6 +133,7 @@ def test_all_mixings_are_measured_on_several_ranks(mpirun, tmp_path):
             )
 
 
+@pytest.mark.slow
 def test_solver_steps_are_measured_against_the_same_by_hand(mpirun, tmp_path):
     _, cells, printed = measured(
         mpirun, tmp_path, 2, "--rows=steps", "--graphs=exponential,one_peer_exponential"
@@ -154,6 +155,7 @@ def test_solver_steps_are_measured_against_the_same_by_hand(mpirun, tmp_path):
             )
 
 
+@pytest.mark.slow
 def test_mixing_between_nodes_and_local_calls_are_measured(mpirun, tmp_path):
     written, cells, _ = measured(
         mpirun,
@@ -195,6 +197,7 @@ def test_a_wrong_contender_is_caught_before_it_is_timed(mpirun, tmp_path):
     assert done.stderr.count("differs") == 1
 
 
+@pytest.mark.slow
 def test_a_wrong_step_by_hand_is_caught_before_it_is_timed(mpirun, tmp_path):
     done = mpirun(2, ["-c", BROKEN_STEP], cwd=tmp_path)
     assert done.returncode != 0 and "solver.step  " not in done.stdout
@@ -274,6 +277,7 @@ def test_arrays_begin_where_a_page_begins():
     )
 
 
+@pytest.mark.slow
 def test_windows_are_measured_against_allocated_ones(mpirun, tmp_path):
     _, cells, printed = measured(mpirun, tmp_path, 3, "--rows=windows", "--graphs=star")
     for rows in cells.values():
@@ -286,6 +290,7 @@ def test_windows_are_measured_against_allocated_ones(mpirun, tmp_path):
         assert rows["push-sum, Window"]["times_hand"] is None and "/hand" in printed
 
 
+@pytest.mark.slow
 def test_a_wrong_transfer_is_caught_before_it_is_timed(mpirun, tmp_path):
     done = mpirun(2, ["-c", BROKEN_TRANSFER], cwd=tmp_path)
     assert (
@@ -295,6 +300,7 @@ def test_a_wrong_transfer_is_caught_before_it_is_timed(mpirun, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_training_is_measured_against_no_communication_and_ddp(mpirun, tmp_path):
     pytest.importorskip("torch")
     _, cells, printed = measured(mpirun, tmp_path, 2, "--rows=train", "--plot=bench.png")
@@ -315,6 +321,7 @@ def test_training_is_measured_against_no_communication_and_ddp(mpirun, tmp_path)
     assert "/alone" in printed and "/hand" not in printed
 
 
+@pytest.mark.slow
 def test_a_wrong_training_step_is_caught_before_it_is_timed(mpirun, tmp_path):
     pytest.importorskip("torch")
     done = mpirun(2, ["-c", BROKEN_TRAINING], timeout=240, cwd=tmp_path)

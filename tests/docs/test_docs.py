@@ -33,7 +33,7 @@ MODULES = sorted(
     for module in pkgutil.walk_packages(mpidec.__path__, "mpidec.")
     if not module.name.endswith("__main__")
 )
-SLOW = {"docs/guide/first_steps.md", "docs/guide/comparing.md", "docs/guide/mixing.md"}
+QUICK = {f"docs/guide/{name}.md" for name in ("windows", "solver", "topology", "asynchronous")}
 SITE = ("sphinx", "myst_parser", "furo", "sphinx_copybutton")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 FENCE = re.compile(
@@ -155,7 +155,7 @@ def pages_to_run() -> list:
         and page.name != "protocol.md"
     ]
     return [
-        pytest.param(page, id=shown(page), marks=[pytest.mark.slow] * (shown(page) in SLOW))
+        pytest.param(page, id=shown(page), marks=[pytest.mark.slow] * (shown(page) not in QUICK))
         for page in found
     ]
 
@@ -257,6 +257,7 @@ def test_figures_are_small():
         assert figure.stat().st_size < 80_000, f"{figure.name} has {figure.stat().st_size} bytes"
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_warnings(tmp_path):
     for module in SITE:
         pytest.importorskip(module)

