@@ -12,6 +12,8 @@ from helpers.draws import pick
 import mpidec
 from mpidec import topology as T
 
+pytestmark = [pytest.mark.wide, pytest.mark.library]
+
 CALLS = 20  # calls that a program makes: each is a case
 
 

@@ -17,6 +17,8 @@ from mpi4py import MPI
 
 import mpidec
 
+pytestmark = [pytest.mark.wide, pytest.mark.library]
+
 CALLS = 10  # calls that a program makes: each is a case
 
 

@@ -19,6 +19,8 @@ from helpers.draws import pick
 import mpidec
 from mpidec import topology as T
 
+pytestmark = pytest.mark.library
+
 CALLS = 50  # calls that a program makes, bursts of many mixings counted as one
 COLUMNS = [
     1,

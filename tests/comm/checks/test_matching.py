@@ -14,6 +14,8 @@ from mpidec.comm.checks.history import PastOperation
 from mpidec.comm.checks.matching import Matching
 from mpidec.comm.checks.operation import ARRIVED, SENT, tree
 
+pytestmark = [pytest.mark.wide, pytest.mark.library]
+
 LARGE = 50_000  # numbers: more than follows a header in its message
 
 

@@ -12,6 +12,8 @@ from mpidec import topology as T
 from mpidec.comm.kernels import weighted as kernel
 from mpidec.comm.transport import plan
 
+pytestmark = [pytest.mark.wide, pytest.mark.library]
+
 TRANSPORTS = ["auto", "neighbor", "p2p"]
 
 

@@ -21,6 +21,8 @@ from mpidec.comm.rma.mutex import Mutex
 from mpidec.comm.rma.post import _HEADER, Kind, Message, Post
 from mpidec.comm.runtime.progress import ProgressEngine, wait_until
 
+pytestmark = pytest.mark.library
+
 TRANSPORTS = ["auto", "p2p"]
 GRAPHS = {
     "ring": T.ring,

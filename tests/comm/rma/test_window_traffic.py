@@ -13,6 +13,8 @@ import pytest
 import mpidec
 from mpidec import topology as T
 
+pytestmark = pytest.mark.library
+
 GRAPHS = (T.ring, T.exponential, T.star, T.complete)
 NETWORKS = ({}, {"MPIDEC_TRANSPORT": "p2p"}, {"MPIDEC_RANKS_PER_NODE": "2"})
 DTYPES = ("f8", "f4", "f2", "c16")

@@ -23,6 +23,7 @@ from mpidec.comm.runtime import memory as arena_module
 
 shared = arena_module.shared
 pytestmark = [
+    pytest.mark.library,
     pytest.mark.skipif(shared is None or arena_module.arena() is None, reason="there is no arena"),
     pytest.mark.timeout(200),
 ]

@@ -21,6 +21,8 @@ from mpidec.comm.transport.persistent import PersistentExchange
 from mpidec.comm.transport.plan import Plan
 from mpidec.comm.transport.sums import LocalSum, MessageSum, MixedSum
 
+pytestmark = [pytest.mark.wide, pytest.mark.library]
+
 WORLD = MPI.COMM_WORLD
 TRANSPORTS = ["neighbor", "p2p"]
 LARGE = 20_005  # numbers in a row that takes more than one packet

@@ -19,6 +19,8 @@ from mpidec.driver.asynchronous.running_file import File
 from mpidec.driver.asynchronous.snapshots import Snapshots
 from mpidec.record import last_checkpoint
 
+pytestmark = pytest.mark.library
+
 WORLD = MPI.COMM_WORLD
 RNG = np.random.default_rng(3)
 A, B = RNG.normal(size=(12, 8, 4)) * 0.3 + np.eye(8, 4), RNG.normal(size=(12, 8))
