@@ -127,7 +127,7 @@ class Metrics:
             return mine
         return -float(net.collectives.minimum(np.array([-mine]), "the metrics of a record")[0])
 
-    def culprit(self, X: np.ndarray) -> int:
+    def diverged_agent(self, X: np.ndarray) -> int:
         """The first agent whose row, value or gradient is not finite, or whose row is the largest if all are; collective."""
         net = self._net
         sizes = (X * X).sum(axis=1)

@@ -31,7 +31,7 @@ from .stepsize import Choice, Guard, Retry, Search, chosen, wanted
 from .stepsize.guard import ATTEMPTS
 from .stopping import Interrupted as Interrupted
 from .stopping import Outcome as Outcome
-from .stopping import Stop, Target, exploded, likely_cause, not_finite, short, target_of
+from .stopping import RunEnd, Stop, Target, decide_outcome, likely_cause, not_finite, target_of
 
 Progress = Callable[[int, int, Mapping[str, float]], None]
 _TEXT = 160  # characters of an argument that ranks compare
@@ -579,51 +579,42 @@ class _Run:
         self._fail(self.error)  # of the last call of progress
         return (s, k, *self._ending(s, k, stopped))
 
-    def _ending(self, s: Any, k: int, stopped: bool) -> tuple[Outcome, str, int | None]:
-        """The outcome of a run that has ended by itself, the reason, and the agent concerned."""
-        metrics = self.records[-1]
-        if stopped and isinstance(self.target, Target) and self.target.is_quality:
-            return Outcome.STOPPED, "", None
-        name = not_finite(metrics, last=True) if k else ""
-        if name or (reason := exploded(self.records, self.sizes)):
-            agent = self.measure.culprit(s.X)
-            reason = (
-                f"{name} is {metrics[name]:g} after step {k} (first at agent {agent})"
-                if name
-                else f"{reason} in {k} steps (agent {agent} is the farthest)"
-            )
-            if self.guard is not None:
-                raise Retry(reason)
-            return Outcome.DIVERGED, reason, agent
-        if stopped:
-            return Outcome.STOPPED, "", None
-        if self.guard is not None and (far := self.guard.far(s.X, strict=False)):
-            raise Retry(f"{far}, after {k} steps")
-        if self.judge is not None and (far := self.judge.far(s.X, strict=True)):
-            reason = (
-                f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give "
-                "a step size or a schedule"
-            )
-            return Outcome.DIVERGED, reason, self.measure.culprit(s.X)
-        missed = self.target.missed(metrics) if isinstance(self.target, Target) else None
-        if missed is None:
-            return Outcome.COMPLETED, "", None
-        name, limit = missed
-        cause = likely_cause(
-            self.net,
-            self.problem,
-            self.mixer.topology,
-            self.solver,
-            self.stochastic,
-            self._columns(),
-            name,
-            limit,
-            compression.limit(self.solver, self.mixer, s.X.shape[1]),
+    def _ending(self, s: Any, k: int, stopped: bool) -> RunEnd:
+        """The outcome of a run that has ended by itself; collective."""
+        end = decide_outcome(
+            self.records,
+            self.sizes,
+            f"after {k} steps",
+            lambda: self.measure.diverged_agent(s.X),
+            target=self.target,
+            stopped=stopped,
+            too_far=lambda: self._too_far(s.X, k),
+            cause=lambda name, limit: likely_cause(
+                self.net,
+                self.problem,
+                self.mixer.topology,
+                self.solver,
+                self.stochastic,
+                self._columns(),
+                name,
+                limit,
+                compression.limit(self.solver, self.mixer, s.X.shape[1]),
+            ),
         )
+        if end.outcome is Outcome.DIVERGED and self.guard is not None:
+            raise Retry(end.reason)
+        return end
+
+    def _too_far(self, X: np.ndarray, k: int) -> str:
+        """Why a chosen step size has failed although the metrics are finite, or ""; collective."""
+        if self.guard is not None:
+            far = self.guard.far(X, strict=False)
+            return f"{far}, after {k} steps" if far else ""
+        if self.judge is None or not (far := self.judge.far(X, strict=True)):
+            return ""
         return (
-            Outcome.MISSED,
-            f"{name} {metrics[name]:.3g} after {k} steps, target {short(limit)} missed: {cause}",
-            None,
+            f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give "
+            "a step size or a schedule"
         )
 
     def _answer(self, V: np.ndarray, k: int) -> Any:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -157,6 +157,77 @@ def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> 
         if sizes[-1] > FAR * max(sizes[0], 1.0)
         else ""
     )
+
+
+class RunEnd(NamedTuple):
+    """How a run has ended: its outcome, the reason, and the agent that has diverged."""
+
+    outcome: Outcome
+    reason: str = ""
+    agent: int | None = None
+
+
+def decide_outcome(
+    records: Sequence[Mapping[str, float]],
+    sizes: Sequence[float],
+    moment: str,
+    diverged_agent: Callable[[], int],
+    *,
+    target: Target | Callable[[Mapping[str, float]], bool] | None = None,
+    stopped: bool = False,
+    interrupted: bool = False,
+    too_far: Callable[[], str] = lambda: "",
+    cause: Callable[[str, float], str] = lambda name, limit: "",
+) -> RunEnd:
+    """Decide the outcome of a run that has ended by itself, from its records: of `solve`, on ranks, and simulated.
+
+    Parameters
+    ----------
+    records : sequence of mappings
+        Its metrics.
+    sizes : sequence of float
+        Sizes of the rows at the records.
+    moment : str
+        The time of the last record, such as "after 12 steps".
+    diverged_agent : callable () -> int
+        The agent that has diverged; collective on ranks.
+    target : Target or callable, optional
+        What the run should reach.
+    stopped, interrupted : bool
+        Whether it has reached that, or Ctrl-C has ended it.
+    too_far : callable () -> str
+        Why the rows count as diverged although their metrics do not, or ""; collective on ranks.
+    cause : callable (name, limit) -> str
+        The likely cause of a missed target, or ""; collective on ranks.
+
+    Examples
+    --------
+    >>> decide_outcome([{"error": 1.0}, {"error": float("nan")}], [1.0, 1.0], "at time 5", lambda: 3)
+    RunEnd(outcome=<Outcome.DIVERGED: 'diverged'>, reason='error is nan at time 5 (first at agent 3)', agent=3)
+    """
+    last, quality = records[-1], isinstance(target, Target) and target.is_quality
+    if stopped and quality:
+        return RunEnd(Outcome.STOPPED)
+    moved = len(records) > 1 or last["step"] > 0
+    if name := not_finite(last, last=True) if moved else "":
+        agent = diverged_agent()
+        reason = f"{name} is {last[name]:g} {moment} (first at agent {agent})"
+        return RunEnd(Outcome.DIVERGED, reason, agent)
+    if grown := exploded(records, sizes):
+        agent = diverged_agent()
+        reason = f"{grown} {moment} (agent {agent} is the farthest)"
+        return RunEnd(Outcome.DIVERGED, reason, agent)
+    if stopped or interrupted:
+        return RunEnd(Outcome.STOPPED if stopped else Outcome.INTERRUPTED)
+    if far := too_far():
+        return RunEnd(Outcome.DIVERGED, far, diverged_agent())
+    missed = target.missed(last) if isinstance(target, Target) else None
+    if missed is None:
+        return RunEnd(Outcome.COMPLETED)
+    name, limit = missed
+    remedy = cause(name, limit)
+    reason = f"{name} {last[name]:.3g} {moment}, target {short(limit)} missed"
+    return RunEnd(Outcome.MISSED, f"{reason}: {remedy}" if remedy else reason)
 
 
 def likely_cause(

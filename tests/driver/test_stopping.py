@@ -73,7 +73,7 @@ def test_a_metric_that_is_not_finite_is_divergence(net, shared_tmp):
         problem, S.DGD(0.1), T.ring(N), steps=40, net=net, every=4, record=shared_tmp / "run.h5"
     )
     assert (result.outcome, result.steps, result.agent) == ("diverged", 12, 4)
-    assert result.reason == "objective is nan after step 12 (first at agent 4)"
+    assert result.reason == "objective is nan after 12 steps (first at agent 4)"
     net.comm.Barrier()
     assert mpidec.read(shared_tmp / "run.h5").outcome == "diverged"
 

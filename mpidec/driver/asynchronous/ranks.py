@@ -21,7 +21,7 @@ from ...record.recorder import Record
 from ...solvers.asynchronous import PairwiseSolver, Place
 from ..metrics import ASYNCHRONOUS, Metrics
 from ..stepsize import wanted
-from ..stopping import Outcome, Target, likely_cause
+from ..stopping import Outcome, RunEnd, Target, decide_outcome, likely_cause
 from .clocks import delays, losses
 from .ending import INTERRUPTED, PAUSED, Ending
 from .files import Activity, failing
@@ -33,7 +33,6 @@ from .result import AsyncResult, collected, stacked
 from .running_file import Before, Counting, File, names
 from .simulation import prepared, warn_of_losses
 from .snapshots import Snapshots
-from .verdict import Verdict, verdict
 
 _RECORDS = 200
 _LOOK = 0.02  # seconds between two looks for ranks that have left
@@ -341,7 +340,7 @@ def _judged(
     metrics: dict[str, np.ndarray],
     rows: list[dict[str, float]],
     sizes: list[float],
-) -> Verdict:
+) -> RunEnd:
     """The outcome; collective."""
     found = _everywhere(
         net,
@@ -353,16 +352,16 @@ def _judged(
         _, agent, k, value = min(
             found.tolist()
         )  # the first one at a finite point: others may have come from it
-        return Verdict(
+        return RunEnd(
             Outcome.DIVERGED,
             f"the gradient of agent {int(agent)} at its step {int(k)} is {value:g}",
             int(agent),
         )
-    return verdict(
+    return decide_outcome(
         rows,
         sizes,
-        lambda: Metrics(net, problem).culprit(X),
-        lambda last: f"after {last['step']} steps ({last['time']:.3g} s)",
+        f"after {rows[-1]['step']} steps ({rows[-1]['time']:.3g} s)",
+        lambda: Metrics(net, problem).diverged_agent(X),
         interrupted=reason == INTERRUPTED,
         target=target,
         cause=lambda name, limit: _cause(
@@ -378,7 +377,7 @@ def _result(
     before: Before,
     solver: Any,
     metrics: dict[str, np.ndarray],
-    judged: Verdict,
+    judged: RunEnd,
     elapsed: float,
 ) -> AsyncResult:
     """The result, with what all ranks have counted; collective."""
@@ -554,17 +553,17 @@ def _cause(
     name: str,
     limit: float,
 ) -> str:
-    """The likely cause of a missed target, with a remedy, after a colon; collective."""
+    """The likely cause of a missed target, with a remedy, or ""; collective."""
     values, steps = metrics[name], metrics["step"]
     middle = (len(values) - 1) // 2
     if problem is None or steps[middle] == steps[-1]:
         return ""
     if not solver.exact and not callable(solver.step_size) and values[-1] > 0.5 * values[middle]:
         return (
-            f": {name} has stopped falling: with a constant step size {type(solver).__name__} stays at a distance from the "
+            f"{name} has stopped falling: with a constant step size {type(solver).__name__} stays at a distance from the "
             "minimizer: use a smaller or decreasing one, such as inverse_sqrt(auto), or RunningSumTracking, which is exact"
         )
-    return f": {likely_cause(net, problem, topology, solver, stochastic, metrics, name, limit)}"
+    return likely_cause(net, problem, topology, solver, stochastic, metrics, name, limit)
 
 
 def _metrics(

@@ -17,12 +17,20 @@ from ...topology import edge_rates, mixing_constants
 from .. import arguments as resolve
 from ..metrics import ASYNCHRONOUS, COUNTERS, Metrics
 from ..stepsize import chosen, wanted
-from ..stopping import Interrupted, Outcome, Stop, Target, not_finite, target_of
+from ..stopping import (
+    Interrupted,
+    Outcome,
+    RunEnd,
+    Stop,
+    Target,
+    decide_outcome,
+    not_finite,
+    target_of,
+)
 from .clocks import AVERAGING, GRADIENT, Event, checked, delays, losses, meetings, replayed, wakings
 from .files import Writing, failing
 from .machines import Pairs, Pushers
 from .result import AsyncResult, collected, stacked
-from .verdict import Verdict, verdict
 
 
 def simulate(
@@ -243,7 +251,7 @@ def simulate(
             X.shape[1] if pairwise else solver.width(X.shape[1]),
             unit,
             told,
-            f": the step size {solver.step_size:.3g} is a bound for all paces and delays, try a larger one"
+            f"the step size {solver.step_size:.3g} is a bound for all paces and delays, try a larger one"
             if bound and isinstance(solver.step_size, float)
             else "",
         )
@@ -338,7 +346,7 @@ class _Run:
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
 
-    def __call__(self, end: float, every: float) -> Verdict:
+    def __call__(self, end: float, every: float) -> RunEnd:
         k = 0
         stopped, ended = end > 0 and self._record(0.0), False
         while not (stopped or ended or self.interrupted):
@@ -350,11 +358,11 @@ class _Run:
             stopped = self._record(t)
             ended = t == end or not_finite(self.records[-1], last=False) != ""
         self.machine.finish()
-        return verdict(
+        return decide_outcome(
             self.records,
             self.sizes,
-            lambda: self.measure.culprit(self.X),
-            lambda last: f"at time {last['time']:g}",
+            f"at time {self.records[-1]['time']:g}",
+            lambda: self.measure.diverged_agent(self.X),
             stopped=stopped,
             interrupted=self.interrupted,
             target=self.target,
