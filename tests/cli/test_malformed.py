@@ -6,8 +6,9 @@ import collections
 import json
 
 import pytest
-from helpers import launch, malformed
+from helpers import launch
 from mpi4py import MPI
+from programs import malformed
 
 pytestmark = pytest.mark.serial
 CASES = malformed.cases()

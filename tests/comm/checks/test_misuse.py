@@ -8,7 +8,7 @@ import pytest
 from helpers import launch
 
 pytestmark = pytest.mark.launch
-PROGRAM = launch.ROOT / "tests" / "helpers" / "misuse.py"
+PROGRAM = launch.ROOT / "tests" / "programs" / "misuse.py"
 MIXING = [
     "columns",
     "shape",

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from helpers import stepsizes
 from helpers.proximal import PEXTRA
 from mpi4py import MPI
+from programs import stepsizes
 
 import mpidec
 from mpidec import problems as P

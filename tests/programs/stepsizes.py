@@ -1,6 +1,6 @@
 """Scans of step sizes on the problems themselves: steps to an error, for all step sizes at once as columns of one stack.
 
-python tests/helpers/stepsizes.py [-n 6 16] [--problems wine ...] [--methods gt ...]      table of "auto" against the best of a scan
+python tests/programs/stepsizes.py [-n 6 16] [--problems wine ...] [--methods gt ...]   "auto" against the best of a scan
 """
 
 from __future__ import annotations

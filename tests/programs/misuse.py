@@ -1,6 +1,6 @@
 """Wrong uses of the package, and a program that commits a list of them in one launch.
 
-    mpirun -n 4 python tests/helpers/misuse.py TRANSPORT FIRST CASE...   prints one line of JSON per case: the results on each rank
+    mpirun -n 4 python tests/programs/misuse.py TRANSPORT FIRST CASE...   prints one line of JSON per case: the results on each rank
 
 A case is `where:kind:seed`: the seed draws the odd rank, the call in which it goes wrong, and the rows.  All agents are
 neighbours, so that no rank may get a result from a call in which the odd rank does something else.
