@@ -18,7 +18,8 @@ typedef struct {
     double p;
     uint64_t replaced;                                   /* whether one of them replaced the row instead of adding to it */
     uint64_t filled;                                     /* whether the row or p may differ from zero */
-    uint64_t unused[3];
+    uint64_t fresh;                                      /* of a value of 16-bit numbers: whether the row is newer than they are */
+    uint64_t unused[2];
     char row[];
 } Record;
 _Static_assert(sizeof(Record) == HEADER && ATOMIC_LLONG_LOCK_FREE == 2, "records are shared between processes");

@@ -113,6 +113,7 @@ static PyObject *port_send(PyObject *self, PyObject *const *args, Py_ssize_t nar
         else
             scale(port, value->row, own);
         value->p = rest ? p - gone : p * own;
+        value->fresh = 1;
         unlock(value);
     }
     relock(&unlocked);
@@ -146,6 +147,7 @@ static PyObject *port_update(PyObject *self, PyObject *const *args, Py_ssize_t n
     if (!failed) {
         scale(port, value->row, own);
         value->p *= own;
+        value->fresh = 1;
     }
     for (Py_ssize_t k = 0; k < port->nin; k++) {
         Record *slot = in_of(port, k);
@@ -286,11 +288,57 @@ static PyObject *port_set(PyObject *self, PyObject *row)
     int failed = lock(port, value_of(port), &unlocked);
     if (!failed) {
         memmove(value_of(port)->row, view.buf, bytes_of(port));
+        value_of(port)->fresh = 1;
         unlock(value_of(port));
     }
     relock(&unlocked);
     PyBuffer_Release(&view);
     return end(&unlocked, failed);
+}
+
+/* shown(): the 16-bit numbers beside the value are those of its row. */
+static PyObject *port_shown(PyObject *self, PyObject *unused)
+{
+    Port *port = (Port *)self;
+    PyThreadState *unlocked = NULL;
+    int failed = lock(port, value_of(port), &unlocked);
+    if (!failed) {
+        value_of(port)->fresh = 0;
+        unlock(value_of(port));
+    }
+    return end(&unlocked, failed);
+}
+
+/* look(k, shown, row, into): the value of in-neighbour k on this node, or the own one for k = -1, to `row` if that is newer than the
+ * 16-bit numbers `shown` beside it, otherwise those to `into`: (p, whether it is the row). */
+static PyObject *port_look(PyObject *self, PyObject *args)
+{
+    Port *port = (Port *)self;
+    Py_ssize_t k;
+    Py_buffer shown, row, into;
+    if (!PyArg_ParseTuple(args, "ny*w*w*", &k, &shown, &row, &into))
+        return NULL;
+    PyObject *result = NULL;
+    Record *record = k == -1 ? value_of(port) : k >= 0 && k < port->nin ? source_of(port, k) : NULL;
+    if (!record || shown.len != into.len || (size_t)row.len != bytes_of(port)) {
+        PyErr_SetString(PyExc_ValueError, "the arguments of look do not fit together");
+    } else {
+        PyThreadState *unlocked = begin(port);
+        double p = 0.0;
+        int fresh = 0, failed = lock(port, record, &unlocked);
+        if (!failed) {
+            p = record->p, fresh = (int)record->fresh;
+            memcpy(fresh ? row.buf : into.buf, fresh ? record->row : (char *)shown.buf, fresh ? row.len : into.len);
+            unlock(record);
+        }
+        relock(&unlocked);
+        if (!failed)
+            result = Py_BuildValue("di", p, fresh);
+    }
+    PyBuffer_Release(&shown);
+    PyBuffer_Release(&row);
+    PyBuffer_Release(&into);
+    return result;
 }
 
 /* fill(): every slot becomes a copy of the value, with p 0. */
@@ -401,6 +449,8 @@ static PyMethodDef port_methods[] = {
     {"read", (PyCFunction)(void (*)(void))port_read, METH_FASTCALL, "Copy a slot, or the value."},
     {"take", (PyCFunction)(void (*)(void))port_take, METH_FASTCALL, "Copy a slot and empty it."},
     {"set", port_set, METH_O, "Set the value."},
+    {"shown", port_shown, METH_NOARGS, "The 16-bit numbers beside the value are those of its row."},
+    {"look", port_look, METH_VARARGS, "Copy a value of 16-bit numbers."},
     {"fill", port_fill, METH_NOARGS, "Copy the value into all slots."},
     {"versions", port_versions, METH_NOARGS, "The transfers into each slot."},
     {"waiting", port_waiting, METH_O, "The transfers in an outbox."},

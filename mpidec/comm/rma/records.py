@@ -28,7 +28,8 @@ _FIELDS = np.dtype(
         ("p", "f8"),
         ("replaced", "u8"),
         ("filled", "u8"),
-        ("unused", "u8", 3),
+        ("fresh", "u8"),
+        ("unused", "u8", 2),
     ]
 )
 _MUTEX = np.dtype([("owner", "u8"), ("since", "f8"), ("waiting", "u8"), ("unused", "u8", 5)])
@@ -130,12 +131,15 @@ class _Port:
         elif own is not None:
             value.row[:] = np.multiply(value.row, own, dtype=np.float64) if own else 0
             value["p"] = p * own
+        if own is not None:
+            value["fresh"] = 1
 
     @_alone
     def update(self, own: float, weights: Weights, reset: bool) -> None:
         value = self._value
         value.row[:] = np.multiply(value.row, own, dtype=np.float64) if own else 0
         value["p"] = value["p"] * own
+        value["fresh"] = 1
         for slot, w in zip(self._ins, weights):
             if not slot["filled"]:
                 continue
@@ -180,6 +184,25 @@ class _Port:
     @_alone
     def set(self, row: Any) -> None:
         self._value.row[:] = self._row(row)
+        self._value["fresh"] = 1
+
+    @_alone
+    def shown(self) -> None:
+        self._value["fresh"] = 0
+
+    @_alone
+    def look(
+        self, k: int, shown: np.ndarray, row: np.ndarray, into: np.ndarray
+    ) -> tuple[float, int]:
+        record = self._value if k == -1 else self._sources[k]
+        if record is None:
+            raise ValueError("the arguments of look do not fit together")
+        fresh = int(record["fresh"])
+        if fresh:
+            row[:] = record.row
+        else:
+            into[:] = shown
+        return float(record["p"]), fresh
 
     @_alone
     def fill(self) -> None:

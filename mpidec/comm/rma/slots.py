@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays.formats import flat_dtype, narrow, widen
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.progress import progress, timeout, wait_until
@@ -50,9 +51,13 @@ class Slots:
         The values at first, float32 or float64.
     what : str
         The call, for messages.
+    half : str, optional
+        The format of 16-bit numbers that users see instead of `values`: these are then float32, and renewed from them.
 
     Attributes
     ----------
+    shown : list of array
+        With `half`, the 16-bit numbers of each local agent, where neighbours read them.
     values : array (m, count)
         The rows of the local agents, where neighbours read them.
     ports : list of Port
@@ -80,8 +85,9 @@ class Slots:
         topology: Topology,
         X: np.ndarray,
         what: str,
+        half: str = "",
     ):
-        self._context, self._post = context, post
+        self._context, self._post, self._half = context, post, half
         lo, hi = context.partition.bounds(context.rank)
         m, self._count = X.shape
         self._dtype = X.dtype
@@ -90,9 +96,16 @@ class Slots:
         self.receivers = _others(topology.columns(lo, hi), lo)
         degree = [len(ranks) for ranks in self.senders]
         board = records.HEADER + -(-8 * context.size // records.ALIGNED) * records.ALIGNED
-        values = board + records.ALIGNED * (1 + max(context.partition.counts()))
+        most = max(context.partition.counts())
+        halves = board + records.ALIGNED * (1 + most)
+        width = -(-2 * self._count // records.ALIGNED) * records.ALIGNED if half else 0
+        values = halves + width * most
         size = values + step * (m + 1 + sum(degree))
         value_at = [values + step * i for i in range(m)]
+
+        def shown_of(block: np.ndarray, place: int) -> np.ndarray:
+            at = halves + width * place
+            return block[at : at + 2 * self._count].view(flat_dtype(half))
 
         def prepare(block: np.ndarray) -> None:
             self.values = np.ndarray(
@@ -103,6 +116,9 @@ class Slots:
                 (step, X.dtype.itemsize),
             )
             self.values[:] = X
+            self.shown = [shown_of(block, place) for place in range(m)] if half else []
+            for shown, x in zip(self.shown, X):
+                shown[:] = narrow(x, half)
             for at in value_at:
                 block[at : at + records.HEADER].view(np.float64)[2] = 1.0  # p
 
@@ -115,7 +131,7 @@ class Slots:
             nullcontext() if post is None else post.lock,
         )
         self.boards = {
-            rank: block[board:values].view(np.uint64).reshape(-1, 8)
+            rank: block[board:halves].view(np.uint64).reshape(-1, 8)
             for rank, block in region.blocks.items()
         }
         self.others: Callable[[int, Message], None] = _unexpected
@@ -142,6 +158,7 @@ class Slots:
 
         heads: dict[int, Any] = {}
         self.ports: list[Any] = []
+        self._shown: list[list[np.ndarray | None]] = []  # of the in-neighbours
         self._far: dict[tuple[int, int], _Far] = {}
         self._asked: dict[tuple[int, int], list[Callable[[np.ndarray, float], None]]] = {}
         scratch, at, patience = values + step * m, values + step * (m + 1), timeout()
@@ -150,8 +167,13 @@ class Slots:
             for _ in self.senders[place]:
                 ins.append(record(block, at))
                 at += step
+            self._shown.append([])
             for sender, rank in self._owners(self.senders[place]):
-                start = values + step * (sender - context.partition.bounds(rank)[0])
+                there = sender - context.partition.bounds(rank)[0]
+                start = values + step * there
+                if half:
+                    near = rank in region.blocks
+                    self._shown[-1].append(shown_of(region.blocks[rank], there) if near else None)
                 sources.append(
                     record(region.blocks[rank], start) if rank in region.blocks else None
                 )
@@ -238,8 +260,7 @@ class Slots:
         elif kind == Kind.RECEIVED:
             self._far[dest, source].under_way = False
         elif kind == Kind.GET:
-            row = np.empty(self._count, self._dtype)
-            p, _, _ = self.ports[dest - self._lo].read(-1, row)
+            row, p = self._value(dest - self._lo, -1)
             self._post.send(rank, Message(self.number, Kind.VALUE, dest, source, p=p, row=row))
         elif kind == Kind.VALUE:
             self._asked[dest, source].pop(0)(message.row[:size], message.p)
@@ -247,6 +268,29 @@ class Slots:
             self.mutex.receive(rank, message)
         else:
             self.others(rank, message)
+
+    def _value(self, place: int, k: int) -> tuple[np.ndarray, float]:
+        """A copy of the value of a local agent (k = -1), or, with `half`, of its k-th in-neighbour on this node; its `p`."""
+        row = np.empty(self._count, self._dtype)
+        if not self._half:
+            p, _, _ = self.ports[place].read(-1, row)
+            return row, p
+        shown = self.shown[place] if k < 0 else self._shown[place][k]
+        into = np.empty(self._count, flat_dtype(self._half))
+        p, fresh = self.ports[place].look(k, shown, row, into)
+        return row if fresh else widen(into, self._half), p
+
+    def renew(self) -> None:
+        """With `half`: take over what users have written."""
+        for port, shown in zip(self.ports, self.shown):
+            port.set(widen(shown, self._half))
+            port.shown()
+
+    def show(self) -> None:
+        """With `half`: show users the values."""
+        for port, shown, value in zip(self.ports, self.shown, self.values):
+            shown[:] = narrow(value, self._half)
+            port.shown()
 
     def tell(self, rank: int, kind: int, source: int, dest: int, number: int = 0) -> None:
         """Send a message without a row to a rank whose memory this one does not share."""
@@ -260,7 +304,11 @@ class Slots:
         """Read w times the value of the k-th in-neighbour into its slot; None if it is there already."""
         place = agent - self._lo
         if self.near[place][k] or self._post is None:
-            self.ports[place].get(k, w)
+            if self._half:
+                row, p = self._value(place, k)
+                self.ports[place].arrive(k, row, w, p, 1, True)
+            else:
+                self.ports[place].get(k, w)
             return None
         source = self.senders[place][k]
         getting = Getting(self, source)
@@ -312,6 +360,8 @@ class Slots:
         self._far.clear()
         self.ports.clear()
         self.values = np.array(self.values)  # the memory is freed
+        self.shown.clear()
+        self._shown.clear()
         self.mutex.close()
         self._blocks.clear()
         self.boards.clear()

@@ -83,16 +83,19 @@ class Layout:
         sizes = [math.prod(shape) for shape in self._shapes]
         self._starts = np.concatenate([[0], np.cumsum(sizes)]) * self._entry
         self.count = int(self._starts[-1])
-        #: whether arrays can lie in the row itself, so that what is written to them is the value at once
-        self.live = self.dtype.itemsize * self._entry == stored.itemsize and all(
+        here = all(
             isinstance(array, np.ndarray)
             or (type(array).__module__ == "torch" and array.device.type == "cpu")
             for array in arrays
         )
+        #: whether arrays can lie in the row itself, so that what is written to them is the value at once
+        self.live = here and self.dtype.itemsize * self._entry == stored.itemsize
+        #: the format of 16-bit arrays that can lie beside the row
+        self.half = self._format if here and stored.itemsize == 2 else ""
         self.words = ", ".join(f"{shape} {self._format}" for shape in self._shapes)
 
     def arrays(self, row: np.ndarray) -> Any:
-        """Arrays like those of the window that show a row; copies, unless `live`."""
+        """Arrays like those of the window that show a row, or numbers of the format `half`; copies, unless there or `live`."""
         made = []
         for start, stop, shape, restore in zip(
             self._starts[:-1], self._starts[1:], self._shapes, self._restore
@@ -100,7 +103,7 @@ class Layout:
             part = row[start:stop]
             if self._entry == 2:
                 part = part.view(self._format)
-            elif not self.live:
+            elif not self.live and row.dtype == self.dtype:
                 part = narrow(part, self._format)
             made.append(restore(part.reshape(shape), self._format))
         return made if self._several else made[0]
@@ -159,9 +162,9 @@ class Window:
     ----------
     value : array
         This rank's array: always the same object, which every call updates.  Neighbours that `get` it see changes at once; assign
-        to it (``win.value = x``) to change it as a whole.  Copy it to keep it: ``win.value.copy()``.  A 16-bit array, or one on a
-        device, lies beside the memory that neighbours read: they see what is written into it after this rank's next transfer,
-        `update` or `collect`, or after ``win.value = win.value``.
+        to it (``win.value = x``) to change it as a whole.  Copy it to keep it: ``win.value.copy()``.  An array on a device lies
+        beside the memory that neighbours read: they see what is written into it after this rank's next transfer, `update` or
+        `collect`, or after ``win.value = win.value``.
     p : float
         Its push-sum weight, 1 at first.
     versions, waiting : dict of int to int
@@ -213,7 +216,13 @@ class Window:
             on_close,
         )
         self._slots = Slots(
-            context, together, post, topology, layout.row(x).reshape(1, -1), "net.window"
+            context,
+            together,
+            post,
+            topology,
+            layout.row(x).reshape(1, -1),
+            "net.window",
+            layout.half,
         )
         self._together, self._post = together, post
         self._claims, self._answer = Claims(self._slots, context.partition), False
@@ -225,7 +234,7 @@ class Window:
         self._in = {rank: k for k, rank in enumerate(self.in_neighbors)}
         self._out = {rank: k for k, rank in enumerate(self.out_neighbors)}
         self._row = self._slots.values[0]
-        self._value = layout.arrays(self._row)
+        self._value = layout.arrays(self._slots.shown[0] if layout.half else self._row)
         self._quiet = self._slots.quiet
         self._ones_in: Weights = [1.0] * len(self._in)
         self._ones_out: Weights = [1.0] * len(self._out)
@@ -343,7 +352,7 @@ class Window:
                 else _weights("src_weights", src_weights, self._in, "in-neighbours")
             )
             self._store()
-            if self._quiet:
+            if self._quiet and not self._layout.half:
                 for k, w in enumerate(weights):
                     if w is not None:
                         self._port.get(k, w)
@@ -458,11 +467,15 @@ class Window:
 
     def _store(self) -> None:
         """Where the value is no array in the row: take over what the user has written to it."""
-        if not self._layout.live:
+        if self._layout.half:
+            self._slots.renew()
+        elif not self._layout.live:
             self._port.set(self._layout.row(self._value))
 
     def _show(self) -> None:
-        if not self._layout.live:
+        if self._layout.half:
+            self._slots.show()
+        elif not self._layout.live:
             self._layout.copy(self._row, self._value)
 
     # Mutexes, order and the end
@@ -631,9 +644,10 @@ class Window:
         """The end without the other ranks."""
         if self.closed:
             return
-        row = np.array(self._row)
         self._last_p = self._port.p
-        self._value = self._layout.arrays(row) if self._layout.live else self._value
+        if self._layout.live or self._layout.half:
+            row = self._slots.shown[0] if self._layout.half else self._row
+            self._value = self._layout.arrays(np.array(row))
         self.closed = True
         if self._progress and self._post is not None:
             self._post.helper.remove(self._slots.poll)
