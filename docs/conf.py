@@ -76,6 +76,7 @@ class CommandHelp(SphinxDirective):
 
 OUTSIDE = {
     "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
     "data/README.md": "guide/data_sets.md",
     "jobscripts/README.md": "guide/jobscripts.md",
 }

@@ -7,13 +7,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..comm.mixing.network import Network
 from ..comm.runtime.launch import abort_when_uncaught
+from ..comm.runtime.mpi import MPI
 from ..driver.solve import Outcome
 from ..experiment import build as assemble
 from ..experiment import settings as config
@@ -26,9 +27,6 @@ from .cases import Case, Variation, cases, check_table
 from .files import Status, config_text, status
 from .sharing import Groups
 from .tables import Table, table
-
-if TYPE_CHECKING:
-    from ..comm.runtime.mpi import MPI
 
 INPUT = (
     InputError,
