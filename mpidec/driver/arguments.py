@@ -6,26 +6,38 @@ import dataclasses
 import inspect
 import numbers
 import operator
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeGuard, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ..plugins import nearest
+from ..comm.mixing import Network
+from ..plugins import Table, nearest
+from ..protocols import Reductions
+from ..solvers.base import Solver
 
 if TYPE_CHECKING:
-    from ..plugins import Table
+    from ..problems import Oracle, Problem
+    from ..topology import Schedule, Topology
 
 __all__ = [
-    "agents",
-    "arguments",
-    "graph",
+    "Delay",
+    "TopologyLike",
+    "as_oracle",
+    "as_solver",
+    "as_topology",
+    "check_arguments",
+    "check_callbacks",
+    "check_equal",
+    "check_step_size",
+    "infer_agents",
+    "initial_rows",
     "integer",
-    "method",
-    "oracle",
-    "probe",
-    "rows",
-    "step_size",
+    "network_for",
+    "problem_of",
     "with_subgradients",
 ]
 
@@ -47,9 +59,45 @@ OTHER_NAMES = {
     "straggler": "rates",
 }
 ORDER = "the order is mpidec.solve(problem, solver, topology, steps=...)"
+LONGEST = 160  # characters of an argument that ranks compare
+
+T = TypeVar("T")
+Delay = float | tuple[float, float] | Callable[[np.random.Generator, int, int], float]
 
 
-def agents(problem: Any, topology: Any, x0: Any = None) -> int:
+class Graph(Protocol):
+    """A networkx graph."""
+
+    @property
+    def adj(self) -> Mapping[Any, Mapping[Any, Any]]:
+        """The neighbours of each node."""
+
+    def number_of_nodes(self) -> int:
+        """The number of agents."""
+
+
+class Matrix(Protocol):
+    """A matrix, also a sparse one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Numbers of rows and columns."""
+
+
+if TYPE_CHECKING:
+    Built = Topology | Schedule | Graph | Matrix | Sequence[Sequence[float]]
+    TopologyLike = Built | str | Callable[[int], Built]
+
+
+def problem_of(oracle: Problem | Oracle | None) -> Problem | None:
+    """The problem behind an oracle."""
+    problem: Problem | None = getattr(oracle, "problem", oracle)  # type: ignore[arg-type]
+    return problem
+
+
+def infer_agents(
+    problem: Problem | Oracle | None, topology: TopologyLike, x0: ArrayLike | None = None
+) -> int:
     """Return the number of agents n that the arguments of `solve` stand for; if the problem knows only its local ones, m.
 
     Parameters
@@ -60,38 +108,36 @@ def agents(problem: Any, topology: Any, x0: Any = None) -> int:
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> agents(None, mpidec.topology.ring(4)), agents(None, np.eye(3)), agents(None, "ring", x0=np.ones((5, 2)))
+    >>> infer_agents(None, mpidec.topology.ring(4)), infer_agents(None, np.eye(3)), infer_agents(None, "ring", np.ones((5, 2)))
     (4, 3, 5)
     """
     n = getattr(topology, "n", None)
     if isinstance(n, numbers.Integral) and not inspect.isclass(topology):
         return int(n)
-    if (
-        hasattr(topology, "adj")
-        and hasattr(topology, "number_of_nodes")
-        and not inspect.isclass(topology)
-    ):
-        return int(topology.number_of_nodes())
+    if _is_networkx(topology) and not inspect.isclass(topology):
+        return topology.number_of_nodes()
     shape = getattr(topology, "shape", None)
-    if shape is None and isinstance(topology, (list, tuple)):
-        shape = (len(topology),)
     if shape:
         return int(shape[0])
-    graph(topology, 1, check=True)
-    oracle(problem)
-    inner = getattr(problem, "problem", problem)
+    if isinstance(topology, (list, tuple)):
+        return len(topology)
+    made = _looked_up(topology)
+    if not callable(made):
+        _converted(made)
+    as_oracle(problem)
     for name in ("n", "m"):
-        if isinstance(getattr(inner, name, None), numbers.Integral):
-            return int(getattr(inner, name))
-    if np.ndim(x0) == 2:
-        return len(x0)
+        number = getattr(problem_of(problem), name, None)
+        if isinstance(number, numbers.Integral):
+            return int(number)
+    if x0 is not None and np.ndim(x0) == 2:
+        return len(np.asarray(x0))
     raise ValueError(
         "the number of agents is unknown: give a topology with it, such as mpidec.topology.ring(16), or x0 of shape "
         "(n, d)"
     )
 
 
-def graph(topology: Any, n: int, *, check: bool = False) -> Any:
+def as_topology(topology: TopologyLike, n: int) -> Topology | Schedule:
     """Return the topology of n agents that `topology` stands for.
 
     Parameters
@@ -101,8 +147,6 @@ def graph(topology: Any, n: int, *, check: bool = False) -> Any:
         matrix, or a function of n that returns any of these.
     n : int
         Number of agents.
-    check : bool
-        Only look whether `topology` is of a kind that can be used, and return it.
 
     Raises
     ------
@@ -112,67 +156,65 @@ def graph(topology: Any, n: int, *, check: bool = False) -> Any:
     Examples
     --------
     >>> import mpidec
-    >>> graph("ring", 4), graph(mpidec.topology.star, 3)
+    >>> as_topology("ring", 4), as_topology(mpidec.topology.star, 3)
     (Topology('ring', n=4, kind='doubly', directed=False), Topology('star', n=3, kind='doubly', directed=False))
     """
-    from ..topology import Schedule, Topology, from_networkx, from_weights
+    made = _looked_up(topology)
+    graph = _converted(_called(made, n) if inspect.isroutine(made) else made)
+    if graph.n != n:
+        raise ValueError(
+            f"topology {graph.name} has {graph.n} agents, expected {n}, as many as the problem or the network: "
+            f"build it with n = {n}"
+        )
+    return graph
 
-    made: Any = topology
+
+def _looked_up(topology: object) -> object:
+    """What a name stands for; a solver, and a class, are refused."""
     if isinstance(topology, str):
         from ..registry import topologies
 
-        made = _named(topologies(), topology)
-    elif inspect.isclass(topology) or _is_solver(topology):
-        what = (
-            topology.__name__
-            if inspect.isclass(topology)
-            else f"the solver {type(topology).__name__}"
-        )
-        swapped = (
+        return _named(topologies(), topology)
+    if inspect.isclass(topology):
+        remedy = (
             ORDER
             if _is_solver(topology)
             else "expected a topology such as mpidec.topology.ring(16)"
         )
-        raise TypeError(
-            f"topology is {'the class ' if inspect.isclass(topology) else ''}{what}: {swapped}"
-        )
-    if check and callable(made):
+        raise TypeError(f"topology is the class {topology.__name__}: {remedy}")
+    if _is_solver(topology):
+        raise TypeError(f"topology is the solver {type(topology).__name__}: {ORDER}")
+    return topology
+
+
+def _converted(made: Any) -> Topology | Schedule:
+    """The topology itself, or that of a networkx graph or of a matrix."""
+    from ..topology import Schedule, Topology, from_networkx, from_weights
+
+    if isinstance(made, (Topology, Schedule)):
         return made
-    if inspect.isroutine(made):
-        made = _called(made, n)
-    if hasattr(made, "adj") and hasattr(made, "number_of_nodes"):
-        made = from_networkx(made)
-    elif not isinstance(made, (Topology, Schedule)) and (
-        hasattr(made, "shape") or isinstance(made, (list, tuple))
-    ):
-        made = from_weights(made)
-    if not isinstance(made, (Topology, Schedule)):
-        number = isinstance(made, numbers.Integral) and not isinstance(made, bool)
-        remedy = (
-            f'name the graph, such as "ring" or mpidec.topology.ring({made})'
-            if number
-            else (
-                'expected a name such as "ring", a topology such as mpidec.topology.ring(16), a networkx graph or a matrix'
-            )
-        )
-        raise TypeError(f"topology is {_what(made)}: {remedy}")
-    if made.n != n and not check:
-        raise ValueError(
-            f"topology {made.name} has {made.n} agents, expected {n}, as many as the problem or the network: "
-            f"build it with n = {n}"
-        )
-    return made
+    if _is_networkx(made):
+        return from_networkx(made)
+    if hasattr(made, "shape") or isinstance(made, (list, tuple)):
+        return from_weights(made)
+    remedy = 'expected a name such as "ring", a topology such as mpidec.topology.ring(16), a networkx graph or a matrix'
+    if isinstance(made, numbers.Integral) and not isinstance(made, bool):
+        remedy = f'name the graph, such as "ring" or mpidec.topology.ring({made})'
+    raise TypeError(f"topology is {_what(made)}: {remedy}")
 
 
-def _called(make: Any, n: int) -> Any:
-    name = getattr(make, "__name__", "the function")
-    required = [
+def _required(make: Callable[..., object]) -> list[str]:
+    """The parameters without a default."""
+    return [
         p.name
         for p in inspect.signature(make).parameters.values()
-        if p.default is p.empty
-        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY, p.KEYWORD_ONLY)
-    ][1:]
-    if required:
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+
+
+def _called(make: Callable[[int], object], n: int) -> object:
+    name = getattr(make, "__name__", "the function")
+    if required := _required(make)[1:]:
         raise TypeError(
             f"topology {name} needs {' and '.join(required)}, too: call it, {name}({n}, "
             f"{', '.join(f'{p}=...' for p in required)})"
@@ -186,7 +228,9 @@ def _called(make: Any, n: int) -> Any:
         ) from error
 
 
-def method(solver: Any, problem: Any = None) -> Any:
+def as_solver(
+    solver: Solver | type[Solver] | str, problem: Problem | Oracle | None = None
+) -> Solver:
     """Return the solver that `solver` stands for: an instance, a class (made with its defaults), or a name.
 
     Raises
@@ -197,10 +241,10 @@ def method(solver: Any, problem: Any = None) -> Any:
     Examples
     --------
     >>> import mpidec
-    >>> method("consensus"), method(mpidec.solvers.Consensus)
+    >>> as_solver("consensus"), as_solver(mpidec.solvers.Consensus)
     (Consensus(), Consensus())
     """
-    made = solver
+    made: Any = solver
     if isinstance(solver, str):
         from ..registry import solvers
 
@@ -210,7 +254,12 @@ def method(solver: Any, problem: Any = None) -> Any:
             raise TypeError(
                 f"solver is the class {made.__name__}, which has no init and step: {_expected()}"
             )
-        made = _instance(made)
+        if required := _required(made):
+            raise TypeError(
+                f"solver {made.__name__} needs {' and '.join(required)}: pass an object, "
+                f"{made.__name__}({', '.join(f'{name}=...' for name in required)})"
+            )
+        made = made()
     if _is_graph(made):
         raise TypeError(f"solver is {_what(made)}: {ORDER}")
     missing = [name for name in SOLVER if not hasattr(made, name)]
@@ -220,45 +269,24 @@ def method(solver: Any, problem: Any = None) -> Any:
                 f"solver {type(made).__name__} has no {', '.join(missing)}: derive the class from "
                 "mpidec.solvers.Solver"
             )
+        own = hasattr(made, "step") and type(made).__module__ == "__main__"
         remedy = (
             "derive it from mpidec.solvers.Solver and define init(X, W) and step(s, G, W)"
-            if _own(made)
+            if own
             else _expected()
         )
         raise TypeError(f"solver is {_what(made)}: {remedy}")
     return _with_term(made, problem)
 
 
-def _own(thing: Any) -> bool:
-    return hasattr(thing, "step") and type(thing).__module__ == "__main__"
-
-
-def _instance(make: Any) -> Any:
-    required = [
-        p.name
-        for p in inspect.signature(make).parameters.values()
-        if p.default is p.empty
-        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY, p.KEYWORD_ONLY)
-    ]
-    if required:
-        raise TypeError(
-            f"solver {make.__name__} needs {' and '.join(required)}: pass an object, "
-            f"{make.__name__}({', '.join(f'{name}=...' for name in required)})"
-        )
-    return make()
-
-
-def _with_term(solver: Any, problem: Any) -> Any:
+def _with_term(solver: Solver, problem: Problem | Oracle | None) -> Solver:
     """Return the solver with the term of the problem, if it has a field for it; refuse one that would ignore the term."""
-    term = getattr(getattr(problem, "problem", problem), "term", None)
+    term = getattr(problem_of(problem), "term", None)
     if term is None:
         return solver
     if _takes_term(solver):
-        return (
-            dataclasses.replace(solver, term=term)
-            if getattr(solver, "term", None) is None
-            else solver
-        )
+        given = getattr(solver, "term", None) is not None
+        return solver if given else dataclasses.replace(solver, term=term)  # type: ignore[type-var]
     if solver.uses == "gradient" and not _has_subgradients(problem):
         bounded = getattr(term, "bounded", True)
         remedy = (
@@ -275,15 +303,11 @@ def _with_term(solver: Any, problem: Any) -> Any:
     return solver
 
 
-def _takes_term(solver: Any) -> bool:
-    return (
-        any(field.name == "term" for field in dataclasses.fields(solver))
-        if dataclasses.is_dataclass(solver)
-        else False
-    )
+def _takes_term(solver: Solver | type[Solver]) -> bool:
+    return any(name == "term" for name in getattr(solver, "__dataclass_fields__", ()))
 
 
-def _has_subgradients(oracle: Any) -> bool:
+def _has_subgradients(oracle: object) -> bool:
     while oracle is not None:
         if getattr(oracle, "includes_term", False):
             return True
@@ -291,7 +315,7 @@ def _has_subgradients(oracle: Any) -> bool:
     return False
 
 
-def with_subgradients(oracle: Any, solver: Any) -> Any:
+def with_subgradients(oracle: Problem | Oracle, solver: type[Solver]) -> Problem | Oracle:
     """Return `oracle`, with subgradients of the problem's term if the class `solver` takes gradients and no term.
 
     Examples
@@ -301,7 +325,7 @@ def with_subgradients(oracle: Any, solver: Any) -> Any:
     >>> type(with_subgradients(problem, mpidec.solvers.DGD)).__name__
     'Subgradient'
     """
-    term = getattr(getattr(oracle, "problem", oracle), "term", None)
+    term = getattr(problem_of(oracle), "term", None)
     if term is None or solver.uses != "gradient" or _takes_term(solver):
         return oracle
     from ..problems import Subgradient
@@ -312,8 +336,8 @@ def with_subgradients(oracle: Any, solver: Any) -> Any:
         raise ValueError(f"solver {solver.__name__} takes gradients, and {error}") from None
 
 
-def oracle(problem: Any) -> None:
-    """Check that `problem` is a problem, an oracle or None, and say what is missing.
+def as_oracle(problem: T) -> T:
+    """Return `problem` if it is a problem, an oracle or None; otherwise say what is missing.
 
     Raises
     ------
@@ -321,42 +345,43 @@ def oracle(problem: Any) -> None:
 
     Examples
     --------
-    >>> oracle("logistic")
+    >>> as_oracle("logistic")
     Traceback (most recent call last):
     ...
     TypeError: problem is the name 'logistic': load it with mpidec.problems.load_problem("breast_cancer", n=16, problem="logistic")
     """
     if problem is None:
-        return
+        return problem
     if isinstance(problem, str):
         from ..problems import registry
 
-        if problem in registry.PROBLEMS:
-            call = f'"{registry.default_dataset(problem)}", n=16, problem="{problem}"'
-        else:
-            call = f'"{problem}", n=16'
+        known = problem in registry.PROBLEMS
+        data = registry.default_dataset(problem) if known else problem
+        call = f'"{data}", n=16' + f', problem="{problem}"' * known
         raise TypeError(
             f"problem is the name {problem!r}: load it with mpidec.problems.load_problem({call})"
         )
-    if _is_solver(problem) or _is_graph(problem):
-        raise TypeError(f"problem is {_what(problem)}: {ORDER}")
-    if inspect.isclass(problem):
+    if inspect.isclass(problem) and not _is_solver(problem):
         raise TypeError(
             f"problem is the class {problem.__name__}: pass an object, such as {problem.__name__}(A, b)"
         )
-    if inspect.isroutine(problem):
-        raise TypeError(
-            f"problem is {_what(problem)}: wrap it in mpidec.problems.Custom(value, grad, m, d)"
-        )
-    if isinstance(problem, (np.ndarray, list, tuple)):
-        raise TypeError(
-            f"problem is {_what(problem)}: build one from data, mpidec.problems.load_problem((A, y), n=16)"
-        )
-    if hasattr(problem, "fit") and hasattr(problem, "get_params"):
-        raise TypeError(
-            f"problem is {_what(problem)}, an estimator: build a problem from its data, "
-            "mpidec.problems.load_problem((A, y), n=16)"
-        )
+    from_data = "mpidec.problems.load_problem((A, y), n=16)"
+    for wrong, kind, remedy in (
+        (_is_solver(problem) or _is_graph(problem), "", ORDER),
+        (inspect.isroutine(problem), "", "wrap it in mpidec.problems.Custom(value, grad, m, d)"),
+        (
+            isinstance(problem, (np.ndarray, list, tuple)),
+            "",
+            f"build one from data, {from_data}",
+        ),
+        (
+            hasattr(problem, "fit") and hasattr(problem, "get_params"),
+            ", an estimator",
+            f"build a problem from its data, {from_data}",
+        ),
+    ):
+        if wrong:
+            raise TypeError(f"problem is {_what(problem)}{kind}: {remedy}")
     inner = getattr(problem, "problem", problem)
     missing = [name for name in ("m", "d", "value", "grad") if not hasattr(inner, name)]
     if missing:
@@ -371,9 +396,10 @@ def oracle(problem: Any) -> None:
                 f"problem {type(inner).__name__}: {name} is {getattr(inner, name)!r}, expected an integer: "
                 f"{'the number of local agents' if name == 'm' else 'the length of a row'}"
             )
+    return problem
 
 
-def arguments(unknown: Mapping[str, Any], function: Callable[..., Any]) -> None:
+def check_arguments(unknown: Mapping[str, object], function: Callable[..., object]) -> None:
     """Refuse arguments that `function` does not have, and say where they belong.
 
     Raises
@@ -383,7 +409,7 @@ def arguments(unknown: Mapping[str, Any], function: Callable[..., Any]) -> None:
     Examples
     --------
     >>> import mpidec
-    >>> arguments({"step_size": 0.1}, mpidec.solve)
+    >>> check_arguments({"step_size": 0.1}, mpidec.solve)
     Traceback (most recent call last):
     ...
     TypeError: solve has no argument step_size: it belongs to the solver, such as mpidec.solvers.ExactDiffusion(step_size=0.1)
@@ -404,7 +430,7 @@ def arguments(unknown: Mapping[str, Any], function: Callable[..., Any]) -> None:
         raise TypeError(f"{function.__name__} has no argument {name}: {remedy}")
 
 
-def step_size(solver: Any) -> None:
+def check_step_size(solver: Solver) -> None:
     """Refuse the step size 0, with which a solver of gradients never moves.
 
     Raises
@@ -414,7 +440,7 @@ def step_size(solver: Any) -> None:
     Examples
     --------
     >>> import mpidec
-    >>> step_size(mpidec.solvers.DGD(0))
+    >>> check_step_size(mpidec.solvers.DGD(0))
     Traceback (most recent call last):
     ...
     ValueError: DGD: step_size is 0, expected a number > 0, or "auto": with 0 it takes no steps towards the minimum
@@ -427,7 +453,9 @@ def step_size(solver: Any) -> None:
         )
 
 
-def probe(problem: Any, X: np.ndarray, lo: int = 0, gradient: bool = True) -> None:
+def check_callbacks(
+    problem: Problem | None, X: np.ndarray, lo: int = 0, gradient: bool = True
+) -> None:
     """Check what a problem of the user's own returns at the initial point: shapes, and that the gradients are finite.
 
     Parameters
@@ -447,7 +475,7 @@ def probe(problem: Any, X: np.ndarray, lo: int = 0, gradient: bool = True) -> No
     Examples
     --------
     >>> import mpidec, numpy as np
-    >>> probe(mpidec.problems.LeastSquares(np.ones((1, 2, 1)), np.ones((1, 2))), np.zeros((1, 1)))
+    >>> check_callbacks(mpidec.problems.LeastSquares(np.ones((1, 2, 1)), np.ones((1, 2))), np.zeros((1, 1)))
     """
     from ..problems import Custom
 
@@ -473,36 +501,26 @@ def probe(problem: Any, X: np.ndarray, lo: int = 0, gradient: bool = True) -> No
             raise ValueError(
                 f"problem {name}: {what}(X) changes X, expected it to leave X alone: write X = X - ..., not X -= ..."
             )
-        if what == "grad" and isinstance(result, np.ndarray) and np.shares_memory(result, given):
+        if what == "value":
+            continue
+        if isinstance(result, np.ndarray) and np.shares_memory(result, given):
             raise ValueError(
                 f"problem {name}: grad(X) returns X itself or a view of it, expected a new array: return X.copy()"
             )
-        if (
-            what == "grad"
-            and isinstance(result, np.ndarray)
-            and np.shares_memory(result, problem.grad(given))
-        ):
+        if isinstance(result, np.ndarray) and np.shares_memory(result, problem.grad(given)):
             raise ValueError(
                 f"problem {name}: grad(X) returns the same array at each call, expected a new one: return G.copy()"
             )
-        if (
-            what == "grad"
-            and gradient
-            and not (finite := np.isfinite(result).all(axis=tuple(range(1, result.ndim)))).all()
-        ):
-            row = int(finite.argmin())
+        bad = ~np.isfinite(result)
+        if gradient and bad.any():
+            row = int(bad.any(axis=1).argmax())
             raise ValueError(
-                f"problem {name}: the gradient of agent {lo + row} at x0 is {_first_bad(result[row])}, expected "
+                f"problem {name}: the gradient of agent {lo + row} at x0 is {np.ravel(result[row])[bad[row]][0]}, expected "
                 "finite numbers: look for NaN or inf in the data of that agent, or choose an x0 in the domain of f"
             )
 
 
-def _first_bad(row: Any) -> float:
-    numbers_of = np.ravel(row)
-    return float(numbers_of[~np.isfinite(numbers_of)][0])
-
-
-def integer(name: str, value: Any, least: int) -> int:
+def integer(name: str, value: SupportsIndex, least: int) -> int:
     """Return `value` as an int >= `least`.
 
     Examples
@@ -519,7 +537,7 @@ def integer(name: str, value: Any, least: int) -> int:
     return number
 
 
-def rows(x0: Any, problem: Any, net: Any) -> np.ndarray:
+def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions) -> np.ndarray:
     """Return the initial rows of the local agents.
 
     Parameters
@@ -537,7 +555,7 @@ def rows(x0: Any, problem: Any, net: Any) -> np.ndarray:
     --------
     >>> import mpidec
     >>> with mpidec.Network(2) as net:
-    ...     rows([1.0], None, net)
+    ...     initial_rows([1.0], None, net)
     array([[1.],
            [1.]])
     """
@@ -551,9 +569,9 @@ def rows(x0: Any, problem: Any, net: Any) -> np.ndarray:
             f"{net.lo}:{net.hi} of {net.n}): pass the data of the local agents, A[net.lo:net.hi], or "
             "load_problem(..., net=net)"
         )
-    d = np.shape(x0)[-1] if problem is None and np.ndim(x0) else getattr(problem, "d", 1)
     if x0 is None:
-        return np.zeros((net.m, d))
+        return np.zeros((net.m, getattr(problem, "d", 1)))
+    d = np.shape(x0)[-1] if problem is None and np.ndim(x0) else getattr(problem, "d", 1)
     try:
         x0 = np.asarray(x0, float)
     except (TypeError, ValueError):
@@ -572,7 +590,65 @@ def rows(x0: Any, problem: Any, net: Any) -> np.ndarray:
     return np.tile(x0, (net.m, 1)) if x0.ndim == 1 else np.array(x0[net.lo : net.hi])
 
 
-def _named(table: Table, name: str) -> Any:
+def network_for(
+    problem: Problem | Oracle | None, topology: TopologyLike, x0: ArrayLike | None
+) -> Network:
+    """The network of as many agents as the arguments of `solve` stand for."""
+    if not (isinstance(topology, str) or callable(topology)):
+        return Network(infer_agents(problem, topology, x0))
+    with Network() as ranks:  # n may be known only to all ranks together
+        n, error = 0, None
+        try:
+            n = infer_agents(problem, topology, x0)
+        except (ValueError, TypeError) as caught:
+            error = caught
+        ranks.agree(error)
+        inner = problem_of(problem)
+        if ranks.size > 1 and inner is not None and not hasattr(inner, "n"):
+            counts = ranks.collectives.gather_all(np.array(inner.m), "solve").tolist()
+            if set(counts) != {1}:  # each rank may hold some agents, or all of them
+                raise ValueError(
+                    f"the number of agents is unknown: the problems of the ranks have {counts} agents; pass a "
+                    "topology with n, such as mpidec.topology.ring(n), or net=, a Network"
+                )
+            n = len(counts)
+    return Network(n)
+
+
+def check_equal(net: Network, arguments: Mapping[str, object]) -> None:
+    """Compare the arguments of all ranks.
+
+    Raises
+    ------
+    ValueError
+        On every rank, naming the argument and both sides.
+    """
+    if net.size == 1:
+        return
+    texts = net.gather_rows(
+        np.array([[_text(value) for value in arguments.values()]], f"S{LONGEST}")
+    )
+    error = None
+    rows = [] if texts is None else texts.tolist()
+    for rank, others in enumerate(rows):
+        for name, mine, other in zip(arguments, rows[0], others):
+            if mine != other and error is None:
+                error = ValueError(
+                    f"rank 0 and rank {rank} call solve with different {name}: {mine.decode(errors='replace')} and "
+                    f"{other.decode(errors='replace')}; every rank must pass the same"
+                )
+    net.agree(error)
+
+
+def _text(value: object) -> bytes:
+    """An argument as text that is the same on all ranks; a long one ends with a fingerprint."""
+    if isinstance(value, np.ndarray):
+        return f"array {value.shape} #{zlib.crc32(value.tobytes()):08x}".encode()
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
+    return text if len(text) <= LONGEST else text[: LONGEST - 12] + b"... #%08x" % zlib.crc32(text)
+
+
+def _named(table: Table, name: str) -> object:
     from ..registry import solvers, topologies
 
     other = next(
@@ -584,15 +660,16 @@ def _named(table: Table, name: str) -> Any:
     return table.find(name)
 
 
-def _is_solver(thing: Any) -> bool:
+def _is_solver(thing: object) -> bool:
     return hasattr(thing, "init") and hasattr(thing, "step") and not hasattr(thing, "W")
 
 
-def _is_graph(thing: Any) -> bool:
-    return (
-        hasattr(thing, "spectral_gap")
-        or (hasattr(thing, "adj") and hasattr(thing, "number_of_nodes"))
-    ) and not inspect.isclass(thing)
+def _is_networkx(thing: object) -> TypeGuard[Graph]:
+    return hasattr(thing, "adj") and hasattr(thing, "number_of_nodes")
+
+
+def _is_graph(thing: object) -> bool:
+    return (hasattr(thing, "spectral_gap") or _is_networkx(thing)) and not inspect.isclass(thing)
 
 
 def _expected() -> str:
@@ -602,7 +679,7 @@ def _expected() -> str:
     )
 
 
-def _what(thing: Any) -> str:
+def _what(thing: object) -> str:
     if thing is None:
         return "None"
     if isinstance(thing, (bool, int, float, np.number)):

@@ -1,4 +1,4 @@
-"""Endings of a run: its target, an explosion, and the likely cause of a missed target."""
+"""How runs end: outcomes, targets and explosions."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..exceptions import Interrupted as Interrupted
 from .metrics import COUNTERS, GROWING
 
-OBJECTIVE, SIZE, GROWTH, FAR = 1e6, 1e3, 10.0, 1e30  # factors of an explosion
-_COLUMNS = 30.0  # ratio of column norms that slows a run down
-_STILL = 1e-9  # relative change over half of a run that has come to rest
-_SLOW = 1000  # factor of the steps taken that are missing when a run has come to rest
-_LARGE = 500  # agents up to which the spectral gap is computed for a message
+if TYPE_CHECKING:
+    from ..problems import Problem
 
-Stop = Mapping[str, float] | Callable[[Mapping[str, float]], bool]
+OBJECTIVE, SIZE, GROWTH, FAR = 1e6, 1e3, 10.0, 1e30  # factors of an explosion
+
+StopFunction = Callable[[Mapping[str, float]], bool]
+Stop = Mapping[str, float] | StopFunction
 
 
 class Outcome(str, enum.Enum):
@@ -76,8 +75,14 @@ class Target:
 
 
 def target_of(
-    stop: Stop | None, problem: Any, counters: Sequence[str] = COUNTERS
-) -> Target | Callable[[Mapping[str, float]], bool] | None:
+    stop: Stop | None, problem: Problem | None, counters: Sequence[str] = COUNTERS
+) -> Target | StopFunction | None:
+    """The target that the argument `stop` of `solve` stands for; None if there is none.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
     if stop is None or callable(stop):
         return stop
     if not isinstance(stop, Mapping) or not stop:
@@ -173,7 +178,7 @@ def decide_outcome(
     moment: str,
     diverged_agent: Callable[[], int],
     *,
-    target: Target | Callable[[Mapping[str, float]], bool] | None = None,
+    target: Target | StopFunction | None = None,
     stopped: bool = False,
     interrupted: bool = False,
     too_far: Callable[[], str] = lambda: "",
@@ -230,97 +235,6 @@ def decide_outcome(
     return RunEnd(Outcome.MISSED, f"{reason}: {remedy}" if remedy else reason)
 
 
-def likely_cause(
-    net: Any,
-    problem: Any,
-    topology: Any,
-    solver: Any,
-    stochastic: bool,
-    metrics: Mapping[str, np.ndarray],
-    name: str,
-    limit: float,
-    codec: str = "",
-) -> str:
-    """The likely cause of a missed target `metrics[name] <= limit`, with a remedy; collective.
-
-    Parameters
-    ----------
-    stochastic : bool
-        Whether the gradients are random.
-    metrics : dict of arrays
-        All records of the run.
-    codec : str
-        Why the codec limits the accuracy, if it does.
-    """
-    values, steps = metrics[name], metrics["step"]
-    middle, last = (len(values) - 1) // 2, float(values[-1])
-    change = abs(values[middle] - last)
-    objective = metrics.get("objective")
-    columns = spread(net, problem)
-    size = (
-        f" than {solver.step_size:.3g}"
-        if isinstance(getattr(solver, "step_size", None), (int, float))
-        else ""
-    )
-    if objective is not None and objective[-1] > objective[0] + 1e-9 * abs(objective[0]):
-        return f"the objective grew from {objective[0]:.3g} to {objective[-1]:.3g}: use a step size smaller{size}"
-    if stochastic and len(values) > 2 and last > 0.5 * values[middle]:
-        return f"the gradients are random, and {name} has stopped falling: use a smaller step size{size} or larger batches"
-    if codec and len(values) > 2 and last > 0.5 * values[middle]:
-        return codec
-    if len(values) > 2 and change <= _STILL * abs(last) and name == "objective":
-        return "it has come to rest: the target may lie below the minimum"
-    at_rest = (
-        f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "
-        "the step size: use an exact method, such as gradient_tracking, or a smaller step size"
-    )
-    if getattr(solver, "exact", False):
-        at_rest = (
-            f"{name} has come to rest: at the accuracy of float64, or since the function is flat or the steps are too small "
-            "there: begin closer to the minimizer (x0), or use a larger step size"
-        )
-    if len(values) > 2 and change <= _STILL * last:
-        return at_rest
-    if columns is not None:
-        ratio, largest, smallest = columns
-        if ratio > _COLUMNS:
-            return (
-                f"the columns of the data differ in size by a factor of {ratio:.2g} (column {largest} the largest, column "
-                f"{smallest} the smallest, counted from 0): standardize them (problem.standardize=true)"
-            )
-    disagreement = metrics["consensus"][-1]
-    if (
-        "error" in metrics
-        and metrics["error_rms"][-1] > 3 * metrics["error"][-1]
-        and topology.period == 1
-        and net.n <= _LARGE
-    ):
-        return (
-            f"the agents still disagree (consensus {disagreement:.3g}; {topology.name} has a spectral gap of "
-            f"{topology.spectral_gap():.3g}): use a graph with more edges, such as exponential, or mixing.accelerate=3"
-        )
-    if values[middle] > last > limit > 0:
-        rate = math.log(values[middle] / last) / float(steps[-1] - steps[middle])
-        more = math.log(last / limit) / rate
-        if more > _SLOW * steps[-1]:
-            return at_rest
-        return f"it still falls, and needs about {_rounded(more)} more steps at this rate: take more steps, or larger ones"
-    return f"{name} falls slowly: use a larger step size, or a graph with more edges"
-
-
-def spread(net: Any, problem: Any) -> tuple[float, int, int] | None:
-    """Ratio of the largest to the smallest norm of the data's columns, and the two columns; None without data; collective."""
-    A = getattr(problem, "A", None)
-    if not (hasattr(problem, "features") and isinstance(A, np.ndarray) and A.ndim == 3):
-        return None
-    norms = np.sqrt(net.sum((A * A).sum(axis=1)))
-    used = np.flatnonzero(norms > 0)
-    if not len(used):
-        return None
-    largest, smallest = used[np.argmax(norms[used])], used[np.argmin(norms[used])]
-    return float(norms[largest] / norms[smallest]), int(largest), int(smallest)
-
-
 def short(number: float) -> str:
     """A number as people write it: 1e-8.
 
@@ -330,8 +244,3 @@ def short(number: float) -> str:
     ('1e-8', '0.05')
     """
     return re.sub(r"e([-+])0*", lambda match: "e" + match[1].strip("+"), f"{number:g}")
-
-
-def _rounded(number: float) -> str:
-    digits = max(len(str(int(number))) - 2, 0)
-    return f"{round(number / 10**digits) * 10**digits:,}"

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ..comm.mixing import Mixer, Network
-from ..solvers.base import with_step_size
+from numpy.typing import ArrayLike
+
+from ..comm.mixing import Network
+from ..solvers.base import Solver, with_step_size
 from ..solvers.step_schedules import StepSchedule
-from . import arguments as resolve
-from .solve import _answer, _arithmetic, _closing, _made, _network
+from .arguments import (
+    as_oracle,
+    as_solver,
+    as_topology,
+    check_callbacks,
+    initial_rows,
+    integer,
+    network_for,
+    problem_of,
+)
+from .loop import Mixing, arithmetic, closing, derived, evaluator
 from .stepsize import Choice, Search
 from .stepsize.choice import TOLERANCE
 
+if TYPE_CHECKING:
+    from ..problems import Oracle, Problem
+    from .arguments import TopologyLike
+
 
 def tune(
-    problem: Any,
-    solver: Any,
-    topology: Any,
+    problem: Problem | Oracle,
+    solver: Solver | type[Solver] | str,
+    topology: TopologyLike,
     *,
     steps: int = 5000,
-    x0: Any = None,
+    x0: ArrayLike | None = None,
     net: Network | None = None,
     seed: int = 0,
     tol: float = TOLERANCE,
-    mixing: Callable[[Mixer], Any] | None = None,
+    mixing: Mixing | None = None,
 ) -> Choice:
     """Find the step size that `solve` finds with `step_size="auto"`, and show what it tried.
 
@@ -59,31 +72,31 @@ def tune(
     """
     with ExitStack() as stack:
         if net is None:
-            net = stack.enter_context(_network(problem, topology, x0))
+            net = stack.enter_context(network_for(problem, topology, x0))
         error: Exception | None = None
         try:
-            resolve.oracle(problem)
-            topology, solver = resolve.graph(topology, net.n), resolve.method(solver, problem)
-            behind = _answer(problem, solver, net, seed)[1]
-            if not hasattr(solver, "step_size") or solver.uses == "nothing":
-                raise ValueError(f"{type(solver).__name__} has no step size")
-            if getattr(solver, "asynchronous", False):
+            oracle, functions = as_oracle(problem), problem_of(problem)
+            graph, method = as_topology(topology, net.n), as_solver(solver, problem)
+            evaluator(oracle, method, net.agents, integer("seed", seed, 0))
+            if not hasattr(method, "step_size") or method.uses == "nothing":
+                raise ValueError(f"{type(method).__name__} has no step size")
+            if method.asynchronous:
                 raise ValueError(
-                    f"{type(solver).__name__} is asynchronous, and tune takes common steps: give step_size as a "
+                    f"{type(method).__name__} is asynchronous, and tune takes common steps: give step_size as a "
                     'number, or leave it to the bound of "auto"'
                 )
-            steps = operator.index(steps)
-            X = resolve.rows(x0, behind, net)
-            resolve.probe(behind, X, net.lo)
-            solver.check(topology.at(0) if topology.period == 1 else topology)
-            step = solver.step_size
-            solver = with_step_size(
-                solver, replace(step, start="auto") if isinstance(step, StepSchedule) else "auto"
+            steps = integer("steps", steps, 0)
+            X = initial_rows(x0, functions, net)
+            check_callbacks(functions, X, net.lo)
+            method.check(graph.at(0) if graph.period == 1 else graph)
+            step = method.step_size
+            method = with_step_size(
+                method, replace(step, start="auto") if isinstance(step, StepSchedule) else "auto"
             )
         except (ValueError, TypeError) as caught:
             error = caught
         net.agree(error)
-        stack.enter_context(_arithmetic(net))
-        plain = stack.enter_context(_closing(net.mixer(topology)))
-        made = plain if mixing is None else _made(mixing, plain, net)
-        return Search(net, behind, problem, solver, topology, made, X, steps, seed, tol)()
+        stack.enter_context(arithmetic(net))
+        base = stack.enter_context(closing(net.mixer(graph)))
+        mixer = derived(mixing, base, net)
+        return Search(net, functions, oracle, method, graph, mixer, X, steps, seed, tol)()

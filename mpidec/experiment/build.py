@@ -293,7 +293,9 @@ def build(experiment: Experiment, net: Any) -> Assembly:
 
 def _topology(experiment: Experiment) -> Any:
     make, n = catalogue.topologies().find(experiment.topology.name), experiment.run.agents
-    return resolve.graph(make(n, **experiment.topology.options) if callable(make) else make, n)
+    return resolve.as_topology(
+        make(n, **experiment.topology.options) if callable(make) else make, n
+    )
 
 
 def _prepared(experiment: Experiment, n: int) -> Prepared:

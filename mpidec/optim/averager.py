@@ -265,7 +265,7 @@ class Averager:
         return (
             [*double_binary_trees(n)]
             if given == "double_binary_trees"
-            else [resolve.graph(given, n)]
+            else [resolve.as_topology(given, n)]
         )
 
     def __call__(self, model: Any = None) -> None:

@@ -19,9 +19,10 @@ from ...comm.runtime.progress import abandon
 from ...problems.agents import of_one
 from ...record.recorder import Record
 from ...solvers.asynchronous import PairwiseSolver, Place
+from ..diagnosis import likely_cause
 from ..metrics import ASYNCHRONOUS, Metrics
-from ..stepsize import wanted
-from ..stopping import Outcome, RunEnd, Target, decide_outcome, likely_cause
+from ..stepsize import requested_rule
+from ..stopping import Outcome, RunEnd, Target, decide_outcome
 from .clocks import delays, losses
 from .ending import INTERRUPTED, PAUSED, Ending
 from .files import Activity, failing
@@ -223,7 +224,7 @@ class _Here(NamedTuple):
 
 def _largest_smoothness(net: Any, problem: Any, solver: Any) -> float | None:
     """The largest smoothness constant of any agent, if the solver needs it."""
-    if problem is None or wanted(solver) is None:
+    if problem is None or requested_rule(solver) is None:
         return None
     mine = float(np.max(problem.smoothness, initial=0.0)) if net.m else 0.0
     return -float(net.collectives.minimum(np.array([-mine]), "net.slots")[0])

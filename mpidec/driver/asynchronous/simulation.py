@@ -11,14 +11,23 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...comm.runtime.interrupts import interrupts
+from ...exceptions import Interrupted
 from ...problems.agents import of_one
 from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
 from ...topology import edge_rates, mixing_constants
-from .. import arguments as resolve
+from ..arguments import (
+    as_oracle,
+    as_solver,
+    as_topology,
+    check_arguments,
+    check_callbacks,
+    infer_agents,
+    initial_rows,
+    integer,
+)
 from ..metrics import ASYNCHRONOUS, COUNTERS, Metrics
-from ..stepsize import chosen, wanted
+from ..stepsize import requested_rule, with_size
 from ..stopping import (
-    Interrupted,
     Outcome,
     RunEnd,
     Stop,
@@ -119,25 +128,25 @@ def simulate(
     >>> result.x.round(9).tolist(), str(result.outcome), bool(result.counts[0] < result.counts[1] / 3)
     ([2.0], 'completed', True)
     """
-    resolve.arguments(unknown, simulate)
+    check_arguments(unknown, simulate)
     if (steps is None) == (events is None):
         raise ValueError(
             f"{'neither steps nor events is' if steps is None else 'both steps and events are'} given, expected one "
             "of them: steps=100, or events=, a table"
         )
-    resolve.oracle(problem)
-    n = resolve.agents(problem, topology, x0)
-    topology, solver = resolve.graph(topology, n), resolve.method(solver, problem)
+    as_oracle(problem)
+    n = infer_agents(problem, topology, x0)
+    topology, solver = as_topology(topology, n), as_solver(solver, problem)
     if not isinstance(solver, (PairwiseSolver, PushSolver)):
         raise TypeError(
             f"{type(solver).__name__} takes common steps: run it with mpidec.solve; asynchronous solvers are A2CiD2, "
             "AsyncPushSum, PairwiseGossip and RunningSumTracking"
         )
     oracle, problem = problem, getattr(problem, "problem", problem)
-    seed = resolve.integer("seed", seed, 0)
-    here = _Here(n)
-    X = resolve.rows(x0, problem, here)
-    resolve.probe(problem, X)
+    seed = integer("seed", seed, 0)
+    here: Any = _Here(n)
+    X = initial_rows(x0, problem, here)
+    check_callbacks(problem, X)
     solver.check(topology)
     if problem is None and solver.needs_problem:
         raise ValueError(
@@ -163,7 +172,7 @@ def simulate(
         )
     between, lost = delays(delay, seed, n), losses(drop, seed, n)
     warn_of_losses(solver, drop)
-    bound = problem is not None and wanted(solver) is not None
+    bound = problem is not None and requested_rule(solver) is not None
     solver = prepared(solver, topology, problem)
     if events is not None:
         kinds = (
@@ -179,8 +188,8 @@ def simulate(
         )
         source: Iterable[Event] = replayed(table)
         end, unit = float(table["time"][-1]) if len(table) else 0.0, 1.0
-    else:
-        steps, unit = resolve.integer("steps", steps, 0), 1 / float(pace.mean())
+    elif steps is not None:
+        steps, unit = integer("steps", steps, 0), 1 / float(pace.mean())
         end = steps * unit
         source = (
             wakings(seed, pace)
@@ -305,14 +314,14 @@ def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = N
     >>> prepared(mpidec.solvers.A2CiD2(0.1), mpidec.topology.complete(2), None).eta
     1.0
     """
-    if problem is not None and wanted(solver) is not None:
+    if problem is not None and requested_rule(solver) is not None:
         if largest is None and not hasattr(problem, "smoothness"):
             raise ValueError(
                 f"{type(problem).__name__} has no smoothness, from which {type(solver).__name__} could choose its "
                 "step size: give it as a number, step_size=0.1"
             )
         L = float(np.max(problem.smoothness)) if largest is None else largest
-        solver = chosen(solver, solver.safe / L if L > 0 else 1.0)
+        solver = with_size(solver, solver.safe / L if L > 0 else 1.0)
     return (
         solver.prepared(partial(mixing_constants, topology))
         if isinstance(solver, PairwiseSolver)

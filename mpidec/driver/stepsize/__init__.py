@@ -3,7 +3,7 @@
 from .choice import Choice as Choice
 from .choice import Search as Search
 from .choice import Unstable as Unstable
-from .choice import chosen as chosen
-from .choice import wanted as wanted
+from .choice import requested_rule as requested_rule
+from .choice import with_size as with_size
 from .guard import Guard as Guard
 from .guard import Retry as Retry

@@ -185,14 +185,14 @@ class Choice:
         return figure
 
 
-def wanted(solver: Any) -> str | None:
+def requested_rule(solver: Any) -> str | None:
     """The word "auto" or "safe" in the step size of a solver, or in the start of its schedule; None for a number."""
     step = getattr(solver, "step_size", None)
     word = step.start if isinstance(step, StepSchedule) else step
     return word if isinstance(word, str) and word in WORDS else None
 
 
-def chosen(solver: Any, size: float) -> Any:
+def with_size(solver: Any, size: float) -> Any:
     """The solver with the chosen step size, or with its schedule starting there."""
     step = solver.step_size
     return with_step_size(
@@ -200,13 +200,13 @@ def chosen(solver: Any, size: float) -> Any:
     )
 
 
-def rebuilt(made: Any, plain: Any, d: int, codec: bool = False) -> Any:
+def without_codec(made: Any, plain: Any, d: int, codec: bool = False) -> Any:
     """The mixer `made`, derived from `plain`; unless `codec`, the identity takes the place of its codec, with the same gamma.
 
     The gamma is that of rows of `d` entries.
     """
     if isinstance(made, Accelerated):
-        return rebuilt(made.W, plain, d, codec).accelerate(made.K, made.method)
+        return without_codec(made.W, plain, d, codec).accelerate(made.K, made.method)
     if not isinstance(made, Compressed):
         return plain
     if codec:
@@ -280,12 +280,12 @@ class Search:
     def __call__(self) -> Choice:
         """The choice, the same on all ranks."""
         net, gradients, why = self._net, 0, ""
-        if wanted(self._solver) == "auto":
+        if requested_rule(self._solver) == "auto":
             self._grad(self._X0)  # what the first gradient imports, the run would import otherwise
         mean = np.asarray(net.mean(self._X0))
         begun = time.perf_counter()
         choice: Choice | None = None
-        if wanted(self._solver) == "auto" and net.n <= MANY and self._smooth:
+        if requested_rule(self._solver) == "auto" and net.n <= MANY and self._smooth:
             self._model, self.point, gradients = self._linearized(mean)
             choice = self._on_root(lambda plain: self._raced(plain, gradients))
             if choice is not None and self._varying:
@@ -297,13 +297,13 @@ class Search:
             why = f"it takes at most {MANY} agents."
         if choice is None:
             smoothness = self._smoothness()
-            if wanted(self._solver) == "auto" and (
+            if requested_rule(self._solver) == "auto" and (
                 unstable := self._solver.unstable(self._topology)
             ):
                 if self.point is not None:
                     raise Unstable(f'step_size="auto": no step size converges: {unstable}')
                 why += f" {unstable}."
-            if wanted(self._solver) == "auto" and net.rank == 0:
+            if requested_rule(self._solver) == "auto" and net.rank == 0:
                 warnings.warn(
                     f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size',
                     RuntimeWarning,
@@ -389,7 +389,7 @@ class Search:
         return cast("T", self._net.collectives.broadcast(result, 0, "the choice of a step size"))
 
     def _like(self, plain: Any, codec: bool = False) -> Any:
-        return rebuilt(self._made, plain, self._X0.shape[1], codec)
+        return without_codec(self._made, plain, self._X0.shape[1], codec)
 
     def _raced(self, plain: Any, gradients: int) -> Choice | None:
         """The choice of the race; None if no step size converges."""
@@ -486,7 +486,7 @@ class Search:
         W = self._like(plain)
         ends = [
             self._net.gather(
-                pilots.first_steps(chosen(self._solver, size), W, self._grad, self._X0, length)
+                pilots.first_steps(with_size(self._solver, size), W, self._grad, self._X0, length)
                 - self.point
             )
             for size in sizes

@@ -1,0 +1,498 @@
+"""Solver loop: gradient, step, record, stop."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..comm.mixing import Mixer, Network
+from ..comm.mixing.operator import Operator, StepOperator
+from ..comm.runtime.interrupts import interrupts
+from ..record.reader import read
+from ..record.recorder import Record, Recorder
+from ..solvers.base import Solver, at_step, state
+from . import codec_limits
+from .arguments import problem_of
+from .decisions import Control
+from .diagnosis import likely_cause
+from .metrics import COUNTERS, Metrics
+from .provenance import attributes
+from .result import Result
+from .stepsize import Choice, Guard, Retry, Search, requested_rule, with_size
+from .stepsize.guard import ATTEMPTS
+from .stopping import Outcome, RunEnd, Stop, StopFunction, Target, decide_outcome, not_finite
+
+if TYPE_CHECKING:
+    from ..problems import Oracle, Problem
+    from ..topology import Schedule, Topology
+
+Progress = Callable[[int, int, Mapping[str, float]], None]
+Mixing = Callable[[Mixer], Operator[StepOperator]]
+Evaluate = Callable[[np.ndarray, int], np.ndarray | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Arguments of one run, checked; see `mpidec.solve`."""
+
+    net: Network
+    problem: Problem | None
+    oracle: Problem | Oracle | None
+    solver: Solver
+    topology: Topology | Schedule
+    X: np.ndarray
+    steps: int
+    every: int
+    seed: int
+    stop: Stop | None
+    target: Target | StopFunction | None
+    record: Record | None
+    progress: Progress | None
+    mixing: Mixing | None
+
+
+def run(plan: Plan) -> Result:
+    """Run a solver in common steps; collective.
+
+    A step size that is to be found is searched for before, and a run that does not converge with it begins again with a smaller
+    one.
+    """
+    net, record, solver, X = plan.net, plan.record, plan.solver, plan.X
+    if requested_rule(solver) is not None and record is not None and record.resume:
+        solver = with_size(solver, _recorded_step_size(net, record))
+    asked, search, choice, guard = solver, None, None, None
+    for attempt in range(ATTEMPTS + 1):
+        with closing(net.mixer(plan.topology)) as base:
+            mixer = derived(plan.mixing, base, net)
+            warning = "" if attempt else codec_limits.warning(solver, mixer, X.shape[1])
+            if warning and net.rank == 0:
+                warnings.warn(warning, RuntimeWarning, stacklevel=3)
+            if requested_rule(solver) is not None:
+                tol = plan.stop.get("error", 1.0) if isinstance(plan.stop, Mapping) else 1.0
+                search = Search(
+                    net,
+                    plan.problem,
+                    plan.oracle,
+                    solver,
+                    plan.topology,
+                    mixer,
+                    X,
+                    plan.steps,
+                    plan.seed,
+                    tol,
+                )
+                choice = search()
+            if search is not None and choice is not None:
+                solver = with_size(asked, choice.step_size)
+                if search.point is not None:
+                    guard = Guard(net, search.point, X, choice, plan.steps)
+            try:
+                return _Run(
+                    replace(plan, solver=solver), mixer, choice, guard, attempt == ATTEMPTS
+                )()
+            except Retry as retry:
+                if search is None or choice is None:
+                    raise
+                smaller = search.smaller(choice, 2.0 if attempt < 2 else 8.0)
+                if net.rank == 0:
+                    warnings.warn(
+                        f"{type(solver).__name__} did not converge with the step size {choice.step_size:.4g} "
+                        f"({retry}): the run begins again with {smaller.step_size:.4g}",
+                        RuntimeWarning,
+                        stacklevel=3,
+                    )
+                choice = smaller
+    raise RuntimeError("unreachable")
+
+
+class _Run:
+    """One run with one step size.
+
+    Parameters
+    ----------
+    plan : Plan
+        With a solver whose step size is a number or a schedule.
+    mixer : mixer
+    choice : Choice or None
+        The search that has found the step size.
+    guard : Guard or None
+        Checks of the distance to the estimated minimizer.
+    last : bool
+        Whether there is no further attempt, so that the guard judges the end only.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        mixer: Operator[StepOperator],
+        choice: Choice | None,
+        guard: Guard | None,
+        last: bool,
+    ):
+        self.plan, self.net, self.solver, self.mixer = plan, plan.net, plan.solver, mixer
+        self.choice, self.guard, self.last = choice, guard, last
+        self.evaluate = evaluator(plan.oracle, plan.solver, plan.net.agents, plan.seed)
+        self.measure = Metrics(plan.net, plan.problem)
+        self.records: list[dict[str, float]] = []
+        self.sizes: list[float] = []
+        self.recorder: Recorder[Any] | None = None
+        self.error: Exception | None = None  # of a gradient on this rank
+        self.common = False  # whether all ranks have raised an exception together
+        self._elapsed = 0.0
+
+    def __call__(self) -> Result:
+        """Run, and write the file; collective."""
+        with (
+            interrupts() as interrupted
+        ):  # until the file is complete: Ctrl-C reaches some ranks later than others
+            return self._run(interrupted)
+
+    def _run(self, interrupted: Callable[[], bool]) -> Result:
+        plan, solver, record = self.plan, self.solver, self.plan.record
+        try:
+            first, s = 0, at_step(solver, 0).init(plan.X, self.mixer.at(0))
+            state(solver, "init", s, plan.X.shape)
+            if record is not None:
+                self.recorder = Recorder(self.net, record, s, solver.per_edge)
+                first, s = self._begin(self.recorder, record, s)
+            note = getattr(plan.progress, "note", None)
+            if note is not None and self.choice is not None and self.net.rank == 0:
+                note(f"step size {self.choice.line()}")
+            control = Control(self.net, record.checkpoint_seconds if record else None)
+            s, k, end = self._loop(s, first, control, interrupted)
+            if end.outcome is Outcome.DIVERGED and self.guard is not None and not self.last:
+                raise Retry(end.reason)
+            self.net.wait_for_readers()
+        except BaseException as error:
+            if self.recorder is not None:
+                failed = isinstance(error, Exception) and not isinstance(error, Retry)
+                self.recorder.abandon(f"{type(error).__name__}: {error}" if failed else "")
+            if self.common:  # none ends the job before rank 0 has written
+                self.net.agree()
+            raise
+        if self.recorder is not None:
+            if end.outcome is not Outcome.DIVERGED:
+                self._checkpoint(k, s)
+            self.recorder.finish(s.X, str(end.outcome), k)
+        step_size = getattr(solver, "step_size", None)
+        mean = self.net.mean(s.X)
+        return Result(
+            s.X,
+            mean,
+            end.outcome,
+            k,
+            self._columns(),
+            end.reason,
+            end.agent,
+            step_size,
+            self.choice,
+        )
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """All records as arrays."""
+        whole = set(COUNTERS) - {"time"}
+        return {
+            name: np.array(
+                [metrics[name] for metrics in self.records], np.int64 if name in whole else float
+            )
+            for name in self.measure.names
+        }
+
+    def _begin(self, recorder: Recorder[Any], record: Record, s: Any) -> tuple[int, Any]:
+        """Create the file, or load its last checkpoint; the step and the state to begin with."""
+        plan, mixer = self.plan, self.mixer
+        meta = attributes(
+            self.net,
+            record,
+            self.solver,
+            mixer.topology,
+            plan.steps,
+            plan.every,
+            plan.seed,
+            self.choice,
+            problem=plan.problem,
+        )
+        least = self.measure.least()
+        meta |= {} if least is None else {"f_star": least}
+        if not record.resume:
+            names, records = self.measure.names, plan.steps // plan.every + 2
+            recorder.create(plan.X.shape[1:], names, s, mixer.topology, meta, records)
+            return 0, s
+        first, s, counters, memory = recorder.load(mixer.topology, meta)
+        # an earlier version has counted no rows
+        self._elapsed, rounds, sent, rows = (*counters, 0.0)[:4]
+        if first > 0 and mixer.feedback and not memory and self.net.rank == 0:
+            warnings.warn(
+                f"{record.path}: the checkpoint of step {first} contains no error feedback memory (it was written by an "
+                "earlier version): the memory starts at zero, and the results differ from an uninterrupted run",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        mixer.recall(memory)
+        counts, root = mixer.counts, self.net.rank == 0
+        counts.rounds, counts.bytes = int(rounds), int(sent) * root
+        counts.messages = int(rows) * root
+        recorder.resume(first, meta)
+        return first, s
+
+    def _loop(
+        self, s: Any, first: int, control: Control, interrupted: Callable[[], bool]
+    ) -> tuple[Any, int, RunEnd]:
+        solver, mixer, gradients = self.solver, self.mixer, self._gradients
+        steps, every, shape = self.plan.steps, self.plan.every, s.X.shape
+        self._clock = time.perf_counter() - self._elapsed
+        stopped = False
+        if first == 0:
+            self._checkpoint(0, s)
+        if first == 0 or first >= steps or (self.recorder is not None and self.recorder.has(first)):
+            # a run that has reached its target takes no further steps
+            stopped = self._record(first, s)
+        k = first
+        varying, guard = callable(getattr(solver, "step_size", None)), self.guard
+        step: Callable[..., Any] = solver.step
+        step = self.net.keeping(step) if solver.keeps_rows else step
+        while not stopped and k < steps:
+            if varying:
+                step = at_step(solver, k).step
+                step = self.net.keeping(step) if solver.keeps_rows else step
+            s = step(s, gradients(solver.point(s), k), mixer.at(k))
+            if k == first:
+                state(solver, "step", s, shape)
+            k += 1
+            control.watch(k, s.X)
+            if guard is not None and not self.last and guard.due(k):
+                guard.check(k, s.X)
+            recording = k % every == 0 or k == steps
+            if not (recording or control.due(k)):
+                continue
+            error = self.error or (self.recorder.error if self.recorder else None)
+            decision = control.decide(k, interrupted(), error)
+            if decision.failed:
+                self._fail(error)
+            if decision.diverged is not None:
+                k, agent = decision.diverged
+                reason = f"the iterate of agent {agent} is not finite after step {k}"
+                return s, k, RunEnd(Outcome.DIVERGED, reason, agent)
+            if recording or decision.interrupted:
+                stopped = self._record(k, s)
+                if not_finite(self.records[-1], last=False):
+                    break
+            if decision.interrupted:
+                return s, k, RunEnd(Outcome.INTERRUPTED)
+            if decision.checkpoint:
+                self._checkpoint(k, s)
+        self._fail(self.error)  # of the last call of progress
+        return s, k, self._end(s, k, stopped)
+
+    def _end(self, s: Any, k: int, stopped: bool) -> RunEnd:
+        """The outcome of a run that has ended by itself; collective."""
+        return decide_outcome(
+            self.records,
+            self.sizes,
+            f"after {k} steps",
+            lambda: self.measure.diverged_agent(s.X),
+            target=self.plan.target,
+            stopped=stopped,
+            too_far=lambda: self._too_far(s.X, k),
+            cause=lambda name, limit: likely_cause(
+                self.net,
+                self.plan.problem,
+                self.mixer.topology,
+                self.solver,
+                hasattr(self.plan.oracle, "start"),
+                self._columns(),
+                name,
+                limit,
+                codec_limits.limit(self.solver, self.mixer, s.X.shape[1]),
+            ),
+        )
+
+    def _too_far(self, X: np.ndarray, k: int) -> str:
+        """Why a chosen step size has failed although the metrics are finite, or ""; collective."""
+        far = self.guard.far(X, strict=self.last) if self.guard is not None else ""
+        if not far or not self.last:
+            return far and f"{far}, after {k} steps"
+        return (
+            f"{far}, after {k} steps, as with {ATTEMPTS} larger step sizes: begin closer to the minimizer (x0), or give "
+            "a step size or a schedule"
+        )
+
+    def _gradients(self, V: np.ndarray, k: int) -> np.ndarray | None:
+        """The gradients (or proximal points) of step `k`; if they fail on one of several ranks, zeros until the next decision.
+
+        The other ranks wait for this one in their mixings: it goes on to the decision, where all ranks raise its exception.
+        """
+        if self.error is None:
+            try:
+                G = self.evaluate(V, k)
+                if G is not None and np.shape(G) != V.shape:
+                    raise ValueError(
+                        f"the problem returned gradients (or proximal points) of shape {np.shape(G)}, expected {V.shape}"
+                    )
+                return G
+            except Exception as error:
+                if self.net.size == 1:
+                    raise
+                self.error = error
+        return np.zeros_like(V)
+
+    def _fail(self, error: Exception | None) -> None:
+        """Raise the exception of the lowest rank that has one, on all ranks."""
+        try:
+            self.net.agree(error)
+        except Exception:
+            self.common = True
+            raise
+
+    def _record(self, k: int, s: Any) -> bool:
+        """Measure the iterates after step `k`, record them, and return whether to stop; collective."""
+        begun = time.perf_counter()
+        plan, uses = self.plan, self.solver.uses
+        metrics = {
+            "step": k,
+            "time": begun - self._clock,
+            "rounds": self.mixer.rounds,
+            "gradients": k * (uses == "gradient"),
+            "prox": k * (uses == "prox"),
+            **self.measure(s.X, self.mixer.messages, self.mixer.bytes),
+        }
+        if self.measure.failed:
+            self._fail(self.measure.error)
+        self.records.append(metrics)
+        self.sizes.append(self.measure.size)
+        if self.recorder is not None:
+            self.recorder.append(k, metrics, s.X)
+        if plan.progress is not None and self.net.rank == 0:
+            try:
+                plan.progress(k, plan.steps, metrics)
+            except Exception as error:  # raised on all ranks at the next decision
+                self.error = self.error or error
+        stopped = self._reached(metrics)
+        self._clock += time.perf_counter() - begun
+        return stopped
+
+    def _reached(self, metrics: Mapping[str, float]) -> bool:
+        """Whether to stop; where the clock or a callable decides, rank 0 does."""
+        target, net = self.plan.target, self.net
+        if target is None:
+            return False
+        if isinstance(target, Target):
+            reached = target.reached(metrics)
+            if "time" not in target.limits or net.size == 1:
+                return reached  # the other metrics have the same bits on all ranks
+            return bool(net.collectives.broadcast(reached, 0, "the decision to stop"))
+        stopped = False
+        if net.rank == 0:
+            try:
+                stopped = bool(target(metrics))
+            except Exception as error:
+                if net.size == 1:
+                    raise
+                self.error = self.error or error
+        stopped, failed = net.collectives.broadcast(
+            (stopped, self.error is not None), 0, "the decision to stop"
+        )
+        if failed:
+            self._fail(self.error)
+        return bool(stopped)
+
+    def _checkpoint(self, k: int, s: Any) -> None:
+        if self.recorder is not None:
+            begun = time.perf_counter()
+            sent = np.array([[self.mixer.bytes, self.mixer.messages]])
+            if self.net.size > 1:
+                sent = self.net.collectives.gather_all(sent, "a checkpoint")
+            counters = [begun - self._clock, self.mixer.rounds, *sent.reshape(-1, 2).sum(axis=0)]
+            self.recorder.checkpoint(k, s, np.array(counters, float), self.mixer.memory())
+            self._clock += time.perf_counter() - begun
+
+
+def evaluator(
+    oracle: Problem | Oracle | None, solver: Solver, agents: range, seed: int
+) -> Evaluate:
+    """The function that evaluates the gradients (or proximal points) of the local agents at the rows `V`, for step k.
+
+    Raises
+    ------
+    ValueError
+        If the problem has not what the solver needs.
+    """
+    problem = problem_of(oracle)
+    if solver.uses == "nothing" or (
+        problem is None and solver.asynchronous and not getattr(solver, "needs_problem", True)
+    ):
+        return lambda V, k: None
+    if problem is None:
+        raise ValueError(
+            f"{type(solver).__name__} needs the {solver.uses} of a problem, but problem is None"
+        )
+    if solver.uses == "prox":
+        prox = getattr(problem, "prox", None)
+        if prox is None:
+            raise ValueError(
+                f"{type(solver).__name__} needs problem.prox, which {type(problem).__name__} does not have"
+            )
+        return lambda V, k: prox(V, at_step(solver, k).step_size)
+    if oracle is not None and hasattr(oracle, "start"):
+        return oracle.start(agents, seed)
+    return lambda V, k: problem.grad(V)
+
+
+def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOperator]:
+    """The mixer that `mixing` makes of the mixer of the topology; its errors are raised on every rank."""
+    mixer: Operator[StepOperator] = base
+    error: Exception | None = None
+    try:
+        mixer = base if mixing is None else mixing(base)
+        if not isinstance(mixer, Operator):
+            raise TypeError(
+                f"mixing returned {mixer!r:.60}, expected a mixer derived from its argument: lambda W: W.accelerate(3)"
+            )
+    except (ValueError, TypeError) as caught:
+        error = caught
+    if mixing is not None:
+        net.agree(error)
+    return mixer
+
+
+@contextmanager
+def closing(mixer: Mixer) -> Iterator[Mixer]:
+    """Context that closes a mixer; collective, therefore not after an error on this rank only."""
+    yield mixer
+    mixer.close()
+
+
+@contextmanager
+def arithmetic(net: Network) -> Iterator[None]:
+    """Context of the steps: BLAS with one thread, temporaries in the memory of the node, and no warnings of overflow."""
+    from threadpoolctl import threadpool_limits
+
+    with (
+        threadpool_limits(1, user_api="blas"),
+        net.memory(),
+        np.errstate(over="ignore", invalid="ignore", divide="ignore"),
+    ):
+        yield
+
+
+def _recorded_step_size(net: Network, record: Record) -> float:
+    """The step size that the run in the file has chosen."""
+    size = 0.0
+    error: Exception | None = None
+    if net.rank == 0:
+        try:
+            size = float(read(record.path).attributes["step_size"])
+        except KeyError:
+            error = ValueError(
+                f"{record.path}: its step size was given as a number: resume with the same number"
+            )
+        except (OSError, ValueError) as caught:
+            error = caught
+    net.agree(error)
+    return float(net.collectives.broadcast(size, 0, "the step size of the run"))
