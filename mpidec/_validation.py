@@ -2,76 +2,169 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from numbers import Real
+from typing import SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .plugins import nearest
+
 Array = NDArray[np.float64]
+T = TypeVar("T")
 
 
-def number(value: Any, name: str, *, positive: bool = False) -> float:
-    """Return `value` as a finite float >= 0 (> 0 if `positive`).
+def is_number(value: object) -> bool:
+    """Return whether `value` is a real number, of Python or of NumPy, and no bool.
 
     Examples
     --------
-    >>> number(2, "l2")
+    >>> is_number(1), is_number(np.float32(1)), is_number(True), is_number("1")
+    (True, True, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def number(
+    value: object,
+    name: str,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+) -> float:
+    """Return `value` as a finite float within the bounds; `name` says what it is, and of what: "ring: weights".
+
+    Raises
+    ------
+    TypeError
+        If it is no number.
+    ValueError
+        If it is not finite, or out of bounds.
+
+    Examples
+    --------
+    >>> number(2, "l2", least=0)
     2.0
+    >>> number(1, "DecentLaM: momentum", least=0, below=1)
+    Traceback (most recent call last):
+    ValueError: DecentLaM: momentum is 1, expected a finite number >= 0 and < 1
     """
-    bound = "> 0" if positive else ">= 0"
-    if isinstance(value, (bool, np.bool_)) or not isinstance(
-        value, (int, float, np.integer, np.floating)
-    ):
-        raise TypeError(
-            f"{name} = {value!r} is a {type(value).__name__}, expected a number {bound}"
-        )
-    if not math.isfinite(value) or value < 0 or (positive and value == 0):
-        raise ValueError(f"{name} = {value}, expected a finite number {bound}")
-    return float(value)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        result = float(value)
+        if math.isfinite(result) and least <= result <= most and above < result < below:
+            return result
+    bounds = (("> ", above), (">= ", least), ("< ", below), ("<= ", most))
+    given = [f"{sign}{bound:g}" for sign, bound in bounds if math.isfinite(bound)]
+    expected = " ".join(["expected a finite number", " and ".join(given)]).rstrip()
+    raise _wrong(value, is_number(value), name, expected)
 
 
-def integer(value: Any, name: str, *, least: int = 1) -> int:
-    """Return `value` as an int >= `least`.
+def integer(value: SupportsIndex, name: str, *, least: int = 1, most: int | None = None) -> int:
+    """Return `value` as an int in `least` .. `most`; `name` as for :func:`number`.
+
+    Raises
+    ------
+    TypeError
+        If it is no integer.
+    ValueError
+        If it is out of bounds.
 
     Examples
     --------
-    >>> integer(2, "agents")
+    >>> integer(np.int64(2), "agents")
     2
+    >>> integer(200, "QSGD: levels", most=127)
+    Traceback (most recent call last):
+    ValueError: QSGD: levels is 200, expected an integer from 1 to 127
     """
+    bounds = f">= {least}" if most is None else f"from {least} to {most}"
+    expected = f"expected an integer {bounds}"
     try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
         result = operator.index(value)
     except TypeError:
-        raise TypeError(
-            f"{name} = {value!r} is a {type(value).__name__}, expected an integer >= {least}"
-        ) from None
-    if result < least:
-        raise ValueError(f"{name} = {result}, expected an integer >= {least}")
+        raise _wrong(value, False, name, expected) from None
+    if (
+        isinstance(value, (bool, np.bool_))
+        or result < least
+        or (most is not None and result > most)
+    ):
+        raise _wrong(value, not isinstance(value, bool), name, expected)
     return result
 
 
-def choice(name: Any, names: Iterable[str], what: str) -> str:
-    """Return `name` if it is one of `names`; otherwise the error suggests the closest matches.
+def _wrong(value: object, right_type: bool, name: str, expected: str) -> Exception:
+    shown = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
+    return (ValueError if right_type else TypeError)(f"{name} is {shown:.80}, {expected}")
+
+
+def choice(value: object, name: str, known: Iterable[T], more: str = "") -> T:
+    """Return `value`, an argument called `name`, if it is one of `known`; the error suggests similar ones.
 
     Examples
     --------
-    >>> choice("iid", ("iid", "sorted"), "partition")
+    >>> choice("iid", "partition", ("iid", "sorted"))
     'iid'
+    >>> choice("sort", "partition", ("iid", "sorted"))
+    Traceback (most recent call last):
+    ValueError: partition is 'sort', expected one of iid, sorted (did you mean sorted?)
     """
-    names = list(names)
-    if name in names:
-        return str(name)
-    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise ValueError(f"unknown {what} {name!r}: {hint}expected one of {', '.join(names)}")
+    known = list(known)
+    for one in known:
+        if type(one) is type(value) and one == value:
+            return one
+    hint = did_you_mean(value, map(str, known))
+    raise ValueError(
+        f"{name} is {value!r}, expected one of {', '.join(map(str, known))}{more}{hint and f' ({hint})'}"
+    )
 
 
-def real(values: ArrayLike, name: str) -> NDArray[Any]:
+def known_name(name: str, known: Iterable[str], what: str) -> str:
+    """Return `name`, the user's name of a `what`, if it is one of `known`; the error suggests similar ones.
+
+    Examples
+    --------
+    >>> known_name("minst", ("mnist", "cifar10"), "data set of images")
+    Traceback (most recent call last):
+    ValueError: unknown data set of images 'minst': did you mean mnist? expected one of mnist, cifar10
+    """
+    known = list(known)
+    if name in known:
+        return name
+    hint = did_you_mean(name, known)
+    raise ValueError(
+        f"unknown {what} {name!r}: {hint}{hint and ' '}expected one of {', '.join(known)}"
+    )
+
+
+def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return "did you mean A or B?", with those of `known` that are similar to `name`; empty if there are none.
+
+    Examples
+    --------
+    >>> did_you_mean("rign", ["ring", "star"]), did_you_mean("x", ["ring", "star"])
+    ('did you mean ring?', '')
+    """
+    hint = nearest(str(name), known, cutoff)
+    return hint if hint.startswith("did") else ""
+
+
+def plural(count: int, noun: str) -> str:
+    """Return the count with its noun.
+
+    Examples
+    --------
+    >>> plural(1, "rank"), plural(3, "rank")
+    ('1 rank', '3 ranks')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def real(values: ArrayLike, name: str) -> NDArray[np.number]:
     """Return `values` as an array of real numbers (integers and booleans included)."""
     try:
         array = np.asarray(values)
@@ -133,19 +226,19 @@ def valid(mask: ArrayLike | None, A: Array) -> NDArray[np.bool_] | None:
     return array
 
 
-def finite(array: Array, name: str) -> None:
-    """Raise an error that names agent, row and column if `array` holds a NaN or an infinity."""
+def finite(array: Array, name: str, axes: Sequence[str] = ("local agent", "row", "column")) -> None:
+    """Raise an error that names the place, an index along each of `axes`, if `array` holds a NaN or an infinity."""
     if np.isfinite(array).all():
         return
     place = np.argwhere(~np.isfinite(array))[0]
-    where = ", ".join(f"{word} {i}" for word, i in zip(("local agent", "row", "column"), place))
+    where = ", ".join(f"{word} {i}" for word, i in zip(axes, place))
     raise ValueError(
         f"{name} is {array[tuple(place)]} at {where}, expected finite numbers "
         "(drop or impute that sample)"
     )
 
 
-def some(values: NDArray[Any], most: int = 5) -> str:
+def some(values: NDArray[np.number], most: int = 5) -> str:
     """Return the first few of `values` as text for a message."""
     words = [f"{value:g}" for value in values[:most]]
     return ", ".join(words) + (f", ... ({len(values)} in all)" if len(values) > most else "")

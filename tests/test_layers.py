@@ -21,7 +21,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # Every room, from the ground up: what it may import of the rooms above it in this table, and of others beside the standard
 # library and numpy.  A room is a folder or a module of mpidec/, or a folder of mpidec/comm/.
-GROUND = ("_random", "_style", "_validation", "_version", "exceptions", "plugins", "protocols")
+GROUND = ("_random", "_style", "_version", "exceptions", "plugins", "protocols", "_validation")
 MATHEMATICS = (*GROUND, "topology", "nn", "datasets", "problems", "solvers")
 COMM = (
     "comm.arrays",
@@ -34,6 +34,7 @@ COMM = (
 )
 ROOMS = {
     **dict.fromkeys(GROUND, ((), ())),
+    "_validation": (("plugins",), ()),
     "_style": ((), ("matplotlib",)),
     "topology": (GROUND, ("scipy", "networkx", "matplotlib")),
     "nn": (GROUND, ("torch",)),

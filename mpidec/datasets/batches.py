@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .. import _validation as checks
+from .. import _validation as check
 from .._random import AUGMENTATION, EPOCHS, Streams
 from .partition import Index
 
@@ -62,7 +62,7 @@ class Batches:
     def __init__(
         self, parts: Sequence[Index], batch: int, seed: int = 0, agents: Sequence[int] | None = None
     ) -> None:
-        self.batch = checks.integer(batch, "batch")
+        self.batch = check.integer(batch, "batch")
         self.agents = list(range(len(parts)) if agents is None else agents)
         sizes = [len(part) for part in parts]
         if min(sizes, default=0) < self.batch:
@@ -74,7 +74,7 @@ class Batches:
             raise ValueError(f"agents = {self.agents}, expected numbers 0 .. {len(parts) - 1}")
         self.per_epoch = sum(sizes) // len(sizes) // self.batch
         self._parts = [parts[agent] for agent in self.agents]
-        seed = checks.integer(seed, "seed", least=0)
+        seed = check.integer(seed, "seed", least=0)
         self._epochs, self._augmentation = Streams(seed, EPOCHS), Streams(seed, AUGMENTATION)
         self._orders = [(-1, part) for part in self._parts]  # epoch and order of the samples in it
         self.steps: NDArray[np.int64] = np.zeros(len(self.agents), dtype=np.int64)

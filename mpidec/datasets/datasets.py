@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 from collections.abc import Callable, Iterable
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .. import _validation as checks
+from .. import _validation as check
 from .._validation import Array
 from . import files
 
@@ -119,7 +118,7 @@ def load(
         for option in options:
             if not known:
                 raise ValueError(f"data set {name} takes no parameters, but {option} was given")
-            checks.choice(option, known, f"parameter of data set {name}")
+            check.known_name(option, known, f"parameter of data set {name}")
         if label is not None:
             raise ValueError(
                 f"data set {name} has its labels, but label = {label!r} was given (it chooses a column of a file)"
@@ -152,11 +151,10 @@ def unknown(name: str, known: Iterable[str]) -> str:
     >>> unknown("digit", ["digits"])
     "unknown data set 'digit': did you mean digits? expected one of digits, or the path of a file: .npz .csv .svm .libsvm .txt"
     """
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = check.did_you_mean(name, known, cutoff=0.7)
     return (
-        f"unknown data set {name!r}: {hint}expected one of {', '.join(known)}, or the path of a file: .npz .csv .svm .libsvm "
-        ".txt"
+        f"unknown data set {name!r}: {hint}{hint and ' '}expected one of {', '.join(known)}, or the path of a "
+        "file: .npz .csv .svm .libsvm .txt"
     )
 
 
@@ -186,7 +184,7 @@ def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None =
     >>> data.y, data.classes, data.kind
     (array([0., 1., 0.]), ('ill', 'well'), 'classification')
     """
-    A = checks.real(A.toarray() if hasattr(A, "toarray") else A, "A")  # a sparse matrix
+    A = check.real(A.toarray() if hasattr(A, "toarray") else A, "A")  # a sparse matrix
     if A.ndim == 3:
         raise ValueError(
             f"A has shape {A.shape}, expected (N, d): samples that are split over the agents already go straight "
@@ -212,7 +210,7 @@ def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None =
                 tuple(map(str, values)),
                 kind or "classification",
             )
-    labels = checks.real(labels, "y")
+    labels = check.real(labels, "y")
     if labels.ndim == 2 and 1 in labels.shape and len(A) > 1:
         raise ValueError(
             f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A (y.ravel())"
@@ -221,17 +219,12 @@ def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None =
         raise ValueError(
             f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A {A.shape}"
         )
-    for what, array in (("A", A), ("y", labels)):
-        bad = np.argwhere(~np.isfinite(array))
-        if len(bad):
-            place = ", ".join(f"{word} {i}" for word, i in zip(("row", "column"), bad[0]))
-            raise ValueError(
-                f"{what} is {array[tuple(bad[0])]} at {place}, expected finite numbers (drop or impute that sample)"
-            )
     A, targets = (
         np.ascontiguousarray(A, dtype=np.float64),
         np.ascontiguousarray(labels, dtype=np.float64),
     )
+    check.finite(A, "A", ("row", "column"))
+    check.finite(targets, "y", ("row",))
     return Dataset(A, targets, name, kind or _kind(targets), classes=classes)
 
 
@@ -290,7 +283,7 @@ def signs(y: ArrayLike) -> Array:
         return np.asarray(y, dtype=np.float64)
     if len(values) != 2:
         shown = (
-            checks.some(values) if values.dtype.kind in "biuf" else ", ".join(map(str, values[:5]))
+            check.some(values) if values.dtype.kind in "biuf" else ", ".join(map(str, values[:5]))
         )
         raise ValueError(
             f"logistic regression needs two different labels, got {len(values)}: {shown} (use softmax for "
@@ -407,9 +400,9 @@ def synthetic_least_squares(
     The construction follows T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data",
     NeurIPS 2021, app. B.4 (random quadratics), with :math:`\zeta^2` in closed form.
     """
-    n, p, d = checks.integer(n, "n"), checks.integer(p, "p"), checks.integer(d, "d")
-    zeta2 = checks.number(heterogeneity, "heterogeneity")
-    seed = checks.integer(seed, "seed", least=0)
+    n, p, d = check.integer(n, "n"), check.integer(p, "p"), check.integer(d, "d")
+    zeta2 = check.number(heterogeneity, "heterogeneity", least=0)
+    seed = check.integer(seed, "seed", least=0)
     A, delta = np.empty((n, p, d)), np.empty((n, d))
     for i in range(n):
         random = np.random.default_rng([seed, i])

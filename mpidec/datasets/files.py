@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 import re
 import zipfile
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _validation as check
 from .._validation import Array
 
 MISSING = ("nan", "null", "none", "missing", "inf", "infinity")
@@ -85,12 +85,7 @@ def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, str
 
 def _near(path: Path) -> str:
     names = sorted(other.name for other in path.parent.iterdir()) if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, n=3)
-    return (
-        f" (similar names in {path.parent}: {', '.join(near)})"
-        if near
-        else f" (looked in {path.parent.resolve()})"
-    )
+    return f" ({check.did_you_mean(path.name, names) or f'looked in {path.parent.resolve()}'})"
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -293,9 +288,8 @@ def _column(first: list[str], label: str | int, header: bool, where: str) -> int
     if isinstance(label, int) and -len(names) <= label < len(names):
         return label % len(names)
     if header:
-        near = difflib.get_close_matches(str(label), names, n=3)
         some = f"expected one of {', '.join(names[:8])}{', ...' if names[8:] else ''}"
-        hint = f"did you mean {' or '.join(near)}?" if near else some
+        hint = check.did_you_mean(str(label), names) or some
         raise ValueError(f"{where}: no column {label!r} for the label: {hint}")
     raise ValueError(
         f"{where}: no column {label!r} for the label: without a header, expected a number 0 .. {len(names) - 1}"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _validation as checks
+from .. import _validation as check
 from .labelled import is_labelled, labelled
 from .partition import Index, partition
 
@@ -118,7 +118,7 @@ def images(name: str, path: str | os.PathLike[str] | None = None, seed: int = 0)
                 f"{os.path.basename(name)}: all labels are 0, expected at least 2 classes"
             )
         return data
-    read = READERS[checks.choice(name, READERS, "data set of images")]
+    read = READERS[check.known_name(name, READERS, "data set of images")]
     train_x, train_y, test_x, test_y = read(name, path)
     return Images(
         _normalised(train_x, name),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .. import _validation as checks
+from .. import _validation as check
 from .._validation import Array
 
 HOW = ("iid", "sorted", "dirichlet", "blocks")
@@ -67,12 +67,11 @@ def partition(
     T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021, app. B;
     code epfml/relaysgd. The split equals theirs if `seed` is their seed + 100.
     """
-    y = checks.real(y, "y")
-    checks.choice(how, HOW, "partition")
-    n = checks.integer(n, "agents")
-    alpha = checks.number(alpha, "alpha", positive=True)
-    if checks.integer(seed, "seed", least=0) >= 2**32:
-        raise ValueError(f"seed = {seed}, expected an integer in 0 .. 2**32 - 1")
+    y = check.real(y, "y")
+    check.choice(how, "partition", HOW)
+    n = check.integer(n, "agents")
+    alpha = check.number(alpha, "alpha", above=0)
+    check.integer(seed, "seed", least=0, most=2**32 - 1)
     if y.ndim != 1:
         raise ValueError(f"y has shape {y.shape}, expected (N,): one target per sample")
     if n > len(y):
@@ -174,7 +173,7 @@ def stack(
     >>> A.shape, b.tolist(), mask.tolist()
     ((2, 2, 3), [[0.0, 1.0], [2.0, 0.0]], [[True, True], [True, False]])
     """
-    A, y = checks.real(A, "A"), checks.real(y, "y")
+    A, y = check.real(A, "A"), check.real(y, "y")
     if A.ndim != 2 or y.shape != A.shape[:1]:
         raise ValueError(f"A has shape {A.shape} and y {y.shape}, expected (N, d) and (N,)")
     if not 0 <= lo <= hi <= len(parts):
@@ -183,7 +182,7 @@ def stack(
         )
     sizes = [len(part) for part in parts]
     most = max(sizes, default=0)
-    width = most if width is None else checks.integer(width, "width")
+    width = most if width is None else check.integer(width, "width")
     if width < most:
         raise ValueError(
             f"width = {width}, expected at least {most}, the number of samples of agent {sizes.index(most)}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .. import _validation as checks
+from .. import _validation as check
 from .._validation import Array
 from . import composite, newton
 from .terms import Term
@@ -116,16 +116,16 @@ class LinearModel:
         intercept: bool = False,
         **options: Any,
     ) -> None:
-        self.A = checks.data(A)
-        self.y = checks.targets(y, self.targets_name, self.A)
-        self.mask = checks.valid(mask, self.A)
+        self.A = check.data(A)
+        self.y = check.targets(y, self.targets_name, self.A)
+        self.mask = check.valid(mask, self.A)
         if self.mask is not None:  # zero rows, so that padding adds nothing to any product
             self.A = np.where(self.mask[:, :, None], self.A, 0.0)
             self.y = np.where(self.mask, self.y, 0.0)
-        checks.finite(self.A, "A")
-        checks.finite(self.y, self.targets_name)
-        self.l2 = checks.number(l2, "l2")
-        self.weight = checks.number(weight, "weight", positive=True)
+        check.finite(self.A, "A")
+        check.finite(self.y, self.targets_name)
+        self.l2 = check.number(l2, "l2", least=0)
+        self.weight = check.number(weight, "weight", above=0)
         if term is not None and not isinstance(term, Term):
             raise TypeError(
                 f"term is a {type(term).__name__}, expected problems.l1(...), elastic_net, box or simplex"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import _validation as checks
+from .. import _validation as check
 from .._validation import Array
 from .agents import by_agents
 
@@ -69,8 +69,8 @@ class Custom:
                     f"{name} is a {type(function).__name__}, expected a function of X (m, d)"
                 )
         self._value, self._grad = value, grad
-        self.m = checks.integer(m, "m", least=0)
-        self.d = checks.integer(d, "d")
+        self.m = check.integer(m, "m", least=0)
+        self.d = check.integer(d, "d")
         self._some = by_agents(grad, self.m)
         self.x_star = None if x_star is None else np.array(x_star, dtype=np.float64)
         if self.x_star is not None and self.x_star.shape != (self.d,):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _validation as checks
+from .. import _validation as check
 from ..datasets.datasets import Dataset, dataset, load, standardized
 from ..datasets.partition import partition as split
 from . import registry, terms
@@ -215,7 +215,7 @@ def _agents(n: Any) -> int:
         raise TypeError(
             "load_problem needs n, the number of agents (load_problem(data, n=16)), or net=, a Network"
         )
-    return checks.integer(n, "n")
+    return check.integer(n, "n")
 
 
 def _warn(note: str) -> None:
@@ -256,9 +256,9 @@ def prepare(
     >>> made.samples, made.partition, made.whole.m
     (20, 'blocks', 4)
     """
-    checks.choice(scale, SCALES, "scale")
+    check.choice(scale, "scale", SCALES)
     if problem is not None:
-        registry.check(problem)
+        registry.check_problem(problem)
     given = {
         "l2": l2,
         "l2_total": l2_total,
@@ -338,7 +338,7 @@ def _without_data(
             "omit data"
         )
     for name in params:
-        checks.choice(name, registry.problem_parameters(make), "parameter of the problem")
+        check.known_name(name, registry.problem_parameters(make), "parameter of the problem")
     whole = registry.of_agents(make, range(n), n, **params)
     return Prepared(whole, make, params, None, *_solution(whole), "", 0)
 
@@ -356,7 +356,7 @@ def _known(
         *inspect.signature(load_problem).parameters,
     ]
     for param in params:
-        checks.choice(
+        check.known_name(
             param,
             [word for word in dict.fromkeys(known) if word not in ("data", "problem", "params")],
             f"parameter of problem {name}",
@@ -456,7 +456,7 @@ def _scales(
                 f"{name} = {each} and {name}_total = {total}, expected one of them: {name} is that of every agent"
             )
         if total is not None:
-            each = checks.number(total, f"{name}_total") / per
+            each = check.number(total, f"{name}_total", least=0) / per
         amounts[name] = each
     if amounts["l2"] is None and isinstance(problem, str) and problem in registry.PROBLEMS:
         amounts["l2"] = registry.PROBLEMS[problem].l2_total / per

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import _validation as checks
+from .. import _validation as check
 from .._validation import Array
 from .base import LinearModel
 from .terms import Term
@@ -201,7 +201,7 @@ class LogisticRegression(LinearModel):
             i, s = np.argwhere(wrong)[0]
             raise ValueError(
                 f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected -1 and +1 (the labels "
-                f"are {checks.some(np.unique(y))}; problems.signs(y) converts any two values, Softmax "
+                f"are {check.some(np.unique(y))}; problems.signs(y) converts any two values, Softmax "
                 "accepts more)"
             )
         return -y[:, :, None]
@@ -286,7 +286,7 @@ class Softmax(LinearModel):
         term: Term | None = None,
         intercept: bool = False,
     ) -> None:
-        self.classes = None if classes is None else checks.integer(classes, "classes", least=2)
+        self.classes = None if classes is None else check.integer(classes, "classes", least=2)
         super().__init__(
             A, y, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept
         )
@@ -381,7 +381,7 @@ class Huber(LinearModel):
         term: Term | None = None,
         intercept: bool = False,
     ) -> None:
-        self.delta = checks.number(delta, "delta", positive=True)
+        self.delta = check.number(delta, "delta", above=0)
         super().__init__(
             A,
             b,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .. import _validation as checks
+from .. import _validation as check
 from .._validation import Array
 
 if TYPE_CHECKING:
@@ -100,15 +100,15 @@ class Neural:
         self.model = copy.deepcopy(model).eval()
         torch.func.replace_all_batch_norm_modules_(self.model)
         if dtype is not None:
-            self.model.to(getattr(torch, checks.choice(dtype, DTYPES, "dtype")))
+            self.model.to(getattr(torch, check.choice(dtype, "dtype", DTYPES)))
         trainable = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if not trainable:
             raise ValueError(
                 "the model has no parameters that require gradients, expected at least one"
             )
-        self.loss = loss if callable(loss) else checks.choice(loss, LOSSES, "loss")
-        self.l2 = checks.number(l2, "l2")
-        self.chunk = None if chunk is None else checks.integer(chunk, "chunk")
+        self.loss = loss if callable(loss) else check.choice(loss, "loss", LOSSES)
+        self.l2 = check.number(l2, "l2", least=0)
+        self.chunk = None if chunk is None else check.integer(chunk, "chunk")
         self.loop = loops(model) if loop is None else loop
         self.dtype = next(iter(trainable.values())).dtype
         self.device = next(iter(trainable.values())).device

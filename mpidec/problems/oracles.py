@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import _validation as checks
+from .. import _validation as check
 from .._random import NOISE, SAMPLES
 from .._random import Streams as Streams
 from .._validation import Array
@@ -38,7 +38,7 @@ def _check_agents(problem: Problem, agents: Sequence[int]) -> None:
     if len(agents) != problem.m:
         raise ValueError(f"{len(agents)} agents, expected {problem.m}: one per row of the problem")
     for agent in agents:
-        checks.integer(agent, "agent", least=0)
+        check.integer(agent, "agent", least=0)
 
 
 class Full:
@@ -112,7 +112,7 @@ class MiniBatch:
                 "LogisticRegression, Softmax or Huber (Noisy works with every problem)"
             )
         self.problem = problem
-        self.batch_size = checks.integer(batch_size, "batch_size")
+        self.batch_size = check.integer(batch_size, "batch_size")
         if (few := problem.counts < self.batch_size).any():
             i = int(few.argmax())
             raise ValueError(
@@ -125,7 +125,7 @@ class MiniBatch:
         problem, B = self.problem, self.batch_size
         _check_agents(problem, agents)
         streams, counts = (
-            Streams(checks.integer(seed, "seed", least=0), SAMPLES),
+            Streams(check.integer(seed, "seed", least=0), SAMPLES),
             problem.counts.tolist(),
         )
         weight = problem.counts / B
@@ -185,14 +185,14 @@ class Noisy:
         given: Any = source
         self.source: Oracle = given if hasattr(given, "start") else Full(given)
         self.problem = self.source.problem
-        self.sigma = checks.number(sigma, "sigma")
+        self.sigma = check.number(sigma, "sigma", least=0)
 
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
         exact = self.source.start(agents, seed)
         some = by_agents(exact, self.problem.m)
         streams, numbers, everyone = (
-            Streams(checks.integer(seed, "seed", least=0), NOISE),
+            Streams(check.integer(seed, "seed", least=0), NOISE),
             agents,
             range(self.problem.m),
         )

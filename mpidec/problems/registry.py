@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _validation as checks
+from .. import _validation as check
 from ..datasets.datasets import DATASETS, Dataset, class_numbers, dataset, signs
 from ..datasets.partition import stack
 from ..plugins import Table, is_plugin
@@ -184,7 +184,7 @@ def default_dataset(problem: str) -> str:
     >>> default_dataset("logistic")
     'breast_cancer'
     """
-    return PROBLEMS[checks.choice(problem, PROBLEMS, "problem")].data
+    return PROBLEMS[check.known_name(problem, PROBLEMS, "problem")].data
 
 
 def default_problem(data: Dataset) -> str:
@@ -294,7 +294,7 @@ def recipe(
                 f"problem {name} has no parameter {param}, expected a class derived from problems.LinearModel for it"
             )
         if param not in RESERVED and not any_name:
-            checks.choice(param, known, f"parameter of problem {name}")
+            check.known_name(param, known, f"parameter of problem {name}")
     y: NDArray[Any] = dataset.y
     options: dict[str, Any] = dict(params)
     labels = getattr(make, "labels", "numbers")
@@ -368,7 +368,7 @@ def _classes(y: NDArray[Any], options: dict[str, Any]) -> NDArray[Any]:
     if found < 2:
         raise ValueError(f"all {len(y)} labels are equal, expected at least 2 classes")
     classes = options.get("classes")
-    options["classes"] = found if classes is None else checks.integer(classes, "classes", least=2)
+    options["classes"] = found if classes is None else check.integer(classes, "classes", least=2)
     if options["classes"] < found:
         raise ValueError(
             f"classes = {classes}, expected at least {found}, the number of distinct labels"
@@ -421,7 +421,7 @@ def takes_any(problem: str | Callable[..., Any]) -> bool:
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(make).parameters.values())
 
 
-def check(problem: Any) -> None:
+def check_problem(problem: Any) -> None:
     """Check that `problem` names a problem, or is a class or function that makes one.
 
     Raises
@@ -430,7 +430,7 @@ def check(problem: Any) -> None:
 
     Examples
     --------
-    >>> check("huber")
+    >>> check_problem("huber")
     """
     if isinstance(problem, str):
         PROBLEM_TABLE.find(problem)

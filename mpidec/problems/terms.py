@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _validation as checks
+from .. import _validation as check
 from .._validation import Array
 
 
@@ -87,15 +87,11 @@ class Separable(Term):
     free: int = 0
 
     def __post_init__(self) -> None:
-        checks.number(self.l1, "l1")
-        checks.number(self.l2, "l2")
+        check.number(self.l1, "l1", least=0)
+        check.number(self.l2, "l2", least=0)
         for name in ("lower", "upper"):
-            if isinstance(bound := getattr(self, name), bool) or not isinstance(
-                bound, (int, float, np.integer, np.floating)
-            ):
-                raise TypeError(
-                    f"{name} = {bound!r} is a {type(bound).__name__}, expected a number"
-                )
+            if not check.is_number(bound := getattr(self, name)):
+                raise TypeError(f"{name} is {bound!r}, expected a number")
         if not self.lower < self.upper:
             raise ValueError(
                 f"lower = {self.lower} and upper = {self.upper}, expected lower < upper"
@@ -178,7 +174,7 @@ class Simplex(Term):
     free: int = 0
 
     def __post_init__(self) -> None:
-        checks.number(self.total, "simplex", positive=True)
+        check.number(self.total, "simplex", above=0)
 
     def value(self, X: Array) -> Array:
         """Return zeros, (m, d) -> (m,)."""
@@ -290,6 +286,6 @@ def term(
                 "simplex with l1, lower or upper: a point of the simplex has bounds and a fixed l1 norm already, "
                 "expected simplex alone"
             )
-        return Simplex(checks.number(simplex, "simplex", positive=True), free)
-    l1 = checks.number(l1, "l1")
+        return Simplex(check.number(simplex, "simplex", above=0), free)
+    l1 = check.number(l1, "l1", least=0)
     return Separable(l1=l1, free=free, **given) if l1 or given else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -203,37 +202,3 @@ class PairwiseSolver(Asynchronous):
                 f"{name_of(self)} needs an undirected graph, the {topology.name} topology is directed: two "
                 "neighbours exchange; use topology.ring(n) or symmetric_exponential(n)"
             )
-
-
-def number(
-    solver: Any,
-    field: str,
-    low: float,
-    high: float = math.inf,
-    *,
-    optional: bool = False,
-    closed: bool = True,
-) -> None:
-    """Check that a field of a solver is a finite number in [low, high), or in (low, high) unless `closed`.
-
-    Raises
-    ------
-    ValueError
-    """
-    value = getattr(solver, field)
-    if optional and value is None:
-        return
-    real = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if (
-        not real
-        or not math.isfinite(value)
-        or value < low
-        or value >= high
-        or (value == low and not closed)
-    ):
-        bounds = f"{'>=' if closed else '>'} {low:g}" + (
-            f" and < {high:g}" if high < math.inf else ""
-        )
-        raise ValueError(
-            f"{name_of(solver)}: {field} is {value!r}, expected a finite number {bounds}{' or None' * optional}"
-        )

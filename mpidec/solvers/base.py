@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .. import _validation as check
 from .step_schedules import WORDS, parsed
 
 _LARGE = 1500  # agents up to which the spectrum is computed for a warning
@@ -185,10 +186,10 @@ def state(solver: Any, method: str, s: Any, shape: tuple[int, ...]) -> Any:
     return s
 
 
-def positive_step(solver: Any, zero: bool = True) -> None:
+def positive_step(solver: Solver) -> None:
     """Check `solver.step_size`, and convert the text of a schedule.
 
-    It is a finite number >= 0 (> 0 unless `zero`) or an array of such, "auto", "safe", or a function of the step k.
+    It is a finite number >= 0 or an array of such, "auto", "safe", or a function of the step k.
 
     Raises
     ------
@@ -197,74 +198,44 @@ def positive_step(solver: Any, zero: bool = True) -> None:
     step = solver.step_size
     if callable(step) or (isinstance(step, str) and step in WORDS):
         return
+    what = f"{name_of(solver)}: step_size is {step!r}, expected a finite number >= 0"
     if isinstance(step, str):
         try:
             object.__setattr__(solver, "step_size", parsed(step))
         except ValueError as error:
-            raise ValueError(
-                f'{name_of(solver)}: step_size is {step!r}, expected a finite number >= 0, "auto", "safe", or a '
-                f"schedule: {error}"
-            ) from None
-        return
-    number = isinstance(step, (int, float, np.number, np.ndarray)) and not isinstance(step, bool)
-    if (
-        not number
-        or not np.isfinite(step).all()
-        or np.any(step < 0)
-        or (np.any(step == 0) and not zero)
+            raise ValueError(f'{what}, "auto", "safe", or a schedule: {error}') from None
+    elif not (check.is_number(step) or isinstance(step, np.ndarray)) or not (
+        np.isfinite(np.asarray(step, float)).all() and np.all(step >= 0)
     ):
-        raise ValueError(
-            f'{name_of(solver)}: step_size is {step!r}, expected a finite number {">=" if zero else ">"} 0, "auto", '
-            '"safe", or a function of the step'
-        )
+        raise ValueError(f'{what}, "auto", "safe", or a function of the step')
 
 
-def one_of(solver: Any, field: str, choices: tuple[str, ...]) -> None:
+def one_of(solver: Solver, field: str, choices: tuple[str, ...]) -> None:
     """Check that a field of a solver is one of its choices.
 
     Raises
     ------
     ValueError
     """
-    value = getattr(solver, field)
-    if value not in choices:
-        raise ValueError(
-            f"{name_of(solver)}: {field} is {value!r}, expected one of {', '.join(choices)}"
-        )
+    check.choice(getattr(solver, field), f"{name_of(solver)}: {field}", choices)
 
 
-def fraction(solver: Any, field: str) -> None:
-    """Check that a field of a solver is a number in [0, 1), such as a momentum, and make it a `float`.
+def number(solver: Solver, field: str, *, optional: bool = False, **bounds: float) -> None:
+    """Check that a field of a solver is a finite number within the bounds (or None, if `optional`), and make it a `float`.
 
-    Raises
-    ------
-    ValueError
-    """
-    value = getattr(solver, field)
-    if (
-        not isinstance(value, (int, float, np.number))
-        or isinstance(value, bool)
-        or not 0 <= value < 1
-    ):
-        raise ValueError(f"{name_of(solver)}: {field} is {value!r}, expected a number in [0, 1)")
-    object.__setattr__(solver, field, float(value))
-
-
-def positive(solver: Any, field: str) -> None:
-    """Check that a field of a solver is a finite number > 0, and make it a `float`.
+    Parameters
+    ----------
+    **bounds
+        `least`, `above`, `most`, `below`.
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
     """
     value = getattr(solver, field)
-    if (
-        not isinstance(value, (int, float, np.number))
-        or isinstance(value, bool)
-        or not 0 < value < np.inf
-    ):
-        raise ValueError(f"{name_of(solver)}: {field} is {value!r}, expected a finite number > 0")
-    object.__setattr__(solver, field, float(value))
+    if value is not None or not optional:
+        name = f"{name_of(solver)}: {field}{' (or None)' * optional}"
+        object.__setattr__(solver, field, check.number(value, name, **bounds))
 
 
 def per_step(D: Any, step_size: Any) -> Any:

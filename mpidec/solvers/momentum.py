@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..comm.kernels.descent import descend
-from .base import Solver, disagreement, fraction, name_of, per_step, zeros
+from .base import Solver, disagreement, name_of, number, per_step, zeros
 from .step_schedules import StepSize
 
 
@@ -28,7 +28,7 @@ class _Momentum(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fraction(self, "momentum")
+        number(self, "momentum", least=0, below=1)
 
     def init(self, X: np.ndarray, W: Any = None) -> MomentumState:
         return MomentumState(X, zeros(X, *X.shape))

@@ -6,15 +6,15 @@ pseudo-gradient (start minus end of the local steps, divided by the step size) i
 
 from __future__ import annotations
 
-import operator
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .. import _validation as check
 from ..comm.kernels.descent import descend
-from .base import Solver, disagreement, fraction, name_of, per_step, positive, zeros
+from .base import Solver, disagreement, name_of, number, per_step, zeros
 from .step_schedules import StepSize
 
 
@@ -27,14 +27,7 @@ class _LocalSteps(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        try:
-            H = operator.index(self.local_steps)
-        except TypeError:
-            H = 0
-        if H < 1 or isinstance(self.local_steps, bool):
-            raise ValueError(
-                f"{name_of(self)}: local_steps is {self.local_steps!r}, expected an integer >= 1"
-            )
+        H = check.integer(self.local_steps, f"{name_of(self)}: local_steps")
         object.__setattr__(self, "local_steps", H)
 
     def step(self, s: Any, G: np.ndarray, W: Any) -> Any:
@@ -162,8 +155,8 @@ class SlowMo(_LocalSteps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "slow_step")
-        fraction(self, "momentum")
+        number(self, "slow_step", above=0)
+        number(self, "momentum", least=0, below=1)
 
     def init(self, X: np.ndarray, W: Any = None) -> State:
         return self.State(X, X, zeros(X, *X.shape), 0)
@@ -241,8 +234,8 @@ class DiLoCo(_LocalSteps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "outer_step")
-        fraction(self, "momentum")
+        number(self, "outer_step", above=0)
+        number(self, "momentum", least=0, below=1)
 
     def init(self, X: np.ndarray, W: Any = None) -> State:
         return self.State(X, X, zeros(X, *X.shape), 0)
@@ -318,8 +311,8 @@ class GASLoC(_LocalSteps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "outer_step")
-        fraction(self, "momentum")
+        number(self, "outer_step", above=0)
+        number(self, "momentum", least=0, below=1)
 
     def init(self, X: np.ndarray, W: Any = None) -> State:
         return self.State(X, X, X, 0)
@@ -388,7 +381,7 @@ class KGT(_LocalSteps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "outer_step")
+        number(self, "outer_step", above=0)
 
     def init(self, X: np.ndarray, W: Any = None) -> State:
         return self.State(X, X, zeros(X, *X.shape), 0)
@@ -453,8 +446,7 @@ class LED(_LocalSteps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dual_step is not None:
-            positive(self, "dual_step")
+        number(self, "dual_step", above=0, optional=True)
 
     @property
     def _beta(self) -> float:

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .asynchronous import PairwiseSolver, number
-from .base import one_of, positive_step
+from .asynchronous import PairwiseSolver
+from .base import number, one_of, positive_step
 from .step_schedules import StepSize
 
 
 def _check_rate(solver: Any) -> None:
     if not isinstance(solver.rate, dict) and not hasattr(solver.rate, "shape"):
-        number(solver, "rate", 0, closed=False)
+        number(solver, "rate", above=0)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class PairwiseGossip(PairwiseSolver):
 
     def __post_init__(self) -> None:
         positive_step(self)
-        number(self, "momentum", 0, 1)
+        number(self, "momentum", least=0, below=1)
         _check_rate(self)
 
     def init(self, x: np.ndarray, place: Any = None) -> State:
@@ -171,10 +171,10 @@ class A2CiD2(PairwiseSolver):
 
     def __post_init__(self) -> None:
         positive_step(self)
-        number(self, "eta", 0, optional=True)
-        number(self, "alpha", 0, closed=False)
-        number(self, "alpha_tilde", 0, optional=True)
-        number(self, "momentum", 0, 1)
+        number(self, "eta", least=0, optional=True)
+        number(self, "alpha", above=0)
+        number(self, "alpha_tilde", least=0, optional=True)
+        number(self, "momentum", least=0, below=1)
         _check_rate(self)
         one_of(self, "order", ("sde", "algorithm", "code"))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
+
+from .. import _validation as check
 
 StepSize = float | str | Callable[[int], float]
 """A number, "auto", "safe", the text of a schedule, or a function of the step k."""
@@ -42,15 +43,10 @@ class StepSchedule:
     start: float | str = "auto"
 
     def __post_init__(self) -> None:
-        if not (self.start in WORDS or _positive(self.start)):
-            raise ValueError(
-                f"{self.name}: start is {self.start!r}, expected a finite number > 0, or one of {', '.join(WORDS)}"
-            )
-        for field in fields(self)[1:]:
-            if not _positive(value := getattr(self, field.name)):
-                raise ValueError(
-                    f"{self.name}: {field.name} is {value!r}, expected a finite number > 0"
-                )
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "start" or value not in WORDS:
+                check.number(value, f"{self.name}: {field.name}", above=0)
 
     def factor(self, k: int) -> float:
         """The factor :math:`c_k` of step k = 0, 1, ..."""
@@ -287,33 +283,15 @@ def _value(node: ast.expr) -> Any:
 
 
 def _made(name: str, *args: Any, **options: Any) -> StepSchedule:
-    if name not in SCHEDULES:
-        raise TypeError(f"there is no schedule {name!r}{_near(name, SCHEDULES)}")
-    known = [field.name for field in fields(SCHEDULES[name])]
+    known = [
+        field.name for field in fields(SCHEDULES[check.known_name(name, SCHEDULES, "schedule")])
+    ]
     for option in options:
-        if option not in known:
-            raise ValueError(
-                f"schedule {name} has no parameter {option!r}{_near(option, known)}, expected "
-                f"{name}({', '.join(known)})"
-            )
+        check.known_name(option, known, f"parameter of the schedule {name}")
     return SCHEDULES[name](*args, **options)
-
-
-def _near(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return "it cannot be read as name(start, parameter=value)"
     return str(error).replace(".__init__()", "")
-
-
-def _positive(value: Any) -> bool:
-    return (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value > 0
-    )

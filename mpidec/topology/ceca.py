@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import _check
+from .. import _validation as check
 from .circulant import circulant
 from .rules import Pairs
 from .schedule import Periodic, Schedule
@@ -82,9 +82,9 @@ def ceca(n: int, ports: int = 2, parity: str = "paper") -> Schedule:
     Ding, Jin, Ying, Yuan, Yin: DSGD-CECA: decentralized SGD with communication-optimal exact consensus algorithm,
     ICML 2023.
     """
-    n = _check.integer("ceca", "n", n)
-    ports = _check.choice("ceca", "ports", ports, (1, 2))
-    parity = _check.choice("ceca", "parity", parity, ("paper", "repository"))
+    n = check.integer(n, "ceca: n")
+    ports = check.choice(ports, "ceca: ports", (1, 2))
+    parity = check.choice(parity, "ceca: parity", ("paper", "repository"))
     if ports == 1 and n % 2 and n > 1:
         raise ValueError(
             f"ceca: n = {n} agents cannot be paired, expected an even n with ports=1 "

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _check
+from .. import _validation as check
 from .source import Block, Run, Source, assemble, index_type
 from .spectra import laplacian_of_group
 from .topology import Topology
@@ -45,7 +45,7 @@ def ring(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
      [0.   0.33 0.33 0.33]
      [0.33 0.   0.33 0.33]]
     """
-    n = _check.integer("ring", "n", n)
+    n = check.integer(n, "ring: n")
     return circulant("ring", n, [1, n - 1], weights)
 
 
@@ -74,7 +74,7 @@ def complete(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     >>> complete(5).spectral_gap()
     1.0
     """
-    n = _check.integer("complete", "n", n)
+    n = check.integer(n, "complete: n")
     return circulant("complete", n, np.arange(1, n), weights)
 
 
@@ -114,7 +114,7 @@ def exponential(n: int, base: int = 2, *, weights: WeightsLike = "metropolis") -
     Ying, Yuan, Chen, Hu, Pan, Yin: Exponential graph is provably efficient for decentralized deep training,
     NeurIPS 2021.
     """
-    n, base = _check.integer("exponential", "n", n), _check.integer("exponential", "base", base, 2)
+    n, base = check.integer(n, "exponential: n"), check.integer(base, "exponential: base", least=2)
     return circulant("exponential", n, _powers(base, n - 1), weights)
 
 
@@ -153,7 +153,7 @@ def symmetric_exponential(
     arXiv:2111.04287, 2021.
     """
     where = "symmetric_exponential"
-    n, base = _check.integer(where, "n", n), _check.integer(where, "base", base, 2)
+    n, base = check.integer(n, f"{where}: n"), check.integer(base, f"{where}: base", least=2)
     near = _powers(base, n // 2)
     return circulant(where, n, [*near, *(n - h for h in near)], weights)
 

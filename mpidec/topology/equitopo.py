@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _check
+from .. import _validation as check
 from .circulant import Circulant
 from .schedule import Schedule
 from .source import Stored
@@ -84,14 +84,14 @@ def equitopo(
     rate, NeurIPS 2022.
     """
     where = "equitopo"
-    n, seed = _check.integer(where, "n", n), _check.integer(where, "seed", seed, 0)
-    kind = _check.choice(where, "kind", kind, KINDS)
-    eta = _check.real(where, "eta", eta, 0, 1)
+    n, seed = check.integer(n, f"{where}: n"), check.integer(seed, f"{where}: seed", least=0)
+    kind = check.choice(kind, f"{where}: kind", KINDS)
+    eta = check.number(eta, f"{where}: eta", above=0, most=1)
     static = kind.endswith("static")
     if M is None and static:
         M = max(1, int(math.log2(n)))
     if M is not None:
-        M = _check.integer(where, "M", M)
+        M = check.integer(M, f"{where}: M")
     every = np.arange(1, n) if n > 1 else np.zeros(1, np.int64)
     hops = every if M is None else np.random.RandomState(seed).choice(every, size=M, replace=True)
     if not static:
@@ -146,7 +146,7 @@ class EquiDyn(Schedule):
 
     def at(self, k: int) -> Topology:
         """Return the topology of step k >= 0."""
-        k = _check.integer("equitopo.at", "k", k, 0)
+        k = check.integer(k, "equitopo.at: k", least=0)
         while len(self._drawn) <= 2 * k:
             u = int(self._random.choice(self._hops))
             s = int(self._random.integers(self.n)) if self._undirected else 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .. import _validation as check
 from .source import TOLERANCE, Stored
 from .topology import Topology
 from .weights import WeightsLike, stored
@@ -99,9 +100,7 @@ def from_networkx(
     by_attribute = isinstance(weights, str) and weights == "weight"
     if by_attribute:
         for u, v, weight in G.edges(data="weight"):
-            if u != v and (
-                isinstance(weight, bool) or not isinstance(weight, (int, float, np.number))
-            ):
+            if u != v and not check.is_number(weight):
                 raise ValueError(
                     f"{where}: edge ({u!r}, {v!r}) has weight {weight!r}, expected a number "
                     "(weights='metropolis' needs none)"

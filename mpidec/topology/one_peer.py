@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import _check
+from .. import _validation as check
 from .circulant import circulant
 from .schedule import Periodic, Schedule
 
@@ -46,6 +46,6 @@ def one_peer_exponential(n: int) -> Schedule:
     NeurIPS 2021.
     """
     name = "one_peer_exponential"
-    n = _check.integer(name, "n", n)
+    n = check.integer(n, f"{name}: n")
     phases = max(1, (n - 1).bit_length())
     return Periodic(name, tuple(circulant(name, n, [1 << r], "uniform") for r in range(phases)))

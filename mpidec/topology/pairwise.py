@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _check
+from .. import _validation as check
 from .spectra import DENSE, _lanczos
 from .topology import Topology
 
@@ -63,7 +63,7 @@ def edge_rates(topology: Topology, rate: Rate = 1.0) -> csr_array:
     i, j = W.row[off].astype(np.int64), W.col[off].astype(np.int64)
     if isinstance(rate, Mapping) or (hasattr(rate, "shape") and np.ndim(rate) != 0):
         return _given(topology, rate)
-    value = _check.real("edge_rates", "rate", rate, 0.0)
+    value = check.number(rate, "edge_rates: rate", above=0)
     degree = np.bincount(i, minlength=n)
     rates = 0.5 * value * (1 / degree[i] + 1 / degree[j])
     return csr_array(coo_array((rates, (i, j)), shape=(n, n)))
@@ -75,7 +75,11 @@ def _given(topology: Topology, rate: Any) -> csr_array:
     n = topology.n
     if isinstance(rate, Mapping):
         pairs = [
-            (_check.agent("edge_rates", i, n), _check.agent("edge_rates", j, n), float(value))
+            (
+                check.integer(i, "edge_rates: agent", least=0, most=n - 1),
+                check.integer(j, "edge_rates: agent", least=0, most=n - 1),
+                float(value),
+            )
             for (i, j), value in rate.items()
         ]
         whole = {(i, j): value for i, j, value in pairs} | {(j, i): value for i, j, value in pairs}
@@ -89,7 +93,9 @@ def _given(topology: Topology, rate: Any) -> csr_array:
             )
     R.eliminate_zeros()
     if not np.isfinite(R.data).all() or (R.data < 0).any():
-        raise ValueError("edge_rates: the rates of edges must be finite numbers >= 0")
+        raise ValueError(
+            "edge_rates: some rates of edges are negative or not finite, expected finite numbers >= 0"
+        )
     C = R.tocoo()
     edges = topology.W
     wrong = [(int(a), int(b)) for a, b in zip(C.row, C.col) if a == b or edges[a, b] == 0]
@@ -148,7 +154,7 @@ def mixing_constants(topology: Topology, rate: Rate = 1.0) -> tuple[float, float
     if group is not None:
         if topology.n == 1:
             return 0.0, 0.0
-        value = _check.real("mixing_constants", "rate", rate, 0.0)
+        value = check.number(rate, "mixing_constants: rate", above=0)
         adjacent = topology.columns(0, 1).tocoo()
         hops = adjacent.coords[1][adjacent.coords[1] != 0]
         if len(hops) and topology.connected:

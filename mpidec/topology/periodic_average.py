@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from . import _check
+from .. import _validation as check
 from .circulant import complete
 from .schedule import Periodic, Schedule
 from .topology import Topology
@@ -50,7 +50,7 @@ def periodic_average(topology: Topology | Schedule, H: int) -> Schedule:
         raise TypeError(
             f"{name}: expected a topology or a schedule, got {topology!r} ({type(topology).__name__})"
         )
-    H = _check.integer(name, "H", H)
+    H = check.integer(H, f"{name}: H")
     if topology.period is None:
         raise ValueError(
             f"{name}: {topology.name} has no period, expected a topology or a periodic schedule"

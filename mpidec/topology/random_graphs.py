@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _check
+from .. import _validation as check
 from .topology import Topology
 from .weights import WeightsLike, stored
 
@@ -55,8 +55,8 @@ def erdos_renyi(
     Erdos, Renyi: On the evolution of random graphs, 1960.
     """
     where = "erdos_renyi"
-    n = _check.integer(where, "n", n)
-    p = min(1.0, _default_p(n)) if p is None else _check.real(where, "p", p, 0.0, 1.0)
+    n = check.integer(n, f"{where}: n")
+    p = min(1.0, _default_p(n)) if p is None else check.number(p, f"{where}: p", above=0, most=1)
 
     def draw(rng: np.random.Generator) -> Edges:
         pairs = n * (n - 1) // 2
@@ -119,9 +119,11 @@ def geometric(
     Gilbert: Random plane networks, 1961.
     """
     where = "geometric"
-    n = _check.integer(where, "n", n)
+    n = check.integer(n, f"{where}: n")
     reach = (
-        math.sqrt(_default_p(n)) if radius is None else _check.real(where, "radius", radius, 0.0)
+        math.sqrt(_default_p(n))
+        if radius is None
+        else check.number(radius, f"{where}: radius", above=0)
     )
 
     def draw(rng: np.random.Generator) -> Edges:
@@ -179,12 +181,12 @@ def small_world(
     Watts, Strogatz: Collective dynamics of small-world networks, Nature 393, 1998.
     """
     where = "small_world"
-    n, k = _check.integer(where, "n", n), _check.integer(where, "k", k, 2)
+    n, k = check.integer(n, f"{where}: n"), check.integer(k, f"{where}: k", least=2)
     if k % 2:
         raise ValueError(
-            f"{where}: k must be even (k / 2 neighbours on each side), got {k} (e.g. {k - 1})"
+            f"{where}: k is {k}, expected an even number (k / 2 neighbours on each side), such as {k - 1}"
         )
-    p = _check.real(where, "p", p, 0.0, 1.0, closed=True)
+    p = check.number(p, f"{where}: p", least=0, most=1)
 
     def draw(rng: np.random.Generator) -> Edges:
         near: list[set[int]] = [set() for _ in range(n)]
@@ -222,7 +224,7 @@ def _draw(
     what: str,
     remedy: str,
 ) -> Topology:
-    seed = _check.integer(where, "seed", seed, 0)
+    seed = check.integer(seed, f"{where}: seed", least=0)
     for attempt in range(ATTEMPTS):
         # Philox counter: the attempt is the highest word; draws increment the lowest, so streams never overlap.
         rng = np.random.Generator(

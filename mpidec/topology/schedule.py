@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .. import _validation as check
 from .drawing import MOST_PHASES, draw
 from .spectra import gap
 from .topology import Topology, fingerprint
@@ -163,14 +163,7 @@ class Periodic(Schedule):
 
     def at(self, k: int) -> Topology:
         """Return the topology of step k >= 0: phase k modulo the period."""
-        try:
-            step = operator.index(k)
-        except TypeError:
-            raise TypeError(
-                f"{self.name}.at: k must be an integer >= 0, got {k!r} ({type(k).__name__})"
-            ) from None
-        if step < 0:
-            raise ValueError(f"{self.name}.at: k must be an integer >= 0, got {step}")
+        step = k if type(k) is int and k >= 0 else check.integer(k, f"{self.name}.at: k", least=0)
         return self.phases[step % len(self.phases)]
 
     def spectral_gap(self) -> float:

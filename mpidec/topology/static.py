@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from . import _check
+from .. import _validation as check
 from .rules import BinaryTree, Lattice, ReversedBinaryTree, Rule, Star
 from .source import assemble
 from .spectra import laplacian, laplacian_of_group
@@ -42,7 +42,7 @@ def chain(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
      [0.33 0.33 0.33]
      [0.   0.33 0.67]]
     """
-    return _weighted("chain", Lattice((_check.integer("chain", "n", n),)), weights)
+    return _weighted("chain", Lattice((check.integer(n, "chain: n"),)), weights)
 
 
 def star(n: int, *, center: int = 0, weights: WeightsLike = "metropolis") -> Topology:
@@ -72,8 +72,10 @@ def star(n: int, *, center: int = 0, weights: WeightsLike = "metropolis") -> Top
     >>> star(6).neighbors(0)
     array([1, 2, 3, 4, 5])
     """
-    n = _check.integer("star", "n", n)
-    return _weighted("star", Star(n, _check.agent("star", center, n, "center")), weights)
+    n = check.integer(n, "star: n")
+    return _weighted(
+        "star", Star(n, check.integer(center, "star: center", least=0, most=n - 1)), weights
+    )
 
 
 def grid(
@@ -167,7 +169,7 @@ def hypercube(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     >>> hypercube(8).neighbors(5)
     array([1, 4, 7])
     """
-    n = _check.integer("hypercube", "n", n)
+    n = check.integer(n, "hypercube: n")
     if n & (n - 1):
         low = 1 << (n.bit_length() - 1)
         raise ValueError(
@@ -212,11 +214,9 @@ def binary_tree(n: int, *, reverse: bool = False, weights: WeightsLike = "metrop
     data, NeurIPS 2021.
     """
     if not isinstance(reverse, (bool, np.bool_)):
-        raise TypeError(
-            f"binary_tree: reverse must be True or False, got {reverse!r} ({type(reverse).__name__})"
-        )
+        raise TypeError(f"binary_tree: reverse is {reverse!r}, expected True or False")
     tree = ReversedBinaryTree if reverse else BinaryTree
-    return _weighted("binary_tree", tree(_check.integer("binary_tree", "n", n)), weights)
+    return _weighted("binary_tree", tree(check.integer(n, "binary_tree: n")), weights)
 
 
 def double_binary_trees(
@@ -285,16 +285,16 @@ def _weighted(name: str, graph: Rule, weights: WeightsLike) -> Topology:
 
 
 def _shape(where: str, n: int, shape: Sequence[int] | None) -> tuple[int, ...]:
-    n = _check.integer(where, "n", n)
+    n = check.integer(n, f"{where}: n")
     if shape is None:
         rows = next(r for r in range(math.isqrt(n), 0, -1) if n % r == 0)
         return rows, n // rows
     if isinstance(shape, (str, bytes)) or not isinstance(shape, (Sequence, np.ndarray)):
         raise TypeError(
-            f"{where}: shape must be a sequence of integers with product n = {n}, e.g. "
+            f"{where}: shape is {shape!r}, expected a sequence of integers with product n = {n}, e.g. "
             f"{_shape(where, n, None)}, got {shape!r} ({type(shape).__name__})"
         )
-    sizes = tuple(_check.integer(where, "shape", size) for size in shape)
+    sizes = tuple(check.integer(size, f"{where}: shape") for size in shape)
     if not sizes or math.prod(sizes) != n:
         raise ValueError(
             f"{where}: shape {sizes} has product {math.prod(sizes)}, expected n = {n} "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _check
+from .. import _validation as check
 from .drawing import draw
 from .source import Block, Source
 from .spectra import gap
@@ -88,20 +88,26 @@ class Topology:
 
     def rows(self, lo: int, hi: int) -> csr_array:
         """Return the rows lo, ..., hi - 1 of W, shape (hi - lo, n); graphs defined by a rule compute only these."""
-        return self.source.rows(*_check.block(f"{self.name}.rows", lo, hi, self.n)).csr
+        return self.source.rows(*self._block("rows", lo, hi)).csr
 
     def columns(self, lo: int, hi: int) -> csr_array:
         """Return the columns lo, ..., hi - 1 of W as rows: W[:, lo:hi].T, shape (hi - lo, n)."""
-        return self.source.columns(*_check.block(f"{self.name}.columns", lo, hi, self.n)).csr
+        return self.source.columns(*self._block("columns", lo, hi)).csr
+
+    def _block(self, method: str, lo: int, hi: int) -> tuple[int, int]:
+        """Return the bounds of a block of agents as two ints with 0 <= lo <= hi <= n."""
+        where = f"{self.name}.{method}"
+        hi = check.integer(hi, f"{where}: hi", least=0, most=self.n)
+        return check.integer(lo, f"{where}: lo", least=0, most=hi), hi
 
     def in_neighbors(self, i: int) -> NDArray[np.int64]:
         """Return the agents that agent i receives from, ascending, without i."""
-        i = _check.agent(f"{self.name}.in_neighbors", i, self.n)
+        i = check.integer(i, f"{self.name}.in_neighbors: agent", least=0, most=self.n - 1)
         return _others(self.source.rows(i, i + 1), i)
 
     def out_neighbors(self, i: int) -> NDArray[np.int64]:
         """Return the agents that agent i sends to, ascending, without i."""
-        i = _check.agent(f"{self.name}.out_neighbors", i, self.n)
+        i = check.integer(i, f"{self.name}.out_neighbors: agent", least=0, most=self.n - 1)
         return _others(self.source.columns(i, i + 1), i)
 
     def neighbors(self, i: int) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _check
+from .. import _validation as check
 from .rules import Rule
 from .source import Block, Source, Stored, assemble, index_type
 
@@ -89,7 +89,7 @@ def resolve(where: str, weights: WeightsLike, graph: Degrees) -> EdgeWeights:
         The argument is neither a known name nor a number, or its weights are not defined on this graph.
     """
     if isinstance(weights, str):
-        name = _check.choice(where, "weights", weights, NAMES, " or a number")
+        name = check.choice(weights, f"{where}: weights", NAMES, " or a number")
         if graph.directed and graph.regular is None and name == "metropolis":
             raise ValueError(
                 f"{where}: metropolis weights need an undirected or a regular graph, but this one is "
@@ -111,7 +111,7 @@ def resolve(where: str, weights: WeightsLike, graph: Degrees) -> EdgeWeights:
             return EdgeWeights("regular", 1.0)
         largest, smallest = graph.laplacian()
         return EdgeWeights("constant", 2 / (largest + smallest))
-    value = _check.real(where, "weights (an edge's weight)", weights, 0.0)
+    value = check.number(weights, f"{where}: weights (an edge's weight)", above=0)
     if value * graph.max_degree > 1 + 1e-12:
         raise ValueError(
             f"{where}: the edge weight {value:g} leaves {1 - value * graph.max_degree:.3g} for the own weight of an "

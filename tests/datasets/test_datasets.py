@@ -92,9 +92,9 @@ def test_synthetic_edges():
     assert np.array_equal(
         synthetic_least_squares(2, 5, 3).A, synthetic_least_squares(4, 5, 3).A[:10]
     )
-    with pytest.raises(ValueError, match=r"heterogeneity = -1"):
+    with pytest.raises(ValueError, match="heterogeneity is -1"):
         synthetic_least_squares(heterogeneity=-1)
-    with pytest.raises(TypeError, match=r"p = 2.5"):
+    with pytest.raises(TypeError, match=r"p is 2\.5"):
         load("synthetic_least_squares", p=2.5)
 
 
@@ -299,7 +299,7 @@ def test_paths(tmp_path):
     refused(tmp_path / "missing.csv", "no such file")
     refused(tmp_path / "none" / "missing.csv", "no such file")
     (tmp_path / "heart.csv").write_text("1,2\n")
-    refused(tmp_path / "haert.csv", r"no such file \(similar names in .*: heart.csv\)")
+    refused(tmp_path / "haert.csv", r"no such file \(did you mean heart.csv\?\)")
     (tmp_path / "folder.csv").mkdir()
     refused(tmp_path / "folder.csv", "is a directory, expected a file")
     with pytest.raises(
@@ -412,9 +412,9 @@ def test_dirichlet_with_alpha_that_underflows():
     "error, args, message",
     [
         (ValueError, ([0, 1], 3), "3 agents for 2 samples, expected at most 2"),
-        (ValueError, ([0, 1], 0), "agents = 0, expected an integer >= 1"),
-        (TypeError, ([0, 1], 1.0), "agents = 1.0 is a float"),
-        (ValueError, ([0, 1], 1, "idd"), "unknown partition 'idd': did you mean iid?.*sorted"),
+        (ValueError, ([0, 1], 0), "agents is 0, expected an integer >= 1"),
+        (TypeError, ([0, 1], 1.0), "agents is 1.0, expected an integer"),
+        (ValueError, ([0, 1], 1, "idd"), "partition is 'idd', expected one of .*did you mean iid"),
         (ValueError, ([[0, 1]], 1), r"y has shape \(1, 2\), expected \(N,\)"),
         (
             ValueError,
@@ -430,10 +430,10 @@ def test_partition_refuses(error, args, message):
 
 def test_partition_refuses_numbers_out_of_range():
     for alpha in (0, -1, np.nan, np.inf):
-        with pytest.raises(ValueError, match=r"alpha = .*expected a finite number > 0"):
+        with pytest.raises(ValueError, match=r"alpha is .*expected a finite number > 0"):
             partition([0, 1], 1, "dirichlet", alpha=alpha)
     for seed in (-1, 2**32):
-        with pytest.raises(ValueError, match=r"seed = .*expected an integer"):
+        with pytest.raises(ValueError, match=r"seed is .*expected an integer"):
             partition([0, 1], 1, seed=seed)
 
 

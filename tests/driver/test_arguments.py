@@ -497,7 +497,7 @@ TRIES = {
     ),
     "schedule misspelt": (
         lambda: S.DGD("inverse(0.1, dealy=3)"),
-        "inverse has no parameter 'dealy'",
+        "unknown parameter of the schedule inverse 'dealy'",
         "did you mean delay?",
     ),
     "problem misspelt": (
@@ -529,7 +529,7 @@ TRIES = {
     ),
     "a word as a bound": (
         lambda: P.load_problem((A, Y), n=4, lower="a"),
-        "lower = 'a' is a str, expected a number",
+        "lower is 'a', expected a number",
     ),
     "partition misspelt": (
         lambda: P.load_problem((A, Y), n=4, partition="dirichelt"),

@@ -233,7 +233,11 @@ def test_text_is_toml_whatever_the_strings(tmp_path):
         ),
         (
             ["--step-size", "inverse_sqrt(0.1, dealy=3)"],
-            ["--step-size", "no parameter 'dealy'", "did you mean delay?"],
+            [
+                "--step-size",
+                "unknown parameter of the schedule inverse_sqrt 'dealy'",
+                "did you mean delay?",
+            ],
         ),
         (
             ["--step-size", "inverse_sqrt dealy"],
@@ -241,7 +245,7 @@ def test_text_is_toml_whatever_the_strings(tmp_path):
         ),
         (
             ["--step-size", "inverse_sqrd(0.1)"],
-            ["no schedule 'inverse_sqrd'", "did you mean inverse_sqrt?"],
+            ["unknown schedule 'inverse_sqrd'", "did you mean inverse_sqrt"],
         ),
         (
             ["--solver", "consensus", "--step-size", "0.1"],

@@ -78,7 +78,7 @@ def test_errors_are_raised_on_every_rank():
         for call, message in (
             (lambda: load_problem("nothing", net=net), "unknown data set 'nothing'"),
             (lambda: load_problem((A, Y), 3, net=net), "expected one of n and net"),
-            (lambda: load_problem((A, Y), net=net, problem="huber", delta=-1), "delta = -1"),
+            (lambda: load_problem((A, Y), net=net, problem="huber", delta=-1), "delta is -1"),
             (lambda: load_problem((A[:1], Y[:1]), net=net), "agents for 1 samples"),
         ):
             with pytest.raises(ValueError, match=message):

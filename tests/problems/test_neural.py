@@ -186,12 +186,12 @@ def test_parts_of_several_ranks_make_one_problem(digits):
         (
             lambda: Neural(nn.Linear(6, 3), samples(1), loss="hinge"),
             ValueError,
-            "unknown loss 'hinge'",
+            "loss is 'hinge'",
         ),
         (
             lambda: Neural(nn.Linear(6, 3), samples(1), dtype="float16"),
             ValueError,
-            "unknown dtype 'float16'",
+            "dtype is 'float16'",
         ),
         (lambda: Neural(nn.ReLU(), samples(1)), ValueError, "no parameters that require gradients"),
         (

@@ -421,17 +421,17 @@ def test_oracles_refuse():
     ):
         MiniBatch(problem, 7)
     for wrong in (0, -1):
-        with pytest.raises(ValueError, match=r"batch_size = .*expected an integer >= 1"):
+        with pytest.raises(ValueError, match=r"batch_size is .*expected an integer >= 1"):
             MiniBatch(problem, wrong)
     for wrong in (1.5, True, "3", None):
-        with pytest.raises(TypeError, match=r"batch_size = .*expected an integer >= 1"):
+        with pytest.raises(TypeError, match=r"batch_size is .*expected an integer >= 1"):
             MiniBatch(problem, wrong)
     for wrong in (-1, np.nan, np.inf):
-        with pytest.raises(ValueError, match=r"sigma = .*expected a finite number >= 0"):
+        with pytest.raises(ValueError, match=r"sigma is .*expected a finite number >= 0"):
             Noisy(problem, wrong)
     with pytest.raises(ValueError, match="2 agents, expected 3"):
         Full(problem).start(range(2), 0)
-    with pytest.raises(ValueError, match=r"seed = -1"):
+    with pytest.raises(ValueError, match=r"seed is -1"):
         Noisy(problem, 1).start(range(3), -1)
     with pytest.raises(TypeError, match=r"Custom.*Noisy works"):
         MiniBatch(Custom(len, len, 1, 1), 2)
@@ -504,27 +504,31 @@ BAD[1, 2, 3] = np.nan
         (ValueError, lambda: LeastSquares(BAD, Y3), "A is nan at local agent 1, row 2, column 3"),
         (ValueError, lambda: Huber(A3, BAD[:, :, 3]), "b is nan at local agent 1, row 2"),
         (ValueError, lambda: Huber(A3, Y3 / 0.0), "b is inf at local agent 0, row 0"),
-        (ValueError, lambda: LeastSquares(A3, Y3, l2=-1), "l2 = -1, expected a finite number >= 0"),
+        (
+            ValueError,
+            lambda: LeastSquares(A3, Y3, l2=-1),
+            "l2 is -1, expected a finite number >= 0",
+        ),
         (
             ValueError,
             lambda: LeastSquares(A3, Y3, l2=np.nan),
-            "l2 = nan, expected a finite number >= 0",
+            "l2 is nan, expected a finite number >= 0",
         ),
         (
             TypeError,
             lambda: LeastSquares(A3, Y3, l2="0.1"),
-            "l2 = '0.1' is a str, expected a number",
+            "l2 is '0.1', expected a finite number",
         ),
         (
             TypeError,
             lambda: LeastSquares(A3, Y3, l2=True),
-            "l2 = True is a bool, expected a number",
+            "l2 is True, expected a finite number",
         ),
-        (ValueError, lambda: Huber(A3, Y3, delta=0), "delta = 0, expected a finite number > 0"),
+        (ValueError, lambda: Huber(A3, Y3, delta=0), "delta is 0, expected a finite number > 0"),
         (
             ValueError,
             lambda: Huber(A3, Y3, delta=-2.0),
-            "delta = -2.0, expected a finite number > 0",
+            "delta is -2.0, expected a finite number > 0",
         ),
         (
             ValueError,
@@ -551,7 +555,7 @@ BAD[1, 2, 3] = np.nan
             lambda: Softmax(A3, 3 * Y3, 3),
             "label 3 at local agent 0, row 0, expected integers 0 .. 2",
         ),
-        (ValueError, lambda: Softmax(A3, Y3, 1), "classes = 1, expected an integer >= 2"),
+        (ValueError, lambda: Softmax(A3, Y3, 1), "classes is 1, expected an integer >= 2"),
         (ValueError, lambda: Softmax(A3[:0], Y3[:0]), "classes is unknown.*classes=C"),
         (
             ValueError,
@@ -584,7 +588,7 @@ BAD[1, 2, 3] = np.nan
             r"X has shape \(2, 4\), expected \(2, 12\)",
         ),
         (TypeError, lambda: Custom(1, len, 1, 1), "value is a int, expected a function"),
-        (ValueError, lambda: Custom(len, len, -1, 1), "m = -1, expected an integer >= 0"),
+        (ValueError, lambda: Custom(len, len, -1, 1), "m is -1, expected an integer >= 0"),
         (
             ValueError,
             lambda: Custom(len, len, 1, 1, smoothness=0),

@@ -91,7 +91,7 @@ def test_proxes_in_closed_form():
 def test_wrong_terms_are_refused(options):
     with pytest.raises(ValueError, match=r"expected"):
         Separable(**options)
-    with pytest.raises(ValueError, match="simplex = 0"):
+    with pytest.raises(ValueError, match="simplex is 0"):
         simplex(0)
     with pytest.raises(ValueError, match="expected simplex alone"):
         load_problem((A, Y), n=4, simplex=1.0, l1=0.1)

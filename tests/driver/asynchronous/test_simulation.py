@@ -728,7 +728,7 @@ REFUSED = [
         lambda: mpidec.tune(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5),
         "A2CiD2 is asynchronous, and tune takes common",
     ),
-    (lambda: S.A2CiD2(0.1, eta=-1), "A2CiD2: eta is -1, expected a finite number >= 0 or None"),
+    (lambda: S.A2CiD2(0.1, eta=-1), "A2CiD2: eta (or None) is -1, expected a finite number >= 0"),
     (lambda: S.A2CiD2(0.1, alpha=0), "A2CiD2: alpha is 0, expected a finite number > 0"),
     (lambda: S.A2CiD2(0.1, alpha_tilde="x"), "A2CiD2: alpha_tilde is 'x'"),
     (
@@ -745,7 +745,7 @@ REFUSED = [
     (lambda: S.AsyncPushSum(np.nan), "AsyncPushSum: step_size is nan"),
     (lambda: T.mixing_constants(T.exponential(8)), "exponential is directed"),
     (lambda: T.mixing_constants(T.one_peer_exponential(8)), "expected a constant topology"),
-    (lambda: T.mixing_constants(T.ring(4), rate=-1), "rate must be a number > 0"),
+    (lambda: T.mixing_constants(T.ring(4), rate=-1), "rate is -1, expected a finite number > 0"),
     (lambda: T.mixing_constants(T.ring(4), rate={(0, 2): 1.0}), r"\(0, 2\) is no edge of ring"),
     (lambda: T.mixing_constants(T.ring(4), rate={(0, 1): -1.0}), "finite numbers >= 0"),
     (
