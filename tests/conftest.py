@@ -3,6 +3,7 @@
     pytest                                       one process: everything, real launches included
     mpirun -n 3 python -m pytest                 the tests that make sense on several ranks, the same on every rank
     pytest --cover                               of the parameter sets of a test only as many as show each value once
+    pytest --cover --most 6                      at most 6 of these
 
 Under several ranks only rank 0 reports.  A test that fails on any rank says so, tagged with the rank, and aborts the
 job: the other ranks may be waiting for this one in a collective.
@@ -70,8 +71,14 @@ def pytest_addoption(parser):
     parser.addoption(
         "--cover",
         action="store_true",
-        help="of the parameter sets of a test run only as many as show each value of "
-        "each parameter once, not all combinations",
+        help="of the parameter sets of a test run only as many as show each value of each parameter, not all combinations",
+    )
+    parser.addoption(
+        "--most",
+        metavar="N",
+        type=int,
+        default=0,
+        help="with --cover: of these at most N of each test, spread over them",
     )
 
 
@@ -113,7 +120,7 @@ def pytest_collection_modifyitems(config, items):
     reasons = {item: obstacle(config, item) for item in items}
     left = [item for item in items if not reasons[item]]
     if config.getoption("--cover"):
-        left, all_sets = covering(left), left
+        left, all_sets = covering(left, config.getoption("--most")), left
         reasons |= dict.fromkeys(
             set(all_sets) - set(left), "other combinations of parameters (without --cover)"
         )
@@ -139,10 +146,11 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.write_line(f"not run here: {number} {reason}")
 
 
-def covering(items):
+def covering(items, most):
     """The items without those parameter sets that only combine values anew: the sets left show each value (each row of a list).
 
-    Which sets are left depends on the order of the parameters alone, so it is the same on all ranks.
+    Of more than `most` sets of a test (if that is not 0), as many are left, spread evenly over them.  Which sets are left depends
+    on the order of the parameters alone, so it is the same on all ranks.
     """
     tests = defaultdict(list)
     for item in items:
@@ -153,11 +161,14 @@ def covering(items):
             item: set(enumerate(item.callspec._idlist)) if hasattr(item, "callspec") else {()}
             for item in sets
         }
-        missing = set().union(*values.values())
+        missing, chosen = set().union(*values.values()), []
         while missing:
             best = max(sets, key=lambda item: len(values[item] & missing))
-            kept.add(best)
+            chosen.append(best)
             missing -= values[best]
+        if most and len(chosen) > most:
+            chosen = [chosen[k * len(chosen) // most] for k in range(most)]
+        kept |= {*chosen}
     return [item for item in items if item in kept]
 
 
