@@ -116,6 +116,14 @@ def obstacle(config, item) -> str:
     )
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Do not import a file that lacks the marker of ``-m MARKER``: torch alone takes seconds on each rank."""
+    marker = config.option.markexpr
+    if marker.isidentifier() and collection_path.name.startswith("test_"):
+        return f"mark.{marker}" not in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
 def pytest_collection_modifyitems(config, items):
     reasons = {item: obstacle(config, item) for item in items}
     left = [item for item in items if not reasons[item]]
