@@ -18,10 +18,14 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["Table", "is_plugin", "located", "nearest", "short", "source"]
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
+__all__ = ["Table", "is_plugin", "located", "nearest", "short", "similar", "source"]
+
+T = TypeVar("T")
 MODULES = "mpidec_plugin_"  # names of the modules of files
 PLUGIN = re.compile(r"(?P<place>.+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
 
@@ -49,25 +53,28 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     >>> nearest("x", ["dgd", "extra"])
     'expected one of dgd, extra'
     """
-    known = list(dict.fromkeys(known))
+    known = list(known)
+    near = similar(name, known, cutoff)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"expected one of {', '.join(dict.fromkeys(known)) or 'none'}"
+
+
+def similar(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """Return up to three of the `known` names that are close to `name`, whatever its case and hyphens; the closest first.
+
+    Examples
+    --------
+    >>> similar("Gradient-Traking", ["dgd", "gradient_tracking"])
+    ['gradient_tracking']
+    """
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_").replace(" ", "_")
-    words = {
-        word: None
-        for trial in (name, plain)
-        for word in difflib.get_close_matches(trial, known, n=3, cutoff=cutoff)
-    }
     alike = {
-        word: max(difflib.SequenceMatcher(None, trial, word).ratio() for trial in (name, plain))
-        for word in words
+        word: max(difflib.SequenceMatcher(None, word, trial).ratio() for trial in (name, plain))
+        for word in dict.fromkeys(known)
     }
-    near = [
-        word for word in words if alike[word] >= max(alike.values()) - 0.25
-    ]  # the others only share an ending
-    return (
-        f"did you mean {' or '.join(near[:3])}?"
-        if near
-        else f"expected one of {', '.join(known) or 'none'}"
-    )
+    near = sorted((w for w in alike if alike[w] >= cutoff), key=alike.__getitem__, reverse=True)
+    return [word for word in near[:3] if alike[word] >= alike[near[0]] - 0.25]  # not a mere ending
 
 
 def located(name: str, *folders: str | os.PathLike[str]) -> str:
@@ -122,7 +129,7 @@ def source(thing: object) -> str | None:
     )
 
 
-class Table(Mapping[str, Any]):
+class Table(Mapping[str, T]):
     """Components of one kind by name: those of the package, of entry points, and of the user's files and modules.
 
     Iteration yields the names of the package and of entry points; plug-ins by ``FILE.py:NAME`` or ``MODULE:NAME`` are
@@ -148,7 +155,7 @@ class Table(Mapping[str, Any]):
     """
 
     def __init__(
-        self, kind: str, group: str, own: Mapping[str, Any], check: Callable[[Any], str | None]
+        self, kind: str, group: str, own: Mapping[str, T], check: Callable[[object], str | None]
     ) -> None:
         self.kind, self.group, self.own, self.check = kind, group, own, check
 
@@ -166,7 +173,7 @@ class Table(Mapping[str, Any]):
             return False
         return name in self.own or is_plugin(name) or name in self._entry_points()
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> T:
         """Return the component with this name.
 
         Raises
@@ -176,6 +183,7 @@ class Table(Mapping[str, Any]):
         ValueError
             If a plug-in cannot be imported, or is of another kind; the message is one line.
         """
+        thing: T
         if name in self.own:
             return self.own[name]
         if is_plugin(name):
@@ -188,7 +196,7 @@ class Table(Mapping[str, Any]):
             raise ValueError(f"{short(name)} cannot be used as a {self.kind}: it is {complaint}")
         return thing
 
-    def find(self, name: str) -> Any:
+    def find(self, name: str) -> T:
         """Return the component with this name; the error for an unknown name is a ValueError that suggests others."""
         try:
             return self[name]
@@ -197,7 +205,7 @@ class Table(Mapping[str, Any]):
                 f"unknown {self.kind} {name!r}: {nearest(name, self)} (one of your own: FILE.py:NAME)"
             ) from None
 
-    def described(self, describe: Callable[[Any], str]) -> dict[str, str]:
+    def described(self, describe: Callable[[T], str]) -> dict[str, str]:
         """Return a line for each name; a plug-in that cannot be loaded is listed with its error."""
         lines = {}
         for name in self:
@@ -209,16 +217,16 @@ class Table(Mapping[str, Any]):
                 lines[name] = f"{lines[name]} [{self._entry_points()[name].value}]"
         return lines
 
-    def _entry_points(self) -> dict[str, Any]:
+    def _entry_points(self) -> dict[str, EntryPoint]:
         from importlib.metadata import entry_points  # imported on use: it takes 30 ms
 
         return {point.name: point for point in entry_points(group=self.group)}
 
 
-def _load(name: str, kind: str, check: Callable[[Any], str | None]) -> Any:
+def _load(name: str, kind: str, check: Callable[[object], str | None]) -> Any:
     """Import the file or the module of a plug-in, and return its object."""
     place, _, wanted = name.rpartition(":") if PLUGIN.fullmatch(name) else (name, "", "")
-    module = _file(Path(place)) if place.endswith(".py") else _module(place, wanted)
+    module = _file(Path(place)) if place.endswith(".py") else _module(place)
     if wanted and hasattr(module, wanted):
         return getattr(module, wanted)
     public = {key: thing for key, thing in vars(module).items() if not key.startswith("_")}
@@ -239,9 +247,7 @@ def _load(name: str, kind: str, check: Callable[[Any], str | None]) -> Any:
 
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
-        near = difflib.get_close_matches(
-            path.name, [other.name for other in path.parent.glob("*.py")], n=3
-        )
+        near = similar(path.name, [other.name for other in path.parent.glob("*.py")])
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near
@@ -266,16 +272,13 @@ def _file(path: Path) -> ModuleType:
     return module
 
 
-def _module(name: str, wanted: str) -> ModuleType:
+def _module(name: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    module: ModuleType = _guarded(
-        lambda: importlib.import_module(name), f"module {name}", missing=name
-    )
-    return module
+    return _guarded(lambda: importlib.import_module(name), f"module {name}", missing=name)
 
 
-def _guarded(act: Callable[[], Any], what: str, missing: str = "") -> Any:
+def _guarded(act: Callable[[], T], what: str, missing: str = "") -> T:
     """Return the result of `act`; whatever it raises becomes a ValueError of one line that names the place."""
     try:
         return act()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from typing import Any
 
 from . import solvers as _solvers
 from . import topology as _topology
 from .comm.mixing import codecs as _codecs
+from .datasets.datasets import Dataset
 from .plugins import Table, is_plugin
-from .problems import registry
+from .problems import LinearModel, registry
+from .topology import Schedule, Topology
 
 __all__ = [
     "codecs",
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 
-def problems() -> Table:
+def problems() -> Table[type[LinearModel]]:
     """Return the problem classes by name.
 
     Examples
@@ -36,7 +37,7 @@ def problems() -> Table:
     return registry.PROBLEM_TABLE
 
 
-def data_sets() -> Table:
+def data_sets() -> Table[Callable[..., Dataset]]:
     """Return the functions that build the data sets, by name.
 
     Examples
@@ -47,7 +48,7 @@ def data_sets() -> Table:
     return registry.DATA_TABLE
 
 
-def data(source: str) -> Callable[..., Any] | None:
+def data(source: str) -> Callable[..., Dataset] | Callable[[], None] | None:
     """Return the function that builds the data set `source`; a placeholder for a file, None for an unknown name.
 
     Examples
@@ -81,7 +82,7 @@ def _file() -> None:
     """Placeholder for data sets from files, which have no parameters."""
 
 
-def _solver(thing: Any) -> str | None:
+def _solver(thing: object) -> str | None:
     """Return what is wrong with `thing` as a solver, or None."""
     if not inspect.isclass(thing):
         return f"{_what(thing)}, expected a class derived from mpidec.solvers.Solver"
@@ -101,10 +102,10 @@ def _solver(thing: Any) -> str | None:
     )
 
 
-def _graph(thing: Any) -> str | None:
+def _graph(thing: object) -> str | None:
     """Return what is wrong with `thing` as a topology, or None: a function of n, or a graph, a matrix or a topology itself."""
     if (
-        isinstance(thing, (_topology.Topology, _topology.Schedule))
+        isinstance(thing, (Topology, Schedule))
         or hasattr(thing, "adj")
         or (hasattr(thing, "shape") and not inspect.isclass(thing))
     ):
@@ -117,14 +118,14 @@ def _graph(thing: Any) -> str | None:
     return f"a function of {first or 'nothing'}, expected its first parameter to be n, the number of agents"
 
 
-def _codec(thing: Any) -> str | None:
+def _codec(thing: object) -> str | None:
     """Return what is wrong with `thing` as a codec, or None."""
     if inspect.isclass(thing) and issubclass(thing, _codecs.Codec):
         return None
     return f"{_what(thing)}, expected a class derived from mpidec.comm.mixing.codecs.Codec"
 
 
-def _what(thing: Any) -> str:
+def _what(thing: object) -> str:
     if inspect.isclass(thing):
         return "a solver" if issubclass(thing, _solvers.Solver) else "a class"
     return "a function" if inspect.isroutine(thing) else f"an object of type {type(thing).__name__}"
@@ -135,7 +136,7 @@ TOPOLOGIES = Table("topology", "mpidec.topologies", _topology.CATALOGUE, _graph)
 CODECS = Table("codec", "mpidec.codecs", _codecs.CODECS, _codec)
 
 
-def solvers() -> Table:
+def solvers() -> Table[type[_solvers.Solver]]:
     """Return the solver classes by name.
 
     Examples
@@ -146,7 +147,7 @@ def solvers() -> Table:
     return SOLVERS
 
 
-def topologies() -> Table:
+def topologies() -> Table[Callable[..., Topology | Schedule]]:
     """Return the functions that build topologies and schedules, by name; of a plug-in, also a graph or a matrix itself.
 
     Examples
@@ -157,7 +158,7 @@ def topologies() -> Table:
     return TOPOLOGIES
 
 
-def codecs() -> Table:
+def codecs() -> Table[type[_codecs.Codec]]:
     """Return the codec classes by name.
 
     Examples
@@ -199,5 +200,5 @@ def listing() -> str:
     return f"{text}\n\nOf your own: FILE.py:NAME or MODULE:NAME, for example --solver my.py:NIDS."
 
 
-def _line(thing: Any) -> str:
+def _line(thing: object) -> str:
     return (inspect.getdoc(thing) or "").partition("\n")[0].rstrip(".:")

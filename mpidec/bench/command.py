@@ -860,7 +860,7 @@ class WindowsCell(Cell):
     def _contenders(self) -> Iterator[Contender]:
         me, n, window = self.lo, self.n, self._window()
         into, out = window.in_neighbors, window.out_neighbors
-        sums = [self.topology.W.toarray().astype(bool) * (1 - np.eye(n)) @ self.start]
+        sums = [self.phases[0].W.toarray().astype(bool) * (1 - np.eye(n)) @ self.start]
         share = 1 / (len(out) + 1)
         calls: dict[str, Callable[[], Any]] = {
             "put": partial(window.put, self.x[0]),
@@ -899,7 +899,7 @@ class WindowsCell(Cell):
             )
 
     def _window(self) -> Window:
-        return self._stack.enter_context(self._network().window(self.x[0], self.topology))
+        return self._stack.enter_context(self._network().window(self.x[0], self.phases[0]))
 
     def check(self, each: Contender) -> None:
         if not isinstance(each, Transfer) or each.slots is None:
@@ -934,7 +934,7 @@ class WindowsCell(Cell):
 
     def _place(self, receiver: int) -> int:
         """Place of this rank's slot at a receiver."""
-        place: int = self.topology.in_neighbors(receiver).tolist().index(self.lo)
+        place: int = self.phases[0].in_neighbors(receiver).tolist().index(self.lo)
         return 1 + place
 
     def _by_mpi(

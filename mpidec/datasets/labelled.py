@@ -7,7 +7,7 @@ import sys
 import traceback
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,7 +145,7 @@ def _callable(thing: Any) -> str | None:
     )
 
 
-TABLE = plugins.Table("data set", "mpidec.images", {}, _callable)
+TABLE: plugins.Table[Callable[[], Any]] = plugins.Table("data set", "mpidec.images", {}, _callable)
 
 
 def _returned(name: str) -> Mapping[Any, Any]:

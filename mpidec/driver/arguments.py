@@ -648,7 +648,7 @@ def _text(value: object) -> bytes:
     return text if len(text) <= LONGEST else text[: LONGEST - 12] + b"... #%08x" % zlib.crc32(text)
 
 
-def _named(table: Table, name: str) -> object:
+def _named(table: Table[Any], name: str) -> object:
     from ..registry import solvers, topologies
 
     other = next(

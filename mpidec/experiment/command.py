@@ -309,7 +309,7 @@ def _check_search(args: argparse.Namespace, flags: Sequence[Setting]) -> None:
             raise ConfigError(
                 f"{flag.origin} {flag.value}: a search writes no run; the file of its picture is -o"
             )
-        if flag.key == config.STEP_SIZE and not config.is_auto(flag.value):
+        if flag.key == config.STEP_SIZE.key and not config.is_auto(str(flag.value)):
             raise ConfigError(
                 f"{flag.origin} {flag.value}: a search finds the step size: omit it, or give a schedule that starts "
                 "at auto, such as inverse(auto)"
@@ -375,13 +375,15 @@ def resumed(path: str, flags: Sequence[Setting]) -> Experiment:
 
 def announce(path: str, settings: Sequence[Setting], program: str = "mpidec.run") -> None:
     """Print which code the file of a run names, before that code is loaded: the file may come from somebody else."""
-    code = [
-        f"{setting.value} ({setting.key})"
+    names = {
+        setting.key: str(config.ENTRIES[setting.key].convert(setting))
         for setting in settings
-        if setting.key in config.NAMES
-        and isinstance(setting.value, str)
-        and is_plugin(setting.value)
-        and (os.path.isfile(setting.value.rpartition(":")[0]) or ".py:" not in setting.value)
+        if setting.key in config.ENTRIES and config.ENTRIES[setting.key].locate
+    }
+    code = [
+        f"{name} ({key})"
+        for key, name in names.items()
+        if is_plugin(name) and (os.path.isfile(name.rpartition(":")[0]) or ".py:" not in name)
     ]
     if code:
         print(

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..experiment import settings as config
-from ..experiment import values
 from ..experiment.settings import ConfigError, Experiment, Setting
+from ..experiment.values import abbreviate
 from ..plot.labels import MISSING, worded
 from ..plugins import short
 
@@ -70,7 +70,7 @@ def parse_vary(argument: str) -> Variation:
     parts = parts[:-1] if parts and not parts[-1] and not text.endswith(",") else parts
     if not (equals and key and parts and all(parts)):
         raise ConfigError(
-            f"--vary {values.shown(argument)}: expected table.key=value,value, such as solver.name=extra,dgd"
+            f"--vary {abbreviate(argument)}: expected table.key=value,value, such as solver.name=extra,dgd"
         )
     check_table(key, f"--vary {key}")
     return Variation(key, tuple(parts), f"--vary {key}")

@@ -18,9 +18,9 @@ from ..comm.runtime.mpi import MPI
 from ..driver.solve import Outcome
 from ..experiment import build as assemble
 from ..experiment import settings as config
-from ..experiment import values
 from ..experiment.build import InputError, on_root
 from ..experiment.settings import ConfigError, Setting
+from ..experiment.values import abbreviate
 from ..plot.labels import flat
 from ..record import read
 from .cases import Case, Variation, cases, check_table
@@ -136,7 +136,7 @@ def sweep(
 
 def _variation(key: str, chosen: Any) -> Variation:
     if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
-        raise ConfigError(f"vary[{key!r}] is {values.shown(chosen)}, expected a list of values")
+        raise ConfigError(f"vary[{key!r}] is {abbreviate(chosen)}, expected a list of values")
     plain = tuple(value.item() if isinstance(value, np.generic) else value for value in chosen)
     return Variation(key, plain, f"vary[{key!r}]", text=False)
 

@@ -14,7 +14,7 @@ from ..cli import progress as report
 from ..comm.mixing.network import Network
 from ..comm.runtime.launch import abort_when_uncaught, check_launcher
 from ..comm.runtime.mpi import MPI
-from ..experiment import settings as config
+from ..exceptions import ConfigError
 from ..experiment.build import REFUSALS, InputError, on_root
 from ..experiment.command import (
     FULL,
@@ -25,7 +25,7 @@ from ..experiment.command import (
     signals_interrupt,
     warnings_from_rank_0,
 )
-from ..experiment.settings import ConfigError, Setting
+from ..experiment.schema import Setting, add_flags, flag_settings
 from ..plugins import short
 from ..record import read as read_run
 
@@ -86,19 +86,7 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="settings in TOML")
-    for each in own():
-        flag, kind = f"--{each.name.replace('_', '-')}", each.metadata
-        if kind["metavar"]:
-            result.add_argument(flag, metavar=kind["metavar"], help=kind["help"])
-        else:
-            result.add_argument(flag, action="store_const", const="true", help=kind["help"])
-    result.add_argument(
-        "--set",
-        metavar="table.key=value",
-        action="append",
-        default=[],
-        help="set any key of a settings file",
-    )
+    add_flags(result, own())
     result.add_argument(
         "--resume",
         metavar="train.h5",
@@ -147,7 +135,7 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
     ConfigError
         If an argument is invalid.
     """
-    from .settings import TABLES, Settings, own
+    from .settings import Settings, own, parse_set, read_toml
 
     parse = parser()
     args = parse.known(argv)
@@ -155,37 +143,18 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
         return Command(text=parse.format_help().rstrip())
     if args.list:
         return Command(text=listing())
-    flags = [
-        Setting(each.metadata["key"], value, f"--{each.name.replace('_', '-')}")
-        for each in own()
-        if (value := getattr(args, each.name)) is not None
-    ]
-    flags += [config.parse_set(text, TABLES, "optimizer.lr=0.05") for text in args.set]
+    flags = [*flag_settings(args, own()), *map(parse_set, args.set)]
     if args.resume is not None:
         for other in filter(None, [args.experiment, "--force" * args.force]):
             raise ConfigError(f"--resume continues the training in {args.resume}: omit {other}")
         return Command(resumed(args.resume, flags), True, args.quiet)
-    file = beside(args.experiment) if args.experiment else []
+    file = read_toml(args.experiment) if args.experiment else []
     settings = Settings.load([*file, *flags])
     given = any(flag.key == "train.out" for flag in flags)
     out = settings.out or "train.h5"
     return Command(
         with_out(settings, out if args.force else free_name(out, given)), quiet=args.quiet
     )
-
-
-def beside(experiment: str) -> list[Setting]:
-    """The settings of an experiment file; own data and models are looked up in its folder first."""
-    from ..datasets.labelled import located
-    from .settings import TABLES
-
-    folder = os.path.dirname(experiment)
-    return [
-        each._replace(value=located(each.value, folder))
-        if each.key in ("data.name", "model.name") and isinstance(each.value, str)
-        else each
-        for each in config.read_toml(experiment, tables=TABLES)
-    ]
 
 
 def with_out(settings: Settings, out: str) -> Settings:
@@ -197,7 +166,7 @@ def with_out(settings: Settings, out: str) -> Settings:
 
 def resumed(path: str, flags: Sequence[Setting]) -> Settings:
     """The settings in the file of a training, with the changes given by flags."""
-    from .settings import Settings, read
+    from .settings import Settings, read_toml
 
     run = read_run(path)
     if "accuracy_worst" not in run.metrics:
@@ -210,7 +179,7 @@ def resumed(path: str, flags: Sequence[Setting]) -> Settings:
             raise ConfigError(
                 f"{flag.origin}: a resumed training keeps its settings, and only --epochs can be changed"
             )
-    settings = Settings.load([*read(run.config, path), *flags])
+    settings = Settings.load([*read_toml(path, text=run.config), *flags])
     done = float(run.metrics["epoch"][-1]) if len(run.metrics["epoch"]) else 0.0
     if run.outcome == "completed" and done >= settings.epochs:
         raise ConfigError(

@@ -3,47 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..experiment.settings import ConfigError
-from ..experiment.values import shown
+from ..exceptions import ConfigError
+from ..experiment.schema import Entry, Setting
+from ..experiment.values import abbreviate
 from ..plugins import nearest, short
 
-
-class Kind(NamedTuple):
-    """Values that an option can have."""
-
-    expected: str
-    fits: Callable[[Any], bool]
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-_BOOL = Kind("true or false", lambda value: isinstance(value, bool))
-_ADAM = {
-    "betas": Kind(
-        "two numbers in [0, 1), such as [0.9, 0.99]",
-        lambda value: (
-            isinstance(value, (list, tuple))
-            and len(value) == 2
-            and all(_number(beta) and 0 <= beta < 1 for beta in value)
-        ),
+ADAM = {
+    "betas": Entry(
+        hint=tuple[float, float],
+        range="in [0, 1)",
+        expected="two numbers in [0, 1), such as [0.9, 0.99]",
     ),
-    "eps": Kind("a number > 0", lambda value: _number(value) and 0 < value < 1e300),
-    "amsgrad": _BOOL,
+    "eps": Entry(hint=float, range="> 0"),
+    "amsgrad": Entry(hint=bool),
 }
-_ALL = {"maximize": _BOOL, "foreach": _BOOL, "fused": _BOOL}
-OPTIMIZER_OPTIONS: dict[str, dict[str, Kind]] = {
-    "sgd": {
-        "dampening": Kind("a number >= 0", lambda value: _number(value) and 0 <= value < 1e300),
-        **_ALL,
-    },
-    "adam": {**_ADAM, **_ALL},
-    "adamw": {**_ADAM, **_ALL},
+COMMON = dict.fromkeys(("maximize", "foreach", "fused"), Entry(hint=bool))
+OPTIMIZER_OPTIONS: dict[str, dict[str, Entry]] = {
+    "sgd": {"dampening": Entry(hint=float, range=">= 0"), **COMMON},
+    "adam": {**ADAM, **COMMON},
+    "adamw": {**ADAM, **COMMON},
 }
 
 
@@ -54,16 +36,13 @@ def check_optimizer(name: str, options: Mapping[str, Any]) -> None:
     ------
     ConfigError
     """
-    kinds = OPTIMIZER_OPTIONS[name]
-    check_names("optimizer", name, options, kinds)
+    known = OPTIMIZER_OPTIONS[name]
+    check_names("optimizer", name, options, known)
     for key, value in options.items():
-        if not kinds[key].fits(value):
-            raise ConfigError(
-                f"optimizer.{key}: expected {kinds[key].expected}, got {shown(value)}"
-            )
+        known[key].convert(Setting(key, value, f"optimizer.{key}", text=False))
 
 
-def check_topology(name: str, make: Any, options: Mapping[str, Any]) -> None:
+def check_topology(name: str, make: object, options: Mapping[str, Any]) -> None:
     """Check the names of the options of a topology, which `make` takes after the number of agents.
 
     Raises
@@ -86,7 +65,7 @@ def check_names(table: str, name: str, options: Mapping[str, Any], known: Collec
         if key not in known:
             remedy = nearest(key, known) if known else "expected no options"
             raise ConfigError(
-                f"{table}.{key} = {shown(value)}: {short(name)} has no option {key}: {remedy}"
+                f"{table}.{key} = {abbreviate(value)}: {short(name)} has no option {key}: {remedy}"
             )
 
 
@@ -105,7 +84,7 @@ def named(table: str, options: Mapping[str, Any]) -> Iterator[None]:
     ) as error:
         if not options:
             raise
-        told = ", ".join(f"{table}.{key} = {shown(value)}" for key, value in options.items())
+        given = ", ".join(f"{table}.{key} = {abbreviate(value)}" for key, value in options.items())
         raise ValueError(
-            f"{told}: {' '.join(str(error).split()) or type(error).__name__}"
+            f"{given}: {' '.join(str(error).split()) or type(error).__name__}"
         ) from error

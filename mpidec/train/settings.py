@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any, Literal
 
-from .. import optim, topology
+from .. import optim, plugins, topology
 from ..datasets.images import image_sets
 from ..datasets.labelled import is_labelled, located
-from ..experiment import values
-from ..experiment.settings import ConfigError, Setting, parsed
+from ..exceptions import ConfigError
+from ..experiment import schema
+from ..experiment.schema import Entry, Setting, setting
+from ..experiment.values import Value, parse, to_toml
 from ..nn import models
 from ..nn.schedules import SCHEDULES
 from ..optim.algorithms import Algorithm
-from ..plugins import is_plugin, nearest
 from ..registry import topologies
+from ..topology import Schedule, Topology
 from .options import check_optimizer, check_topology, named
 
 TREES = "double_binary_trees"  # two topologies, which divide the parameters
@@ -26,26 +29,7 @@ OPTIMIZERS = {
     "adamw": "Adam with decoupled weight decay",
 }
 RATES = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
-TABLES = ("data", "model", "algorithm", "topology", "optimizer", "train")
-RANGES: dict[str, Callable[[float], bool]] = {
-    "": lambda x: True,
-    "> 0": lambda x: x > 0,
-    ">= 0": lambda x: x >= 0,
-    "in [0, 1)": lambda x: 0 <= x < 1,
-}
-LARGEST = 2**32
-OF_FILES = ("data", "model", "topology")  # settings that can name a file of the user's own
 WITH_OPTIONS = ("model", "algorithm", "topology", "optimizer")
-
-
-def _setting(default: Any, key: str, metavar: str, help: str, range: str = "") -> Any:
-    return field(
-        default=default, metadata={"key": key, "metavar": metavar, "help": help, "range": range}
-    )
-
-
-def _options(table: str) -> Any:
-    return field(default_factory=dict, metadata={"options": table})
 
 
 @dataclass(frozen=True)
@@ -94,108 +78,143 @@ class Settings:
     Examples
     --------
     >>> settings = Settings(algorithm="pga", algorithm_options={"period": 4}, lr=0.05)
-    >>> Settings.load(read(settings.to_toml())) == settings
+    >>> Settings.load(read_toml(text=settings.to_toml())) == settings
     True
     """
 
-    data: str = _setting(
+    data: str = setting(
         "digits",
-        "data.name",
-        "D",
-        "data set: digits (default, built in), mnist, fashion_mnist, cifar10, or "
-        "one of your own: FILE.npz, FILE.py:NAME (see --list)",
+        key="data.name",
+        metavar="D",
+        help="data set: digits (default, built in), mnist, fashion_mnist, cifar10, or one of your own: "
+        "FILE.npz, FILE.py:NAME (see --list)",
+        locate=located,
     )
-    path: str | None = _setting(
-        None, "data.path", "FOLDER", "folder with the files of the data set"
+    path: str | None = setting(
+        None, key="data.path", metavar="FOLDER", help="folder with the files of the data set"
     )
-    alpha: float | Literal["iid"] = _setting(
+    alpha: float | Literal["iid"] = setting(
         0.1,
-        "data.alpha",
-        "A",
-        "concentration of the Dirichlet split over the workers: the "
-        "smaller, the fewer classes each worker has; or iid (default: 0.1)",
         "> 0",
+        key="data.alpha",
+        metavar="A",
+        help="concentration of the Dirichlet split over the workers: the smaller, the fewer classes each "
+        "worker has; or iid (default: 0.1)",
     )
-    model: str = _setting(
+    model: str = setting(
         "mlp",
-        "model.name",
-        "M",
-        "mlp (default), cnn, vgg11, resnet18, transformer, or one of your own: "
-        "FILE.py:NAME (see --list)",
+        key="model.name",
+        metavar="M",
+        help="mlp (default), cnn, vgg11, resnet18, transformer, or one of your own: FILE.py:NAME (see --list)",
+        locate=plugins.located,
     )
-    algorithm: str = _setting(
-        "atc", "algorithm.name", "A", "atc (default), awc, relay, d2, allreduce, ...: see --list"
+    algorithm: str = setting(
+        "atc",
+        key="algorithm.name",
+        metavar="A",
+        help="atc (default), awc, relay, d2, allreduce, ...: see --list",
     )
-    topology: str | None = _setting(
-        None, "topology.name", "T", "graph: ring, exponential, ... (default: that of the algorithm)"
-    )
-    optimizer: str = _setting("sgd", "optimizer.name", "O", "sgd (default), adam, adamw")
-    lr: float | None = _setting(
-        None, "optimizer.lr", "LR", "learning rate (default: 0.1 for sgd, else 0.001)", "> 0"
-    )
-    schedule: str = _setting(
-        "cosine",
-        "optimizer.schedule",
-        "S",
-        "of the learning rate: cosine (default), constant, relaysgd, goyal",
-    )
-    momentum: float | None = _setting(
+    topology: str | None = setting(
         None,
-        "optimizer.momentum",
-        "M",
-        "of sgd (default: 0.9, or 0 for algorithms with their own)",
-        "in [0, 1)",
+        key="topology.name",
+        metavar="T",
+        help="graph: ring, exponential, ... (default: that of the algorithm)",
+        locate=plugins.located,
     )
-    nesterov: bool = _setting(False, "optimizer.nesterov", "", "Nesterov momentum")
-    weight_decay: float = _setting(
-        0.0, "optimizer.weight_decay", "W", "weight decay (default: 0)", ">= 0"
+    optimizer: str = setting(
+        "sgd", key="optimizer.name", metavar="O", help="sgd (default), adam, adamw"
     )
-    clip: float | None = _setting(
-        None, "optimizer.clip", "C", "largest norm of a worker's gradient (default: none)", "> 0"
-    )
-    workers: int | None = _setting(
+    lr: float | None = setting(
         None,
-        "train.workers",
-        "N",
-        "number of workers (default: one per rank, or 16 in a single process)",
         "> 0",
+        key="optimizer.lr",
+        metavar="LR",
+        help="learning rate (default: 0.1 for sgd, else 0.001)",
     )
-    batch: int = _setting(
-        16, "train.batch", "B", "samples per step of a worker (default: 16)", "> 0"
+    schedule: str = setting(
+        "cosine",
+        key="optimizer.schedule",
+        metavar="S",
+        help="of the learning rate: cosine (default), constant, relaysgd, goyal",
     )
-    epochs: int = _setting(60, "train.epochs", "E", "epochs (default: 60)", "> 0")
-    every: int = _setting(
-        5, "train.every", "E", "epochs between two evaluations (default: 5)", "> 0"
-    )
-    seed: int = _setting(0, "train.seed", "S", "seed of all random numbers (default: 0)", ">= 0")
-    precision: Literal["float32", "bfloat16"] = _setting(
-        "float32", "train.precision", "P", "float32 (default), or bfloat16: autocast"
-    )
-    device: Literal["cpu", "cuda"] = _setting("cpu", "train.device", "D", "cpu (default) or cuda")
-    buffers: Literal["local", "average"] = _setting(
-        "local", "train.buffers", "B", "statistics of batch norm: local (default) or average"
-    )
-    augment: bool | None = _setting(
-        None, "train.augment", "BOOL", "random crops and mirror images (default: true for cifar10)"
-    )
-    out: str | None = _setting(
+    momentum: float | None = setting(
         None,
-        "train.out",
-        "FILE",
-        "output file (default: train.h5, or train-2.h5, ... if it exists)",
+        "in [0, 1)",
+        key="optimizer.momentum",
+        metavar="M",
+        help="of sgd (default: 0.9, or 0 for algorithms with their own)",
     )
-    trace: str | None = _setting(
-        None, "train.trace", "FILE", "timeline of all ranks, for Perfetto: run.json"
+    nesterov: bool = setting(False, key="optimizer.nesterov", help="Nesterov momentum")
+    weight_decay: float = setting(
+        0.0, ">= 0", key="optimizer.weight_decay", metavar="W", help="weight decay (default: 0)"
     )
-    model_options: Mapping[str, Any] = _options("model")
-    algorithm_options: Mapping[str, Any] = _options("algorithm")
-    topology_options: Mapping[str, Any] = _options("topology")
-    optimizer_options: Mapping[str, Any] = _options("optimizer")
+    clip: float | None = setting(
+        None,
+        "> 0",
+        key="optimizer.clip",
+        metavar="C",
+        help="largest norm of a worker's gradient (default: none)",
+    )
+    workers: int | None = setting(
+        None,
+        "> 0",
+        key="train.workers",
+        metavar="N",
+        help="number of workers (default: one per rank, or 16 in a single process)",
+    )
+    batch: int = setting(
+        16, "> 0", key="train.batch", metavar="B", help="samples per step of a worker (default: 16)"
+    )
+    epochs: int = setting(60, "> 0", key="train.epochs", metavar="E", help="epochs (default: 60)")
+    every: int = setting(
+        5, "> 0", key="train.every", metavar="E", help="epochs between two evaluations (default: 5)"
+    )
+    seed: int = setting(
+        0, ">= 0", key="train.seed", metavar="S", help="seed of all random numbers (default: 0)"
+    )
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32",
+        key="train.precision",
+        metavar="P",
+        help="float32 (default), or bfloat16: autocast",
+    )
+    device: Literal["cpu", "cuda"] = setting(
+        "cpu", key="train.device", metavar="D", help="cpu (default) or cuda"
+    )
+    buffers: Literal["local", "average"] = setting(
+        "local",
+        key="train.buffers",
+        metavar="B",
+        help="statistics of batch norm: local (default) or average",
+    )
+    augment: bool | None = setting(
+        None,
+        key="train.augment",
+        metavar="BOOL",
+        help="random crops and mirror images (default: true for cifar10)",
+    )
+    out: str | None = setting(
+        None,
+        key="train.out",
+        metavar="FILE",
+        help="output file (default: train.h5, or train-2.h5, ... if it exists)",
+    )
+    trace: str | None = setting(
+        None,
+        key="train.trace",
+        metavar="FILE",
+        help="timeline of all ranks, for Perfetto: run.json",
+    )
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    algorithm_options: Mapping[str, Any] = field(default_factory=dict)
+    topology_options: Mapping[str, Any] = field(default_factory=dict)
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for each in own():
-            value = _checked(each, getattr(self, each.name), each.name)
-            object.__setattr__(self, each.name, value)
+            value = getattr(self, each.name)
+            checked = _checked(each, Setting(each.key, value, each.name, False, folder=os.curdir))
+            object.__setattr__(self, each.name, checked)
         if self.optimizer != "sgd" and (self.momentum is not None or self.nesterov):
             raise ConfigError(
                 f"{'momentum' if self.momentum is not None else 'nesterov'} belongs to sgd, {self.optimizer} has "
@@ -227,61 +246,39 @@ class Settings:
         ConfigError
             An unknown key, or a bad value; the message names its origin.
         """
-        known = {each.metadata["key"]: each for each in own()}
+        known = {entry.key: entry for entry in own()}
         given: dict[str, Any] = {}
-        for setting in settings:
-            table, _, key = setting.key.partition(".")
-            if setting.key in known:
-                each = known[setting.key]
-                given[each.name] = _checked(each, _value(setting, each), setting.origin)
+        for each in settings:
+            table, _, key = each.key.partition(".")
+            if each.key in known:
+                given[known[each.key].name] = _checked(known[each.key], each)
             elif table in WITH_OPTIONS:
-                given.setdefault(f"{table}_options", {})[key] = (
-                    parsed(setting.value) if setting.text else setting.value
-                )
+                value = parse(str(each.value)) if each.text else each.value
+                given.setdefault(f"{table}_options", {})[key] = value
             else:
                 keys = [name.partition(".")[2] for name in known if name.startswith(f"{table}.")]
-                raise ConfigError(
-                    f"{setting.origin}: unknown key of [{table}] {key!r}: {nearest(key, keys)}"
-                )
+                schema.check_name(f"key of [{table}]", key, keys, each.origin)
         return cls(**given)
 
     def to_toml(self) -> str:
         """The settings as TOML text."""
-        lines = []
-        for table in TABLES:
-            content = {
-                each.metadata["key"].partition(".")[2]: getattr(self, each.name)
-                for each in own()
-                if each.metadata["key"].startswith(f"{table}.")
-            }
-            content |= dict(sorted(getattr(self, f"{table}_options", {}).items()))
-            lines += [
-                f"[{table}]",
-                *(
-                    f"{key} = {values.text(value)}"
-                    for key, value in content.items()
-                    if value is not None
-                ),
-                "",
-            ]
-        return "\n".join(lines)
+        tables: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
+        for each in own():
+            tables[each.table][each.key.partition(".")[2]] = getattr(self, each.name)
+        for table in WITH_OPTIONS:
+            tables[table] |= dict(sorted(getattr(self, f"{table}_options").items()))
+        return to_toml(tables)
 
 
-def own() -> list[Field[Any]]:
-    """The fields of `Settings` that are flags."""
-    return [each for each in fields(Settings) if "key" in each.metadata]
+@cache
+def own() -> list[Entry]:
+    """The declarations of the fields of `Settings` that are keys and flags."""
+    return [*schema.entries(Settings).values()]
 
 
-def read(text: str, origin: str = "config") -> list[Setting]:
-    """The settings in TOML text.
-
-    Raises
-    ------
-    ConfigError
-    """
-    from ..experiment.settings import read_toml
-
-    return read_toml(origin, text=text, tables=TABLES)
+TABLES = tuple(dict.fromkeys(each.table for each in own()))
+read_toml = partial(schema.read_toml, tables=TABLES)
+parse_set = partial(schema.parse_set, tables=TABLES, example="optimizer.lr=0.05")
 
 
 def names(setting: str) -> dict[str, str]:
@@ -325,7 +322,7 @@ def graph_name(settings: Settings) -> str:
     return settings.topology or method(settings).graph
 
 
-def graph(settings: Settings, n: int) -> Any:
+def graph(settings: Settings, n: int) -> Topology | Schedule | list[Topology] | None:
     """The topology of n workers, or several of them; None where the algorithm needs none.
 
     Raises
@@ -356,57 +353,13 @@ def graph(settings: Settings, n: int) -> Any:
     return list(made) if isinstance(made, tuple) else made
 
 
-def _hint(each: Field[Any]) -> Any:
-    return typing.get_type_hints(Settings)[each.name]
-
-
-def _value(setting: Setting, each: Field[Any]) -> Any:
-    """The setting's value, text parsed as TOML if that gives the expected type."""
-    for candidate in (parsed(setting.value), setting.value) if setting.text else (setting.value,):
-        try:
-            return values.converted(candidate, _hint(each))
-        except (TypeError, ValueError):
-            continue
-    return setting.value
-
-
-def _checked(each: Field[Any], value: Any, origin: str) -> Any:
+def _checked(each: Entry, setting: Setting) -> Value:
     """The value of a setting, converted to its type; names are looked up."""
-    own = False
-    if each.name in OF_FILES and isinstance(value, str):
-        value = located(value)
-        own = is_labelled(value) if each.name == "data" else is_plugin(value)
+    value = each.convert(setting)
     known = names(each.name)
-    if isinstance(value, str) and known and value not in known and not own:
-        raise ConfigError(
-            f"{origin}: unknown {'learning-rate schedule' if each.name == 'schedule' else each.name} {value!r}: "
-            f"{nearest(value, known)}"
-        )
-    if value is None and type(None) in typing.get_args(_hint(each)):
-        return None
-    try:
-        result = values.converted(value, _hint(each))
-        if isinstance(result, (int, float)) and not (
-            RANGES[each.metadata["range"]](result)
-            and (isinstance(result, float) or result < LARGEST)
-        ):
-            raise ValueError
-    except (TypeError, ValueError):
-        raise ConfigError(
-            f"{origin}: expected {_expected(each)}, got {values.shown(value)}"
-        ) from None
-    return result
-
-
-def _expected(each: Field[Any]) -> str:
-    hint, kinds = (
-        _hint(each),
-        {int: "an integer", float: "a number", bool: "true or false", str: "a string"},
-    )
-    parts, words = (hint, *typing.get_args(hint)), []
-    for part in parts:
-        if part in kinds:
-            words.append(" ".join(filter(None, [kinds[part], each.metadata["range"]])))
-        elif typing.get_origin(part) is Literal:
-            words += typing.get_args(part)
-    return " or ".join(words)
+    if known and isinstance(value, str):
+        is_own = is_labelled if each.name == "data" else plugins.is_plugin
+        if not (each.locate and is_own(value)):
+            what = "learning-rate schedule" if each.name == "schedule" else each.name
+            schema.check_name(what, value, known, setting.origin)
+    return value

@@ -162,9 +162,15 @@ def test_a_resumed_run_goes_on_with_its_time_and_its_counts():
 @pytest.mark.parametrize(
     "argv, text",
     [
-        (["--delay=-1"], "--delay: expected a number >= 0, or two: LOW,HIGH, got '-1'"),
-        (["--delay=2,1"], "--delay: expected LOW,HIGH with 0 <= LOW <= HIGH, got 2,1"),
-        (["--drop=1"], "--drop: expected a probability >= 0 and < 1, got 1"),
+        (
+            ["--delay=-1"],
+            "--delay: expected a number >= 0, or two: LOW,HIGH with 0 <= LOW <= HIGH, got '-1'",
+        ),
+        (
+            ["--delay=2,1"],
+            "--delay: expected a number >= 0, or two: LOW,HIGH with 0 <= LOW <= HIGH, got '2,1'",
+        ),
+        (["--drop=1"], "--drop: expected a probability >= 0 and < 1, got '1'"),
         (["--straggler=4:1"], "--straggler: agent 4 is unknown, expected 0 .. 3"),
         (["--straggler=half"], "--straggler: expected AGENT:SECONDS, such as 0:0.5"),
         (["--straggler=0:1,0:2"], "--straggler: agent 0 is given twice"),

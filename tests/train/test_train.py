@@ -19,7 +19,7 @@ import mpidec  # noqa: E402
 from mpidec.train import Settings, fit  # noqa: E402
 from mpidec.train.command import main  # noqa: E402
 from mpidec.train.loop import METRICS, Training  # noqa: E402
-from mpidec.train.settings import read  # noqa: E402
+from mpidec.train.settings import read_toml  # noqa: E402
 from mpidec.train.states import flat, nested  # noqa: E402
 
 QUICK = {"epochs": 2, "every": 1, "batch": 32}
@@ -71,7 +71,7 @@ def test_learns_and_records(net, shared_tmp):
         and run.attributes["ranks"] == net.size
         and len(run.topology) == 1
     )
-    assert Settings.load(read(run.config)) == trained.settings
+    assert Settings.load(read_toml(text=run.config)) == trained.settings
 
 
 def test_same_seed_same_bits_and_global_random_numbers_stay(net):
@@ -220,10 +220,10 @@ WRONG = [
         "--optimizer: unknown optimizer 'lbfgs': expected one of sgd, adam, adamw",
     ),
     (["--lr", "fast"], "--lr: expected a number > 0, got 'fast'"),
-    (["--lr", "0"], "--lr: expected a number > 0, got 0"),
-    (["--alpha", "-1"], "--alpha: expected a number > 0 or iid, got -1"),
+    (["--lr", "0"], "--lr: expected a number > 0, got '0'"),
+    (["--alpha", "-1"], "--alpha: expected a number > 0 or iid, got '-1'"),
     (["--batch", "1.5"], "--batch: expected an integer > 0, got '1.5'"),
-    (["--momentum", "1"], "--momentum: expected a number in [0, 1), got 1"),
+    (["--momentum", "1"], "--momentum: expected a number in [0, 1), got '1'"),
     (["--epochs", "nan"], "--epochs: expected an integer > 0"),
     (["--precision", "float16"], "--precision: expected float32 or bfloat16, got 'float16'"),
     (["--optimizer", "adam", "--momentum", "0.5"], "momentum belongs to sgd, adam has betas"),

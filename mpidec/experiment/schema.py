@@ -1,0 +1,273 @@
+"""Schemas of settings: each key is declared once, for files, flags, ``--set``, keyword arguments, checks, and TOML.
+
+A schema is a dataclass whose fields are declared by `setting`; `entries` returns their declarations by ``table.key``.  Every source
+is a list of settings ``table.key = value``, which `Entry.convert` checks; an error states the origin of the setting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import NamedTuple, TypeVar
+
+from .. import plugins
+from ..exceptions import ConfigError
+from .values import Value, abbreviate, coerce, describe, parse
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+LARGEST, LARGEST_SEED, HUGE = 2**63 - 1, 2**32 - 1, 1e300
+RANGES: dict[str, Callable[[float], bool]] = {
+    "": lambda x: True,
+    "> 0": lambda x: 0 < x < HUGE,
+    ">= 0": lambda x: 0 <= x < HUGE,
+    "in [0, 1)": lambda x: 0 <= x < 1,
+}
+
+
+class Setting(NamedTuple):
+    """Setting ``table.key = value`` with its origin; if `text`, the value is converted from a command line string.
+
+    A relative file is looked up in `folder` first, if there is one, and texts in the working folder.
+    """
+
+    key: str
+    value: object
+    origin: str
+    text: bool = True
+    level: int = 1
+    folder: str | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Declaration of a key ``table.key``.
+
+    Parameters
+    ----------
+    key : str
+    hint : type
+    range : str
+        Of numbers, and of those in a list: a key of RANGES.
+    name : str
+        Of the field.
+    flag, metavar, help : str
+        On the command line; without help there is no flag, and without metavar the flag takes no value.
+    repeat : bool
+        Whether the flag can be given several times.
+    expected : str
+        Description of the values; by default that of type and range.
+    locate : callable, optional
+        ``locate(name, folder)`` returns a name with the path of its file.
+    requires : str
+        Key of the table without which this one has no effect.
+    """
+
+    key: str = ""
+    hint: object = str
+    range: str = ""
+    name: str = ""
+    flag: str = ""
+    metavar: str = ""
+    help: str = ""
+    repeat: bool = False
+    expected: str = ""
+    locate: Callable[[str, str], str] | None = None
+    requires: str = ""
+
+    @property
+    def table(self) -> str:
+        """The first part of the key."""
+        return self.key.partition(".")[0]
+
+    def fits(self, value: Value) -> bool:
+        """Return whether a value of the right type is in the range."""
+        if isinstance(value, tuple):
+            return all(map(self.fits, value))
+        if value is None or isinstance(value, (str, bool)):
+            return True
+        largest = LARGEST_SEED if self.key.endswith(".seed") else LARGEST
+        return RANGES[self.range](value) and (isinstance(value, float) or abs(value) <= largest)
+
+    def convert(self, setting: Setting) -> Value:
+        """Return the value of a setting, checked; text is parsed as TOML, or else taken as a string or a list.
+
+        Raises
+        ------
+        ConfigError
+            The value is not of the expected type, or out of range.
+        """
+        text = str(setting.value)
+        several = [parse(f"[{text}]")] if "," in text else []
+        for candidate in [parse(text), text, *several] if setting.text else [setting.value]:
+            try:
+                value = coerce(candidate, self.hint)
+            except ValueError:
+                continue
+            if isinstance(value, str) and self.locate and (setting.text or setting.folder):
+                value = self.locate(value, setting.folder or os.curdir)
+            if self.fits(value):
+                return value
+        raise self.refusal(setting)
+
+    def refusal(self, setting: Setting) -> ConfigError:
+        """Return the error for a setting whose value is not an expected one."""
+        return ConfigError(
+            f"{setting.origin}: expected {self.expected or describe(self.hint, self.range)}, got "
+            f"{abbreviate(setting.value)}"
+        )
+
+
+def setting(
+    default: T,
+    range: str = "",
+    *,
+    key: str = "",
+    flag: str = "",
+    metavar: str = "",
+    help: str = "",
+    repeat: bool = False,
+    expected: str = "",
+    locate: Callable[[str, str], str] | None = None,
+    requires: str = "",
+) -> T:
+    """Return a field of a schema; see `Entry`.  By default its key is the name of the field, and its flag, too."""
+    entry = Entry(
+        key=key,
+        range=range,
+        flag=flag,
+        metavar=metavar,
+        help=help,
+        repeat=repeat,
+        expected=expected,
+        locate=locate,
+        requires=requires,
+    )
+    return field(default=default, metadata={"entry": entry})
+
+
+def entries(schema: type, table: str = "") -> dict[str, Entry]:
+    """Return the declarations of a schema by ``table.key``; fields without a plain default have none.
+
+    Parameters
+    ----------
+    schema : dataclass
+    table : str
+        That of fields without a key.
+    """
+    hints, found = typing.get_type_hints(schema), {}
+    for each in fields(schema):
+        if each.default is MISSING:
+            continue
+        entry = each.metadata.get("entry", Entry())
+        key = entry.key or f"{table}.{each.name}"
+        flag = f"--{(entry.flag or each.name).replace('_', '-')}" if entry.help else ""
+        found[key] = replace(entry, key=key, name=each.name, hint=hints[each.name], flag=flag)
+    return found
+
+
+def add_flags(
+    parser: argparse.ArgumentParser,
+    schema: Iterable[Entry],
+    help: Mapping[str, str] | None = None,
+    but: Iterable[str] = (),
+) -> None:
+    """Add the flags of a schema to a parser, `but` for some, with `help` of its own for others, by flag."""
+    for entry in schema:
+        if not entry.flag or entry.flag in but:
+            continue
+        text = (help or {}).get(entry.flag, entry.help)
+        if entry.metavar:
+            action = "append" if entry.repeat else "store"
+            parser.add_argument(entry.flag, metavar=entry.metavar, help=text, action=action)
+        else:
+            parser.add_argument(entry.flag, action="store_const", const="true", help=text)
+    parser.add_argument(
+        "--set",
+        metavar="table.key=value",
+        action="append",
+        default=[],
+        help="set any key of an experiment file",
+    )
+
+
+def flag_settings(args: argparse.Namespace, schema: Iterable[Entry]) -> list[Setting]:
+    """Return the settings that the flags give."""
+    found = []
+    for entry in schema:
+        value = getattr(args, entry.flag[2:].replace("-", "_"), None) if entry.flag else None
+        if value is not None:
+            text = ",".join(value) if isinstance(value, list) else value
+            found.append(Setting(entry.key, text, entry.flag))
+    return found
+
+
+def read_toml(
+    path: str = "", tables: Iterable[str] = (), *, text: str | None = None
+) -> list[Setting]:
+    """Return the settings of a file, or of its text, which may have these `tables`.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, is not TOML, or holds anything other than known tables.
+    """
+    name = path or "config"
+    try:
+        if text is None:
+            with open(path, "rb") as file:
+                text = file.read().decode()
+        content_of = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot read the experiment: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        if os.path.splitext(name)[1] in (".h5", ".hdf5"):
+            raise ConfigError(
+                f"{name} is the file of a run, expected an experiment in TOML: continue the run with --resume "
+                f"{name}"
+            ) from None
+        raise ConfigError(f"{name}: not a TOML file: byte {error.start} is not UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{name}: not valid TOML: {error}") from None
+    settings = []
+    for table, content in content_of.items():
+        check_name("table", table, tables, f"{name}:{table}")
+        if not isinstance(content, dict):
+            raise ConfigError(
+                f"{name}:{table}: expected a table, [{table}], got {abbreviate(content)}"
+            )
+        for key, value in content.items():
+            origin, folder = f"{name}:{table}.{key}", os.path.dirname(path) or os.curdir
+            settings.append(Setting(f"{table}.{key}", value, origin, False, 0, folder))
+    return settings
+
+
+def parse_set(argument: str, tables: Iterable[str], example: str) -> Setting:
+    """Return the setting of an option ``--set table.key=value``; a value that is not TOML is a string."""
+    key, equals, value = (part.strip() for part in argument.partition("="))
+    table, dot, name = key.partition(".")
+    if not (equals and dot and table and name):
+        raise ConfigError(
+            f"--set {abbreviate(argument)}: expected table.key=value, such as {example}"
+        )
+    check_name("table", table, tables, f"--set {key}")
+    return Setting(key, value, f"--set {key}", level=2)
+
+
+def check_name(what: str, name: str, known: Iterable[str], origin: str) -> None:
+    """Raise ConfigError for an unknown name, with the closest known ones."""
+    if name not in known:
+        raise ConfigError(unknown(what, name, known, origin))
+
+
+def unknown(what: str, name: str, known: Iterable[str], origin: str) -> str:
+    """Return the message for an unknown name, with the closest known ones."""
+    return f"{origin}: unknown {what} {abbreviate(name)}: {plugins.nearest(name, known)}"
