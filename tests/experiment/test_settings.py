@@ -195,6 +195,42 @@ def test_a_parameter_of_the_data_set():
     }
 
 
+OLD = """\
+[problem]
+name = "huber"
+data = "diabetes"
+partition = "dirichlet"
+alpha = 1.0
+standardize = false
+delta = 2.0
+
+[solver]
+name = "a2cid2"
+step_size = "auto"
+
+[topology]
+name = "ring"
+
+[run]
+agents = 4
+steps = 10
+seed = 0
+every = 10
+out = "run.h5"
+stop_error = 0.001
+trajectory = true
+checkpoint = 30.0
+progress = "auto"
+delay = [0.1, 0.2]
+drop = 0.1
+straggler = "0:0.5,3:0.1"
+"""
+
+
+def test_the_text_in_a_run_file_is_read_and_written_as_ever():
+    assert load(read_toml(text=OLD)).to_toml() == OLD
+
+
 def test_text_is_toml_whatever_the_strings(tmp_path):
     name = 'a "quoted" \\back\\slash é 数 #.h5'
     experiment = load([Setting("run.out", name, "here", text=False)])
