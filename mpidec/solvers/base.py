@@ -234,8 +234,8 @@ def number(solver: Solver, field: str, *, optional: bool = False, **bounds: floa
     """
     value = getattr(solver, field)
     if value is not None or not optional:
-        name = f"{name_of(solver)}: {field}{' (or None)' * optional}"
-        object.__setattr__(solver, field, check.number(value, name, **bounds))
+        value = check.number(value, f"{name_of(solver)}: {field}", **bounds)
+        object.__setattr__(solver, field, value)
 
 
 def per_step(D: Any, step_size: Any) -> Any:

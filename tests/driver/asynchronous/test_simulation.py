@@ -728,7 +728,7 @@ REFUSED = [
         lambda: mpidec.tune(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5),
         "A2CiD2 is asynchronous, and tune takes common",
     ),
-    (lambda: S.A2CiD2(0.1, eta=-1), "A2CiD2: eta (or None) is -1, expected a finite number >= 0"),
+    (lambda: S.A2CiD2(0.1, eta=-1), "A2CiD2: eta is -1, expected a finite number >= 0"),
     (lambda: S.A2CiD2(0.1, alpha=0), "A2CiD2: alpha is 0, expected a finite number > 0"),
     (lambda: S.A2CiD2(0.1, alpha_tilde="x"), "A2CiD2: alpha_tilde is 'x'"),
     (
