@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 T = TypeVar("T")
+Rows = TypeVar("Rows", np.ndarray, list[np.ndarray])
 
 
 class Collectives(Protocol):
@@ -57,3 +58,69 @@ class Reductions(Protocol):
 
     def agree(self, error: Exception | None = None) -> None:
         """Raise on every rank if any rank has an error: that of the lowest such rank."""
+
+
+class Matrix(Protocol):
+    """A sparse matrix."""
+
+    def toarray(self) -> np.ndarray:
+        """The dense matrix."""
+
+
+class Graph(Protocol):
+    """What a solver asks of a graph, of one topology or of a schedule of them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def directed(self) -> bool: ...
+    @property
+    def period(self) -> int | None: ...
+
+    def at(self, k: int) -> ConstantGraph:
+        """The graph of step k."""
+
+
+class ConstantGraph(Graph, Protocol):
+    """A graph that does not vary with the step."""
+
+    @property
+    def W(self) -> Matrix: ...
+    @property
+    def connected(self) -> bool: ...
+    @property
+    def is_tree(self) -> bool: ...
+
+
+class Operator(Protocol):
+    """The operator `W` of one step, as solvers see it: arrays are stacks of rows of NumPy, PyTorch or CuPy."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def m(self) -> int: ...
+    @property
+    def topology(self) -> Any: ...  # of the class that the solver's `check` demands
+    @property
+    def next(self) -> Operator: ...
+    @property
+    def in_edges(self) -> int: ...
+
+    def at(self, k: int) -> Operator:
+        """The operator of step k."""
+
+    def __call__(self, X: Rows) -> Rows:
+        """The weighted averages of the neighbours' rows; of several stacks in one exchange, if `X` is a list."""
+
+    def to_edges(self, X: np.ndarray) -> np.ndarray:
+        """The sender's row for each edge out of the local agents: `(m, ...) -> (out-edges, ...)`."""
+
+    def exchange(self, M: np.ndarray) -> np.ndarray:
+        """Send a different row over each edge: `(out-edges, ...) -> (in-edges, ...)`."""
+
+    def sum_edges(self, M: np.ndarray) -> np.ndarray:
+        """Sum over the edges into each local agent: `(in-edges, ...) -> (m, ...)`."""

@@ -680,7 +680,8 @@ class StepsCell(Cell):
         """The iterates of the first steps with gradients `c`, computed on the coefficients with dense matrices."""
         due, s = [], solver.init(self.start, matrices[0].__matmul__)
         for W in islice(cycle(matrices), max(STEPS, 2 * self.period)):
-            s = solver.step(s, c, W.__matmul__)
+            product: Any = W.__matmul__
+            s = solver.step(s, c, product)
             due.append(s.X)
         return due
 

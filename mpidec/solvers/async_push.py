@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from .asynchronous import Gradient, PushSolver
+from .asynchronous import Gradient, Place, PushSolver
 from .step_schedules import StepSize
 
 
@@ -72,7 +72,7 @@ class AsyncPushSum(PushSolver):
     def width(self, d: int) -> int:
         return d + 1
 
-    def init(self, x: np.ndarray, place: Any = None) -> State:
+    def init(self, x: np.ndarray, place: Place | None = None) -> State:
         return self.State(x.copy(), x.copy(), 1.0, 0 if place is None else len(place.receivers))
 
     def collect(self, s: State, received: np.ndarray | None) -> None:
@@ -171,7 +171,7 @@ class RunningSumTracking(PushSolver):
     def width(self, d: int) -> int:
         return 2 * d + 1
 
-    def init(self, x: np.ndarray, place: Any = None) -> State:
+    def init(self, x: np.ndarray, place: Place | None = None) -> State:
         v, z, g, rho, rho_read = np.zeros((5, len(x)))
         return self.State(
             x.copy(), v, z, g, rho, rho_read, 0 if place is None else len(place.receivers)

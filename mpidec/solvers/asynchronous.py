@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..protocols import Graph, Operator
 from .base import Solver, name_of
 
 Gradient = Callable[[np.ndarray], np.ndarray]
@@ -56,7 +57,7 @@ class Asynchronous(Solver):
     safe: ClassVar[float] = 0.1
     needs_problem: ClassVar[bool] = False
 
-    def step(self, s: Any, G: np.ndarray, W: Any) -> Any:
+    def step(self, s: Any, G: np.ndarray, W: Operator) -> Any:
         """Refused: there are no common steps."""
         raise NotImplementedError(
             f"{name_of(self)} has no common steps: run it with mpidec.simulate(problem, solver, topology, "
@@ -67,14 +68,14 @@ class Asynchronous(Solver):
         """Step size of the agent's own step k."""
         return self.step_size(k) if callable(self.step_size) else self.step_size
 
-    def check(self, topology: Any) -> None:
+    def check(self, topology: Graph) -> None:
         """Refuse a schedule, and a graph that is not (strongly) connected."""
         if topology.period != 1:
             raise ValueError(
                 f"{name_of(self)} needs a constant graph, {topology.name} varies with the step; use a topology such "
                 "as topology.ring(n)"
             )
-        if not topology.connected:
+        if not topology.at(0).connected:
             raise ValueError(
                 f"{name_of(self)} needs a connected graph, some agents of the {topology.name} topology are not "
                 "reached by others; add edges, or use topology.ring(n)"
@@ -104,7 +105,7 @@ class PushSolver(Asynchronous):
         """Length of a message for rows of length `d`."""
         raise NotImplementedError
 
-    def init(self, x: np.ndarray, place: Any = None) -> Any:
+    def init(self, x: np.ndarray, place: Place | None = None) -> Any:
         """The state of the agent at `place` that starts at `x`, shape `(d,)`, which is copied."""
         raise NotImplementedError
 
@@ -164,7 +165,7 @@ class PairwiseSolver(Asynchronous):
 
     rate: Any
 
-    def init(self, x: np.ndarray, place: Any = None) -> Any:
+    def init(self, x: np.ndarray, place: Place | None = None) -> Any:
         """The state at time 0 of an agent that starts at `x`, shape `(d,)`, which is copied."""
         raise NotImplementedError
 
@@ -194,7 +195,7 @@ class PairwiseSolver(Asynchronous):
         """End of an averaging event at time `t`, with the offers of this agent and of its partner."""
         raise NotImplementedError
 
-    def check(self, topology: Any) -> None:
+    def check(self, topology: Graph) -> None:
         """Refuse a schedule, and a graph that is not connected or directed."""
         super().check(topology)
         if topology.directed:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import _validation as check
-from .step_schedules import WORDS, parsed
+from ..protocols import Graph, Operator
+from .step_schedules import WORDS, StepSize, parsed
 
+S = TypeVar("S", bound="Solver")
+T = TypeVar("T")
 _LARGE = 1500  # agents up to which the spectrum is computed for a warning
 
 
@@ -80,7 +85,7 @@ class Solver:
         """The state at the iterate `X`, shape `(m, d)`; `W`, the operator of step 0, is used only by solvers that say so."""
         raise NotImplementedError
 
-    def step(self, s: Any, G: np.ndarray, W: Any) -> Any:
+    def step(self, s: Any, G: Any, W: Operator) -> Any:
         """The state after one step, from the gradients `G`, shape `(m, d)`, at `point(s)`, with the operator `W` of the step."""
         raise NotImplementedError
 
@@ -88,7 +93,7 @@ class Solver:
         """The rows at which the next step needs its gradients, shape `(m, d)`."""
         return s.X
 
-    def check(self, topology: Any) -> None:
+    def check(self, topology: Graph) -> None:
         """Refuse a topology that the solver cannot work with, and warn of one on which it is unstable.
 
         With the step size "auto", no warning: the search refuses the topology if no step size makes the solver stable.
@@ -107,7 +112,7 @@ class Solver:
         if getattr(step, "start", step) != "auto" and (cause := self.unstable(topology)):
             warnings.warn(cause, RuntimeWarning, stacklevel=3)
 
-    def unstable(self, topology: Any) -> str:
+    def unstable(self, topology: Graph) -> str:
         """Why the disagreement between agents grows on a topology, with a remedy; empty if it does not.
 
         A warning, no error, where the step size is given, since instability is studied, too.
@@ -122,7 +127,7 @@ REMEDIES = {
 }
 
 
-def zeros(X: Any, *shape: int) -> Any:
+def zeros(X: np.ndarray, *shape: int) -> np.ndarray:
     """Zeros of the kind, dtype and device of `X`: a NumPy or CuPy array, or a PyTorch tensor.
 
     Examples
@@ -137,12 +142,12 @@ def zeros(X: Any, *shape: int) -> Any:
     )  # CuPy answers np.zeros_like
 
 
-def name_of(solver: Any) -> str:
+def name_of(solver: object) -> str:
     """The class name of a solver: `ExactDiffusion`."""
     return type(solver).__name__
 
 
-def with_step_size(solver: Any, step_size: Any) -> Any:
+def with_step_size(solver: S, step_size: StepSize | np.ndarray) -> S:
     """The same solver with another step size: a number, a function of k, or an array with one number per column.
 
     Examples
@@ -151,19 +156,15 @@ def with_step_size(solver: Any, step_size: Any) -> Any:
     >>> with_step_size(mpidec.solvers.EXTRA(), 0.5)
     EXTRA(step_size=0.5)
     """
-    return dataclasses.replace(solver, step_size=step_size)
+    return dataclasses.replace(solver, step_size=step_size)  # type: ignore[type-var]
 
 
-def at_step(solver: Any, k: int) -> Any:
+def at_step(solver: S, k: int) -> S:
     """The solver of step k, whose step size is a number."""
-    return (
-        dataclasses.replace(solver, step_size=solver.step_size(k))
-        if callable(solver.step_size)
-        else solver
-    )
+    return with_step_size(solver, solver.step_size(k)) if callable(solver.step_size) else solver
 
 
-def state(solver: Any, method: str, s: Any, shape: tuple[int, ...]) -> Any:
+def state(solver: Solver, method: str, s: T, shape: tuple[int, ...]) -> T:
     """The state `s` that a method of a solver has returned, checked: a NamedTuple with the rows `X` of the given shape.
 
     Raises
@@ -238,7 +239,7 @@ def number(solver: Solver, field: str, *, optional: bool = False, **bounds: floa
         object.__setattr__(solver, field, value)
 
 
-def per_step(D: Any, step_size: Any) -> Any:
+def per_step(D: np.ndarray, step_size: Any) -> np.ndarray:
     r"""The movement :math:`D / \alpha` per unit of the step size; zero where the step size is zero.
 
     Examples
@@ -249,11 +250,14 @@ def per_step(D: Any, step_size: Any) -> Any:
     """
     if type(step_size) is np.ndarray:  # one number per column
         a = step_size.astype(D.dtype, copy=False)
-        return np.divide(D, a, out=np.zeros_like(D), where=a != 0)
+        movement: np.ndarray = np.divide(D, a, out=np.zeros_like(D), where=a != 0)
+        return movement
     return D / float(step_size) if step_size else zeros(D, *D.shape)
 
 
-def disagreement(solver: Any, topology: Any, roots: Any, remedy: str) -> str:
+def disagreement(
+    solver: Solver, topology: Graph, roots: Callable[[complex], ArrayLike], remedy: str
+) -> str:
     """For which eigenvalue of `W` the disagreement between agents grows with a small step size, and a remedy; empty if for none.
 
     Parameters

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
+from ..protocols import Graph, Operator
 from .base import Solver, name_of
 from .step_schedules import StepSize
 
@@ -68,13 +69,13 @@ class DSGDCECA(Solver):
         Y: np.ndarray
         digit: int  # of the next round
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, 1)
 
     def point(self, s: State) -> np.ndarray:
         return s.X if s.digit else s.Y
 
-    def step(self, s: State, G: np.ndarray, W: Any) -> State:
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         X, Y = descend(s.X, self.step_size, G), descend(s.Y, self.step_size, G)
         n_r = W.topology.count
         if s.digit:
@@ -85,13 +86,13 @@ class DSGDCECA(Solver):
             X, Y = ((n_r + 1) * X + n_r * Y_s) / (2 * n_r + 1), (Y + Y_s) / 2
         return self.State(X, Y, W.next.topology.digit)
 
-    def check(self, topology: Any) -> None:
+    def check(self, topology: Graph) -> None:
         if topology.name != "ceca":
             raise ValueError(
                 f"{name_of(self)} needs topology.ceca(n, ports=1 | 2), got the {topology.name} topology"
             )
 
 
-def _sender(Z: np.ndarray, W: Any) -> np.ndarray:
+def _sender(Z: np.ndarray, W: Operator) -> np.ndarray:
     """Row i is row s(i) of `Z`."""
     return W.sum_edges(W.exchange(W.to_edges(Z))) if W.n > 1 else Z

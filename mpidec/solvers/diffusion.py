@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
+from ..protocols import Operator
 from .base import Solver, one_of
 from .step_schedules import StepSize
 
@@ -45,10 +46,10 @@ class Consensus(Solver):
     class State(NamedTuple):
         X: np.ndarray
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X)
 
-    def step(self, s: State, G: Any, W: Any) -> State:
+    def step(self, s: State, G: np.ndarray | None, W: Operator) -> State:
         return self.State(W(s.X))
 
 
@@ -104,13 +105,13 @@ class DGD(Solver):
         super().__post_init__()
         one_of(self, "order", ("atc", "cta", "awc"))
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
-        return self.State(X, W(X) if self.order == "cta" else X)
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
+        return self.State(X, W(X) if self.order == "cta" else X)  # type: ignore[misc]  # needs W
 
     def point(self, s: State) -> np.ndarray:
         return s.Phi
 
-    def step(self, s: State, G: np.ndarray, W: Any) -> State:
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         if self.order == "cta":
             X = descend(s.Phi, self.step_size, G)
             return self.State(X, W.next(X))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..comm.kernels.descent import descend
+from ..protocols import Operator
 from .base import Solver, one_of, zeros
 from .step_schedules import StepSize
 
@@ -77,7 +78,7 @@ class GradientTracking(Solver):
         super().__post_init__()
         one_of(self, "variant", ("atc", "semi-atc", "diging"))
 
-    def init(self, X: np.ndarray, W: Any = None) -> State | MixedState:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State | MixedState:
         zero = zeros(X, *X.shape)
         return (
             self.State(X, zero, zero, 0)
@@ -85,7 +86,7 @@ class GradientTracking(Solver):
             else self.MixedState(X, zero, zero)
         )
 
-    def step(self, s: Any, G: np.ndarray, W: Any) -> State | MixedState:
+    def step(self, s: Any, G: np.ndarray, W: Operator) -> State | MixedState:
         if self.variant == "atc":
             Y = s.Y + G - s.G
             if s.k > 0:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
+from ..protocols import Graph, Operator
 from .base import Solver, disagreement, name_of, number, per_step, zeros
 from .step_schedules import StepSize
 
@@ -30,7 +31,7 @@ class _Momentum(Solver):
         super().__post_init__()
         number(self, "momentum", least=0, below=1)
 
-    def init(self, X: np.ndarray, W: Any = None) -> MomentumState:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> MomentumState:
         return MomentumState(X, zeros(X, *X.shape))
 
 
@@ -78,7 +79,7 @@ class DecentralizedMomentum(_Momentum):
     momentum: float = 0.9
     nesterov: bool = False
 
-    def step(self, s: MomentumState, G: np.ndarray, W: Any) -> MomentumState:
+    def step(self, s: MomentumState, G: np.ndarray, W: Operator) -> MomentumState:
         M = self.momentum * s.M + G
         return MomentumState(
             W(descend(s.X, self.step_size, G + self.momentum * M if self.nesterov else M)), M
@@ -140,7 +141,7 @@ class QuasiGlobalMomentum(_Momentum):
                 f"{name_of(self)}: normalized is for the method without Nesterov's momentum: give nesterov=False"
             )
 
-    def step(self, s: MomentumState, G: np.ndarray, W: Any) -> MomentumState:
+    def step(self, s: MomentumState, G: np.ndarray, W: Operator) -> MomentumState:
         b = self.momentum
         M = b * s.M
         U = M + G
@@ -151,7 +152,7 @@ class QuasiGlobalMomentum(_Momentum):
         X = W(descend(s.X, self.step_size, U))
         return MomentumState(X, M + (1 - b) * per_step(s.X - X, self.step_size))
 
-    def unstable(self, topology: Any) -> str:
+    def unstable(self, topology: Graph) -> str:
         b = self.momentum
         c = (1 - b) * (b**2 if self.nesterov else b / (1 + b) if self.normalized else b)
         return disagreement(
@@ -210,14 +211,14 @@ class DecentLaM(_Momentum):
     step_size: StepSize = "auto"
     momentum: float = 0.9
 
-    def step(self, s: MomentumState, G: np.ndarray, W: Any) -> MomentumState:
+    def step(self, s: MomentumState, G: np.ndarray, W: Operator) -> MomentumState:
         b = self.momentum
         X = W(descend(s.X, self.step_size, G))
         return MomentumState(
             descend(X, self.step_size, b * s.M), b * s.M + per_step(s.X - X, self.step_size)
         )
 
-    def unstable(self, topology: Any) -> str:
+    def unstable(self, topology: Graph) -> str:
         return disagreement(
             self,
             topology,

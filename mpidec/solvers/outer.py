@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import _validation as check
 from ..comm.kernels.descent import descend
+from ..protocols import Graph, Operator
 from .base import Solver, disagreement, name_of, number, per_step, zeros
 from .step_schedules import StepSize
 
@@ -30,7 +31,7 @@ class _LocalSteps(Solver):
         H = check.integer(self.local_steps, f"{name_of(self)}: local_steps")
         object.__setattr__(self, "local_steps", H)
 
-    def step(self, s: Any, G: np.ndarray, W: Any) -> Any:
+    def step(self, s: Any, G: np.ndarray, W: Operator) -> Any:
         H, X = self.local_steps, self._local(s, G)
         if (s.k + 1) % H:
             return s._replace(X=X, k=s.k + 1)
@@ -44,7 +45,7 @@ class _LocalSteps(Solver):
         return X
 
     @abstractmethod
-    def _outer(self, s: Any, X: np.ndarray, W: Any) -> Any:
+    def _outer(self, s: Any, X: np.ndarray, W: Operator) -> Any:
         """The state after the outer step from the end `X` of the local steps."""
 
 
@@ -91,10 +92,10 @@ class LocalDGD(_LocalSteps):
         X: np.ndarray
         k: int
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, 0)
 
-    def _outer(self, s: State, X: np.ndarray, W: Any) -> State:
+    def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
         return self.State(W(X), s.k + 1)
 
 
@@ -158,16 +159,16 @@ class SlowMo(_LocalSteps):
         number(self, "slow_step", above=0)
         number(self, "momentum", least=0, below=1)
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, zeros(X, *X.shape), 0)
 
-    def _outer(self, s: State, X: np.ndarray, W: Any) -> State:
+    def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
         alpha: Any = self.step_size
         D, U = s.Z - W(X), self.momentum * s.U
         X = descend(s.Z - self.slow_step * D, self.slow_step * alpha, U)
         return self.State(X, X, U + per_step(D, alpha), s.k + 1)
 
-    def unstable(self, topology: Any) -> str:
+    def unstable(self, topology: Graph) -> str:
         a, b = self.slow_step, self.momentum
         return disagreement(
             self,
@@ -237,16 +238,16 @@ class DiLoCo(_LocalSteps):
         number(self, "outer_step", above=0)
         number(self, "momentum", least=0, below=1)
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, zeros(X, *X.shape), 0)
 
-    def _outer(self, s: State, X: np.ndarray, W: Any) -> State:
+    def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
         D = s.Z - W(X)
         M = self.momentum * s.M + D
         X = descend(s.Z, self.outer_step, D + self.momentum * M)
         return self.State(X, X, M, s.k + 1)
 
-    def unstable(self, topology: Any) -> str:
+    def unstable(self, topology: Graph) -> str:
         eta, mu = self.outer_step, self.momentum
         return disagreement(
             self,
@@ -314,15 +315,15 @@ class GASLoC(_LocalSteps):
         number(self, "outer_step", above=0)
         number(self, "momentum", least=0, below=1)
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, X, 0)
 
-    def _outer(self, s: State, X: np.ndarray, W: Any) -> State:
+    def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
         Z = descend(s.Z, self.outer_step, s.Z - X)
         X = W(Z) + self.momentum * (Z - s.previous)
         return self.State(X, X, Z, s.k + 1)
 
-    def unstable(self, topology: Any) -> str:
+    def unstable(self, topology: Graph) -> str:
         return disagreement(
             self,
             topology,
@@ -383,14 +384,14 @@ class KGT(_LocalSteps):
         super().__post_init__()
         number(self, "outer_step", above=0)
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, zeros(X, *X.shape), 0)
 
     def _local(self, s: State, G: np.ndarray) -> np.ndarray:
         X: np.ndarray = descend(s.X, self.step_size, G + s.C)
         return X
 
-    def _outer(self, s: State, X: np.ndarray, W: Any) -> State:
+    def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
         alpha: Any = self.step_size
         D = per_step(s.Z - X, self.local_steps * alpha)
         X, WD = W([descend(s.Z, self.outer_step, s.Z - X), D])
@@ -452,18 +453,18 @@ class LED(_LocalSteps):
     def _beta(self) -> float:
         return 1 / self.local_steps if self.dual_step is None else self.dual_step
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, zeros(X, *X.shape), 0)
 
     def _local(self, s: State, G: np.ndarray) -> np.ndarray:
         X: np.ndarray = descend(s.X, self.step_size, G) - self._beta * s.C
         return X
 
-    def _outer(self, s: State, Y: np.ndarray, W: Any) -> State:
+    def _outer(self, s: State, Y: np.ndarray, W: Operator) -> State:
         X = (Y + W(Y)) / 2
         return self.State(X, s.C + Y - X, s.k + 1)
 
-    def unstable(self, topology: Any) -> str:
+    def unstable(self, topology: Graph) -> str:
         h = self.local_steps * self._beta
         return disagreement(
             self,

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .asynchronous import PairwiseSolver
+from .asynchronous import PairwiseSolver, Place
 from .base import number, one_of, positive_step
 from .step_schedules import StepSize
 
 
-def _check_rate(solver: Any) -> None:
+def _check_rate(solver: PairwiseSolver) -> None:
     if not isinstance(solver.rate, dict) and not hasattr(solver.rate, "shape"):
         number(solver, "rate", above=0)
 
@@ -73,7 +73,7 @@ class PairwiseGossip(PairwiseSolver):
         number(self, "momentum", least=0, below=1)
         _check_rate(self)
 
-    def init(self, x: np.ndarray, place: Any = None) -> State:
+    def init(self, x: np.ndarray, place: Place | None = None) -> State:
         return self.State(x.copy(), np.zeros_like(x))
 
     def gradient_point(self, s: State, t: float) -> np.ndarray:
@@ -193,7 +193,7 @@ class A2CiD2(PairwiseSolver):
             )
         return replace(self, eta=eta, alpha_tilde=alpha_tilde)
 
-    def init(self, x: np.ndarray, place: Any = None) -> State:
+    def init(self, x: np.ndarray, place: Place | None = None) -> State:
         return self.State(x.copy(), x.copy(), np.zeros_like(x))
 
     def gradient_point(self, s: State, t: float) -> np.ndarray:
@@ -232,7 +232,9 @@ class A2CiD2(PairwiseSolver):
             s.x_tilde -= h
 
 
-def _movement(solver: PairwiseGossip | A2CiD2, s: Any, g: np.ndarray) -> np.ndarray:
+def _movement(
+    solver: PairwiseGossip | A2CiD2, s: PairwiseGossip.State | A2CiD2.State, g: np.ndarray
+) -> np.ndarray:
     step: Any = solver.size(s.k)
     s.k += 1
     if solver.momentum:

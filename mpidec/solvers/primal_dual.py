@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
+from ..protocols import Graph, Operator
 from .base import Solver, disagreement, zeros
 from .step_schedules import StepSize
 
@@ -54,14 +55,14 @@ class EXTRA(Solver):
         X: np.ndarray
         D: np.ndarray
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, zeros(X, *X.shape))
 
-    def step(self, s: State, G: np.ndarray, W: Any) -> State:
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         WX = W(s.X)
         return self.State(descend(WX, self.step_size, G) - s.D, s.D + (s.X - WX) / 2)
 
-    def unstable(self, topology: Any) -> str:
+    def unstable(self, topology: Graph) -> str:
         return disagreement(
             self,
             topology,
@@ -109,15 +110,15 @@ class ExactDiffusion(Solver):
         X: np.ndarray
         Psi: np.ndarray
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X)
 
-    def step(self, s: State, G: np.ndarray, W: Any) -> State:
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         Psi = descend(s.X, self.step_size, G)
         Phi = Psi + s.X - s.Psi
         return self.State((Phi + W(Phi)) / 2, Psi)
 
-    def unstable(self, topology: Any) -> str:
+    def unstable(self, topology: Graph) -> str:
         return disagreement(
             self,
             topology,
@@ -165,14 +166,14 @@ class D2(Solver):
         X: np.ndarray
         Psi: np.ndarray
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X)
 
-    def step(self, s: State, G: np.ndarray, W: Any) -> State:
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         Psi = descend(s.X, self.step_size, G)
         return self.State(W(Psi + s.X - s.Psi), Psi)
 
-    def unstable(self, topology: Any) -> str:
+    def unstable(self, topology: Graph) -> str:
         return disagreement(
             self,
             topology,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
+from ..protocols import Operator
 from .base import Solver, zeros
 from .step_schedules import StepSize
 
@@ -63,10 +64,10 @@ class PushSum(Solver):
         U: np.ndarray
         w: np.ndarray
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, zeros(X, len(X), 1) + 1)
 
-    def step(self, s: State, G: np.ndarray, W: Any) -> State:
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         U, w = W([descend(s.U, self.step_size, G), s.w])
         return self.State(U / w, U, w)
 
@@ -118,11 +119,11 @@ class PushDIGing(Solver):
         WY: np.ndarray  # of the step before
         G: np.ndarray
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         zero = zeros(X, *X.shape)
         return self.State(X, X, zeros(X, len(X), 1) + 1, zero, zero)
 
-    def step(self, s: State, G: np.ndarray, W: Any) -> State:
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         Y = s.WY + G - s.G
         U, w, WY = W([descend(s.U, self.step_size, Y), s.w, Y])
         return self.State(U / w, U, w, WY, G)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ..comm.kernels.descent import descend
+from ..protocols import Graph, Operator
 from .base import Solver, name_of, one_of, zeros
 from .step_schedules import StepSize
 
@@ -88,14 +89,14 @@ class RelaySGD(Solver):
     def exact(self) -> bool:  # type: ignore[override]
         return self.relay == "model"
 
-    def init(self, X: np.ndarray, W: Any = None) -> State:
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         if W is None:
             raise ValueError(
                 f"{name_of(self)} keeps a message for each edge: init(X, W) needs the operator W"
             )
         return self.State(X, X, zeros(X, W.in_edges, X.shape[1] + 1))
 
-    def step(self, s: State, G: np.ndarray, W: Any) -> State:
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         V = (
             descend(s.X, self.step_size, G)
             if self.relay == "model"
@@ -114,15 +115,15 @@ class RelaySGD(Solver):
             X = (S + (W.n - c) * R) / W.n
         return self.State(X, s.X0, M)
 
-    def check(self, topology: Any) -> None:
-        if topology.period != 1 or not topology.is_tree:
+    def check(self, topology: Graph) -> None:
+        if topology.period != 1 or not topology.at(0).is_tree:
             raise ValueError(
                 f"{name_of(self)} needs a tree (undirected, connected, n - 1 edges), the {topology.name} topology is "
                 "not one: use topology.chain(n), star(n) or binary_tree(n), or a spanning tree of your graph"
             )
 
 
-def _with_count(V: Any) -> Any:
+def _with_count(V: np.ndarray) -> np.ndarray:
     """The rows of `V` with one more column of ones: sums of such rows count their terms."""
     rows = zeros(V, len(V), V.shape[1] + 1)
     rows[:, :-1], rows[:, -1] = V, 1
