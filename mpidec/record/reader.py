@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SCHEMA = 1
+EXPANSION = 1100  # bytes of numbers in a byte of a file, at most: gzip's 1032 and headers
 RUNNING = "running"  # outcome of a run that is in progress or was killed
 FAILED = "failed"  # outcome of a run that an exception has ended
 
@@ -119,7 +120,7 @@ def read(path: str | os.PathLike[str]) -> Run:
             path=os.fspath(path),
             config=str(attributes.get("config", "")),
             attributes=attributes,
-            metrics={name: stored(dataset)[()] for name, dataset in file["metrics"].items()},
+            metrics={name: dataset[()] for name, dataset in columns(file).items()},
             outcome=outcome,
             steps=int(result.attrs["steps"]),
             x=None if outcome in (RUNNING, FAILED) else stored(result)[()],
@@ -160,9 +161,10 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
                 f"{os.fspath(path)}: holds no checkpoint, so the run cannot be resumed: start it again"
             )
         state = {name: stored(dataset)[()] for name, dataset in group.items()}
-        return int(group.attrs["step"]), {
-            k: v if np.ndim(v) else v.item() for k, v in state.items()
-        }
+        step = int(group.attrs["step"])
+        if step < 0:
+            raise ValueError(f"its checkpoint is that of step {step}, expected at least 0")
+        return step, {k: v if np.ndim(v) else v.item() for k, v in state.items()}
 
 
 @contextmanager
@@ -250,12 +252,26 @@ def stored(dataset: Any) -> Any:
             "expected numbers"
         )
     size = dataset.id.get_storage_size()
-    if dataset.nbytes > size and not dataset.id.get_create_plist().get_nfilters():
+    compressed = dataset.id.get_create_plist().get_nfilters() > 0
+    if dataset.nbytes > size * (EXPANSION if compressed else 1):
         raise ValueError(
             f"{dataset.file.filename}: damaged: {dataset.name} has the shape {dataset.shape} of {dataset.nbytes:,} "
             f"bytes, of which {size:,} are stored"
         )
     return dataset
+
+
+def columns(file: Any, grows: bool = False) -> dict[str, Any]:
+    """Return the data sets of the metrics, which have a number for each record; with `grows`, to which records can be added."""
+    found = {name: stored(dataset) for name, dataset in file["metrics"].items()}
+    rows = found["step"].shape[:1]
+    for dataset in found.values():
+        if dataset.shape != rows or dataset.dtype.kind == "c" or (grows and not dataset.chunks):
+            raise ValueError(
+                f"{file.filename}: damaged: {dataset.name} is {dataset.shape} {dataset.dtype}"
+                f"{'' if dataset.chunks else ', of fixed size'}, expected a real number for each of the {rows[0]} records"
+            )
+    return found
 
 
 def _phases(file: Any, n: int) -> Iterator[csr_array]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .atomic import REMEDY, AtomicFile
-from .reader import FAILED, RUNNING, SCHEMA, last_checkpoint, open_run, stored
+from .reader import FAILED, RUNNING, SCHEMA, columns, last_checkpoint, open_run
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -148,9 +148,10 @@ class RunFile:
         with open_run(path) as file:
             x = file["trajectory/x"]
             shape, dtype, trajectory = x.shape[1:], x.dtype, x.chunks is not None
-            names = [name for name in file["metrics"] if name != "step"]
+            metrics = columns(file, grows=True)
+            names = [name for name in metrics if name != "step"]
             names += [f"{AGENTS}{name}" for name in file.get("agents", ())]
-            steps = stored(file["metrics/step"])[:]
+            steps = metrics["step"][:]
         ahead = int(steps[-1]) if len(steps) else -1
         steps = steps[steps <= step]
         kept = len(steps)

@@ -937,6 +937,20 @@ def replaced(file: h5py.File, name: str, *given, **options) -> None:
             "320,000,000,000 bytes, of which 0 are stored",
         ),
         (lambda file: replaced(file, "topology/indices", data=[0, 1, 10**9]), "damaged: .*ind"),
+        (
+            lambda file: replaced(
+                file, "metrics/time", (10**9,), "f8", chunks=(1 << 20,), compression="gzip"
+            ),
+            "8,000,000,000 bytes, of which 0 are stored",
+        ),
+        (
+            lambda file: replaced(file, "metrics/time", data=np.ones(2)),
+            r"/metrics/time is \(2,\) float64, of fixed size, expected a real number for each of the 3",
+        ),
+        (
+            lambda file: file["checkpoint"].attrs.__setitem__("step", -5),
+            "damaged: its checkpoint is that of step -5",
+        ),
     ],
     ids=[
         "schema",
@@ -946,6 +960,9 @@ def replaced(file: h5py.File, name: str, *given, **options) -> None:
         "checkpoint-size",
         "metrics-size",
         "topology",
+        "metrics-compressed",
+        "metrics-length",
+        "checkpoint-step",
     ],
 )
 def test_a_damaged_file_ends_in_one_line_that_names_it(tmp_path, damage, text):
