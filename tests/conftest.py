@@ -157,8 +157,8 @@ def pytest_terminal_summary(terminalreporter, config):
 def covering(items, most):
     """The items without those parameter sets that only combine values anew: the sets left show each value (each row of a list).
 
-    Of more than `most` sets of a test (if that is not 0), as many are left, spread evenly over them.  Which sets are left depends
-    on the order of the parameters alone, so it is the same on all ranks.
+    Of more than `most` sets of a test (if that is not 0), as many are left, spread evenly over them; a marker `most` of the test
+    takes the place of this number.  Which sets are left depends on the order of the parameters alone: the same on all ranks.
     """
     tests = defaultdict(list)
     for item in items:
@@ -174,8 +174,10 @@ def covering(items, most):
             best = max(sets, key=lambda item: len(values[item] & missing))
             chosen.append(best)
             missing -= values[best]
-        if most and len(chosen) > most:
-            chosen = [chosen[k * len(chosen) // most] for k in range(most)]
+        own = sets[0].get_closest_marker("most")
+        limit = own.args[0] if own and most else most
+        if limit and len(chosen) > limit:
+            chosen = [chosen[k * len(chosen) // limit] for k in range(limit)]
         kept |= {*chosen}
     return [item for item in items if item in kept]
 

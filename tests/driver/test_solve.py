@@ -20,6 +20,8 @@ from mpidec.comm.mixing.codecs import CODECS
 from mpidec.driver.provenance import data_hash
 from mpidec.record import last_checkpoint
 
+pytestmark = pytest.mark.most(2)
+
 N, D = 6, 3
 
 

@@ -16,6 +16,8 @@ from mpidec import solvers as S
 from mpidec import topology as T
 from mpidec.driver import stopping as endings
 
+pytestmark = pytest.mark.most(1)
+
 N, D = 6, 3
 
 

@@ -15,6 +15,8 @@ from mpi4py import MPI
 import mpidec
 from mpidec import RankMismatchError, topology
 
+pytestmark = pytest.mark.most(1)
+
 torch = pytest.importorskip("torch")
 nn, optim, Stacked = torch.nn, mpidec.optim, mpidec.nn.Stacked
 

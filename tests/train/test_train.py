@@ -22,6 +22,8 @@ from mpidec.train.loop import METRICS, Training  # noqa: E402
 from mpidec.train.settings import read_toml  # noqa: E402
 from mpidec.train.states import flat, nested  # noqa: E402
 
+pytestmark = pytest.mark.most(1)
+
 QUICK = {"epochs": 2, "every": 1, "batch": 32}
 
 

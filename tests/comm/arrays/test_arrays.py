@@ -22,6 +22,8 @@ from mpidec.comm.arrays.formats import BFLOAT16, narrow, widen
 from mpidec.comm.mixing import phase
 from mpidec.comm.runtime import cuda_aware
 
+pytestmark = pytest.mark.most(2)
+
 
 def some(formats, quick=("<f4", "<c16", BFLOAT16)):
     """The formats as parameters, most of them slow under several ranks."""

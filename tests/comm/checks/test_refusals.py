@@ -21,7 +21,7 @@ from mpidec import topology as T
 from mpidec.comm.mixing.network import _LEFT
 from mpidec.comm.runtime import progress
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [pytest.mark.most(1), pytest.mark.timeout(200)]
 TRANSPORTS = ["shared", "neighbor", "p2p"]
 several = pytest.mark.mpi(min_size=2)
 

@@ -11,7 +11,7 @@ import mpidec
 from mpidec import topology as T
 from mpidec.comm.arrays import formats
 
-pytestmark = pytest.mark.library
+pytestmark = [pytest.mark.most(2), pytest.mark.library]
 
 DTYPES = [np.float16, np.float32, np.float64, np.complex64, np.complex128]
 RTOL = {"e": 2e-3, "f": 1e-6, "d": 1e-13, "F": 1e-6, "D": 1e-13}

@@ -20,7 +20,12 @@ import mpidec
 from mpidec import topology as T
 from mpidec.comm.runtime import memory, progress
 
-pytestmark = [pytest.mark.library, pytest.mark.mpi(min_size=2), pytest.mark.timeout(100)]
+pytestmark = [
+    pytest.mark.most(1),
+    pytest.mark.library,
+    pytest.mark.mpi(min_size=2),
+    pytest.mark.timeout(100),
+]
 SMALL, LARGE = 3, 20_000  # columns of rows that are copied, and that are read in place
 WAYS = [("auto", 0), ("shared", 2), ("neighbor", 0), ("p2p", 0)]
 

@@ -19,7 +19,7 @@ from mpidec.driver.asynchronous.running_file import File
 from mpidec.driver.asynchronous.snapshots import Snapshots
 from mpidec.record import last_checkpoint
 
-pytestmark = pytest.mark.library
+pytestmark = [pytest.mark.most(1), pytest.mark.library]
 
 WORLD = MPI.COMM_WORLD
 RNG = np.random.default_rng(3)
