@@ -13,7 +13,7 @@ from ..comm.mixing import Network
 from ..driver.arguments import integer
 from ..plugins import nearest
 from ..topology import Schedule, Topology
-from .asynchronous import MOST, Pairwise, PushSum
+from .asynchronous import MOST, PairwiseMethod, PushSum
 from .methods import (
     AdaptiveAverage,
     AllReduce,
@@ -146,7 +146,7 @@ def _pairwise(name: str, text: str, solver: Any, seed: int) -> Algorithm:
         )
 
     def make(net: Network, buckets: list[Any], mixers: Sequence[Mixer]) -> Method:
-        return Pairwise(net, buckets, mixers, solver, seed)
+        return PairwiseMethod(net, buckets, mixers, solver, seed)
 
     return Algorithm(
         name, text, make, graph="ring", check=solver.check, edgewise=True, asynchronous=True

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 
 from ..comm.mixing import Network
-from ..topology import mixing_constants
+from ..comm.rma.window import Window
+from ..solvers.asynchronous import PairwiseSolver
+from ..topology import Topology, mixing_constants
 from .methods import Method, Mixer
 from .rows import Bucket
 
@@ -39,11 +41,11 @@ class Asynchronous(Method):
                 f"an asynchronous algorithm needs one worker per rank and one graph for all steps, got {net.n} "
                 f"workers on {net.size} ranks and the {graph.name} topology"
             )
-        self._graph: Any = graph.at(0)
-        self._windows: list[Any] = []
+        self._graph: Topology = graph.at(0)
+        self._windows: list[Window] = []
         self._last: list[dict[str, Any]] | None = None  # the state when the windows were closed
 
-    def _window(self, row: Any) -> Any:
+    def _window(self, row: np.ndarray | torch.Tensor) -> Window:
         """A window of a row; a thread answers ranks on other nodes while this one computes, where MPI has MPI_THREAD_MULTIPLE."""
         window = self._net.window(row, self._graph)
         self._windows.append(window)
@@ -183,10 +185,10 @@ class PushSum(Asynchronous):
         )
 
 
-class Pairwise(Asynchronous):
+class PairwiseMethod(Asynchronous):
     r"""A pairwise method of `mpidec.solvers`, with the base optimizer's update in place of :math:`-\gamma g`.
 
-    After each update a worker averages with a Poisson number of neighbours, `rate` / 2 in the mean, each chosen uniformly; they
+    After each update a worker averages with a Poisson number of neighbours, `rate` / 2 on average, each chosen uniformly; they
     begin as many averagings with it.  It takes itself and the neighbour, reads the neighbour's row, moves by the difference of the
     two, and sends the difference to the neighbour, who moves by it after its own next update: sums over all workers stay the same.
     A neighbour that another worker has taken, or that has not moved yet, is left to a later step, with as many averagings as there
@@ -208,17 +210,14 @@ class Pairwise(Asynchronous):
         net: Network,
         buckets: list[Bucket],
         mixers: Sequence[Mixer],
-        solver: Any,
+        solver: PairwiseSolver,
         seed: int = 0,
     ):
         super().__init__(net, buckets, mixers)
-        prepare: Callable[[Any], Any] | None = getattr(solver, "prepared", None)
-        self._solver = (
-            solver if prepare is None else prepare(lambda rate: mixing_constants(self._graph, rate))
-        )
+        self._solver = solver.prepared(lambda rate: mixing_constants(self._graph, rate))
         self._draws, self._wanted = np.random.default_rng([seed, net.lo]), 0
         self._neighbors = [int(j) for j in self._graph.in_neighbors(net.lo) if j != net.lo]
-        self._pairs = [_Pairs(bucket, self._solver, self._window) for bucket in buckets]
+        self._pairs = [PairState(bucket, self._solver, self._window) for bucket in buckets]
 
     def _exchange(self, k: int) -> None:
         if not self._pairs:
@@ -230,11 +229,8 @@ class Pairwise(Asynchronous):
             self._wanted + int(self._draws.poisson(self._solver.rate / 2)), len(self._neighbors)
         )
         if self._take_self():
-            places: Any = (
-                self._draws.integers(len(self._neighbors), size=self._wanted)
-                if self._wanted
-                else ()
-            )
+            count = len(self._neighbors)
+            places = self._draws.integers(count, size=self._wanted).tolist() if self._wanted else []
             for place in dict.fromkeys(places):  # each neighbour at most once per step
                 j = self._neighbors[place]
                 if window.claim(j):
@@ -283,7 +279,7 @@ class Pairwise(Asynchronous):
         return [torch.from_numpy(pairs.state.x)[None] for pairs in self._pairs]
 
     def shares(self, X: list[torch.Tensor]) -> list[torch.Tensor]:
-        self.state()  # takes what is under way
+        self.state()  # takes what is in the windows
         return [torch.from_numpy(pairs.moved())[None] for pairs in self._pairs]
 
     @property
@@ -293,7 +289,7 @@ class Pairwise(Asynchronous):
         )
 
 
-class _Pairs:
+class PairState:
     """A bucket in pairwise averagings: the state of its row, and what it exchanges with its neighbours.
 
     Attributes
@@ -306,7 +302,9 @@ class _Pairs:
         Whether the difference of the neighbour that has claimed this worker has come.
     """
 
-    def __init__(self, bucket: Bucket, solver: Any, window: Callable[[Any], Any]):
+    def __init__(
+        self, bucket: Bucket, solver: PairwiseSolver, window: Callable[[np.ndarray], Window]
+    ):
         shown = bucket.rows[0]
         if shown.device.type != "cpu" or shown.dtype not in (torch.float32, torch.float64):
             raise ValueError(
@@ -316,6 +314,7 @@ class _Pairs:
         self.bucket, self._solver = bucket, solver
         self.state = solver.init(shown.numpy())
         self.received, self._arrived = False, np.zeros(bucket.d + 1, shown.numpy().dtype)
+        self._zero = np.zeros((), self._arrived.dtype)
         self.rows, self.differences = window(self.state.x), window(self._arrived)
 
     def collect(self) -> None:
@@ -329,14 +328,14 @@ class _Pairs:
         """Move by the optimizer's update, and by the differences that have come."""
         self._solver.descend(self.state, self.state.x - self.bucket.rows[0].numpy(), t)
         self.collect()
-        self._solver.average(self.state, self._arrived[:-1], 0.0, t)
+        self._solver.average(self.state, self._arrived[:-1], self._zero, t)
         self._arrived[:] = 0
         self.rows.value = self.state.x
 
     def moved(self) -> np.ndarray:
         """The row, moved by the differences that have come."""
         s = copy.deepcopy(self.state)
-        self._solver.average(s, self._arrived[:-1], 0.0, s.t)
+        self._solver.average(s, self._arrived[:-1], self._zero, s.t)
         return np.asarray(s.x)
 
     def average(self, j: int, t: float) -> None:
