@@ -18,7 +18,7 @@ from ..record.reader import read
 from ..record.recorder import Record, Recorder
 from ..solvers.base import Solver, at_step, state
 from . import codec_limits
-from .arguments import problem_of
+from .arguments import Delay, problem_of
 from .decisions import Control
 from .diagnosis import likely_cause
 from .metrics import COUNTERS, Metrics
@@ -55,6 +55,9 @@ class Plan:
     record: Record | None
     progress: Progress | None
     mixing: Mixing | None
+    delay: Delay | None = None
+    drop: float = 0.0
+    straggler: Mapping[int, float] | None = None
 
 
 def run(plan: Plan) -> Result:

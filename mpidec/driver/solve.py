@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, NoReturn, overload
 
 from numpy.typing import ArrayLike
@@ -35,7 +34,6 @@ from .asynchronous.result import AsyncResult
 from .loop import Mixing, Plan, arithmetic, evaluator
 from .loop import Progress as Progress
 from .metrics import GROWING
-from .provenance import attributes
 from .result import Result as Result
 from .stopping import Outcome as Outcome
 from .stopping import Stop, StopFunction, Target, target_of
@@ -250,7 +248,8 @@ def solve(
                     warnings.simplefilter("ignore")
                 method.check(graph.at(0) if graph.period == 1 else graph)
             target = target_of(stop, functions)
-            at_end = _target_at_the_end(target, method) if method.asynchronous else None
+            if method.asynchronous:
+                target = _target_at_the_end(target, method)
         except Exception as caught:  # also of the problem's own functions: raised on all ranks
             error = caught
         net.agree(error)
@@ -270,57 +269,26 @@ def solve(
         stack.enter_context(arithmetic(net))
         stack.enter_context(net.raising_together())
         report = _Printed() if progress is True else progress or None
-        result: Result | AsyncResult
-        if method.asynchronous:
-            meta = None
-            if record is not None:
-                meta = partial(
-                    attributes,
-                    net,
-                    record,
-                    topology=graph,
-                    steps=steps,
-                    every=every,
-                    seed=seed,
-                    problem=functions,
-                )
-            result = run_on_ranks(
-                functions,
-                oracle,
-                method,
-                graph,
-                X,
-                net,
-                steps=steps,
-                every=every,
-                seed=seed,
-                delay=delay,
-                drop=drop,
-                straggler=straggler,
-                record=record,
-                meta=meta,
-                target=at_end,
-                progress=report,
-            )
-        else:
-            result = loop.run(
-                Plan(
-                    net,
-                    functions,
-                    oracle,
-                    method,
-                    graph,
-                    X,
-                    steps,
-                    every,
-                    seed,
-                    stop,
-                    target,
-                    record,
-                    report,
-                    mixing,
-                )
-            )
+        plan = Plan(
+            net,
+            functions,
+            oracle,
+            method,
+            graph,
+            X,
+            steps,
+            every,
+            seed,
+            stop,
+            target,
+            record,
+            report,
+            mixing,
+            delay,
+            drop,
+            straggler,
+        )
+        result: Result | AsyncResult = run_on_ranks(plan) if method.asynchronous else loop.run(plan)
     if result.outcome is Outcome.INTERRUPTED:  # now that the network of this call is closed
         raise Interrupted(result, record)
     return result

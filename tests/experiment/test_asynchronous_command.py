@@ -511,13 +511,13 @@ LIMITED = """
 import os, resource, signal, sys
 from mpi4py import MPI
 from mpidec.experiment import command as run
-from mpidec.driver.asynchronous.running_file import File
+from mpidec.driver.asynchronous.files import AsyncRunFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-plain = File._written
+plain = AsyncRunFile._write_records
 def written(*args):
     resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize("run.h5") // 2, resource.RLIM_INFINITY))
     return plain(*args)
-File._written = written
+AsyncRunFile._write_records = written
 sys.exit(run.main(sys.argv[1:]))
 """
 

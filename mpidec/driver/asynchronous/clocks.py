@@ -5,9 +5,19 @@ from __future__ import annotations
 import heapq
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from ...topology import Topology
+from ..arguments import Delay
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+Gradient = Callable[[int, np.ndarray, int], np.ndarray]  # gradient(i, x, k)
+DelayOf = Callable[[int, int], float]
+LossOf = Callable[[int], bool]
 
 GRADIENT, AVERAGING = 0, 1  # kinds of events
 # Purposes of random numbers: those of one agent never overlap.
@@ -63,7 +73,7 @@ def wakings(seed: int, rates: np.ndarray) -> Iterator[Event]:
         yield Event(t, GRADIENT, i, i)
 
 
-def meetings(seed: int, rates: np.ndarray, edges: Any) -> Iterator[Event]:
+def meetings(seed: int, rates: np.ndarray, edges: csr_array) -> Iterator[Event]:
     """Gradients of agents by Poisson clocks of the given `rates`, and averagings on edges.
 
     Parameters
@@ -100,7 +110,9 @@ def replayed(table: np.ndarray) -> Iterator[Event]:
     return map(Event, *(table[name].tolist() for name in ("time", "kind", "i", "j")))
 
 
-def checked(events: Any, topology: Any, kinds: Sequence[int], solver: str) -> np.ndarray:
+def checked(
+    events: np.ndarray, topology: Topology, kinds: Sequence[int], solver: str
+) -> np.ndarray:
     """Return the table of events if the agents of `topology` can have them.
 
     Raises
@@ -171,7 +183,7 @@ def checked(events: Any, topology: Any, kinds: Sequence[int], solver: str) -> np
     return result
 
 
-def delays(delay: Any, seed: int, n: int) -> Callable[[int, int], float] | None:
+def delays(delay: Delay | None, seed: int, n: int) -> DelayOf | None:
     """Return the function (i, j) -> delay of the next message from i to j; None if there are no delays.
 
     Parameters
@@ -195,7 +207,7 @@ def delays(delay: Any, seed: int, n: int) -> Callable[[int, int], float] | None:
 
     if callable(delay):
 
-        def told(i: int, j: int) -> float:
+        def checked_delay(i: int, j: int) -> float:
             value = delay(draw(i), i, j)
             if not value >= 0 or not np.isfinite(value):
                 raise ValueError(
@@ -203,7 +215,7 @@ def delays(delay: Any, seed: int, n: int) -> Callable[[int, int], float] | None:
                 )
             return float(value)
 
-        return told
+        return checked_delay
     numbers = delay if isinstance(delay, (tuple, list)) else (delay, delay)
     if (
         len(numbers) != 2
@@ -222,7 +234,7 @@ def delays(delay: Any, seed: int, n: int) -> Callable[[int, int], float] | None:
     return lambda i, j: draw(i).uniform(low, high)
 
 
-def losses(drop: Any, seed: int, n: int) -> Callable[[int], bool] | None:
+def losses(drop: float, seed: int, n: int) -> LossOf | None:
     """Return the function i -> whether the next message of agent i is lost; None if none is.
 
     Examples

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
+from ...comm.mixing.network import Network
 from ...comm.rma.claims import Claims
 from ...comm.rma.post import Kind, Message
+from ...comm.rma.slots import Slots
 from ...comm.runtime.progress import Patience
-from .clocks import CHOICE, MEET, generator
-from .ending import DIVERGED, INTERRUPTED, PAUSED, Ending
-from .finite import FiniteGradient
-from .snapshots import Snapshots
+from ...solvers.asynchronous import PairwiseSolver
+from .clocks import CHOICE, MEET, LossOf, generator
+from .result import AgentState, LocalAgents
+from .runner import ENOUGH, INTERRUPTED, Faults, FiniteGradient, Runner, Termination, only
 
 _LOOK = 5e-5  # seconds between two looks of the thread that averages
+_SWITCH = 2e-4  # seconds after which Python lets the other thread run
 _SLACK = 16  # averagings that an agent may be behind before its gradients wait
 
 
-class Clock:
+class _Clock:
     """Time of an agent in units of its own gradients: wall time over the running average of the time from one to the next."""
 
     def __init__(self) -> None:
@@ -53,10 +56,12 @@ class Clock:
 class _Agent:
     """A local agent: its state, and what it is doing."""
 
-    def __init__(self, number: int, place: int, state: Any, slots: Any, seed: int, rate: float):
+    def __init__(
+        self, number: int, place: int, state: AgentState, slots: Slots, seed: int, rate: float
+    ):
         self.number, self.place, self.state, self.port = number, place, state, slots.ports[place]
         self.neighbors: list[int] = slots.receivers[place]
-        self.lock, self.clock = threading.Lock(), Clock()
+        self.lock, self.clock = threading.Lock(), _Clock()
         self.wanted = self.begun = (
             0  # averagings that its gradients have asked for; that it has begun
         )
@@ -79,7 +84,7 @@ class _Agent:
         if self.neighbors:
             self.wanted += int(self._numbers.poisson(self._rate / 2))
 
-    def choose(self, lost: Callable[[int], bool] | None) -> int:
+    def choose(self, lost: LossOf | None) -> int:
         """The neighbour of the next averaging, uniformly; and whether that is lost on purpose."""
         if self.next < 0:
             self.next = int(self._choices.integers(len(self.neighbors)))
@@ -87,12 +92,12 @@ class _Agent:
         return self.next
 
 
-class Pairing:
+class PairwiseRunner(Runner):
     r"""The local agents of a pairwise method.
 
     A thread that averages looks after messages and pairs agents without a coordinator.  Each agent has a word in the memory of its
-    node: 0 if it is free.  After a gradient an agent asks for a Poisson number of averagings, `rate` / 2 in the mean, each with a
-    neighbour that is chosen uniformly; in the mean the neighbours ask it as often.  It takes both words, the lower agent's first,
+    node: 0 if it is free.  After a gradient an agent asks for a Poisson number of averagings, `rate` / 2 on average, each with a
+    neighbour that is chosen uniformly; the neighbours ask it as often, on average.  It takes both words, the lower agent's first,
     by compare-and-swap, and lets go if the second one is taken: nobody waits while it holds a word, so that there is no deadlock on
     any graph.  Then both send their offers, and average.  An offer that is held back keeps its two agents busy, and nobody else:
     averagings with busy agents are then left out, as in the simulator, and are otherwise tried again.
@@ -101,62 +106,46 @@ class Pairing:
     ----------
     solver : PairwiseSolver
         Prepared, with a number as its rate.
-    states, slots, gradient, ending, snapshots, pause, delay, lost
-        As for `Pushing`.
-    partition : Partition
-        Agents over ranks.
-    rank, seed : int
+    agents, slots, gradient, termination, faults
+        As for `Runner`.
+    net : Network
+    seed : int
 
-    Attributes
-    ----------
-    idle, total : float
-        Seconds that the main thread has waited for the other one, and all.
+    Notes
+    -----
+    The main thread computes gradients; `idle` are the seconds that it has waited for the other one.
     """
 
     def __init__(
         self,
-        solver: Any,
-        states: Sequence[Any],
-        slots: Any,
+        solver: PairwiseSolver,
+        agents: LocalAgents,
+        slots: Slots,
         gradient: FiniteGradient | None,
-        ending: Ending,
-        snapshots: Snapshots,
-        pause: Sequence[float],
-        delay: Callable[[int, int], float] | None,
-        lost: Callable[[int], bool] | None,
-        partition: Any,
-        rank: int,
+        termination: Termination,
+        faults: Faults,
+        net: Network,
         seed: int,
     ):
-        self.solver, self.slots, self.gradient, self.ending, self.snapshots = (
-            solver,
-            slots,
-            gradient,
-            ending,
-            snapshots,
-        )
-        self.pause, self.delay, self.lost = pause, delay, lost
-        self._claims, self._lo = Claims(slots, partition), partition.bounds(rank)[0]
+        super().__init__(agents, slots, gradient, termination, termination.enough, faults, net.lo)
+        self.solver, self._engine, self._finish = solver, net.engine, net.comm.Ibarrier
+        self._claims = Claims(slots, net.partition)
         self.agents = [
-            _Agent(self._lo + place, place, s, slots, seed, solver.rate)
-            for place, s in enumerate(states)
+            _Agent(net.lo + place, place, s, slots, seed, solver.rate)
+            for place, s in enumerate(agents.states)
         ]
         self._slack = _SLACK * max(1.0, solver.rate)
-        self.messages = 0
-        self.idle = self.total = 0.0
-        self.staleness: dict[int, int] = {}
-        self._turn = 0  # the local agent whose turn it is
         self._stop = self._broken = False
         self._over = (
             False  # whether no more averagings begin in this part of the run, whatever follows
         )
         self._early = 0  # why the main thread wants the run, or this part of it, to end
         self._error: BaseException | None = None
+        slots.others = self.receive
 
     # Gradients: the main thread
 
-    def pairs(self) -> list[tuple[int, int, int]]:
-        """Averagings of the local agents with agents of larger numbers: (i, j, number)."""
+    def averaging_counts(self) -> list[tuple[int, int, int]]:
         return [
             (agent.number, other, count)
             for agent in self.agents
@@ -169,46 +158,18 @@ class Pairing:
         interrupted: Callable[[], bool],
         between_events: Callable[[], None],
         watch: Callable[[], None],
-        engine: Any,
-        finish: Callable[[], Any],
     ) -> None:
-        """All events, until the run has ended, or pauses, and no averaging is under way on any rank.
-
-        Parameters
-        ----------
-        interrupted, between_events, watch
-            As for `Pushing.run`.
-        engine : ProgressEngine
-            Of the network, whose calls the averaging thread makes.
-        finish : callable () -> request
-            Begins a nonblocking barrier.
-        """
+        """All events, until the run has ended, or pauses, and no averaging is under way on any rank."""
         self._stop, self._over, self._early = False, False, INTERRUPTED if interrupted() else 0
         thread = threading.Thread(
-            target=self._averaging,
-            args=(watch, engine, finish),
-            name="mpidec-averaging",
-            daemon=True,
+            target=self._averaging, args=(watch,), name="mpidec-averaging", daemon=True
         )
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(interval, _SWITCH))
         thread.start()
         started = time.perf_counter()
         try:
-            while not self.ending.enough() and self._error is None:
-                for agent in self.agents[self._turn :]:
-                    self._turn = agent.place + 1
-                    self._descend(agent)
-                    self.ending.count()
-                    between_events()
-                    if self.gradient is not None and self.gradient.found is not None:
-                        self._early = DIVERGED
-                    if self.ending.enough():
-                        break
-                self._turn %= max(len(self.agents), 1)
-                if interrupted():
-                    self._early = INTERRUPTED
-                if not self.agents:
-                    between_events()
-                    time.sleep(1e-3)
+            self._take_turns(interrupted, between_events, self._raise_error)
             self.total += time.perf_counter() - started
         except BaseException:
             self._broken = True
@@ -216,25 +177,24 @@ class Pairing:
         finally:
             self._stop = True
             thread.join()
+            sys.setswitchinterval(interval)
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        """Raise what the other thread has raised."""
         if self._error is not None:
             raise self._error
 
-    def rest(self) -> None:
-        """End this part of the run on all ranks; between two events."""
-        self._early = max(self._early, PAUSED)
+    def end(self, reason: int) -> None:
+        self._early = max(self._early, reason)
 
-    def collect(self) -> None:
-        """Take what has arrived when nothing is under way any more: nothing."""
-
-    def _descend(self, agent: _Agent) -> None:
-        solver, s, gradient = self.solver, agent.state, self.gradient
-        pause = self.pause[agent.place]
-        if pause:
-            time.sleep(pause)
+    def _event(self, place: int) -> None:
+        agent, solver, gradient = self.agents[place], self.solver, self.gradient
+        s = agent.state
         if gradient is not None:
             with self._held(agent):
                 x = solver.gradient_point(s, agent.clock.now()).copy()
-            g = gradient(agent.place, x, s.k)
+            g = gradient(place, x, s.k)
             with self._held(agent):
                 solver.descend(s, g, agent.clock.now())
         agent.clock.gradient()
@@ -242,7 +202,7 @@ class Pairing:
         waited = time.perf_counter()
         while (
             agent.wanted - agent.begun > self._slack
-            and not self.ending.reason
+            and not self.termination.reason
             and self._error is None
         ):
             time.sleep(_LOOK)
@@ -261,7 +221,6 @@ class Pairing:
             agent.lock.release()
 
     def rows(self) -> np.ndarray:
-        """A copy of the iterates of the local agents."""
         X = np.empty((len(self.agents), self.slots.values.shape[1]))
         for agent, row in zip(self.agents, X):
             with agent.lock:
@@ -270,23 +229,23 @@ class Pairing:
 
     # Averagings: a thread of its own
 
-    def _averaging(self, watch: Callable[[], None], engine: Any, finish: Callable[[], Any]) -> None:
+    def _averaging(self, watch: Callable[[], None]) -> None:
         try:
             finishing, patience = None, None
             while not self._broken:
-                with engine:
+                with self._engine:
                     self.slots.poll()
-                    self._over = self._over or self.ending.early
+                    self._over = self._over or self.termination.reason not in (0, ENOUGH)
                     moved = sum(map(self._look, self.agents))
                     if self._early:
-                        self.ending.end(self._early)
-                    self.ending.reached()
+                        self.termination.end(self._early)
+                    self.termination.reached()
                     if (
                         self._stop
                         and finishing is None
                         and all(self._is_done(agent) for agent in self.agents)
                     ):
-                        finishing = finish()  # this rank begins no more averagings; others may still begin some with it
+                        finishing = self._finish()  # this rank begins no more averagings; others may still begin some with it
                         patience = Patience("all agents to end their averagings")
                     if finishing is not None and finishing.Test():
                         return
@@ -308,9 +267,10 @@ class Pairing:
                 moved = True
         if agent.due is not None:
             if (
-                agent.due <= time.monotonic() or self.ending.reason
+                agent.due <= time.monotonic() or self.termination.reason
             ):  # at the end nothing is held back
-                self._send(agent)
+                agent.due = None
+                self._send(agent, agent.partner, agent.mine)
                 moved = True
             else:
                 agent.begun = agent.wanted
@@ -330,8 +290,7 @@ class Pairing:
             mine = agent.mine
             if k != agent.partner or mine is None:
                 mine = solver.offer(s, agent.clock.now())
-                agent.port.send(mine, self._only(agent, k), None, False)
-                self.messages += 1
+                self._send(agent, k, mine)
             solver.average(s, mine, agent.into, agent.clock.now())
         agent.averagings[k] += 1
         agent.mine, agent.partner = None, -1
@@ -339,7 +298,7 @@ class Pairing:
 
     def _begin(self, agent: _Agent) -> bool:
         """Try to take this agent and the neighbour that it has chosen."""
-        k = agent.choose(self.lost)
+        k = agent.choose(self.faults.lost)
         other = agent.neighbors[k]
         if agent.drops:
             agent.begun, agent.next = agent.begun + 1, -1
@@ -347,11 +306,7 @@ class Pairing:
         if agent.number < other and not self._claims.take(agent.number, agent.number):
             return self._busy(agent)
         if self._claims.is_near(other):
-            if self._claims.take(other, agent.number):
-                return self._took(agent, k, True)
-            if agent.number < other:
-                self._claims.free(agent.number, agent.number)
-            return self._busy(agent)
+            return self._took(agent, k, self._claims.take(other, agent.number))
         agent.asked = k
         self._claims.ask(other, agent.number)
         return True
@@ -363,43 +318,37 @@ class Pairing:
         if yes and other < agent.number and not self._claims.take(agent.number, agent.number):
             self._claims.free(other, agent.number)
             return self._busy(agent)
+        if not yes and agent.number < other:
+            self._claims.free(agent.number, agent.number)
         if not yes:
-            if agent.number < other:
-                self._claims.free(agent.number, agent.number)
             return self._busy(agent)
         agent.partner, agent.next, agent.begun = k, -1, agent.begun + 1
         with agent.lock:
             agent.mine = self.solver.offer(agent.state, agent.clock.now())
-        if self.delay is None:
-            self._send(agent)
+        if self.faults.delay is None:
+            self._send(agent, k, agent.mine)
         else:
-            agent.due = time.monotonic() + self.delay(agent.number, other)
+            agent.due = time.monotonic() + self.faults.delay(agent.number, other)
         return True
 
     def _busy(self, agent: _Agent) -> bool:
         """One of the two is busy: the averaging is tried again, or left out if offers are held back, which may take long."""
-        if self.delay is None:
+        if self.faults.delay is None:
             return False
         agent.begun, agent.next = agent.begun + 1, -1
         return True
 
-    def _send(self, agent: _Agent) -> None:
-        """Send the offer of an agent to its partner."""
-        agent.due = None
-        agent.port.send(agent.mine, self._only(agent, agent.partner), None, False)
+    def _send(self, agent: _Agent, k: int, offer: np.ndarray | None) -> None:
+        """Send the offer of an agent to a neighbour."""
+        agent.port.send(offer, only(k, agent.neighbors), None, False)
         self.messages += 1
 
     def receive(self, rank: int, message: Message) -> None:
         """Answer a neighbour on another node that asks for an agent of this rank, or take its answer."""
         if message.kind == Kind.TAKEN:
-            agent = self.agents[message.dest - self._lo]
+            agent = self.agents[message.dest - self.lo]
             self._took(agent, agent.asked, bool(message.number))
         elif message.kind < Kind.OTHER:
             self._claims.receive(rank, message)
         else:
-            self.ending.receive(message)
-
-    def _only(self, agent: _Agent, k: int) -> list[float | None]:
-        weights: list[float | None] = [None] * len(agent.neighbors)
-        weights[k] = 1.0
-        return weights
+            self.termination.receive(message)

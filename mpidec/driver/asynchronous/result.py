@@ -2,18 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from ...record.reader import last_values
-from ...solvers.asynchronous import PushSolver
+from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
+from ...solvers.step_schedules import StepSize
+from ...topology import Topology
 from ..stopping import Outcome
+from .clocks import Gradient
 
 SIMULATED = "a simulated run cannot be resumed: repeat it"
+
+
+class AgentState(Protocol):
+    """The state of an agent, a dataclass: its iterate, its number of events, and what else the solver needs."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    x: np.ndarray
+    k: int
+
+
+class LocalAgents(NamedTuple):
+    """States of the local agents, the stacks that their arrays are rows of, their neighbours, and the length of a message."""
+
+    states: list[AgentState]
+    stacks: dict[str, np.ndarray]
+    places: list[Place]
+    width: int
+
+    @classmethod
+    def of(
+        cls,
+        solver: PairwiseSolver | PushSolver,
+        topology: Topology,
+        X: np.ndarray,
+        agents: Iterable[int],
+    ) -> LocalAgents:
+        """The states at first."""
+        places = [
+            Place(
+                i,
+                topology.n,
+                tuple(topology.in_neighbors(i).tolist()),
+                tuple(topology.out_neighbors(i).tolist()),
+            )
+            for i in agents
+        ]
+        states = [solver.init(x, place) for x, place in zip(X, places)]
+        d = X.shape[1]
+        return cls(
+            states,
+            stacked(states) if states else {"x": np.empty((0, d))},
+            places,
+            solver.width(d) if isinstance(solver, PushSolver) else d,
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,9 +78,9 @@ class AsyncResult:
         `mpidec.Interrupted.result`); compares equal to the plain string.  Runs on ranks end after `steps` steps: "completed" if
         their last record has reached `stop`.
     steps : int
-        Wake-ups, or gradients, of an agent in the mean.
+        Wake-ups, or gradients, of an agent on average.
     metrics : dict of arrays
-        One entry per record: the counters `step` (events of an agent in the mean), `time`, `events`, `gradients`, `messages` and
+        One entry per record: the counters `step` (events of an agent on average), `time`, `events`, `gradients`, `messages` and
         `bytes` (of all agents); `consensus`; and, if the problem provides them, `gradient_norm`, `objective`, `error`, `error_rms`
         and `error_max`; see `mpidec.driver.metrics.Metrics`.
     state : namespace
@@ -68,7 +115,7 @@ class AsyncResult:
     counts: np.ndarray
     averagings: Mapping[tuple[int, int], int]
     staleness: np.ndarray
-    solver: Any = None
+    solver: PairwiseSolver | PushSolver | None = None
     reason: str = ""
     agent: int | None = None
     idle: np.ndarray | None = None
@@ -83,7 +130,7 @@ class AsyncResult:
         )
 
     @property
-    def step_size(self) -> Any:
+    def step_size(self) -> StepSize | None:
         """The step size of the run: the number that "auto" or "safe" became, or the schedule; None without one."""
         return getattr(self.solver, "step_size", None)
 
@@ -95,7 +142,7 @@ class AsyncResult:
         return cannot_resume(self.solver)
 
 
-def cannot_resume(solver: Any) -> str:
+def cannot_resume(solver: object) -> str:
     """Why runs of this solver, or class of solvers, on ranks cannot be resumed, or an empty string.
 
     Examples
@@ -110,14 +157,24 @@ def cannot_resume(solver: Any) -> str:
     return f"{kind.__name__} cannot be resumed: its messages replace each other, and it has no method last_message"
 
 
-def message(solver: Any, sent: np.ndarray, width: int) -> np.ndarray:
-    """What `wake` has returned, if it has the length that the solver states.
+def wake(
+    solver: PushSolver,
+    s: AgentState,
+    i: int,
+    received: np.ndarray | None,
+    gradient: Gradient | None,
+    width: int,
+) -> np.ndarray | None:
+    """What local agent i sends when it wakes up, if it has the length that the solver states.
 
     Raises
     ------
     ValueError
     """
-    if np.ndim(sent) not in (1, 2) or np.shape(sent)[-1] != width:
+    k = s.k
+    own = None if gradient is None else lambda x: gradient(i, x, k)
+    sent = solver.wake(s, received, own)
+    if sent is not None and (np.ndim(sent) not in (1, 2) or np.shape(sent)[-1] != width):
         raise ValueError(
             f"{type(solver).__name__}.wake returned an array of shape {np.shape(sent)}, expected rows of width(d) = "
             f"{width} numbers"
@@ -125,7 +182,7 @@ def message(solver: Any, sent: np.ndarray, width: int) -> np.ndarray:
     return sent
 
 
-def stacked(states: Sequence[Any]) -> dict[str, np.ndarray]:
+def stacked(states: Sequence[AgentState]) -> dict[str, np.ndarray]:
     """Make the array fields of the states rows of one stack each, and return the stacks; fields of different shapes stay alone.
 
     Examples
@@ -148,7 +205,7 @@ def stacked(states: Sequence[Any]) -> dict[str, np.ndarray]:
     return stacks
 
 
-def collected(states: Sequence[Any], stacks: Mapping[str, np.ndarray]) -> SimpleNamespace:
+def collected(states: Sequence[AgentState], stacks: Mapping[str, np.ndarray]) -> SimpleNamespace:
     """Return the fields of all states: stacks under capital letters (lists, if shapes differ), numbers as arrays.
 
     Examples
@@ -171,3 +228,11 @@ def collected(states: Sequence[Any], stacks: Mapping[str, np.ndarray]) -> Simple
         else:
             found[name] = np.array(rows)
     return SimpleNamespace(**found)
+
+
+def histogram(counts: Mapping[int, int]) -> np.ndarray:
+    """Return the number of messages of each age."""
+    ages = np.zeros(max(counts, default=-1) + 1, np.int64)
+    for age, count in counts.items():
+        ages[age] = count
+    return ages

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from ...comm.runtime.collectives import Collectives
 from ...comm.runtime.interrupts import interrupts
+from ...comm.runtime.mpi import MPI
 from ...exceptions import Interrupted
 from ...problems.agents import of_one
-from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
-from ...topology import edge_rates, mixing_constants
+from ...problems.base import Problem
+from ...protocols import Reductions
+from ...record.recorder import Record
+from ...solvers.asynchronous import PairwiseSolver, PushSolver
+from ...solvers.base import Solver
+from ...topology import Topology, edge_rates, mixing_constants
 from ..arguments import (
+    Delay,
     as_oracle,
     as_solver,
     as_topology,
@@ -24,39 +33,46 @@ from ..arguments import (
     infer_agents,
     initial_rows,
     integer,
+    problem_of,
 )
-from ..metrics import ASYNCHRONOUS, COUNTERS, Metrics
+from ..metrics import ASYNCHRONOUS, Metrics
 from ..stepsize import requested_rule, with_size
-from ..stopping import (
-    Outcome,
-    RunEnd,
-    Stop,
-    Target,
-    decide_outcome,
-    not_finite,
-    target_of,
+from ..stopping import Outcome, RunEnd, Stop, Target, decide_outcome, not_finite, target_of
+from .clocks import (
+    AVERAGING,
+    GRADIENT,
+    Event,
+    checked,
+    delays,
+    losses,
+    meetings,
+    replayed,
+    wakings,
 )
-from .clocks import AVERAGING, GRADIENT, Event, checked, delays, losses, meetings, replayed, wakings
-from .files import Writing, failing
-from .machines import Pairs, Pushers
-from .result import AsyncResult, collected, stacked
+from .files import SimulatedFile, columns, failing, maximum, names, with_counters
+from .result import AsyncResult, LocalAgents, collected, histogram
+from .simulator import EventSimulator, PairwiseSimulator, PushSimulator
+
+if TYPE_CHECKING:
+    from ...problems import Oracle
+    from ..arguments import TopologyLike
 
 
 def simulate(
-    problem: Any,
-    solver: Any,
-    topology: Any,
+    problem: Problem | Oracle | None,
+    solver: Solver | type[Solver] | str,
+    topology: TopologyLike,
     *,
     steps: int | None = None,
     events: np.ndarray | None = None,
-    x0: Any = None,
+    x0: ArrayLike | None = None,
     seed: int = 0,
-    delay: Any = None,
+    delay: Delay | None = None,
     drop: float = 0.0,
-    rates: Any = None,
+    rates: ArrayLike | None = None,
     every: float = 10,
     stop: Stop | None = None,
-    record: Any = None,
+    record: str | os.PathLike[str] | Record | None = None,
     progress: Callable[[int, int, Mapping[str, float]], None] | None = None,
     **unknown: NoReturn,
 ) -> AsyncResult:
@@ -75,7 +91,7 @@ def simulate(
     topology : Topology, str, networkx graph, matrix or function
         The graph; its weights are not used.
     steps : int, optional
-        Events (wake-ups, or gradients) of an agent in the mean.  The run ends at the time `steps` divided by the mean of `rates`.
+        Events (wake-ups, or gradients) of an agent on average.  The run ends at the time `steps` divided by the mean of `rates`.
     events : structured array, optional
         In place of `steps`: the events themselves, with the fields `time`, `kind` (0: gradient or wake-up of agent i, 1: averaging
         of i and j), `i` and `j`, in the order of time.
@@ -134,26 +150,21 @@ def simulate(
             f"{'neither steps nor events is' if steps is None else 'both steps and events are'} given, expected one "
             "of them: steps=100, or events=, a table"
         )
-    as_oracle(problem)
+    oracle, functions = as_oracle(problem), problem_of(problem)
     n = infer_agents(problem, topology, x0)
-    topology, solver = as_topology(topology, n), as_solver(solver, problem)
-    if not isinstance(solver, (PairwiseSolver, PushSolver)):
-        raise TypeError(
-            f"{type(solver).__name__} takes common steps: run it with mpidec.solve; asynchronous solvers are A2CiD2, "
-            "AsyncPushSum, PairwiseGossip and RunningSumTracking"
-        )
-    oracle, problem = problem, getattr(problem, "problem", problem)
+    graph, method = as_topology(topology, n), as_asynchronous(as_solver(solver, problem))
     seed = integer("seed", seed, 0)
-    here: Any = _Here(n)
-    X = initial_rows(x0, problem, here)
-    check_callbacks(problem, X)
-    solver.check(topology)
-    if problem is None and solver.needs_problem:
+    net = SerialNetwork(n)
+    X = initial_rows(x0, functions, net)
+    check_callbacks(functions, X)
+    method.check(graph)
+    static = graph.at(0)
+    if functions is None and method.needs_problem:
         raise ValueError(
-            f"{type(solver).__name__} needs the gradients of a problem, but problem is None; for averaging, use "
+            f"{type(method).__name__} needs the gradients of a problem, but problem is None; for averaging, use "
             "AsyncPushSum or PairwiseGossip"
         )
-    pairwise = isinstance(solver, PairwiseSolver)
+    pairwise = isinstance(method, PairwiseSolver)
     if (
         not isinstance(every, (int, float, np.number))
         or isinstance(every, bool)
@@ -162,29 +173,29 @@ def simulate(
         raise ValueError(
             f"every is {every!r}, expected a finite number > 0: the steps between two records"
         )
-    target = target_of(stop, problem, ASYNCHRONOUS)
+    target = target_of(stop, functions, ASYNCHRONOUS)
     pace = _rates(rates, n)
     if rates is not None and events is not None:
         raise ValueError("rates is given, but the events are: leave out one of them")
-    if rates is not None and pairwise and problem is None:
+    if rates is not None and pairwise and functions is None:
         raise ValueError(
             "rates are those of gradients, but problem is None; the averagings have the rate of the solver"
         )
     between, lost = delays(delay, seed, n), losses(drop, seed, n)
-    warn_of_losses(solver, drop)
-    bound = problem is not None and requested_rule(solver) is not None
-    solver = prepared(solver, topology, problem)
+    warn_of_losses(method, drop)
+    bound = functions is not None and requested_rule(method) is not None
+    method = prepared(method, static, functions, net)
     if events is not None:
         kinds = (
-            ((GRADIENT, AVERAGING) if problem is not None else (AVERAGING,))
+            ((GRADIENT, AVERAGING) if functions is not None else (AVERAGING,))
             if pairwise
             else (GRADIENT,)
         )
         table = checked(
             events,
-            topology,
+            static,
             kinds,
-            type(solver).__name__ + " without a problem" * (problem is None),
+            type(method).__name__ + " without a problem" * (functions is None),
         )
         source: Iterable[Event] = replayed(table)
         end, unit = float(table["time"][-1]) if len(table) else 0.0, 1.0
@@ -193,31 +204,24 @@ def simulate(
         end = steps * unit
         source = (
             wakings(seed, pace)
-            if not pairwise
+            if not isinstance(method, PairwiseSolver)
             else meetings(
                 seed,
-                pace if problem is not None else np.zeros(n),
-                edge_rates(topology, solver.rate),
+                pace if functions is not None else np.zeros(n),
+                edge_rates(static, method.rate),
             )
         )
-    gradient = None if problem is None else of_one(oracle, range(n), seed)
-    places = [
-        Place(
-            i,
-            n,
-            tuple(topology.in_neighbors(i).tolist()),
-            tuple(topology.out_neighbors(i).tolist()),
+    gradient = None if functions is None else of_one(oracle, range(n), seed)
+    agents = LocalAgents.of(method, static, X, range(n))
+    X = agents.stacks["x"]
+    simulator = (
+        PairwiseSimulator(method, agents.states, source, gradient, between, lost)
+        if isinstance(method, PairwiseSolver)
+        else PushSimulator(
+            method, agents.states, source, gradient, agents.places, X.shape[1], between, lost
         )
-        for i in range(n)
-    ]
-    states = [solver.init(x, place) for x, place in zip(X, places)]
-    stacks = stacked(states)
-    machine = (
-        Pairs(solver, states, source, gradient, between, lost)
-        if pairwise
-        else Pushers(solver, states, source, gradient, places, X.shape[1], between, lost)
     )
-    measure, total = Metrics(here, problem), round(end / unit)
+    measure, total = Metrics(net, functions), round(end / unit)
     from threadpoolctl import threadpool_limits
 
     with (
@@ -225,69 +229,61 @@ def simulate(
         threadpool_limits(1, user_api="blas"),
         np.errstate(over="ignore", invalid="ignore", divide="ignore"),
     ):
-        writing = None
+        file = None
         if record is not None:
-            writing = stack.enter_context(
-                Writing(
-                    record,
-                    n,
-                    X.shape[1:],
-                    _names(measure),
-                    topology,
-                    solver,
-                    total,
-                    every,
-                    seed,
-                    measure.least(),
-                    problem,
-                )
+            file = stack.enter_context(
+                SimulatedFile(record, X, measure, graph, method, total, every, seed, functions)
             )
-        stack.enter_context(failing(None if writing is None else writing.recorder))
+        stack.enter_context(failing(None if file is None else file.recorder))
         interrupted = stack.enter_context(interrupts())
 
-        def told(metrics: Mapping[str, Any]) -> bool:
-            if writing is not None:
-                writing.append(metrics, stacks["x"])
+        def on_record(metrics: Mapping[str, float]) -> bool:
+            if file is not None:
+                file.append(metrics, X)
             if progress is not None:
                 progress(int(metrics["step"]), total, metrics)
             return interrupted()
 
-        run = _Run(
-            machine,
-            stacks["x"],
-            measure,
-            target,
-            X.shape[1] if pairwise else solver.width(X.shape[1]),
-            unit,
-            told,
-            f"the step size {solver.step_size:.3g} is a bound for all paces and delays, try a larger one"
-            if bound and isinstance(solver.step_size, float)
-            else "",
+        run = _Run(simulator, X, measure, target, agents.width, unit, on_record)
+        advice = (
+            f"the step size {method.step_size:.3g} is a bound for all paces and delays, try a larger one"
+            if bound and isinstance(method.step_size, float)
+            else ""
         )
-        outcome, reason, agent = run(end, every * unit)
-        metrics = run.columns()
+        outcome, reason, agent = run(end, every * unit, advice)
+        metrics = columns(run.records, names(measure))
         result = AsyncResult(
-            stacks["x"],
-            here.mean(stacks["x"]),
+            X,
+            net.mean(X),
             outcome,
             int(metrics["step"][-1]),
             metrics,
-            collected(states, stacks),
-            np.array([s.k for s in states]),
-            dict(machine.averagings),
-            histogram(machine.staleness),
-            solver,
+            collected(agents.states, agents.stacks),
+            np.array([s.k for s in agents.states]),
+            dict(simulator.averagings),
+            histogram(simulator.staleness),
+            method,
             reason,
             agent,
         )
-        if writing is not None:
-            writing.finish(result)
+        if file is not None:
+            file.finish(result)
     if outcome is Outcome.INTERRUPTED:
-        raise Interrupted(result, None if writing is None else writing.record)
+        raise Interrupted(result, None if file is None else file.record)
     return result
 
 
-def warn_of_losses(solver: Any, drop: float) -> None:
+def as_asynchronous(solver: Solver) -> PairwiseSolver | PushSolver:
+    """Return `solver`, refused with a TypeError if it is not asynchronous."""
+    if not isinstance(solver, (PairwiseSolver, PushSolver)):
+        raise TypeError(
+            f"{type(solver).__name__} takes common steps: run it with mpidec.solve; asynchronous solvers are A2CiD2, "
+            "AsyncPushSum, PairwiseGossip and RunningSumTracking"
+        )
+    return solver
+
+
+def warn_of_losses(solver: PairwiseSolver | PushSolver, drop: float) -> None:
     """Warn if lost messages are lost mass."""
     if drop and isinstance(solver, PushSolver) and solver.accumulates:
         warnings.warn(
@@ -298,35 +294,32 @@ def warn_of_losses(solver: Any, drop: float) -> None:
         )
 
 
-def prepared(solver: Any, topology: Any, problem: Any, largest: float | None = None) -> Any:
-    """Return the asynchronous solver with numbers for its step size and for the parameters that depend on the graph.
-
-    Parameters
-    ----------
-    solver, topology, problem
-        A `PairwiseSolver` or `PushSolver`, a topology, and a problem or None.
-    largest : float, optional
-        Largest smoothness constant of any agent; by default that of the agents of `problem`.
+def prepared(
+    solver: PairwiseSolver | PushSolver,
+    topology: Topology,
+    problem: Problem | None,
+    net: Reductions,
+) -> PairwiseSolver | PushSolver:
+    """Return the asynchronous solver with numbers for its step size and for the parameters that depend on the graph; collective.
 
     Examples
     --------
     >>> import mpidec
-    >>> prepared(mpidec.solvers.A2CiD2(0.1), mpidec.topology.complete(2), None).eta
+    >>> prepared(mpidec.solvers.A2CiD2(0.1), mpidec.topology.complete(2), None, SerialNetwork(2)).eta
     1.0
     """
     if problem is not None and requested_rule(solver) is not None:
-        if largest is None and not hasattr(problem, "smoothness"):
+        smoothness = getattr(problem, "smoothness", None) if net.m else np.zeros(0)
+        if smoothness is None:
             raise ValueError(
                 f"{type(problem).__name__} has no smoothness, from which {type(solver).__name__} could choose its "
                 "step size: give it as a number, step_size=0.1"
             )
-        L = float(np.max(problem.smoothness)) if largest is None else largest
+        L = maximum(net, float(np.max(smoothness, initial=0.0)), "net.slots")
         solver = with_size(solver, solver.safe / L if L > 0 else 1.0)
-    return (
-        solver.prepared(partial(mixing_constants, topology))
-        if isinstance(solver, PairwiseSolver)
-        else solver
-    )
+    if isinstance(solver, PairwiseSolver):
+        return solver.prepared(partial(mixing_constants, topology))
+    return solver
 
 
 class _Run:
@@ -334,114 +327,92 @@ class _Run:
 
     def __init__(
         self,
-        machine: Pairs | Pushers,
+        simulator: EventSimulator,
         X: np.ndarray,
         measure: Metrics,
-        target: Any,
+        target: Target | Callable[[Mapping[str, float]], bool] | None,
         width: int,
         unit: float,
-        told: Callable[[Mapping[str, Any]], bool],
-        advice: str,
+        on_record: Callable[[Mapping[str, float]], bool],
     ):
-        self.machine, self.X, self.measure, self.target, self.width, self.unit = (
-            machine,
-            X,
-            measure,
-            target,
-            width,
-            unit,
-        )
-        self.told, self.interrupted, self.advice = told, False, advice
+        self.simulator, self.X, self.measure, self.target = simulator, X, measure, target
+        self.width, self.unit, self.on_record = width, unit, on_record
+        self.interrupted = False
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
 
-    def __call__(self, end: float, every: float) -> RunEnd:
+    def __call__(self, end: float, every: float, advice: str) -> RunEnd:
         k = 0
         stopped, ended = end > 0 and self._record(0.0), False
         while not (stopped or ended or self.interrupted):
             k += 1
             t = min(k * every, end)
-            self.machine.run(t)
+            self.simulator.run(t)
             if t == end:
-                self.machine.finish()
+                self.simulator.finish()
             stopped = self._record(t)
             ended = t == end or not_finite(self.records[-1], last=False) != ""
-        self.machine.finish()
+        self.simulator.finish()
         return decide_outcome(
             self.records,
             self.sizes,
             f"at time {self.records[-1]['time']:g}",
             lambda: self.measure.diverged_agent(self.X),
+            target=self.target,
             stopped=stopped,
             interrupted=self.interrupted,
-            target=self.target,
-            cause=lambda *_: self.advice,
+            cause=lambda *_: advice,
         )
 
     def _record(self, t: float) -> bool:
-        machine = self.machine
-        metrics = self.measure(self.X)
+        simulator = self.simulator
         counters = {
             "step": int(t / self.unit + 1e-9),
             "time": t,
-            "events": machine.events,
-            "gradients": machine.gradients,
-            "messages": machine.messages,
-            "bytes": 8 * self.width * machine.messages,
+            "events": simulator.events,
+            "gradients": simulator.gradients,
+            "messages": simulator.messages,
+            "bytes": 8 * self.width * simulator.messages,
         }
-        self.records.append(
-            {**{name: value for name, value in metrics.items() if name not in COUNTERS}, **counters}
-        )
+        record = with_counters(self.measure(self.X), counters)
+        self.records.append(record)
         self.sizes.append(self.measure.size)
-        self.interrupted = self.told(self.records[-1])
+        self.interrupted = self.on_record(record)
         if self.target is None:
             return False
         return bool(
-            (self.target.reached if isinstance(self.target, Target) else self.target)(
-                self.records[-1]
-            )
+            (self.target.reached if isinstance(self.target, Target) else self.target)(record)
         )
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """All records as arrays."""
-        names = _names(self.measure)
-        whole = set(ASYNCHRONOUS) - {"time"}
-        return {
-            name: np.array(
-                [record[name] for record in self.records], np.int64 if name in whole else float
-            )
-            for name in names
-        }
 
-
-def _names(measure: Metrics) -> tuple[str, ...]:
-    """The metrics of a run."""
-    return (*ASYNCHRONOUS, *(name for name in measure.names if name not in COUNTERS))
-
-
-class _Here:
-    """All agents in this process: what metrics need of a network."""
+class SerialNetwork:
+    """All agents in this process: the `Reductions` of a simulation."""
 
     def __init__(self, n: int):
         self.n = self.m = self.hi = n
         self.lo = self.rank = 0
         self.size = 1
-
-    def mean(self, X: np.ndarray) -> np.ndarray:
-        """The average of the rows."""
-        return np.asarray(X.mean(axis=0))
-
-    def agree(self, error: Exception | None) -> None:
-        """Raise the error, if there is one."""
-        if error is not None:
-            raise error
+        self.collectives = Collectives(MPI.COMM_SELF)
 
     def sum(self, X: np.ndarray) -> np.ndarray:
         """The sum of the rows."""
         return np.asarray(X.sum(axis=0))
 
+    def mean(self, X: np.ndarray) -> np.ndarray:
+        """The average of the rows."""
+        return np.asarray(X.mean(axis=0))
 
-def _rates(rates: Any, n: int) -> np.ndarray:
+    def gather(self, X: np.ndarray) -> np.ndarray:
+        """All rows."""
+        return X
+
+    def agree(self, error: Exception | None = None) -> None:
+        """Raise the error, if there is one."""
+        if error is not None:
+            raise error
+
+
+def _rates(rates: ArrayLike | None, n: int) -> np.ndarray:
     try:
         pace = np.asarray(1.0 if rates is None else rates, float)
     except (TypeError, ValueError):
@@ -456,11 +427,3 @@ def _rates(rates: Any, n: int) -> np.ndarray:
             f"rates is {rates!r:.60}, expected a number > 0, or {n} numbers >= 0, of which some are > 0"
         )
     return np.array(np.broadcast_to(pace, (n,)))
-
-
-def histogram(counts: dict[int, int]) -> np.ndarray:
-    """Return the number of messages of each age."""
-    ages = np.zeros(max(counts, default=-1) + 1, np.int64)
-    for age, count in counts.items():
-        ages[age] = count
-    return ages

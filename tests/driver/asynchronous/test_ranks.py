@@ -14,9 +14,8 @@ from mpi4py import MPI
 import mpidec
 from mpidec import solvers as S
 from mpidec import topology as T
-from mpidec.driver.asynchronous import pairing, ranks
-from mpidec.driver.asynchronous.running_file import File
-from mpidec.driver.asynchronous.snapshots import Snapshots
+from mpidec.driver.asynchronous import pairing, ranks, runner
+from mpidec.driver.asynchronous.files import AsyncRunFile, Snapshots
 from mpidec.record import last_checkpoint
 
 pytestmark = [pytest.mark.most(1), pytest.mark.library]
@@ -120,7 +119,7 @@ def test_a_straggler_delays_no_other_rank(net, monkeypatch):
     """It sleeps until the others have had all events of the run."""
     endings = []
 
-    class Known(ranks.Ending):
+    class Known(ranks.Termination):
         def __init__(self, *args):
             super().__init__(*args)
             endings.append(self)
@@ -130,9 +129,9 @@ def test_a_straggler_delays_no_other_rank(net, monkeypatch):
             time.sleep(0.001)
         time.sleep(seconds % 1e9)
 
-    monkeypatch.setattr(ranks, "Ending", Known)
+    monkeypatch.setattr(ranks, "Termination", Known)
     monkeypatch.setattr(
-        pairing,
+        runner,
         "time",
         SimpleNamespace(sleep=sleep, monotonic=time.monotonic, perf_counter=time.perf_counter),
     )
@@ -187,17 +186,18 @@ def test_an_averaging_that_is_late_keeps_nobody_busy_but_its_two_agents(monkeypa
 def test_gradients_wait_for_averagings_that_are_many_behind(monkeypatch):
     behind = []
 
-    class Slowly(pairing.Pairing):
+    class Slowly(pairing.PairwiseRunner):
         def _look(self, agent):
             time.sleep(0.002)
             return super()._look(agent)
 
-        def _descend(self, agent):
+        def _event(self, place):
+            agent = self.agents[place]
             behind.append(agent.wanted - agent.begun)
-            super()._descend(agent)
+            super()._event(place)
 
     monkeypatch.setattr(pairing, "_SLACK", 1)
-    monkeypatch.setattr(ranks, "Pairing", Slowly)
+    monkeypatch.setattr(ranks, "PairwiseRunner", Slowly)
     with mpidec.Network(2, comm=MPI.COMM_SELF) as net:
         mpidec.solve(None, S.PairwiseGossip(), T.complete(2), steps=30, net=net, x0=X0[:2])
     assert max(behind) <= 1 and len(behind) >= 60
@@ -261,7 +261,7 @@ def test_a_file_and_its_resumption(net, solver, shared_tmp):
 @pytest.fixture
 def pauses(monkeypatch):
     """Checkpoints as often as they are asked for, and a list of what is in the file after each of them."""
-    found, plain = [], File.checkpoint
+    found, plain = [], AsyncRunFile.checkpoint
 
     def checkpoint(self, *args):
         plain(self, *args)
@@ -269,7 +269,7 @@ def pauses(monkeypatch):
             found.append(last_checkpoint(self._record.path))
 
     monkeypatch.setattr(ranks, "_PAUSE", 1)
-    monkeypatch.setattr(File, "checkpoint", checkpoint)
+    monkeypatch.setattr(AsyncRunFile, "checkpoint", checkpoint)
     return found
 
 

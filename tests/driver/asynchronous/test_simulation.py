@@ -13,9 +13,10 @@ import mpidec
 from mpidec import solvers as S
 from mpidec import topology as T
 from mpidec.driver.asynchronous import clocks
-from mpidec.driver.asynchronous.ending import Ending
-from mpidec.driver.asynchronous.machines import Pushers
-from mpidec.driver.asynchronous.pushing import Pushing
+from mpidec.driver.asynchronous.pushing import PushRunner
+from mpidec.driver.asynchronous.result import LocalAgents
+from mpidec.driver.asynchronous.runner import Faults, Termination
+from mpidec.driver.asynchronous.simulator import PushSimulator
 from mpidec.problems import (
     Custom,
     Huber,
@@ -345,12 +346,14 @@ def test_a_late_message_does_not_replace_a_newer_one():
     places = [Place(0, 2, (1,), (1,)), Place(1, 2, (0,), (0,))]
     states = [solver.init(np.zeros(1), place) for place in places]
     events = clocks.replayed(table((0.0, 0, 0), (1.0, 0, 0), (3.0, 0, 1), (6.0, 0, 1)))
-    machine = Pushers(solver, states, events, None, places, 1, lambda i, j: next(late), None)
-    machine.run(4.0)
+    simulator = PushSimulator(
+        solver, states, events, None, places, 1, lambda i, j: next(late), None
+    )
+    simulator.run(4.0)
     assert states[1].x == 2
-    machine.run(7.0)
+    simulator.run(7.0)
     assert states[1].x == 2
-    assert machine.staleness == {
+    assert simulator.staleness == {
         2: 1,
         5: 1,
     }  # the second message of agent 0, sent at 1, is read at 3 and at 6
@@ -360,24 +363,14 @@ def test_a_late_message_does_not_replace_a_newer_one_on_ranks():
     late = iter([5.0, 1.0, 0.0])
     with mpidec.Network(2, comm=MPI.COMM_SELF) as net:
         slots = net.slots(T.complete(2), np.zeros((2, 1)))
-        states = [Echo().init(np.zeros(1)) for _ in range(2)]
-        agents = Pushing(
-            Echo(),
-            states,
-            slots,
-            None,
-            Ending(slots, 0, 1, 9),
-            None,
-            [0.0, 0.0],
-            lambda i, j: next(late),
-            None,
-            0,
-        )
+        local = LocalAgents.of(Echo(), T.complete(2), np.zeros((2, 1)), range(2))
+        faults = Faults(lambda i, j: next(late), None, [0.0, 0.0])
+        agents = PushRunner(Echo(), local, slots, None, Termination(slots, 0, 1, 9), faults, 0)
         for _ in range(2):
             agents._wake(0)
         agents._release(np.inf)
         agents._wake(1)
-        assert states[1].x == 2
+        assert local.states[1].x == 2
         slots.close()
 
 

@@ -1,65 +1,65 @@
-"""Agents of a simulation: what the events of a queue do to them."""
+"""Simulators of agents on a queue of events: pairwise methods and push methods."""
 
 from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from .clocks import GRADIENT, Event
-from .result import message
-
-Gradient = Callable[[int, np.ndarray, int], np.ndarray]  # gradient(i, x, k)
-Delay = Callable[[int, int], float]
-Loss = Callable[[int], bool]
+from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
+from .clocks import GRADIENT, DelayOf, Event, Gradient, LossOf
+from .result import AgentState, wake
 
 
-class _Machine(ABC):
+class EventSimulator(ABC):
     """Agents to which events happen, with messages on their way."""
 
     def __init__(
         self,
-        solver: Any,
-        states: Sequence[Any],
+        states: Sequence[AgentState],
         events: Iterable[Event],
         gradient: Gradient | None,
-        delay: Delay | None,
-        lost: Loss | None,
+        delay: DelayOf | None,
+        lost: LossOf | None,
     ):
-        self.solver, self.states, self.gradient, self.delay, self.lost = (
-            solver,
-            states,
-            gradient,
-            delay,
-            lost,
-        )
+        self.states, self.gradient, self.delay, self.lost = states, gradient, delay, lost
         self.events = self.gradients = self.messages = 0
+        self.averagings: dict[tuple[int, int], int] = defaultdict(int)
+        self.staleness: dict[int, int] = defaultdict(int)
         self._source: Iterator[Event] = iter(events)
-        self._flights: list[Any] = []
+        self._in_flight: list[Any] = []
 
     def _due(self, until: float) -> Iterator[Event]:
-        """The events up to the time `until`, included; what lands before each of them, and then until `until`, has landed."""
+        """The events up to the time `until`, included; what arrives before each of them, and then until `until`, is delivered."""
         for event in self._source:
             if event.time > until:
                 self._source = chain([event], self._source)
                 break
-            if self._flights:
-                self._land(event.time)
+            if self._in_flight:
+                self._deliver(event.time)
             self.events += 1
             yield event
-        self._land(until)
+        self._deliver(until)
 
     @abstractmethod
-    def _land(self, until: float) -> None:
+    def run(self, until: float) -> None:
+        """All events up to the time `until`, included."""
+
+    def finish(self) -> None:
+        """End what is on its way."""
+        self._deliver(np.inf)
+
+    @abstractmethod
+    def _deliver(self, until: float) -> None:
         """End what is on its way up to the time `until`."""
 
 
-class Pairs(_Machine):
+class PairwiseSimulator(EventSimulator):
     """Agents of a pairwise method.
 
     Parameters
@@ -72,27 +72,25 @@ class Pairs(_Machine):
     gradient : callable or None
         `gradient(i, x, k)`: the gradient of agent i at `x` for its own step k.
     delay : callable or None
-        `delay(i, j)`: the time between the exchange of i and j and the end of their averaging.  Meanwhile they average with nobody.
+        `delay(i, j)`: the time between the exchange of i and j and the end of their averaging; until then they are busy.
     lost : callable or None
         `lost(i)`: whether the next averaging that agent i begins fails, for both.
     """
 
     def __init__(
         self,
-        solver: Any,
-        states: Sequence[Any],
+        solver: PairwiseSolver,
+        states: Sequence[AgentState],
         events: Iterable[Event],
         gradient: Gradient | None,
-        delay: Delay | None,
-        lost: Loss | None,
+        delay: DelayOf | None,
+        lost: LossOf | None,
     ):
-        super().__init__(solver, states, events, gradient, delay, lost)
-        self.averagings: dict[tuple[int, int], int] = defaultdict(int)
-        self.staleness: dict[int, int] = {}
+        super().__init__(states, events, gradient, delay, lost)
+        self.solver = solver
         self._busy: set[int] = set()
 
     def run(self, until: float) -> None:
-        """All events up to the time `until`, included."""
         states, gradient, solver = self.states, self.gradient, self.solver
         point, descend = solver.gradient_point, solver.descend
         for t, kind, i, j in self._due(until):
@@ -102,10 +100,6 @@ class Pairs(_Machine):
                 s = states[i]
                 self.gradients += 1
                 descend(s, gradient(i, point(s, t), s.k), t)
-
-    def finish(self) -> None:
-        """End the averagings that have begun."""
-        self._land(np.inf)
 
     def _meet(self, t: float, i: int, j: int) -> None:
         busy = self._busy
@@ -120,26 +114,26 @@ class Pairs(_Machine):
             solver.average(b, theirs, mine, t)
         else:
             busy |= {i, j}
-            heapq.heappush(self._flights, (t + self.delay(i, j), self.events, i, j, mine, theirs))
+            heapq.heappush(self._in_flight, (t + self.delay(i, j), self.events, i, j, mine, theirs))
 
-    def _land(self, until: float) -> None:
+    def _deliver(self, until: float) -> None:
         """End the averagings that end up to the time `until`."""
-        flights, solver = self._flights, self.solver
-        while flights and flights[0][0] <= until:
-            t, _, i, j, mine, theirs = heapq.heappop(flights)
+        in_flight, solver = self._in_flight, self.solver
+        while in_flight and in_flight[0][0] <= until:
+            t, _, i, j, mine, theirs = heapq.heappop(in_flight)
             solver.average(self.states[i], mine, theirs, t)
             solver.average(self.states[j], theirs, mine, t)
             self._busy -= {i, j}
 
 
-class Pushers(_Machine):
+class PushSimulator(EventSimulator):
     """Agents of a push method.
 
     Parameters
     ----------
     solver : PushSolver
     states, events, gradient
-        As for `Pairs`.
+        As for `PairwiseSimulator`.
     places : sequence of Place
         Senders and receivers of each agent.
     d : int
@@ -152,18 +146,17 @@ class Pushers(_Machine):
 
     def __init__(
         self,
-        solver: Any,
-        states: Sequence[Any],
+        solver: PushSolver,
+        states: Sequence[AgentState],
         events: Iterable[Event],
         gradient: Gradient | None,
-        places: Sequence[Any],
+        places: Sequence[Place],
         d: int,
-        delay: Delay | None,
-        lost: Loss | None,
+        delay: DelayOf | None,
+        lost: LossOf | None,
     ):
-        super().__init__(solver, states, events, gradient, delay, lost)
-        self.averagings: dict[tuple[int, int], int] = {}
-        self.staleness: dict[int, int] = defaultdict(int)
+        super().__init__(states, events, gradient, delay, lost)
+        self.solver = solver
         self._sent = 0
         slots = [{j: slot for slot, j in enumerate(place.senders)} for place in places]
         self._receivers = [
@@ -179,13 +172,12 @@ class Pushers(_Machine):
         ]
 
     def run(self, until: float) -> None:
-        """All events up to the time `until`, included."""
         for t, _, i, _ in self._due(until):
             self._wake(t, i)
 
     def finish(self) -> None:
         """Deliver the messages that are on their way, and let the agents take them."""
-        self._land(np.inf)
+        super().finish()
         for i, s in enumerate(self.states):
             self.solver.collect(s, self._box[i])
             if self.solver.accumulates:
@@ -200,14 +192,10 @@ class Pushers(_Machine):
         if solver.accumulates:
             self._box[i] = None
             ages.clear()
-        if gradient is None:
-            messages = solver.wake(s, received, None)
-        else:
-            self.gradients += 1
-            k = s.k
-            messages = solver.wake(s, received, lambda x: gradient(i, x, k))
+        self.gradients += gradient is not None
+        messages = wake(solver, s, i, received, gradient, self._width)
         if messages is not None:
-            self._send(t, i, message(solver, messages, self._width))
+            self._send(t, i, messages)
 
     def _send(self, t: float, i: int, messages: np.ndarray) -> None:
         one = messages.ndim == 1
@@ -220,7 +208,7 @@ class Pushers(_Machine):
                 self._arrive(t, j, slot, row)
             else:
                 self._sent += 1
-                heapq.heappush(self._flights, (t + self.delay(i, j), self._sent, j, slot, t, row))
+                heapq.heappush(self._in_flight, (t + self.delay(i, j), self._sent, j, slot, t, row))
 
     def _arrive(self, sent: float, j: int, slot: int, message: np.ndarray) -> None:
         box = self._box[j]
@@ -231,9 +219,9 @@ class Pushers(_Machine):
             box[slot] = message
             self._ages[j][slot] = sent
 
-    def _land(self, until: float) -> None:
+    def _deliver(self, until: float) -> None:
         """Deliver the messages that arrive up to the time `until`."""
-        flights = self._flights
-        while flights and flights[0][0] <= until:
-            _, _, j, slot, sent, message = heapq.heappop(flights)
+        in_flight = self._in_flight
+        while in_flight and in_flight[0][0] <= until:
+            _, _, j, slot, sent, message = heapq.heappop(in_flight)
             self._arrive(sent, j, slot, message)

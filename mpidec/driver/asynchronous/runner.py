@@ -1,0 +1,315 @@
+"""Agents on the ranks of a network: what pairwise and push methods share, the faults that are injected, and how a run ends."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...comm.rma.post import Kind, Message
+from ...comm.rma.slots import Slots
+from ...comm.runtime.mpi import MPI
+from ...solvers.asynchronous import PairwiseSolver, PushSolver
+from ..loop import Plan
+from .clocks import DelayOf, Gradient, LossOf, delays, losses
+from .result import LocalAgents
+
+COUNT, END = Kind.OTHER, Kind.OTHER + 1
+PAUSED, ENOUGH, INTERRUPTED, DIVERGED = 1, 2, 3, 4  # why a run, or a part of it, has ended
+_REASONS = 8
+_EVENTS, _ENDED = 0, 1  # words of a rank
+_SECONDS = 0.005  # between two messages about the number of events
+
+
+class Termination:
+    """Distributed termination of an asynchronous run, or of a part of it, without a barrier: the events of all agents, and the end.
+
+    Each rank counts its events in a word that the ranks of its node read.  Ranks elsewhere send their number to rank 0, at most 200
+    times a second, which sends them the end.  A pause ends a part of the run; `go_on` begins the next one.
+
+    Parameters
+    ----------
+    slots : Slots
+    rank, size : int
+    goal : int
+        The number of events of all agents after which the run ends.
+    """
+
+    def __init__(self, slots: Slots, rank: int, size: int, goal: int):
+        self._slots, self._rank, self._size, self._goal = slots, rank, size, goal
+        self._mine = slots.boards[rank][0]
+        self._near = [board[0] for board in slots.boards.values()]
+        self._single = len(self._near) == size
+        self._far = [other for other in range(size) if other not in slots.boards]
+        self._counts = dict.fromkeys(self._far, 0)
+        self._next, self._part = 0.0, 0
+        if goal <= 0:
+            self._mine[_ENDED] = ENOUGH
+        self.events = 0  # of this rank
+
+    @property
+    def total(self) -> int:
+        """Events of all ranks, as far as this one knows; rank 0 knows those of other nodes a few milliseconds later."""
+        return sum(int(words[_EVENTS]) for words in self._near) + sum(self._counts.values())
+
+    def count(self, events: int = 1) -> None:
+        """Add events of this rank."""
+        self.events += events
+        self._mine[_EVENTS] = self.events
+
+    def end(self, reason: int = ENOUGH) -> None:
+        """End the run, or this part of it, on all ranks; the largest of several reasons counts."""
+        if reason > self._mine[_ENDED]:
+            self._mine[_ENDED] = reason
+            for rank in self._far:
+                self._slots.tell(rank, END, self._rank, rank, _REASONS * self._part + reason)
+
+    def go_on(self) -> None:
+        """Begin another part after a pause; all ranks have ended the last one, and none begins the next one yet."""
+        self._mine[_ENDED] = 0
+        self._part += 1
+
+    def receive(self, message: Message) -> None:
+        """Take note of what another rank has counted, or that the run has ended."""
+        if message.kind == COUNT:
+            self._counts[message.source] = message.number
+        elif message.number // _REASONS == self._part:  # else a pause that is over
+            self._mine[_ENDED] = max(int(self._mine[_ENDED]), message.number % _REASONS)
+
+    @property
+    def reason(self) -> int:
+        """Why the run has ended, 0 if it has not."""
+        return max(int(words[_ENDED]) for words in self._near)
+
+    def enough(self) -> bool:
+        """Whether the run has ended, as far as the memory of this node tells: no messages."""
+        return self.reached() if self._single else self.reason > 0
+
+    def reached(self) -> bool:
+        """Whether the run has ended."""
+        near = sum([int(words[_EVENTS]) for words in self._near])
+        if self._single:
+            if near >= self._goal:
+                self._mine[_ENDED] = max(int(self._mine[_ENDED]), ENOUGH)
+            return self.reason > 0
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _SECONDS
+            if self._rank == 0 and near + sum(self._counts.values()) >= self._goal:
+                self.end()
+            elif self._rank > 0 and 0 not in self._slots.boards:
+                self._slots.tell(0, COUNT, self._rank, 0, self.events)
+        return self.reason > 0
+
+
+class FiniteGradient:
+    """A gradient of local agents that takes note of the first one that is not finite.
+
+    Parameters
+    ----------
+    gradient : callable
+        `gradient(i, x, k)`: the gradient of local agent i at `x` for its own step k.
+    lo : int
+        The first local agent.
+
+    Attributes
+    ----------
+    found : tuple (spread, agent, k, entry) or None
+        `spread`: the point was already not finite, so the value may come from a neighbour.
+
+    Examples
+    --------
+    >>> gradient = FiniteGradient(lambda i, x, k: x / k, lo=4)
+    >>> _, _ = gradient(0, np.ones(2), 1), gradient(1, np.full(2, np.nan), 2)
+    >>> gradient.found
+    (True, 5, 2, nan)
+    """
+
+    def __init__(self, gradient: Gradient, lo: int):
+        self._gradient, self._lo = gradient, lo
+        self.found: tuple[bool, int, int, float] | None = None
+
+    def __call__(self, i: int, x: np.ndarray, k: int) -> np.ndarray:
+        g = self._gradient(i, x, k)
+        if self.found is None:
+            finite = np.isfinite(g)
+            if not finite.all():
+                self.found = not np.isfinite(x).all(), self._lo + i, k, float(g[~finite][0])
+        return g
+
+
+class Faults(NamedTuple):
+    """Injected faults: message delays, message losses, and seconds that each local agent sleeps at each event."""
+
+    delay: DelayOf | None
+    lost: LossOf | None
+    pause: list[float]
+
+    @classmethod
+    def checked(cls, plan: Plan, solver: PairwiseSolver | PushSolver) -> Faults:
+        """Refuse wrong arguments on all ranks."""
+        net, error, faults = plan.net, None, cls(None, None, [])
+        try:
+            sleeps = pauses(plan.straggler, net.n)
+            faults = cls(
+                delays(plan.delay, plan.seed, net.n),
+                losses(plan.drop, plan.seed, net.n),
+                [sleeps.get(i, 0.0) for i in net.agents],
+            )
+            if isinstance(solver, PairwiseSolver) and not isinstance(solver.rate, numbers.Real):
+                raise ValueError(
+                    f"{type(solver).__name__}: rate is a {type(solver.rate).__name__}, expected a number on ranks; "
+                    "mpidec.simulate takes rates of edges"
+                )
+            if (
+                isinstance(solver, PairwiseSolver)
+                and net.size > 1
+                and MPI.Query_thread() < MPI.THREAD_SERIALIZED
+            ):
+                raise RuntimeError(
+                    "MPI was initialized without threads, expected MPI_THREAD_SERIALIZED or more: gradients and "
+                    "averagings are in two threads"
+                )
+        except (ValueError, TypeError, RuntimeError) as caught:
+            error = caught
+        net.agree(error)
+        return faults
+
+
+def pauses(straggler: Mapping[int, float] | None, n: int) -> dict[int, float]:
+    """The seconds that agents sleep at each event, by agent, if they are valid.
+
+    Raises
+    ------
+    ValueError
+    """
+    given = dict(straggler or {}) if isinstance(straggler, (Mapping, type(None))) else {None: None}
+    for agent, seconds in given.items():
+        whole = isinstance(agent, numbers.Integral) and 0 <= int(agent) < n
+        if not whole or not isinstance(seconds, numbers.Real) or not 0 <= float(seconds) < math.inf:
+            raise ValueError(
+                f"straggler is {straggler!r}, expected agents in 0 .. {n - 1} and seconds: {{0: 0.5}}"
+            )
+    return {int(agent): float(seconds) for agent, seconds in given.items()}
+
+
+def only(k: int, neighbors: Sequence[int]) -> list[float | None]:
+    """Weights of a message to the k-th neighbour alone."""
+    return [1.0 if place == k else None for place in range(len(neighbors))]
+
+
+class Runner(ABC):
+    """The local agents of an asynchronous method, which take turns.
+
+    Parameters
+    ----------
+    agents : LocalAgents
+    slots : Slots
+        Of rows of the solver's width.
+    gradient : FiniteGradient or None
+    termination : Termination
+    ended : callable () -> bool
+        Whether the run has ended, or pauses, asked between two events.
+    faults : Faults
+    lo : int
+        The first local agent.
+
+    Attributes
+    ----------
+    messages : int
+        That the local agents have sent.
+    idle, total : float
+        Seconds that events have waited, and all; a total of 0 is the time of the run.
+    staleness : dict
+        How often a reading has found so many messages of a sender.
+    """
+
+    def __init__(
+        self,
+        agents: LocalAgents,
+        slots: Slots,
+        gradient: FiniteGradient | None,
+        termination: Termination,
+        ended: Callable[[], bool],
+        faults: Faults,
+        lo: int,
+    ):
+        self.states, self.slots, self.gradient = agents.states, slots, gradient
+        self.termination, self.faults, self.lo = termination, faults, lo
+        self.messages = 0
+        self.idle = self.total = 0.0
+        self.staleness: dict[int, int] = defaultdict(int)
+        self._X, self._ended = agents.stacks["x"], ended
+        self._turn = 0  # the local agent whose turn it is
+
+    @abstractmethod
+    def run(
+        self,
+        interrupted: Callable[[], bool],
+        between_events: Callable[[], None],
+        watch: Callable[[], None],
+    ) -> None:
+        """All events, until the run has ended, or pauses.
+
+        Parameters
+        ----------
+        interrupted : callable () -> bool
+            Whether Ctrl-C was pressed.
+        between_events : callable () -> None
+            Called after each event.
+        watch : callable () -> None
+            Raises what another rank has raised.
+        """
+
+    @abstractmethod
+    def end(self, reason: int) -> None:
+        """End the run, or this part of it, on all ranks; between two events."""
+
+    @abstractmethod
+    def _event(self, place: int) -> None:
+        """The next event of a local agent."""
+
+    def _take_turns(
+        self,
+        interrupted: Callable[[], bool],
+        between_events: Callable[[], None],
+        after_turns: Callable[[], None],
+    ) -> None:
+        """Events of all local agents in turn; `after_turns` is called when each has had one."""
+        pause, gradient, count = self.faults.pause, self.gradient, self.termination.count
+        while not self._ended():
+            for place in range(self._turn, len(self.states)):
+                self._turn = place + 1
+                if pause[place]:
+                    time.sleep(pause[place])
+                self._event(place)
+                count()
+                between_events()
+                if gradient is not None and gradient.found is not None:
+                    self.end(DIVERGED)
+                if self._ended():
+                    break
+            self._turn %= max(len(self.states), 1)
+            after_turns()
+            if interrupted():
+                self.end(INTERRUPTED)
+            if not self.states:
+                between_events()
+                time.sleep(1e-3)
+
+    def collect(self) -> None:
+        """Take what has arrived, when nothing is under way."""
+
+    def rows(self) -> np.ndarray:
+        """A copy of the iterates of the local agents."""
+        return np.array(self._X)
+
+    def averaging_counts(self) -> list[tuple[int, int, int]]:
+        """Averagings of the local agents with agents of larger numbers: (i, j, number)."""
+        return []
