@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..._validation import is_number, number
 from ...topology import Topology
 from ..arguments import Delay
 
@@ -219,10 +220,7 @@ def delays(delay: Delay | None, seed: int, n: int) -> DelayOf | None:
     numbers = delay if isinstance(delay, (tuple, list)) else (delay, delay)
     if (
         len(numbers) != 2
-        or not all(
-            isinstance(v, (int, float, np.number)) and not isinstance(v, bool) and np.isfinite(v)
-            for v in numbers
-        )
+        or not all(is_number(v) and np.isfinite(v) for v in numbers)
         or not 0 <= numbers[0] <= numbers[1]
     ):
         raise ValueError(
@@ -242,8 +240,7 @@ def losses(drop: float, seed: int, n: int) -> LossOf | None:
     >>> losses(0.0, 0, 4) is None
     True
     """
-    if isinstance(drop, bool) or not isinstance(drop, (int, float, np.number)) or not 0 <= drop < 1:
-        raise ValueError(f"drop is {drop!r}, expected a probability >= 0 and < 1")
+    number(drop, "drop", least=0, below=1)
     if drop == 0:
         return None
     draws: dict[int, Iterator[float]] = {}

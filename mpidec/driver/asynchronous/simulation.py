@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..._validation import number
 from ...comm.runtime.collectives import Collectives
 from ...comm.runtime.interrupts import interrupts
 from ...comm.runtime.mpi import MPI
@@ -165,14 +166,7 @@ def simulate(
             "AsyncPushSum or PairwiseGossip"
         )
     pairwise = isinstance(method, PairwiseSolver)
-    if (
-        not isinstance(every, (int, float, np.number))
-        or isinstance(every, bool)
-        or not 0 < every < np.inf
-    ):
-        raise ValueError(
-            f"every is {every!r}, expected a finite number > 0: the steps between two records"
-        )
+    number(every, "every", above=0)
     target = target_of(stop, functions, ASYNCHRONOUS)
     pace = _rates(rates, n)
     if rates is not None and events is not None:

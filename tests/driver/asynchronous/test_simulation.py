@@ -663,7 +663,7 @@ REFUSED = [
     (lambda: simulated(delay=(2, 1)), r"delay is \(2, 1\)"),
     (lambda: simulated(delay="slow"), "delay is 'slow'"),
     (lambda: simulated(delay=lambda rng, i, j: np.nan), r"delay\(rng, \d, \d\) returned nan"),
-    (lambda: simulated(drop=1.0), "drop is 1.0, expected a probability"),
+    (lambda: simulated(drop=1.0), "drop is 1.0, expected a finite number >= 0 and < 1"),
     (lambda: simulated(rates=2.0), "rates are those of gradients, but problem is None"),
     (
         lambda: simulated(least_squares(4), rates=[1, 2]),
