@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -263,7 +263,7 @@ def transformer(
     )
 
 
-def _start_convolutions(modules: Any) -> None:
+def _start_convolutions(modules: Iterable[nn.Module]) -> None:
     for module in modules:
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -362,7 +362,7 @@ def start(
     return made
 
 
-def _try(model: Any, shape: Shape, classes: int) -> None:
+def _try(model: object, shape: Shape, classes: int) -> None:
     """Evaluate an own model at two samples, which makes the parameters of lazy modules, too."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected a torch.nn.Module, got {model!r:.60}")
@@ -402,5 +402,5 @@ def _check(name: str, model: Callable[..., nn.Module], options: Mapping[str, Any
             raise ValueError(f"model {name}: {option} is {value!r:.60}, expected {expected}")
 
 
-def _size(value: Any) -> bool:
+def _size(value: object) -> bool:
     return type(value) is int and value > 0

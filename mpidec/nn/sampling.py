@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch.utils.data import Sampler
@@ -61,7 +61,7 @@ class AgentSampler(Sampler[int]):
 
 
 def sampler(
-    data: Any, net: Agents, *, shuffle: bool = True, seed: int = 0, drop_last: bool = False
+    data: Sized, net: Agents, *, shuffle: bool = True, seed: int = 0, drop_last: bool = False
 ) -> AgentSampler:
     """A sampler of torch that gives each rank its own part of a data set, with as many samples for every worker.
 

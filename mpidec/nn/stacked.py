@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -152,7 +152,7 @@ class Stacked(nn.Module):
         super().train(mode)
         return self
 
-    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Stacked:
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Stacked:
         """Move or convert the model, too, which may hold tensors that are neither parameters nor buffers."""
         self._model._apply(fn, *args, **kwargs)
         super()._apply(fn, *args, **kwargs)

@@ -43,7 +43,7 @@ TRAININGS = (
     "train.workers",
     "train.batch",
 )  # told of trainings wherever they differ, also if they follow from others
-UNTOLD = (
+OMITTED = (
     "run.out",
     "run.every",
     "run.trajectory",
@@ -58,7 +58,7 @@ OWN_PACE = ("run.delay", "run.drop", "run.straggler", "run.simulate")  # of asyn
 MISSING = "default"
 CHOSEN = "# chosen by the run: "  # first line of the config of a run of a sweep
 CALL = re.compile(
-    r"# from mpidec\.(?:solve|simulate): (?P<solver>.+) over (?P<topology>.+), \d+ steps, every \d+"
+    r"\A# from mpidec\.(?:solve|simulate): (?P<solver>.+) over (?P<topology>.+), \d+ steps, every \d+"
 )
 SHARED = (
     "solver.name",
@@ -100,30 +100,28 @@ def called(text: str) -> dict[str, Any]:
     >>> called("# from mpidec.solve: EXTRA(step_size=0.1) over Topology('ring', n=4), 20 steps, every 10")
     {'solver.name': 'extra', 'solver.step_size': 0.1, 'topology.name': 'ring', 'run.agents': 4}
     """
-    found = CALL.match(text)
     try:
-        solver, topology = (
-            (ast.parse(part, mode="eval").body for part in found.groups())
-            if found
-            else (None, None)
-        )
-    except SyntaxError:  # the name of an object without a readable repr
-        return {}
-    if not (isinstance(solver, ast.Call) and isinstance(topology, ast.Call)):
+        (own, options), (_, graph) = map(_call, CALL.findall(text)[0])
+    except (IndexError, SyntaxError, ValueError):  # the name of an object without a readable repr
         return {}
     names = {kind.__name__: name for name, kind in catalogue.solvers().own.items()}
-    own = ast.unparse(solver.func)
-    result: dict[str, Any] = {
-        "solver.name": names.get(own, own),
-        **{f"solver.{word.arg}": _value(word.value) for word in solver.keywords},
+    found = {
+        f"solver.{key}": value for key, value in {"name": names.get(own, own), **options}.items()
     }
-    of_graph = {word.arg: _value(word.value) for word in topology.keywords}
-    name = _value(topology.args[0]) if topology.args else of_graph.get("name")
-    return (
-        result
-        | ({"topology.name": name} if isinstance(name, str) else {})
-        | ({"run.agents": of_graph["n"]} if "n" in of_graph else {})
-    )
+    if isinstance(graph.get("name"), str):
+        found["topology.name"] = graph["name"]
+    if "n" in graph:
+        found["run.agents"] = graph["n"]
+    return found
+
+
+def _call(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of the class that a repr calls, and the arguments; the first one without a word is ``name``."""
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call):
+        raise ValueError(text)
+    words = [*zip(("name",), call.args), *((str(word.arg), word.value) for word in call.keywords)]
+    return ast.unparse(call.func), {key: _value(node) for key, node in words}
 
 
 def _value(node: ast.expr) -> Any:
@@ -142,9 +140,9 @@ def chosen(run: Run) -> set[str]:
 
 def _given(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the settings by which runs can be compared: those of their experiments, or of the calls of `mpidec.solve`."""
-    told = [settings(run) for run in runs]
-    given = [one or _of_call(run) for one, run in zip(told, runs)]
-    if any(told) and any(one and not own for one, own in zip(given, told)):
+    own = [settings(run) for run in runs]
+    given = [one or _of_call(run) for one, run in zip(own, runs)]
+    if any(own) and any(one and not mine for one, mine in zip(given, own)):
         given = [{key: value for key, value in one.items() if key in SHARED} for one in given]
     return given
 
@@ -161,7 +159,7 @@ def of_seeds(runs: Sequence[Run]) -> list[list[Run]]:
     """
     groups: dict[object, list[Run]] = {}
     for run in runs:
-        given, free = settings(run), {*UNTOLD, *chosen(run)}
+        given, free = settings(run), {*OMITTED, *chosen(run)}
         same = tuple(
             sorted(
                 (key, str(value))
@@ -193,7 +191,7 @@ def labels(groups: Sequence[Sequence[Run]]) -> list[str]:
     last = set().union(*map(chosen, runs))
     names = [
         ", ".join(worded(key, one.get(key, MISSING)) for key in keys)
-        for one, keys in zip(given, telling(given, last))
+        for one, keys in zip(given, distinguishing(given, last))
     ]
     if not any(names):
         names = [", ".join(worded(key, one[key]) for key in FIRST if key in one) for one in given]
@@ -218,7 +216,9 @@ def common(runs: Sequence[Run]) -> str:
     return ", ".join(worded(key, given[0][key]) for key in keys)
 
 
-def telling(given: Sequence[Mapping[str, Any]], last: Collection[str] = ()) -> list[list[str]]:
+def distinguishing(
+    given: Sequence[Mapping[str, Any]], last: Collection[str] = ()
+) -> list[list[str]]:
     """Return for each run the fewest keys, in order of interest, whose values tell it from the others as far as possible.
 
     The keys in `last` come last.  Of trainings, all those of TRAININGS that differ are among the keys.
@@ -230,7 +230,7 @@ def telling(given: Sequence[Mapping[str, Any]], last: Collection[str] = ()) -> l
     every = [
         key
         for key in dict.fromkeys([*FIRST, *(key for one in given for key in one)])
-        if key not in UNTOLD
+        if key not in OMITTED
     ]
     every.sort(key=lambda key: key in last)
     result = []
@@ -250,7 +250,7 @@ def telling(given: Sequence[Mapping[str, Any]], last: Collection[str] = ()) -> l
     return result
 
 
-def worded(key: str, value: Any) -> str:
+def worded(key: str, value: object) -> str:
     """Return a setting in words.
 
     Examples

@@ -131,7 +131,7 @@ def cases(
     return found
 
 
-def shown(key: str, value: Any) -> str:
+def shown(key: str, value: object) -> str:
     """Return a varied setting for a message, a table or a label; None stands for a default."""
     return worded(key, MISSING if value is None else value)
 
@@ -178,7 +178,7 @@ def _check_files(found: Sequence[Case]) -> None:
         names[case.file] = case
 
 
-def _value(experiment: Experiment, key: str) -> Any:
+def _value(experiment: Experiment, key: str) -> object:
     table, _, name = key.partition(".")
     part = getattr(experiment, table)
     options = getattr(part, "options", {})

@@ -6,7 +6,6 @@ import csv
 import enum
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from .. import registry as catalogue
 from ..driver.asynchronous.result import cannot_resume
@@ -130,5 +129,5 @@ def _difference(wanted: Experiment, text: str) -> str:
     return ""
 
 
-def _shown(value: Any, chosen: bool = False) -> str:
+def _shown(value: object, chosen: bool = False) -> str:
     return "chosen by the run" if chosen else "not set" if value is None else repr(value)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._version import __version__
+from ..comm.mixing import Network
 from ..driver.provenance import provenance
 from ..record import RunFile, last_checkpoint, read
 from ..record.recorder import phases
+from ..topology import Schedule, Topology
 from .states import flat, nested
 
 
@@ -29,7 +31,7 @@ class TrainFile:
         On every rank, if the file cannot be read or written.
     """
 
-    def __init__(self, net: Any, path: str):
+    def __init__(self, net: Network, path: str):
         self._net, self.path = net, path
         self._file: RunFile | None = None
 
@@ -41,19 +43,19 @@ class TrainFile:
         d: int,
         metrics: Sequence[str],
         per_worker: Sequence[str],
-        topology: Any,
+        topology: Topology | Schedule | list[Topology] | None,
         records: int,
     ) -> None:
         """Start a new file with rows of `d` parameters."""
         net = self._net
-        meta = {
+        meta: dict[str, str | int] = {
             "mpidec": __version__,
             "config": config,
             "seed": seed,
             "ranks": net.size,
             "mpi": mpi,
         }
-        stored = phases(topology) if hasattr(topology, "period") else None
+        stored = phases(topology) if isinstance(topology, (Topology, Schedule)) else None
 
         def make() -> None:
             self._file = RunFile(
@@ -71,7 +73,7 @@ class TrainFile:
 
         self._on_root(make)
 
-    def load(self) -> tuple[int, Any, list[dict[str, Any]]]:
+    def load(self) -> tuple[int, dict[str, Any], list[dict[str, Any]]]:
         """The step and this rank's state of the last checkpoint, and the records up to it."""
         parts: list[Any] = []
 
@@ -94,7 +96,8 @@ class TrainFile:
 
         self._on_root(stored)
         step, mine, records = self._net.comm.scatter(parts or None)
-        state, error = None, None
+        state: dict[str, Any] = {}
+        error: Exception | None = None
         try:
             state = nested(mine, f"rank{self._net.rank}.")
         except (KeyError, ValueError, TypeError) as caught:
@@ -117,7 +120,7 @@ class TrainFile:
         of_workers = {f"agents/{name}": record[name] for name in per_worker}
         self._on_root(lambda: self._file.append(step, {**record, **of_workers}))  # type: ignore[union-attr]
 
-    def checkpoint(self, step: int, state: Any) -> None:
+    def checkpoint(self, step: int, state: Mapping[str, object]) -> None:
         """Replace the checkpoint by the states of all ranks."""
         parts = self._net.comm.gather(flat(state, f"rank{self._net.rank}."))
         merged = {name: array for part in parts or [] for name, array in part.items()}
@@ -128,7 +131,7 @@ class TrainFile:
         stack = self._net.gather(rows)
 
         def write() -> None:
-            self._file.finish(stack, outcome, steps)  # type: ignore[union-attr]
+            self._file.finish(stack, outcome, steps)  # type: ignore[union-attr, arg-type]
             self._file.close()  # type: ignore[union-attr]
 
         self._on_root(write)
@@ -142,7 +145,7 @@ class TrainFile:
         except (OSError, ValueError):
             pass
 
-    def _on_root(self, act: Any) -> None:
+    def _on_root(self, act: Callable[[], None]) -> None:
         error: Exception | None = None
         if self._net.rank == 0:
             try:

@@ -128,7 +128,7 @@ def fit(
     return trained
 
 
-def workers(settings: Settings, comm: Any) -> int:
+def workers(settings: Settings, comm: MPI.Intracomm) -> int:
     """The number of workers of the settings on the ranks of `comm`.
 
     Raises

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ..plugins import Table, is_plugin, short
 from .options import check_names
 
 
-def _model(thing: Any) -> str | None:
+def _model(thing: object) -> str | None:
     """What is wrong with `thing` as a model, or None."""
     expected = (
         "expected a function (shape, classes) that returns a torch.nn.Module, or such a class"
@@ -25,11 +25,11 @@ def _model(thing: Any) -> str | None:
         inspect.signature(thing).bind((), 1)
     except TypeError as error:
         if "missing" not in str(error) or len(_positional(thing)) < 2:
-            return f"{thing.__name__}{inspect.signature(thing)}, {expected}"
+            return f"{getattr(thing, '__name__', thing)}{inspect.signature(thing)}, {expected}"
     return None
 
 
-def _positional(thing: Any) -> list[str]:
+def _positional(thing: Callable[..., object]) -> list[str]:
     """The names of the parameters that are given by their places."""
     return [
         name

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def flat(state: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
+def flat(state: object, prefix: str = "") -> dict[str, NDArray[Any]]:
     """Arrays by name that hold `state`: dicts, lists and tuples of tensors, arrays, numbers, strings and None.
 
     Parameters
@@ -36,7 +36,7 @@ def flat(state: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
     {'step': 3, 'rows': [tensor([1., 1.]), (None, 0.1)], 5: 'x'}
     """
     arrays: dict[str, NDArray[Any]] = {}
-    text = json.dumps(_told(state, "", arrays))
+    text = json.dumps(_structure(state, "", arrays))
     return {
         f"{prefix}{name}": array
         for name, array in {
@@ -48,12 +48,13 @@ def flat(state: Any, prefix: str = "") -> dict[str, NDArray[Any]]:
 
 def nested(arrays: Arrays, prefix: str = "") -> Any:
     """The state that `flat` has turned into `arrays`."""
-    return _made(
+    return _restored(
         json.loads(bytes(np.asarray(arrays[f"{prefix}structure"])).decode()), arrays, prefix
     )
 
 
-def _told(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
+def _structure(value: object, place: str, arrays: dict[str, NDArray[Any]]) -> object:
+    """The nesting of a state for JSON; its arrays are added to `arrays`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
@@ -70,14 +71,16 @@ def _told(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
     if isinstance(value, Mapping):
         return {
             "dict": [
-                [key, _told(each, f"{place}.{key}".strip(".").replace("/", "|"), arrays)]
+                [key, _structure(each, f"{place}.{key}".strip(".").replace("/", "|"), arrays)]
                 for key, each in value.items()
             ]
         }
     if isinstance(value, (list, tuple)):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {
-            kind: [_told(each, f"{place}.{i}".strip("."), arrays) for i, each in enumerate(value)]
+            kind: [
+                _structure(each, f"{place}.{i}".strip("."), arrays) for i, each in enumerate(value)
+            ]
         }
     raise TypeError(
         f"{place or 'the state'} is of type {type(value).__name__}, expected tensors, arrays, numbers, strings, or "
@@ -85,15 +88,17 @@ def _told(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
     )
 
 
-def _made(told: Any, arrays: Arrays, prefix: str) -> Any:
-    if not isinstance(told, dict):
-        return told
-    if "tensor" in told:
-        tensor = torch.from_numpy(np.array(arrays[prefix + told["tensor"]]).reshape(told["shape"]))
-        return tensor.view(torch.bfloat16) if told["dtype"] == "bfloat16" else tensor
-    if "array" in told:
-        return np.array(arrays[prefix + told["array"]]).reshape(told["shape"])
-    if "dict" in told:
-        return {key: _made(each, arrays, prefix) for key, each in told["dict"]}
-    ((kind, parts),) = told.items()
-    return (tuple if kind == "tuple" else list)(_made(each, arrays, prefix) for each in parts)
+def _restored(structure: Any, arrays: Arrays, prefix: str) -> Any:
+    if not isinstance(structure, dict):
+        return structure
+    if "tensor" in structure:
+        tensor = torch.from_numpy(
+            np.array(arrays[prefix + structure["tensor"]]).reshape(structure["shape"])
+        )
+        return tensor.view(torch.bfloat16) if structure["dtype"] == "bfloat16" else tensor
+    if "array" in structure:
+        return np.array(arrays[prefix + structure["array"]]).reshape(structure["shape"])
+    if "dict" in structure:
+        return {key: _restored(each, arrays, prefix) for key, each in structure["dict"]}
+    ((kind, parts),) = structure.items()
+    return (tuple if kind == "tuple" else list)(_restored(each, arrays, prefix) for each in parts)

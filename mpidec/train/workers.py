@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import torch
@@ -89,7 +89,7 @@ class Workers:
         """Outputs (m, B, classes) of the workers for their inputs (m, B, ...)."""
         return self._narrow(self.model, x[0])[None] if self.m == 1 else self._narrow(self.model, x)
 
-    def _narrow(self, model: Any, x: torch.Tensor) -> torch.Tensor:
+    def _narrow(self, model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
         """Output of the model, computed in the precision of the settings."""
         narrow = self._settings.precision == "bfloat16"
         with (
@@ -150,7 +150,9 @@ class Workers:
         model.train()
         return np.array([right[0], loss[0]]) / len(self._test[1])
 
-    def _sums(self, outputs: Any, m: int, some: slice) -> tuple[np.ndarray, np.ndarray]:
+    def _sums(
+        self, outputs: Callable[[torch.Tensor], torch.Tensor], m: int, some: slice
+    ) -> tuple[np.ndarray, np.ndarray]:
         x, y = self._test[0][some], self._test[1][some]
         right, loss = torch.zeros(m, dtype=torch.float64), torch.zeros(m, dtype=torch.float64)
         for a in range(0, len(y), CHUNK):

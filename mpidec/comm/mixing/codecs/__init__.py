@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from inspect import signature
 from typing import Any
 
+from ....plugins import nearest
 from .base import Codec as Codec
 from .quantizers import QSGD as QSGD
 from .quantizers import BFloat16 as BFloat16
@@ -52,11 +51,11 @@ def codec(name: str | Codec, **options: Any) -> Codec:
             )
         return name
     if name not in CODECS:
-        raise ValueError(f"codec {name!r} is unknown: {_remedy(name, CODECS)}")
+        raise ValueError(f"codec {name!r} is unknown: {nearest(str(name), CODECS)}")
     known = list(signature(CODECS[name]).parameters)
     for option in options:
         if option not in known:
-            raise ValueError(f"codec {name} has no parameter {option!r}: {_remedy(option, known)}")
+            raise ValueError(f"codec {name} has no parameter {option!r}: {nearest(option, known)}")
     return CODECS[name](**options)
 
 
@@ -77,13 +76,3 @@ def codec_of(name: str | Codec, seed: int | None = None, **options: Any) -> Code
         name in CODECS and "seed" in signature(CODECS[name]).parameters
     )
     return codec(name, **options, **({"seed": seed} if takes and seed is not None else {}))
-
-
-def _remedy(name: Any, known: Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(str(name).lower().replace("-", "_"), known, n=3, cutoff=0.5)
-    return (
-        f"did you mean {' or '.join(near)}?"
-        if near
-        else f"expected one of {', '.join(known) or 'none'}"
-    )
