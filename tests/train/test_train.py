@@ -284,7 +284,7 @@ WRONG = [
     ),
     (
         ["--topology", "exponential", "--set", "topology.base=x"],
-        "topology.base = 'x': exponential: base must be an integer >= 2",
+        "topology.base = 'x': exponential: base is 'x', expected an integer >= 2",
     ),
     (
         ["--topology", "ring", "--set", "topology.n=5"],
