@@ -354,7 +354,7 @@ class Averager:
                 self._finite(bucket, bucket.rows, step)
         except ValueError as error:
             for mixer in self._mixers:
-                mixer.at(k + 1)._give_up(error)
+                mixer.at(k + 1).abort_operation(error)
             raise
         self._method.show()
         if looks:  # the worker that it comes from raises

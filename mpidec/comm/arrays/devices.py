@@ -8,14 +8,38 @@ ready for the operations that follow on the same stream.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 import numpy as np
 
 from .formats import BFLOAT16, working
+
+if TYPE_CHECKING:
+    import cupy
+    import torch
+
+
+class Array(Protocol):
+    """What arrays of NumPy, CuPy and PyTorch have in common, as far as it is used here."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def ndim(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
+    def __setitem__(self, index: Any, value: Any, /) -> None: ...
+    def __add__(self, other: Any, /) -> Any: ...
+    def reshape(self, shape: tuple[int, ...], /) -> Any: ...
+
+
+Place = Hashable  # a device number, or a `torch.device`
+Pinned = Union[np.ndarray, "torch.Tensor"]  # memory of the host that a device reads and writes
 
 
 class Event(Protocol):
@@ -34,60 +58,60 @@ class Device(Protocol):
 
     name: str
 
-    def matches(self, families: set[str], X: Any) -> bool:
+    def matches(self, families: set[str], X: object) -> bool:
         """Whether `X` is an array of this library on a device; `families` are the packages of its class and base classes."""
 
-    def format(self, X: Any) -> str:
+    def format(self, X: Array) -> str:
         """The format of the entries."""
 
-    def place(self, X: Any) -> Any:
+    def place(self, X: Array) -> Place:
         """The device that holds `X`."""
 
-    def span(self, X: Any) -> tuple[int, int]:
+    def span(self, X: Array) -> tuple[int, int]:
         """Address range `(begin, end)` of the array's memory."""
 
-    def on(self, place: Any) -> AbstractContextManager[Any]:
+    def on(self, place: Place) -> AbstractContextManager[object]:
         """Context in which `place` is the current device."""
 
-    def synchronize(self, place: Any) -> None:
+    def synchronize(self, place: Place) -> None:
         """Wait for all work queued on the current stream of `place`."""
 
     # Copies
 
-    def empty(self, shape: Sequence[int], format: str, place: Any) -> Any:
+    def empty(self, shape: Sequence[int], format: str, place: Place) -> Array:
         """Uninitialized array on a device."""
 
-    def bytes(self, X: Any) -> Any:
+    def bytes(self, X: Array) -> Array:
         """The memory of `X` as a 1-D array of bytes; a queued copy if `X` is not contiguous."""
 
-    def pinned(self, nbytes: int) -> tuple[Any, np.ndarray]:
+    def pinned(self, nbytes: int) -> tuple[Pinned, np.ndarray]:
         """Pinned host memory, as an object of this library and as a NumPy array."""
 
-    def copy_out(self, part: Any, buffer: Any) -> Event:
+    def copy_out(self, part: Array, buffer: Pinned) -> Event:
         """Queue a copy of bytes from the device to pinned memory."""
 
-    def copy_in(self, part: Any, buffer: Any) -> Event:
+    def copy_in(self, part: Array, buffer: Pinned) -> Event:
         """Queue a copy of bytes from pinned memory to the device."""
 
     # Arithmetic
 
-    def flat(self, X: Any) -> Any:
+    def flat(self, X: Array) -> Array:
         """`X` as a contiguous matrix with one row per row of `X`."""
 
-    def real(self, flat: Any) -> Any:
+    def real(self, flat: Array) -> Array:
         """Contiguous matrix as real numbers of the working precision: float16 and bfloat16 become float32, complex entries become
         pairs of real ones."""
 
-    def from_real(self, rows: Any, shape: Sequence[int], format: str) -> Any:
+    def from_real(self, rows: Array, shape: Sequence[int], format: str) -> Array:
         """Inverse of `flat` followed by `real`: an array of this shape and format."""
 
-    def constant(self, values: np.ndarray, place: Any) -> Any:
+    def constant(self, values: np.ndarray, place: Place) -> Array:
         """Copy of a NumPy array on a device."""
 
-    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
+    def concatenate(self, parts: Sequence[Array], axis: int) -> Array:
         """The parts, joined along an axis."""
 
-    def zeros_like(self, rows: Any) -> Any:
+    def zeros_like(self, rows: Array) -> Array:
         """Array of zeros of the same shape and dtype on the same device."""
 
 
@@ -96,48 +120,48 @@ class CuPy:
 
     name = "cupy"
 
-    def matches(self, families: set[str], X: Any) -> bool:
+    def matches(self, families: set[str], X: object) -> bool:
         return "cupy" in families
 
-    def format(self, X: Any) -> str:
+    def format(self, X: cupy.ndarray) -> str:
         return str(X.dtype.newbyteorder("=").str)
 
-    def place(self, X: Any) -> int:
+    def place(self, X: cupy.ndarray) -> int:
         return int(X.device.id)
 
-    def span(self, X: Any) -> tuple[int, int]:
+    def span(self, X: cupy.ndarray) -> tuple[int, int]:
         return extent(X.data.ptr, X.shape, X.strides, X.itemsize)
 
-    def on(self, place: int) -> AbstractContextManager[Any]:
+    def on(self, place: Place) -> AbstractContextManager[object]:
         import cupy
 
-        return cast(AbstractContextManager[Any], cupy.cuda.Device(place))
+        return cast(AbstractContextManager[object], cupy.cuda.Device(place))
 
-    def synchronize(self, place: int) -> None:
+    def synchronize(self, place: Place) -> None:
         import cupy
 
         with self.on(place):
             cupy.cuda.get_current_stream().synchronize()
 
-    def empty(self, shape: Sequence[int], format: str, place: int) -> Any:
+    def empty(self, shape: Sequence[int], format: str, place: Place) -> cupy.ndarray:
         import cupy
 
         with self.on(place):
             return cupy.empty(tuple(shape), format)
 
-    def bytes(self, X: Any) -> Any:
+    def bytes(self, X: cupy.ndarray) -> cupy.ndarray:
         import cupy
 
         with self.on(self.place(X)):
             return cupy.ascontiguousarray(X).reshape(-1).view(np.uint8)
 
-    def pinned(self, nbytes: int) -> tuple[Any, np.ndarray]:
+    def pinned(self, nbytes: int) -> tuple[np.ndarray, np.ndarray]:
         import cupy
 
         memory = np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
         return memory, memory
 
-    def copy_out(self, part: Any, buffer: Any) -> Event:
+    def copy_out(self, part: cupy.ndarray, buffer: np.ndarray) -> Event:
         import cupy
 
         with self.on(self.place(part)):
@@ -145,7 +169,7 @@ class CuPy:
             part.get(stream=stream, out=buffer, blocking=False)
             return cast(Event, stream.record())
 
-    def copy_in(self, part: Any, buffer: Any) -> Event:
+    def copy_in(self, part: cupy.ndarray, buffer: np.ndarray) -> Event:
         import cupy
 
         with self.on(self.place(part)):
@@ -153,36 +177,36 @@ class CuPy:
             part.set(buffer, stream=stream)
             return cast(Event, stream.record())
 
-    def flat(self, X: Any) -> Any:
+    def flat(self, X: cupy.ndarray) -> cupy.ndarray:
         import cupy
 
         return cupy.ascontiguousarray(X).reshape(len(X), math.prod(X.shape[1:]))
 
-    def real(self, flat: Any) -> Any:
+    def real(self, flat: cupy.ndarray) -> cupy.ndarray:
         return (
             flat.view(flat.real.dtype)
             if flat.dtype.kind == "c"
             else flat.astype(working(flat.dtype.str), copy=False)
         )
 
-    def from_real(self, rows: Any, shape: Sequence[int], format: str) -> Any:
+    def from_real(self, rows: cupy.ndarray, shape: Sequence[int], format: str) -> cupy.ndarray:
         dtype = np.dtype(format)
         return (rows.view(dtype) if dtype.kind == "c" else rows.astype(dtype, copy=False)).reshape(
             tuple(shape)
         )
 
-    def constant(self, values: np.ndarray, place: int) -> Any:
+    def constant(self, values: np.ndarray, place: Place) -> cupy.ndarray:
         import cupy
 
         with self.on(place):
             return cupy.asarray(values)
 
-    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
+    def concatenate(self, parts: Sequence[cupy.ndarray], axis: int) -> cupy.ndarray:
         import cupy
 
         return cupy.concatenate(parts, axis=axis)
 
-    def zeros_like(self, rows: Any) -> Any:
+    def zeros_like(self, rows: cupy.ndarray) -> cupy.ndarray:
         import cupy
 
         return cupy.zeros_like(rows)
@@ -194,71 +218,71 @@ class Torch:
     name = "torch"
     kind = "cuda"
 
-    def matches(self, families: set[str], X: Any) -> bool:
+    def matches(self, families: set[str], X: torch.Tensor) -> bool:
         return "torch" in families and X.device.type == self.kind
 
-    def format(self, X: Any) -> str:
+    def format(self, X: torch.Tensor) -> str:
         return torch_format(X)
 
-    def place(self, X: Any) -> Any:
+    def place(self, X: torch.Tensor) -> torch.device:
         return X.device
 
-    def span(self, X: Any) -> tuple[int, int]:
+    def span(self, X: torch.Tensor) -> tuple[int, int]:
         size = X.element_size()
         return extent(X.data_ptr(), X.shape, [step * size for step in X.stride()], size)
 
-    def on(self, place: Any) -> AbstractContextManager[Any]:
+    def on(self, place: torch.device) -> AbstractContextManager[object]:
         import torch
 
-        return cast(AbstractContextManager[Any], torch.cuda.device(place))
+        return cast(AbstractContextManager[object], torch.cuda.device(place))
 
-    def synchronize(self, place: Any) -> None:
+    def synchronize(self, place: torch.device) -> None:
         import torch
 
         torch.cuda.current_stream(place).synchronize()
 
-    def empty(self, shape: Sequence[int], format: str, place: Any) -> Any:
+    def empty(self, shape: Sequence[int], format: str, place: torch.device) -> torch.Tensor:
         import torch
 
         return torch.empty(tuple(shape), dtype=torch_dtype(format), device=place)
 
-    def bytes(self, X: Any) -> Any:
+    def bytes(self, X: torch.Tensor) -> torch.Tensor:
         import torch
 
         return plain(X).contiguous().reshape(-1).view(torch.uint8)
 
-    def pinned(self, nbytes: int) -> tuple[Any, np.ndarray]:
+    def pinned(self, nbytes: int) -> tuple[torch.Tensor, np.ndarray]:
         import torch
 
         memory = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         return memory, memory.numpy()
 
-    def copy_out(self, part: Any, buffer: Any) -> Event:
+    def copy_out(self, part: torch.Tensor, buffer: torch.Tensor) -> Event:
         buffer.copy_(part, non_blocking=True)
         return self._record(part.device)
 
-    def copy_in(self, part: Any, buffer: Any) -> Event:
+    def copy_in(self, part: torch.Tensor, buffer: torch.Tensor) -> Event:
         part.copy_(buffer, non_blocking=True)
         return self._record(part.device)
 
-    def _record(self, place: Any) -> Event:
+    def _record(self, place: torch.device) -> Event:
         import torch
 
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(place))
         return cast(Event, event)
 
-    def flat(self, X: Any) -> Any:
+    def flat(self, X: torch.Tensor) -> torch.Tensor:
         return plain(X).contiguous().reshape(len(X), math.prod(X.shape[1:]))
 
-    def real(self, flat: Any) -> Any:
+    def real(self, flat: torch.Tensor) -> torch.Tensor:
         import torch
 
         if flat.is_complex():
             return torch.view_as_real(flat).reshape(flat.shape[0], 2 * flat.shape[1])
         return flat.to(torch.float32) if flat.element_size() == 2 else flat
 
-    def from_real(self, rows: Any, shape: Sequence[int], format: str) -> Any:
+    def from_real(self, rows: torch.Tensor, shape: Sequence[int], format: str) -> torch.Tensor:
         import torch
 
         dtype = torch_dtype(format)
@@ -268,17 +292,17 @@ class Torch:
             ).reshape(tuple(shape))
         return rows.to(dtype).reshape(tuple(shape))
 
-    def constant(self, values: np.ndarray, place: Any) -> Any:
+    def constant(self, values: np.ndarray, place: torch.device) -> torch.Tensor:
         import torch
 
         return torch.from_numpy(np.ascontiguousarray(values)).to(place)
 
-    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
+    def concatenate(self, parts: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
         import torch
 
         return torch.cat(list(parts), dim=axis)
 
-    def zeros_like(self, rows: Any) -> Any:
+    def zeros_like(self, rows: torch.Tensor) -> torch.Tensor:
         import torch
 
         return torch.zeros_like(rows)
@@ -287,7 +311,7 @@ class Torch:
 KNOWN: list[Device] = [CuPy(), Torch()]
 
 
-def families(X: Any) -> set[str]:
+def families(X: object) -> set[str]:
     """Names of the packages that define the class of `X` and its base classes."""
     return _packages(type(X))  # type: ignore[arg-type]
 
@@ -297,7 +321,7 @@ def _packages(kind: type) -> set[str]:
     return {base.__module__.partition(".")[0] for base in kind.__mro__}
 
 
-def device_of(X: Any) -> Device | None:
+def device_of(X: object) -> Device | None:
     """The library and device kind of `X`; None if `X` is not a device array."""
     if isinstance(X, np.ndarray):
         return None
@@ -305,18 +329,18 @@ def device_of(X: Any) -> Device | None:
     return next((device for device in KNOWN if device.matches(names, X)), None)
 
 
-def plain(X: Any) -> Any:
+def plain(X: torch.Tensor) -> torch.Tensor:
     """The tensor detached from autograd, with lazy conjugation and negation applied."""
     return X.detach().resolve_conj().resolve_neg()
 
 
-def torch_format(X: Any) -> str:
+def torch_format(X: torch.Tensor) -> str:
     """The format of a tensor."""
     return _torch_format(X.dtype)
 
 
 @lru_cache
-def _torch_format(dtype: Any) -> str:
+def _torch_format(dtype: torch.dtype) -> str:
     name = str(dtype).removeprefix("torch.")
     if name == BFLOAT16:
         return name
@@ -329,7 +353,7 @@ def _torch_format(dtype: Any) -> str:
         ) from None
 
 
-def torch_dtype(format: str) -> Any:
+def torch_dtype(format: str) -> torch.dtype:
     """The PyTorch dtype of a format."""
     import torch
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from . import staging
-from .devices import Device, device_of, families, plain, torch_format
+from .devices import Array, Device, Place, device_of, families, plain, torch_format
 from .formats import BFLOAT16, flat_dtype, narrow, widen
 
+if TYPE_CHECKING:
+    import torch
+
+ArrayT = TypeVar("ArrayT", bound=Array)
 Empty = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 Restore = Callable[
-    [np.ndarray, str], Any
+    [np.ndarray, str], ArrayT
 ]  # (result on the host, its format) -> array of the kind of the input
 
 
-def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore]:
+def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore[Any]]:
     """Convert `X` to a NumPy array (bfloat16 as uint16 bits).
 
     Parameters
@@ -59,7 +65,20 @@ def to_host(X: Any, empty: Empty = np.empty) -> tuple[np.ndarray, str, Restore]:
     return X, X.dtype.str, _numpy
 
 
-def native(X: Any, kinds: str) -> np.ndarray:
+def plain_tensor(X: object) -> tuple[np.ndarray, str, Restore[Any]] | None:
+    """A dense tensor of PyTorch on the CPU as `to_host` returns it; None for anything else, and where autograd records."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(X, torch.Tensor):
+        return None
+    if X.device.type != "cpu" or (X.requires_grad and torch.is_grad_enabled()):
+        return None
+    try:
+        return _from_torch(X)
+    except TypeError:  # which `to_host` raises
+        return None
+
+
+def native(X: ArrayLike | None, kinds: str) -> np.ndarray:
     """`X` as a NumPy array in native byte order.
 
     Parameters
@@ -81,7 +100,7 @@ def native(X: Any, kinds: str) -> np.ndarray:
     return result
 
 
-def _unmasked(X: Any) -> None:
+def _unmasked(X: object) -> None:
     if isinstance(X, np.ma.MaskedArray):
         raise TypeError(
             "masked arrays are not supported: fill the array, X.filled(0.0), or mix values and mask separately"
@@ -115,9 +134,12 @@ def as_rows(
     TypeError
         If the entries cannot be averaged (integers, objects), or cannot be read.
     """
+    matrix = type(X) is np.ndarray and X.ndim == 2 and len(X) == m and X.dtype.char in "fdFD"
+    if matrix and X.flags.c_contiguous and X.flags.aligned and X.dtype.isnative:
+        return X, _identity
     _unmasked(X)
     if isinstance(X, np.ndarray):
-        format, restore = X.dtype.str, cast(Restore, _numpy)
+        format, restore = X.dtype.str, cast(Restore[Any], _numpy)
     else:
         check_rows(np.shape(X), m)
         X, format, restore = to_host(X, empty)
@@ -135,7 +157,7 @@ def as_rows(
 
 
 def as_target(
-    out: Any, X: Any, rows: np.ndarray, empty: Empty = np.empty
+    out: Array, X: Array, rows: np.ndarray, empty: Empty = np.empty
 ) -> tuple[np.ndarray, Callable[[np.ndarray], Any]]:
     """Target of a mixing of `X` into `out`.
 
@@ -173,7 +195,7 @@ def as_target(
     if host.dtype == rows.dtype:
         return host.reshape(rows.shape), lambda _: out
 
-    def complete(Y: np.ndarray) -> Any:
+    def complete(Y: np.ndarray) -> Array:
         host[...] = _bits(Y, format).reshape(host.shape)
         return out
 
@@ -192,7 +214,7 @@ def check_rows(shape: Sequence[int], m: int, format: str = "<f8") -> None:
         )
 
 
-def check_out(out: Any, X: Any) -> Device | None:
+def check_out(out: Array, X: Array) -> Device | None:
     """Raise unless `out` can hold a result of the kind, shape and dtype of `X`; return their device kind (None: the host)."""
     device = device_of(X)
     matches = device_of(out) is device and hasattr(out, "shape") and tuple(out.shape) == np.shape(X)
@@ -220,17 +242,18 @@ def check_out(out: Any, X: Any) -> Device | None:
     return device
 
 
-def empty_like(X: Any, shape: tuple[int, ...], dtype: Any, empty: Empty) -> Any:
+def empty_like(X: ArrayT, shape: tuple[int, ...], dtype: DTypeLike | None, empty: Empty) -> ArrayT:
     """Uninitialized array of the kind of `X`, on its device; host memory is allocated by `empty`."""
     device = device_of(X)
     format = _format(X) if dtype is None else np.dtype(dtype).str
     if device is not None:
-        return device.empty(shape, format, device.place(X))
-    restore = _torch if "torch" in families(X) else _numpy
-    return restore(empty(shape, flat_dtype(format)), format)
+        return cast(ArrayT, device.empty(shape, format, device.place(X)))
+    restore: Restore[Any] = _torch if "torch" in families(X) else _numpy
+    made: ArrayT = restore(empty(shape, flat_dtype(format)), format)
+    return made
 
 
-def _format(X: Any) -> str:
+def _format(X: Array) -> str:
     device = device_of(X)
     if device is not None:
         return device.format(X)
@@ -265,7 +288,7 @@ def _numpy(host: np.ndarray, format: str) -> np.ndarray:
     return host
 
 
-def _torch(host: np.ndarray, format: str) -> Any:
+def _torch(host: np.ndarray, format: str) -> torch.Tensor:
     import torch
 
     if format == BFLOAT16:
@@ -273,13 +296,13 @@ def _torch(host: np.ndarray, format: str) -> Any:
     return torch.from_numpy(host)
 
 
-def _to_device(device: Device, place: Any) -> Restore:
+def _to_device(device: Device, place: Place) -> Restore[Any]:
     return lambda host, format: staging.upload(
         device, np.ascontiguousarray(host), device.empty(host.shape, format, place)
     )
 
 
-def _from_torch(X: Any) -> tuple[np.ndarray, str, Restore]:
+def _from_torch(X: torch.Tensor) -> tuple[np.ndarray, str, Restore[torch.Tensor]]:
     import torch
 
     if X.device.type != "cpu":

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 
-from .devices import Device, Event
+from .devices import Array, Device, Event
 
 CHUNK = 8 << 20  # size of a buffer in bytes
 
@@ -46,7 +45,7 @@ def _buffers(device: Device) -> Iterator[tuple[Buffer, Buffer]]:
     spare.append(pair)  # not after an error: a copy may still be using them
 
 
-def download(device: Device, X: Any, host: np.ndarray) -> None:
+def download(device: Device, X: Array, host: np.ndarray) -> None:
     """Copy `X` to `host` bit by bit, after all work queued on the stream of `X`; `host` is C-contiguous, with the format of `X`."""
     out = host.reshape(-1).view(np.uint8)
     if not len(out):
@@ -73,7 +72,7 @@ def _copy_piece(buffer: Buffer, piece: np.ndarray) -> None:
     piece[:] = buffer.host[: len(piece)]
 
 
-def upload(device: Device, host: np.ndarray, Y: Any) -> Any:
+def upload(device: Device, host: np.ndarray, Y: Array) -> Array:
     """Copy `host` to the contiguous device array `Y` bit by bit, and return `Y`.
 
     The copy is queued on the current stream of the device; `host` (C-contiguous) may be changed as soon as this function returns.

@@ -6,12 +6,14 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from ..runtime.pending import Pending
+from .codecs import Codec
 from .operator import Operator, StepOperator
+from .packing import Empty
 from .wrapped import Wrapped, WrappedPhase
 
 METHODS = ("chebyshev", "fastmix")
@@ -33,7 +35,7 @@ class AcceleratedPhase(WrappedPhase):
         phase: StepOperator,
         k: int,
         at: Callable[[int], StepOperator],
-        empty: Callable[[tuple[int, ...], Any], np.ndarray],
+        empty: Empty,
         omegas: Callable[[int], tuple[float, ...]],
     ):
         super().__init__(phase, k, at, empty)
@@ -126,12 +128,12 @@ class Accelerated(Wrapped[AcceleratedPhase]):
         if isinstance(K, bool) or not isinstance(K, (int, np.integer)) or K < 1:
             raise ValueError(f"K is {K!r}, expected a whole number of mixings >= 1")
         self.K, self.method = int(K), method
-        topology: Any = W.topology
         remedy = 'take topology.symmetric_exponential(n), or an undirected graph with weights="metropolis"'
-        if topology.period != 1:
+        if W.topology.period != 1:
             raise ValueError(
-                f"acceleration needs the same W at every step, {topology.name} is a schedule: {remedy}"
+                f"acceleration needs the same W at every step, {W.topology.name} is a schedule: {remedy}"
             )
+        topology = W.topology.at(0)
         if not topology.symmetric:
             raise ValueError(
                 f"acceleration needs a symmetric W, that of the {topology.name} topology is not: {remedy}"
@@ -174,12 +176,12 @@ class Accelerated(Wrapped[AcceleratedPhase]):
 
     def compress(
         self,
-        codec: Any,
+        codec: str | Codec,
         *,
         feedback: bool | None = None,
         gamma: float | None = None,
         seed: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> NoReturn:
         """Refused: compress first.
 

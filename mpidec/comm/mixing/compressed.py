@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -14,11 +14,13 @@ from .accelerated import Accelerated
 from .codecs import Codec
 from .gradients import refuse_grad
 from .operator import Operator, StepOperator
+from .packing import Empty
 from .phase import Phase
 from .wrapped import Wrapped, WrappedPhase, flat
 
 if TYPE_CHECKING:
     from ...topology import Topology
+    from ...topology.source import Block
 
 _MAX_CALLS = 1 << 6  # per step: each call has its own memory and its own random numbers
 
@@ -133,7 +135,7 @@ class CompressedPhase(WrappedPhase):
         phase: Phase,
         k: int,
         at: Callable[[int], StepOperator],
-        empty: Callable[[tuple[int, ...], Any], np.ndarray],
+        empty: Empty,
         compression: Compression,
     ):
         super().__init__(phase, k, at, empty)
@@ -149,11 +151,11 @@ class CompressedPhase(WrappedPhase):
         self._calls += 1
         return self._calls - 1, self._k * _MAX_CALLS + self._calls - 1
 
-    def _give_up(self, error: Exception, op: str = "W(X)") -> None:
-        super()._give_up(error, "fetch" if op == "W(X)" else op)
+    def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
+        super().abort_operation(error, "fetch" if op == "W(X)" else op)
 
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
-        with self._telling():
+        with self._propagate_errors():
             _check(rows)
         call, step = self._call()
         memory = self._compression.memory
@@ -162,7 +164,7 @@ class CompressedPhase(WrappedPhase):
         try:
             estimate = memory.estimate(call, rows, len(self._phase.halo))
         except (RuntimeError, MemoryError) as error:
-            self._give_up(error)
+            self.abort_operation(error)
             raise
         return self._begin_feedback(rows, target, step, estimate)
 
@@ -175,7 +177,7 @@ class CompressedPhase(WrappedPhase):
             self._phase.halo,
         )
         d, dtype = X.shape[1], X.dtype
-        with self._telling():
+        with self._propagate_errors():
             encoded = codec.encode(X, step, agents)
             Q = codec.decode(encoded, d, dtype, step, agents)
         arrival = phase.fetch(encoded)
@@ -195,7 +197,7 @@ class CompressedPhase(WrappedPhase):
             self._phase.halo,
         )
         scale = codec.delta(X.shape[1]) if codec.unbiased else 1.0
-        with self._telling():
+        with self._propagate_errors():
             encoded = codec.encode(X - X_hat.own, step, agents)
         codec.add(encoded, X_hat.own, step, agents, scale)
         arrival = phase.fetch(encoded)
@@ -232,7 +234,7 @@ class CompressedPhase(WrappedPhase):
                 'take compress("blockwise8") or "float16", without feedback'
             )
         out_edges, in_edges = _edge_numbers(self.topology, agents.start, agents.stop)
-        with self._telling("W.exchange(M)"):
+        with self._propagate_errors("W.exchange(M)"):
             if not hasattr(M, "dtype") or np.ndim(M) == 0 or len(M) != len(out_edges):
                 raise ValueError(
                     f"messages have shape {np.shape(M)}, expected an array ({len(out_edges)}, ...): one row for each "
@@ -242,7 +244,7 @@ class CompressedPhase(WrappedPhase):
             rows = flat(M)
             _check(rows)
         _, step = self._call()
-        with self._telling("W.exchange(M)"):
+        with self._propagate_errors("W.exchange(M)"):
             encoded = codec.encode(rows, step, out_edges)
         arrived = self._phase.exchange(encoded)
         return codec.decode(arrived, rows.shape[1], rows.dtype, step, in_edges).reshape(
@@ -343,12 +345,12 @@ class Compressed(Wrapped[CompressedPhase]):
 
     def compress(
         self,
-        codec: Any,
+        codec: str | Codec,
         *,
         feedback: bool | None = None,
         gamma: float | None = None,
         seed: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> NoReturn:
         """Refused: compress once.
 
@@ -422,7 +424,7 @@ def _edge_numbers(topology: Topology, lo: int, hi: int) -> tuple[np.ndarray, np.
     return sender * topology.n + to, source * topology.n + receiver
 
 
-def _edges(block: Any, lo: int) -> tuple[np.ndarray, np.ndarray]:
+def _edges(block: Block, lo: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of the entries of a block of a matrix that are not on its diagonal."""
     row = lo + np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
     column = block.indices.astype(np.int64)

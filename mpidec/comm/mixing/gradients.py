@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from ..runtime.pending import Pending
-from .packing import by_name
+from .packing import RowsT, by_name
 
 
 class Transposable(Protocol):
@@ -19,14 +19,14 @@ class Transposable(Protocol):
     def T(self) -> Transposable:
         """The transposed operator."""
 
-    def __call__(self, X: Any) -> Any:
+    def __call__(self, X: RowsT) -> RowsT:
         """The operator applied to the rows of one or several arrays."""
 
-    def start(self, X: Any) -> Pending:
+    def start(self, X: RowsT) -> Pending:
         """The same, begun."""
 
 
-def requires_grad(X: Any) -> bool:
+def requires_grad(X: object) -> bool:
     """Whether autograd records what is done with a tensor, or with one of several."""
     if type(X) is np.ndarray:
         return False
@@ -40,7 +40,7 @@ def requires_grad(X: Any) -> bool:
     return bool(torch.is_grad_enabled())
 
 
-def refuse_grad(X: Any, out: Any = None) -> None:
+def refuse_grad(X: object, out: object = None) -> None:
     """Raise if autograd records the input or the output of an operation that has no gradient.
 
     Raises
@@ -54,22 +54,17 @@ def refuse_grad(X: Any, out: Any = None) -> None:
         )
 
 
-def mix_with_grad(phase: Transposable, X: Any) -> Any:
+def mix_with_grad(phase: Transposable, X: RowsT) -> RowsT:
     """`W X` of one or several tensors, in the graph of autograd."""
+    mix: Callable[..., tuple[Any, ...]] = _function().apply
     if isinstance(X, Mapping):
         names = by_name(X)
-        mixed = dict(
-            zip(
-                names,
-                _function().apply(
-                    phase, lambda arrays: dict(zip(names, arrays)), *(X[name] for name in names)
-                ),
-            )
-        )
-        return {name: mixed[name] for name in X}
+        arrays = mix(phase, lambda given: dict(zip(names, given)), *(X[name] for name in names))
+        mixed = dict(zip(names, arrays))
+        return cast(RowsT, {name: mixed[name] for name in X})
     if isinstance(X, (list, tuple)):
-        return list(_function().apply(phase, list, *X))
-    return _function().apply(phase, _only, X)[0]
+        return cast(RowsT, list(mix(phase, list, *X)))
+    return cast(RowsT, mix(phase, _only, X)[0])
 
 
 def _only(arrays: Sequence[Any]) -> Any:

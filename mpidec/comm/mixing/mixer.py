@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from ...topology.transposed import transpose
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.node import Counts
-from ..transport.halo import Ending
+from ..runtime.pending import Pending
+from ..transport.base import Counters
+from ..transport.halo import Ending, Kinds
 from ..transport.messages import neighbor_collectives
 from .accelerated import Accelerated
 from .codecs import Codec, codec_of
 from .compressed import Compressed
 from .operator import Operator
+from .packing import RowsT
 from .phase import Phase
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ class Mixer(Operator[Phase]):
     """
 
     def __init__(
-        self, context: Context, topology: Topology | Schedule, counts: Counts | None = None
+        self, context: Context, topology: Topology | Schedule, counts: Counters | None = None
     ):
         lo, hi = context.partition.bounds(context.rank)
         super().__init__(
@@ -60,9 +63,7 @@ class Mixer(Operator[Phase]):
             counts or Counts(),
         )
         self._context = context
-        self._kinds: dict[
-            Any, Any
-        ] = {}  # rows last exchanged by a random schedule: their shapes and dtypes
+        self._kinds: Kinds = {}  # of the last exchanges of a random schedule
         self.closed = False
         self._phases: OrderedDict[int, Phase] = OrderedDict()
         self._static: Phase | None = None
@@ -106,13 +107,17 @@ class Mixer(Operator[Phase]):
             )
         return self._phases[key]
 
-    def __call__(self, X: Any, out: Any = None) -> Any:
+    def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
         """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see `Phase.__call__`."""
         phase = self._static
         if phase is None:
             phase = self._advance()
         Y = phase.mix(X, out)
-        return phase.mix_any(X, out) if Y is None else Y
+        return phase.mix_any(X, out) if Y is None else cast(RowsT, Y)
+
+    def start(self, X: RowsT, out: RowsT | None = None) -> Pending:
+        """Begin to mix `X` with the operator of the current step; see `Phase.start`."""
+        return (self._static or self._advance()).start(X, out)
 
     @cached_property
     def T(self) -> Mixer:
@@ -141,7 +146,7 @@ class Mixer(Operator[Phase]):
         feedback: bool | None = None,
         gamma: float | None = None,
         seed: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> Compressed:
         """This mixer with encoded rows; see `Compressed`.
 

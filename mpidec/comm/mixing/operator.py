@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from ...exceptions import RankMismatchError
 from ..runtime.pending import Pending
+from ..transport.base import Counters
+from .codecs import Codec
+from .packing import Empty, RowsT
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
@@ -40,25 +43,25 @@ class StepOperator(ABC):
         """The operator of step `k`."""
 
     @abstractmethod
-    def __call__(self, X: Any, out: Any = None) -> Any:
+    def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
         """Mix the rows `X`, shape `(m, ...)`, or several arrays of rows (list, tuple or dict)."""
 
     @abstractmethod
-    def start(self, X: Any, out: Any = None) -> Pending:
+    def start(self, X: RowsT, out: RowsT | None = None) -> Pending:
         """Begin to mix `X`; `wait()` on the result returns the mixed rows."""
 
     @abstractmethod
-    def _give_up(self, error: Exception, op: str = "W(X)") -> None:
-        """Tell the neighbours that they need not wait for this rank in a mixing, or in another operation."""
+    def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
+        """Take no part in a mixing, or in another operation, so that the neighbours do not wait for this rank."""
 
     @contextmanager
-    def _telling(self, op: str = "W(X)") -> Iterator[None]:
-        """A context whose errors are told to the neighbours, since this rank takes no part in what they begin."""
+    def _propagate_errors(self, op: str = "W(X)") -> Iterator[None]:
+        """A context whose errors also reach the neighbours, since this rank takes no part in what they begin."""
         try:
             yield
         except (TypeError, ValueError, MemoryError) as error:
             if not isinstance(error, RankMismatchError):
-                self._give_up(error, op)
+                self.abort_operation(error, op)
             raise
 
     @abstractmethod
@@ -112,8 +115,8 @@ class Operator(ABC, Generic[Step]):
         self,
         topology: Topology | Schedule,
         agents: range,
-        empty: Callable[[tuple[int, ...], Any], np.ndarray],
-        counts: Any,
+        empty: Empty,
+        counts: Counters,
     ):
         self.topology, self.agents, self.empty, self.counts = topology, agents, empty, counts
         self.n, self.m = topology.n, len(agents)
@@ -123,11 +126,11 @@ class Operator(ABC, Generic[Step]):
     def at(self, k: int) -> Step:
         """The operator of step `k`."""
 
-    def __call__(self, X: Any, out: Any = None) -> Any:
+    def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
         """Mix the rows `X`, shape `(m, ...)`, with the operator of the current step; see `Phase.__call__`."""
         return self._advance()(X, out)
 
-    def start(self, X: Any, out: Any = None) -> Pending:
+    def start(self, X: RowsT, out: RowsT | None = None) -> Pending:
         """Begin to mix `X` with the operator of the current step; see `Phase.start`."""
         return self._advance().start(X, out)
 
@@ -138,12 +141,12 @@ class Operator(ABC, Generic[Step]):
     @abstractmethod
     def compress(
         self,
-        codec: Any,
+        codec: str | Codec,
         *,
         feedback: bool | None = None,
         gamma: float | None = None,
         seed: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> Operator[StepOperator]:
         """This mixer with encoded rows; see `Mixer.compress`."""
 

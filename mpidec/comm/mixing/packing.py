@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..runtime.memory import empty
 
+Empty = Callable[[tuple[int, ...], DTypeLike], np.ndarray]  # makes uninitialized rows
 Restore = Callable[[np.ndarray], Any]  # gives a result the kind and shape of what came
+
+
+Name = TypeVar("Name")
+RowsT = TypeVar("RowsT")  # an array of NumPy, PyTorch or CuPy, or a list, tuple or dict of arrays
 
 
 class Pack(NamedTuple):
@@ -32,19 +38,17 @@ class Pack(NamedTuple):
 
     def unpack(self, mixed: np.ndarray) -> list[Any]:
         """The arrays, from mixed rows."""
-        starts = (0, *self.ends)
-        return [
-            restore(np.ascontiguousarray(mixed[:, start:end]))
-            for restore, start, end in zip(self.restores, starts, self.ends)
-        ]
+        arrays, start = [], 0
+        for restore, end in zip(self.restores, self.ends):
+            arrays.append(restore(np.ascontiguousarray(mixed[:, start:end])))
+            start = end
+        return arrays
 
-    def describe(self, names: Sequence[Any]) -> str:
+    def describe(self, names: Sequence[object] = ()) -> str:
         """The columns of each array, by name if the arrays have `names`, in words."""
         columns = np.diff((0, *self.ends)).tolist()
         return repr(
-            columns
-            if not names
-            else {names[place]: count for place, count in zip(self.places, columns)}
+            dict(zip([names[place] for place in self.places], columns)) if names else columns
         )
 
 
@@ -56,16 +60,20 @@ def pack(arrays: Sequence[tuple[np.ndarray, Restore] | None]) -> list[Pack]:
             groups.setdefault(pair[0].dtype, []).append(place)
     packs = []
     for dtype, places in groups.items():
-        pairs = [pair for pair in (arrays[place] for place in places) if pair is not None]
-        ends = np.cumsum([rows.shape[1] for rows, _ in pairs]).tolist()
-        rows = pairs[0][0]
-        if len(pairs) > 1:
+        parts, restores, ends = [], [], [0]
+        for place in places:
+            part, restore = cast("tuple[np.ndarray, Restore]", arrays[place])
+            parts.append(part)
+            restores.append(restore)
+            ends.append(ends[-1] + part.shape[1])
+        rows = parts[0]
+        if len(parts) > 1:
             rows = empty((len(rows), ends[-1]), dtype)
-            np.concatenate([part for part, _ in pairs], axis=1, out=rows)
-        packs.append(Pack(tuple(places), rows, tuple(ends), tuple(restore for _, restore in pairs)))
+            np.concatenate(parts, axis=1, out=rows)
+        packs.append(Pack(tuple(places), rows, tuple(ends[1:]), tuple(restores)))
     return packs
 
 
-def by_name(arrays: Mapping[Any, Any]) -> list[Any]:
+def by_name(arrays: Mapping[Name, object]) -> list[Name]:
     """The names of arrays in an order that does not depend on that of the mapping."""
     return sorted(arrays, key=lambda name: (type(name).__name__, repr(name)))

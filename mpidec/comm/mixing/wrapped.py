@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from ..arrays.host import as_rows, as_target
 from ..runtime.pending import Pending
 from .gradients import refuse_grad
 from .operator import Operator, Step, StepOperator
-from .packing import by_name
+from .packing import Empty, Restore, RowsT, by_name
 
 
 class WrappedPhase(StepOperator):
@@ -36,7 +36,7 @@ class WrappedPhase(StepOperator):
         phase: StepOperator,
         k: int,
         at: Callable[[int], StepOperator],
-        empty: Callable[[tuple[int, ...], Any], np.ndarray],
+        empty: Empty,
     ):
         self._phase, self._k, self._at, self._empty = phase, k, at, empty
         self.topology, self.n, self.m = phase.topology, phase.n, phase.m
@@ -50,15 +50,16 @@ class WrappedPhase(StepOperator):
         """The operator of step `k`."""
         return self._at(k)
 
-    def __call__(self, X: Any, out: Any = None) -> Any:
+    def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
         """Mix the rows `X`, shape `(m, ...)`; a list, tuple or dict of arrays is mixed as one row per agent."""
-        return self.start(X, out).wait()
+        result: RowsT = self.start(X, out).wait()
+        return result
 
     def start(self, X: Any, out: Any = None) -> Pending:
         """Begin to mix `X`; `wait()` on the result returns the mixed rows."""
         if isinstance(X, (Mapping, list, tuple)):
             return self._start_many(X, out)
-        with self._telling():
+        with self._propagate_errors():
             refuse_grad(X, out)
             rows, restore = as_rows(X, self.m)
             if out is None:
@@ -68,8 +69,8 @@ class WrappedPhase(StepOperator):
         pending = self._begin(rows, target)
         return Pending(pending, lambda: restore(pending.wait()))
 
-    def _start_many(self, X: Any, out: Any) -> Pending:
-        with self._telling():
+    def _start_many(self, X: Mapping[Any, Any] | Sequence[Any], out: object) -> Pending:
+        with self._propagate_errors():
             if out is not None:
                 raise TypeError("out is given, expected none when several arrays are mixed")
             refuse_grad(X)
@@ -94,7 +95,7 @@ class WrappedPhase(StepOperator):
         separate = [self.start(X) for X in arrays]
         return Pending(None, lambda: [pending.wait() for pending in separate])
 
-    def _start_joint(self, rows: np.ndarray, pairs: list[Any]) -> Pending:
+    def _start_joint(self, rows: np.ndarray, pairs: list[tuple[np.ndarray, Restore]]) -> Pending:
         joint = self.start(rows)
 
         def split() -> list[Any]:
@@ -105,8 +106,8 @@ class WrappedPhase(StepOperator):
 
         return Pending(joint, split)
 
-    def _give_up(self, error: Exception, op: str = "W(X)") -> None:
-        self._phase._give_up(error, op)
+    def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
+        self._phase.abort_operation(error, op)
 
     @abstractmethod
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:

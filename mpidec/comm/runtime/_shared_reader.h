@@ -130,17 +130,38 @@ static PyObject *none_without_memory(void)
     Py_RETURN_NONE;
 }
 
-/* reader(X, out): a whole mixing; None, and nothing has happened, if the arrays are not of the common kind, there is no memory for
- * them, or another thread is in. */
+/* A table of so many edges, which are to be filled in, and a note, in words; NULL with an exception. */
+static Edge *new_table(Py_ssize_t edges, PyObject *note, size_t *bytes)
+{
+    Py_ssize_t length = 0;
+    const char *text = note == Py_None ? "" : PyUnicode_AsUTF8AndSize(note, &length);
+    *bytes = sizeof(Edge) * (1 + edges) + length + 1;
+    Edge *table = text ? malloc(*bytes) : NULL;
+    if (table) {
+        table[0] = (Edge){.rank = edges};
+        memcpy(table + 1 + edges, text, length);
+        ((char *)table)[*bytes - 1] = 0;
+    } else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    return table;
+}
+
+/* reader(X, out[, shape, note]): a whole mixing; None, and nothing has happened, if the arrays are not of the common kind, there is
+ * no memory for them, or another thread is in.  `shape` is a fingerprint of what rows were before they were flattened, and the note
+ * says it in words, as for `post`. */
 static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
 {
     Reader *r = (Reader *)self;
     Node *node = r->node;
     Py_buffer x, y;
-    if (PyVectorcall_NARGS(count) != 2 || names || !r->array[W].buf) {
-        PyErr_SetString(PyExc_TypeError, "a Reader that sums takes two arguments");
+    Py_ssize_t given = PyVectorcall_NARGS(count);
+    if ((given != 2 && given != 4) || names || !r->array[W].buf) {
+        PyErr_SetString(PyExc_TypeError, "a Reader that sums takes rows, a target, and perhaps a fingerprint of their shape and a note");
         return NULL;
     }
+    uint64_t shape = given == 4 ? PyLong_AsUnsignedLongLong(args[2]) : 0;
+    if (given == 4 && PyErr_Occurred())
+        return NULL;
     if (node->closed || arena_forked || node->broken || published(node, node->seq + 1)->unread || !rows_of(r, args[0], 0, &x))
         Py_RETURN_NONE;
     PyObject *out = args[1], *result = NULL;
@@ -164,8 +185,11 @@ static PyObject *reader_call(PyObject *self, PyObject *const *args, size_t count
         result = Py_NewRef(Py_None);
         goto release_y;
     }
-    uint64_t seq = 0, tag = tag_of(r, x.shape[1], x.itemsize, 0);
-    int in_place = publish(r, args[0], x.buf, x.len, NULL, 0, tag, &seq);
+    uint64_t seq = 0, tag = tag_of(r, x.shape[1], x.itemsize, shape);
+    size_t bytes = 0;
+    Edge *table = shape ? new_table(0, args[3], &bytes) : NULL;
+    int in_place = shape && !table ? -1 : publish(r, args[0], x.buf, x.len, table, bytes, tag, &seq);
+    free(table);
     if (in_place >= 0) {
         count_rows(r, x.shape[1] * x.itemsize);
         if (!read_rows(r, seq, tag, x.buf, NULL, y.buf, x.shape[1], x.itemsize)) {
@@ -185,22 +209,6 @@ release_x:
     PyBuffer_Release(&x);
     Py_DECREF(out);
     return result;
-}
-
-/* A table of so many edges, which are to be filled in, and a note, in words; NULL with an exception. */
-static Edge *new_table(Py_ssize_t edges, PyObject *note, size_t *bytes)
-{
-    Py_ssize_t length = 0;
-    const char *text = note == Py_None ? "" : PyUnicode_AsUTF8AndSize(note, &length);
-    *bytes = sizeof(Edge) * (1 + edges) + length + 1;
-    Edge *table = text ? malloc(*bytes) : NULL;
-    if (table) {
-        table[0] = (Edge){.rank = edges};
-        memcpy(table + 1 + edges, text, length);
-        ((char *)table)[*bytes - 1] = 0;
-    } else if (!PyErr_Occurred())
-        PyErr_NoMemory();
-    return table;
 }
 
 /* post(X, d, shape, note) -> seq: publish rows of d numbers; the note says in words what they are, for a rank with other ones. */

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
 from ..runtime.progress import Request
 
 
-def words(shape: Sequence[int]) -> str:
+@lru_cache
+def words(shape: tuple[int, ...]) -> str:
     """The shape of a row, in words.
 
     Examples
@@ -20,6 +22,14 @@ def words(shape: Sequence[int]) -> str:
     ('3', '2 x 3', 'scalar')
     """
     return " x ".join(map(str, shape)) or "scalar"
+
+
+class Counters(Protocol):
+    """Counts of what was sent: `runtime.node.Counts`, compiled or not."""
+
+    rounds: int
+    messages: int
+    bytes: int
 
 
 class Transport(ABC):
@@ -39,12 +49,18 @@ class Transport(ABC):
             What a row was before it was flattened, in words, which must be the same on all ranks; `"d"` by default.
         """
 
-    def mix(self, X: Any, out: Any) -> np.ndarray | None:
+    def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
         """`W X` in one call; None, and nothing has happened, if the arrays are not of the common kind or there is no such way.
 
-        The common kind: `X`, and `out` unless it is None, are NumPy arrays (m, d) of float64 in C order.
+        The common kind: `X`, and `out` unless it is None, are NumPy arrays (m, d) of float64 or float32 in C order.  `shape` is
+        that of `start`.
         """
         return None
+
+    @property
+    def call(self) -> Callable[[object, object], np.ndarray | None]:
+        """`mix` of plain matrices, compiled where it can be."""
+        return self.mix
 
     def give_up(self, error: Exception) -> None:
         """Tell the neighbours that this rank takes no part in the operation that they begin."""

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
-from ..arrays.devices import Device
+from ..arrays.devices import Array, Device, Place
+from ..arrays.formats import flat_dtype
 from ..arrays.host import check_out, check_rows
 from ..kernels.weighted import Runs, Weights
-from ..runtime.cuda_aware import DeviceRows
+from ..runtime.context import Context
+from ..runtime.cuda_aware import DeviceRows, cuda_aware
 from ..runtime.mpi import MPI
+from ..runtime.pending import Pending
+from .base import words
+from .halo import HaloExchange
 from .messages import MessageRequest, waiting_for
 from .plan import Plan
 
@@ -34,19 +39,19 @@ class DeviceSum:
         A plan without other ranks of the node: all rows of other ranks arrive in messages.
     """
 
-    def __init__(self, device: Device, place: Any, plan: Plan):
+    def __init__(self, device: Device, place: Place, plan: Plan):
         self.device, self.place, self.plan = device, place, plan
-        self._sent: Any = None  # numbers of the rows that are sent, on the device
-        self._slots: dict[np.dtype, list[tuple[Any, Any, Any, Any]]] = {}
+        self._sent: Array | None = None  # numbers of the rows that are sent, on the device
+        self._slots: dict[np.dtype, list[tuple[Array, ...]]] = {}
 
     def start(
         self,
         comm: MPI.Intracomm,
         row: MPI.Datatype,
-        flat: Any,
+        flat: Array,
         where: str,
         ask: Callable[[], None] | None = None,
-    ) -> tuple[MessageRequest | None, Any]:
+    ) -> tuple[MessageRequest | None, Array]:
         """Start to fetch the halo.
 
         Parameters
@@ -99,12 +104,12 @@ class DeviceSum:
             requests, sent, halo, waiting_for(route.sources.tolist(), where), ask
         ), halo
 
-    def sum(self, flat: Any, halo: Any) -> Any:
+    def sum(self, flat: Array, halo: Array) -> Array:
         """`W X` in the working precision; `Device.from_real` converts it to the format of the rows."""
         with self.device.on(self.place):
             return self._sum(self.device.real(flat), halo)
 
-    def _sum(self, X: Any, halo: Any) -> Any:
+    def _sum(self, X: Array, halo: Array) -> Array:
         weights = self.plan.weights
         total = self.device.zeros_like(X)
         dtype = np.dtype(self.device.format(X))
@@ -114,13 +119,15 @@ class DeviceSum:
                     total[start:stop] += (
                         weight * X[start + shift : stop + shift] - weight * X[start:stop]
                     )
-            return X + total
+            whole: Array = X + total
+            return whole
         rows = self.device.concatenate([X, self.device.real(halo)], 0) if len(halo) else X
-        for agents, places, w, v in self._terms(weights, dtype):
-            total[agents] += w * rows[places] - v * X[agents]
-        return X + total
+        for at, places, wt, vt in self._terms(weights, dtype):
+            total[at] += wt * rows[places] - vt * X[at]
+        result: Array = X + total
+        return result
 
-    def _terms(self, weights: Weights, dtype: np.dtype) -> list[tuple[Any, Any, Any, Any]]:
+    def _terms(self, weights: Weights, dtype: np.dtype) -> list[tuple[Array, ...]]:
         if dtype not in self._slots:
             cast = weights.astype(dtype)
             self._slots[dtype] = [
@@ -136,6 +143,61 @@ class DeviceSum:
                 for agents, entry in cast.slots
             ]
         return self._slots[dtype]
+
+
+class DeviceSums:
+    """Mixing of one phase for rows that stay on their devices.
+
+    Parameters
+    ----------
+    context : Context
+    exchange : HaloExchange
+        Announces what is exchanged.
+    plan : Plan
+        A plan without other ranks of the node.
+    over : str
+        The phase in words.
+    count : callable (row_bytes)
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        exchange: HaloExchange,
+        plan: Plan,
+        over: str,
+        count: Callable[[int], None],
+    ):
+        self._context, self._exchange, self._plan, self._over = context, exchange, plan, over
+        self._count = count
+        self._sums: dict[tuple[Device, Place], DeviceSum] = {}
+
+    @cached_property
+    def usable(self) -> bool:
+        """Whether rows stay on a device: there is no other rank, or MPI takes them and this rank is alone on its node."""
+        aware = cuda_aware()[0]
+        return self._context.size == 1 or (aware and self._context.memory is None)
+
+    def start(self, device: Device, arrays: Sequence[Array], out: Array | None = None) -> Pending:
+        """Mix arrays of one format on one device; `wait` returns their list."""
+        columns, place, context = (
+            Columns(device, arrays, self._plan.m, out),
+            device.place(arrays[0]),
+            self._context,
+        )
+        part = self._sums.setdefault((device, place), DeviceSum(device, place, self._plan))
+        self._count(columns.row_bytes)
+        ask = None
+        if context.size > 1:
+            kind = (
+                "W(X) from device to device",
+                words(tuple(columns.flat.shape[1:])),
+                flat_dtype(columns.format),
+            )
+            ask = self._exchange.announce(self._plan, self._plan.halo_route, kind)
+        row = context.row_type(columns.row_bytes)
+        arriving, halo = part.start(context.comm, row, columns.flat, "W(X)" + self._over, ask)
+        return Pending(arriving, lambda: columns.split(part.sum(columns.flat, halo)))
 
 
 class Columns:
@@ -157,7 +219,7 @@ class Columns:
         Size of a row.
     """
 
-    def __init__(self, device: Device, arrays: Sequence[Any], m: int, out: Any = None):
+    def __init__(self, device: Device, arrays: Sequence[Array], m: int, out: Array | None = None):
         self.device, self.format, self.out = device, device.format(arrays[0]), out
         if out is not None:
             check_out(out, arrays[0])
@@ -172,7 +234,7 @@ class Columns:
             2 if self.format == "bfloat16" else np.dtype(self.format).itemsize
         )
 
-    def split(self, rows: Any) -> list[Any]:
+    def split(self, rows: Array) -> list[Array]:
         """Split rows of the working precision into arrays of the original shapes and format."""
         with self.device.on(self.place):
             joined = self.device.from_real(rows, self.flat.shape, self.format)

@@ -7,7 +7,7 @@ import time
 import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from .plan import Plan, Route
 
 Ending = Literal["complete", "left", "broken"]
 Kind = tuple[str, str, np.dtype]  # the operation, the shape of a row in words, its dtype
+Kinds = dict["Plan | None", set[Kind]]  # of a step; of all steps that do not come again
 _UNDER_WAY = 16  # requests from which on those are looked for that have ended
 _BRIEFLY = 0.1  # seconds
 
@@ -47,7 +48,7 @@ class HaloExchange:
         over: str,
         signature: int,
         periodic: bool,
-        kinds: dict[Any, set[Kind]],
+        kinds: Kinds,
     ):
         self._context, self._over, self._signature, self.periodic = (
             context,
@@ -55,7 +56,7 @@ class HaloExchange:
             signature,
             periodic,
         )
-        self._kinds: dict[Any, set[Kind]] = {} if periodic else kinds
+        self._kinds: Kinds = {} if periodic else kinds
         self._words: dict[Kind, tuple[str, str, frozenset[int], list[int]]] = {}
         self._messages: dict[Plan, Messages] = {}
         self._under_way: set[MessageRequest] = set()

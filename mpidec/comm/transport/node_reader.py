@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, cast
 
 import numpy as np
 
 from ...exceptions import RankMismatchError
+from ..kernels.weighted import Weights
 from ..runtime.context import Context
 from ..runtime.memory import shared
 from ..runtime.node import NodeMemory, describe_tag
 from ..runtime.progress import Patience, Request, progress
-from .base import Transport
+from .base import Counters, Transport
 from .plan import Plan
 
-_NO_ROWS = np.empty((0, 0))
 _ALL = 0xFFFFFFFFFFFFFFFF
 _SEEN = 0.3  # seconds after which a message of another rank has arrived
 
@@ -116,7 +116,7 @@ class NodeReader(Transport):
     context : Context
     where : str
         The operation in words.
-    counts : Counts
+    counts : Counters
     plan : Plan
         With the places of the rows of the other ranks on the node.
     signature : int
@@ -132,17 +132,18 @@ class NodeReader(Transport):
         self,
         context: Context,
         where: str,
-        counts: Any,
+        counts: Counters,
         plan: Plan,
         signature: int,
         source: np.ndarray,
         row: np.ndarray,
-        terms: Any = None,
+        terms: Weights | None = None,
     ):
         if context.memory is None:
             raise ValueError("a node reader needs the memory of the node")
         self._memory: NodeMemory = context.memory
-        indptr, weights = np.arange(len(row) + 1, dtype=np.int64), (None,) * 4
+        indptr = np.arange(len(row) + 1, dtype=np.int64)
+        weights: tuple[np.ndarray | None, ...] = (None,) * 4
         if terms is not None:
             narrow = terms.astype(np.dtype(np.float32))
             indptr, weights = terms.indptr, (terms.w, terms.v, narrow.w, narrow.v)
@@ -162,18 +163,18 @@ class NodeReader(Transport):
                 np.searchsorted(self._memory.near, plan.outs),
             ),
         )
-        if terms is not None:
-            self.mix = self._reader  # type: ignore[method-assign]  # a whole mixing in one compiled call
 
     @classmethod
-    def sums(cls, context: Context, where: str, counts: Any, plan: Plan) -> NodeReader:
+    def sums(cls, context: Context, where: str, counts: Counters, plan: Plan) -> NodeReader:
         """The weighted sums of a mixing."""
         return cls(
             context, where, counts, plan, plan.topology.fingerprint(), *plan.sources(), plan.terms
         )
 
     @classmethod
-    def halo(cls, context: Context, where: str, counts: Any, plan: Plan, whole: Plan) -> NodeReader:
+    def halo(
+        cls, context: Context, where: str, counts: Counters, plan: Plan, whole: Plan
+    ) -> NodeReader:
         """The rows of the agents `whole.halo`, all of which live on the node."""
         owner = plan.partition.owner(whole.halo)
         first = np.array([plan.partition.bounds(rank)[0] for rank in plan.ins.tolist()], np.int64)
@@ -190,7 +191,7 @@ class NodeReader(Transport):
 
     @classmethod
     def edges(
-        cls, context: Context, where: str, counts: Any, plan: Plan, whole: Plan
+        cls, context: Context, where: str, counts: Counters, plan: Plan, whole: Plan
     ) -> NodeReader:
         """A row for each edge into the local agents, from the rows for the edges out of other agents."""
         source, row = whole.edge_places(plan.ins)
@@ -215,13 +216,9 @@ class NodeReader(Transport):
         arriving : Request, optional
             Fills the halo.
         """
-        plain = shape is None or shape == str(rows.shape[1])
-        number = 0 if plain else zlib.crc32(str(shape).encode()) << 16 | 1 << 60
-        for request in self._memory.overdue():
-            request.complete()
-        seq = self._reader.post(
-            rows, rows.shape[1], number, None if plain else f"rows of {shape} {rows.dtype}"
-        )
+        number, note = (0, None) if shape is None else _shaped(shape, rows.shape[1], rows.dtype)
+        self._complete_overdue()
+        seq = self._reader.post(rows, rows.shape[1], number, note)
         request = NodeRequest(
             self._reader,
             self._memory,
@@ -235,22 +232,51 @@ class NodeReader(Transport):
         self._memory.under_way.append(request)
         return request
 
+    def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
+        """`W X` of arrays of the common kind."""
+        if shape is None or not isinstance(X, np.ndarray):
+            return self.call(X, out)
+        return cast("np.ndarray | None", self._reader(X, out, *_shaped(shape, X.shape[1], X.dtype)))
+
+    @property
+    def call(self) -> Callable[[object, object], np.ndarray | None]:
+        """A whole mixing in one compiled call."""
+        return cast("Callable[[object, object], np.ndarray | None]", self._reader)
+
     def read_with(
-        self, rows: np.ndarray, target: np.ndarray, halo: np.ndarray, arrive: Callable[[], Any]
+        self,
+        rows: np.ndarray,
+        target: np.ndarray,
+        shape: str,
+        halo: np.ndarray,
+        arrive: Callable[[], object],
     ) -> None:
-        """A whole mixing of plain rows, whose halo is there when `arrive()` returns."""
-        for request in self._memory.overdue():
-            request.complete()
-        seq = self._reader.post(rows, rows.shape[1], 0, None)
+        """A whole mixing, whose halo is there when `arrive()` returns."""
+        d = rows.shape[1]
+        number, note = _shaped(shape, d, rows.dtype)
+        self._complete_overdue()
+        seq = self._reader.post(rows, d, number, note)
         arrive()
-        self._reader.read(seq, rows, halo, target, rows.shape[1], 0)
+        self._reader.read(seq, rows, halo, target, d, number)
         self._reader.leave(seq, rows)
 
     def give_up(self, error: Exception) -> None:
         """Take part in a mixing without rows, so that the neighbours do not wait for them."""
-        for request in self._memory.overdue():
-            request.complete()
+        self._complete_overdue()
         self._reader.give_up(f"{type(error).__name__}: {error}")
+
+    def _complete_overdue(self) -> None:
+        if self._memory.under_way:
+            for request in self._memory.overdue():
+                request.complete()
+
+
+@lru_cache
+def _shaped(shape: str, d: int, dtype: np.dtype) -> tuple[int, str | None]:
+    """A fingerprint of what rows of `d` numbers were before they were flattened, and a note for ranks with other rows."""
+    if shape == str(d):
+        return 0, None
+    return zlib.crc32(shape.encode()) << 16 | 1 << 60, f"rows of {shape} {dtype}"
 
 
 class NodeRequest(Request):
@@ -287,7 +313,7 @@ class NodeRequest(Request):
         try:
             if (self._arriving is None or self._arriving.test()) and self._reader.ready(self.seq):
                 self._sum()
-        except Exception as error:  # for whom waits for this mixing
+        except Exception as error:  # for the wait for this mixing
             self._end(error)
         finally:
             self._reading = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import TypeGuard
 
 import numpy as np
 
@@ -17,13 +17,12 @@ from ..runtime.memory import empty
 from ..runtime.mpi import MPI
 from ..runtime.progress import CROWDED, Request, abandon, wait_until
 from .base import Transport
-from .halo import HaloExchange, fingerprint
+from .halo import HaloExchange, Kind, fingerprint
 from .messages import MessageRequest, PointToPoint, waiting_for
 from .node_reader import NodeReader
 from .persistent import PersistentExchange
 from .plan import Plan
 
-_FLOAT64 = np.dtype(np.float64)
 _KINDS = 8  # shapes of rows whose persistent requests are kept
 _TURNS, _SPINS = 1000, 100  # tests before a clock is read, and before the processor is yielded
 
@@ -38,14 +37,14 @@ def average(plan: Plan, rows: np.ndarray, halo: np.ndarray, out: np.ndarray) -> 
     )
 
 
-def common(X: Any, m: int) -> bool:
-    """Whether `X` is a NumPy array (m, d) of float64 in C order."""
-    if type(X) is not np.ndarray or X.dtype != _FLOAT64 or X.ndim != 2 or len(X) != m:
+def common(X: object, m: int) -> TypeGuard[np.ndarray]:
+    """Whether `X` is a NumPy array (m, d) of float64 or float32 in C order."""
+    if type(X) is not np.ndarray or X.dtype.char not in "fd" or X.ndim != 2 or len(X) != m:
         return False
-    return X.flags.c_contiguous and X.flags.aligned
+    return X.dtype.isnative and X.flags.c_contiguous and X.flags.aligned
 
 
-def fits(out: Any, X: np.ndarray) -> bool:
+def fits(out: object, X: np.ndarray) -> TypeGuard[np.ndarray]:
     """Whether `out` can take what becomes of `X`, which is of the common kind."""
     return (
         type(out) is np.ndarray
@@ -64,10 +63,10 @@ def _like(X: np.ndarray) -> np.ndarray | None:
         return None
 
 
-class _Sum(Request):
+class DeferredSum(Request):
     """A sum that is formed when its halo is there, or at once."""
 
-    def __init__(self, form: Callable[[], Any], arriving: Request | None = None):
+    def __init__(self, form: Callable[[], object], arriving: Request | None = None):
         self._form, self._arriving = form, arriving
         self._done = False
 
@@ -91,43 +90,49 @@ class LocalSum(Transport):
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Form the sums when they are waited for."""
         self._count(rows.itemsize * rows.shape[1])
-        return _Sum(lambda: average(self._plan, rows, rows[:0], target))
+        return DeferredSum(lambda: average(self._plan, rows, rows[:0], target))
 
-    def mix(self, X: Any, out: Any) -> np.ndarray | None:
+    def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
         """`W X` of arrays of the common kind."""
-        if not common(X, self._plan.m) or (out is not None and not fits(out, X)):
+        if not common(X, self._plan.m):
             return None
-        self._count(8 * X.shape[1])
-        return average(self._plan, X, X[:0], empty(X.shape, X.dtype) if out is None else out)
+        target = empty(X.shape, X.dtype) if out is None else out
+        if not fits(target, X):
+            return None
+        self._count(X.itemsize * X.shape[1])
+        return average(self._plan, X, X[:0], target)
 
 
 class _Persistent:
-    """Persistent exchanges of one plan, by the length of the rows, and the waiting for them.
+    """Persistent exchanges of one plan, by the kind of the rows, and the waiting for them.
 
     `before()` returns the mixings in shared memory that this rank has begun, for status queries.
     """
 
     def __init__(self, context: Context, exchange: HaloExchange, plan: Plan):
         self._context, self._exchange, self._plan = context, exchange, plan
-        self._kept: dict[int, tuple[PersistentExchange, Any, Any]] = {}
+        self._kept: dict[Kind, tuple[PersistentExchange, PastOperation]] = {}
         self._active: tuple[PersistentExchange, PastOperation, np.ndarray] | None = None
 
     def start(
-        self, X: np.ndarray
-    ) -> tuple[PersistentExchange, list[Any], int, PastOperation] | None:
+        self, X: np.ndarray, kind: Kind
+    ) -> tuple[PersistentExchange, list[MPI.Prequest], int, PastOperation] | None:
         """Begin an exchange; None if it has to be announced, or there are no persistent requests.
 
         From here on to the end of `wait`, exceptions must be handed to `fail`.
         """
-        kept = self._kept.get(X.shape[1])
-        if kept is None or not self._exchange.known(self._plan, kept[1]):
+        kept = self._kept.get(kind)
+        if kept is None or not self._exchange.known(self._plan, kind):
             return None
-        number = self._context.matching.register(kept[2])
-        self._active = kept[0], kept[2], X
-        return kept[0], kept[0].start(X), number, kept[2]
+        persistent, past = kept
+        number = self._context.matching.register(past)
+        self._active = persistent, past, X
+        return persistent, persistent.start(X), number, past
 
     def wait(
-        self, started: tuple[PersistentExchange, list[Any], int, PastOperation], before: int
+        self,
+        started: tuple[PersistentExchange, list[MPI.Prequest], int, PastOperation],
+        before: int,
     ) -> np.ndarray:
         """The halo, when it is there."""
         persistent, requests, number, past = started
@@ -154,29 +159,27 @@ class _Persistent:
         persistent, past, _ = self._active
         persistent.abandon()
         abandon(self._active)
-        self._kept = {d: kept for d, kept in self._kept.items() if kept[0] is not persistent}
+        self._kept = {kind: kept for kind, kept in self._kept.items() if kept[0] is not persistent}
         self._active = None
         if not isinstance(error, RankMismatchError):
             self._context.matching.interrupt(past.op, error)
 
-    def make(self, X: np.ndarray) -> None:
+    def make(self, X: np.ndarray, kind: Kind) -> None:
         """Make the requests for rows like `X`, which have just been exchanged without them."""
         plan, messages = self._plan, self._exchange.messages(self._plan)
         if (
             not isinstance(messages, PointToPoint)
             or not self._exchange.periodic
-            or X.shape[1] in self._kept
+            or kind in self._kept
         ):
             return
         if len(self._kept) >= _KINDS:
             self._kept.pop(next(iter(self._kept)))[0].free()
-        kind = "W(X)", str(X.shape[1]), X.dtype
         op, signature, dests, _ = self._exchange.describe(kind, plan.halo_route)
-        self._kept[X.shape[1]] = (
+        self._kept[kind] = (
             PersistentExchange(
                 messages, plan.halo_route, X.shape[1], len(plan.halo), X.dtype, fingerprint(kind)
             ),
-            kind,
             PastOperation(op, "", signature, dests, ""),
         )
 
@@ -213,28 +216,30 @@ class MessageSum(Transport):
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Begin to fetch the halo; the sums are formed when they are waited for."""
         arriving, halo = self.fetch(rows, str(rows.shape[1]) if shape is None else shape)
-        return _Sum(lambda: average(self._plan, rows, halo, target), arriving)
+        return DeferredSum(lambda: average(self._plan, rows, halo, target), arriving)
 
-    def mix(self, X: Any, out: Any) -> np.ndarray | None:
+    def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
         """`W X` of arrays of the common kind."""
-        if not common(X, self._plan.m) or (out is not None and not fits(out, X)):
+        if not common(X, self._plan.m):
             return None
         with self._engine:
-            if out is None and (out := _like(X)) is None:
+            target = _like(X) if out is None else out
+            if not fits(target, X):
                 return None
+            kind = "W(X)", shape or str(X.shape[1]), X.dtype
             try:
-                started = self._persistent.start(X)
+                started = self._persistent.start(X, kind)
                 if started is not None:
-                    self._count(8 * X.shape[1])
-                    return average(self._plan, X, self._persistent.wait(started, 0), out)
+                    self._count(X.itemsize * X.shape[1])
+                    return average(self._plan, X, self._persistent.wait(started, 0), target)
             except BaseException as error:
                 self._persistent.fail(error)
                 raise
-            arriving, halo = self.fetch(X, str(X.shape[1]))
+            arriving, halo = self.fetch(X, kind[1])
             arriving.wait()
-            average(self._plan, X, halo, out)
-            self._persistent.make(X)
-            return cast(np.ndarray, out)
+            average(self._plan, X, halo, target)
+            self._persistent.make(X, kind)
+            return target
 
     def free(self) -> None:
         self._persistent.free()
@@ -264,27 +269,32 @@ class MixedSum(Transport):
         arriving = self._exchange.start(self._plan, self._plan.halo_route, rows, halo, kind)
         return self._reader.start(rows, target, shape, halo, arriving)
 
-    def mix(self, X: Any, out: Any) -> np.ndarray | None:
+    def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
         """`W X` of arrays of the common kind."""
-        if not common(X, self._plan.m) or (out is not None and not fits(out, X)):
+        if not common(X, self._plan.m):
             return None
         with self._context.engine:
-            if out is None and (out := _like(X)) is None:
+            target = _like(X) if out is None else out
+            if not fits(target, X):
                 return None
-            before = self._context.mixings
+            before, kind = self._context.mixings, ("W(X)", shape or str(X.shape[1]), X.dtype)
             try:
-                started = self._persistent.start(X)
+                started = self._persistent.start(X, kind)
                 if started is not None:
                     self._reader.read_with(
-                        X, out, started[0].halo, lambda: self._persistent.wait(started, before)
+                        X,
+                        target,
+                        kind[1],
+                        started[0].halo,
+                        lambda: self._persistent.wait(started, before),
                     )
-                    return cast(np.ndarray, out)
+                    return target
             except BaseException as error:
                 self._persistent.fail(error)
                 raise
-            self.start(X, out).wait()
-            self._persistent.make(X)
-            return cast(np.ndarray, out)
+            self.start(X, target, kind[1]).wait()
+            self._persistent.make(X, kind)
+            return target
 
     def give_up(self, error: Exception) -> None:
         self._reader.give_up(error)

@@ -19,8 +19,8 @@ from mpidec import topology as T
 from mpidec.comm.arrays import devices, staging
 from mpidec.comm.arrays import host as arrays
 from mpidec.comm.arrays.formats import BFLOAT16, narrow, widen
-from mpidec.comm.mixing import phase
 from mpidec.comm.runtime import cuda_aware
+from mpidec.comm.transport import device as transport_device
 
 pytestmark = pytest.mark.most(2)
 
@@ -47,7 +47,9 @@ def device(monkeypatch):
 @pytest.fixture(params=["staged", "aware"])
 def aware(request, monkeypatch):
     """Whether MPI is said to take device arrays (it takes the stand-in's, whose memory is the host's)."""
-    monkeypatch.setattr(phase, "cuda_aware", lambda: (request.param == "aware", "the test says so"))
+    monkeypatch.setattr(
+        transport_device, "cuda_aware", lambda: (request.param == "aware", "the test says so")
+    )
     return request.param == "aware"
 
 
@@ -228,7 +230,9 @@ def test_ranks_with_and_without_device_rows(device, monkeypatch):
     """Either they meet, or they are told: nobody waits for ever."""
     X = stack()
     for aware in (False, True):
-        monkeypatch.setattr(phase, "cuda_aware", lambda aware=aware: (aware, "the test says so"))
+        monkeypatch.setattr(
+            transport_device, "cuda_aware", lambda aware=aware: (aware, "the test says so")
+        )
         net = mpidec.Network(N, transport="p2p")
         W, rows = net.mixer(T.complete(N)), X[net.lo : net.hi]
         given = device.array(rows) if net.rank % 2 else rows
@@ -430,7 +434,9 @@ def test_torch_on_a_device_by_its_operations(format, monkeypatch):
     X, dtype = stack(shape=(3, 2), format=format), devices.torch_dtype(format)
     plain = lambda Z: (Z.float() if format == BFLOAT16 else Z).numpy()
     for aware in (False, True):
-        monkeypatch.setattr(phase, "cuda_aware", lambda aware=aware: (aware, "the test says so"))
+        monkeypatch.setattr(
+            transport_device, "cuda_aware", lambda aware=aware: (aware, "the test says so")
+        )
         for topology in (T.exponential(N), T.star(N)):
             with network(N, topology, "p2p") as (W, mine):
                 tensor = torch.from_numpy(X[mine].copy()).to(dtype)

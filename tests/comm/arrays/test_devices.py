@@ -14,8 +14,8 @@ from mpidec import topology as T
 from mpidec.comm.arrays import devices
 from mpidec.comm.arrays import host as arrays
 from mpidec.comm.arrays.formats import BFLOAT16, narrow, widen
-from mpidec.comm.mixing import phase
 from mpidec.comm.runtime import cuda_aware
+from mpidec.comm.transport import device as transport_device
 
 pytestmark = pytest.mark.gpu
 
@@ -84,7 +84,9 @@ def kind(request):
 def aware(request, monkeypatch):
     if request.param == "aware" and MPI.COMM_WORLD.size > 1 and not cuda_aware.cuda_aware()[0]:
         pytest.skip(f"MPI takes no device arrays: {cuda_aware.cuda_aware()[1]}")
-    monkeypatch.setattr(phase, "cuda_aware", lambda: (request.param == "aware", "the test says so"))
+    monkeypatch.setattr(
+        transport_device, "cuda_aware", lambda: (request.param == "aware", "the test says so")
+    )
 
 
 @pytest.mark.parametrize("transport", ["auto", "neighbor", "p2p"])

@@ -1,0 +1,251 @@
+"""Rows along the edges of one step: halos as they are, and a different row over each edge."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..arrays.formats import BFLOAT16, narrow, widen
+from ..arrays.host import ArrayT, Restore, row_bytes, to_host
+from ..kernels.weighted import difference
+from ..runtime.context import Context
+from ..runtime.memory import empty
+from ..runtime.pending import Pending
+from ..transport.base import Counters, words
+from ..transport.halo import Ending, HaloExchange, Kinds
+from ..transport.messages import Messages
+from ..transport.node_reader import NodeReader
+from ..transport.plan import Plan
+from ..transport.sums import average
+from .gradients import refuse_grad
+from .operator import StepOperator
+
+if TYPE_CHECKING:
+    from ...topology import Topology
+
+
+class EdgeExchange(StepOperator):
+    """What the edges of one step carry beside the mixing: rows of the halo as they are, and a row for each edge.
+
+    Parameters
+    ----------
+    context : Context
+    topology : Topology
+    over : str
+        The step in words.
+    counts : Counters
+        Counters of what is sent.
+    periodic : bool
+        Whether the step comes again.
+    kinds : dict
+        The kinds of the last exchanges over steps that do not come again.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        topology: Topology,
+        over: str,
+        counts: Counters,
+        periodic: bool,
+        kinds: Kinds,
+    ):
+        self._context, self._over, self._counts = context, over, counts
+        lo, hi = context.partition.bounds(context.rank)
+        self.topology, self.n, self.m = topology, topology.n, hi - lo
+        self._exchange = HaloExchange(context, over, topology.fingerprint(), periodic, kinds)
+        self._single_node = context.memory is not None and context.memory.single_node
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan in which all rows of other ranks belong to the halo."""
+        return Plan(self.topology, self._context.partition, self._context.rank)
+
+    def use(self, messages: Messages) -> None:
+        """Exchange rows by these messages, made of `plan`, instead of point to point."""
+        self._exchange.use(self.plan, messages)
+
+    @cached_property
+    def _node_plan(self) -> Plan:
+        """The plan in which the rows of other ranks of the node are read in place."""
+        context = self._context
+        near = context.memory.near if context.memory is not None else np.empty(0, np.int64)
+        return Plan(self.topology, context.partition, context.rank, near[near != context.rank])
+
+    def fetch(self, rows: np.ndarray) -> Pending:
+        """Begin to fetch the rows of the neighbours that live on other ranks, as they are; `wait()` returns them.
+
+        Parameters
+        ----------
+        rows : array (m, ...), C-contiguous
+            Rows of the local agents, of any dtype.
+
+        Returns
+        -------
+        Pending
+            Of an array (len(halo), ...): the rows of the agents `halo`.
+        """
+        with self._context.engine, self._propagate_errors("fetch"):
+            rows = np.ascontiguousarray(rows)
+            flat, shape = rows.reshape(self.m, math.prod(rows.shape[1:])), rows.shape[1:]
+            halo = empty((len(self.halo), flat.shape[1]), flat.dtype)
+            if self._single_node:
+                return Pending(
+                    self._halo_reader.start(_bytes(flat), _bytes(halo)),
+                    lambda: halo.reshape(len(halo), *shape),
+                )
+            self._count(row_bytes(flat))
+            arriving = self._exchange.start(
+                self.plan, self.plan.halo_route, flat, halo, ("fetch", words(shape), flat.dtype)
+            )
+        return Pending(arriving, lambda: halo.reshape(len(halo), *shape))
+
+    @cached_property
+    def _halo_reader(self) -> NodeReader:
+        return NodeReader.halo(
+            self._context, "fetch" + self._over, self._counts, self._node_plan, self.plan
+        )
+
+    @cached_property
+    def _edge_reader(self) -> NodeReader:
+        return NodeReader.edges(
+            self._context, "W.exchange(M)" + self._over, self._counts, self._node_plan, self.plan
+        )
+
+    def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
+        if self._context.size == 1:
+            return
+        with self._context.engine:
+            if self._single_node:
+                (self._halo_reader if op == "fetch" else self._edge_reader).give_up(error)
+            else:
+                self._withdraw(error, op)
+
+    def _withdraw(self, error: Exception, op: str) -> None:
+        """Take no part in the messages of an operation."""
+        route = self.plan.edge_route[0] if op == "W.exchange(M)" else self.plan.halo_route
+        self._context.matching.withdraw(
+            op + self._over, error, {*route.dests.tolist(), *route.sources.tolist()}
+        )
+
+    @property
+    def halo(self) -> np.ndarray:
+        """The agents on other ranks whose rows the local sums read, ascending."""
+        return self.plan.halo
+
+    def average(self, own: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """`out = W X`, from the rows of the local agents and those that `fetch` brought: `(m, d)`, `(len(halo), d)`, `(m, d)`."""
+        return average(self.plan, own, halo, out)
+
+    def difference(self, own: np.ndarray, halo: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """`out = (W - I) X` of float32 or float64, with rounding errors of the size of `out`, not of `X`; see `average`."""
+        return difference(self.plan.weights, own, halo, out)
+
+    def to_edges(self, X: np.ndarray) -> np.ndarray:
+        """The sender's row for each edge out of the local agents, sorted by sender, then receiver: `(m, ...) -> (edges, ...)`."""
+        rows: np.ndarray = X[self.plan.senders]
+        return rows
+
+    def exchange(self, M: ArrayT) -> ArrayT:
+        """Send a different row to each neighbour.
+
+        Parameters
+        ----------
+        M : array (out-edges, ...)
+            A row for each edge out of the local agents, sorted by sender, then receiver (the order of `to_edges`).
+
+        Returns
+        -------
+        array (in-edges, ...)
+            The row that arrived over each edge into the local agents, sorted by receiver, then sender.
+
+        Raises
+        ------
+        TypeError
+            If the entries are objects.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.chain(3)).at(0)
+        ...     W.exchange(np.array([[1.], [10.], [12.], [21.]])).ravel().tolist()   # 0->1, 1->0, 1->2, 2->1
+        [10.0, 1.0, 21.0, 12.0]
+        """
+        with self._context.engine:
+            with self._propagate_errors("W.exchange(M)"):
+                rows, format, restore = self._checked_messages(M)
+                arrived = np.empty((self.in_edges, *rows.shape[1:]), rows.dtype)
+                if self._single_node:
+                    reading = self._edge_reader.start(_bytes(rows), _bytes(arrived))
+                else:
+                    route, arrival = self.plan.edge_route
+                    self._count(row_bytes(rows))
+                    kind = "W.exchange(M)", words(rows.shape[1:]), rows.dtype
+                    request = self._exchange.start(self.plan, route, rows, arrived, kind)
+            if self._single_node:
+                reading.wait()
+                return restore(arrived, format)
+            if route.own is not None:
+                arrived[route.own[1]] = request.sent[route.own[0]]
+            request.wait()
+        result = np.empty_like(arrived)
+        result[arrival] = arrived
+        return restore(result, format)
+
+    def _checked_messages(self, M: ArrayT) -> tuple[np.ndarray, str, Restore[ArrayT]]:
+        """The messages as a NumPy array in C order, its format, and what makes the kind of `M` of a result."""
+        if not hasattr(M, "dtype") or M.ndim == 0:
+            raise TypeError(
+                f"messages are {type(M).__name__}, expected an array with one row for each out-edge"
+            )
+        if getattr(M.dtype, "hasobject", False):
+            raise TypeError(
+                f"messages are of dtype {M.dtype}, expected numbers: objects cannot be sent"
+            )
+        if len(M) != len(self.plan.senders):
+            raise ValueError(
+                f"messages have shape {M.shape}, expected ({len(self.plan.senders)}, ...): one row for each out-edge"
+            )
+        refuse_grad(M)
+        rows, format, restore = to_host(M)
+        return np.ascontiguousarray(rows), format, restore
+
+    def sum_edges(self, M: ArrayT) -> ArrayT:
+        """Sum over the edges into each local agent, in ascending order of the senders: `(edges, ...) -> (m, ...)`."""
+        refuse_grad(M)
+        rows, format, restore = to_host(M)
+        rows = widen(rows, format) if format == BFLOAT16 else rows
+        total = np.zeros((self.m, *rows.shape[1:]), rows.dtype)
+        np.add.at(total, self.plan.receivers, rows)
+        result: ArrayT = restore(narrow(total, format) if format == BFLOAT16 else total, format)
+        return result
+
+    @property
+    def in_edges(self) -> int:
+        """Edges into the local agents: the rows that `exchange` returns."""
+        return len(self.plan.receivers)
+
+    def _count(self, row_bytes: int) -> None:
+        """Rows of so many bytes have been sent over all edges."""
+        counts, edges = self._counts, self.plan.edges
+        counts.rounds += 1
+        counts.messages += edges
+        counts.bytes += edges * row_bytes
+
+    def free(self, ends: Ending = "complete") -> None:
+        """Free requests and communicators; collective.  See `HaloExchange.free`."""
+        self._exchange.free(ends)
+
+
+def _bytes(rows: np.ndarray) -> np.ndarray:
+    width = rows.itemsize * math.prod(rows.shape[1:])
+    return (
+        np.ndarray((len(rows), width), np.uint8, rows)
+        if rows.size
+        else np.empty((len(rows), width), np.uint8)
+    )
