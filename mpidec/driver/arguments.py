@@ -187,7 +187,7 @@ def _looked_up(topology: object) -> object:
     return topology
 
 
-def _converted(made: Any) -> Topology | Schedule:
+def _converted(made: object) -> Topology | Schedule:
     """The topology itself, or that of a networkx graph or of a matrix."""
     from ..topology import Schedule, Topology, from_networkx, from_weights
 
@@ -304,7 +304,9 @@ def _with_term(solver: Solver, problem: Problem | Oracle | None) -> Solver:
 
 
 def _takes_term(solver: Solver | type[Solver]) -> bool:
-    return any(name == "term" for name in getattr(solver, "__dataclass_fields__", ()))
+    return dataclasses.is_dataclass(solver) and any(
+        field.name == "term" for field in dataclasses.fields(solver)
+    )
 
 
 def _has_subgradients(oracle: object) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ..comm.mixing.accelerated import Accelerated
+from ..comm.mixing.compressed import Compressed
+from ..comm.mixing.operator import Operator, StepOperator
+from ..solvers.base import Solver
 
 
-def lossy(mixer: Any, d: int) -> Any:
+def lossy(mixer: Operator[StepOperator], d: int) -> Compressed | None:
     """The compressed mixer in a mixer for rows of `d` entries; None without a codec, and with one that loses nothing.
 
     Examples
@@ -17,19 +20,18 @@ def lossy(mixer: Any, d: int) -> Any:
     ...     [lossy(mixer, 8) is not None for mixer in (W, W.compress("identity"), W.compress("qsgd").accelerate(2))]
     [False, False, True]
     """
-    while not hasattr(mixer, "codec") and hasattr(mixer, "W"):
+    while isinstance(mixer, Accelerated):
         mixer = mixer.W
-    codec = getattr(mixer, "codec", None)
-    return mixer if codec is not None and codec.delta(d) < 1 else None
+    return mixer if isinstance(mixer, Compressed) and mixer.codec.delta(d) < 1 else None
 
 
-def warning(solver: Any, mixer: Any, d: int) -> str:
+def warning(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
     """Why a solver may not converge with the codec of a mixer for rows of `d` entries, or ""."""
-    made, name = lossy(mixer, d), type(solver).__name__
-    if made is None:
+    compressed, name = lossy(mixer, d), type(solver).__name__
+    if compressed is None:
         return ""
-    codec, least = made.codec, getattr(solver, "least_delta", 0.0)
-    if codec.feedback and not made.feedback and getattr(solver, "exact", False):
+    codec, least = compressed.codec, getattr(solver, "least_delta", 0.0)
+    if codec.feedback and not compressed.feedback and getattr(solver, "exact", False):
         remedy = (
             "leave out feedback=False (mixing.feedback=false), or send"
             if mixer.topology.period == 1
@@ -39,7 +41,7 @@ def warning(solver: Any, mixer: Any, d: int) -> str:
             f"{name} does not come close to the minimizer, or diverges, with {codec!r} without error feedback: {remedy} all "
             'entries, as "blockwise8" or "float16" do'
         )
-    if codec.delta(d) < least and (made.feedback or codec.unbiased):
+    if codec.delta(d) < least and (compressed.feedback or codec.unbiased):
         return (
             f"{name} may diverge with {codec!r}, which has a contraction parameter delta of {codec.delta(d):.3g} for rows of "
             f"{d}; expected >= {least:g}: send more of each row, or take another solver, such as gradient_tracking"
@@ -47,14 +49,14 @@ def warning(solver: Any, mixer: Any, d: int) -> str:
     return ""
 
 
-def limit(solver: Any, mixer: Any, d: int) -> str:
+def limit(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
     """Why the codec of a mixer limits the accuracy of an exact method, in one sentence with a remedy, or ""."""
-    made = lossy(mixer, d)
-    if made is None or made.feedback or not getattr(solver, "exact", False):
+    compressed = lossy(mixer, d)
+    if compressed is None or compressed.feedback or not getattr(solver, "exact", False):
         return ""
     remedy = (
         " use feedback=True (mixing.feedback=true), or"
         if mixer.topology.period == 1 and not solver.edgewise
         else ""
     )
-    return f"{made.codec!r} without error feedback limits the accuracy:{remedy} send more of each entry"
+    return f"{compressed.codec!r} without error feedback limits the accuracy:{remedy} send more of each entry"

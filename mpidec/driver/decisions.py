@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+
+from ..protocols import Reductions
 
 _NEVER = np.iinfo(np.int64).max
 _MOST_STEPS, _SECONDS = 128, 0.5  # limits of the interval between two decisions
@@ -45,7 +47,7 @@ class Control:
         Time between two checkpoints; None: no checkpoints.
     """
 
-    def __init__(self, net: Any, checkpoint_seconds: float | None):
+    def __init__(self, net: Reductions, checkpoint_seconds: float | None):
         self._net, self._period = net, checkpoint_seconds
         self._diverged = _NEVER
         self._due = 0

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int, Mapping[str, float]], None]
 Mixing = Callable[[Mixer], Operator[StepOperator]]
 Evaluate = Callable[[np.ndarray, int], np.ndarray | None]
+
+
+class State(Protocol):
+    """State of a solver: a named tuple with the rows of the local agents."""
+
+    @property
+    def X(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ def run(plan: Plan) -> Result:
             warning = "" if attempt else codec_limits.warning(solver, mixer, X.shape[1])
             if warning and net.rank == 0:
                 warnings.warn(warning, RuntimeWarning, stacklevel=3)
-            if requested_rule(solver) is not None:
+            if requested_rule(solver) and plan.problem is not None and plan.oracle is not None:
                 tol = plan.stop.get("error", 1.0) if isinstance(plan.stop, Mapping) else 1.0
                 search = Search(
                     net,
@@ -207,7 +214,7 @@ class _Run:
             for name in self.measure.names
         }
 
-    def _begin(self, recorder: Recorder[Any], record: Record, s: Any) -> tuple[int, Any]:
+    def _begin(self, recorder: Recorder[Any], record: Record, s: State) -> tuple[int, State]:
         """Create the file, or load its last checkpoint; the step and the state to begin with."""
         plan, mixer = self.plan, self.mixer
         meta = attributes(
@@ -245,8 +252,8 @@ class _Run:
         return first, s
 
     def _loop(
-        self, s: Any, first: int, control: Control, interrupted: Callable[[], bool]
-    ) -> tuple[Any, int, RunEnd]:
+        self, s: State, first: int, control: Control, interrupted: Callable[[], bool]
+    ) -> tuple[State, int, RunEnd]:
         solver, mixer, gradients = self.solver, self.mixer, self._gradients
         steps, every, shape = self.plan.steps, self.plan.every, s.X.shape
         self._clock = time.perf_counter() - self._elapsed
@@ -293,7 +300,7 @@ class _Run:
         self._fail(self.error)  # of the last call of progress
         return s, k, self._end(s, k, stopped)
 
-    def _end(self, s: Any, k: int, stopped: bool) -> RunEnd:
+    def _end(self, s: State, k: int, stopped: bool) -> RunEnd:
         """The outcome of a run that has ended by itself; collective."""
         return decide_outcome(
             self.records,
@@ -353,7 +360,7 @@ class _Run:
             self.common = True
             raise
 
-    def _record(self, k: int, s: Any) -> bool:
+    def _record(self, k: int, s: State) -> bool:
         """Measure the iterates after step `k`, record them, and return whether to stop; collective."""
         begun = time.perf_counter()
         plan, uses = self.plan, self.solver.uses
@@ -405,7 +412,7 @@ class _Run:
             self._fail(self.error)
         return bool(stopped)
 
-    def _checkpoint(self, k: int, s: Any) -> None:
+    def _checkpoint(self, k: int, s: State) -> None:
         if self.recorder is not None:
             begun = time.perf_counter()
             sent = np.array([[self.mixer.bytes, self.mixer.messages]])

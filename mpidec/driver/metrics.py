@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from ..protocols import Reductions
+
+if TYPE_CHECKING:
+    from ..problems import Problem
 
 COUNTERS = ("step", "time", "rounds", "rows", "bytes", "gradients", "prox")
 ASYNCHRONOUS = ("step", "time", "events", "gradients", "messages", "bytes")
@@ -43,7 +48,7 @@ class Metrics:
     one value of each local agent, and a maximum over the ranks if :math:`x^\star` is known.
     """
 
-    def __init__(self, net: Any, problem: Any):
+    def __init__(self, net: Reductions, problem: Problem | None):
         self._net, self._problem, self.size = net, problem, 0.0
         self.failed = False
         self.error: Exception | None = None

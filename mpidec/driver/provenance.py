@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,15 @@ from .. import registry as catalogue
 from .._version import __version__
 from ..comm.runtime.launch import library
 from ..plugins import source
+from ..protocols import Reductions
 from ..record.origin import file_hashes
+from ..record.recorder import Record
+from ..solvers.base import Solver
+from .stepsize import Choice
+
+if TYPE_CHECKING:
+    from ..problems import Problem
+    from ..topology import Schedule, Topology
 
 PACKAGES = ("numpy", "scipy", "h5py", "mpi4py")
 LONGEST = 10_000  # characters of a command line
@@ -29,16 +37,16 @@ PATIENCE = 1.0  # seconds that git may take
 
 
 def attributes(
-    net: Any,
-    record: Any,
-    solver: Any,
-    topology: Any,
+    net: Reductions,
+    record: Record,
+    solver: Solver,
+    topology: Topology | Schedule,
     steps: int,
     every: float,
     seed: int,
-    choice: Any = None,
+    choice: Choice | None = None,
     function: str = "solve",
-    problem: Any = None,
+    problem: Problem | None = None,
 ) -> dict[str, Any]:
     """The root attributes of the file of a run that `mpidec.solve`, or another `function`, makes; collective.
 
@@ -70,7 +78,7 @@ def attributes(
     return {**found, **data, **({"files": json.dumps(files)} if files else {}), **provenance()}
 
 
-def settings(solver: Any, topology: Any) -> dict[str, Any]:
+def settings(solver: Solver, topology: Topology | Schedule) -> dict[str, Any]:
     """The solver and the graph of a run under the keys of an experiment; numbers and texts, or what stands for other values.
 
     Examples
@@ -83,20 +91,18 @@ def settings(solver: Any, topology: Any) -> dict[str, Any]:
     name = next(
         (name for name, known in catalogue.solvers().own.items() if known is kind), kind.__name__
     )
-    values = (
-        {field.name: getattr(solver, field.name) for field in fields(solver)}
-        if is_dataclass(solver)
-        else {}
-    )
+    names: list[str] = []
+    if is_dataclass(solver):
+        names = [field.name for field in fields(solver)]
     return {
         "solver.name": name,
-        **{f"solver.{key}": _plain(value) for key, value in values.items()},
+        **{f"solver.{key}": _plain(getattr(solver, key)) for key in names},
         "topology.name": topology.name,
         "run.agents": topology.n,
     }
 
 
-def _plain(value: Any) -> bool | int | float | str | None:
+def _plain(value: object) -> bool | int | float | str | None:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return (
@@ -106,7 +112,7 @@ def _plain(value: Any) -> bool | int | float | str | None:
     )
 
 
-def data_hash(net: Any, problem: Any) -> dict[str, Any]:
+def data_hash(net: Reductions, problem: Problem | None) -> dict[str, Any]:
     """Hash of the samples of all agents, and their number; collective, on rank 0; empty for a problem without arrays A and y.
 
     Each agent's samples are hashed where they are, so that the hash does not depend on the number of ranks.

@@ -75,11 +75,13 @@ def tune(
             net = stack.enter_context(network_for(problem, topology, x0))
         error: Exception | None = None
         try:
-            oracle, functions = as_oracle(problem), problem_of(problem)
+            oracle: Problem | Oracle = as_oracle(problem)
+            behind = problem_of(oracle)
             graph, method = as_topology(topology, net.n), as_solver(solver, problem)
             evaluator(oracle, method, net.agents, integer("seed", seed, 0))
-            if not hasattr(method, "step_size") or method.uses == "nothing":
+            if behind is None or not hasattr(method, "step_size") or method.uses == "nothing":
                 raise ValueError(f"{type(method).__name__} has no step size")
+            functions = behind
             if method.asynchronous:
                 raise ValueError(
                     f"{type(method).__name__} is asynchronous, and tune takes common steps: give step_size as a "

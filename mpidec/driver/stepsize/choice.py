@@ -7,31 +7,55 @@ import warnings
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
 from ...comm.mixing.accelerated import Accelerated
 from ...comm.mixing.compressed import Compressed
+from ...comm.mixing.mixer import Mixer
 from ...comm.mixing.network import Network
+from ...comm.mixing.operator import Operator, StepOperator
 from ...comm.runtime.mpi import MPI
 from ...exceptions import Unstable as Unstable
-from ...solvers.base import name_of, with_step_size
+from ...solvers.base import Solver, name_of, with_step_size
 from ...solvers.step_schedules import WORDS, StepSchedule
-from . import pilots
 from .linear import LinearModel, dimensions, evaluations, linear_model
-from .race import MORE, Ranking, Stack, fastest, most_accurate, noise, progress, stable
+from .race import (
+    FEWEST,
+    MANY,
+    MORE,
+    NEAR,
+    Ranking,
+    Stack,
+    fastest,
+    most_accurate,
+    most_robust,
+    noise,
+    progress,
+    safe,
+    sizes_around,
+    stable,
+    trial_length,
+    trial_run,
+)
 from .reference import MOST, minimizer, together
-from .safe import MANY, safe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ...problems import Oracle, Problem
+    from ...topology import Schedule, Topology
 
 T = TypeVar("T")
+AnySolver = TypeVar("AnySolver", bound=Solver)
 TOLERANCE = 1e-6
 LARGEST = 1e150  # smoothness constant, and its inverse
 CODEC_STEPS, PROGRESS = (
     512,
     0.5,
 )  # a codec is tried for so many steps, which leave this part of the error
-OCTAVES, NOTCHES = 6, 4  # range of a race, and step sizes in a factor of 2
+SPAN, PER_OCTAVE = 6, 4  # range of a race, and step sizes in a factor of 2
 TOP = 2.4  # largest step size of a race, in units of 1 / curvature
 
 
@@ -130,7 +154,7 @@ class Choice:
             )
         return "\n".join([*rows, f"step size {self.line()}"])
 
-    def plot(self) -> Any:
+    def plot(self) -> Figure:
         """A matplotlib figure of the predictions against the step sizes; `choice.plot().savefig("tune.png")` writes it."""
         from matplotlib.figure import Figure
 
@@ -185,42 +209,44 @@ class Choice:
         return figure
 
 
-def requested_rule(solver: Any) -> str | None:
+def requested_rule(solver: Solver) -> str | None:
     """The word "auto" or "safe" in the step size of a solver, or in the start of its schedule; None for a number."""
     step = getattr(solver, "step_size", None)
     word = step.start if isinstance(step, StepSchedule) else step
     return word if isinstance(word, str) and word in WORDS else None
 
 
-def with_size(solver: Any, size: float) -> Any:
+def with_size(solver: AnySolver, size: float) -> AnySolver:
     """The solver with the chosen step size, or with its schedule starting there."""
     step = solver.step_size
-    return with_step_size(
-        solver, step.starting_at(size) if isinstance(step, StepSchedule) else size
-    )
+    size_or_schedule = step.starting_at(size) if isinstance(step, StepSchedule) else size
+    changed: AnySolver = with_step_size(solver, size_or_schedule)
+    return changed
 
 
-def without_codec(made: Any, plain: Any, d: int, codec: bool = False) -> Any:
-    """The mixer `made`, derived from `plain`; unless `codec`, the identity takes the place of its codec, with the same gamma.
+def without_codec(
+    mixer: Operator[StepOperator],
+    base: Operator[StepOperator],
+    d: int,
+    keep: bool = False,
+) -> Operator[StepOperator]:
+    """The same mixer, derived from `base`, with the identity and the same gamma in place of its codec, unless that is to `keep`.
 
     The gamma is that of rows of `d` entries.
     """
-    if isinstance(made, Accelerated):
-        return without_codec(made.W, plain, d, codec).accelerate(made.K, made.method)
-    if not isinstance(made, Compressed):
-        return plain
-    if codec:
-        return plain.compress(made.codec, feedback=made.feedback, gamma=made.gamma(d))
-    return (
-        plain.compress("identity", feedback=False, gamma=made.gamma(d))
-        if made.gamma(d) < 1
-        else plain
-    )
+    if isinstance(mixer, Accelerated):
+        return without_codec(mixer.W, base, d, keep).accelerate(mixer.K, mixer.method)
+    if not isinstance(mixer, Compressed):
+        return base
+    gamma = mixer.gamma(d)
+    if keep:
+        return base.compress(mixer.codec, feedback=mixer.feedback, gamma=gamma)
+    return base.compress("identity", feedback=False, gamma=gamma) if gamma < 1 else base
 
 
-def compressed(made: Any) -> bool:
+def compressed(mixer: Operator[StepOperator]) -> bool:
     """Whether a mixer has a codec."""
-    return isinstance(made, Compressed) or (isinstance(made, Accelerated) and compressed(made.W))
+    return isinstance(mixer, Compressed) or (isinstance(mixer, Accelerated) and compressed(mixer.W))
 
 
 class Search:
@@ -248,18 +274,18 @@ class Search:
 
     def __init__(
         self,
-        net: Any,
-        problem: Any,
-        oracle: Any,
-        solver: Any,
-        topology: Any,
-        mixer: Any,
+        net: Network,
+        problem: Problem,
+        oracle: Problem | Oracle,
+        solver: Solver,
+        topology: Topology | Schedule,
+        mixer: Operator[StepOperator],
         X0: np.ndarray,
         steps: int,
         seed: int,
         tol: float,
     ):
-        self._net, self._problem, self._solver, self._topology, self._made = (
+        self._net, self._problem, self._solver, self._topology, self._mixer = (
             net,
             problem,
             solver,
@@ -270,7 +296,9 @@ class Search:
         self._noisy = (
             oracle is not None and hasattr(oracle, "start") and getattr(oracle, "random", True)
         )
-        self._gradient = oracle.start(net.agents, seed) if self._noisy else None
+        self._gradient = None
+        if self._noisy and hasattr(oracle, "start"):
+            self._gradient = oracle.start(net.agents, seed)
         self._smooth = bool(getattr(oracle, "smooth", True))
         self._varying = isinstance(solver.step_size, StepSchedule)
         self._exact = bool(solver.exact) and not self._noisy and not self._varying
@@ -287,9 +315,9 @@ class Search:
         choice: Choice | None = None
         if requested_rule(self._solver) == "auto" and net.n <= MANY and self._smooth:
             self._model, self.point, gradients = self._linearized(mean)
-            choice = self._on_root(lambda plain: self._raced(plain, gradients))
+            choice = self._on_root(lambda base: self._raced(base, gradients))
             if choice is not None and self._varying:
-                choice = self._piloted(choice)
+                choice = self._tried_out(choice)
             why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
         elif not self._smooth:
             why = "the problem is not smooth, and its subgradients have no linear model."
@@ -310,7 +338,7 @@ class Search:
                     stacklevel=3,
                 )
             size = self._on_root(
-                lambda plain: safe(self._solver, self._like(plain), _in_range(smoothness))
+                lambda base: safe(self._solver, self._alike(base), _in_range(smoothness))
             )
             choice = Choice(
                 size,
@@ -364,36 +392,37 @@ class Search:
     def smaller(self, choice: Choice, factor: float = 2.0) -> Choice:
         """At most 1 / `factor` of a choice with which the run did not converge, checked in the linear model."""
 
-        def halved(plain: Any) -> Choice:
+        def halved(base: Mixer) -> Choice:
             size = choice.step_size / factor
             if choice.rule == "steps" and self._model is not None:
-                size = self._checked(self._like(plain), self._model, size, 512)
+                size = self._checked(self._alike(base), self._model, size, 512)
             return replace(choice, step_size=size, note=f"{choice.step_size:.4g} did not converge")
 
         return self._on_root(halved)
 
-    def _on_root(self, act: Callable[[Any], T]) -> T:
+    def _on_root(self, act: Callable[[Mixer], T]) -> T:
         """The result of `act` on rank 0, with a mixer of all agents in this process, like that of the run but for its codec."""
-        result: Any = None
+        result: T | None = None
         error: Exception | None = None
         if self._net.rank == 0:
             try:
                 with (
                     Network(self._net.n, comm=MPI.COMM_SELF) as alone,
-                    closing(alone.mixer(self._topology)) as plain,
+                    closing(alone.mixer(self._topology)) as base,
                 ):
-                    result = act(plain)
+                    result = act(base)
             except Exception as caught:
                 error = caught
         self._net.agree(error)
         return cast("T", self._net.collectives.broadcast(result, 0, "the choice of a step size"))
 
-    def _like(self, plain: Any, codec: bool = False) -> Any:
-        return without_codec(self._made, plain, self._X0.shape[1], codec)
+    def _alike(self, base: Mixer, codec: bool = False) -> Operator[StepOperator]:
+        """The mixer of the run on another base, without its codec unless that is part of the question."""
+        return without_codec(self._mixer, base, self._X0.shape[1], codec)
 
-    def _raced(self, plain: Any, gradients: int) -> Choice | None:
+    def _raced(self, base: Mixer, gradients: int) -> Choice | None:
         """The choice of the race; None if no step size converges."""
-        model, W = self._model, self._like(plain)
+        model, W = self._model, self._alike(base)
         if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
             return None
         _in_range(model.curvature)
@@ -401,8 +430,8 @@ class Search:
         if ranking is None:
             return None
         size = self._checked(W, model, ranking.size, ranking.steps) if self._exact else ranking.size
-        if compressed(self._made) and self._exact and model.r == self._X0.shape[1]:
-            size = self._with_codec(plain, model, size)
+        if compressed(self._mixer) and self._exact and model.r == self._X0.shape[1]:
+            size = self._with_codec(base, model, size)
         return Choice(
             size,
             "steps" if self._exact else "error",
@@ -417,16 +446,16 @@ class Search:
             ranking.early,
         )
 
-    def _race(self, W: Any, model: LinearModel) -> Ranking | None:
-        octaves, notches, top = OCTAVES, NOTCHES, TOP
+    def _race(self, W: Operator[StepOperator], model: LinearModel) -> Ranking | None:
+        octaves, per_octave, top = SPAN, PER_OCTAVE, TOP
         if self._solver.uses == "prox":
-            octaves, notches, top = 2 * OCTAVES, 2, 64.0
+            octaves, per_octave, top = 2 * SPAN, 2, 64.0
         elif self._varying:
             octaves, top = (10, 16 * TOP) if model.slope is None else (13, 128 * TOP)
         factor = self._solver.step_size.factor if self._varying else _one
-        highest = int(np.floor(notches * np.log2(top / model.curvature)))
+        highest = int(np.floor(per_octave * np.log2(top / model.curvature)))
         for attempt in range(3):
-            sizes = 2.0 ** (np.arange(highest, highest - octaves * notches - 1, -1) / notches)
+            sizes = 2.0 ** (np.arange(highest, highest - octaves * per_octave - 1, -1) / per_octave)
             if self._exact:
                 ranking = fastest(
                     Stack(self._solver, factor, W, model, MORE * sizes, noise(model)),
@@ -439,29 +468,29 @@ class Search:
             ranking = replace(ranking, sizes=sizes)
             if ranking.best >= 0 and (attempt == 2 or ranking.best < len(sizes) - 1):
                 return ranking
-            highest -= octaves * notches
+            highest -= octaves * per_octave
         return ranking if ranking.best >= 0 else None
 
-    def _piloted(self, choice: Choice) -> Choice:
-        """The choice for gradients of bounded slope, after pilots with the problem itself; collective.
+    def _tried_out(self, choice: Choice) -> Choice:
+        """The choice for gradients of bounded slope, after trial runs with the problem itself; collective.
 
-        The model goes on from the ends of the pilots.  A first one decides whether the race was right about the choice.  If not,
-        there are pilots with step sizes around it.
+        The model goes on from their ends.  A first one decides whether the race was right about the choice.  If not,
+        there are trial runs with step sizes around it.
         """
         length, bounded = (
-            pilots.length(self._steps),
+            trial_length(self._steps),
             self._model is not None and self._model.slope is not None,
         )
         bounded = self._net.collectives.broadcast(bounded, 0, "the slopes of the gradients")
         most = (self._steps // 2 - choice.gradients) // max(length, 1) - 1
-        if not bounded or length < pilots.FEWEST or most < 3:
+        if not bounded or length < FEWEST or most < 3:
             return choice
         sizes = np.array([choice.step_size])
-        errors = self._pilots(sizes, length)
-        if not choice.expected / pilots.NEAR <= errors[0] <= choice.expected * pilots.NEAR:
-            sizes = pilots.around(choice.step_size, most)
-            errors = self._pilots(sizes, length)
-        best = pilots.steadiest(errors) if len(sizes) > 1 and np.isfinite(errors).any() else 0
+        errors = self._trial_errors(sizes, length)
+        if not choice.expected / NEAR <= errors[0] <= choice.expected * NEAR:
+            sizes = sizes_around(choice.step_size, most)
+            errors = self._trial_errors(sizes, length)
+        best = most_robust(errors) if len(sizes) > 1 and np.isfinite(errors).any() else 0
         others = ~np.isclose(choice.tried[:, None], sizes, rtol=1e-9).any(axis=1)
         tried, predicted = (
             np.append(choice.tried[others], sizes),
@@ -480,28 +509,30 @@ class Search:
             gradients=choice.gradients + length * (1 + len(sizes) * (len(sizes) > 1)),
         )
 
-    def _pilots(self, sizes: np.ndarray, length: int) -> np.ndarray:
-        """The predicted errors after pilots with these step sizes; collective."""
-        plain = self._net.mixer(self._topology)
-        W = self._like(plain)
+    def _trial_errors(self, sizes: np.ndarray, length: int) -> np.ndarray:
+        """The predicted errors after trial runs with these step sizes; collective."""
+        base = self._net.mixer(self._topology)
+        W = self._alike(base)
         ends = [
             self._net.gather(
-                pilots.first_steps(with_size(self._solver, size), W, self._grad, self._X0, length)
+                trial_run(with_size(self._solver, size), W, self._grad, self._X0, length)
                 - self.point
             )
             for size in sizes
         ]
-        plain.close()
+        base.close()
 
-        def continued(plain: Any) -> np.ndarray:
+        def continued(base: Mixer) -> np.ndarray:
             model, factor = cast("LinearModel", self._model), self._solver.step_size.factor
-            E = np.stack([model.coordinates(rows) for rows in ends], axis=2)
-            stack = Stack(self._solver, factor, self._like(plain), model, sizes, E, length)
+            E = np.stack([model.coordinates(rows) for rows in ends if rows is not None], axis=2)
+            stack = Stack(self._solver, factor, self._alike(base), model, sizes, E, length)
             return most_accurate(stack, model, self._steps, False, True).predicted
 
         return self._on_root(continued)
 
-    def _checked(self, W: Any, model: LinearModel, size: float, steps: int) -> float:
+    def _checked(
+        self, W: Operator[StepOperator], model: LinearModel, size: float, steps: int
+    ) -> float:
         """`size`, or the next smaller one that is stable together with its neighbours."""
         for _ in range(12):
             stack = Stack(
@@ -509,17 +540,17 @@ class Search:
             )
             if stable(stack, model, steps).all():
                 break
-            size *= 2.0 ** (-1 / NOTCHES)
+            size *= 2.0 ** (-1 / PER_OCTAVE)
         return size
 
-    def _with_codec(self, plain: Any, model: LinearModel, size: float) -> float:
+    def _with_codec(self, base: Mixer, model: LinearModel, size: float) -> float:
         """The largest of `size` and some smaller ones that makes progress with the codec; `size`, with a warning, if none does."""
         left = []
         for smaller in (1.0, 0.25, 0.0625):
             stack = Stack(
                 self._solver,
                 _one,
-                self._like(plain, codec=True),
+                self._alike(base, codec=True),
                 model,
                 np.array([smaller * size]),
                 model.start,
@@ -540,7 +571,7 @@ class Search:
         """The largest smoothness constant of any agent, as the problem states it, or else from the linear model; collective."""
         largest, error = -1.0, None
         try:
-            largest = float(np.max(self._problem.smoothness, initial=0.0))
+            largest = float(np.max(getattr(self._problem, "smoothness"), initial=0.0))  # noqa: B009  (optional)
         except (AttributeError, ValueError) as caught:
             error = ValueError(f'step_size="safe": {caught}')
         if self.point is None:

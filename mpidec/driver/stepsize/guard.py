@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ...protocols import Reductions
 from .choice import Choice
 
 ATTEMPTS = 6
@@ -31,7 +30,9 @@ class Guard:
         Steps of the run.
     """
 
-    def __init__(self, net: Any, point: np.ndarray, X0: np.ndarray, choice: Choice, steps: int):
+    def __init__(
+        self, net: Reductions, point: np.ndarray, X0: np.ndarray, choice: Choice, steps: int
+    ):
         self._net, self._point = net, point
         start, scale = self._distance(X0), np.sqrt(net.n) * (float(np.linalg.norm(point)) or 1.0)
         self._start = start

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
+from ...protocols import Reductions
 from .reference import ENOUGH
 
 ENTRIES = 2**17  # largest n r^2, all entries of all agents' curvatures
@@ -26,6 +27,7 @@ SHORT = 15  # least number of gradients for the curvatures, and for the minimize
 NEWTON = 2  # steps of Newton's method: the second one corrects rounding errors
 NEGLIGIBLE = 1e-6  # relative size of a direction that is left out
 
+T = TypeVar("T")
 Gradient = Callable[[np.ndarray], np.ndarray]
 
 
@@ -139,7 +141,7 @@ class LinearModel:
 
 
 def linear_model(
-    net: Any,
+    net: Reductions,
     grad: Gradient,
     x: np.ndarray,
     X0: np.ndarray,
@@ -243,14 +245,12 @@ def linear_model(
             FAR * max(float(np.linalg.norm(x)), float(np.linalg.norm(net.mean(X0) - x))),
         )
         count += 4
-    parts = [net.gather(part) for part in (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), away)]
-    if net.rank > 0:
+    rows = (np.moveaxis(Hs, 0, 1), np.moveaxis(gs, 0, 1), away)
+    stacks = [stack for stack in map(net.gather, rows) if stack is not None]
+    if not stacks:
         return None, x, count
-    Hs, gs, start = (
-        np.ascontiguousarray(np.moveaxis(parts[0], 1, 0)),
-        np.ascontiguousarray(np.moveaxis(parts[1], 1, 0)),
-        parts[2],
-    )
+    Hs, gs = (np.ascontiguousarray(np.moveaxis(stack, 1, 0)) for stack in stacks[:2])
+    start = stacks[2]
     mean = Hs.mean(axis=(0, 1))
     curvature = float(np.linalg.eigvalsh(mean)[-1]) if np.isfinite(mean).all() else np.nan
     far, slope = slopes
@@ -278,7 +278,7 @@ def flat(X: np.ndarray) -> np.ndarray:
     return X.reshape(len(X), math.prod(X.shape[1:]))
 
 
-def _solved(net: Any, H: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def _solved(net: Reductions, H: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """Newton's step with the average of the curvatures of all agents; collective."""
 
     def step(stack: np.ndarray) -> np.ndarray:
@@ -286,7 +286,7 @@ def _solved(net: Any, H: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         return np.asarray(np.linalg.lstsq(mean, gradient, rcond=1e-12)[0])
 
     return np.asarray(
-        net.collectives.broadcast(_on_root(net, flat(H), step, None), 0, "Newton's step")
+        net.collectives.broadcast(_on_root(net, flat(H), step, gradient), 0, "Newton's step")
     )
 
 
@@ -305,7 +305,7 @@ def _project(rows: np.ndarray, V: np.ndarray) -> np.ndarray:
     return np.asarray((rows[:, None, :] @ V)[:, 0])
 
 
-def _on_root(net: Any, rows: np.ndarray, act: Callable[[np.ndarray], Any], otherwise: Any) -> Any:
+def _on_root(net: Reductions, rows: np.ndarray, act: Callable[[np.ndarray], T], otherwise: T) -> T:
     """The result of `act` on the rows of all agents on rank 0, and `otherwise` on the others."""
     stack = net.gather(rows)
     return otherwise if stack is None else act(stack)
@@ -320,7 +320,7 @@ def _bounded(G: np.ndarray, far: np.ndarray, slope: np.ndarray) -> np.ndarray:
 
 
 def _slopes(
-    net: Any,
+    net: Reductions,
     grad: Gradient,
     at: np.ndarray,
     G: np.ndarray,
@@ -338,11 +338,11 @@ def _slopes(
         return np.asarray(u if V is None else V @ u)
 
     u = net.collectives.broadcast(
-        _on_root(net, flat(H), top, None), 0, "the direction of the largest curvature"
+        _on_root(net, flat(H), top, np.empty(0)), 0, "the direction of the largest curvature"
     )
     v = u if V is None else V.T @ u
     here = ((H @ v) * v).sum(axis=1)
-    found = []
+    found: list[np.ndarray] = []
     try:
         for t in (radius, -radius):
             near, beyond = grad(at + t * u), grad(at + 2 * t * u)
@@ -361,7 +361,7 @@ def _slopes(
 
 
 def _basis(
-    net: Any, product: Gradient, G: np.ndarray, away: np.ndarray, most: int
+    net: Reductions, product: Gradient, G: np.ndarray, away: np.ndarray, most: int
 ) -> tuple[np.ndarray, int]:
     """An orthonormal basis (d, r), r <= `most`, and the number of gradients that it took."""
     m, d = G.shape
@@ -374,24 +374,24 @@ def _basis(
         chosen = _on_root(net, np.hstack([curvature[:, None], top]), _largest, None)
         gradients = _on_root(net, G, _principal, None)
         parts += [part for part in (chosen, gradients) if part is not None]
-    made = None
+    basis = np.empty((d, 0))
     if net.rank == 0:
         rows = [row for part in parts[1:] for row in part]
         rest = np.array(rows).reshape(-1, d)
         rest = rest - (rest @ parts[0].T) @ parts[0]
         _, s, Vt = np.linalg.svd(rest, full_matrices=False)
-        made = np.ascontiguousarray(np.linalg.qr(np.vstack([parts[0], Vt[s > 1e-6]])[:most].T)[0])
-    return net.collectives.broadcast(made, 0, "the linear model"), count
+        basis = np.ascontiguousarray(np.linalg.qr(np.vstack([parts[0], Vt[s > 1e-6]])[:most].T)[0])
+    return net.collectives.broadcast(basis, 0, "the linear model"), count
 
 
 def _lanczos(
-    net: Any, product: Gradient, away: np.ndarray, length: int, keep: bool = False
+    net: Reductions, product: Gradient, away: np.ndarray, length: int, keep: bool = False
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Orthonormal rows (length, d) from Lanczos' method for the average curvature, begun at the initial point, with full
     orthogonalization, and, if `keep`, their products with the curvatures of the local agents.
     """
     m, d = away.shape
-    v = net.mean(away)
+    v: np.ndarray = net.mean(away)
     vectors: list[np.ndarray] = []
     images: list[np.ndarray] = []
     for _ in range(length):
@@ -399,7 +399,7 @@ def _lanczos(
             v = v - u * (u @ v)
         norm = float(np.linalg.norm(v))
         if not norm > 0 or not np.isfinite(norm):
-            v = np.random.default_rng(len(vectors)).standard_normal(d)
+            v = np.asarray(np.random.default_rng(len(vectors)).standard_normal(d))
             for u in vectors * 2:
                 v = v - u * (u @ v)
             norm = float(np.linalg.norm(v))
@@ -421,7 +421,9 @@ def _principal(G: np.ndarray) -> np.ndarray:
     return Vt[s > 1e-6 * max(float(s[0]), 1e-300)][:AGENTS]
 
 
-def _top_vectors(net: Any, product: Gradient, m: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+def _top_vectors(
+    net: Reductions, product: Gradient, m: int, d: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The largest curvature of each local agent, and its direction, after a few Lanczos steps of its own."""
     start = np.random.default_rng(3).standard_normal(d)
     v = np.tile(start / np.linalg.norm(start), (m, 1))

@@ -1,19 +1,30 @@
-"""Race of step sizes: the solver's own steps on a linear model of all agents, one step size per column of one stack."""
+"""Race of step sizes: the solver's own steps on a linear model, one step size per column of a stack; the safe bound; trial runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...solvers.base import state, with_step_size
-from .linear import LinearModel, flat
+from ...comm.mixing.operator import Operator, StepOperator
+from ...solvers.base import Solver, at_step, state, with_step_size
+from .linear import Gradient, LinearModel, flat
 
 MORE = 1.05  # the race is run with 5 % larger step sizes than those returned
 SHORTEST, ENOUGH, LONGEST = 32, 512, 4096  # steps
 PART = 4  # a race of at least ENOUGH steps ends after this part of the predicted steps
 HORIZON = 4096  # steps after which the error of methods with bias is extrapolated
+TRIAL_PART, FEWEST = (
+    32,
+    16,
+)  # a trial run takes this part of the steps of a run, and at least so many
+LARGER, SMALLER = 5, 4  # step sizes around the choice, in factors of sqrt(2)
+NEAR = 1.1  # ratio of two predictions that agree
+SPARE = 0.5  # part of the largest stable step size, for agents of different curvatures
+UNKNOWN = 0.25  # in units of 1 / L, where every step size is unstable
+MANY = 10_000  # agents from which on fewer step sizes and steps are tried
 TRANSIENT = 1e6  # largest error on the way, in units of that at the start
 
 
@@ -35,9 +46,9 @@ class Stack:
 
     def __init__(
         self,
-        solver: Any,
-        factor: Any,
-        W: Any,
+        solver: Solver,
+        factor: Callable[[int], float],
+        W: Operator[StepOperator],
         model: LinearModel,
         sizes: np.ndarray,
         start: np.ndarray,
@@ -48,23 +59,23 @@ class Stack:
         self._k, self._last = first, np.nan  # the last factor
         self._state = state(solver, "init", self._solver(first).init(X, W.at(first)), X.shape)
 
-    def _solver(self, k: int) -> Any:
+    def _solver(self, k: int) -> Solver:
         factor = self._factor(k)
         if factor != self._last:
             self._last = factor
-            self._now = with_step_size(self._make, np.tile(factor * self.sizes, self._model.r))
+            self._now: Solver = with_step_size(
+                self._make, np.tile(factor * self.sizes, self._model.r)
+            )
         return self._now
 
     def run(self, steps: int) -> None:
         """Take the steps up to `steps`."""
         s, model, W, uses = self._state, self._model, self._W, self._make.uses
+        G: Any  # None for a solver that uses nothing
         while self._k < steps:
             solver = self._solver(self._k)
-            s = solver.step(
-                s,
-                model.answer(uses, solver.point(s), self._last * self.sizes, self._k),
-                W.at(self._k),
-            )
+            G = model.answer(uses, solver.point(s), self._last * self.sizes, self._k)
+            s = solver.step(s, G, W.at(self._k))
             if self._k == 0:
                 state(solver, "step", s, self._state.X.shape)
             self._k += 1
@@ -252,3 +263,69 @@ def progress(stack: Stack, model: LinearModel, steps: int) -> float:
     stack.run(steps)
     last = float(_errors(stack, model)[0][0])
     return last / first if np.isfinite(last) and first > 0 else np.inf
+
+
+def safe(solver: Solver, W: Operator[StepOperator], smoothness: float) -> float:
+    """Half of the largest step size at which the solver is stable on quadratics of equal curvature.
+
+    The agents' functions have one curvature h, for several h from L / 1000 to L; the step sizes tried are 2 / L, and smaller by
+    factors of sqrt(2).  Agents could agree on it by themselves: it takes the largest L of all agents, and nothing else of their
+    data.  If L is 0, the step size is 1.
+
+    Parameters
+    ----------
+    solver : Solver
+    W : mixer
+        Of all agents, in one process.
+    smoothness : float
+        Largest smoothness constant L of any agent.
+    """
+    if not smoothness > 0:
+        return 1.0
+    few = W.n > MANY
+    h = smoothness * np.geomspace(1e-3, 1, 2 if few else 6)
+    sizes = 2 / smoothness * 0.5 ** (np.arange(6) if few else np.arange(0, 14, 0.5))
+    r, steps = len(h), 64 if few else 512
+    start = np.random.default_rng(1).standard_normal((W.n, r))
+    H = np.broadcast_to(np.diag(h), (1, W.n, r, r))
+    model = LinearModel(H, np.zeros((1, W.n, r)), start, np.diag(h), 1.0, smoothness, 1.0)
+    stack = Stack(solver, lambda k: 1.0, W, model, sizes, start)
+    norms = []
+    for until in (0, steps // 2, steps):
+        stack.run(until)
+        norms.append(np.sqrt((stack.E**2).sum(axis=(0, 1))))
+    good = (norms[2] <= 1.02 * norms[1]) | (norms[2] <= 1e-3 * norms[0])
+    found = np.flatnonzero([good[j:].all() for j in range(len(good))])
+    return float(SPARE * sizes[found[0]] if len(found) else UNKNOWN / smoothness)
+
+
+def trial_length(steps: int) -> int:
+    """Steps of a trial run for a run of `steps` steps."""
+    return min(steps, HORIZON) // TRIAL_PART
+
+
+def trial_run(
+    solver: Solver, W: Operator[StepOperator], grad: Gradient, X: np.ndarray, steps: int
+) -> np.ndarray:
+    """The iterates after the first `steps` steps from `X`."""
+    s = at_step(solver, 0).init(X, W.at(0))
+    for k in range(steps):
+        now = at_step(solver, k)
+        s = now.step(s, grad(now.point(s)), W.at(k))
+    return np.asarray(s.X)
+
+
+def sizes_around(size: float, most: int) -> np.ndarray:
+    """At most `most` step sizes around `size`, which is one of them, from the largest to the smallest."""
+    j = np.arange(LARGER, -SMALLER - 1, -1)
+    nearest = np.sort(np.argsort(np.abs(j - 0.5), kind="stable")[: max(most, 1)])
+    return np.asarray(size * 2.0 ** (j[nearest] / 2))
+
+
+def most_robust(errors: np.ndarray) -> int:
+    """Index of the step size with the least geometric mean of its own error and that of the next larger one.
+
+    The error of one step size alone may be small by chance.
+    """
+    means = np.append(np.inf, np.sqrt(errors[:-1] * errors[1:]))
+    return int(np.argmin(np.where(np.isfinite(means), means, np.inf)))

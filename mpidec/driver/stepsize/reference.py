@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from ...protocols import Reductions
+
+if TYPE_CHECKING:
+    from ...problems import Problem
 
 ENOUGH = 1e-6  # norm of the gradient, relative to that at the start
 MOST = 200  # evaluations
@@ -16,7 +21,7 @@ class _Enough(Exception):
     """The gradient is small enough, or there were enough evaluations."""
 
 
-def together(net: Any, evaluate: Callable[[], np.ndarray], like: np.ndarray) -> np.ndarray:
+def together(net: Reductions, evaluate: Callable[[], np.ndarray], like: np.ndarray) -> np.ndarray:
     """The result of `evaluate()`, an array of the shape of `like`; an exception on one rank is raised on all; collective.
 
     Raises
@@ -38,7 +43,7 @@ def together(net: Any, evaluate: Callable[[], np.ndarray], like: np.ndarray) -> 
 
 
 def minimizer(
-    net: Any, problem: Any, x0: np.ndarray, quadratic: bool = False, most: int = MOST
+    net: Reductions, problem: Problem, x0: np.ndarray, quadratic: bool = False, most: int = MOST
 ) -> tuple[np.ndarray | None, int]:
     """The minimizer of the average of all f_i, as far as L-BFGS comes from `x0`, and the number of gradients; collective.
 
@@ -64,49 +69,49 @@ def minimizer(
         failed = False
         return np.asarray(net.mean(rows))
 
-    def told(thing: Any) -> Any:
-        return net.collectives.broadcast(thing, 0, "the next point of L-BFGS")
+    def shared(x: np.ndarray | None) -> np.ndarray | None:
+        return net.collectives.broadcast(x, 0, "the next point of L-BFGS")
 
-    if net.rank > 0:
-        while (x := told(None)) is not None:
-            evaluate(x)
-        return cast("tuple[np.ndarray | None, int]", told(None))
     best: np.ndarray | None = x0
     least, first, count = np.inf, 0.0, 0
     before = (0.0, x0, x0)  # value, gradient and point of the first evaluation
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, least, first, count, before
-        total = evaluate(told(np.array(x)))
+        x = np.array(x)
+        shared(x)
+        total = evaluate(x)
         count += 1
         size = float(np.linalg.norm(total[1:]))
         first = size if count == 1 else first
         if size < least:
-            best, least = np.array(x), size
+            best, least = x, size
         if size <= ENOUGH * first or count >= most:
             raise _Enough
         if count == 1:
-            before = (float(total[0]), total[1:], np.array(x))
+            before = (float(total[0]), total[1:], x)
         elif count == 2 and quadratic:
             f, g, y = before
-            slope = (
-                float((g + total[1:]) @ (x - y)) / 2
-            )  # of a quadratic function: the difference of the values
+            # of a quadratic function: the difference of the values
+            slope = float((g + total[1:]) @ (x - y)) / 2
             if abs(total[0] - f - slope) <= ROUNDING * (abs(f) + abs(total[0]) + abs(slope)):
                 best = None
                 raise _Enough
         return float(total[0]), total[1:]
 
-    from scipy.optimize import minimize  # imported on use: it takes 0.3 s
+    if net.rank > 0:
+        while (x := shared(None)) is not None:
+            evaluate(x)
+    else:
+        from scipy.optimize import minimize  # imported on use: it takes 0.3 s
 
-    options = {"maxcor": 10, "maxfun": most, "maxiter": most, "ftol": 0, "gtol": 0}
-    try:
-        minimize(objective, x0, jac=True, method="L-BFGS-B", options=options)
-    except _Enough:
-        pass
-    except Exception:
-        if failed:
-            raise
-    told(None)
-    told((best, count))
-    return best, count
+        options = {"maxcor": 10, "maxfun": most, "maxiter": most, "ftol": 0, "gtol": 0}
+        try:
+            minimize(objective, x0, jac=True, method="L-BFGS-B", options=options)
+        except _Enough:
+            pass
+        except Exception:
+            if failed:
+                raise
+        shared(None)
+    return net.collectives.broadcast((best, count), 0, "the next point of L-BFGS")
