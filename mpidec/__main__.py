@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import runpy
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ._version import __version__
 from .comm.runtime.mpi import MPI, RANKS
+from .plugins import nearest
 
+if TYPE_CHECKING:
+    from .cli.program import Command
+
+# Where each command is declared, under its name in capitals, and what it does.
 COMMANDS = {
-    "run": "run an experiment and write it to a file",
-    "plot": "plot runs: f - f*, consensus and error against steps, bytes and seconds",
-    "sweep": "run an experiment with all combinations of varied settings and seeds; a table and a figure",
-    "tune": "try step sizes and show which one is best",
-    "train": "train a neural network with decentralized optimizers",
-    "bench": "measure mixing against MPI's own operations and the memory's limit",
-    "reproduce": "repeat published experiments",
-    "doctor": "check MPI, compiled modules and devices of this machine",
+    "run": ("experiment.command", "run an experiment and write it to a file"),
+    "plot": (
+        "plot.command",
+        "plot runs: f - f*, consensus and error against steps, bytes and seconds",
+    ),
+    "sweep": (
+        "sweep.command",
+        "run an experiment with all combinations of varied settings and seeds; a table and a figure",
+    ),
+    "tune": ("experiment.command", "try step sizes and show which one is best"),
+    "train": ("train.command", "train a neural network with decentralized optimizers"),
+    "bench": (
+        "bench.command",
+        "measure mixing against MPI's own operations and the memory's limit",
+    ),
+    "reproduce": ("reproduce.command", "repeat published experiments"),
+    "doctor": ("diagnostics.doctor", "check MPI, compiled modules and devices of this machine"),
 }
-
-
-def available() -> dict[str, str]:
-    """Return the commands of this version with a line each."""
-    return {
-        name: line for name, line in COMMANDS.items() if find_spec(f"mpidec.{name}") is not None
-    }
 
 
 def usage() -> str:
     """Return the text of ``mpidec --help``."""
-    commands = available()
-    width = max(map(len, commands))
+    width = max(map(len, COMMANDS))
     return "\n".join(
         [
             "usage: mpidec COMMAND [ARGUMENTS]      (under MPI: mpirun -n 4 mpidec COMMAND ...)",
             "",
             "commands:",
-            *(f"  {name:<{width}}  {line}" for name, line in commands.items()),
+            *(f"  {name:<{width}}  {line}" for name, (_, line) in COMMANDS.items()),
             "",
             "mpidec COMMAND --help describes a command; python -m mpidec.COMMAND is the same command.",
         ]
@@ -50,29 +56,18 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the first argument names; return its exit status."""
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in available():
-        sys.argv = [f"mpidec {name}", *rest]
-        try:
-            runpy.run_module(f"mpidec.{name}", run_name="__main__", alter_sys=True)
-        except SystemExit as end:
-            if isinstance(end.code, str):
-                raise
-            return int(end.code or 0)
-        return 0
+    if name in COMMANDS:
+        module = import_module(f"mpidec.{COMMANDS[name][0]}")
+        command: Command[object] = getattr(module, name.upper())
+        return replace(command, started_as=f"mpidec {name}").main(rest)
     if name in ("-h", "--help", "help"):
-        return _told(usage(), 0)
+        return _print_once(usage(), 0)
     if name == "--version":
-        return _told(f"mpidec {__version__}", 0)
-    near = difflib.get_close_matches(name, available(), n=2, cutoff=0.5)
-    remedy = (
-        f"did you mean {' or '.join(near)}?"
-        if near
-        else f"expected one of {', '.join(available())}"
-    )
-    return _told(f"mpidec: error: unknown command {name!r}: {remedy}", 2)
+        return _print_once(f"mpidec {__version__}", 0)
+    return _print_once(f"mpidec: error: unknown command {name!r}: {nearest(name, COMMANDS)}", 2)
 
 
-def _told(text: str, status: int) -> int:
+def _print_once(text: str, status: int) -> int:
     """Print a text once in a job of several ranks, before any rank exits; return the exit status."""
     launched = any(name in os.environ for name in RANKS)
     if not launched or MPI.COMM_WORLD.rank == 0:

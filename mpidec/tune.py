@@ -2,7 +2,7 @@
 
 import sys
 
-from .experiment.command import main
+from .experiment.command import TUNE
 
 if __name__ == "__main__":
-    sys.exit(main(["--tune", *sys.argv[1:]], program="mpidec.tune"))
+    sys.exit(TUNE.main())

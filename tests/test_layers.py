@@ -79,8 +79,8 @@ ROOMS = {
     "run": (("experiment",), ()),
     "tune": (("experiment",), ()),
     "doctor": (("diagnostics",), ()),
-    "__main__": ((*GROUND, "comm.runtime", "cli"), ()),
 }
+ROOMS["__main__"] = (tuple(ROOMS), ())
 ROOMS["__init__"] = (tuple(ROOMS), ())
 LAZY = {"networkx", "sklearn", "matplotlib", "torch", "cupy", "rich"}
 TORCH = {"nn", "optim", "train"}  # packages that nothing else imports at its top

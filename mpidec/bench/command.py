@@ -16,23 +16,24 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from itertools import count, cycle, islice
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import mpi4py
 import numpy as np
 
 from .. import registry as catalogue
 from .._version import __version__
+from ..cli.program import Command, Parser, Status
+from ..cli.tables import plural
 from ..comm.kernels.weighted import COMPILED, Weights, weighted_sum
 from ..comm.mixing import Network
 from ..comm.mixing.network import TRANSPORTS
 from ..comm.rma import Window
-from ..comm.runtime.launch import abort_when_uncaught, check_launcher, library
+from ..comm.runtime.launch import library
 from ..comm.runtime.mpi import MPI
-from ..diagnostics import host as _machine
-from ..exceptions import WrongResult
-from ..experiment.build import InputError, on_root
-from ..experiment.settings import unknown
+from ..diagnostics import host
+from ..exceptions import InputError, WrongResult
+from ..plugins import nearest
 from ..solvers import DGD, EXTRA, ExactDiffusion, GradientTracking, Solver
 from .report import (
     ALLREDUCE,
@@ -115,7 +116,6 @@ class Options:
     seconds: float
     json: str | None = None
     plot: str | None = None
-    text: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,67 +151,52 @@ class Contender:
     extra: Callable[[], int] | None = None
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that raises what is wrong instead of leaving the process."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
-def options_of(argv: Sequence[str]) -> Options:
-    """What `argv` asks for; a text to print if it asks for help.
-
-    Raises
-    ------
-    ValueError
-        Saying what is wrong with it.
-    """
-    parse = Parser(
-        prog="python -m mpidec.bench",
-        allow_abbrev=False,
-        add_help=False,
-        epilog=EPILOG,
-        description="Measure mixings, solver steps and local-view calls against the same by hand with MPI; training.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parse.add_argument(
+def declare(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
         "--rows",
         default=",".join(name for name in CELLS if name != "train"),
         help="groups of rows to measure (default: %(default)s; also: train)",
     )
-    parse.add_argument(
+    parser.add_argument(
         "--sizes",
         help="bytes of a row, 8 to 64M and beyond (default: "
         + "; ".join(f"{name} {cell.sizes}" for name, cell in CELLS.items())
         + ")",
     )
-    parse.add_argument(
+    parser.add_argument(
         "--graphs",
         help="(default: "
         + "; ".join(f"{name} {cell.graphs}" for name, cell in CELLS.items())
         + ")",
     )
-    parse.add_argument(
+    parser.add_argument(
         "--transports",
         default=",".join(name for name in TRANSPORTS if name != "auto"),
         help="how rows travel in the group mixing, of "
         + ", ".join(TRANSPORTS)
         + " (default: %(default)s)",
     )
-    parse.add_argument(
+    parser.add_argument(
         "--seconds",
         type=float,
         default=60,
         help="time to measure for, about, in all (default: %(default)s)",
     )
-    parse.add_argument(
+    parser.add_argument(
         "--json", metavar="FILE", help="write all numbers and a description of the machine"
     )
-    parse.add_argument("--plot", metavar="FILE.png", help="draw them")
-    parse.add_argument("-h", "--help", action="store_true", help="print this help")
-    args = parse.parse_args(list(argv))
-    if args.help:
-        return Options([], None, None, [], 0, text=parse.format_help().rstrip())
+    parser.add_argument("--plot", metavar="FILE.png", help="draw them")
+
+
+def prepare(args: argparse.Namespace, ranks: int) -> Options:
+    """Return what the arguments ask for.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid.
+    """
     groups, graphs, transports = (
         [name.strip() for name in text.split(",")] if text is not None else None
         for text in (args.rows, args.graphs, args.transports)
@@ -223,7 +208,7 @@ def options_of(argv: Sequence[str]) -> Options:
     ):
         for name in names or ():
             if name not in known:
-                raise ValueError(unknown(what, name, known, flag))
+                raise ValueError(f"{flag}: unknown {what} {name!r}: {nearest(name, known)}")
     if "train" in (groups or ()) and importlib.util.find_spec("torch") is None:
         raise ValueError("--rows train needs PyTorch: pip install 'mpidec[torch]'")
     if not 0 < args.seconds < 1e6:
@@ -1154,8 +1139,8 @@ def machine(comm: MPI.Intracomm) -> dict[str, Any]:
     """What the numbers were measured on; collective."""
     hosts = comm.allgather(MPI.Get_processor_name())
     return {
-        "cpu": _machine.cpu(),
-        "cores": len(_machine.cores()),
+        "cpu": host.cpu(),
+        "cores": len(host.cores()),
         "mpi": " ".join(library().split()),
         "mpi4py": mpi4py.__version__,
         "python": platform.python_version(),
@@ -1166,41 +1151,27 @@ def machine(comm: MPI.Intracomm) -> dict[str, Any]:
         "ranks": comm.size,
         "hosts": len(set(hosts)),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "load_average": _machine.load(),
+        "load_average": host.load(),
         "environment": {
             key: value for key, value in sorted(os.environ.items()) if key.startswith("MPIDEC_")
         },
     }
 
 
-def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -> int:
-    """Run the command line `argv` on every rank of `comm`, and return the exit status."""
-    comm = MPI.COMM_WORLD if comm is None else comm
-    try:
-        check_launcher(comm)
-        if comm.size > 1:
-            abort_when_uncaught()
-        options = on_root(comm, options_of, sys.argv[1:] if argv is None else argv)
-        if options.text:
-            say(comm, options.text)
-            return 0
-        run(options, comm)
-    except (InputError, WrongResult, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and comm.size > 1:
-            raise
-        if comm.rank == 0:
-            print(f"mpidec.bench: error: {error}", file=sys.stderr, flush=True)
-        comm.Barrier()
-        return 1 if isinstance(error, WrongResult) else 2
-    return 0
-
-
-def run(options: Options, comm: MPI.Intracomm) -> None:
+def execute(options: Options, comm: MPI.Intracomm) -> int:
     """Measure what `options` say; rank 0 prints and writes the results."""
+    try:
+        _measure(options, comm)
+    except WrongResult as error:
+        raise InputError(str(error), Status.FAILED) from error
+    return Status.OK
+
+
+def _measure(options: Options, comm: MPI.Intracomm) -> None:
     facts = machine(comm)
-    say(
+    _say(
         comm,
-        f"{facts['ranks']} rank{'s' * (comm.size > 1)} on {facts['hosts']} host{'s' * (facts['hosts'] > 1)} of "
+        f"{plural(comm.size, 'rank')} on {plural(facts['hosts'], 'host')} of "
         f"{facts['cores']} cores, {facts['cpu']}, {facts['mpi'].split(',')[0]}, load {facts['load_average']}",
     )
     plan = {
@@ -1217,7 +1188,7 @@ def run(options: Options, comm: MPI.Intracomm) -> None:
         )
     if comm.size == 1:
         left_out = [name for name in options.groups if name not in plan]
-        say(
+        _say(
             comm,
             f"One process: the rows of {AGENTS_ALONE} agents in its memory, and no messages.  "
             + f"Left out: {', '.join(left_out)}.  " * bool(left_out)
@@ -1226,15 +1197,15 @@ def run(options: Options, comm: MPI.Intracomm) -> None:
     cells = sum(len(graphs) * len(sizes) for graphs, sizes in plan.values())
     rows: list[dict[str, Any]] = []
     for name, (graphs, sizes) in plan.items():
-        say(comm, f"\n\n{GROUPS[name].title}\n{legend(name)}")
+        _say(comm, f"\n\n{GROUPS[name].title}\n{legend(name)}")
         for graph in graphs:
             for size in sizes:
                 room(size, comm, CELLS[name].arrays(comm.size, len(options.transports)))
                 cell = CELLS[name](graph, size // 8, comm, options.transports)
                 rows += ratios(name, cell.measure(options.seconds / cells))
                 cell.close()
-            say(comm, "\n" + table(rows, name, graph))
-    facts["load_average_after"] = _machine.load()
+            _say(comm, "\n" + table(rows, name, graph))
+    facts["load_average_after"] = host.load()
     if comm.rank == 0:
         if options.json:
             write_json(options.json, facts, rows)
@@ -1244,7 +1215,7 @@ def run(options: Options, comm: MPI.Intracomm) -> None:
 
 def room(size: int, comm: MPI.Intracomm, arrays: int) -> None:
     """Refuse rows that would not fit into this host's memory; collective."""
-    free = comm.allreduce(_machine.memory() or sys.maxsize, MPI.MIN)
+    free = comm.allreduce(host.memory() or sys.maxsize, MPI.MIN)
     need = arrays * comm.size * size
     if need > free:
         raise InputError(
@@ -1253,7 +1224,18 @@ def room(size: int, comm: MPI.Intracomm, arrays: int) -> None:
         )
 
 
-def say(comm: MPI.Intracomm, text: str) -> None:
+def _say(comm: MPI.Intracomm, text: str) -> None:
     """Print on rank 0."""
     if comm.rank == 0:
         print(text, flush=True)
+
+
+BENCH = Command(
+    name="bench",
+    description="Measure mixings, solver steps and local-view calls against the same by hand with MPI; training.",
+    epilog=EPILOG,
+    declare=declare,
+    prepare=prepare,
+    execute=execute,
+)
+main = BENCH.main

@@ -1,4 +1,4 @@
-"""Progress of a run as a bar on a terminal or as lines in a log, and the summary table; printed by rank 0."""
+"""Progress of a run as a bar on a terminal or as lines in a log; printed by rank 0."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-__all__ = ["Bar", "Lines", "Silent", "progress", "table", "terminal"]
+__all__ = ["Bar", "Lines", "Silent", "progress", "terminal"]
 
 COLUMNS = ("objective", "gradient_norm", "consensus", "error")
-Told = Callable[[Mapping[str, Any]], str]
+Describe = Callable[[Mapping[str, Any]], str]
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "srun")
 
 
@@ -34,8 +34,8 @@ class Lines(Silent):
 
     SHORTEST, LONGEST = 2.0, 30.0  # seconds between two lines
 
-    def __init__(self, file: TextIO | None = None, told: Told | None = None):
-        self.file, self.told = file or sys.stdout, told or brief
+    def __init__(self, file: TextIO | None = None, describe: Describe | None = None):
+        self.file, self.describe = file or sys.stdout, describe or brief
         self.began = self.last = time.monotonic()
         self.start = self.printed = -1
 
@@ -49,89 +49,68 @@ class Lines(Silent):
         tenth = 10 * (step - self.printed) >= steps - self.start
         if now - self.last >= self.LONGEST or (tenth and now - self.last >= self.SHORTEST):
             self.last, self.printed = now, step
-            told = self.told(metrics)
+            text = self.describe(metrics)
             print(
-                f"step {step}/{steps}  {told}{'  ' * bool(told)}{now - self.began:.0f} s",
+                f"step {step}/{steps}  {text}{'  ' * bool(text)}{now - self.began:.0f} s",
                 file=self.file,
                 flush=True,
             )
 
 
 class Bar(Silent):
-    """Progress bar, redrawn at most ten times a second; drawn by rich if it is installed, else in plain text."""
+    """Progress bar, redrawn at most ten times a second."""
 
     PERIOD = 0.1
 
-    def __init__(self, file: TextIO | None = None, width: int = 80, told: Told | None = None):
-        self.file, self.width, self.last, self.told = (
-            file or sys.stdout,
-            width,
-            0.0,
-            told or shortest,
+    def __init__(
+        self, file: TextIO | None = None, width: int = 80, describe: Describe | None = None
+    ):
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
         )
-        try:
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-            )
-        except ImportError:
-            self.rich = None
-            return
-        console = Console(file=self.file, force_terminal=True, width=width)
+
+        self.last, self.describe = 0.0, describe or shortest
         columns = (
             BarColumn(None),
             MofNCompleteColumn(),
             TextColumn("{task.description}"),
             TimeRemainingColumn(),
         )
+        console = Console(file=file or sys.stdout, force_terminal=True, width=width)
         self.rich = Progress(*columns, console=console, auto_refresh=False, transient=True)
         self.rich.start()
         self.task = self.rich.add_task("", total=None)
 
     def note(self, line: str) -> None:
-        if self.rich is not None:
-            self.rich.console.print(line, highlight=False)
-        else:
-            print(line, file=self.file, flush=True)
+        self.rich.console.print(line, highlight=False)
 
     def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         now = time.monotonic()
-        if now - self.last < self.PERIOD and step < steps:
-            return
-        self.last = now
-        text = self.told(metrics)
-        if self.rich is not None:
+        if now - self.last >= self.PERIOD or step >= steps:
+            self.last = now
+            text = self.describe(metrics)
             self.rich.update(self.task, total=steps, completed=step, description=text, refresh=True)
-            return
-        label = f" {step}/{steps} {text}"
-        length = max(self.width - len(label) - 3, 5)
-        done = length * step // max(steps, 1)
-        self.file.write(f"\r[{'=' * done}{' ' * (length - done)}]{label}")
-        self.file.flush()
 
     def close(self) -> None:
-        if self.rich is not None:
-            self.rich.stop()
-        else:
-            self.file.write("\r" + " " * (self.width - 1) + "\r")
-            self.file.flush()
+        self.rich.stop()
 
 
-def progress(kind: str, told: Told | None = None) -> Silent:
+def progress(kind: str, describe: Describe | None = None) -> Silent:
     """Return a progress display: "bar", "lines", "none", or "auto", a bar on a terminal and lines elsewhere.
 
-    `told` returns the metrics of a step as a line.
+    `describe` returns the metrics of a step as a line.
     """
     width = terminal() if kind in ("auto", "bar") else None
     if kind == "auto":
         kind = "lines" if width is None else "bar"
     if kind == "bar":
-        return Bar(width=width or 80, told=told)
-    return Lines(told=told) if kind == "lines" else Silent()
+        return Bar(width=width or 80, describe=describe)
+    return Lines(describe=describe) if kind == "lines" else Silent()
 
 
 def terminal() -> int | None:
@@ -176,28 +155,3 @@ def brief(metrics: Mapping[str, Any], names: Sequence[str] = COLUMNS) -> str:
 def shortest(metrics: Mapping[str, Any]) -> str:
     """Return the error of one step, or else its objective."""
     return brief(metrics, COLUMNS[-1:] if "error" in metrics else COLUMNS[:1])
-
-
-def table(rows: Mapping[str, str]) -> str:
-    """Return rows of names and values as a table between two rules."""
-    left = max(map(len, rows))
-    rule = "-" * (left + 2 + max(map(len, rows.values())))
-    return "\n".join([rule, *(f"{name:<{left}}  {value}" for name, value in rows.items()), rule])
-
-
-def options(values: Mapping[str, Any]) -> str:
-    """Return parameters as text to follow a name: ``, l2 1, step size 0.03``."""
-    return "".join(
-        f", {name.replace('_', ' ')} {value:.4g}"
-        if isinstance(value, float)
-        else f", {name.replace('_', ' ')} {value}"
-        for name, value in values.items()
-    )
-
-
-def quantity(value: float, unit: str) -> str:
-    """Return a quantity with a unit prefix: ``12.3 kB``, ``4.5 GB``."""
-    power = 0
-    while abs(value) >= 1000 and power < 5:
-        value, power = value / 1000, power + 1
-    return f"{value:.4g} {' kMGTP'[power].strip()}{unit}"

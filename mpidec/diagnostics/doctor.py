@@ -12,20 +12,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import mpi4py
 import numpy as np
 
 from .. import topology
 from .._version import __version__
+from ..cli.program import Command, Parser
+from ..cli.tables import plural
 from ..comm.mixing import Network
 from ..comm.mixing.network import TRANSPORTS
 from ..comm.runtime import cuda_aware
 from ..comm.runtime import installed as _installed
 from ..comm.runtime.launch import check_launcher, library
 from ..comm.runtime.mpi import MPI, RANKS
-from . import host as _machine
+from ..exceptions import ConfigError
+from . import host
 from . import selftest as selftest
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
@@ -127,24 +130,23 @@ def hosts(comm: MPI.Intracomm) -> Finding:
     """Hosts, and the number of ranks on each."""
     count = Counter(comm.allgather(MPI.Get_processor_name()))
     shown = ", ".join(
-        f"{name}: {ranks} rank{'s' * (ranks > 1)}"
-        for name, ranks in list(count.items())[:MOST_SHOWN]
+        f"{name}: {plural(ranks, 'rank')}" for name, ranks in list(count.items())[:MOST_SHOWN]
     )
     more = f", and {len(count) - MOST_SHOWN} more" if len(count) > MOST_SHOWN else ""
-    return Finding(OK, f"{len(count)} host{'s' * (len(count) > 1)}: {shown}{more}")
+    return Finding(OK, f"{plural(len(count), 'host')}: {shown}{more}")
 
 
 def oversubscription(comm: MPI.Intracomm) -> Finding:
     """Ranks per available core, on the host with the fewest cores per rank."""
     places = comm.allgather(
-        (MPI.Get_processor_name(), _machine.cores(), os.cpu_count() or 1, _machine.quota())
+        (MPI.Get_processor_name(), host.cores(), os.cpu_count() or 1, host.quota())
     )
     worst = Finding(OK, "")
     for name in dict.fromkeys(place[0] for place in places):
         here = [place for place in places if place[0] == name]
         usable = frozenset().union(*(place[1] for place in here))
         count, there, granted = len(here), here[0][2], min(len(usable), here[0][3])
-        said = f"{count} rank{'s' * (count > 1)} on {granted:g} core{'s' * (granted != 1)} ({name})"
+        said = f"{plural(count, 'rank')} on {plural(granted, 'core')} ({name})"
         if count <= granted:
             found = Finding(OK, said)
         elif len(usable) < min(count, there):
@@ -165,13 +167,13 @@ def oversubscription(comm: MPI.Intracomm) -> Finding:
 
 def blas_threads(comm: MPI.Intracomm) -> Finding:
     """Threads of NumPy's BLAS per core."""
-    threads, cores = comm.allreduce(_machine.blas_threads(), MPI.MAX), len(_machine.cores())
+    threads, cores = comm.allreduce(host.blas_threads(), MPI.MAX), len(host.cores())
     here = max(Counter(comm.allgather(MPI.Get_processor_name())).values())
-    said = f"{threads} thread{'s' * (threads > 1)} per rank"
+    said = f"{plural(threads, 'thread')} per rank"
     if threads > 1 and threads * here > cores and here > 1:
         return Finding(
             WARN,
-            f"{said}, {threads * here} threads on {cores} core{'s' * (cores > 1)}: export OMP_NUM_THREADS=1 "
+            f"{said}, {plural(threads * here, 'thread')} on {plural(cores, 'core')}: export OMP_NUM_THREADS=1 "
             "(mpidec.solve limits the threads itself; loops of your own need the variable)",
         )
     return Finding(OK, said)
@@ -180,9 +182,9 @@ def blas_threads(comm: MPI.Intracomm) -> Finding:
 def compiled(comm: MPI.Intracomm) -> Finding:
     """The compiled modules, and their replacements where they are missing."""
     missing = {
-        name: why for found in comm.allgather(_machine.uncompiled()) for name, why in found.items()
+        name: why for found in comm.allgather(host.uncompiled()) for name, why in found.items()
     }
-    if not missing and not _machine.READS_MEMORY:
+    if not missing and not host.READS_MEMORY:
         return Finding(
             OK,
             "weighted sums and windows: compiled; the ranks of a node exchange messages, because reading one "
@@ -191,9 +193,9 @@ def compiled(comm: MPI.Intracomm) -> Finding:
     if not missing:
         return Finding(OK, "weighted sums, shared memory of a node and windows: compiled")
     uses = {
-        _machine.KERNEL: "NumPy computes the weighted sums (the same bits, several times slower)",
-        _machine.NODE_MEMORY: "the ranks of a node exchange messages instead of reading shared memory",
-        _machine.RECORDS: "the windows of a node exchange messages instead of writing to shared memory",
+        host.KERNEL: "NumPy computes the weighted sums (the same bits, several times slower)",
+        host.NODE_MEMORY: "the ranks of a node exchange messages instead of reading shared memory",
+        host.RECORDS: "the windows of a node exchange messages instead of writing to shared memory",
     }
     advice = (
         _installed.remedy()
@@ -232,13 +234,13 @@ def transports(comm: MPI.Intracomm) -> Finding:
             for i in range(comm.size)
         )
     names = comm.allgather(MPI.Get_processor_name())
-    compiled = comm.allreduce(_machine.NODE_MEMORY not in _machine.uncompiled(), MPI.LAND)
+    compiled = comm.allreduce(host.NODE_MEMORY not in host.uncompiled(), MPI.LAND)
     apart = [
         pair for pair, name in way.items() if names[pair[0]] == names[pair[1]] and name != "shared"
     ]
     if (
         apart
-        and _machine.READS_MEMORY
+        and host.READS_MEMORY
         and chosen in ("auto", "shared")
         and "MPIDEC_RANKS_PER_NODE" not in os.environ
     ):
@@ -246,7 +248,7 @@ def transports(comm: MPI.Intracomm) -> Finding:
         why = (
             "they are in different containers, or the system forbids it: see the self-test of shared memory"
             if compiled
-            else f"{_machine.NODE_MEMORY} is not compiled"
+            else f"{host.NODE_MEMORY} is not compiled"
         )
         return Finding(
             WARN,
@@ -284,7 +286,7 @@ def windows(comm: MPI.Intracomm) -> Finding:
 
 def gpu(comm: MPI.Intracomm) -> Finding:
     """CUDA devices, the libraries that use them, and whether MPI accepts device arrays."""
-    found = _machine.gpu(cuda_aware.detect())
+    found = host.gpu(cuda_aware.detect())
     libraries = " and ".join(found.libraries) or "neither cupy nor torch is installed"
     if not found.devices:
         accepts = (
@@ -299,7 +301,7 @@ def gpu(comm: MPI.Intracomm) -> Finding:
             f"no CUDA device ({libraries}): rows are arrays on the CPU; MPI {accepts} device arrays "
             f"({found.evidence})",
         )
-    said = f"{found.devices} CUDA device{'s' * (found.devices > 1)} ({libraries})"
+    said = f"{plural(found.devices, 'CUDA device')} ({libraries})"
     if not found.libraries:
         return Finding(
             WARN,
@@ -322,7 +324,7 @@ def gpu(comm: MPI.Intracomm) -> Finding:
 
 def hdf5(comm: MPI.Intracomm) -> Finding:
     """Versions of h5py and HDF5, and whether they write in parallel."""
-    name, parallel = _machine.hdf5()
+    name, parallel = host.hdf5()
     return Finding(
         OK,
         f"{name}, {'parallel' if parallel else 'serial'} (mpidec needs only serial HDF5: rank 0 writes)",
@@ -335,7 +337,7 @@ def folder(comm: MPI.Intracomm) -> Finding:
     if comm.rank:
         return Finding(OK, "")
     try:
-        free = _machine.write_test(here)
+        free = host.write_test(here)
     except OSError as error:
         return Finding(
             FAIL,
@@ -423,55 +425,25 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {shown}"
 
 
-class Parser(argparse.ArgumentParser):
-    """Argument parser that raises ValueError instead of leaving the process."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
-def parser() -> Parser:
-    """The parser of the command line."""
-    result = Parser(
-        prog="python -m mpidec.doctor",
-        allow_abbrev=False,
-        add_help=False,
-        epilog=EPILOG,
-        description="Report what works in this environment and what does not.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    result.add_argument(
+def declare(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
         "--timeout",
         type=float,
         default=20,
         metavar="SECONDS",
         help="time limit of each check (default: %(default)s)",
     )
-    result.add_argument("-h", "--help", action="store_true", help="print this help")
-    return result
 
 
-def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -> int:
-    """Run the command line `argv` on every rank of `comm`, and return the exit status."""
-    comm = MPI.COMM_WORLD if comm is None else comm
-    parse = parser()
-    try:
-        options = parse.parse_args(sys.argv[1:] if argv is None else list(argv))
-        if not 0 < options.timeout < 1e6:
-            raise ValueError(f"--timeout is {options.timeout:g}, expected seconds > 0")
-    except ValueError as error:
-        if comm.rank == 0:
-            print(f"mpidec.doctor: error: {error}", file=sys.stderr, flush=True)
-        comm.Barrier()
-        return 2
-    if options.help:
-        if comm.rank == 0:
-            print(parse.format_help().rstrip(), flush=True)
-        return 0
-    return examine(comm, options.timeout)
+def prepare(args: argparse.Namespace, ranks: int) -> float:
+    """Return the time limit."""
+    if not 0 < args.timeout < 1e6:
+        raise ConfigError(f"--timeout is {args.timeout:g}, expected seconds > 0")
+    return float(args.timeout)
 
 
-def examine(comm: MPI.Intracomm, seconds: float) -> int:
+def execute(seconds: float, comm: MPI.Intracomm) -> int:
     """Run all checks and return the exit status: 1 after a FAIL, else 0."""
     report = Report(comm, seconds)
     try:
@@ -480,7 +452,7 @@ def examine(comm: MPI.Intracomm, seconds: float) -> int:
         if next((rank for key in LAUNCHED_AS if (rank := os.environ.get(key))), "0") == "0":
             report.add("launcher", Finding(FAIL, str(error)))
         return 1
-    report.add("launcher", Finding(OK, f"{comm.size} rank{'s' * (comm.size > 1)}"))
+    report.add("launcher", Finding(OK, f"{plural(comm.size, 'rank')}"))
     for name, check in FACTS.items():
         report.run(name, check)
     for name, call in selftest.TESTS.items():
@@ -500,3 +472,15 @@ def tried(
     except Exception as error:
         return Finding(otherwise, f"{type(error).__name__}: {' '.join(str(error).split())}")
     return Finding(OK, f"{1e3 * (time.perf_counter() - start):.2f} ms{f', {note}' if note else ''}")
+
+
+DOCTOR = Command(
+    name="doctor",
+    description="Report what works in this environment and what does not.",
+    epilog=EPILOG,
+    declare=declare,
+    prepare=prepare,
+    execute=execute,
+    needs_mpi=False,
+)
+main = DOCTOR.main

@@ -1,100 +1,27 @@
-"""Assembly of the arguments of `solve` from an experiment: rank 0 reads the data, every rank receives its agents' rows."""
+"""The arguments of `solve`, made from an experiment: rank 0 reads the data, every rank receives its agents' rows."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from .. import problems
 from .. import registry as catalogue
-from ..comm.runtime.collectives import portable
+from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root
 from ..driver import arguments as resolve
 from ..driver.asynchronous import AsyncResult, simulate
 from ..driver.solve import Progress, Result, solve
-from ..exceptions import InputError as InputError
-from ..exceptions import Interrupted, ResumeError, Unstable, mark
+from ..exceptions import InputError, Interrupted, ResumeError, Unstable
 from ..problems.loading import Prepared, prepare, scattered
 from ..record import Record
 from .settings import Experiment, parameters
 
-T = TypeVar("T")
-REFUSALS = (
-    ValueError,
-    TypeError,
-    OSError,
-    MemoryError,
-    ImportError,
-    OverflowError,
-)  # raised for invalid input
-
-
-def on_root(comm: Any, act: Callable[..., T], *args: Any) -> T:
-    """Return on every rank the result of `act(*args)` on rank 0; the others sleep meanwhile to leave the cores to rank 0.
-
-    Raises
-    ------
-    InputError
-        On every rank, if `act` raises one of REFUSALS.
-    Exception
-        On every rank, if `act` raises another one.
-    """
-    outcome: tuple[Any, str | None, Exception | None] = (None, None, None)
-    if comm.rank == 0:
-        try:
-            outcome = (act(*args), None, None)
-        except REFUSALS as error:
-            outcome = (None, _message(error), None)
-        except Exception as error:
-            comm.Ibarrier().Wait()
-            comm.bcast((None, None, portable(error)))
-            mark(error, on_all_ranks=True)
-            raise
-    done, pause = comm.Ibarrier(), 0.001
-    while not done.Test():
-        time.sleep(pause)
-        pause = min(1.2 * pause, 0.02)
-    result, refusal, failure = comm.bcast(outcome)
-    if refusal is not None:
-        raise InputError(refusal)
-    if failure is not None:
-        mark(failure, on_all_ranks=True, from_another_rank=True)
-        raise failure
-    value: T = result
-    return value
-
-
-def agreed(net: Any, act: Callable[..., T], *args: Any) -> T:
-    """Return the result of `act(*args)` on each rank; if one rank refuses its input, all ranks raise its `InputError`.
-
-    Other exceptions are raised on all ranks as they are.
-    """
-    result: Any = None
-    error: Exception | None = None
-    try:
-        result = act(*args)
-    except REFUSALS as caught:
-        error = InputError(_message(caught))
-    except Exception as caught:
-        error = caught
-    net.agree(error)
-    made: T = result
-    return made
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, MemoryError):
-        return f"not enough memory: {error}"
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error) or type(error).__name__
-
 
 @dataclass(frozen=True)
-class Assembly:
+class Job:
     """Arguments of `solve`, and further facts for the summary."""
 
     experiment: Experiment
@@ -136,7 +63,7 @@ class Assembly:
                     "acceleration and error feedback: use mixing.codec=blockwise8, or another solver"
                 )
         except REFUSALS as error:
-            raise InputError(_message(error)) from error
+            raise InputError(message(error)) from error
         return W
 
     @property
@@ -175,7 +102,7 @@ class Assembly:
             "stop": stop,
             "progress": progress,
         }
-        own_pace: dict[str, Any] = (
+        faults: dict[str, Any] = (
             {"delay": wanted.delay, "drop": wanted.drop or 0.0} if self.asynchronous else {}
         )
         pauses = wanted.pauses()
@@ -186,7 +113,7 @@ class Assembly:
                     [1 / (1 + pauses.get(agent, 0.0)) for agent in range(net.n)] if pauses else None
                 )
                 result = simulate(
-                    self.oracle, self.solver, self.topology, rates=rates, **common, **own_pace
+                    self.oracle, self.solver, self.topology, rates=rates, **common, **faults
                 )
             elif self.asynchronous:
                 result = solve(
@@ -196,7 +123,7 @@ class Assembly:
                     net=net,
                     straggler=pauses or None,
                     **common,
-                    **own_pace,
+                    **faults,
                 )
             else:
                 result = solve(
@@ -213,8 +140,8 @@ class Assembly:
         """Return the experiment as TOML text, with the step size of `solver`, which the run has found."""
         return self.with_step_size(getattr(solver, "step_size", None)).experiment.to_toml()
 
-    def with_step_size(self, step_size: Any) -> Assembly:
-        """Return the assembly with the step size that the run has found, as an experiment file states it."""
+    def with_step_size(self, step_size: Any) -> Job:
+        """Return the job with the step size that the run has found, as an experiment file states it."""
         wanted = self.experiment.solver
         if "step_size" not in wanted.options:
             return self
@@ -234,7 +161,7 @@ def is_asynchronous(experiment: Experiment) -> bool:
     return bool(getattr(catalogue.solvers()[experiment.solver.name], "asynchronous", False))
 
 
-def build(experiment: Experiment, net: Any) -> Assembly:
+def build(experiment: Experiment, net: Any) -> Job:
     """Load, partition and scatter the data, and build the problem, the topology and the solver; collective.
 
     Raises
@@ -263,7 +190,7 @@ def build(experiment: Experiment, net: Any) -> Assembly:
     try:
         problem = scattered(whole.pop() if whole else None, make, net)
     except REFUSALS as error:  # raised on every rank
-        raise InputError(_message(error)) from error
+        raise InputError(message(error)) from error
     oracle = agreed(net, _oracle, problem, experiment)
     solver_options = dict(experiment.solver.options)
     step_size = parameters(catalogue.solvers()[experiment.solver.name]).get("step_size")
@@ -286,7 +213,7 @@ def build(experiment: Experiment, net: Any) -> Assembly:
                 for agent in range(net.n)
             ]
         )
-    return Assembly(
+    return Job(
         experiment, oracle, solver, topology, x0, x_star, samples, problem.d, note, classes, label
     )
 

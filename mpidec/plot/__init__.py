@@ -4,7 +4,6 @@ python -m mpidec.plot run.h5 [more.h5 ...] -o figure.pdf [--x steps bytes] [--y 
 """
 
 from .agents import agents as agents
-from .command import main as main
 from .runs import figure as figure
 
 __all__ = ["agents", "figure"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from .._style import STYLES
+from ..cli.program import Command, Parser, Status
+from ..comm.runtime.agreement import on_root
+from ..comm.runtime.mpi import MPI
+from ..exceptions import ConfigError
 from .agents import agents
+from .drawing import check_name
 from .quantities import X
 from .runs import figure
 
@@ -21,36 +24,8 @@ examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"mpidec.plot: {message}\n")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``python -m mpidec.plot``, on rank 0 if there are several; return its exit status."""
-    from ..comm.runtime.mpi import MPI
-
-    status: int | str | None = 1
-    if MPI.COMM_WORLD.rank == 0:
-        try:
-            status = _plotted(arguments)
-        except SystemExit as end:
-            status = end.code
-            raise
-        finally:
-            MPI.COMM_WORLD.bcast(status)
-    else:
-        status = MPI.COMM_WORLD.bcast(None)
-    return int(status or 0)
-
-
-def _plotted(arguments: Sequence[str] | None) -> int:
-    parser = _Parser(
-        prog="python -m mpidec.plot",
-        description="Plot f - f*, consensus and error of runs.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def declare(parser: Parser) -> None:
+    """Add the arguments."""
     parser.add_argument("runs", nargs="+", metavar="run.h5", help="run files, finished or not")
     parser.add_argument(
         "-o",
@@ -93,39 +68,46 @@ def _plotted(arguments: Sequence[str] | None) -> int:
         help="curves (default), or agents, of asynchronous runs: steps per agent, averagings per edge or histogram "
         "of the staleness, idle time per rank",
     )
-    options = parser.parse_args(arguments)
-    if options.kind == "agents" and (options.x or options.y):
-        parser.error(f"{'--x' if options.x else '--y'} has no effect with --kind agents: omit it")
-    out = options.out or str(Path(options.runs[0]).with_suffix(".png"))
+
+
+def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
+    """Return the arguments, checked."""
+    if args.kind == "agents" and (args.x or args.y):
+        raise ConfigError(f"{'--x' if args.x else '--y'} has no effect with --kind agents: omit it")
+    return args
+
+
+def execute(args: argparse.Namespace, comm: MPI.Intracomm) -> int:
+    """Draw the figure on rank 0, and return the exit status."""
+    on_root(comm, _draw, args)
+    return Status.OK
+
+
+def _draw(args: argparse.Namespace) -> None:
+    out = args.out or str(Path(args.runs[0]).with_suffix(".png"))
+    for run in args.runs:
+        if Path(run).is_dir():
+            raise IsADirectoryError(f"{run} is a folder: give its run files, {Path(run) / '*.h5'}")
     try:
-        for run in options.runs:
-            if Path(run).is_dir():
-                raise IsADirectoryError(
-                    f"{run} is a folder: give its run files, {Path(run) / '*.h5'}"
-                )
         check_name(out)
         made = (
-            agents(options.runs, options.label, options.style)
-            if options.kind == "agents"
-            else figure(options.runs, options.x, options.y, options.label, options.style)
+            agents(args.runs, args.label, args.style)
+            if args.kind == "agents"
+            else figure(args.runs, args.x, args.y, args.label, args.style)
         )
         made.savefig(out, dpi=200)
     except ImportError as error:
-        parser.error(f"{error}: pip install 'mpidec[plot]'")
-    except (OSError, ValueError) as error:
-        parser.error(" ".join(str(error).split()))
-    print(out)
-    return 0
+        raise ImportError(f"{error}: pip install 'mpidec[plot]'") from None
+    print(out, flush=True)
 
 
-def check_name(out: str, flag: str = "-o", folder: bool = True) -> None:
-    """Raise ValueError if matplotlib cannot write a file of this name, or (if `folder`) its folder does not exist."""
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    suffixes = sorted(FigureCanvasBase.get_supported_filetypes())
-    if Path(out).suffix.lower()[1:] not in suffixes:
-        raise ValueError(
-            f"{flag} {out}: expected a name that ends in one of .{', .'.join(suffixes)}"
-        )
-    if folder and not Path(out).parent.is_dir():
-        raise ValueError(f"{flag} {out}: the folder {Path(out).parent} does not exist")
+PLOT = Command(
+    name="plot",
+    description="Plot f - f*, consensus and error of runs.",
+    epilog=EPILOG,
+    declare=declare,
+    prepare=prepare,
+    execute=execute,
+    needs_mpi=False,
+)
+main = PLOT.main

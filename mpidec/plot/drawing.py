@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -275,3 +276,16 @@ def _finite(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     )
     result: NDArray[np.float64] = values[np.isfinite(values)]
     return result
+
+
+def check_name(out: str, flag: str = "-o", folder: bool = True) -> None:
+    """Raise ValueError if matplotlib cannot write a file of this name, or (if `folder`) its folder does not exist."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    suffixes = sorted(FigureCanvasBase.get_supported_filetypes())
+    if Path(out).suffix.lower()[1:] not in suffixes:
+        raise ValueError(
+            f"{flag} {out}: expected a name that ends in one of .{', .'.join(suffixes)}"
+        )
+    if folder and not Path(out).parent.is_dir():
+        raise ValueError(f"{flag} {out}: the folder {Path(out).parent} does not exist")

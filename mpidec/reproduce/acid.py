@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from .. import solvers, topology
+from ..cli.tables import plural
 from ..comm.mixing import Network
 from ..comm.runtime.interrupts import interrupts
+from ..comm.runtime.mpi import MPI
 from ..driver.asynchronous import simulate
 from ..driver.solve import solve
-from .runs import Told
+from .runs import OnLine
 from .tables import Cell, Table
 
 NAME = "acid-table4"
@@ -27,7 +29,7 @@ METHODS: dict[str, float | None] = {"AD-PSGD (eta = 0)": 0.0, "A2CiD2": None}
 
 
 def measured(
-    n: int, eta: float | None, seed: int, epochs: int = EPOCHS, comm: Any = None
+    n: int, eta: float | None, seed: int, epochs: int = EPOCHS, comm: MPI.Intracomm | None = None
 ) -> tuple[float, float, float]:
     """Test accuracy in percent of the average of the workers' parameters, and of the worst worker; consensus distance.
 
@@ -94,7 +96,9 @@ def measured(
     )
 
 
-def table(comm: Any, seeds: int = 3, quick: bool = False, told: Told = lambda line: None) -> Table:
+def table(
+    comm: MPI.Intracomm, seeds: int = 3, quick: bool = False, on_line: OnLine = lambda line: None
+) -> Table:
     """All rows: in a single process simulated rings of 16, 32 and 64 workers; on several ranks a ring of them.  Collective."""
     epochs, rows = QUICK if quick else EPOCHS, {}
     sizes = WORKERS if comm.size == 1 else (comm.size,)
@@ -112,13 +116,14 @@ def table(comm: Any, seeds: int = 3, quick: bool = False, told: Told = lambda li
                     Cell(known, tuple(values), f"lr={RATE:g} * {BATCH * n}/256")
                     for known, values in zip(published, zip(*runs))
                 )
-                told(f"{label}: " + "  ".join(cell.text()[1] for cell in rows[label]))
+                on_line(f"{label}: " + "  ".join(cell.text()[1] for cell in rows[label]))
     return Table(
         NAME,
         "test accuracy on a ring of asynchronous workers",
         "Nabli et al., NeurIPS 2023, Table 4: CIFAR-10, ResNet-18, 300 epochs over all workers, batch 128",
-        f"another data set: digits, mlp with {HIDDEN} hidden units, {epochs} epochs over all workers, batch {BATCH}, {seeds} "
-        f"seed{'s' * (seeds > 1)}{' (quick)' if quick else ''}, {'simulated' if comm.size == 1 else f'on {comm.size} ranks'}",
+        f"another data set: digits, mlp with {HIDDEN} hidden units, {epochs} epochs over all workers, batch {BATCH}, "
+        f"{plural(seeds, 'seed')}"
+        f"{' (quick)' if quick else ''}, {'simulated' if comm.size == 1 else f'on {comm.size} ranks'}",
         COLUMNS,
         rows,
         (

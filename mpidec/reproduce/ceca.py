@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..cli.tables import plural
 from ..comm.mixing import Network
-from .runs import Told, trained, worst
+from ..comm.runtime.mpi import MPI
+from .runs import OnLine, trained, worst
 from .tables import Cell, Table
 
 NAME = "ceca-table2"
@@ -77,7 +79,9 @@ def measured(
     return 100 * average, worst(result.accuracy, last), loss
 
 
-def table(comm: Any, seeds: int = 3, quick: bool = False, told: Told = lambda line: None) -> Table:
+def table(
+    comm: MPI.Intracomm, seeds: int = 3, quick: bool = False, on_line: OnLine = lambda line: None
+) -> Table:
     """All rows, on all ranks of `comm`.  Collective."""
     epochs, rows = QUICK if quick else EPOCHS, {}
     with Network(WORKERS, comm) as net:
@@ -90,12 +94,12 @@ def table(comm: Any, seeds: int = 3, quick: bool = False, told: Told = lambda li
                 Cell(method.published if j == 0 else None, tuple(values), settings)
                 for j, values in enumerate(figures)
             )
-            told(f"{label}: " + "  ".join(cell.text()[1] for cell in rows[label]))
+            on_line(f"{label}: " + "  ".join(cell.text()[1] for cell in rows[label]))
     return Table(
         NAME,
         f"test accuracy and loss of {WORKERS} workers, iid data",
         "Ding et al., ICML 2023, Table 2: MNIST, 20 epochs, batch 64",
-        f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, {seeds} seed{'s' * (seeds > 1)}"
+        f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, {plural(seeds, 'seed')}"
         f"{' (quick)' if quick else ''}",
         COLUMNS,
         rows,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
+from ..comm.runtime.mpi import MPI
 from . import acid, ceca, relaysgd
 from .tables import Table
 
@@ -19,8 +19,8 @@ def table(
     *,
     seeds: int = 3,
     quick: bool = False,
-    comm: Any = None,
-    told: Callable[[str], None] = lambda line: None,
+    comm: MPI.Intracomm | None = None,
+    on_line: Callable[[str], None] = lambda line: None,
 ) -> Table:
     """Run an experiment and return its table.
 
@@ -33,7 +33,7 @@ def table(
         Whether the runs are shortened to show the form of the table alone.
     comm : Comm, optional
         By default MPI.COMM_WORLD.
-    told : callable (line), optional
+    on_line : callable (line), optional
         Called as soon as a row is complete.
 
     Raises
@@ -61,8 +61,4 @@ def table(
             raise ValueError(
                 f"{name} needs {package}, which is not installed: pip install 'mpidec[{extra}]'"
             )
-    if comm is None:
-        from ..comm.runtime.mpi import MPI
-
-        comm = MPI.COMM_WORLD
-    return EXPERIMENTS[name](comm, seeds, quick, told)
+    return EXPERIMENTS[name](MPI.COMM_WORLD if comm is None else comm, seeds, quick, on_line)

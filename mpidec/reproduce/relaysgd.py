@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..cli.tables import plural
 from ..comm.mixing import Network
-from .runs import Told, trained, worst
+from ..comm.runtime.mpi import MPI
+from .runs import OnLine, trained, worst
 from .tables import Cell, Table
 
 NAME = "relaysgd-table2"
@@ -102,7 +104,9 @@ def rate(method: Method, alpha: Any) -> float:
     return method.rates[alphas(method).index(alpha)]
 
 
-def table(comm: Any, seeds: int = 3, quick: bool = False, told: Told = lambda line: None) -> Table:
+def table(
+    comm: MPI.Intracomm, seeds: int = 3, quick: bool = False, on_line: OnLine = lambda line: None
+) -> Table:
     """All rows, on all ranks of `comm`.  Collective."""
     epochs, rows = QUICK if quick else EPOCHS, {}
     with Network(WORKERS, comm) as net:
@@ -114,12 +118,12 @@ def table(comm: Any, seeds: int = 3, quick: bool = False, told: Told = lambda li
                 )
                 cells[alpha] = Cell(published, figures, f"lr={rate(method, alpha):g}")
             rows[label] = tuple(cells.get(alpha, Cell(None)) for alpha in COLUMNS.values())
-            told(f"{label}: " + "  ".join(cell.text()[1] for cell in cells.values()))
+            on_line(f"{label}: " + "  ".join(cell.text()[1] for cell in cells.values()))
     return Table(
         NAME,
         f"test accuracy (%) of the worst of {WORKERS} workers, by the concentration alpha of the Dirichlet split",
         "Vogels et al., NeurIPS 2021, Table 2: CIFAR-10, VGG-11, 200 epochs, batch 32, mean of 3 seeds",
-        f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, {seeds} seed{'s' * (seeds > 1)}"
+        f"another data set: digits, mlp with 64 hidden units, {epochs} epochs, batch 16, {plural(seeds, 'seed')}"
         f"{' (quick: too short to compare)' if quick else ''}",
         tuple(COLUMNS),
         rows,

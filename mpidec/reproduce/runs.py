@@ -9,7 +9,7 @@ import numpy as np
 
 from ..comm.mixing import Network
 
-Told = Callable[[str], None]
+OnLine = Callable[[str], None]
 
 
 def trained(net: Network, **settings: Any) -> Any:

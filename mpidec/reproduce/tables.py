@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from ..cli.tables import csv_text, grouped
 
 NONE = "-"
 
@@ -104,54 +104,30 @@ class Table:
         return "\n".join([*head, *self._body(), *([""] if self.notes else []), *self.notes])
 
     def _body(self) -> list[str]:
-        texts = {label: [cell.text() for cell in cells] for label, cells in self.rows.items()}
-        label_width = max(map(len, self.rows), default=0)
-        lines = [
-            " " * label_width,
-            " " * label_width,
-            *(label.ljust(label_width) for label in texts),
-        ]
+        columns = {}
         for j, column in enumerate(self.columns):
-            pairs = [("published", "here"), *(cells[j] for cells in texts.values())]
-            known = any(published != NONE for published, _ in pairs[1:])
-            left, right = (max(map(len, side)) for side in zip(*pairs))
-            parts = [
-                f"  {a:>{left}}  {b:>{right}}" if known else f"  {b:>{right}}" for a, b in pairs
-            ]
-            width = max(len(parts[0]), len(column) + 2)
-            for i, part in enumerate([column, *parts]):
-                lines[i] += part.rjust(width)
-        return [line.rstrip() for line in lines]
+            pairs = [cells[j].text() for cells in self.rows.values()]
+            known = any(published != NONE for published, _ in pairs)
+            lines = [("published", "here"), *pairs]
+            columns[column] = lines if known else [(here,) for _, here in lines]
+        return grouped(["", "", *self.rows], columns)
 
     def csv(self) -> str:
         """The cells as CSV: row, column, published, mean, deviation, settings, and the figure of each seed."""
-        file = io.StringIO()
-        out = csv.writer(file, lineterminator="\n")
-        seeds = max(
-            (len(cell.measured) for cells in self.rows.values() for cell in cells), default=0
-        )
-        out.writerow(
-            [
-                "row",
-                "column",
-                "published",
-                "mean",
-                "deviation",
-                "settings",
-                *(f"seed{s + 1}" for s in range(seeds)),
-            ]
-        )
-        for label, cells in self.rows.items():
-            for column, cell in zip(self.columns, cells):
-                if cell.published is not None or cell.measured:
-                    figures = [cell.published, cell.mean, cell.deviation]
-                    out.writerow(
-                        [
-                            label,
-                            column,
-                            *("" if x is None else f"{x:.6g}" for x in figures),
-                            cell.settings,
-                            *(f"{x:.6g}" for x in cell.measured),
-                        ]
-                    )
-        return file.getvalue()
+        cells = [
+            (label, column, cell)
+            for label, row in self.rows.items()
+            for column, cell in zip(self.columns, row)
+        ]
+        seeds = max((len(cell.measured) for _, _, cell in cells), default=0)
+        head = ["row", "column", "published", "mean", "deviation", "settings"]
+        lines = [[*head, *(f"seed{s + 1}" for s in range(seeds))]]
+        for label, column, cell in cells:
+            if cell.published is not None or cell.measured:
+                figures = [
+                    "" if x is None else f"{x:.6g}"
+                    for x in (cell.published, cell.mean, cell.deviation)
+                ]
+                measured = [f"{x:.6g}" for x in cell.measured]
+                lines.append([label, column, *figures, cell.settings, *measured])
+        return csv_text(lines)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Generic, TypeVar
 
 from ..comm.runtime.mpi import MPI
 
+R = TypeVar("R")  # what a group reports of a number
 ASK, ANSWER = 1, 2
 PAUSE, LONGEST_PAUSE = 0.0005, 0.02
 
 
-class Groups:
+class WorkQueue(Generic[R]):
     """Division of a job into groups of `size` ranks, and the numbers 0, 1, ..., count - 1, each handed out once.
 
-    Rank 0 answers whenever it calls `serve`, which it does at every record of its own runs, and until all groups have finished.
+    Rank 0 answers whenever it calls `poll`, which it does at every record of its own runs, and until all groups have finished.
     Ranks that wait sleep, and leave their core to the others.  A context manager, collective.
 
     Parameters
@@ -23,21 +24,22 @@ class Groups:
     comm : communicator
     size : int
         Ranks of a group; ranks that are left over stay idle.
-    heard : callable
+    on_report : callable
         Called on rank 0 with what each group reports of a finished number.
     """
 
-    def __init__(self, comm: Any, size: int, heard: Callable[[Any], None]):
+    def __init__(self, comm: MPI.Intracomm, size: int, on_report: Callable[[R], None]):
         self.count = comm.size // size
-        self._heard, self._size = heard, size
+        self._on_report, self._size = on_report, size
         self._numbers: Sequence[int] = ()
-        self._waiting = self.count - 1  # groups that have not been told to end
+        self._waiting = self.count - 1  # groups that have not been sent the end
         self._interrupted = False
         self._comm = comm.Dup()
         group = comm.rank // size
-        self.own = comm.Split(group if group < self.count else MPI.UNDEFINED, comm.rank)
+        color = group if group < self.count else MPI.UNDEFINED
+        self.own = MPI.Intracomm(comm.Split(color, comm.rank))
 
-    def __enter__(self) -> Groups:
+    def __enter__(self) -> WorkQueue[R]:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -46,26 +48,26 @@ class Groups:
                 self.own.Free()
             self._comm.Free()
 
-    def each(
-        self, numbers: Sequence[int], act: Callable[[int], Any], ended: Callable[[Any], bool]
+    def map(
+        self, numbers: Sequence[int], act: Callable[[int], R], ended: Callable[[R], bool]
     ) -> None:
         """Call `act(number)` on the ranks of one group for each of `numbers`; collective over the whole job.
 
         A report for which `ended` is true, and Ctrl-C while a rank waits, end the sharing: no more numbers are handed out.
         """
         self._numbers = list(numbers)
-        report = None
+        report: R | None = None
         while self.own != MPI.COMM_NULL:
             end = self._interrupted or (report is not None and ended(report))
             number = self._next(report, end) if self.own.rank == 0 else None
-            number = self._told(number)
+            number = self._shared(number)
             if number is None:
                 break
             report = act(number)
-        self._wait(lambda: not (self.serve() or self._waiting) or self._comm.rank > 0)
+        self._wait(lambda: not (self.poll() or self._waiting) or self._comm.rank > 0)
         self._wait(self._comm.Ibarrier().Test)
 
-    def serve(self) -> bool:
+    def poll(self) -> bool:
         """Answer the groups that ask; on rank 0, no effect elsewhere; return whether one did."""
         served = False
         state = MPI.Status()
@@ -77,19 +79,19 @@ class Groups:
             served = True
         return served
 
-    def _next(self, report: Any, end: bool) -> int | None:
+    def _next(self, report: R | None, end: bool) -> int | None:
         if self._comm.rank == 0:
             number = self._taken(report, end)
-            self.serve()
+            self.poll()
             return number
         self._comm.send((report, end), dest=0, tag=ASK)
         self._wait(lambda: self._comm.Iprobe(0, ANSWER))
         answer: int | None = self._comm.recv(source=0, tag=ANSWER)
         return answer
 
-    def _taken(self, report: Any, end: bool) -> int | None:
+    def _taken(self, report: R | None, end: bool) -> int | None:
         if report is not None:
-            self._heard(report)
+            self._on_report(report)
         if end:
             self._numbers = ()
         number, self._numbers = (
@@ -97,7 +99,7 @@ class Groups:
         )
         return number
 
-    def _told(self, number: int | None) -> int | None:
+    def _shared(self, number: int | None) -> int | None:
         if self.own.size > 1:
             self._wait(self.own.Ibarrier().Test)
             number = self.own.bcast(number)

@@ -1,4 +1,4 @@
-"""Conduct of a sweep: the runs are shared out over the ranks, finished ones are kept, and unfinished ones resumed."""
+"""A sweep: the runs are shared out over the ranks, finished ones are kept, and unfinished ones resumed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..comm.mixing.network import Network
+from ..comm.runtime.agreement import on_root
 from ..comm.runtime.launch import abort_when_uncaught
 from ..comm.runtime.mpi import MPI
-from ..driver.solve import Outcome
-from ..experiment import build as assemble
+from ..driver.asynchronous import AsyncResult
+from ..driver.solve import Outcome, Result
+from ..exceptions import ConfigError, InputError
+from ..experiment import build
 from ..experiment import settings as config
-from ..experiment.build import InputError, on_root
-from ..experiment.settings import ConfigError, Setting
+from ..experiment.settings import Experiment, Setting
 from ..experiment.values import abbreviate
 from ..plot.labels import flat
 from ..record import read
 from .cases import Case, Variation, cases, check_table
 from .files import Status, config_text, status
-from .sharing import Groups
+from .sharing import WorkQueue
 from .tables import Table, table
 
 INPUT = (
@@ -70,7 +72,7 @@ def sweep(
     target: tuple[str, float | None] = ("error", None),
     ranks_per_run: int = 1,
     comm: MPI.Intracomm | None = None,
-    told: Callable[[str], None] | None = None,
+    on_line: Callable[[str], None] | None = None,
 ) -> Table:
     """Run an experiment with every combination of varied settings and seeds, and return the table of results.
 
@@ -90,7 +92,7 @@ def sweep(
         Ranks that share one run; 1 by default, so that as many runs as ranks take place at once.
     comm : communicator, optional
         By default `MPI.COMM_WORLD`.
-    told : callable, optional
+    on_line : callable, optional
         Called on rank 0 with a line for each run that ends.
 
     Returns
@@ -131,10 +133,10 @@ def sweep(
         variations = [_variation(key, chosen) for key, chosen in vary.items()]
         return plan(settings, variations, seeds, out, target, ranks_per_run, comm.size)
 
-    return conduct(on_root(comm, planned), comm, told)[0]
+    return run_plan(on_root(comm, planned), comm, on_line)[0]
 
 
-def _variation(key: str, chosen: Any) -> Variation:
+def _variation(key: str, chosen: object) -> Variation:
     if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
         raise ConfigError(f"vary[{key!r}] is {abbreviate(chosen)}, expected a list of values")
     plain = tuple(value.item() if isinstance(value, np.generic) else value for value in chosen)
@@ -179,8 +181,8 @@ def plan(
     return Plan(every, [status(case) for case in every], target, ranks_per_run)
 
 
-def conduct(
-    wanted: Plan, comm: MPI.Intracomm, told: Callable[[str], None] | None = None
+def run_plan(
+    wanted: Plan, comm: MPI.Intracomm, on_line: Callable[[str], None] | None = None
 ) -> tuple[Table, dict[str, str]]:
     """Run what is open in a plan; return the table, and the messages of failed runs by file; collective.
 
@@ -196,7 +198,7 @@ def conduct(
     failures: dict[str, str] = {}
     notes: dict[str, None] = {}
 
-    def heard(report: Report) -> None:
+    def on_report(report: Report) -> None:
         nonlocal done
         case = wanted.cases[report.number]
         if report.outcome == "failed":
@@ -204,15 +206,15 @@ def conduct(
         else:
             notes.update(dict.fromkeys(report.notes))
         done += report.outcome != "interrupted"
-        if told is not None:
-            told(
+        if on_line is not None:
+            on_line(
                 f"[{done:{len(str(len(wanted.cases)))}}/{len(wanted.cases)}] {case}: {_ended(report, wanted.target[0])}"
             )
 
-    with Groups(comm, wanted.ranks_per_run, heard) as groups:
-        groups.each(
+    with WorkQueue(comm, wanted.ranks_per_run, on_report) as queue:
+        queue.map(
             todo,
-            lambda number: perform(number, wanted, groups.own, groups.serve),
+            lambda number: run_case(number, wanted, queue.own, queue.poll),
             lambda report: report.outcome == "interrupted",
         )
     finished, made = comm.bcast(
@@ -223,13 +225,13 @@ def conduct(
     return made, comm.bcast(failures)
 
 
-def perform(number: int, wanted: Plan, comm: MPI.Intracomm, serve: Callable[[], Any]) -> Report:
-    """Make one run on the ranks of `comm`; errors of the run are reported, and `serve` is called at its records."""
+def run_case(number: int, wanted: Plan, comm: MPI.Intracomm, poll: Callable[[], object]) -> Report:
+    """Make one run on the ranks of `comm`; errors of the run are reported, and `poll` is called at its records."""
     case, began = wanted.cases[number], time.perf_counter()
     try:
         with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
             warnings.simplefilter("default")
-            result = _solved(case, wanted.states[number], comm, serve)
+            result = _solved(case, wanted.states[number], comm, poll)
     except Exception as error:  # on all ranks of the run
         message = " ".join(
             f"{'' if isinstance(error, INPUT) else type(error).__name__ + ': '}{error}".split()
@@ -239,7 +241,7 @@ def perform(number: int, wanted: Plan, comm: MPI.Intracomm, serve: Callable[[], 
         if comm.size > 1:
             raise
         return Report(number, "interrupted", 0, time.perf_counter() - began, float("nan"))
-    last = result.metrics.get(wanted.target[0], ())
+    last = result.metrics.get(wanted.target[0], np.zeros(0))
     return Report(
         number,
         str(result.outcome),
@@ -250,26 +252,31 @@ def perform(number: int, wanted: Plan, comm: MPI.Intracomm, serve: Callable[[], 
     )
 
 
-def _solved(case: Case, state: Status, comm: MPI.Intracomm, serve: Callable[[], Any]) -> Any:
+def _solved(
+    case: Case, state: Status, comm: MPI.Intracomm, poll: Callable[[], object]
+) -> Result | AsyncResult:
     experiment, resume = case.experiment, state is Status.UNFINISHED
     if resume:  # with the settings that the run has chosen
         experiment = on_root(comm, _resumed, case)
-    wanted = experiment.run
-    with Network(wanted.agents, comm) as net, net.raising_together():
-        made = assemble.build(experiment, net)
-        result = made.solve(
+
+    def at_record(step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        poll()
+
+    with Network(experiment.run.agents, comm) as net, net.raising_together():
+        job = build.build(experiment, net)
+        result = job.solve(
             net,
             case.file,
             resume,
-            lambda *_: serve(),
+            at_record,
             lambda solver: config_text(
-                case.experiment, made.with_step_size(getattr(solver, "step_size", None)).experiment
+                case.experiment, job.with_step_size(getattr(solver, "step_size", None)).experiment
             ),
         )
     return replace(result, outcome=Outcome(str(result.outcome)))
 
 
-def _resumed(case: Case) -> Any:
+def _resumed(case: Case) -> Experiment:
     """Return the experiment in the file of an unfinished case."""
     given = flat(read(case.file).config)
     settings = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import re
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..cli.tables import aligned, csv_text, latex
 from ..plot.labels import flat
 from ..plugins import is_plugin, short
 from ..record import Run, read
@@ -99,66 +98,41 @@ class Table:
     clock: str = "seconds"
 
     def __str__(self) -> str:
-        head, *lines = self._cells(plain)
-        left = len(self._keys())
-        widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
-        align = ["<"] * left + [">"] * (len(head) - left - 1) + ["<"]
-        until = f"until {self.metric} <= {self.limit:g}"
-        text = [
-            f"steps, data sent (by all agents) and {self.clock} {until}: mean ± standard deviation"
-        ]
-        text += [
-            "  ".join(
-                f"{cell:{side}{width}}" for cell, side, width in zip(line, align, widths)
-            ).rstrip()
-            for line in [head, *lines]
-        ]
-        return "\n".join([*text, *(f"note: {note}" for note in self.notes)])
+        what = f"steps, data sent (by all agents) and {self.clock} until {self.metric} <= {self.limit:g}"
+        lines = aligned(self._cells(plain), self._sides())
+        notes = [f"note: {note}" for note in self.notes]
+        return "\n".join([f"{what}: mean ± standard deviation", *lines, *notes])
 
     def csv(self) -> str:
         """Return the table as CSV, with plain numbers in steps, bytes and seconds (or units of simulated time)."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
         numbers = [
             f"{cost}_{part}"
             for cost in ("steps", "bytes", self.clock.replace(" ", "_"))
             for part in ("mean", "std")
         ]
-        writer.writerow(
-            [*self._keys(), "runs", "reached", *numbers, f"largest_final_{self.metric}", "outcome"]
-        )
+        head = [
+            *self._keys(),
+            "runs",
+            "reached",
+            *numbers,
+            f"largest_final_{self.metric}",
+            "outcome",
+        ]
+        lines: list[Sequence[object]] = [head]
         for row in self.rows:
             spreads = [number for cost in COSTS for number in getattr(row, cost) or ("", "")]
             values = [
                 ("" if isinstance(v, float) and math.isnan(v) else v) for v in [*spreads, row.last]
             ]
-            writer.writerow(
-                [*map(_bare, row.varied.values()), row.runs, row.reached, *values, outcome(row)]
-            )
-        return out.getvalue()
+            settings = map(_bare, row.varied.values())
+            lines.append([*settings, row.runs, row.reached, *values, outcome(row)])
+        return csv_text(lines)
 
     def latex(self) -> str:
         r"""Return the table as a LaTeX tabular; it needs ``\usepackage{booktabs}``."""
-        head, *lines = [[_escaped(cell) for cell in line] for line in self._cells(mathematical)]
-        left = len(self._keys())
-        body = [" & ".join(line) + r" \\" for line in lines]
-        until = f"until {self.metric} <= {self.limit:g}"
-        what = (
-            f"steps, data sent and {self.clock} {until}: mean and standard deviation over the seeds"
-        )
-        return "\n".join(
-            [
-                f"% {what}; needs \\usepackage{{booktabs}}",
-                rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(head) - left - 1)}l}}",
-                r"\toprule",
-                " & ".join(head) + r" \\",
-                r"\midrule",
-                *body,
-                r"\bottomrule",
-                r"\end{tabular}",
-                "",
-            ]
-        )
+        what = f"steps, data sent and {self.clock} until {self.metric} <= {self.limit:g}"
+        comment = f"{what}: mean and standard deviation over the seeds"
+        return latex(self._cells(mathematical), self._sides(), comment)
 
     def figure(
         self,
@@ -185,6 +159,10 @@ class Table:
 
     def _keys(self) -> list[str]:
         return list(self.rows[0].varied) if self.rows else []
+
+    def _sides(self) -> str:
+        """Return the alignment of the columns: text to the left, numbers to the right."""
+        return "<" * len(self._keys()) + ">" * 5 + "<"
 
     def _cells(self, spread: Callable[[Spread | None, str], str]) -> list[list[str]]:
         """Return the head and the rows of the table as text."""
@@ -254,25 +232,22 @@ def runs_csv(cases: Sequence[Case], failures: Mapping[str, str]) -> str:
     """Return one line of CSV per run: settings, seed, outcome, and all metrics of its last record."""
     runs = [read(case.file) if os.path.exists(case.file) else None for case in cases]
     names = list(dict.fromkeys(name for run in runs if run for name in run.metrics))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["file", *(cases[0].varied if cases else ()), "seed", "outcome", *names])
+    lines: list[Sequence[object]] = [
+        ["file", *(cases[0].varied if cases else ()), "seed", "outcome", *names]
+    ]
     for case, run in zip(cases, runs):
         last = [
             run.metrics[name][-1] if run and len(run.metrics.get(name, ())) else ""
             for name in names
         ]
-        result = "failed" if case.file in failures else run.outcome if run else "missing"
-        writer.writerow(
-            [
-                os.path.basename(case.file),
-                *map(_bare, case.varied.values()),
-                case.seed,
-                result,
-                *last,
-            ]
-        )
-    return out.getvalue()
+        settings = map(_bare, case.varied.values())
+        file = os.path.basename(case.file)
+        lines.append([file, *settings, case.seed, _outcome(case, run, failures), *last])
+    return csv_text(lines)
+
+
+def _outcome(case: Case, run: Run | None, failures: Mapping[str, str]) -> str:
+    return "failed" if case.file in failures else run.outcome if run else "missing"
 
 
 def plain(spread: Spread | None, unit: str) -> str:
@@ -339,10 +314,7 @@ def _row(
         else math.nan
         for run in runs
     ]
-    outcomes = Counter(
-        "failed" if case.file in failures else run.outcome if run else "missing"
-        for case, run in zip(group, runs)
-    )
+    outcomes = Counter(_outcome(case, run, failures) for case, run in zip(group, runs))
     return Row(
         group[0].varied,
         len(group),
@@ -438,12 +410,3 @@ def _cell(key: str, value: Any) -> str:
 def _bare(value: Any) -> Any:
     """Return a value without the folder of a plug-in's file."""
     return short(value) if isinstance(value, str) else value
-
-
-def _escaped(cell: str) -> str:
-    if cell.startswith("$") or cell == "--":
-        return cell
-    return "".join(
-        {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"}.get(letter, letter)
-        for letter in cell
-    )

@@ -6,25 +6,18 @@ import argparse
 import errno
 import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..cli import progress as report
+from ..cli import progress
+from ..cli.output import file_error, free_name, resume_command
+from ..cli.program import DISK, Command, Interrupts, Parser, Status, say
+from ..cli.tables import facts, options, plural, quantity
 from ..comm.mixing.network import Network
-from ..comm.runtime.launch import abort_when_uncaught, check_launcher
+from ..comm.runtime.agreement import REFUSALS
 from ..comm.runtime.mpi import MPI
-from ..exceptions import ConfigError
-from ..experiment.build import REFUSALS, InputError, on_root
-from ..experiment.command import (
-    FULL,
-    Parser,
-    deferred_interrupts,
-    free_name,
-    report_error,
-    signals_interrupt,
-    warnings_from_rank_0,
-)
+from ..exceptions import ConfigError, InputError
 from ..experiment.schema import Setting, add_flags, flag_settings
 from ..plugins import short
 from ..record import read as read_run
@@ -33,9 +26,7 @@ if TYPE_CHECKING:
     from .loop import Trained
     from .settings import Settings
 
-PROGRAM = "mpidec.train"
 WORSE = 1.1  # a final test loss of more times the first one is reported
-STATUS = {"completed": 0, "interrupted": 130}
 EPILOG = """\
 examples:
   python -m mpidec.train                                        16 workers in one process: digits, mlp, atc
@@ -64,51 +55,49 @@ exit status: 0 completed; 1 error in the program or on the disk; 2 error in the 
 time limit) interrupt a training."""
 
 
-class Command(NamedTuple):
-    """Parsed command line: a training, or a text to print."""
+class Request(NamedTuple):
+    """What the command line asks for: a training to begin or to resume."""
 
-    settings: Settings | None = None
+    settings: Settings
     resume: bool = False
     quiet: bool = False
-    text: str = ""
 
 
-def parser() -> Parser:
-    """The parser of the command line."""
-    from .settings import own
+def declare(parser: Parser) -> None:
+    """Add the arguments.
 
-    result = Parser(
-        prog=f"python -m {PROGRAM}",
-        allow_abbrev=False,
-        add_help=False,
-        epilog=EPILOG,
-        description="Train a network on images with decentralized workers, and write the curves to an HDF5 file.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    result.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="settings in TOML")
-    add_flags(result, own())
-    result.add_argument(
+    Raises
+    ------
+    ImportError
+        Without PyTorch.
+    """
+    try:
+        from .settings import own
+    except ImportError as error:
+        raise ImportError(f"training needs PyTorch: {error}: pip install 'mpidec[torch]'") from None
+
+    parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="settings in TOML")
+    add_flags(parser, own())
+    parser.add_argument(
         "--resume",
         metavar="train.h5",
         help="continue the training in this file; --epochs may raise the number of epochs",
     )
-    result.add_argument("--force", action="store_true", help="replace the output file if it exists")
-    result.add_argument(
+    parser.add_argument("--force", action="store_true", help="replace the output file if it exists")
+    parser.add_argument(
         "--quiet",
         action="store_true",
         help="print warnings and errors only, no progress and no summary",
     )
-    result.add_argument(
+    parser.add_argument(
         "--list",
         action="store_true",
         help="list all data sets, models, algorithms, topologies, optimizers and schedules",
     )
-    result.add_argument("-h", "--help", action="store_true", help="print this help")
-    return result
 
 
 def listing() -> str:
-    """All names with a line each."""
+    """Return all names with a line each."""
     from .settings import names
 
     titles = {
@@ -127,8 +116,8 @@ def listing() -> str:
     )
 
 
-def command_of(argv: Sequence[str], ranks: int) -> Command:
-    """The command that `argv` describes, for a job of `ranks` ranks.
+def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
+    """Return what the arguments ask for, or a text to print.
 
     Raises
     ------
@@ -137,35 +126,23 @@ def command_of(argv: Sequence[str], ranks: int) -> Command:
     """
     from .settings import Settings, own, parse_set, read_toml
 
-    parse = parser()
-    args = parse.known(argv)
-    if args.help:
-        return Command(text=parse.format_help().rstrip())
     if args.list:
-        return Command(text=listing())
+        return listing()
     flags = [*flag_settings(args, own()), *map(parse_set, args.set)]
     if args.resume is not None:
         for other in filter(None, [args.experiment, "--force" * args.force]):
             raise ConfigError(f"--resume continues the training in {args.resume}: omit {other}")
-        return Command(resumed(args.resume, flags), True, args.quiet)
+        return Request(_resumed(args.resume, flags), True, args.quiet)
     file = read_toml(args.experiment) if args.experiment else []
     settings = Settings.load([*file, *flags])
     given = any(flag.key == "train.out" for flag in flags)
     out = settings.out or "train.h5"
-    return Command(
-        with_out(settings, out if args.force else free_name(out, given)), quiet=args.quiet
-    )
+    out = out if args.force else free_name(out, given)
+    return Request(replace(settings, out=out), quiet=args.quiet)
 
 
-def with_out(settings: Settings, out: str) -> Settings:
-    """The settings with another output file."""
-    from dataclasses import replace
-
-    return replace(settings, out=out)
-
-
-def resumed(path: str, flags: Sequence[Setting]) -> Settings:
-    """The settings in the file of a training, with the changes given by flags."""
+def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
+    """Return the settings in the file of a training, with the changes given by flags."""
     from .settings import Settings, read_toml
 
     run = read_run(path)
@@ -185,91 +162,52 @@ def resumed(path: str, flags: Sequence[Setting]) -> Settings:
         raise ConfigError(
             f"{path} has already trained for {done:g} epochs: request more with --epochs"
         )
-    return with_out(settings, path)
+    return replace(settings, out=path)
 
 
-def main(argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -> int:
-    """Run the command line `argv` on all ranks of `comm`, and return the exit status."""
-    comm = MPI.COMM_WORLD if comm is None else comm
-    argv = sys.argv[1:] if argv is None else argv
-    try:
-        check_launcher(comm)
-    except RuntimeError as error:
-        return report_error(comm, str(error), 2, PROGRAM)
-    try:
-        with deferred_interrupts(comm), signals_interrupt():
-            return obey(argv, comm)
-    except InputError as error:
-        return report_error(comm, str(error), error.status, PROGRAM)
-    except KeyboardInterrupt:
-        if comm.size > 1:
-            comm.Abort(130)
-        print(f"{PROGRAM}: interrupted", file=sys.stderr, flush=True)
-        return 130
-
-
-def obey(argv: Sequence[str], comm: MPI.Intracomm) -> int:
-    """Do what the command line says on all ranks of `comm`, and return the exit status."""
-    if comm.size > 1:
-        abort_when_uncaught()
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"training needs PyTorch: {error}: pip install 'mpidec[torch]'") from None
-    command = on_root(comm, command_of, argv, comm.size)
-    if command.settings is None:
-        if comm.rank == 0:
-            print(command.text, flush=True)
-        return 0
-    with warnings_from_rank_0(comm.rank, PROGRAM):
-        return train(command.settings, command.resume, command.quiet, comm)
-
-
-def train(settings: Settings, resume: bool, quiet: bool, comm: MPI.Intracomm) -> int:
+def execute(request: Request, comm: MPI.Intracomm) -> int:
     """Train on all ranks of `comm`, and return the exit status."""
     from .loop import Training, workers
 
+    settings = request.settings
     try:
         net = Network(workers(settings, comm), comm)
-        training = Training(settings, net, resume)
+        training = Training(settings, net, request.resume)
     except REFUSALS as error:  # raised on all ranks
+        full = getattr(error, "errno", None) in DISK
         raise InputError(
-            str(error) or type(error).__name__, 1 if getattr(error, "errno", None) in FULL else 2
+            str(error) or type(error).__name__, Status.FAILED if full else Status.INPUT
         ) from error
-    shown = report.progress("none" if quiet or comm.rank else "auto", told)
+    shown = progress.progress("none" if request.quiet or comm.rank else "auto", line)
     try:
         trained = training.run(shown)
     except OSError as error:  # of the file, on all ranks
-        raise InputError(
-            error.strerror or str(error), 1 if error.errno in (*FULL, errno.ENOENT) else 2
-        ) from error
+        raise file_error(error, failures=(*DISK, errno.ENOENT)) from error
     except FloatingPointError as error:
-        raise InputError(f"diverged: {error}", 3) from error
+        raise InputError(f"diverged: {error}", Status.DIVERGED) from error
     finally:
         shown.close()
     training.close()
     if comm.rank == 0:
         if trained.outcome == "interrupted":
-            start = f"mpirun -n {comm.size} " if comm.size > 1 else ""
-            again = f"{start}python -m {PROGRAM} --resume {shlex.quote(settings.out or '')}"
-            print(
-                f"{PROGRAM}: interrupted after step {trained.metrics['step'][-1]}: continue with {again}",
-                file=sys.stderr,
-                flush=True,
+            again = resume_command("train", settings.out or "", comm.size)
+            say(
+                "train",
+                f"interrupted after step {trained.metrics['step'][-1]}: continue with {again}",
             )
-        if not quiet:
+        if not request.quiet:
             print(
                 summary(trained, training.workers.size, comm.size, training.workers.note),
                 flush=True,
             )
         if (complaint := worse(trained)) is not None:
-            print(f"{PROGRAM}: warning: {complaint}", file=sys.stderr, flush=True)
+            say("train", f"warning: {complaint}")
     net.close()
-    return STATUS[trained.outcome]
+    return Status.of(trained.outcome)
 
 
-def told(metrics: Mapping[str, Any]) -> str:
-    """The metrics of an evaluation as one line."""
+def line(metrics: Mapping[str, Any]) -> str:
+    """Return the metrics of an evaluation as one line."""
     return (
         f"epoch {metrics['epoch']:g}  worst {metrics['accuracy_worst']:.4f}  mean {metrics['accuracy_mean']:.4f}  "
         f"loss {metrics['loss_mean']:.4g}"
@@ -277,7 +215,7 @@ def told(metrics: Mapping[str, Any]) -> str:
 
 
 def worse(trained: Trained) -> str | None:
-    """What to tell of a training that ends with a larger test loss than it began with, or None."""
+    """Return the complaint about a training that ends with a larger test loss than it began with, or None."""
     loss, average = trained.metrics["loss_mean"], trained.metrics["loss_consensus"]
     if min(loss[-1], average[-1]) <= WORSE * loss[0]:
         return None
@@ -286,21 +224,21 @@ def worse(trained: Trained) -> str | None:
 
 
 def name_of(name: str) -> str:
-    """A name without the folder of the user's file."""
+    """Return a name without the folder of the user's file."""
     return os.path.basename(name) if name.endswith(".npz") else short(name)
 
 
 def summary(trained: Trained, size: int, ranks: int, note: str = "") -> str:
-    """The table printed at the end of a training; `note` is one on the data."""
+    """Return the table printed at the end of a training; `note` is one on the data."""
     s, last = trained.settings, {name: values[-1] for name, values in trained.metrics.items()}
     worst = int(trained.accuracy[-1].argmin())
     rows = {
         "data": f"{name_of(s.data)}, split {'iid' if s.alpha == 'iid' else f'Dirichlet({s.alpha:g})'}{f', {note}' * bool(note)}",
-        "model": f"{name_of(s.model)}{report.options(s.model_options)}, {size:,} parameters",
-        "workers": f"{s.workers} on {ranks} rank{'s' * (ranks > 1)}",
-        "algorithm": f"{s.algorithm}{report.options(s.algorithm_options)}",
+        "model": f"{name_of(s.model)}{options(s.model_options)}, {size:,} parameters",
+        "workers": f"{s.workers} on {plural(ranks, 'rank')}",
+        "algorithm": f"{s.algorithm}{options(s.algorithm_options)}",
         **(
-            {"topology": f"{name_of(s.topology)}{report.options(s.topology_options)}"}
+            {"topology": f"{name_of(s.topology)}{options(s.topology_options)}"}
             if s.topology
             else {}
         ),
@@ -308,15 +246,27 @@ def summary(trained: Trained, size: int, ranks: int, note: str = "") -> str:
         + (f", {'Nesterov ' * s.nesterov}momentum {s.momentum:g}" if s.momentum else "")
         + (f", weight decay {s.weight_decay:g}" if s.weight_decay else "")
         + (f", clip {s.clip:g}" if s.clip else "")
-        + report.options(s.optimizer_options),
+        + options(s.optimizer_options),
         "epochs": f"{last['epoch']:g} of {s.epochs}, {last['step']} steps, batch {s.batch}",
         "outcome": f"{trained.outcome}{', but the test loss has grown' * (worse(trained) is not None)}",
         "accuracy": f"{last['accuracy_worst']:.4f} worst (worker {worst}), {last['accuracy_mean']:.4f} mean, "
         f"{last['accuracy_consensus']:.4f} of the average",
         "loss": f"{last['loss_mean']:.4g} mean, {last['loss_consensus']:.4g} of the average",
         "consensus": f"{last['consensus']:.4g}",
-        "time": f"{last['time']:.3g} s, {report.quantity(last['samples_per_second'], '')}samples/s",
-        "sent": f"{report.quantity(last['bytes'] / s.workers, 'B')} per worker",
+        "time": f"{last['time']:.3g} s, {quantity(last['samples_per_second'], '')}samples/s",
+        "sent": f"{quantity(last['bytes'] / s.workers, 'B')} per worker",
         "file": str(s.out),
     }
-    return report.table(rows)
+    return facts(rows)
+
+
+TRAIN = Command(
+    name="train",
+    description="Train a network on images with decentralized workers, and write the curves to an HDF5 file.",
+    epilog=EPILOG,
+    declare=declare,
+    prepare=prepare,
+    execute=execute,
+    interrupts=Interrupts.DEFERRED,
+)
+main = TRAIN.main

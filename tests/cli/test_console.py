@@ -46,14 +46,13 @@ def test_help_lists_the_commands(capsys):
     )
 
 
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules")  # of runpy, in this process only
 def test_commands_are_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["mpidec"])
     assert console.main(["run", *SMALL, "--agents=4"]) == 0 and (tmp_path / "run.h5").exists()
     assert (
         console.main(["plot", "missing.h5"]) == 2
-        and capsys.readouterr().err == "mpidec.plot: missing.h5 does not exist\n"
+        and capsys.readouterr().err == "mpidec.plot: error: missing.h5 does not exist\n"
     )
     assert console.main(["sweep", "--seeds", "0"]) == 2
     assert (

@@ -24,6 +24,7 @@ from mpidec import record
 from mpidec.cli import progress as report
 from mpidec.driver import provenance as _attributes
 from mpidec.experiment import command as run
+from mpidec.experiment.flags import FLAGS
 
 pytestmark = pytest.mark.serial
 SMALL = [
@@ -225,7 +226,7 @@ def test_a_graph_that_no_step_size_can_cure_is_said_once(capsys):
     ],
 )
 def test_a_search_refuses_what_it_would_ignore(capsys, argv, text):
-    assert run.main(["--tune", *argv], program="mpidec.tune") == 2
+    assert run.TUNE.main(argv) == 2
     said = capsys.readouterr().err
     assert said.startswith("mpidec.tune: error: ") and text in said and said.count("\n") == 1
 
@@ -327,7 +328,7 @@ def test_too_many_open_files_are_one_line(capsys, monkeypatch):
             "/lib/_sparsetools.so: cannot open shared object file: Too many open files"
         )
 
-    monkeypatch.setattr(run.assemble, "solve", lambda *args, **options: exhausted())
+    monkeypatch.setattr(run.build, "solve", lambda *args, **options: exhausted())
     assert run.main([*SMALL, "--agents=4", "--steps=30"]) == 1
     assert re.fullmatch(
         r"mpidec.run: error: .*Too many open files: raise the limit of open files \(ulimit -n 1024\)\n",
@@ -337,7 +338,7 @@ def test_too_many_open_files_are_one_line(capsys, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_an_interrupt_before_the_first_step_is_one_line(capsys, monkeypatch, number):
-    monkeypatch.setattr(run.assemble, "build", lambda *args: os.kill(os.getpid(), number))
+    monkeypatch.setattr(run.build, "build", lambda *args: os.kill(os.getpid(), number))
     assert run.main([*SMALL, "--agents=4", "--steps=30"]) == 130
     assert capsys.readouterr().err == "mpidec.run: interrupted\n"
 
@@ -528,7 +529,7 @@ def test_what_resume_refuses(capsys):
 def test_help_list_and_version(capsys):
     assert run.main(["--help"]) == 0
     text = capsys.readouterr().out
-    for flag in (*run.FLAGS, "set", "resume", "list", "version", "quiet"):
+    for flag in (*FLAGS, "set", "resume", "list", "version", "quiet"):
         assert f"--{flag}" in text
     assert "examples:" in text and "exit status" in text
     assert run.main(["--list"]) == 0
@@ -571,7 +572,7 @@ def test_the_examples_of_the_help_are_accepted(tmp_path):
     for line in lines:
         argv = line.partition("    ")[0].split()
         if "--resume" not in argv:
-            assert run.command_of(argv, 1).experiment is not None
+            assert run.RUN.parse(argv, 1).experiment is not None
 
 
 def test_quiet_is_quiet(capsys):
@@ -596,11 +597,8 @@ def test_progress_in_lines(monkeypatch, capsys):
     assert 10 <= len(said) <= 45 and said[-1].startswith("step ") and "error 5.00e-01" in said[0]
 
 
-@pytest.mark.parametrize("rich", [True, False])
-def test_progress_in_a_bar(monkeypatch, rich, tmp_path):
+def test_progress_in_a_bar(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    if not rich:
-        monkeypatch.setitem(sys.modules, "rich.console", None)
     with open("bar.txt", "w+", encoding="utf-8") as file:
         bar = report.Bar(file=file, width=70)
         for step in range(0, 11, 5):

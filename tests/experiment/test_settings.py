@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from mpidec import registry as catalogue
 from mpidec.experiment import settings as config
 from mpidec.experiment import values
-from mpidec.experiment.command import FLAGS, command_of
+from mpidec.experiment.command import RUN
+from mpidec.experiment.flags import FLAGS
 from mpidec.experiment.settings import ConfigError, Experiment, Setting, load, read_toml
 
 pytestmark = pytest.mark.serial
@@ -93,7 +94,7 @@ def test_file_flags_and_set_agree(tmp_path_factory, wanted, data):
         by_set,
         [str(some), *last],
     ):
-        made = command_of(argv, 1).experiment
+        made = RUN.parse(argv, 1).experiment
         assert made == expected
         assert made.to_toml() == expected.to_toml()
     assert load(read_toml(text=expected.to_toml())) == expected
@@ -102,7 +103,7 @@ def test_file_flags_and_set_agree(tmp_path_factory, wanted, data):
 def test_later_sources_win(tmp_path):
     path = tmp_path / "e.toml"
     path.write_text("[run]\nsteps = 1\nseed = 1\nevery = 1\n")
-    run = command_of(
+    run = RUN.parse(
         [str(path), "--steps=2", "--set", "run.seed=3", "--seed", "2", "--set", "run.seed=4"], 1
     ).experiment.run
     assert (run.every, run.steps, run.seed) == (1, 2, 4)
@@ -110,22 +111,22 @@ def test_later_sources_win(tmp_path):
 
 def test_the_default_experiment():
     experiment = load([])
-    assert experiment == command_of([], 1).experiment == load(read_toml(text=experiment.to_toml()))
+    assert experiment == RUN.parse([], 1).experiment == load(read_toml(text=experiment.to_toml()))
     assert (experiment.problem.name, experiment.problem.data) == ("logistic", "breast_cancer")
     assert (experiment.solver.name, experiment.topology.name) == (
         "gradient_tracking",
         "exponential",
     )
     assert experiment.run.agents == 16 and experiment.run.stop_error == 1e-8
-    assert command_of([], 5).experiment.run.agents == 5
-    assert command_of(["--agents", "7"], 5).experiment.run.agents == 7
+    assert RUN.parse([], 5).experiment.run.agents == 5
+    assert RUN.parse(["--agents", "7"], 5).experiment.run.agents == 7
 
 
 def test_the_default_graph_is_that_of_the_solver_class():
     for name, solver in catalogue.solvers().items():
-        assert command_of(["--solver", name], 1).experiment.topology.name == solver.graph
+        assert RUN.parse(["--solver", name], 1).experiment.topology.name == solver.graph
     assert (
-        command_of(["--set", "mixing.accelerate=3"], 1).experiment.topology.name
+        RUN.parse(["--set", "mixing.accelerate=3"], 1).experiment.topology.name
         == "symmetric_exponential"
     )
     assert "step_size" not in load([]).solver.options
@@ -146,17 +147,15 @@ def test_the_default_graph_is_that_of_the_solver_class():
 )
 def test_step_sizes_are_numbers_words_and_schedules(text):
     for argv in (["--step-size", text], ["--set", f"solver.step_size={text}"]):
-        experiment = command_of(argv, 1).experiment
+        experiment = RUN.parse(argv, 1).experiment
         assert str(experiment.solver.options["step_size"]) == text
         assert load(read_toml(text=experiment.to_toml())) == experiment
 
 
 def test_steps_said_are_taken():
-    assert command_of(["--steps", "10"], 1).experiment.run.stop_error is None
-    assert (
-        command_of(["--steps", "10", "--stop-error", "1e-3"], 1).experiment.run.stop_error == 1e-3
-    )
-    run = command_of(["--stop-error", "none"], 1).experiment.run
+    assert RUN.parse(["--steps", "10"], 1).experiment.run.stop_error is None
+    assert RUN.parse(["--steps", "10", "--stop-error", "1e-3"], 1).experiment.run.stop_error == 1e-3
+    run = RUN.parse(["--stop-error", "none"], 1).experiment.run
     assert (run.steps, run.stop_error) == (config.STEPS, None)
 
 
@@ -166,15 +165,15 @@ def test_another_component_leaves_the_files_parameters_behind(tmp_path):
         '[solver]\nname = "gradient_tracking"\nvariant = "diging"\nstep_size = 0.5\n'
         '[problem]\nname = "huber"\ndelta = 2\n'
     )
-    experiment = command_of([str(path), "--solver", "dgd", "--problem", "logistic"], 1).experiment
+    experiment = RUN.parse([str(path), "--solver", "dgd", "--problem", "logistic"], 1).experiment
     assert experiment.solver.options == {"step_size": 0.5}
     assert experiment.problem.options == {"l2": 1.0}
     with pytest.raises(ConfigError, match="variant"):
-        command_of(["--solver", "dgd", "--set", "solver.variant=diging"], 1)
+        RUN.parse(["--solver", "dgd", "--set", "solver.variant=diging"], 1)
 
 
 def test_random_topologies_follow_the_seed():
-    options = command_of(
+    options = RUN.parse(
         ["--topology=erdos_renyi", "--set=topology.p=0.5", "--seed=7"], 1
     ).experiment.topology.options
     assert options == {"p": 0.5, "seed": 7}
@@ -188,7 +187,7 @@ def test_a_parameter_of_the_data_set():
         "--set",
         "problem.d=7",
     ]
-    assert command_of(argv, 1).experiment.problem.options == {
+    assert RUN.parse(argv, 1).experiment.problem.options == {
         "heterogeneity": 4.0,
         "d": 7,
         "seed": 0,
@@ -309,7 +308,7 @@ def test_text_is_toml_whatever_the_strings(tmp_path):
 )
 def test_refusals_say_what_where_and_what_was_expected(argv, words):
     with pytest.raises(ConfigError) as caught:
-        command_of(argv, 1)
+        RUN.parse(argv, 1)
     missing = [text for text in words if text not in str(caught.value)]
     assert not missing, f"{caught.value} does not say {missing}"
 
@@ -335,7 +334,7 @@ def test_files_are_refused_with_the_place(tmp_path, text, words):
     path = tmp_path / "e.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        command_of([str(path)], 1)
+        RUN.parse([str(path)], 1)
     assert all(part in str(caught.value) for part in words), str(caught.value)
 
 

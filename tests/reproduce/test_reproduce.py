@@ -61,7 +61,7 @@ def short(monkeypatch):
 def test_quick_table(name, short):
     module = {"relaysgd-table2": relaysgd, "ceca-table2": ceca, "acid-table4": acid}[name]
     lines: list[str] = []
-    table = reproduce.table(name, seeds=1, quick=True, told=lines.append)
+    table = reproduce.table(name, seeds=1, quick=True, on_line=lines.append)
     assert len(lines) == len(table.rows) and all(
         len(cells) == len(table.columns) for cells in table.rows.values()
     )

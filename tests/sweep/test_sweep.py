@@ -16,14 +16,13 @@ import pytest
 from helpers import launch
 from mpi4py import MPI
 
-from mpidec import record, solvers
+from mpidec import InputError, record, solvers
 from mpidec.experiment import settings as config
-from mpidec.experiment.build import InputError
 from mpidec.record import RunFile
 from mpidec.sweep import sweep
 from mpidec.sweep.cases import Case, cases, parse_vary
 from mpidec.sweep.command import main
-from mpidec.sweep.sharing import Groups
+from mpidec.sweep.sharing import WorkQueue
 from mpidec.sweep.tables import table
 
 WORLD = MPI.COMM_WORLD
@@ -60,7 +59,9 @@ def same(one: Path, other: Path) -> bool:
 def test_a_sweep_runs_every_combination(folder):
     told = []
     vary = {"solver.name": ["extra", "dgd"], "topology.name": ["ring", "star"]}
-    result = sweep(SMALL, vary=vary, seeds=2, out=folder, target=("error", 0.9), told=told.append)
+    result = sweep(
+        SMALL, vary=vary, seeds=2, out=folder, target=("error", 0.9), on_line=told.append
+    )
     assert [tuple(row.varied.values()) for row in result.rows] == [
         ("extra", "ring"),
         ("extra", "star"),
@@ -89,12 +90,12 @@ def test_a_sweep_runs_every_combination(folder):
         )  # as in one process, on any number of ranks
     WORLD.Barrier()
     told.clear()
-    again = sweep(SMALL, vary=vary, seeds=2, out=folder, target=("error", 0.9), told=told.append)
+    again = sweep(SMALL, vary=vary, seeds=2, out=folder, target=("error", 0.9), on_line=told.append)
     assert not told and again == result  # nothing is repeated
     if WORLD.rank == 0:
         (Path(folder) / "dgd-ring-seed=1.h5").unlink()
     WORLD.Barrier()
-    sweep(SMALL, vary=vary, seeds=2, out=folder, told=told.append)
+    sweep(SMALL, vary=vary, seeds=2, out=folder, on_line=told.append)
     assert len(told) == (1 if WORLD.rank == 0 else 0)
 
 
@@ -180,15 +181,15 @@ def test_each_number_is_taken_once(size):
     if size > WORLD.size:
         size = WORLD.size
     heard, mine = [], []
-    with Groups(WORLD, size, heard.append) as groups:
+    with WorkQueue(WORLD, size, heard.append) as groups:
 
         def act(number):
             time.sleep(0.002 * (number % 3))
-            groups.serve()
+            groups.poll()
             mine.append(number)
             return number
 
-        groups.each(range(20), act, lambda number: False)
+        groups.map(range(20), act, lambda number: False)
     taken = WORLD.allgather(mine)
     assert sorted(
         number for numbers in taken[::size][: WORLD.size // size] for number in numbers
@@ -201,8 +202,8 @@ def test_each_number_is_taken_once(size):
 
 def test_an_end_is_heard_by_all_groups():
     done = []
-    with Groups(WORLD, 1, lambda number: None) as groups:
-        groups.each(
+    with WorkQueue(WORLD, 1, lambda number: None) as groups:
+        groups.map(
             range(1000),
             lambda number: done.append(number) or time.sleep(0.001) or number,
             lambda number: number >= 5,
@@ -593,7 +594,7 @@ def test_an_unfinished_run_continues_with_what_it_had_chosen(tmp_path):
 def interrupted_at_30(case: Case) -> None:
     """Make the first 30 of the case's 40 steps, and then Ctrl-C."""
     from mpidec.sweep.files import Status
-    from mpidec.sweep.study import Plan, perform
+    from mpidec.sweep.study import Plan, run_case
 
     records = []
 
@@ -602,7 +603,7 @@ def interrupted_at_30(case: Case) -> None:
         if len(records) == 3:
             signal.raise_signal(signal.SIGINT)
 
-    report = perform(0, Plan([case], [Status.NEW], ("error", None), 1), MPI.COMM_SELF, serve)
+    report = run_case(0, Plan([case], [Status.NEW], ("error", None), 1), MPI.COMM_SELF, serve)
     assert (report.outcome, report.steps) == ("interrupted", 30)
 
 

@@ -1,0 +1,43 @@
+"""Output files of commands: their names, the errors of the disk, the command that continues a run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Container
+
+from ..exceptions import ConfigError, InputError
+from .program import DISK, Status
+
+
+def free_name(out: str, given: bool) -> str:
+    """Return the name of the output file: one that exists is refused if it was `given` by a flag, else a number is added."""
+    if not os.path.isfile(out):
+        return out
+    if given:
+        raise ConfigError(
+            f"--out {out} exists: choose another name, replace it with --force, or continue its run with "
+            f"--resume {shlex.quote(out)}"
+        )
+    stem, suffix = os.path.splitext(out)
+    stem, number = re.sub(r"-\d+$", "", stem), 2
+    while os.path.isfile(f"{stem}-{number}{suffix}"):
+        number += 1
+    return f"{stem}-{number}{suffix}"
+
+
+def file_error(
+    error: OSError, remedy: str = "", failures: Container[int | None] = DISK
+) -> InputError:
+    """Return an error of the output file, which all ranks raise, with its exit status; `remedy` holds for `failures`."""
+    text = error.strerror or str(error)
+    if error.errno in failures:
+        return InputError(text + remedy, Status.FAILED)
+    return InputError(text, Status.INPUT)
+
+
+def resume_command(name: str, out: str, ranks: int) -> str:
+    """Return the command that continues the run or the training in a file."""
+    launcher = f"mpirun -n {ranks} " if ranks > 1 else ""
+    return f"{launcher}python -m mpidec.{name} --resume {shlex.quote(out)}"

@@ -1,0 +1,253 @@
+"""One program for all commands: parsing, agreement of the ranks, signals, warnings, errors and exit status.
+
+A command is declared in the ``command.py`` of its room; ``python -m mpidec.NAME`` and ``mpidec NAME`` run it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import errno
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Generic, NoReturn, TypeVar
+
+from .._version import __version__
+from ..comm.runtime.agreement import REFUSALS, message, on_root
+from ..comm.runtime.interrupts import interrupt, interrupts
+from ..comm.runtime.launch import abort_when_uncaught, check_launcher, end_job, library
+from ..comm.runtime.mpi import MPI
+from ..exceptions import ConfigError, InputError
+from ..plugins import nearest
+from . import startup
+
+T = TypeVar("T")
+OPEN_FILES = (errno.EMFILE, errno.ENFILE)
+DISK = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    *OPEN_FILES,
+)  # of the machine, not of the input
+
+
+class Status(enum.IntEnum):
+    """Exit status of the commands."""
+
+    OK = 0
+    FAILED = 1
+    INPUT = 2
+    DIVERGED = 3
+    MISSED = 4
+    INTERRUPTED = 130
+
+    @classmethod
+    def of(cls, outcome: str) -> Status:
+        """Return the exit status of a run or a training that ended with this outcome."""
+        return cls.OK if outcome in ("completed", "stopped") else cls[outcome.upper()]
+
+
+class Interrupts(enum.Enum):
+    """Where Ctrl-C ends a command."""
+
+    AT_ONCE = enum.auto()  # and the job with it
+    DEFERRED = enum.auto()  # at the next step, also of SIGTERM and SIGUSR1: the file can be resumed
+    TOGETHER = enum.auto()  # likewise, and the command itself raises it on every rank
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser that raises an exception instead of exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+    def known(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Return the parsed arguments; an unknown one is an error that suggests a flag."""
+        args, extra = self.parse_known_args(list(argv))
+        if extra:
+            flag = extra[0].partition("=")[0]
+            if not flag.startswith("-"):
+                expected = " and ".join(
+                    [*(str(one.metavar) for one in self._get_positional_actions()), "flags"]
+                )
+                raise ConfigError(f"unexpected argument {flag!r}: expected {expected}")
+            options = [option for action in self._actions for option in action.option_strings]
+            raise ConfigError(f"command line: unknown flag {flag!r}: {nearest(flag, options)}")
+        return args
+
+
+@dataclass(frozen=True)
+class Command(Generic[T]):
+    """Declaration of a command.
+
+    Attributes
+    ----------
+    name : str
+        ``python -m mpidec.NAME``.
+    description, epilog : str
+        Texts of its help.
+    declare : callable (parser)
+        Adds the arguments.
+    prepare : callable (arguments, ranks)
+        Returns what is to be done in a job of `ranks` ranks, or a text to print; called on rank 0.  Its ValueError, TypeError,
+        OSError, ... is an error in the input.
+    execute : callable (prepared, comm)
+        Does it on all ranks of `comm`, and returns the exit status.
+    interrupts : Interrupts
+    interrupted : str
+        What is printed after Ctrl-C.
+    needs_mpi : bool
+        False: the command works although MPI or its launcher is defective; `prepare` is called on each rank.
+    started_as : str
+        How the user has started the command, for its usage.
+    """
+
+    name: str
+    description: str
+    epilog: str
+    declare: Callable[[Parser], None]
+    prepare: Callable[[argparse.Namespace, int], T | str]
+    execute: Callable[[T, MPI.Intracomm], int]
+    interrupts: Interrupts = Interrupts.AT_ONCE
+    interrupted: str = "interrupted"
+    needs_mpi: bool = True
+    started_as: str = ""
+
+    def parse(self, argv: Sequence[str], ranks: int) -> T | str:
+        """Return what the command line asks for, or a text to print."""
+        module = f"python -m mpidec.{self.name}"
+        parser = Parser(
+            prog=self.started_as or module,
+            description=self.description,
+            epilog=self.epilog.replace(module, self.started_as or module),
+            allow_abbrev=False,
+            add_help=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self.declare(parser)
+        parser.add_argument("-h", "--help", action="store_true", help="print this help")
+        if {"-h", "--help"} & {*argv}:
+            return parser.format_help().rstrip()
+        return self.prepare(parser.known(argv), ranks)
+
+    def main(self, argv: Sequence[str] | None = None, comm: MPI.Intracomm | None = None) -> int:
+        """Run the command line `argv` on all ranks of `comm`, and return the exit status.
+
+        Raises
+        ------
+        Exception
+            An error of the program; errors of its input are printed and returned as an exit status.
+        """
+        comm = MPI.COMM_WORLD if comm is None else comm
+        argv = sys.argv[1:] if argv is None else argv
+        startup.loaded()
+        try:
+            with ExitStack() as stack:
+                if self.interrupts is not Interrupts.AT_ONCE:
+                    stack.enter_context(_signals_interrupt())
+                if self.interrupts is Interrupts.DEFERRED and comm.size > 1:
+                    stack.enter_context(
+                        interrupts()
+                    )  # before the first step they cannot end together
+                return self._run(argv, comm)
+        except InputError as error:
+            return self._end(comm, f"error: {' '.join(str(error).split())}", error.status)
+        except (OSError, ImportError) as error:
+            text = " ".join(str(error).split())
+            if (
+                getattr(error, "errno", None) not in OPEN_FILES
+                and os.strerror(errno.EMFILE) not in text
+            ):
+                raise
+            say(self.name, f"error: {text}: raise the limit of open files (ulimit -n 1024)")
+            if comm.size > 1:
+                end_job(comm, Status.FAILED)
+            return Status.FAILED
+        except KeyboardInterrupt:
+            if self.interrupts is Interrupts.TOGETHER:
+                return self._end(comm, self.interrupted, Status.INTERRUPTED)
+            if comm.size > 1:
+                comm.Abort(Status.INTERRUPTED)
+            say(self.name, self.interrupted)
+            return Status.INTERRUPTED
+
+    def _run(self, argv: Sequence[str], comm: MPI.Intracomm) -> int:
+        if self.needs_mpi:
+            try:
+                check_launcher(comm)
+            except RuntimeError as error:
+                raise InputError(str(error)) from error
+        if comm.size > 1:
+            abort_when_uncaught()
+        if self.needs_mpi:
+            asked = on_root(comm, self.parse, argv, comm.size)
+        else:
+            try:
+                asked = self.parse(argv, comm.size)
+            except REFUSALS as error:
+                raise InputError(message(error)) from error
+        if isinstance(asked, str):
+            if comm.rank == 0:
+                print(asked, flush=True)
+            return Status.OK
+        with warnings_from_rank_0(comm.rank, self.name):
+            return self.execute(asked, comm)
+
+    def _end(self, comm: MPI.Intracomm, text: str, status: int) -> int:
+        """Print a text on rank 0, before any rank exits, and return the exit status."""
+        if comm.rank == 0:
+            say(self.name, text)
+        comm.Barrier()
+        return status
+
+
+def say(name: str, text: str) -> None:
+    """Print a line of a command to stderr."""
+    print(f"mpidec.{name}: {text}", file=sys.stderr, flush=True)
+
+
+def version() -> str:
+    """Return the versions of mpidec and of the MPI library."""
+    return f"mpidec {__version__}, {library()}"
+
+
+@contextmanager
+def warnings_from_rank_0(rank: int, name: str) -> Iterator[None]:
+    """Context in which each warning is printed once, on one line, by rank 0 only."""
+    shown = set()
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
+            say(name, f"warning: {message}")
+
+    with warnings.catch_warnings():
+        if rank:
+            warnings.simplefilter("ignore")
+        elif not sys.warnoptions:
+            warnings.simplefilter("default")
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Context that treats SIGTERM and SIGUSR1 (sent by batch systems) like Ctrl-C: the file is complete and can be resumed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGUSR1)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

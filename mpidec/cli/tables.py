@@ -1,0 +1,112 @@
+"""Tables of commands as text, CSV and LaTeX, and numbers in them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["aligned", "csv_text", "facts", "grouped", "latex", "options", "plural", "quantity"]
+
+_LATEX = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
+
+
+def plural(count: float, noun: str) -> str:
+    """Return a number with its noun.
+
+    Examples
+    --------
+    >>> plural(1, "rank"), plural(3, "rank"), plural(1.5, "core")
+    ('1 rank', '3 ranks', '1.5 cores')
+    """
+    return f"{count:g} {noun}{'s' * (count != 1)}"
+
+
+def options(values: Mapping[str, object]) -> str:
+    """Return parameters as text to follow a name: ``, l2 1, step size 0.03``."""
+    return "".join(
+        f", {name.replace('_', ' ')} {format(value, '.4g') if isinstance(value, float) else value}"
+        for name, value in values.items()
+    )
+
+
+def quantity(value: float, unit: str) -> str:
+    """Return a quantity with a unit prefix: ``12.3 kB``, ``4.5 GB``."""
+    power = 0
+    while abs(value) >= 1000 and power < 5:
+        value, power = value / 1000, power + 1
+    return f"{value:.4g} {' kMGTP'[power].strip()}{unit}"
+
+
+def facts(rows: Mapping[str, str]) -> str:
+    """Return names and values as a table between two rules."""
+    lines = aligned(list(rows.items()), "<<")
+    rule = "-" * (max(map(len, rows)) + 2 + max(map(len, rows.values())))
+    return "\n".join([rule, *lines, rule])
+
+
+def aligned(lines: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Return the lines of a table whose columns are aligned to the left or right (`sides`: "<" or ">" each).
+
+    Examples
+    --------
+    >>> aligned([["a", "10"], ["bcd", "1"]], "<>")
+    ['a    10', 'bcd   1']
+    """
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def grouped(labels: Sequence[str], groups: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
+    """Return the lines of a table of numbers, whose columns are in groups with a title each.
+
+    Examples
+    --------
+    >>> print(*grouped(["", "", "x"], {"small": [["us", "ratio"], ["1", "0.5"]]}), sep="\\n")
+           small
+       us  ratio
+    x   1    0.5
+    """
+    parts = [[title, *aligned(lines, ">" * len(lines[0]))] for title, lines in groups.items()]
+    return aligned(list(zip(labels, *parts)), "<" + ">" * len(parts))
+
+
+def csv_text(lines: Iterable[Sequence[object]]) -> str:
+    """Return a table as CSV."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
+    return out.getvalue()
+
+
+def latex(lines: Sequence[Sequence[str]], sides: str, comment: str) -> str:
+    r"""Return a table, whose first line is its head, as a LaTeX tabular; it needs ``\usepackage{booktabs}``.
+
+    Cells in ``$...$`` are formulas, in others special characters are escaped.
+    """
+    head, *body = [
+        " & ".join(
+            cell if cell.startswith("$") or cell == "--" else cell.translate(_LATEX)
+            for cell in line
+        )
+        + r" \\"
+        for line in lines
+    ]
+    columns = sides.replace("<", "l").replace(">", "r")
+    return "\n".join(
+        [
+            f"% {comment}; needs \\usepackage{{booktabs}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            head,
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )

@@ -1,0 +1,82 @@
+"""Input that one rank reads for all, or that each rank reads: refused on every rank or on none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from ...exceptions import InputError, mark
+from ...protocols import Reductions
+from .collectives import portable
+from .mpi import MPI
+
+T = TypeVar("T")
+REFUSALS = (
+    ValueError,
+    TypeError,
+    OSError,
+    MemoryError,
+    ImportError,
+    OverflowError,
+)  # raised for invalid input
+
+
+def on_root(comm: MPI.Intracomm, act: Callable[..., T], *args: object) -> T:
+    """Return on every rank the result of `act(*args)` on rank 0; the others sleep meanwhile to leave the cores to rank 0.
+
+    Raises
+    ------
+    InputError
+        On every rank, if `act` raises one of REFUSALS.
+    Exception
+        On every rank, if `act` raises another one.
+    """
+    result: T | None = None
+    error: Exception | None = None
+    if comm.rank == 0:
+        try:
+            result = act(*args)
+        except REFUSALS as refusal:
+            error = InputError(message(refusal))
+        except Exception as caught:
+            error = caught
+    done, pause = comm.Ibarrier(), 0.001
+    while not done.Test():
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.02)
+    value: T
+    value, theirs = comm.bcast((result, error and portable(error)))
+    if error is None and theirs is not None:
+        mark(theirs, from_another_rank=True)
+        error = theirs
+    if error is not None:
+        mark(error, on_all_ranks=True)
+        raise error
+    return value
+
+
+def agreed(net: Reductions, act: Callable[..., T], *args: object) -> T:
+    """Return the result of `act(*args)` on each rank; if one rank refuses its input, all ranks raise its `InputError`.
+
+    Other exceptions are raised on all ranks as they are.
+    """
+    try:
+        result = act(*args)
+    except REFUSALS as caught:
+        net.agree(InputError(message(caught)))
+        raise
+    except Exception as caught:
+        net.agree(caught)
+        raise
+    net.agree()
+    return result
+
+
+def message(error: BaseException) -> str:
+    """Return the text of a refusal, with the file that it concerns."""
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error}"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or type(error).__name__
