@@ -511,7 +511,7 @@ def test_a_worker_has_itself_while_it_averages_with_others(net, monkeypatch):
     "options, text",
     [
         ({"algorithm": "a2cid2", "order": "code"}, 'order="code" does not preserve the average'),
-        ({"algorithm": "pairwise", "rate": 3}, "rate is 3, expected a number up to 2"),
+        ({"algorithm": "pairwise", "rate": 3}, "rate is 3.0, expected a number up to 2"),
         ({"algorithm": "pairwise", "seed": -1}, "seed is -1, expected an integer >= 0"),
         (
             {"algorithm": "a2cid2", "step_size": 3},
