@@ -106,7 +106,7 @@ def read(path: str | os.PathLike[str]) -> Run:
     >>> run.outcome, run.metrics["error"], run.attributes["agents"]
     ('running', array([1.]), 4)
     """
-    with open_run(path) as file, _named(path):
+    with open_run(path) as file, named(path):
         attributes = {
             k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()
         }
@@ -154,7 +154,7 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
     (10, {'X': array([[1.],
            [2.]]), 'k': 10})
     """
-    with open_run(path) as file, _named(path):
+    with open_run(path) as file, named(path):
         group = file.get("checkpoint")
         if group is None:
             raise ValueError(
@@ -164,6 +164,11 @@ def last_checkpoint(path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
         step = int(group.attrs["step"])
         if step < 0:
             raise ValueError(f"its checkpoint is that of step {step}, expected at least 0")
+        counters = state.get("counters", np.zeros(3))  # runs without rows counted have three
+        if counters.shape not in ((3,), (4,)):
+            raise ValueError(
+                f"the counters of its checkpoint have the shape {counters.shape}, expected (4,)"
+            )
         return step, {k: v if np.ndim(v) else v.item() for k, v in state.items()}
 
 
@@ -232,11 +237,11 @@ def _check_self_contained(file: Any, path: str) -> None:
 
 
 @contextmanager
-def _named(path: str | os.PathLike[str]) -> Iterator[None]:
+def named(path: str | os.PathLike[str]) -> Iterator[None]:
     """Context in which content that cannot be used is an error of one line with the name of the file."""
     try:
         yield
-    except (ValueError, TypeError, AttributeError, OverflowError, MemoryError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
         if str(error).startswith(f"{os.fspath(path)}:"):
             raise
         what = "not enough memory" if isinstance(error, MemoryError) else "damaged"

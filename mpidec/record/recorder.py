@@ -218,11 +218,15 @@ class Recorder(Generic[State]):
             part = ", ".join(f"{name}: {meta[name]}" for name in PART if name in meta)
             kept["resumed"] = f"{self._parts}step {step}, {part}\n"
         meta = kept
-        self._on_root(
-            lambda: RunFile.resume(
-                self._spec.path, step, meta=meta, flush_seconds=self._spec.flush_seconds
-            )
-        )
+        path, seconds = self._spec.path, self._spec.flush_seconds
+
+        def reopen() -> RunFile:
+            try:
+                return RunFile.resume(path, step, meta=meta, flush_seconds=seconds)
+            except ValueError as error:
+                raise ResumeError(str(error)) from error
+
+        self._on_root(reopen)
         self._kept = self._shared(self._file.last if self._file is not None else None)
 
     def has(self, step: int) -> bool:

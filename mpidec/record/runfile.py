@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .atomic import REMEDY, AtomicFile
-from .reader import FAILED, RUNNING, SCHEMA, columns, last_checkpoint, open_run
+from .reader import FAILED, RUNNING, SCHEMA, columns, last_checkpoint, named, open_run
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -145,7 +145,7 @@ class RunFile:
             If it is not a run file, or ``step`` is not given and there is no checkpoint.
         """
         step = last_checkpoint(path)[0] if step is None else step
-        with open_run(path) as file:
+        with open_run(path) as file, named(path):
             x = file["trajectory/x"]
             shape, dtype, trajectory = x.shape[1:], x.dtype, x.chunks is not None
             metrics = columns(file, grows=True)

@@ -951,6 +951,10 @@ def replaced(file: h5py.File, name: str, *given, **options) -> None:
             lambda file: file["checkpoint"].attrs.__setitem__("step", -5),
             "damaged: its checkpoint is that of step -5",
         ),
+        (
+            lambda file: file["checkpoint"].create_dataset("counters", data=np.ones(1)),
+            r"damaged: the counters of its checkpoint have the shape \(1,\)",
+        ),
     ],
     ids=[
         "schema",
@@ -963,6 +967,7 @@ def replaced(file: h5py.File, name: str, *given, **options) -> None:
         "metrics-compressed",
         "metrics-length",
         "checkpoint-step",
+        "checkpoint-counters",
     ],
 )
 def test_a_damaged_file_ends_in_one_line_that_names_it(tmp_path, damage, text):
