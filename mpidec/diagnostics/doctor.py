@@ -266,7 +266,7 @@ def windows(comm: MPI.Intracomm) -> Finding:
         Network(comm.size, comm) as net,
         net.window(np.zeros(1), topology.exponential(comm.size)) as win,
     ):
-        near, pairs = comm.allreduce(np.array([len(win.near), len(win.in_neighbors)]))
+        near, pairs = comm.allreduce(np.array([len(win.node_neighbors), len(win.in_neighbors)]))
     if near == pairs:
         return Finding(
             OK,

@@ -24,9 +24,10 @@ from ..checks.history import PastOperation
 from ..checks.matching import Matching
 from ..checks.operation import tree
 from ..kernels.weighted import COMPILED, ordered_sum
-from ..rma.post import Post
+from ..rma.layout import Layout
+from ..rma.messenger import WindowMessenger
 from ..rma.slots import Slots
-from ..rma.window import Layout, Window
+from ..rma.window import Window
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
@@ -152,7 +153,7 @@ class Network(LocalView):
         )
         self._mixers: list[Mixer] = []
         self._windows: list[Window] = []
-        self._posts: dict[str, Post] = {}
+        self._messengers: dict[str, WindowMessenger] = {}
         self._agreed: set[tuple[str, str]] = set()
         self._known = set()
         self._sums = {}
@@ -283,7 +284,7 @@ class Network(LocalView):
         window = Window(
             self.context,
             self.collectives,
-            self._office("windows"),
+            self._window_messenger("windows"),
             topology,
             x,
             layout,
@@ -312,14 +313,19 @@ class Network(LocalView):
             self._same_everywhere(topology, "net.slots")
             self.operation("net.slots", f"rows of {X.shape[1]} {X.dtype}")
         return Slots(
-            self.context, self.collectives, self._office("slots"), topology, X, "net.slots"
+            self.context,
+            self.collectives,
+            self._window_messenger("slots"),
+            topology,
+            X,
+            "net.slots",
         )
 
-    def _office(self, what: str) -> Post | None:
+    def _window_messenger(self, what: str) -> WindowMessenger | None:
         """The messages of windows, which a helper may look after, or of other slots, whose receivers are not made for that."""
-        if self.size > 1 and what not in self._posts:
-            self._posts[what] = Post(self.comm.Dup(), self.engine)
-        return self._posts.get(what)
+        if self.size > 1 and what not in self._messengers:
+            self._messengers[what] = WindowMessenger(self.comm.Dup(), self.engine)
+        return self._messengers.get(what)
 
     def _same_everywhere(self, topology: Topology | Schedule, op: str) -> None:
         fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
@@ -656,16 +662,16 @@ class Network(LocalView):
             for mixer in list(self._mixers):
                 mixer.close(ends)
             self._mixers.clear()
-            broken = any(post.broken for post in self._posts.values())
+            broken = any(post.broken for post in self._messengers.values())
             for window in self._windows if ends == "complete" and not broken else ():
                 window.flush()
-            lost = not self._posts or broken or ends != "complete"
+            lost = not self._messengers or broken or ends != "complete"
             lost = self.matching.meet(
                 lost
             )  # on any rank; by then every rank has read this one's rows
             for window in list(self._windows):
                 window._forget()
-            for post in self._posts.values():  # made by calls of all ranks: in the same order
+            for post in self._messengers.values():  # made by calls of all ranks: in the same order
                 post.abandon() if lost else post.close(self.matching.meet)
             if self.node is not None:
                 error = error or self.node.refusal()
@@ -693,7 +699,7 @@ class Network(LocalView):
         self._mixers.clear()
         for window in list(self._windows):
             window._forget()
-        for post in self._posts.values():
+        for post in self._messengers.values():
             post.abandon()
         self.engine.close()
         abandon((self.matching, self.comm))

@@ -5,14 +5,14 @@
  * locked in one order: a value before slots.  Who holds the lock of a slot waits for nothing, but for an agent that updates its value:
  * it holds all its own slots, so that it updates with all of them or not at all, and waits for those that are being written to.
  *
- * A Port is all that one agent does with records: its own value; `ins`, the slots that its in-neighbours write to; `outs`, its
+ * An AgentRecords is all that one agent does with records: its own value; `ins`, the slots that its in-neighbours write to; `outs`, its
  * slots at the out-neighbours (or, for a neighbour on another node, an outbox of the same form that a message empties); `sources`,
  * the values of the in-neighbours on this node.
  *
  * Products are computed and rounded in double precision.  With `rest`, the value becomes what is left of it, value - sum of what
  * was sent, so that a sum over all agents survives millions of transfers up to unbiased rounding: 1/3 is a little less than a third.
  *
- *     _records_port.h         the type Port
+ *     _records_agent.h        the type AgentRecords
  *     _records_arithmetic.h   sums and products of rows
  *     _records_lock.h         records and their locks
  *     _records_block.h        the type Block: memory that other processes map
@@ -21,7 +21,7 @@
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include "_records_port.h"
+#include "_records_agent.h"
 #include "_records_block.h"
 #include "_records_mutex.h"
 
@@ -40,7 +40,7 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_records", "Records 
 PyMODINIT_FUNC PyInit__records(void)
 {
     PyObject *made = PyModule_Create(&module);
-    if (!made || PyType_Ready(&PortType) || PyModule_AddObjectRef(made, "Port", (PyObject *)&PortType)
+    if (!made || PyModule_AddIntMacro(made, HEADER) || PyType_Ready(&AgentRecordsType) || PyModule_AddObjectRef(made, "AgentRecords", (PyObject *)&AgentRecordsType)
         || PyType_Ready(&BlockType) || PyModule_AddObjectRef(made, "Block", (PyObject *)&BlockType)) {
         Py_XDECREF(made);
         return NULL;

@@ -61,16 +61,16 @@ DEFINE(f, float)
 #define AS(T, p) ((T *)(p))
 
 /* Write w x into a slot whose lock is held. */
-static void write_slot(const Port *port, Record *slot, const char *x, double w, double p, int add, char *sent)
+static void write_slot(const AgentRecords *agent, Record *slot, const char *x, double w, double p, int add, char *sent)
 {
-    ptrdiff_t n = port->count;
+    ptrdiff_t n = agent->count;
     int replace = !add;
-    if (port->single) {
+    if (agent->single) {
         float *to = AS(float, slot->row);
         if (sent)
             (add ? add_sent_f : put_sent_f)(to, AS(const float, x), w, n, AS(float, sent));
         else if (replace && w == 1.0)
-            memcpy(to, x, bytes_of(port));
+            memcpy(to, x, bytes_of(agent));
         else
             (add ? add_f : put_f)(to, AS(const float, x), w, n);
     } else {
@@ -78,7 +78,7 @@ static void write_slot(const Port *port, Record *slot, const char *x, double w, 
         if (sent)
             (add ? add_sent_d : put_sent_d)(to, AS(const double, x), w, n, AS(double, sent));
         else if (replace && w == 1.0)
-            memcpy(to, x, bytes_of(port));
+            memcpy(to, x, bytes_of(agent));
         else
             (add ? add_d : put_d)(to, AS(const double, x), w, n);
     }
@@ -88,21 +88,21 @@ static void write_slot(const Port *port, Record *slot, const char *x, double w, 
     slot->transfers++;
 }
 
-static void scale(const Port *port, char *x, double w)
+static void scale(const AgentRecords *agent, char *x, double w)
 {
     if (w == 0.0)
-        memset(x, 0, bytes_of(port));
-    else if (w != 1.0 && port->single)
-        scale_f(AS(float, x), w, port->count);
+        memset(x, 0, bytes_of(agent));
+    else if (w != 1.0 && agent->single)
+        scale_f(AS(float, x), w, agent->count);
     else if (w != 1.0)
-        scale_d(AS(double, x), w, port->count);
+        scale_d(AS(double, x), w, agent->count);
 }
 
-static void take(const Port *port, char *x, const char *slot, double w)
+static void take(const AgentRecords *agent, char *x, const char *slot, double w)
 {
-    if (port->single)
-        take_f(AS(float, x), AS(const float, slot), w, port->count);
+    if (agent->single)
+        take_f(AS(float, x), AS(const float, slot), w, agent->count);
     else
-        take_d(AS(double, x), AS(const double, slot), w, port->count);
+        take_d(AS(double, x), AS(const double, slot), w, agent->count);
 }
 #endif

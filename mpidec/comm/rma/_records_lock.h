@@ -1,4 +1,4 @@
-/* Records and Ports as they lie in memory, and the locks of records; see _records.c. */
+/* Records and AgentRecords as they lie in memory, and the locks of records; see _records.c. */
 #ifndef MPIDEC_RECORDS_LOCK_H
 #define MPIDEC_RECORDS_LOCK_H
 #include <Python.h>
@@ -32,9 +32,9 @@ typedef struct {
     double patience;                                     /* seconds that a lock is waited for */
     char *held;                                          /* whether `update` holds the lock of a slot */
     Py_buffer *buffers;                                  /* value, scratch, ins, outs, sources (those without memory: NULL) */
-} Port;
+} AgentRecords;
 
-static PyTypeObject PortType;
+static PyTypeObject AgentRecordsType;
 
 static int try_lock(Record *record, uint64_t me)
 {
@@ -46,17 +46,17 @@ static int try_lock(Record *record, uint64_t me)
 static void unlock(Record *record) { atomic_store_explicit(&record->lock, 0, memory_order_release); }
 
 /* Take a lock; 0, or -1 with an exception.  Python's lock is given back while yielding; `unlocked` is the state to restore. */
-static int lock(const Port *port, Record *record, PyThreadState **unlocked)
+static int lock(const AgentRecords *agent, Record *record, PyThreadState **unlocked)
 {
     for (int look = 0; look < SPINS; look++) {
-        if (try_lock(record, port->me))
+        if (try_lock(record, agent->me))
             return 0;
         relax();
     }
     if (!*unlocked)
         *unlocked = PyEval_SaveThread();
     double since = seconds(), looked = since;
-    for (long turn = 1; !try_lock(record, port->me); turn++) {
+    for (long turn = 1; !try_lock(record, agent->me); turn++) {
         sched_yield();
         if (turn % TURNS)
             continue;
@@ -67,7 +67,7 @@ static int lock(const Port *port, Record *record, PyThreadState **unlocked)
             *unlocked = NULL;
             if (PyErr_CheckSignals())
                 return -1;
-            if (now - since > port->patience) {
+            if (now - since > agent->patience) {
                 unsigned long long holder = atomic_load(&record->lock);
                 PyErr_Format(PyExc_RuntimeError, "a slot of the window has been locked by rank %llu for %d s: that process is "
                              "stopped, or gone", holder ? holder - 1 : 0, (int)(now - since));
@@ -86,10 +86,10 @@ static void relock(PyThreadState **unlocked)
     *unlocked = NULL;
 }
 
-static Record *value_of(const Port *port) { return port->buffers[0].buf; }
-static char *scratch_of(const Port *port) { return port->buffers[1].buf; }
-static Record *in_of(const Port *port, Py_ssize_t k) { return port->buffers[2 + k].buf; }
-static Record *out_of(const Port *port, Py_ssize_t k) { return port->buffers[2 + port->nin + k].buf; }
-static Record *source_of(const Port *port, Py_ssize_t k) { return port->buffers[2 + port->nin + port->nout + k].buf; }
-static size_t bytes_of(const Port *port) { return port->count * (port->single ? sizeof(float) : sizeof(double)); }
+static Record *value_of(const AgentRecords *agent) { return agent->buffers[0].buf; }
+static char *scratch_of(const AgentRecords *agent) { return agent->buffers[1].buf; }
+static Record *in_of(const AgentRecords *agent, Py_ssize_t k) { return agent->buffers[2 + k].buf; }
+static Record *out_of(const AgentRecords *agent, Py_ssize_t k) { return agent->buffers[2 + agent->nin + k].buf; }
+static Record *source_of(const AgentRecords *agent, Py_ssize_t k) { return agent->buffers[2 + agent->nin + agent->nout + k].buf; }
+static size_t bytes_of(const AgentRecords *agent) { return agent->count * (agent->single ? sizeof(float) : sizeof(double)); }
 #endif

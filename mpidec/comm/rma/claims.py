@@ -1,13 +1,17 @@
-"""Claims: a word of each agent in its rank's memory, which agents take by compare-and-swap."""
+"""Claims: a word of each agent in its rank's memory, which agents take by compare-and-swap; locks of ranks made of them."""
 
 from __future__ import annotations
 
-from typing import Any
+import numbers
+from collections.abc import Callable
 
 import numpy as np
 
-from . import records
-from .post import Kind, Message
+from ..runtime.context import Context
+from ..runtime.partition import Partition
+from ..runtime.progress import wait_until
+from .messenger import Kind, Message
+from .records import native
 from .slots import Slots
 
 
@@ -17,17 +21,17 @@ class Claims:
     Parameters
     ----------
     slots : Slots
-        Whose boards hold the words: 0, or the number of the agent that has this one, plus one.
+        Whose control_words hold the words: 0, or the number of the agent that has this one, plus one.
     partition : Partition
         Agents over ranks.
     """
 
-    def __init__(self, slots: Slots, partition: Any):
+    def __init__(self, slots: Slots, partition: Partition):
         self._slots, self._partition = slots, partition
 
     def is_near(self, agent: int) -> bool:
         """Whether this rank reads and writes the word of an agent."""
-        return self._owner(agent) in self._slots.boards
+        return self._owner(agent) in self._slots.control_words
 
     def take(self, agent: int, by: int) -> bool:
         """Take a near agent, if nobody has it."""
@@ -37,8 +41,8 @@ class Claims:
         """Let `to` have a near agent, if `by` has it; -1 is nobody."""
         rank = self._owner(agent)
         return bool(
-            records.swap(
-                self._slots.boards[rank],
+            native.swap(
+                self._slots.control_words[rank],
                 8 * (1 + agent - self._partition.bounds(rank)[0]),
                 by + 1,
                 to + 1,
@@ -48,7 +52,9 @@ class Claims:
     def holder(self, agent: int) -> int:
         """Who has a near agent; -1: nobody."""
         rank = self._owner(agent)
-        return int(self._slots.boards[rank][1 + agent - self._partition.bounds(rank)[0], 0]) - 1
+        return (
+            int(self._slots.control_words[rank][1 + agent - self._partition.bounds(rank)[0], 0]) - 1
+        )
 
     def ask(self, agent: int, by: int) -> None:
         """Ask for an agent that is not near; a message `Kind.TAKEN` answers, whose number is 1 or 0."""
@@ -76,3 +82,99 @@ class Claims:
 
     def _owner(self, agent: int) -> int:
         return int(self._partition.owner(np.array(agent)))
+
+
+class RankLocks:
+    """A lock of each rank, which is tried and never waited for, and which the rank itself lets go, not who has taken it.
+
+    A pair of ranks can so have a row of one of them for itself until that rank has received what the other one sends.
+
+    Parameters
+    ----------
+    context : Context
+    slots : Slots
+        One agent on each rank.
+    require_open : callable
+        Raises an exception if the window is closed, or out of step.
+    """
+
+    def __init__(self, context: Context, slots: Slots, require_open: Callable[[], None]):
+        self._engine, self._me, self._require_open = context.engine, context.rank, require_open
+        self._slots, self._claims = slots, Claims(slots, context.partition)
+        self._neighbors = sorted({context.rank, *slots.senders[0], *slots.receivers[0]})
+        self._asked, self._answer = -1, False  # the rank whose answer is awaited
+
+    def try_lock(self, rank: int) -> bool:
+        """Take the lock of a rank if it is free: then nobody else can take it until that rank calls `unlock`.
+
+        Parameters
+        ----------
+        rank : int
+            An in- or out-neighbour, or this rank.
+
+        Returns
+        -------
+        bool
+            Whether it was free.
+
+        Notes
+        -----
+        Communicates with that rank only.  On a node it waits for nobody; ranks elsewhere answer when they make a call of this
+        package.
+        """
+        with self._engine:
+            self._require_open()
+            if not is_rank(rank) or rank not in self._neighbors:
+                raise ValueError(
+                    f"lock of rank {rank!r}, expected this rank or one of its neighbours "
+                    f"{[one for one in self._neighbors if one != self._me]}"
+                )
+            rank = int(rank)
+            if self._claims.is_near(rank):
+                return self._claims.take(rank, self._me)
+            self._asked = rank
+            self._claims.ask(rank, self._me)
+
+            def answered() -> bool:
+                self._slots.poll()
+                return self._asked < 0
+
+            try:
+                wait_until(
+                    answered, f"rank {rank}, whose lock is tried, to look after its messages"
+                )
+            finally:
+                self._asked = -1
+            return self._answer
+
+    @property
+    def owner(self) -> int | None:
+        """The rank that has the lock of this one, if one has."""
+        with self._engine:
+            self._require_open()
+            self._slots.poll()
+            owner = self._claims.holder(self._me)
+            return None if owner < 0 else owner
+
+    def unlock(self, hand_over: bool = False) -> None:
+        """Let the lock of this rank go, whoever has it; or hand it over to this rank, so that nobody else can take it."""
+        with self._engine:
+            self._require_open()
+            to = self._me if hand_over else -1
+            while not self._claims.pass_on(self._me, self._claims.holder(self._me), to):
+                pass  # taken at this moment
+
+    def receive(self, rank: int, message: Message) -> None:
+        """Take an answer, or answer another rank; this may be the helper's thread."""
+        if message.kind != Kind.TAKEN:
+            self._claims.receive(rank, message)
+        elif message.source == self._asked:
+            self._answer = bool(message.number)
+            self._asked = -1  # last, since the main thread waits for it
+        elif message.number:  # the wait for it has ended with an exception
+            self._claims.free(message.source, self._me)
+
+
+def is_rank(rank: object) -> bool:
+    """Whether a rank is a whole number."""
+    return type(rank) is int or (isinstance(rank, numbers.Integral) and not isinstance(rank, bool))

@@ -7,13 +7,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 
 from ..runtime.progress import progress, timeout
-from . import records
-from .post import Kind, Message
+from .messenger import Kind, Message
+from .records import native
 
 _BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two tries
 
@@ -40,7 +39,7 @@ class Mutex:
         memory: dict[int, np.ndarray],
         me: int,
         ask: Callable[[int, Kind, int], None],
-        lock: AbstractContextManager[Any],
+        lock: AbstractContextManager[object],
     ):
         self._memory, self._me, self._ask, self._lock = memory, me, ask, lock
         self._held: set[int] = set()
@@ -93,13 +92,13 @@ class Mutex:
         self._memory.clear()
 
     def _take(self, rank: int, patience: float | None, poll: Callable[[], None]) -> None:
-        if rank in self._memory and records.try_mutex(self._memory[rank], self._me) < 0:
+        if rank in self._memory and native.try_mutex(self._memory[rank], self._me) < 0:
             return
         limit = timeout() if patience is None else patience
         self._number += 1
         request, owner, began = (rank, self._number), -1, time.monotonic()
         if rank in self._memory:
-            records.await_mutex(self._memory[rank], self._me)
+            native.await_mutex(self._memory[rank], self._me)
         else:
             self._expected.add(request)
             self._ask(rank, Kind.LOCK, self._number)
@@ -107,13 +106,13 @@ class Mutex:
             while True:
                 poll()
                 if rank in self._memory:
-                    owner = records.try_mutex(self._memory[rank], self._me)
+                    owner = native.try_mutex(self._memory[rank], self._me)
                 if owner < 0 if rank in self._memory else request in self._granted:
                     break
                 waited = time.monotonic() - began
                 if waited > limit:
                     holder = (
-                        f"held by rank {owner} for {records.held_mutex(self._memory[rank], owner):.3g} s"
+                        f"held by rank {owner} for {native.held_mutex(self._memory[rank], owner):.3g} s"
                         if owner >= 0
                         else "which this rank shares no memory with"
                     )
@@ -122,7 +121,7 @@ class Mutex:
                     )
                 progress()
                 if rank in self._memory:
-                    records.doze_mutex(self._memory[rank], self._me)
+                    native.doze_mutex(self._memory[rank], self._me)
                 elif waited < _BRIEFLY:
                     os.sched_yield()
                 else:
@@ -137,11 +136,11 @@ class Mutex:
     def _withdrawn(self, rank: int, number: int) -> bool:
         """Wait no longer for a mutex; False if it has been handed over in the meantime."""
         if rank in self._memory:
-            if records.leave_mutex(self._memory[rank], self._me):
+            if native.leave_mutex(self._memory[rank], self._me):
                 return True
             until = time.monotonic() + timeout()
             while (
-                records.try_mutex(self._memory[rank], self._me) >= 0
+                native.try_mutex(self._memory[rank], self._me) >= 0
             ):  # who hands it over has not written that yet
                 if time.monotonic() > until:  # and is stopped
                     return True
@@ -156,7 +155,7 @@ class Mutex:
 
     def _release(self, rank: int) -> None:
         if rank in self._memory:
-            records.release_mutex(self._memory[rank], self._me)
+            native.release_mutex(self._memory[rank], self._me)
             self.serve()
         else:
             self._ask(rank, Kind.UNLOCK, 0)
@@ -166,25 +165,25 @@ class Mutex:
         mine = self._memory[self._me]
         if message.kind == Kind.LOCK:
             self._queue[rank] = message.number
-            records.await_mutex(mine, rank)
+            native.await_mutex(mine, rank)
         elif message.kind == Kind.GRANTED:
             self._granted |= {(rank, message.number)} & self._expected
         elif message.kind == Kind.UNLOCK:
-            records.release_mutex(mine, rank)
+            native.release_mutex(mine, rank)
         elif message.kind == Kind.CANCEL:
             if rank in self._queue:
                 self._queue[rank] = None  # released when it comes
-                records.leave_mutex(mine, rank)
+                native.leave_mutex(mine, rank)
             else:  # the answer is on its way
-                records.release_mutex(mine, rank)
+                native.release_mutex(mine, rank)
         self.serve()
 
     def serve(self) -> None:
         """Answer ranks whose turn it is."""
         for rank, number in list(self._queue.items()):
-            if records.try_mutex(self._memory[self._me], rank) < 0:
+            if native.try_mutex(self._memory[self._me], rank) < 0:
                 del self._queue[rank]
                 if number is None:
-                    records.release_mutex(self._memory[self._me], rank)
+                    native.release_mutex(self._memory[self._me], rank)
                 else:
                     self._ask(rank, Kind.GRANTED, number)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
-from .records import COMPILED, Block
+from .records import COMPILED, native
 
 _PRIVATE = (
     mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -74,7 +74,10 @@ class Region:
                     os.ftruncate(file, size)
             try:
                 self.block = np.frombuffer(
-                    mmap.mmap(-1, size, _PRIVATE) if file < 0 else Block(file, size, True), np.uint8
+                    mmap.mmap(-1, size, _PRIVATE)
+                    if file < 0
+                    else memoryview(native.Block(file, size, True)),
+                    np.uint8,
                 )
             except (OSError, OverflowError, ValueError) as caught:
                 error = MemoryError(
@@ -108,6 +111,6 @@ def _mapped(pid: int, file: int, inode: int, size: int) -> np.ndarray:
         about = os.fstat(opened)
         if about.st_ino != inode or about.st_size != size:
             raise OSError("the ranks have process numbers of their own (pid namespaces)")
-        return np.frombuffer(Block(opened, size, False), np.uint8)
+        return np.frombuffer(memoryview(native.Block(opened, size, False)), np.uint8)
     finally:
         os.close(opened)

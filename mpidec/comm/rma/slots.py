@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,16 +14,17 @@ from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.progress import progress, timeout, wait_until
 from . import records
+from .messenger import Kind, Message, WindowMessenger
 from .mutex import Mutex
-from .post import Kind, Message, Post
 from .region import Region
 
 if TYPE_CHECKING:
     from ...topology import Topology
+    from ...topology.source import Block
 
 
-class _Far:
-    """The way from a local agent to an agent that is reached by messages: one row under way at a time."""
+class RemoteEdge:
+    """An edge from a local agent to one that is reached by messages: one row in flight at a time."""
 
     __slots__ = ("dest", "k", "place", "rank", "under_way")
 
@@ -43,7 +44,7 @@ class Slots:
     ----------
     context : Context
     together : Collectives
-    post : Post or None
+    messenger : WindowMessenger or None
         None if there is one rank.
     topology : Topology
         Of the agents.
@@ -60,15 +61,15 @@ class Slots:
         With `half`, the 16-bit numbers of each local agent, where neighbours read them.
     values : array (m, count)
         The rows of the local agents, where neighbours read them.
-    ports : list of Port
+    agents : list of AgentRecords
         Of the local agents.
     senders, receivers : list of list of int
         The in- and out-neighbours of each local agent, ascending; the order of the slots.
     mutex : Mutex
         One on each rank.
-    boards : dict of int to array (1 + agents, 8) of uint64
+    control_words : dict of int to array (1 + agents, 8) of uint64
         Words of the ranks whose memory this one reads and writes, itself included: 8 of the rank and 8 of each of its agents, zeros
-        at first, for what is built on slots; `records.swap` changes one of them if nobody else has.
+        at first, for what is built on slots; `records.native.swap` changes one of them if nobody else has.
     others : callable (rank, message) -> None
         Receives messages of other kinds.
 
@@ -81,13 +82,13 @@ class Slots:
         self,
         context: Context,
         together: Collectives,
-        post: Post | None,
+        messenger: WindowMessenger | None,
         topology: Topology,
         X: np.ndarray,
         what: str,
         half: str = "",
     ):
-        self._context, self._post, self._half = context, post, half
+        self._context, self._messenger, self._half = context, messenger, half
         lo, hi = context.partition.bounds(context.rank)
         m, self._count = X.shape
         self._dtype = X.dtype
@@ -128,9 +129,9 @@ class Slots:
             {rank: block[:board] for rank, block in region.blocks.items()},
             context.rank,
             self._ask,
-            nullcontext() if post is None else post.lock,
+            nullcontext() if messenger is None else messenger.lock,
         )
-        self.boards = {
+        self.control_words = {
             rank: block[board:halves].view(np.uint64).reshape(-1, 8)
             for rank, block in region.blocks.items()
         }
@@ -156,10 +157,10 @@ class Slots:
             index = int(starts[place]) + theirs[place].index(sender)
             return record(region.blocks[rank], values + step * (last - first + 1 + index))
 
-        heads: dict[int, Any] = {}
-        self.ports: list[Any] = []
-        self._shown: list[list[np.ndarray | None]] = []  # of the in-neighbours
-        self._far: dict[tuple[int, int], _Far] = {}
+        heads: dict[int, tuple[list[list[int]], np.ndarray]] = {}
+        self.agents: list[records.native.AgentRecords] = []
+        self._shown: dict[tuple[int, int], np.ndarray] = {}  # of in-neighbours on this node
+        self._remote: dict[tuple[int, int], RemoteEdge] = {}
         self._asked: dict[tuple[int, int], list[Callable[[np.ndarray, float], None]]] = {}
         scratch, at, patience = values + step * m, values + step * (m + 1), timeout()
         for place, agent in enumerate(range(lo, hi)):
@@ -167,13 +168,11 @@ class Slots:
             for _ in self.senders[place]:
                 ins.append(record(block, at))
                 at += step
-            self._shown.append([])
-            for sender, rank in self._owners(self.senders[place]):
+            for k, (sender, rank) in enumerate(self._owners(self.senders[place])):
                 there = sender - context.partition.bounds(rank)[0]
                 start = values + step * there
-                if half:
-                    near = rank in region.blocks
-                    self._shown[-1].append(shown_of(region.blocks[rank], there) if near else None)
+                if half and rank in region.blocks:
+                    self._shown[place, k] = shown_of(region.blocks[rank], there)
                 sources.append(
                     record(region.blocks[rank], start) if rank in region.blocks else None
                 )
@@ -182,9 +181,9 @@ class Slots:
                     outs.append(slot_of(agent, receiver, rank))
                 else:
                     outs.append(_aligned(step))
-                    self._far[agent, receiver] = _Far(place, k, receiver, rank)
-            self.ports.append(
-                records.Port(
+                    self._remote[agent, receiver] = RemoteEdge(place, k, receiver, rank)
+            self.agents.append(
+                records.native.AgentRecords(
                     context.rank,
                     self._count,
                     X.dtype == np.float32,
@@ -196,54 +195,62 @@ class Slots:
                     sources,
                 )
             )
-        self._lo, self._landing = lo, np.empty(self._count, X.dtype)
+        self._lo, self._buffer = lo, np.empty(self._count, X.dtype)
         self.near = [
             [rank in region.blocks for _, rank in self._owners(some)] for some in self.senders
         ]
         self.quiet = region.complete  # no messages ever
         self.closed = False
-        self.number = 0 if post is None else post.register(self._receive)
+        self.number = 0 if messenger is None else messenger.register(self._receive)
         if not self.quiet:
-            context.engine.add(self.ship)
+            context.engine.add(self.send_outboxes)
 
     def _owners(self, agents: list[int]) -> list[tuple[int, int]]:
         return list(zip(agents, self._context.partition.owner(np.array(agents, np.int64)).tolist()))
 
     # Messages
 
-    def ship(self) -> None:
+    @property
+    def ports(self) -> list[records.native.AgentRecords]:  # the former name
+        return self.agents
+
+    @property
+    def boards(self) -> dict[int, np.ndarray]:  # the former name
+        return self.control_words
+
+    def send_outboxes(self) -> None:
         """Send the rows in the outboxes whose rows before have arrived, and answer who waits for the mutex."""
-        if self._post is None or not self._post.begin():
+        if self._messenger is None or not self._messenger.begin():
             return
-        for (agent, _), way in self._far.items():
-            if not way.under_way and self.ports[way.place].waiting(way.k):
-                way.under_way = True  # before the outbox is empty: other threads look there first
-                p, transfers, replaced = self.ports[way.place].leave(way.k, self._landing)
-                self._post.send(
-                    way.rank,
+        for (agent, _), edge in self._remote.items():
+            if not edge.under_way and self.agents[edge.place].unread(edge.k):
+                edge.under_way = True  # before the outbox is empty: other threads look there first
+                p, transfers, replaced = self.agents[edge.place].pop_outbox(edge.k, self._buffer)
+                self._messenger.send(
+                    edge.rank,
                     Message(
                         self.number,
                         Kind.ROW,
                         agent,
-                        way.dest,
+                        edge.dest,
                         transfers,
                         replaced,
                         0,
                         p,
-                        self._landing,
+                        self._buffer,
                     ),
                 )
         self.mutex.serve()
-        self._post.end()
+        self._messenger.end()
 
     def poll(self) -> None:
         """Look after messages, unless another thread does so; any thread may call this."""
-        if not self.quiet and self._post is not None:
-            self._post.poll()
-            self.ship()
+        if not self.quiet and self._messenger is not None:
+            self._messenger.poll()
+            self.send_outboxes()
 
     def _receive(self, rank: int, message: Message) -> None:
-        if self._post is None:
+        if self._messenger is None:
             return
         kind, source, dest, size = (
             message.kind,
@@ -253,15 +260,15 @@ class Slots:
         )
         if kind == Kind.ROW:
             k = self.senders[dest - self._lo].index(source)
-            self.ports[dest - self._lo].arrive(
+            self.agents[dest - self._lo].deliver(
                 k, message.row[:size], 1.0, message.p, message.transfers, bool(message.replaced)
             )
-            self._post.send(rank, Message(self.number, Kind.RECEIVED, dest, source))
+            self._messenger.send(rank, Message(self.number, Kind.RECEIVED, dest, source))
         elif kind == Kind.RECEIVED:
-            self._far[dest, source].under_way = False
+            self._remote[dest, source].under_way = False
         elif kind == Kind.GET:
             row, p = self._value(dest - self._lo, -1)
-            self._post.send(rank, Message(self.number, Kind.VALUE, dest, source, p=p, row=row))
+            self._messenger.send(rank, Message(self.number, Kind.VALUE, dest, source, p=p, row=row))
         elif kind == Kind.VALUE:
             self._asked[dest, source].pop(0)(message.row[:size], message.p)
         elif kind <= Kind.UNLOCK:
@@ -273,68 +280,68 @@ class Slots:
         """A copy of the value of a local agent (k = -1), or, with `half`, of its k-th in-neighbour on this node; its `p`."""
         row = np.empty(self._count, self._dtype)
         if not self._half:
-            p, _, _ = self.ports[place].read(-1, row)
+            p, _, _ = self.agents[place].read(-1, row)
             return row, p
-        shown = self.shown[place] if k < 0 else self._shown[place][k]
+        shown = self.shown[place] if k < 0 else self._shown[place, k]
         into = np.empty(self._count, flat_dtype(self._half))
-        p, fresh = self.ports[place].look(k, shown, row, into)
+        p, fresh = self.agents[place].look(k, shown, row, into)
         return row if fresh else widen(into, self._half), p
 
     def renew(self) -> None:
         """With `half`: take over what users have written."""
-        for port, shown in zip(self.ports, self.shown):
+        for port, shown in zip(self.agents, self.shown):
             port.set(widen(shown, self._half))
             port.shown()
 
     def show(self) -> None:
         """With `half`: show users the values."""
-        for port, shown, value in zip(self.ports, self.shown, self.values):
+        for port, shown, value in zip(self.agents, self.shown, self.values):
             shown[:] = narrow(value, self._half)
             port.shown()
 
     def tell(self, rank: int, kind: int, source: int, dest: int, number: int = 0) -> None:
         """Send a message without a row to a rank whose memory this one does not share."""
-        if self._post is not None:
-            self._post.send(rank, Message(self.number, kind, source, dest, number=number))
+        if self._messenger is not None:
+            self._messenger.send(rank, Message(self.number, kind, source, dest, number=number))
 
     def _ask(self, rank: int, kind: Kind, number: int) -> None:
         self.tell(rank, kind, self._context.rank, rank, number)
 
-    def get(self, agent: int, k: int, w: float) -> Getting | None:
+    def get(self, agent: int, k: int, w: float) -> GetRequest | None:
         """Read w times the value of the k-th in-neighbour into its slot; None if it is there already."""
         place = agent - self._lo
-        if self.near[place][k] or self._post is None:
+        if self.near[place][k] or self._messenger is None:
             if self._half:
                 row, p = self._value(place, k)
-                self.ports[place].arrive(k, row, w, p, 1, True)
+                self.agents[place].deliver(k, row, w, p, 1, True)
             else:
-                self.ports[place].get(k, w)
+                self.agents[place].get(k, w)
             return None
         source = self.senders[place][k]
-        getting = Getting(self, source)
+        request = GetRequest(self, source)
 
-        def arrive(row: np.ndarray, p: float) -> None:
-            self.ports[place].arrive(k, row, w, p, 1, True)
-            getting.complete = True
+        def deliver(row: np.ndarray, p: float) -> None:
+            self.agents[place].deliver(k, row, w, p, 1, True)
+            request.complete = True
 
         rank = int(self._context.partition.owner(np.array([source]))[0])
-        with self._post.lock:
-            self._asked.setdefault((agent, source), []).append(arrive)
-            self._post.send(rank, Message(self.number, Kind.GET, agent, source))
-        return getting
+        with self._messenger.lock:
+            self._asked.setdefault((agent, source), []).append(deliver)
+            self._messenger.send(rank, Message(self.number, Kind.GET, agent, source))
+        return request
 
-    def waiting(self, place: int, k: int) -> int:
+    def unread(self, place: int, k: int) -> int:
         """Transfers to the k-th receiver of a local agent that it has not taken; on other nodes, that have not arrived.
 
-        The outbox first: what is not there any more is under way.
+        The outbox first: what is not there any more is under edge.
         """
-        way = self._far.get((self._lo + place, self.receivers[place][k]))
-        return int(self.ports[place].waiting(k)) + (way is not None and way.under_way)
+        edge = self._remote.get((self._lo + place, self.receivers[place][k]))
+        return int(self.agents[place].unread(k)) + (edge is not None and edge.under_way)
 
     @property
     def empty(self) -> bool:
         """Whether all rows that this rank has sent are in their slots."""
-        return not any(self.waiting(way.place, way.k) for way in self._far.values())
+        return not any(self.unread(edge.place, edge.k) for edge in self._remote.values())
 
     def flush(self) -> None:
         """Return when all rows that this rank has sent are in their slots."""
@@ -346,7 +353,9 @@ class Slots:
 
             def who() -> str:
                 return "rows of a window to arrive at agents " + ", ".join(
-                    str(way.dest) for way in self._far.values() if self.waiting(way.place, way.k)
+                    str(edge.dest)
+                    for edge in self._remote.values()
+                    if self.unread(edge.place, edge.k)
                 )
 
             wait_until(arrived, who)
@@ -354,21 +363,21 @@ class Slots:
     def close(self) -> None:
         """Forget everything; all ranks have come here."""
         self.closed = True
-        self._context.engine.remove(self.ship)
-        if self._post is not None:
-            self._post.forget(self.number)
-        self._far.clear()
-        self.ports.clear()
+        self._context.engine.remove(self.send_outboxes)
+        if self._messenger is not None:
+            self._messenger.forget(self.number)
+        self._remote.clear()
+        self.agents.clear()
         self.values = np.array(self.values)  # the memory is freed
         self.shown.clear()
         self._shown.clear()
         self.mutex.close()
         self._blocks.clear()
-        self.boards.clear()
+        self.control_words.clear()
 
 
-class Getting:
-    """A value under way to its slot."""
+class GetRequest:
+    """A value under edge to its slot."""
 
     def __init__(self, slots: Slots, source: int):
         self._slots, self._source, self.complete = slots, source, False
@@ -397,7 +406,7 @@ def _unexpected(rank: int, message: Message) -> None:
     raise RuntimeError(f"an unexpected message of rank {rank}: {message}")
 
 
-def _others(rows: Any, lo: int) -> list[list[int]]:
+def _others(rows: Block, lo: int) -> list[list[int]]:
     """The agents in each row of a CSR matrix, but for that of the row itself."""
     ends = rows.indptr.tolist()
     return [

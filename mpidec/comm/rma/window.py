@@ -3,148 +3,25 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 import numpy as np
 
-from ..arrays.formats import BFLOAT16, flat_dtype, narrow, widen
-from ..arrays.host import to_host
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
 from ..runtime.pending import Pending
-from ..runtime.progress import wait_until
-from .claims import Claims
-from .post import Kind, Message, Post
+from .claims import RankLocks, is_rank
+from .layout import Arrays, Layout
+from .messenger import WindowMessenger
 from .records import Weights
-from .slots import Getting, Slots
+from .slots import GetRequest, Slots
 
 if TYPE_CHECKING:
     from ...topology import Topology
 
 RankWeights = Mapping[int, float] | Iterable[int] | None
-_SLOTS = {
-    "e": "f",
-    "f": "f",
-    "d": "d",
-    "F": "f",
-    "D": "d",
-}  # dtypes, and those in which they are added up
-
-
-class Layout:
-    """How an array, or a list of arrays, lies in a row of float32 or float64 numbers.
-
-    Parameters
-    ----------
-    x : array, or list of arrays of one dtype
-        float16 to float64, bfloat16, complex; NumPy, PyTorch or CuPy.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
-        Of the row: 16-bit numbers are kept and added up in float32.
-    count : int
-    words : str
-        What ranks compare.
-    """
-
-    def __init__(self, x: Any):
-        self._several = isinstance(x, (list, tuple)) and all(hasattr(one, "dtype") for one in x)
-        arrays = list(x) if self._several else [x]
-        if not arrays:
-            raise ValueError("the list has no arrays, expected at least one")
-        hosts = [to_host(array) for array in arrays]
-        self._shapes = [host.shape for host, _, _ in hosts]
-        self._formats = [
-            format if format == BFLOAT16 else np.dtype(format).newbyteorder("=").str
-            for _, format, _ in hosts
-        ]
-        self._restore = [restore for _, _, restore in hosts]
-        for array, format in zip(arrays, self._formats):
-            if isinstance(array, np.ma.MaskedArray) or (
-                format != BFLOAT16 and np.dtype(format).char not in _SLOTS
-            ):
-                raise TypeError(
-                    f"the array is {type(array).__name__} of {format}, expected float16 to float64, bfloat16, complex: "
-                    "x.astype(float)"
-                )
-        if len(set(self._formats)) > 1:
-            raise TypeError(
-                f"the arrays of a window have dtypes {', '.join(self._formats)}, expected one: make a window for each"
-            )
-        self._format = self._formats[0]
-        stored = flat_dtype(self._format)
-        self.dtype = np.dtype("f" if self._format == BFLOAT16 else _SLOTS[stored.char])
-        self._entry = 2 if stored.kind == "c" else 1
-        self._plain = self._shapes[0] if not self._several and self._entry == 1 else None
-        sizes = [math.prod(shape) for shape in self._shapes]
-        self._starts = np.concatenate([[0], np.cumsum(sizes)]) * self._entry
-        self.count = int(self._starts[-1])
-        here = all(
-            isinstance(array, np.ndarray)
-            or (type(array).__module__ == "torch" and array.device.type == "cpu")
-            for array in arrays
-        )
-        #: whether arrays can lie in the row itself, so that what is written to them is the value at once
-        self.live = here and self.dtype.itemsize * self._entry == stored.itemsize
-        #: the format of 16-bit arrays that can lie beside the row
-        self.half = self._format if here and stored.itemsize == 2 else ""
-        self.words = ", ".join(f"{shape} {self._format}" for shape in self._shapes)
-
-    def arrays(self, row: np.ndarray) -> Any:
-        """Arrays like those of the window that show a row, or numbers of the format `half`; copies, unless there or `live`."""
-        made = []
-        for start, stop, shape, restore in zip(
-            self._starts[:-1], self._starts[1:], self._shapes, self._restore
-        ):
-            part = row[start:stop]
-            if self._entry == 2:
-                part = part.view(self._format)
-            elif not self.live and row.dtype == self.dtype:
-                part = narrow(part, self._format)
-            made.append(restore(part.reshape(shape), self._format))
-        return made if self._several else made[0]
-
-    def copy(self, row: np.ndarray, arrays: Any) -> None:
-        """Write a row to arrays that `arrays` has made."""
-        made = self.arrays(row)
-        for array, new in zip(arrays, made) if self._several else [(arrays, made)]:
-            array[...] = new
-
-    def row(self, x: Any) -> np.ndarray:
-        """The numbers of arrays like those of the window; the memory of `x` where possible."""
-        if (
-            type(x) is np.ndarray
-            and x.dtype == self.dtype
-            and x.shape == self._plain
-            and x.flags.c_contiguous
-        ):
-            return x
-        arrays = list(x) if self._several and isinstance(x, (list, tuple)) else [x]
-        if len(arrays) != len(self._shapes):
-            raise ValueError(
-                f"{len(arrays)} arrays, expected a list of {len(self._shapes)} as in the window"
-            )
-        rows = []
-        for array, shape in zip(arrays, self._shapes):
-            if isinstance(array, np.ma.MaskedArray):
-                raise TypeError(
-                    "the array is masked, and windows carry no masks: fill it, x.filled(0)"
-                )
-            host, format, _ = to_host(array)
-            kind = "f" if format == BFLOAT16 else np.dtype(format).kind
-            if host.shape != shape or kind not in ("biuf" if self._entry == 1 else "biufc"):
-                raise ValueError(
-                    f"the array is {host.shape} {format}, expected {shape} {self._format} as in the window"
-                )
-            if format == BFLOAT16:
-                host = widen(host, format)
-            wanted = np.dtype(self._format) if self._entry == 2 else self.dtype
-            rows.append(np.ascontiguousarray(host, wanted).reshape(-1).view(self.dtype))
-        return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
 
 class Window:
@@ -167,12 +44,14 @@ class Window:
         `collect`, or after ``win.value = win.value``.
     p : float
         Its push-sum weight, 1 at first.
-    versions, waiting : dict of int to int
+    versions, unread : dict of int to int
         Transfers into the slot of each in-neighbour since the last `update` or `collect`; and those of this rank that its
         out-neighbours have not taken so (on other nodes: that have not arrived).
     in_neighbors, out_neighbors : list of int
-    near : list of int
+    node_neighbors : list of int
         The in-neighbours whose memory this rank shares; messages go to and come from the others.
+    locks : RankLocks
+        A lock of each rank that its neighbours try to take.
 
     Notes
     -----
@@ -201,9 +80,9 @@ class Window:
         self,
         context: Context,
         together: Collectives,
-        post: Post | None,
+        messenger: WindowMessenger | None,
         topology: Topology,
-        x: Any,
+        x: Arrays,
         layout: Layout,
         zero: bool,
         progress: bool,
@@ -218,19 +97,20 @@ class Window:
         self._slots = Slots(
             context,
             together,
-            post,
+            messenger,
             topology,
             layout.row(x).reshape(1, -1),
             "net.window",
             layout.half,
         )
-        self._together, self._post = together, post
-        self._claims, self._answer = Claims(self._slots, context.partition), False
-        self._asked = -1  # the rank whose answer to a claim is awaited
-        self._slots.others = self._receive
-        self._port = self._slots.ports[0]
+        self._together, self._messenger = together, messenger
+        self._records = self._slots.agents[0]
         self.in_neighbors, self.out_neighbors = self._slots.senders[0], self._slots.receivers[0]
-        self.near = [rank for rank, shared in zip(self.in_neighbors, self._slots.near[0]) if shared]
+        self.node_neighbors = [
+            rank for rank, shared in zip(self.in_neighbors, self._slots.near[0]) if shared
+        ]
+        self.locks = RankLocks(context, self._slots, self._open)
+        self._slots.others = self.locks.receive
         self._in = {rank: k for k, rank in enumerate(self.in_neighbors)}
         self._out = {rank: k for k, rank in enumerate(self.out_neighbors)}
         self._row = self._slots.values[0]
@@ -240,10 +120,10 @@ class Window:
         self._ones_out: Weights = [1.0] * len(self._out)
         self.closed = False
         if not zero:
-            self._port.fill()
-        self._progress = progress and post is not None and not self._quiet
-        if self._progress and post is not None:
-            post.helper.add(self._slots.poll)
+            self._records.fill()
+        self._progress = progress and messenger is not None and not self._quiet
+        if self._progress and messenger is not None:
+            messenger.helper.add(self._slots.poll)
         if context.size > 1:
             together.wait(context.comm.Ibarrier, "net.window")
 
@@ -254,33 +134,33 @@ class Window:
         return self._value
 
     @value.setter
-    def value(self, x: Any) -> None:
+    def value(self, x: Arrays) -> None:
         with self._engine:
             self._open()
-            self._port.set(self._layout.row(x))
+            self._records.set(self._layout.row(x))
             self._show()
 
     @property
     def p(self) -> float:
-        return float(self._last_p if self.closed else self._port.p)
+        return float(self._last_p if self.closed else self._records.p)
 
     @p.setter
     def p(self, p: float) -> None:
         with self._engine:
             self._open()
-            self._port.p = _number("p", p)
+            self._records.p = _number("p", p)
 
     @property
     def versions(self) -> dict[int, int]:
         with self._engine:
             self._open()
             self._poll()
-            return dict(zip(self.in_neighbors, self._port.versions()))
+            return dict(zip(self.in_neighbors, self._records.versions()))
 
     # Transfers
 
     def put(
-        self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None
+        self, x: Arrays, self_weight: float | None = None, dst_weights: RankWeights = None
     ) -> None:
         r"""Replace this rank's slots: :math:`\text{slot}_{ji} \leftarrow w_j x`, with the push-sum weight :math:`w_j p_i`.
 
@@ -304,7 +184,7 @@ class Window:
         self._send(x, self_weight, dst_weights, False)
 
     def accumulate(
-        self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None
+        self, x: Arrays, self_weight: float | None = None, dst_weights: RankWeights = None
     ) -> None:
         r"""Add to this rank's slots: :math:`\text{slot}_{ji} \leftarrow \text{slot}_{ji} + w_j x`; otherwise as `put`."""
         self._send(x, self_weight, dst_weights, True)
@@ -325,14 +205,14 @@ class Window:
             one.wait()
 
     def start_put(
-        self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None
+        self, x: Arrays, self_weight: float | None = None, dst_weights: RankWeights = None
     ) -> Pending:
         """Begin `put`; complete when the rows are in their slots.  `x` may be changed at once."""
         self._send(x, self_weight, dst_weights, False)
         return self._sent()
 
     def start_accumulate(
-        self, x: Any, self_weight: float | None = None, dst_weights: RankWeights = None
+        self, x: Arrays, self_weight: float | None = None, dst_weights: RankWeights = None
     ) -> Pending:
         """Begin `accumulate`; complete when the rows are in their slots.  `x` may be changed at once."""
         self._send(x, self_weight, dst_weights, True)
@@ -341,9 +221,9 @@ class Window:
     def start_get(self, src_weights: RankWeights = None) -> Pending:
         """Begin `get`."""
         under_way = self._get(src_weights)
-        return Pending(_All(under_way) if under_way else None, lambda: None)
+        return Pending(PendingGets(under_way) if under_way else None, lambda: None)
 
-    def _get(self, src_weights: RankWeights) -> list[Getting]:
+    def _get(self, src_weights: RankWeights) -> list[GetRequest]:
         with self._engine:
             self._open()
             weights = (
@@ -355,17 +235,19 @@ class Window:
             if self._quiet and not self._layout.half:
                 for k, w in enumerate(weights):
                     if w is not None:
-                        self._port.get(k, w)
+                        self._records.get(k, w)
                 return []
-            getting = [
+            requests = [
                 self._slots.get(self._context.rank, k, w)
                 for k, w in enumerate(weights)
                 if w is not None
             ]
             self._poll()
-            return [one for one in getting if one is not None]
+            return [one for one in requests if one is not None]
 
-    def _send(self, x: Any, self_weight: float | None, dst_weights: RankWeights, add: bool) -> None:
+    def _send(
+        self, x: Arrays, self_weight: float | None, dst_weights: RankWeights, add: bool
+    ) -> None:
         with self._engine:
             self._open()
             weights = (
@@ -376,14 +258,14 @@ class Window:
             own = None if self_weight is None else _number("self_weight", self_weight)
             row = None if x is self._value else self._layout.row(x)
             self._store()
-            self._port.send(row, weights, own, add)
+            self._records.send(row, weights, own, add)
             if own is not None:
                 self._show()
             if not self._quiet:
                 self._poll()
 
     def _sent(self) -> Pending:
-        return Pending(None if self._slots.empty else _Shipping(self._slots), lambda: None)
+        return Pending(None if self._slots.empty else FlushRequest(self._slots), lambda: None)
 
     # The slots
 
@@ -446,7 +328,7 @@ class Window:
                     f"slot({rank!r}): expected one of the in-neighbours {self.in_neighbors}"
                 )
             row = np.empty(self._row.shape, self._row.dtype)
-            self._port.read(self._in[rank], row)
+            self._records.read(self._in[rank], row)
             return self._layout.arrays(row)
 
     def collect(self) -> Any:
@@ -458,10 +340,10 @@ class Window:
             self._open()
             return self._combine(1.0, self._ones_in, True)
 
-    def _combine(self, own: float, weights: Any, reset: bool) -> Any:
+    def _combine(self, own: float, weights: Weights, reset: bool) -> Any:
         self._poll()
         self._store()
-        self._port.update(own, weights, bool(reset))
+        self._records.update(own, weights, bool(reset))
         self._show()
         return self._value
 
@@ -470,7 +352,7 @@ class Window:
         if self._layout.half:
             self._slots.renew()
         elif not self._layout.live:
-            self._port.set(self._layout.row(self._value))
+            self._records.set(self._layout.row(self._value))
 
     def _show(self) -> None:
         if self._layout.half:
@@ -501,7 +383,7 @@ class Window:
         """
         with self._engine:
             self._open()
-        chosen: list[Any] = list(
+        chosen = list(
             self.out_neighbors
             if ranks is None
             else ranks
@@ -509,7 +391,7 @@ class Window:
             else [ranks]
         )
         for rank in chosen:
-            if not _whole(rank) or not 0 <= rank < self._context.size:
+            if not is_rank(rank) or not 0 <= rank < self._context.size:
                 raise ValueError(
                     f"mutex of rank {rank!r}, expected ranks 0, ..., {self._context.size - 1}"
                 )
@@ -524,84 +406,28 @@ class Window:
             yield
 
     @property
-    def waiting(self) -> dict[int, int]:
+    def unread(self) -> dict[int, int]:
         """Transfers to each out-neighbour that it has not taken by `update` or `collect`; on other nodes, that have not arrived."""
         with self._engine:
             self._open()
             self._poll()
-            return {rank: self._slots.waiting(0, k) for rank, k in self._out.items()}
+            return {rank: self._slots.unread(0, k) for rank, k in self._out.items()}
+
+    waiting = unread  # the former names
+    near = property(lambda self: self.node_neighbors)
 
     def claim(self, rank: int) -> bool:
-        """Take a rank if nobody has it: until it is let go by `unclaim`, nobody else can take it.
-
-        Unlike a mutex it is never waited for, and the rank itself lets it go, not who has taken it: a pair of ranks can so have a
-        row of one of them for itself until that rank has received what the other one sends.
-
-        Parameters
-        ----------
-        rank : int
-            An in- or out-neighbour, or this rank.
-
-        Returns
-        -------
-        bool
-            Whether it was free.
-
-        Notes
-        -----
-        Communicates with that rank only.  On a node it waits for nobody; ranks elsewhere answer when they make a call of this
-        package.
-        """
-        with self._engine:
-            self._open()
-            me = self._context.rank
-            if not _whole(rank) or (rank != me and rank not in self._in and rank not in self._out):
-                raise ValueError(
-                    f"claim of rank {rank!r}, expected this rank or one of its neighbours "
-                    f"{sorted({*self.in_neighbors, *self.out_neighbors})}"
-                )
-            rank = int(rank)
-            if self._claims.is_near(rank):
-                return self._claims.take(rank, me)
-            self._asked = rank
-            self._claims.ask(rank, me)
-
-            def answered() -> bool:
-                self._slots.poll()
-                return self._asked < 0
-
-            try:
-                wait_until(answered, f"rank {rank}, which is claimed, to look after its messages")
-            finally:
-                self._asked = -1
-            return self._answer
+        """Former name of `locks.try_lock`."""
+        return self.locks.try_lock(rank)
 
     @property
     def claimant(self) -> int | None:
-        """The rank that has taken this one by `claim`, if one has."""
-        with self._engine:
-            self._open()
-            self._poll()
-            holder = self._claims.holder(self._context.rank)
-            return None if holder < 0 else holder
+        """Former name of `locks.owner`."""
+        return self.locks.owner
 
     def unclaim(self, hand_over: bool = False) -> None:
-        """Let this rank go, whoever has it; or hand it over to this rank, so that nobody else can take it."""
-        with self._engine:
-            self._open()
-            me = self._context.rank
-            while not self._claims.pass_on(me, self._claims.holder(me), me if hand_over else -1):
-                pass  # taken at this moment
-
-    def _receive(self, rank: int, message: Message) -> None:
-        if message.kind == Kind.TAKEN and message.source == self._asked:
-            self._answer = bool(message.number)
-            self._asked = -1  # last: this may be the helper's thread
-        elif message.kind == Kind.TAKEN:  # the wait for it has ended with an exception
-            if message.number:
-                self._claims.free(message.source, self._context.rank)
-        else:
-            self._claims.receive(rank, message)
+        """Former name of `locks.unlock`."""
+        self.locks.unlock(hand_over)
 
     def flush(self) -> None:
         """Return when all that this rank has sent is in its slots."""
@@ -618,7 +444,7 @@ class Window:
         if self.closed:
             raise RuntimeError("the window is closed: make a new one")
         self._context.matching.require_in_step()
-        if self._post is not None and self._post.broken:
+        if self._messenger is not None and self._messenger.broken:
             raise RuntimeError(
                 "an exception has ended the handling of messages, rows may be lost: make a new network"
             )
@@ -644,16 +470,16 @@ class Window:
         """The end without the other ranks."""
         if self.closed:
             return
-        self._last_p = self._port.p
+        self._last_p = self._records.p
         if self._layout.live or self._layout.half:
             row = self._slots.shown[0] if self._layout.half else self._row
             self._value = self._layout.arrays(np.array(row))
         self.closed = True
-        if self._progress and self._post is not None:
-            self._post.helper.remove(self._slots.poll)
+        if self._progress and self._messenger is not None:
+            self._messenger.helper.remove(self._slots.poll)
         self._on_close(self)
         self._slots.close()
-        del self._port, self._row
+        del self._records, self._row
 
     def __enter__(self) -> Window:
         return self
@@ -671,21 +497,21 @@ class Window:
         return f"Window({self._layout.words}, {len(self.in_neighbors)} slots{', closed' * self.closed})"
 
 
-class _All:
+class PendingGets:
     """Several values under way."""
 
-    def __init__(self, getting: list[Getting]):
-        self._getting = getting
+    def __init__(self, requests: list[GetRequest]):
+        self._requests = requests
 
     def test(self) -> bool:
-        return all(one.test() for one in self._getting)
+        return all(one.test() for one in self._requests)
 
     def wait(self) -> None:
-        for one in self._getting:
+        for one in self._requests:
             one.wait()
 
 
-class _Shipping:
+class FlushRequest:
     """Rows under way."""
 
     def __init__(self, slots: Slots):
@@ -699,19 +525,14 @@ class _Shipping:
         self._slots.flush()
 
 
-def _number(name: str, value: Any, infinite: bool = False) -> float:
+def _number(name: str, value: SupportsFloat | None, infinite: bool = False) -> float:
     try:
-        number = math.nan if isinstance(value, (str, bytes)) else float(value)
+        number = math.nan if value is None or isinstance(value, (str, bytes)) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if math.isnan(number) or (math.isinf(number) and not infinite):
         raise ValueError(f"{name} is {value!r}, expected a number")
     return number
-
-
-def _whole(rank: Any) -> bool:
-    """Whether a rank is a whole number."""
-    return type(rank) is int or (isinstance(rank, numbers.Integral) and not isinstance(rank, bool))
 
 
 def _weights(
@@ -723,7 +544,7 @@ def _weights(
         raise TypeError(f"{name} is {given!r}, expected a dict {{rank: weight}} or a list of ranks")
     pairs = given.items() if isinstance(given, Mapping) else ((rank, 1.0) for rank in given)
     for rank, weight in pairs:
-        place = places.get(rank) if _whole(rank) else None
+        place = places.get(rank) if is_rank(rank) else None
         if place is None:
             raise ValueError(
                 f"{name} has rank {rank!r:.60}, expected some of the {what} {list(places)}"

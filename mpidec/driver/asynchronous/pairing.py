@@ -12,7 +12,7 @@ import numpy as np
 
 from ...comm.mixing.network import Network
 from ...comm.rma.claims import Claims
-from ...comm.rma.post import Kind, Message
+from ...comm.rma.messenger import Kind, Message
 from ...comm.rma.slots import Slots
 from ...comm.runtime.progress import Patience
 from ...solvers.asynchronous import PairwiseSolver

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...comm.rma.post import Kind, Message
+from ...comm.rma.messenger import Kind, Message
 from ...comm.rma.slots import Slots
 from ...comm.runtime.mpi import MPI
 from ...solvers.asynchronous import PairwiseSolver, PushSolver

@@ -16,9 +16,9 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.rma import records
+from mpidec.comm.rma import records, records_in_python
+from mpidec.comm.rma.messenger import _HEADER, Kind, Message, WindowMessenger
 from mpidec.comm.rma.mutex import Mutex
-from mpidec.comm.rma.post import _HEADER, Kind, Message, Post
 from mpidec.comm.runtime.progress import ProgressEngine, wait_until
 
 pytestmark = pytest.mark.library
@@ -216,7 +216,7 @@ def test_the_value_becomes_the_rest():
         pytest.raises(ValueError, match="expected one on each"),
     ):
         net.window(np.ones(1))
-    for make in {records.Port, records._Port}:
+    for make in {records.native.AgentRecords, records_in_python.AgentRecords}:
         port, value, _, outs = made(make, 0, 48)
         x = np.random.default_rng(1).random(8)
         port.set(x)
@@ -236,7 +236,7 @@ def test_the_value_becomes_the_rest():
 @pytest.mark.parametrize("own", [0.5, 0.25])
 def test_a_transfer_that_fails_at_a_lock_keeps_the_mass(own):
     for whole in (True, False):
-        port, value, _, outs = made(records.Port, 0, 3)
+        port, value, _, outs = made(records.native.AgentRecords, 0, 3)
         x = np.random.default_rng(2).random(8)
         port.set(x)
         port.p = 1.0
@@ -263,11 +263,11 @@ def test_a_transfer_that_fails_at_a_lock_keeps_the_mass(own):
     not records.COMPILED, reason="without the compiled extension no other process locks records"
 )
 def test_an_update_takes_all_slots_or_none():
-    port, value, ins, _ = made(records.Port, 3, 0)
+    port, value, ins, _ = made(records.native.AgentRecords, 3, 0)
     port.set(np.ones(8))
     port.p = 1.0
     for k in range(3):
-        port.arrive(k, np.full(8, 2.0), 1.0, 0.5, 3, False)
+        port.deliver(k, np.full(8, 2.0), 1.0, 0.5, 3, False)
     before = [one.copy() for one in (value, *ins)]
     ins[1][:8].view(np.uint64)[0] = 8
     for reset in (False, True):
@@ -291,7 +291,9 @@ def test_a_lock_has_one_holder():
     slot, ready = memory[:128], memory[2048:2050]
     child = os.fork()
     me, x = int(child == 0), np.ones(8)
-    port = records.Port(me, 8, False, 10.0, aligned(128), aligned(64), [], [slot], [])
+    port = records.native.AgentRecords(
+        me, 8, False, 10.0, aligned(128), aligned(64), [], [slot], []
+    )
     ready[me] = 1
     while not ready.all():
         pass
@@ -316,7 +318,7 @@ def test_records_without_a_compiler(single):
     blocks = [[aligned(64 + 64 if k != 1 else 64) for k in range(6)] for _ in range(2)]
     ports = [
         make(0, 8, single, 1.0, b[0], b[1], b[2:4], b[4:6], [b[4], None])
-        for make, b in zip((records.Port, records._Port), blocks)
+        for make, b in zip((records.native.AgentRecords, records_in_python.AgentRecords), blocks)
     ]
     for _ in range(300):
         kind = rng.choice(["send", "update", "get", "arrive", "leave", "set"])
@@ -331,9 +333,9 @@ def test_records_without_a_compiler(single):
             elif kind == "get":
                 port.get(0, 0.7)
             elif kind == "arrive":
-                port.arrive(1, x, 0.5, 0.25, 3, add)
+                port.deliver(1, x, 0.5, 0.25, 3, add)
             elif kind == "leave":
-                port.leave(1, np.zeros(8, dtype))
+                port.pop_outbox(1, np.zeros(8, dtype))
             else:
                 port.set(x)
         for ours, theirs in zip(*blocks):
@@ -420,10 +422,10 @@ WRONG = {
     "together": lambda win: win.update(self_weight=0.5),
     "expected ranks": lambda win: win.mutex([99]),
     "mutex of rank 0.5, expected ranks": lambda win: win.mutex(0.5),
-    "claim of rank 0.5, expected this rank": lambda win: win.claim(
+    "lock of rank 0.5, expected this rank": lambda win: win.locks.try_lock(
         win._context.rank + 0.5 - win._context.rank
     ),
-    "claim of rank '0', expected this rank": lambda win: win.claim("0"),
+    "lock of rank '0', expected this rank": lambda win: win.locks.try_lock("0"),
     "weight is '0.5', expected a number": lambda win: win.put(win.value, self_weight="0.5"),
     "rank '0', expected some of the out-neighbours": lambda win: win.put(
         win.value, dst_weights={"0": 0.5}
@@ -517,33 +519,33 @@ def test_mutex(net):
         net.barrier()
 
 
-def test_a_claim_is_one_rank_s_until_its_owner_lets_go(net, comm):
+def test_a_lock_is_one_rank_s_until_its_owner_lets_go(net, comm):
     with net.window(np.zeros(2), T.complete(net.size)) as win:
-        assert win.claimant is None
+        assert win.locks.owner is None
         net.barrier()
         if net.size == 1:
-            assert win.claim(0) and not win.claim(0) and win.claimant == 0
-            win.unclaim()
-            assert win.claim(0)
+            assert win.locks.try_lock(0) and not win.locks.try_lock(0) and win.locks.owner == 0
+            win.locks.unlock()
+            assert win.locks.try_lock(0)
             return
-        claimed = win.claim(0)
+        claimed = win.locks.try_lock(0)
         net.barrier()
         owners = comm.allgather(claimed)
         assert sum(owners) == 1
         if net.rank == 0:
-            assert win.claimant == owners.index(True) and not win.claim(0)
-            win.unclaim(hand_over=True)
-            assert win.claimant == 0
+            assert win.locks.owner == owners.index(True) and not win.locks.try_lock(0)
+            win.locks.unlock(hand_over=True)
+            assert win.locks.owner == 0
         net.barrier()
-        assert not win.claim(0)
+        assert not win.locks.try_lock(0)
         net.barrier()
         if net.rank == 0:
-            win.unclaim()
-            assert win.claimant is None and win.claim(0)
+            win.unclaim()  # the former names
+            assert win.claimant is None and win.claim(0) and not win.locks.try_lock(0)
         with pytest.raises(
-            ValueError, match=r"claim of rank 99, expected this rank or one of its neighbours"
+            ValueError, match=r"lock of rank 99, expected this rank or one of its neighbours"
         ):
-            win.claim(99)
+            win.locks.try_lock(99)
 
 
 def test_a_contended_mutex_has_one_holder(net):
@@ -562,15 +564,10 @@ def test_a_contended_mutex_has_one_holder(net):
         net.barrier()
 
 
-MUTEXES = [
-    (records._try_mutex, records._await_mutex, records._leave_mutex, records._release_mutex),
-    (records.try_mutex, records.await_mutex, records.leave_mutex, records.release_mutex),
-]
-
-
-@pytest.mark.parametrize("try_, await_, leave, release", MUTEXES)
-def test_a_mutex_is_handed_on_in_the_order_of_the_ranks(try_, await_, leave, release):
-    memory = aligned(64 + 64)
+@pytest.mark.parametrize("native", [records_in_python, records.native])
+def test_a_mutex_is_handed_on_in_the_order_of_the_ranks(native):
+    try_, await_ = native.try_mutex, native.await_mutex
+    leave, release, memory = native.leave_mutex, native.release_mutex, aligned(64 + 64)
     assert try_(memory, 2) == -1 and try_(memory, 1) == 2
     for rank in (0, 1, 4, 5):
         await_(memory, rank)
@@ -599,9 +596,9 @@ def test_a_request_that_is_withdrawn_while_the_mutex_is_handed_over(again):
     """Rank 1 of this node hands it to rank 2 of another one, which withdraws between the two steps of that, and may ask anew."""
     memory, asked = aligned(64 + 64), []
     mutex = queue(memory, asked)
-    assert records.try_mutex(memory, 1) == -1
+    assert records.native.try_mutex(memory, 1) == -1
     mutex.receive(2, Message(1, Kind.LOCK, 2, 0, number=1))
-    assert records.leave_mutex(memory, 2)  # the first step: rank 2 waits no longer
+    assert records.native.leave_mutex(memory, 2)  # the first step: rank 2 waits no longer
     mutex.receive(2, Message(1, Kind.CANCEL, 2, 0, number=1))
     if again:
         mutex.receive(2, Message(1, Kind.LOCK, 2, 0, number=2))
@@ -609,18 +606,18 @@ def test_a_request_that_is_withdrawn_while_the_mutex_is_handed_over(again):
     mutex.serve()
     assert asked == [(2, Kind.GRANTED, 2)] * again
     if again:
-        assert records.try_mutex(memory, 1) == 2
+        assert records.native.try_mutex(memory, 1) == 2
         mutex.receive(2, Message(1, Kind.CANCEL, 2, 0, number=2))  # which crosses the answer
-    assert records.try_mutex(memory, 1) == -1
+    assert records.native.try_mutex(memory, 1) == -1
 
 
 def test_a_rank_that_stops_while_it_hands_a_mutex_over(monkeypatch):
     monkeypatch.setenv("MPIDEC_TIMEOUT", "0.05")
     memory = aligned(64 + 64)
-    records.try_mutex(memory, 1)
+    records.native.try_mutex(memory, 1)
     with (
         pytest.raises(TimeoutError, match="held by rank 1"),
-        queue(memory, []).held([0], 0.0, lambda: records.leave_mutex(memory, 0)),
+        queue(memory, []).held([0], 0.0, lambda: records.native.leave_mutex(memory, 0)),
     ):  # the first step, never the second
         pass
 
@@ -755,8 +752,8 @@ def test_a_closed_window_keeps_neither_memory_nor_files(net):
 def test_a_value_that_is_not_waited_for(net):
     with net.window(np.ones(4), T.ring(net.n)) as win:
         if not win._quiet:  # it never arrives
-            hand = win._post._receivers[win._slots.number]
-            win._post._receivers[win._slots.number] = lambda rank, message: (
+            hand = win._messenger._receivers[win._slots.number]
+            win._messenger._receivers[win._slots.number] = lambda rank, message: (
                 message.kind == Kind.VALUE or hand(rank, message)
             )
         net.barrier()
@@ -792,7 +789,7 @@ def test_messages_that_nobody_waits_for_do_not_come_to_the_next_network(comm):
         [rank for rank in range(comm.size) if rank != comm.rank],
         [],
     )
-    post = Post(watched, ProgressEngine())
+    post = WindowMessenger(watched, ProgressEngine())
     for rank in others:
         post.send(rank, Message(0, Kind.OTHER, 0, 0))
 
@@ -817,7 +814,7 @@ class Sent:
 
 
 def test_messages_are_handed_out_in_order_also_before_their_window_is_made():
-    post, got = Post(MPI.COMM_SELF.Dup(), ProgressEngine()), []
+    post, got = WindowMessenger(MPI.COMM_SELF.Dup(), ProgressEngine()), []
     for tests, number in ((1, 1), (0, 2), (0, 3)):
         data = np.frombuffer(_HEADER.pack(1, Kind.OTHER, 0, 0, 0, 0, number, 0.0), np.uint8)
         post._receiving.append(
@@ -938,36 +935,36 @@ def test_a_row_is_waiting_or_under_way_at_every_moment(comm):
         net.window(np.ones(4), T.ring(net.n), progress=False) as win,
     ):
         slots, seen = win._slots, []
-        (port,) = slots.ports
+        (port,) = slots.agents
         if net.n > 1:
             k = dict.fromkeys(win.out_neighbors, 1.0)
-            slots.ports[0] = Watched(
+            slots.agents[0] = Watched(
                 port,
                 lambda name, done: (
-                    name == "leave"
+                    name == "pop_outbox"
                     and seen.append(
-                        (slots.empty, [slots.waiting(0, k) for k in range(len(slots.receivers[0]))])
+                        (slots.empty, [slots.unread(0, k) for k in range(len(slots.receivers[0]))])
                     )
                 ),
             )
             win.accumulate(win.value, dst_weights=k)
             assert seen and not any(empty or 0 in waiting for empty, waiting in seen)
             win.flush()
-            assert not any(way.under_way for way in slots._far.values())  # they have arrived
-            slots.ports[0] = port
+            assert not any(way.under_way for way in slots._remote.values())  # they have arrived
+            slots.agents[0] = port
             port.send(None, [1.0, *[None] * (len(k) - 1)], None, True)
-            slots.ports[0] = Watched(
-                port, lambda name, done: name == "waiting" and not done and shipped(slots, port)
+            slots.agents[0] = Watched(
+                port, lambda name, done: name == "unread" and not done and shipped(slots, port)
             )
             assert not slots.empty
-            slots.ports[0] = port
+            slots.agents[0] = port
         net.barrier()
 
 
 def shipped(slots, port):
-    now, slots.ports[0] = slots.ports[0], port
-    slots.ship()
-    slots.ports[0] = now
+    now, slots.agents[0] = slots.agents[0], port
+    slots.send_outboxes()
+    slots.agents[0] = now
 
 
 def test_rows_that_wait_for_one_under_way_are_joined(comm):
@@ -975,7 +972,7 @@ def test_rows_that_wait_for_one_under_way_are_joined(comm):
         mpidec.Network(transport="p2p") as net,
         net.window(np.ones(2), T.ring(net.n), progress=False) as win,
     ):
-        weights, send = [1.0] * len(win.out_neighbors), win._port.send
+        weights, send = [1.0] * len(win.out_neighbors), win._records.send
         win.accumulate(np.full(2, 100.0))  # leaves at once
         send(
             np.full(2, 10.0), weights, None, False
@@ -998,7 +995,7 @@ def test_after_an_interrupt_calls_are_refused():
             lambda: win.put(win.value),
             win.update,
             win.flush,
-            lambda: win.waiting,
+            lambda: win.unread,
             lambda: mutex.__enter__(),
         ):
             with pytest.raises(
@@ -1081,12 +1078,12 @@ def test_a_helper_answers_while_its_rank_is_in_a_call_of_mpi(transport, comm):
                 win.get([0])
                 with win.mutex([0]), other.mutex([0]):
                     win.update(0.0, [0])
-                other.claim(0)
+                other.locks.try_lock(0)
                 win.put(win.value)
                 win.flush()
             comm.Barrier()
             assert win.value[0] == 1
-            helper = None if win._post is None else win._post.helper
+            helper = None if win._messenger is None else win._messenger.helper
             threads = [thread.name for thread in threading.enumerate()].count("mpidec-window")
             assert threads == (not win._quiet and MPI.Query_thread() == MPI.THREAD_MULTIPLE)
             net.barrier()
@@ -1099,7 +1096,7 @@ def test_a_helper_answers_while_its_rank_is_in_a_call_of_mpi(transport, comm):
 
 def test_an_error_in_the_helper_is_told():
     """Its thread ends, and the next call of a window says so, instead of waiting for it."""
-    post = Post(MPI.COMM_SELF.Dup(), ProgressEngine())
+    post = WindowMessenger(MPI.COMM_SELF.Dup(), ProgressEngine())
     reports, before = [], threading.excepthook
     threading.excepthook = reports.append
 

@@ -1,4 +1,4 @@
-"""Messages of windows between ranks that share no memory: the post office of a network.
+"""Messages of windows between ranks that share no memory, and the thread that handles them while a rank computes.
 
 Every rank looks after its messages in each call of a window and in every wait of the package; nobody ever waits for a message to be
 received, except for what has to be answered.
@@ -6,22 +6,23 @@ received, except for what has to be answered.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import struct
 import threading
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..runtime.mpi import MPI
 from ..runtime.progress import ProgressEngine, abandon, wait_until
-from .helper import Helper
 
 _HEADER = struct.Struct("<7qd")
 _UNIT = _HEADER.size  # messages are counted in units of 64 bytes: MPI counts to 2**31
 _FILLING = np.zeros(_UNIT, np.uint8)
+_INTERVAL = 5e-4  # seconds between two looks of the helper
 
 
 class Kind(IntEnum):
@@ -41,6 +42,9 @@ class Kind(IntEnum):
     OTHER = 11  # from here on: of what is built on slots
 
 
+NO_ROW = np.empty(0, np.uint8)
+
+
 class Message(NamedTuple):
     """A message: what kind, between which agents (or ranks), and a row (bytes, filled up to a unit) with its push-sum weight."""
 
@@ -52,10 +56,10 @@ class Message(NamedTuple):
     replaced: int = 0
     number: int = 0
     p: float = 0.0
-    row: Any = None
+    row: np.ndarray = NO_ROW
 
 
-class Post:
+class WindowMessenger:
     """Messages of all windows of a network.
 
     Parameters
@@ -76,7 +80,7 @@ class Post:
         self.comm, self._begun, self.lock = comm, False, threading.RLock()
         self._unit = MPI.BYTE.Create_contiguous(_UNIT).Commit()
         self._receivers: dict[int, Callable[[int, Message], None]] = {}
-        self._sending: list[tuple[MPI.Request, Any]] = []
+        self._sending: list[tuple[MPI.Request, np.ndarray]] = []
         self._receiving: list[tuple[MPI.Request, int, np.ndarray]] = []
         self._early: dict[int, list[tuple[int, Message]]] = {}
         self._peers: set[int] = set()  # ranks that got a message
@@ -104,7 +108,7 @@ class Post:
         if message.window and message.window not in self._receivers:
             return
         parts = [np.frombuffer(_HEADER.pack(*message[:-1]), np.uint8)]
-        if message.row is not None:
+        if len(message.row):
             row = message.row.view(np.uint8)
             parts += [row, _FILLING[: -len(row) % _UNIT]]
         data = np.concatenate(parts)
@@ -213,3 +217,58 @@ class Post:
         """Keep the communicator, as ranks may have gone different ways."""
         self._receivers.clear()
         abandon((self.comm, self._sending, self._receiving))
+
+
+class Helper:
+    """Thread that calls some functions every half a millisecond, while there are any.
+
+    Parameters
+    ----------
+    failed : callable
+        Called in that thread after an exception of one of them, which ends it.
+
+    Notes
+    -----
+    Needs `MPI_THREAD_MULTIPLE`.  While the main thread is in a loop of Python code, it gets its turn every 5 ms
+    (`sys.setswitchinterval`).
+    """
+
+    def __init__(self, failed: Callable[[], None]):
+        self._failed, self._lock, self._end = failed, threading.Lock(), threading.Event()
+        self._polls: list[Callable[[], None]] = []
+        self._thread: threading.Thread | None = None
+
+    def add(self, poll: Callable[[], None]) -> None:
+        """Call `poll`, which returns at once."""
+        with self._lock:
+            self._polls.append(poll)
+        if self._thread is None:
+            self._end.clear()
+            self._thread = threading.Thread(target=self._run, name="mpidec-window", daemon=True)
+            self._thread.start()
+            atexit.register(self.stop)  # before MPI is finalized
+
+    def remove(self, poll: Callable[[], None]) -> None:
+        """Call `poll` no longer: it has returned."""
+        with self._lock:
+            self._polls.remove(poll)
+        if not self._polls:
+            self.stop()
+
+    def _run(self) -> None:
+        while not self._end.wait(_INTERVAL):
+            with self._lock:
+                for poll in self._polls:
+                    try:
+                        poll()
+                    except BaseException:
+                        self._failed()
+                        raise
+
+    def stop(self) -> None:
+        """Return when the thread has ended; safe to repeat, and in a forked child."""
+        self._end.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+        self._thread = None
+        atexit.unregister(self.stop)

@@ -1,0 +1,136 @@
+"""How arrays of any kind lie in the rows of a window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from ..arrays.formats import BFLOAT16, flat_dtype, narrow, widen
+from ..arrays.host import to_host
+
+Arrays = np.ndarray | Sequence[np.ndarray]  # or what PyTorch and CuPy have in their place
+_SLOTS = {
+    "e": "f",
+    "f": "f",
+    "d": "d",
+    "F": "f",
+    "D": "d",
+}  # dtypes, and those in which they are added up
+
+
+class Layout:
+    """How an array, or a list of arrays, lies in a row of float32 or float64 numbers.
+
+    Parameters
+    ----------
+    x : array, or list of arrays of one dtype
+        float16 to float64, bfloat16, complex; NumPy, PyTorch or CuPy.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Of the row: 16-bit numbers are kept and added up in float32.
+    count : int
+    words : str
+        What ranks compare.
+    """
+
+    def __init__(self, x: Arrays):
+        self._several = isinstance(x, (list, tuple)) and all(hasattr(one, "dtype") for one in x)
+        arrays = self._list(x)
+        if not arrays:
+            raise ValueError("the list has no arrays, expected at least one")
+        hosts = [to_host(array) for array in arrays]
+        self._shapes = [host.shape for host, _, _ in hosts]
+        self._formats = [
+            format if format == BFLOAT16 else np.dtype(format).newbyteorder("=").str
+            for _, format, _ in hosts
+        ]
+        self._restore = [restore for _, _, restore in hosts]
+        for array, format in zip(arrays, self._formats):
+            if isinstance(array, np.ma.MaskedArray) or (
+                format != BFLOAT16 and np.dtype(format).char not in _SLOTS
+            ):
+                raise TypeError(
+                    f"the array is {type(array).__name__} of {format}, expected float16 to float64, bfloat16, complex: "
+                    "x.astype(float)"
+                )
+        if len(set(self._formats)) > 1:
+            raise TypeError(
+                f"the arrays of a window have dtypes {', '.join(self._formats)}, expected one: make a window for each"
+            )
+        self._format = self._formats[0]
+        stored = flat_dtype(self._format)
+        self.dtype = np.dtype("f" if self._format == BFLOAT16 else _SLOTS[stored.char])
+        self._entry = 2 if stored.kind == "c" else 1
+        self._plain = self._shapes[0] if not self._several and self._entry == 1 else None
+        sizes = [math.prod(shape) for shape in self._shapes]
+        self._starts = np.concatenate([[0], np.cumsum(sizes)]) * self._entry
+        self.count = int(self._starts[-1])
+        here = all(
+            isinstance(array, np.ndarray)
+            or (type(array).__module__ == "torch" and array.device.type == "cpu")
+            for array in arrays
+        )
+        #: whether arrays can lie in the row itself, so that what is written to them is the value at once
+        self.live = here and self.dtype.itemsize * self._entry == stored.itemsize
+        #: the format of 16-bit arrays that can lie beside the row
+        self.half = self._format if here and stored.itemsize == 2 else ""
+        self.words = ", ".join(f"{shape} {self._format}" for shape in self._shapes)
+
+    def _list(self, x: Arrays) -> list[np.ndarray]:
+        return list(x) if self._several and isinstance(x, (list, tuple)) else [cast(np.ndarray, x)]
+
+    def arrays(self, row: np.ndarray) -> Any:
+        """Arrays like those of the window that show a row, or numbers of the format `half`; copies, unless there or `live`."""
+        made = []
+        for start, stop, shape, restore in zip(
+            self._starts[:-1], self._starts[1:], self._shapes, self._restore
+        ):
+            part = row[start:stop]
+            if self._entry == 2:
+                part = part.view(self._format)
+            elif not self.live and row.dtype == self.dtype:
+                part = narrow(part, self._format)
+            made.append(restore(part.reshape(shape), self._format))
+        return made if self._several else made[0]
+
+    def copy(self, row: np.ndarray, arrays: Arrays) -> None:
+        """Write a row to arrays that `arrays` has made."""
+        for array, new in zip(self._list(arrays), self._list(self.arrays(row))):
+            array[...] = new
+
+    def row(self, x: Arrays) -> np.ndarray:
+        """The numbers of arrays like those of the window; the memory of `x` where possible."""
+        if (
+            type(x) is np.ndarray
+            and x.dtype == self.dtype
+            and x.shape == self._plain
+            and x.flags.c_contiguous
+        ):
+            return x
+        arrays = self._list(x)
+        if len(arrays) != len(self._shapes):
+            raise ValueError(
+                f"{len(arrays)} arrays, expected a list of {len(self._shapes)} as in the window"
+            )
+        rows = []
+        for array, shape in zip(arrays, self._shapes):
+            if isinstance(array, np.ma.MaskedArray):
+                raise TypeError(
+                    "the array is masked, and windows carry no masks: fill it, x.filled(0)"
+                )
+            host, format, _ = to_host(array)
+            kind = "f" if format == BFLOAT16 else np.dtype(format).kind
+            if host.shape != shape or kind not in ("biuf" if self._entry == 1 else "biufc"):
+                raise ValueError(
+                    f"the array is {host.shape} {format}, expected {shape} {self._format} as in the window"
+                )
+            if format == BFLOAT16:
+                host = widen(host, format)
+            wanted = np.dtype(self._format) if self._entry == 2 else self.dtype
+            rows.append(np.ascontiguousarray(host, wanted).reshape(-1).view(self.dtype))
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
