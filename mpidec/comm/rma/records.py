@@ -10,18 +10,16 @@ import numpy as np
 __all__ = ["ALIGNED", "COMPILED", "HEADER", "Weights", "native", "stride"]
 
 try:
-    from . import _records as native
+    import mpidec.comm.rma._records as native
 
     COMPILED = True
 except ImportError:  # no compiler where the package was installed
-    from . import records_in_python as native  # type: ignore[no-redef]
+    import mpidec.comm.rma.records_in_python as native  # type: ignore[no-redef]
 
     COMPILED = False
 
-HEADER, ALIGNED = (
-    native.HEADER,
-    64,
-)  # bytes before the row of a record, and what its size is a multiple of
+HEADER = native.HEADER  # bytes before the row of a record
+ALIGNED = 64  # the size of a record is a multiple
 Weights = list[float | None]
 
 

@@ -210,14 +210,6 @@ class Slots:
 
     # Messages
 
-    @property
-    def ports(self) -> list[records.native.AgentRecords]:  # the former name
-        return self.agents
-
-    @property
-    def boards(self) -> dict[int, np.ndarray]:  # the former name
-        return self.control_words
-
     def send_outboxes(self) -> None:
         """Send the rows in the outboxes whose rows before have arrived, and answer who waits for the mutex."""
         if self._messenger is None or not self._messenger.begin():

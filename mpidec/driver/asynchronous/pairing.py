@@ -59,7 +59,7 @@ class _Agent:
     def __init__(
         self, number: int, place: int, state: AgentState, slots: Slots, seed: int, rate: float
     ):
-        self.number, self.place, self.state, self.port = number, place, state, slots.ports[place]
+        self.number, self.place, self.state, self.port = number, place, state, slots.agents[place]
         self.neighbors: list[int] = slots.receivers[place]
         self.lock, self.clock = threading.Lock(), _Clock()
         self.wanted = self.begun = (

@@ -76,7 +76,7 @@ class PushRunner(Runner):
 
     def send_again(self) -> None:
         """At the beginning of a resumed run: send the last messages, which the file does not hold."""
-        for s, port, receivers in zip(self.states, self.slots.ports, self.slots.receivers):
+        for s, port, receivers in zip(self.states, self.slots.agents, self.slots.receivers):
             sent = self.solver.last_message(s) if s.k else None
             if sent is not None:
                 port.send(sent, [1.0] * len(receivers), None, False)
@@ -87,7 +87,7 @@ class PushRunner(Runner):
 
     def _received(self, i: int) -> np.ndarray | None:
         """What has arrived."""
-        port = self.slots.ports[i]
+        port = self.slots.agents[i]
         found = port.versions()
         if self._work < _SHORT * self.termination.events:
             begun = time.monotonic()
@@ -140,7 +140,7 @@ class PushRunner(Runner):
         self._work += time.perf_counter() - begun
         if sent is None:
             return
-        receivers, port = self.slots.receivers[i], self.slots.ports[i]
+        receivers, port = self.slots.receivers[i], self.slots.agents[i]
         every = sent.ndim == 1 and self.faults.delay is None and self.faults.lost is None
         if every:
             port.send(sent, [1.0] * len(receivers), None, self.solver.accumulates)
@@ -169,4 +169,4 @@ class PushRunner(Runner):
                 return
             self._released[i, k] = float(row[-1])
         weights = only(k, self.slots.receivers[i])
-        self.slots.ports[i].send(row, weights, None, self.solver.accumulates)
+        self.slots.agents[i].send(row, weights, None, self.solver.accumulates)

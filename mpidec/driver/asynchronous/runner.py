@@ -43,10 +43,10 @@ class Termination:
 
     def __init__(self, slots: Slots, rank: int, size: int, goal: int):
         self._slots, self._rank, self._size, self._goal = slots, rank, size, goal
-        self._mine = slots.boards[rank][0]
-        self._near = [board[0] for board in slots.boards.values()]
+        self._mine = slots.control_words[rank][0]
+        self._near = [board[0] for board in slots.control_words.values()]
         self._single = len(self._near) == size
-        self._far = [other for other in range(size) if other not in slots.boards]
+        self._far = [other for other in range(size) if other not in slots.control_words]
         self._counts = dict.fromkeys(self._far, 0)
         self._next, self._part = 0.0, 0
         if goal <= 0:
@@ -103,7 +103,7 @@ class Termination:
             self._next = now + _SECONDS
             if self._rank == 0 and near + sum(self._counts.values()) >= self._goal:
                 self.end()
-            elif self._rank > 0 and 0 not in self._slots.boards:
+            elif self._rank > 0 and 0 not in self._slots.control_words:
                 self._slots.tell(0, COUNT, self._rank, 0, self.events)
         return self.reason > 0
 
