@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from mpidec.bench import cells, mixing
 from mpidec.bench import command as bench
 from mpidec.bench import report as report
 
@@ -30,22 +31,22 @@ sys.exit(bench.main(["--rows=mixing", "--sizes=64", "--seconds=0.1", "--graphs=r
 """
 BROKEN_STEP = """
 import sys
-from mpidec.bench import command as bench
-right = bench.extra
+from mpidec.bench import command as bench, steps
+right = steps.extra
 
 def extra(bind, X, G, a):
     for k, X in enumerate(right(bind, X, G, a)):
         X[0, 0] += 1e-9 * (k == 2)
         yield X
 
-bench.extra = extra
+steps.extra = extra
 sys.exit(bench.main(["--rows=steps", "--sizes=64", "--seconds=0.1"]))
 """
 BROKEN_TRANSFER = """
 import sys
-from mpidec.bench import command as bench
-right = bench.Window.accumulate
-bench.Window.accumulate = lambda self, x, *others: right(self, x + 1e-9, *others)
+from mpidec.bench import command as bench, windows
+right = windows.Window.accumulate
+windows.Window.accumulate = lambda self, x, *others: right(self, x + 1e-9, *others)
 sys.exit(bench.main(["--rows=windows", "--sizes=64", "--seconds=0.1"]))
 """
 BROKEN_TRAINING = """
@@ -119,17 +120,22 @@ def test_all_mixings_are_measured_on_several_ranks(mpirun, tmp_path):
         for rows in ("net.empty", "Y = W(X)", "any array")
     }
     for rows in cells.values():
-        assert set(rows) == own | {bench.LOCAL, bench.ALLREDUCE, bench.NEIGHBORHOOD, bench.BY_HAND}
+        assert set(rows) == own | {
+            report.LOCAL,
+            report.ALLREDUCE,
+            mixing.NEIGHBORHOOD,
+            mixing.BY_HAND,
+        }
         for row in rows.values():
             assert row["group"] == "mixing"
             assert row["times_local_limit"] == pytest.approx(
-                row["median_us"] / rows[bench.LOCAL]["median_us"]
+                row["median_us"] / rows[report.LOCAL]["median_us"]
             )
             assert row["times_hand"] == pytest.approx(
-                row["median_us"] / fastest(rows, bench.NEIGHBORHOOD, bench.BY_HAND)
+                row["median_us"] / fastest(rows, mixing.NEIGHBORHOOD, mixing.BY_HAND)
             )
             assert row["faster_than_allreduce"] == pytest.approx(
-                rows[bench.ALLREDUCE]["median_us"] / row["median_us"]
+                rows[report.ALLREDUCE]["median_us"] / row["median_us"]
             )
 
 
@@ -176,7 +182,7 @@ def test_mixing_between_nodes_and_local_calls_are_measured(mpirun, tmp_path):
     }
     local = {f"neighbor_allreduce, {how}" for how in ("topology", "pull", "push", "push-pull")}
     for rows in cells.values():
-        assert set(rows) == nodes | {*hand, bench.ALLREDUCE} | local
+        assert set(rows) == nodes | {*hand, report.ALLREDUCE} | local
         assert rows["W(X) p2p, net.empty"]["times_hand"] == pytest.approx(
             rows["W(X) p2p, net.empty"]["median_us"] / fastest(rows, *hand)
         )
@@ -191,7 +197,7 @@ def test_a_wrong_contender_is_caught_before_it_is_timed(mpirun, tmp_path):
     done = mpirun(2, ["-c", BROKEN], cwd=tmp_path)
     assert done.returncode != 0 and "local limit  " not in done.stdout
     assert (
-        f"{bench.NEIGHBORHOOD}, ring, 64 B, phase 0: the result on rank 1 differs from the dense product by 1e-09"
+        f"{mixing.NEIGHBORHOOD}, ring, 64 B, phase 0: the result on rank 1 differs from the dense product by 1e-09"
         in done.stderr
     )
     assert done.stderr.count("differs") == 1
@@ -214,7 +220,7 @@ def test_one_process_measures_what_it_can(capsys):
         == 0
     )
     out = capsys.readouterr().out
-    assert "One process" in out and "\nlocal limit" in out and f"\n{bench.ALLREDUCE}" not in out
+    assert "One process" in out and "\nlocal limit" in out and f"\n{report.ALLREDUCE}" not in out
     with open("one.json") as file:
         rows = json.load(file)["results"]
     assert "Left out: nodes, local, windows." in out
@@ -235,7 +241,7 @@ def test_one_process_measures_what_it_can(capsys):
         ("--rows=local,nodes", "needs several ranks"),
         ("--seconds=0", "time > 0"),
         ("--json=no/where.json", "cannot be written"),
-        ("--wrong", "unrecognized"),
+        ("--wrong", "unknown flag"),
         ("--sizes=4096G", "take smaller rows"),
     ],
 )
@@ -268,7 +274,7 @@ def test_sizes_have_names():
 
 
 def test_arrays_begin_where_a_page_begins():
-    array = bench.aligned((3, 5))
+    array = cells.aligned((3, 5))
     assert (
         array.shape == (3, 5)
         and array.dtype == np.float64
