@@ -11,7 +11,7 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields
 from typing import NamedTuple, TypeVar
 
 from .. import plugins
@@ -47,8 +47,7 @@ class Setting(NamedTuple):
     folder: str | None = None
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """Declaration of a key ``table.key``.
 
     Parameters
@@ -170,7 +169,7 @@ def entries(schema: type, table: str = "") -> dict[str, Entry]:
         entry = each.metadata.get("entry", Entry())
         key = entry.key or f"{table}.{each.name}"
         flag = f"--{(entry.flag or each.name).replace('_', '-')}" if entry.help else ""
-        found[key] = replace(entry, key=key, name=each.name, hint=hints[each.name], flag=flag)
+        found[key] = entry._replace(key=key, name=each.name, hint=hints[each.name], flag=flag)
     return found
 
 

@@ -15,7 +15,7 @@ import os
 import re
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -498,7 +498,7 @@ def _options(
     for key, each in sorted(given.items()):
         if key in known and key not in own:
             entry = STEP_SIZE if each.key == STEP_SIZE.key else Entry(each.key)
-            options[key] = replace(entry, hint=known[key].annotation).convert(each)
+            options[key] = entry._replace(hint=known[key].annotation).convert(each)
         elif key not in own and each.level >= level:
             if each.key == STEP_SIZE.key:
                 raise ConfigError(f"{each.origin}: {name} has no step size: omit it")
