@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import h5py
     from scipy.sparse import csr_array
 
 SCHEMA = 1
@@ -61,7 +62,9 @@ class Run:
             f"records: {len(self.metrics.get('step', ()))}; metrics: {' '.join(self.metrics)})"
         )
 
-    def trajectory(self, records: Any = slice(None)) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    def trajectory(
+        self, records: slice | Sequence[int] | np.ndarray = slice(None)
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Read recorded iterates: their steps (k,) and all agents' rows (k, n, d).
 
         Parameters
@@ -209,11 +212,11 @@ def open_run(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise ValueError(f"{path}: damaged, or locked by another program: {error}") from error
 
 
-def _check_self_contained(file: Any, path: str) -> None:
+def _check_self_contained(file: h5py.File, path: str) -> None:
     """Refuse a file that refers to other files: the program would read them, and a resumed run would write to them."""
     from h5py import h5d, h5l, h5o
 
-    def reference(name: bytes, info: Any) -> str | None:
+    def reference(name: bytes, info: h5l.LinkInfo) -> str | None:
         if info.type != h5l.TYPE_HARD:
             return f"/{name.decode(errors='replace')} is a symbolic or external link"
         thing = h5o.open(file.id, name)
@@ -248,7 +251,7 @@ def named(path: str | os.PathLike[str]) -> Iterator[None]:
         raise ValueError(f"{os.fspath(path)}: {what}: {' '.join(str(error).split())}") from error
 
 
-def stored(dataset: Any) -> Any:
+def stored(dataset: h5py.Dataset) -> h5py.Dataset:
     """Return a data set of numbers; one without (all of) its values is refused before memory is taken for it."""
     kind = getattr(dataset, "dtype", None)
     if kind is None or kind.kind not in "biufc":
@@ -266,7 +269,7 @@ def stored(dataset: Any) -> Any:
     return dataset
 
 
-def columns(file: Any, grows: bool = False) -> dict[str, Any]:
+def columns(file: h5py.File, grows: bool = False) -> dict[str, Any]:
     """Return the data sets of the metrics, which have a number for each record; with `grows`, to which records can be added."""
     found = {name: stored(dataset) for name, dataset in file["metrics"].items()}
     rows = found["step"].shape[:1]
@@ -279,7 +282,7 @@ def columns(file: Any, grows: bool = False) -> dict[str, Any]:
     return found
 
 
-def _phases(file: Any, n: int) -> Iterator[csr_array]:
+def _phases(file: h5py.File, n: int) -> Iterator[csr_array]:
     from scipy.sparse import csr_array
 
     group = file.get("topology", {})

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from ..exceptions import ResumeError as ResumeError
+from ..protocols import Reductions
 from .origin import change
 from .reader import last_checkpoint, read
 from .runfile import RunFile
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
 State = TypeVar("State", bound=tuple[Any, ...])
+T = TypeVar("T")
 _COUNTERS = "counters"  # time, rounds, bytes: beside the fields of the state
 _MEMORY = "memory."  # prefix of the mixer's memory; no field has a dot in its name
 CHANGED = (
@@ -32,6 +37,42 @@ PART = (
     "git",
 )  # and those that describe each part of a run
 _LARGEST_TOPOLOGY = 5_000_000  # entries of W up to which it is worth storing
+
+
+class Blocks(Protocol):
+    """Agents over ranks."""
+
+    def counts(self) -> np.ndarray:
+        """Number of agents on each rank."""
+
+
+class Rows(Reductions, Protocol):
+    """A network that gathers and scatters rows of agents or of edges, `counts` on each rank."""
+
+    @property
+    def partition(self) -> Blocks: ...
+
+    def gather_rows(self, X: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray | None:
+        """The rows of all ranks, on rank 0."""
+
+    def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
+        """The rows of this rank, from those on rank 0."""
+
+
+class Phase(Protocol):
+    """One mixing matrix."""
+
+    @property
+    def W(self) -> csr_array: ...
+
+
+class Phases(Protocol):
+    """A topology, or a sequence of them with a period or without."""
+
+    @property
+    def period(self) -> int | None: ...
+
+    def at(self, k: int) -> Phase: ...
 
 
 @dataclass(frozen=True)
@@ -98,7 +139,7 @@ class Recorder(Generic[State]):
     A file error (such as a full disk) is kept in `error` on rank 0, for the caller to raise on all ranks.
     """
 
-    def __init__(self, net: Any, spec: Record, state: State, per_edge: tuple[str, ...]):
+    def __init__(self, net: Rows, spec: Record, state: State, per_edge: tuple[str, ...]):
         self._net, self._spec, self._per_edge = net, spec, per_edge
         self._state: type[State] = type(state)
         self._counts = {}
@@ -117,7 +158,7 @@ class Recorder(Generic[State]):
         row_shape: tuple[int, ...],
         names: tuple[str, ...],
         state: State,
-        topology: Any,
+        topology: Phases,
         meta: Mapping[str, Any],
         records: int | None = None,
     ) -> None:
@@ -139,7 +180,7 @@ class Recorder(Generic[State]):
         )
 
     def load(
-        self, topology: Any, meta: Mapping[str, Any]
+        self, topology: Phases, meta: Mapping[str, Any]
     ) -> tuple[int, State, np.ndarray, dict[str, np.ndarray]]:
         """The step, the state, the counters and the mixer's memory of the last checkpoint; collective, the file is not changed.
 
@@ -203,7 +244,7 @@ class Recorder(Generic[State]):
     def asynchronous(self) -> dict[str, np.ndarray]:
         """The arrays of `Run.asynchronous`; collective."""
         found: dict[str, np.ndarray] = self._shared(
-            self._try(lambda: dict(read(self._spec.path).asynchronous))
+            self._try(lambda: dict(read(self._spec.path).asynchronous)) or {}
         )
         self._net.agree(self.error)
         return found
@@ -287,8 +328,9 @@ class Recorder(Generic[State]):
         stack = self._net.gather(X)
 
         def write() -> None:
-            self._file.finish(stack, outcome, steps, asynchronous)  # type: ignore[union-attr]
-            self._file.close()  # type: ignore[union-attr]
+            if self._file is not None and stack is not None:
+                self._file.finish(stack, outcome, steps, asynchronous)
+                self._file.close()
 
         self._try(write)
         self._net.agree(self.error)
@@ -303,17 +345,17 @@ class Recorder(Generic[State]):
             self.error = None
             self._try(file.close)
 
-    def _shared(self, thing: Any) -> Any:
+    def _shared(self, thing: T) -> T:
         return self._net.collectives.broadcast(thing, 0, "the record")
 
-    def _on_root(self, make: Any) -> None:
+    def _on_root(self, make: Callable[[], RunFile]) -> None:
         def assign() -> None:
             self._file = make()
 
         self._try(assign)
         self._net.agree(self.error)
 
-    def _try(self, act: Any) -> Any:
+    def _try(self, act: Callable[[], T]) -> T | None:
         if self._net.rank == 0 and self.error is None:
             try:
                 return act()
@@ -342,7 +384,7 @@ class Recorder(Generic[State]):
         )
 
 
-def phases(topology: Any) -> list[Any] | None:
+def phases(topology: Phases) -> list[csr_array] | None:
     """Return the mixing matrices of one period, or None if there is no period or they are too large."""
     if topology.period is None:
         return None

@@ -17,6 +17,7 @@ from .atomic import REMEDY, AtomicFile
 from .reader import FAILED, RUNNING, SCHEMA, columns, last_checkpoint, named, open_run
 
 if TYPE_CHECKING:
+    import h5py
     from scipy.sparse import csr_array
 
 COUNTERS = frozenset(
@@ -353,7 +354,7 @@ class RunFile:
         self._rows.clear()
         self._due = time.monotonic() + self._seconds
 
-    def _create(self, file: Any) -> None:
+    def _create(self, file: h5py.File) -> None:
         attributes, topology = self._layout
         file.attrs.update(attributes)
         rows = self._shape
@@ -405,7 +406,7 @@ class RunFile:
     def _chunk_rows(self) -> int:
         return min(max(self._expected // 8, FEWEST_ROWS), CHUNK_ROWS)
 
-    def _shorten(self, file: Any) -> None:
+    def _shorten(self, file: h5py.File) -> None:
         """Drop what a resumed run has after its checkpoint, once."""
         if self._resuming is not None:
             trajectory = file["trajectory"].values() if self._X is not None else ()
@@ -419,7 +420,7 @@ class RunFile:
             _set_result(file, np.nan, RUNNING, self._resuming)
             file.attrs.update(self._meta)
 
-    def _extend(self, file: Any) -> None:
+    def _extend(self, file: h5py.File) -> None:
         if not self._rows:
             return
         names, columns = ("step", *self._names), zip(*self._rows)
@@ -465,7 +466,7 @@ def _check_storable(name: str, dtype: np.dtype[Any]) -> None:
         )
 
 
-def _add_scales(file: Any) -> None:
+def _add_scales(file: h5py.File) -> None:
     """Attach the steps as dimension scales to metrics and trajectory; agents and entries are dimensions without values."""
     for group in (file["metrics"], file["trajectory"]):
         group["step"].make_scale("step")
@@ -480,7 +481,7 @@ def _add_scales(file: Any) -> None:
         x.dims[axis].attach_scale(scale)
 
 
-def _set_asynchronous(file: Any, arrays: Mapping[str, ArrayLike]) -> None:
+def _set_asynchronous(file: h5py.File, arrays: Mapping[str, ArrayLike]) -> None:
     for name, array in arrays.items():
         group = file.require_group("asynchronous")
         if name in group:
@@ -488,7 +489,9 @@ def _set_asynchronous(file: Any, arrays: Mapping[str, ArrayLike]) -> None:
         group[name] = np.asarray(array)
 
 
-def _set_result(file: Any, x: ArrayLike | None, outcome: str, steps: int, reason: str = "") -> None:
+def _set_result(
+    file: h5py.File, x: ArrayLike | None, outcome: str, steps: int, reason: str = ""
+) -> None:
     dataset = file["result/x"]
     if x is not None:
         dataset[...] = x
