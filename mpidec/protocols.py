@@ -60,6 +60,16 @@ class Reductions(Protocol):
         """Raise on every rank if any rank has an error: that of the lowest such rank."""
 
 
+class Agents(Reductions, Protocol):
+    """Agents over ranks, whose rows rank 0 can hand out."""
+
+    @property
+    def agents(self) -> range: ...
+
+    def scatter(self, X: np.ndarray | None) -> np.ndarray:
+        """The rows of the local agents, of the stack that rank 0 has."""
+
+
 class Matrix(Protocol):
     """A sparse matrix."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from . import solvers as _solvers
 from . import topology as _topology
 from .comm.mixing import codecs as _codecs
-from .datasets.datasets import Dataset
+from .datasets.built_in import Dataset
 from .plugins import Table, is_plugin
 from .problems import LinearModel, registry
 from .topology import Schedule, Topology

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 from .. import plugins, solvers
 from .. import registry as catalogue
-from ..datasets.datasets import unknown as unknown_data
+from ..datasets.built_in import unknown as unknown_data
 from ..exceptions import ConfigError as ConfigError
 from ..problems import registry
 from ..solvers.step_schedules import SCHEDULES, WORDS
@@ -395,7 +395,7 @@ def _component(
 def _data(problem: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, inspect.Parameter]:
     """Complete and check ``problem.data``, and return the parameters of the data set."""
     name = problem["name"]
-    if not registry.takes_data(name):
+    if not registry.problem_spec(name).takes_data:
         for key in ("data", "label", "partition", "standardize", "intercept", "scale"):
             if key in given:
                 raise ConfigError(

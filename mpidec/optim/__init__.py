@@ -4,6 +4,6 @@ from .. import nn as _nn  # noqa: F401  (says what is missing where there is no 
 from .algorithms import algorithm as algorithm
 from .algorithms import names as names
 from .averager import Averager as Averager
+from .broadcast import broadcast_optimizer_state as broadcast_optimizer_state
+from .broadcast import broadcast_parameters as broadcast_parameters
 from .decentralized import Decentralized as Decentralized
-from .start import broadcast_optimizer_state as broadcast_optimizer_state
-from .start import broadcast_parameters as broadcast_parameters

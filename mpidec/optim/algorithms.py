@@ -16,15 +16,15 @@ from ..topology import Schedule, Topology
 from .asynchronous import MOST, PairwiseMethod, PushSum
 from .methods import (
     AdaptiveAverage,
+    AdaptThenCombine,
+    AdaptWhileCombine,
     AllReduce,
-    Combine,
-    Equations,
     Hierarchical,
     Made,
     Method,
     Mixer,
-    Overlap,
     OverlapPush,
+    SolverUpdate,
 )
 
 Graph = Topology | Schedule
@@ -94,7 +94,7 @@ def _doubly(name: str, graph: Any) -> None:
         )
 
 
-def _combine(name: str, text: str, method: Any = Combine, **more: Any) -> Algorithm:
+def _combine(name: str, text: str, method: Any = AdaptThenCombine, **more: Any) -> Algorithm:
     return Algorithm(name, text, method, check=partial(_doubly, name), **more)
 
 
@@ -108,7 +108,7 @@ def _equations(
     own_momentum: bool = False,
 ) -> Algorithm:
     def make(net: Network, buckets: list[Any], mixers: Sequence[Mixer]) -> Method:
-        return Equations(net, buckets, mixers, solver, by_rate)
+        return SolverUpdate(net, buckets, mixers, solver, by_rate)
 
     if isinstance(solver, type) or solver.step_size not in (1, "auto"):
         raise ValueError(
@@ -223,7 +223,7 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
     "awc": lambda: _combine(
         "awc",
         "adapt while combining: x+ = W x + u; the rows travel during the gradients",
-        Overlap,
+        AdaptWhileCombine,
         each_step=True,
         of_gradients=True,
         overlaps=True,

@@ -19,10 +19,10 @@ from ..nn.stacked import Stacked
 from ..topology import CATALOGUE, Schedule, Topology, double_binary_trees
 from .algorithms import algorithm as algorithm_of
 from .algorithms import names
+from .broadcast import check_equal, check_settings, check_trained
 from .copies import Copies
 from .methods import AllReduce, Method, mean
 from .rows import Bucket, buckets
-from .start import check_equal, check_settings, check_trained
 from .timeline import Timeline
 
 NEAR, FAR = (

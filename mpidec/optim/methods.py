@@ -111,7 +111,7 @@ def _mixed(net: Network, W: StepOperator, rows: list[torch.Tensor]) -> list[torc
     return [pending.wait() for pending in start(rows, None, W)]
 
 
-class Combine(Method):
+class AdaptThenCombine(Method):
     r"""Adapt, then combine: :math:`X^{k+1} = W^k (X^k + u(X^k))`."""
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
@@ -159,7 +159,7 @@ class Combine(Method):
         return sum(bucket.bytes for bucket in self._buckets)
 
 
-class Overlap(Combine):
+class AdaptWhileCombine(AdaptThenCombine):
     r"""Adapt while combining: :math:`X^{k+1} = W^k X^k + u(X^k)`; the rows travel while the gradients are computed."""
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
@@ -191,7 +191,7 @@ class Overlap(Combine):
         self._under_way = None
 
 
-class Hierarchical(Combine):
+class Hierarchical(AdaptThenCombine):
     """Adapt, then average within machines, then combine between machines, by two mixers one after the other."""
 
     def after(self, k: int) -> None:
@@ -200,7 +200,7 @@ class Hierarchical(Combine):
             self._mixed = _mixed(self._net, mixer.at(k), self._mixed)
 
 
-class AdaptiveAverage(Combine):
+class AdaptiveAverage(AdaptThenCombine):
     r"""Adapt, then combine; every H-th time average over all agents, with an H that grows as the loss falls (gossip-AGA).
 
     .. math:: H \leftarrow \lceil H_0 \, F_0 / F(x^k) \rceil
@@ -406,7 +406,7 @@ class Part(NamedTuple):
     state: Any
 
 
-class Equations(Method):
+class SolverUpdate(Method):
     r"""A solver of `mpidec.solvers`, with the base optimizer's update in place of :math:`-\alpha G`.
 
     Parameters

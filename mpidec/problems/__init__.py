@@ -1,7 +1,7 @@
 """Losses with values, gradients and proximal operators on stacked rows; gradient oracles; data sets and partitions."""
 
 from ..datasets.batches import Batches
-from ..datasets.datasets import (
+from ..datasets.built_in import (
     Dataset,
     breast_cancer,
     class_numbers,

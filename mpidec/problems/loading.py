@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import _validation as check
-from ..datasets.datasets import Dataset, dataset, load, standardized
+from .._validation import Array
+from ..datasets.built_in import Dataset, dataset, load, standardized
 from ..datasets.partition import partition as split
+from ..protocols import Agents
 from . import registry, terms
-from .base import LinearModel
+from .base import LinearModel, Problem
 from .minimizer import minimizer
+from .registry import ProblemSpec, problem_spec
 
 SCALES = ("sum", "mean")
 UNEVEN = 1e3  # ratio of column sizes that is worth a hint
@@ -32,10 +34,10 @@ class Prepared:
     ----------
     whole : Problem
         All agents.
-    make : callable
-        Class or function that builds it.
+    spec : ProblemSpec
+        What builds it.
     options : dict
-        Arguments of `make`, by name.
+        Arguments of `spec.make`, by name.
     arrays : (A, y, mask), or None
         Data of all agents; None for a problem that is made from the numbers of the agents.
     x_star : (d,) array, or None
@@ -52,11 +54,11 @@ class Prepared:
         What the file calls the label; otherwise empty.
     """
 
-    whole: Any
-    make: Callable[..., Any]
+    whole: Problem
+    spec: ProblemSpec
     options: dict[str, Any]
-    arrays: tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None] | None
-    x_star: NDArray[np.float64] | None
+    arrays: tuple[Array, Array, registry.Mask] | None
+    x_star: Array | None
     note: str
     partition: str
     samples: int
@@ -67,9 +69,9 @@ class Prepared:
 def load_problem(
     data: Any = None,
     n: int | None = None,
-    problem: str | Callable[..., Any] | None = None,
+    problem: str | Callable[..., Problem] | None = None,
     *,
-    net: Any = None,
+    net: Agents | None = None,
     lo: int | None = None,
     hi: int | None = None,
     partition: str | None = None,
@@ -87,7 +89,7 @@ def load_problem(
     upper: float | None = None,
     simplex: float | None = None,
     **params: Any,
-) -> Any:
+) -> Problem:
     r"""Return the problem of the local agents on a data set, with its solution as `x_star`.
 
     .. math::
@@ -210,7 +212,7 @@ def load_problem(
     return scattered(made, problem, net)
 
 
-def _agents(n: Any) -> int:
+def _agents(n: int | None) -> int:
     if n is None:
         raise TypeError(
             "load_problem needs n, the number of agents (load_problem(data, n=16)), or net=, a Network"
@@ -226,7 +228,7 @@ def _warn(note: str) -> None:
 def prepare(
     data: Any,
     n: int,
-    problem: str | Callable[..., Any] | None = None,
+    problem: str | Callable[..., Problem] | None = None,
     *,
     partition: str | None = None,
     alpha: float = 1.0,
@@ -257,8 +259,7 @@ def prepare(
     (20, 'blocks', 4)
     """
     check.choice(scale, "scale", SCALES)
-    if problem is not None:
-        registry.check_problem(problem)
+    spec = None if problem is None else problem_spec(problem)
     given = {
         "l2": l2,
         "l2_total": l2_total,
@@ -269,13 +270,13 @@ def prepare(
         "simplex": simplex,
     }
     drawn = seed if data_seed is None else data_seed
-    if problem is not None and "seed" in registry.problem_parameters(problem):
+    if spec is not None and "seed" in spec.parameters:
         params["seed"] = drawn
-    if problem is not None and not registry.takes_data(problem):
+    if spec is not None and not spec.takes_data:
         return _without_data(
             data,
             n,
-            problem,
+            spec,
             {**params, **{name: value for name, value in given.items() if value is not None}},
         )
     if data is None:
@@ -284,12 +285,12 @@ def prepare(
                 "data is missing: give a data set, a file or arrays (A, y) (--data on the command line)"
             )
         data = registry.default_dataset(problem)
-    own = registry.problem_parameters(problem) if problem is not None else {}
+    own = {} if spec is None else spec.parameters
     of_data = (
         registry.data_parameters(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else ()
     )
-    if problem is not None:
-        _known(params, problem, of_data)
+    if spec is not None:
+        _check_names(params, spec, of_data)
     whole_set, uneven = _data(
         data,
         n,
@@ -298,24 +299,24 @@ def prepare(
         {name: value for name, value in params.items() if name in of_data and name not in own},
         drawn,
     )
-    if problem is None:
-        problem = registry.default_problem(whole_set)
-        _known(params, problem, of_data)
+    if spec is None:
+        spec = problem_spec(registry.default_problem(whole_set))
+        _check_names(params, spec, of_data)
         if whole_set.hint:
             _warn(f"data {whole_set.name}: {whole_set.hint}")
     options = {
         name: value
         for name, value in params.items()
-        if name in registry.problem_parameters(problem) or name not in of_data
+        if name in spec.parameters or name not in of_data
     }
     N, how = len(whole_set.y), partition or whole_set.partition
-    options |= _scales(problem, n, N, scale, given)
+    options |= _scales(spec, n, N, scale, given)
     if intercept:
         whole_set = replace(whole_set, A=np.hstack([whole_set.A, np.ones((N, 1))]))
         options["intercept"] = True
     parts = split(whole_set.y, n, how, alpha=alpha, seed=seed)
-    make, options, arrays = registry.recipe(problem, whole_set, parts, 0, n, **options)
-    whole = registry.make_problem(make, *arrays, **options)
+    options, arrays = registry.recipe(spec, whole_set, parts, 0, n, **options)
+    whole = spec.of_data(*arrays, **options)
     options.pop("x_star", None)
     if isinstance(whole, LinearModel):
         arrays, options = (whole.A, whole.y, whole.mask), whole.options
@@ -323,44 +324,30 @@ def prepare(
     if uneven:
         _warn(uneven)
     return Prepared(
-        whole, make, options, arrays, x_star, note, how, N, whole_set.classes, whole_set.label
+        whole, spec, options, arrays, x_star, note, how, N, whole_set.classes, whole_set.label
     )
 
 
-def _without_data(
-    data: Any, n: int, problem: str | Callable[..., Any], params: dict[str, Any]
-) -> Prepared:
+def _without_data(data: object, n: int, spec: ProblemSpec, params: dict[str, Any]) -> Prepared:
     """Return a problem that is made from the numbers of the agents, `make(agents, ...)`."""
-    make = registry.PROBLEM_TABLE.find(problem) if isinstance(problem, str) else problem
     if data is not None:
         raise ValueError(
-            f"data is given, but {getattr(make, '__name__', 'the problem')} is made from the numbers of the agents: "
-            "omit data"
+            f"data is given, but {spec.name} is made from the numbers of the agents: omit data"
         )
     for name in params:
-        check.known_name(name, registry.problem_parameters(make), "parameter of the problem")
-    whole = registry.of_agents(make, range(n), n, **params)
-    return Prepared(whole, make, params, None, *_solution(whole), "", 0)
+        check.known_name(name, spec.parameters, "parameter of the problem")
+    whole = spec.of_agents(range(n), n, **params)
+    return Prepared(whole, spec, params, None, *_solution(whole), "", 0)
 
 
-def _known(
-    params: dict[str, Any], problem: str | Callable[..., Any], of_data: tuple[str, ...]
-) -> None:
+def _check_names(params: dict[str, Any], spec: ProblemSpec, of_data: tuple[str, ...]) -> None:
     """Refuse parameters that neither the problem nor the data set has."""
-    if registry.takes_any(problem):
+    if spec.takes_any:
         return
-    name = problem if isinstance(problem, str) else getattr(problem, "__name__", "of this class")
-    known = [
-        *registry.problem_parameters(problem),
-        *of_data,
-        *inspect.signature(load_problem).parameters,
-    ]
+    known = [*spec.parameters, *of_data, *inspect.signature(load_problem).parameters]
+    names = [word for word in dict.fromkeys(known) if word not in ("data", "problem", "params")]
     for param in params:
-        check.known_name(
-            param,
-            [word for word in dict.fromkeys(known) if word not in ("data", "problem", "params")],
-            f"parameter of problem {name}",
-        )
+        check.known_name(param, names, f"parameter of problem {spec.name}")
 
 
 def _data(
@@ -440,9 +427,7 @@ def _uneven(data: Dataset) -> str:
     )
 
 
-def _scales(
-    problem: str | Callable[..., Any], n: int, N: int, scale: str, given: dict[str, Any]
-) -> dict[str, Any]:
+def _scales(spec: ProblemSpec, n: int, N: int, scale: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return the factor of the loss, the ridge and the term, as arguments of the problem."""
     result: dict[str, Any] = {}
     per, word = (N, "mean") if scale == "mean" else (n, "sum")
@@ -458,8 +443,9 @@ def _scales(
         if total is not None:
             each = check.number(total, f"{name}_total", least=0) / per
         amounts[name] = each
-    if amounts["l2"] is None and isinstance(problem, str) and problem in registry.PROBLEMS:
-        amounts["l2"] = registry.PROBLEMS[problem].l2_total / per
+    entry = registry.PROBLEMS.get(spec.name)
+    if amounts["l2"] is None and entry is not None and entry.make is spec.make:
+        amounts["l2"] = entry.l2_total / per
     if amounts["l2"] is not None:
         result["l2"] = amounts["l2"]
     term = terms.term(
@@ -473,7 +459,7 @@ def _scales(
     return result
 
 
-def _solution(whole: Any) -> tuple[NDArray[np.float64] | None, str]:
+def _solution(whole: Problem) -> tuple[Array | None, str]:
     """Return the minimizer of the average, or None and the reason."""
     x_star = getattr(whole, "x_star", None)
     if x_star is None:
@@ -484,7 +470,7 @@ def _solution(whole: Any) -> tuple[NDArray[np.float64] | None, str]:
     return np.asarray(x_star, dtype=np.float64), ""
 
 
-def local(prepared: Prepared, lo: int, hi: int) -> Any:
+def local(prepared: Prepared, lo: int, hi: int) -> Problem:
     """Return the problem of agents lo..hi-1, with the solution for all.
 
     Examples
@@ -497,25 +483,24 @@ def local(prepared: Prepared, lo: int, hi: int) -> Any:
     if not 0 <= lo <= hi <= n:
         raise ValueError(f"agents {lo}..{hi} of {n}, expected 0 <= lo <= hi <= n = {n}")
     if prepared.arrays is None:
-        return _of_n(
-            registry.of_agents(prepared.make, range(lo, hi), n, **prepared.options),
-            n,
-            prepared.x_star,
-        )
-    A, y, mask = (None if array is None else array[lo:hi] for array in prepared.arrays)
-    return _of_n(
-        registry.make_problem(prepared.make, A, y, mask, **prepared.options), n, prepared.x_star
-    )
+        problem = prepared.spec.of_agents(range(lo, hi), n, **prepared.options)
+    else:
+        A, y, mask = prepared.arrays
+        mask = None if mask is None else mask[lo:hi]
+        problem = prepared.spec.of_data(A[lo:hi], y[lo:hi], mask, **prepared.options)
+    return _of_n(problem, n, prepared.x_star)
 
 
-def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, net: Any) -> Any:
+def scattered(
+    prepared: Prepared | None, problem: str | Callable[..., Problem] | None, net: Agents
+) -> Problem:
     """Return the problem of the local agents from the one that rank 0 holds; collective.
 
     Parameters
     ----------
     prepared : Prepared, or None
         On rank 0; None elsewhere.
-    make : str or callable, or None
+    problem : str or callable, or None
         What builds the problem, if it is known on every rank; otherwise that of `prepared`, one of the package.
     net : Network
 
@@ -526,43 +511,32 @@ def scattered(prepared: Prepared | None, make: str | Callable[..., Any] | None, 
     >>> with mpidec.Network(4) as net:
     ...     problem = scattered(prepare("synthetic_least_squares", 4) if net.rank == 0 else None, None, net)
     """
-    A, y, mask = (
-        (None, None, None) if prepared is None or prepared.arrays is None else prepared.arrays
-    )
-    head = (
-        None
-        if prepared is None
-        else (
-            registry.name_of(prepared.make),
-            prepared.options,
-            prepared.x_star,
-            A is not None,
-            mask is not None,
-        )
-    )
-    name, options, x_star, data, padded = net.collectives.broadcast(head, 0, "the problem")
-    arrays = [
-        net.scatter(array) if there else None
-        for array, there in ((A, data), (y, data), (mask, padded))
-    ]
-    problem, error = None, None
+    head: tuple[Any, ...] = ()
+    arrays: tuple[Array | None, Array | None, registry.Mask] = (None, None, None)
+    if prepared is not None:
+        arrays = prepared.arrays or arrays
+        there = [array is not None for array in arrays]
+        head = (prepared.spec.name, prepared.options, prepared.x_star, there)
+    name, options, x_star, there = net.collectives.broadcast(head, 0, "the problem")
+    rows = [net.scatter(array) for array, given in zip(arrays, there) if given]
+    made, error = None, None
     try:
-        make = name if make is None else make
-        make = registry.PROBLEM_TABLE.find(make) if isinstance(make, str) else make
-        problem = (
-            registry.make_problem(make, *arrays, **options)
-            if data
-            else registry.of_agents(make, net.agents, net.n, **options)
+        spec = problem_spec(name if problem is None else problem)
+        made = (
+            spec.of_data(rows[0], rows[1], rows[2] if there[2] else None, **options)
+            if rows
+            else spec.of_agents(net.agents, net.n, **options)
         )
     except Exception as caught:  # raised on all ranks
         error = caught
     net.agree(error)
-    return _of_n(problem, net.n, x_star)
+    return _of_n(made, net.n, x_star)
 
 
-def _of_n(problem: Any, n: int, x_star: NDArray[np.float64] | None) -> Any:
+def _of_n(problem: Any, n: int, x_star: Array | None) -> Problem:
     """Return `problem` with the number n of all agents and the solution as attributes."""
     problem.n = n
     if x_star is not None and getattr(problem, "x_star", None) is None:
         problem.x_star = x_star
-    return problem
+    found: Problem = problem
+    return found

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .._validation import Array
 from . import newton
+from .base import Problem
 
 LARGEST = 200  # unknowns, as the Hessian takes two gradients for each
 
 
-def minimizer(problem: Any) -> Array:
+def minimizer(problem: Problem) -> Array:
     r"""Return a minimizer of the average of the f_i of all agents, from their values and gradients.
 
     Newton's method of scipy with a Hessian from central differences of the gradient, whose last steps converge to rounding

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
-from ..datasets.datasets import DATASETS, Dataset, class_numbers, dataset, signs
+from .._validation import Array
+from ..datasets.built_in import DATASETS, Dataset, class_numbers, dataset, signs
 from ..datasets.partition import stack
 from ..plugins import Table, is_plugin
-from .base import LinearModel
+from .base import LinearModel, Problem
 from .losses import Huber, LeastSquares, LogisticRegression, Softmax
 
 RESERVED = (
@@ -25,6 +27,9 @@ RESERVED = (
     "n",
     "agents",
 )  # arguments that are not settings of a problem
+
+
+Mask = NDArray[np.bool_] | None
 
 
 class Entry(NamedTuple):
@@ -48,7 +53,7 @@ PROBLEMS = {
 }
 
 
-def _problem(thing: Any) -> str | None:
+def _problem(thing: object) -> str | None:
     """Return what is wrong with `thing` as a problem, or None: a class or function of the local agents' (A, y), or of `agents`."""
     if not callable(thing):
         return f"{_object(thing)}, expected a class or a function of (A, y) or of (agents, ...) that makes a problem"
@@ -61,14 +66,14 @@ def _problem(thing: Any) -> str | None:
     return None
 
 
-def _data(thing: Any) -> str | None:
+def _data(thing: object) -> str | None:
     """Return what is wrong with `thing` as a data set, or None: a function that returns it, or the data set itself."""
     if isinstance(thing, (Dataset, tuple)) or (callable(thing) and not inspect.isclass(thing)):
         return None
     return f"{'a class' if inspect.isclass(thing) else _object(thing)}, expected a function that returns (A, y) or a Dataset"
 
 
-def _object(thing: Any) -> str:
+def _object(thing: object) -> str:
     return f"an object of type {type(thing).__name__}"
 
 
@@ -86,7 +91,107 @@ PROBLEM_TABLE = Table(
 DATA_TABLE = Table("data set", "mpidec.datasets", DATASETS, _data)
 
 
-def description(make: Any) -> str:
+@dataclass(frozen=True)
+class ProblemSpec:
+    """A class or function that makes a problem, with what its signature says.
+
+    Parameters
+    ----------
+    make : callable
+        The class or function.
+    name : str
+        Its name, for messages.
+    takes_data : bool
+        Whether it is made from data (A, y), rather than from the numbers of the agents alone.
+    parameters : dict
+        Default values of its parameters (l2, delta, ...), by name.
+    arguments : frozenset of str
+        Names of all its arguments.
+    takes_any : bool
+        Whether it takes parameters of any name (``**params``).
+    labels : {"numbers", "signs", "classes"}
+        What targets it takes.
+    """
+
+    make: Callable[..., Problem]
+    name: str
+    takes_data: bool
+    parameters: dict[str, Any]
+    arguments: frozenset[str]
+    takes_any: bool
+    labels: str
+
+    def accepts(self, argument: str) -> bool:
+        """Return whether there is an argument with this name."""
+        return self.takes_any or argument in self.arguments
+
+    def of_data(self, A: Array, y: Array, mask: Mask, **options: Any) -> Problem:
+        """Return the problem of the local agents' arrays; `mask` is passed only where the problem has that parameter.
+
+        Raises
+        ------
+        ValueError
+            If agents have different numbers of samples, and the problem takes no mask.
+        """
+        if self.accepts("mask"):
+            return self.make(A, y, mask=mask, **options)
+        if mask is not None:
+            raise ValueError(
+                f"{self.name} has no parameter mask, but some agents have fewer samples than others, expected "
+                "mask=None among its parameters (True for samples), or a number of agents that divides the samples"
+            )
+        return self.make(A, y, **options)
+
+    def of_agents(self, agents: Sequence[int], n: int, **options: Any) -> Problem:
+        """Return the problem made from the numbers of the local agents (and of n, if it is a parameter)."""
+        return self.make(agents, **({"n": n} if "n" in self.arguments else {}), **options)
+
+
+def problem_spec(problem: str | Callable[..., Problem]) -> ProblemSpec:
+    """Return what makes a problem, from its name, or from the class or function itself.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is no such problem, or `problem` does not make one.
+
+    Examples
+    --------
+    >>> spec = problem_spec("huber")
+    >>> spec.takes_data, spec.parameters, spec.takes_any, spec.labels
+    (True, {'delta': 1.0, 'l2': 0.0}, False, 'numbers')
+    >>> problem_spec(lambda agents, n, d=1: (list(agents), n, d)).of_agents(range(2), 4, d=3)
+    ([0, 1], 4, 3)
+    """
+    make: Callable[..., Problem]
+    if isinstance(problem, str):
+        make = PROBLEM_TABLE.find(problem)
+    elif hasattr(problem, "grad") and not inspect.isclass(problem):
+        raise TypeError(
+            f"problem is a {type(problem).__name__} object, which has its data already: pass a name or the class, or "
+            "use it as it is"
+        )
+    elif (complaint := _problem(make := problem)) is not None:
+        name = getattr(problem, "__name__", repr(problem))
+        raise TypeError(f"{name} cannot be used as a problem: it is {complaint}")
+    arguments = inspect.signature(make).parameters
+    takes_data = _positional(make)[:1] != ["agents"]
+    return ProblemSpec(
+        make,
+        problem if isinstance(problem, str) else getattr(make, "__name__", "of this class"),
+        takes_data,
+        {
+            p.name: p.default
+            for p in list(arguments.values())[2 if takes_data else 1 :]
+            if p.name not in RESERVED and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        },
+        frozenset(arguments),
+        any(p.kind is p.VAR_KEYWORD for p in arguments.values()),
+        getattr(make, "labels", "numbers"),
+    )
+
+
+def description(make: object) -> str:
     """Return the one-line description of a problem of the package, or an empty text.
 
     Examples
@@ -96,19 +201,6 @@ def description(make: Any) -> str:
     'linear regression with the Huber loss (delta, l2)'
     """
     return next((entry.description for entry in PROBLEMS.values() if entry.make is make), "")
-
-
-def takes_data(problem: str | Callable[..., Any]) -> bool:
-    """Return whether a problem is made from data (A, y), rather than from the numbers of the agents alone.
-
-    Examples
-    --------
-    >>> takes_data("huber")
-    True
-    """
-    return _positional(PROBLEM_TABLE.find(problem) if isinstance(problem, str) else problem)[
-        :1
-    ] != ["agents"]
 
 
 def maker(source: str) -> Callable[..., Any]:
@@ -202,7 +294,7 @@ def default_problem(data: Dataset) -> str:
     return "logistic" if classes <= 2 else "softmax"
 
 
-def problem_parameters(problem: str | Callable[..., Any]) -> dict[str, Any]:
+def problem_parameters(problem: str | Callable[..., Problem]) -> dict[str, Any]:
     """Return the default values of the parameters of a problem (l2, delta, ...), by name.
 
     Examples
@@ -211,23 +303,17 @@ def problem_parameters(problem: str | Callable[..., Any]) -> dict[str, Any]:
     >>> problem_parameters("huber")
     {'delta': 1.0, 'l2': 0.0}
     """
-    make = problem if callable(problem) else PROBLEM_TABLE.find(problem)
-    named = list(inspect.signature(make).parameters.values())[2 if takes_data(make) else 1 :]
-    return {
-        p.name: p.default
-        for p in named
-        if p.name not in RESERVED and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    }
+    return problem_spec(problem).parameters
 
 
 def build(
-    problem: str | Callable[..., Any],
+    problem: str | Callable[..., Problem],
     dataset: Dataset,
     parts: Sequence[NDArray[np.intp]],
     lo: int,
     hi: int,
     **params: Any,
-) -> Any:
+) -> Problem:
     """Return the problem of agents lo..hi-1 on a partitioned data set; :func:`load_problem` does all of it in one call.
 
     Parameters
@@ -257,55 +343,47 @@ def build(
     >>> build("least_squares", data, parts, 0, 4).solution().round(6) == data.x_star.round(6)
     array([ True,  True,  True])
     """
-    make, options, arrays = recipe(problem, dataset, parts, lo, hi, **params)
-    return make_problem(make, *arrays, **options)
+    spec = problem_spec(problem)
+    options, arrays = recipe(spec, dataset, parts, lo, hi, **params)
+    return spec.of_data(*arrays, **options)
 
 
 def recipe(
-    problem: str | Callable[..., Any],
+    spec: ProblemSpec,
     dataset: Dataset,
     parts: Sequence[NDArray[np.intp]],
     lo: int,
     hi: int,
     **params: Any,
-) -> tuple[Callable[..., Any], dict[str, Any], tuple[Any, Any, Any]]:
-    """Return the class, the options and the arrays (A, y, mask) from which :func:`build` makes a problem.
+) -> tuple[dict[str, Any], tuple[Array, Array, Mask]]:
+    """Return the options and the arrays (A, y, mask) from which :func:`build` makes a problem.
 
     Examples
     --------
     >>> from mpidec.problems import Dataset, partition
     >>> data = Dataset(np.eye(2), np.array([3.0, 4.0]), "mine", "regression")
-    >>> make, options, (A, y, mask) = recipe("huber", data, partition(data.y, 2, "blocks"), 0, 2, delta=2.0)
-    >>> make.__name__, options, y.tolist()
-    ('Huber', {'delta': 2.0}, [[3.0], [4.0]])
+    >>> parts = partition(data.y, 2, "blocks")
+    >>> options, (A, y, mask) = recipe(problem_spec("huber"), data, parts, 0, 2, delta=2.0)
+    >>> options, y.tolist()
+    ({'delta': 2.0}, [[3.0], [4.0]])
     """
-    make = PROBLEM_TABLE.find(problem) if isinstance(problem, str) else problem
-    name = problem if isinstance(problem, str) else getattr(make, "__name__", "problem")
-    if (complaint := _problem(make)) is not None:
-        raise TypeError(f"{name} cannot be used as a problem: it is {complaint}")
-    signature = inspect.signature(make).parameters
-    known, any_name = (
-        problem_parameters(make),
-        any(p.kind is p.VAR_KEYWORD for p in signature.values()),
-    )
     for param in params:
-        if param in RESERVED and not (param in signature or any_name):
+        if param in RESERVED and not spec.accepts(param):
             raise ValueError(
-                f"problem {name} has no parameter {param}, expected a class derived from problems.LinearModel for it"
+                f"problem {spec.name} has no parameter {param}, expected a class derived from problems.LinearModel for it"
             )
-        if param not in RESERVED and not any_name:
-            check.known_name(param, known, f"parameter of problem {name}")
+        if param not in RESERVED and not spec.takes_any:
+            check.known_name(param, spec.parameters, f"parameter of problem {spec.name}")
     y: NDArray[Any] = dataset.y
     options: dict[str, Any] = dict(params)
-    labels = getattr(make, "labels", "numbers")
     try:
-        if labels == "signs":
+        if spec.labels == "signs":
             y = signs(y)
             if len(y) and (y == y[0]).all():
                 raise ValueError(
                     f"all {len(y)} labels are equal ({dataset.y[0]:g}), expected two classes"
                 )
-        elif labels == "classes":
+        elif spec.labels == "classes":
             y = _classes(y, options)
         elif dataset.classes:
             raise ValueError(
@@ -321,40 +399,13 @@ def recipe(
             f"data {dataset.name}: {error}{names}{'; ' * bool(dataset.hint)}{dataset.hint}"
         ) from None
     if (
-        make is LeastSquares
+        spec.make is LeastSquares
         and not options.get("l2")
         and options.get("term") is None
         and not options.get("intercept")
     ):
         options["x_star"] = dataset.x_star
-    return make, options, stack(dataset.A, y, parts, lo, hi)
-
-
-def make_problem(make: Callable[..., Any], A: Any, y: Any, mask: Any, **options: Any) -> Any:
-    """Return the problem of the local agents' arrays; `mask` is passed only where the problem has that parameter.
-
-    Raises
-    ------
-    ValueError
-        If agents have different numbers of samples, and the problem takes no mask.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mpidec.problems import LeastSquares
-    >>> make_problem(LeastSquares, np.ones((1, 2, 1)), np.ones((1, 2)), None).m
-    1
-    """
-    signature = inspect.signature(make).parameters.values()
-    if any(p.name == "mask" or p.kind is p.VAR_KEYWORD for p in signature):
-        return make(A, y, mask=mask, **options)
-    if mask is not None:
-        raise ValueError(
-            f"{getattr(make, '__name__', 'the problem')} has no parameter mask, but some agents have fewer samples "
-            "than others, expected mask=None among its parameters (True for samples), or a number of agents that "
-            "divides the samples"
-        )
-    return make(A, y, **options)
+    return options, stack(dataset.A, y, parts, lo, hi)
 
 
 def _classes(y: NDArray[Any], options: dict[str, Any]) -> NDArray[Any]:
@@ -407,64 +458,3 @@ def data_parameters(source: str) -> tuple[str, ...]:
     ('n', 'p', 'd', 'heterogeneity', 'seed')
     """
     return tuple(inspect.signature(maker(source)).parameters) if is_known_data(source) else ()
-
-
-def takes_any(problem: str | Callable[..., Any]) -> bool:
-    """Return whether a problem takes parameters of any name (``**params``).
-
-    Examples
-    --------
-    >>> takes_any("huber"), takes_any(lambda A, y, **params: None)
-    (False, True)
-    """
-    make = problem if callable(problem) else PROBLEM_TABLE.find(problem)
-    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(make).parameters.values())
-
-
-def check_problem(problem: Any) -> None:
-    """Check that `problem` names a problem, or is a class or function that makes one.
-
-    Raises
-    ------
-    TypeError, ValueError
-
-    Examples
-    --------
-    >>> check_problem("huber")
-    """
-    if isinstance(problem, str):
-        PROBLEM_TABLE.find(problem)
-    elif hasattr(problem, "grad") and not inspect.isclass(problem):
-        raise TypeError(
-            f"problem is a {type(problem).__name__} object, which has its data already: pass a name or the class, or "
-            "use it as it is"
-        )
-    elif (complaint := _problem(problem)) is not None:
-        raise TypeError(
-            f"{getattr(problem, '__name__', repr(problem))} cannot be used as a problem: it is {complaint}"
-        )
-
-
-def of_agents(make: Callable[..., Any], agents: Sequence[int], n: int, **options: Any) -> Any:
-    """Return the problem that `make` builds from the numbers of the local agents (and of n, if it is a parameter).
-
-    Examples
-    --------
-    >>> of_agents(lambda agents, n, d=1: (list(agents), n, d), range(2), 4, d=3)
-    ([0, 1], 4, 3)
-    """
-    return make(
-        agents, **({"n": n} if "n" in inspect.signature(make).parameters else {}), **options
-    )
-
-
-def name_of(make: Callable[..., Any]) -> str | None:
-    """Return the name of a problem of the package, or None.
-
-    Examples
-    --------
-    >>> from mpidec.problems import Huber
-    >>> name_of(Huber)
-    'huber'
-    """
-    return next((name for name, entry in PROBLEMS.items() if entry.make is make), None)

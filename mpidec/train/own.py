@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..datasets.labelled import raised
+from ..datasets.user_data import raised
 from ..nn import Stacked, models
 from ..plugins import Table, is_plugin, short
 from .options import check_names

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpidec.datasets.images import augment, images, split
-from mpidec.datasets.labelled import located
+from mpidec.datasets.user_data import located
 from mpidec.problems import Batches
 
 pytestmark = pytest.mark.serial

@@ -353,7 +353,7 @@ def test_any_exception_of_one_rank_is_raised_on_all(monkeypatch, rank):
     with mpidec.Network() as net:
         if net.rank == rank % net.size:
             monkeypatch.setattr(
-                *((loading, "prepare") if rank == 0 else (registry, "make_problem")), broken
+                *((loading, "prepare") if rank == 0 else (registry.ProblemSpec, "of_data")), broken
             )
         with pytest.raises(ZeroDivisionError, match="broke"):
             mpidec.problems.load_problem("synthetic_least_squares", net=net, n=None)

@@ -147,7 +147,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
 
     Examples
     --------
-    >>> from mpidec.datasets.datasets import unknown
+    >>> from mpidec.datasets.built_in import unknown
     >>> unknown("digit", ["digits"])
     "unknown data set 'digit': did you mean digits? expected one of digits, or the path of a file: .npz .csv .svm .libsvm .txt"
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .. import plugins
 
@@ -119,7 +119,7 @@ def labelled(name: str, seed: int = 0) -> Labelled:
     )
 
 
-def raised(error: BaseException, thing: Any) -> str:
+def raised(error: BaseException, thing: object) -> str:
     """Return what the call of `thing`, a user's function or class, has raised, as one line with the place.
 
     Examples
@@ -137,7 +137,7 @@ def raised(error: BaseException, thing: Any) -> str:
     return f"{place}{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
 
 
-def _callable(thing: Any) -> str | None:
+def _callable(thing: object) -> str | None:
     return (
         None
         if callable(thing)
@@ -164,7 +164,7 @@ def _returned(name: str) -> Mapping[Any, Any]:
     )
 
 
-def _kind(given: Any) -> str:
+def _kind(given: object) -> str:
     kind = type(given).__name__
     return (
         f"a {kind} of {len(given)}"
@@ -190,7 +190,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def _samples(where: str, key: str, value: Any) -> NDArray[np.float32]:
+def _samples(where: str, key: str, value: ArrayLike) -> NDArray[np.float32]:
     x = _array(where, key, value)
     if x.ndim not in (2, 3, 4) or not x.size:
         raise ValueError(f"{where}: {key} has the shape {x.shape}, expected {SHAPES}")
@@ -207,7 +207,9 @@ def _samples(where: str, key: str, value: Any) -> NDArray[np.float32]:
     return result[:, None] if x.ndim == 3 else result
 
 
-def _labels(where: str, key: str, value: Any, of: str, count: int, most: int) -> NDArray[np.int64]:
+def _labels(
+    where: str, key: str, value: ArrayLike, of: str, count: int, most: int
+) -> NDArray[np.int64]:
     y = _array(where, key, value, ": number them by numpy.unique(y, return_inverse=True)[1]")
     if y.shape != (count,):
         raise ValueError(
@@ -223,7 +225,7 @@ def _labels(where: str, key: str, value: Any, of: str, count: int, most: int) ->
     return y.astype(np.int64)
 
 
-def _array(where: str, key: str, value: Any, remedy: str = "") -> NDArray[Any]:
+def _array(where: str, key: str, value: ArrayLike, remedy: str = "") -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
