@@ -24,7 +24,7 @@ from ..plugins import is_plugin, short
 from ..record import read as read_run
 from . import build
 from . import settings as config
-from .flags import add_flags, settings_of
+from .schema import add_flags, flag_settings
 from .settings import Experiment, Setting
 from .summary import ending, summary
 
@@ -79,7 +79,7 @@ class Request(NamedTuple):
 def declare(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="experiment file")
-    add_flags(parser)
+    add_flags(parser, config.FLAGS)
     parser.add_argument(
         "--resume",
         metavar="run.h5",
@@ -121,7 +121,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
         return version()
     if args.list:
         return catalogue.listing()
-    flags = settings_of(args)
+    flags = [*flag_settings(args, config.FLAGS), *map(config.parse_set, args.set)]
     if args.tune:
         _check_search(args, flags)
     if args.resume is not None:

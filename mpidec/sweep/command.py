@@ -17,7 +17,7 @@ from ..comm.runtime.agreement import on_root
 from ..comm.runtime.mpi import MPI
 from ..exceptions import ConfigError
 from ..experiment import settings as config
-from ..experiment.flags import add_flags, settings_of
+from ..experiment.schema import add_flags, flag_settings
 from ..plot.drawing import check_name
 from ..plot.quantities import X
 from .cases import parse_vary
@@ -44,9 +44,10 @@ measured while they share the machine.  --ranks-per-run R gives each run R ranks
 exit status: 0 all runs have ended (also diverged ones); 1 some run failed; 2 error in the input; 130 interrupted."""
 
 # Where a sweep differs from a run.
+FLAGS = [entry for entry in config.FLAGS if entry.flag != "--out"]
 HELP = {
-    "agents": f"number of agents (default: {config.AGENTS_ALONE}, on any number of ranks)",
-    "seed": "first seed (default: 0)",
+    "--agents": f"number of agents (default: {config.AGENTS_ALONE}, on any number of ranks)",
+    "--seed": "first seed (default: 0)",
 }
 
 
@@ -125,7 +126,7 @@ def declare(parser: Parser) -> None:
         default="screen",
         help="style of the figure, see mpidec.plot",
     )
-    add_flags(parser, HELP, but=["out"])
+    add_flags(parser, FLAGS, HELP)
     parser.add_argument(
         "--force",
         action="store_true",
@@ -145,7 +146,11 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request:
         If an argument is invalid.
     """
     _check_figure(args.figure)
-    settings = [*(config.read_toml(args.experiment) if args.experiment else []), *settings_of(args)]
+    settings = [
+        *(config.read_toml(args.experiment) if args.experiment else []),
+        *flag_settings(args, FLAGS),
+        *map(config.parse_set, args.set),
+    ]
     wanted = plan(
         settings,
         [parse_vary(text) for text in args.vary],

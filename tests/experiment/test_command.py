@@ -24,7 +24,7 @@ from mpidec import record
 from mpidec.cli import progress as report
 from mpidec.driver import provenance as _attributes
 from mpidec.experiment import command as run
-from mpidec.experiment.flags import FLAGS
+from mpidec.experiment.settings import FLAGS
 
 pytestmark = pytest.mark.serial
 SMALL = [
@@ -529,7 +529,14 @@ def test_what_resume_refuses(capsys):
 def test_help_list_and_version(capsys):
     assert run.main(["--help"]) == 0
     text = capsys.readouterr().out
-    for flag in (*FLAGS, "set", "resume", "list", "version", "quiet"):
+    for flag in (
+        *(entry.flag[2:] for entry in FLAGS if entry.flag),
+        "set",
+        "resume",
+        "list",
+        "version",
+        "quiet",
+    ):
         assert f"--{flag}" in text
     assert "examples:" in text and "exit status" in text
     assert run.main(["--list"]) == 0

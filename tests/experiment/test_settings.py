@@ -12,11 +12,10 @@ from mpidec import registry as catalogue
 from mpidec.experiment import settings as config
 from mpidec.experiment import values
 from mpidec.experiment.command import RUN
-from mpidec.experiment.flags import FLAGS
 from mpidec.experiment.settings import ConfigError, Experiment, Setting, load, read_toml
 
 pytestmark = pytest.mark.serial
-KEYS = {key: flag for flag, (key, _, _) in FLAGS.items()}
+KEYS = {entry.key: entry.flag[2:] for entry in config.FLAGS if entry.flag}
 NAMES = st.text(
     st.characters(codec="utf-8", categories=("L", "N", "P", "S")), min_size=1, max_size=12
 )
