@@ -19,7 +19,7 @@ from .._version import __version__
 from ..cli.program import Command, Parser, Status
 from ..cli.tables import plural
 from ..comm.kernels.weighted import COMPILED
-from ..comm.mixing.network import TRANSPORTS
+from ..comm.mixing.lifecycle import TRANSPORTS
 from ..comm.runtime.launch import library
 from ..comm.runtime.mpi import MPI
 from ..diagnostics import host

@@ -22,7 +22,7 @@ from .._version import __version__
 from ..cli.program import Command, Parser
 from ..cli.tables import plural
 from ..comm.mixing import Network
-from ..comm.mixing.network import TRANSPORTS
+from ..comm.mixing.lifecycle import TRANSPORTS
 from ..comm.runtime import cuda_aware
 from ..comm.runtime import installed as _installed
 from ..comm.runtime.launch import check_launcher, library

@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.mixing.network import _LEFT
+from mpidec.comm.mixing.lifecycle import _LEFT
 from mpidec.comm.runtime import progress
 
 pytestmark = [pytest.mark.most(1), pytest.mark.timeout(200)]

@@ -11,22 +11,18 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
-from ...checks.matching import Matching
 from ...checks.operation import Operation, Steps
-from ...rma.window import Window
-from ...runtime.collectives import Collectives
 from ...runtime.mpi import MPI
 from ...runtime.pending import Pending
-from ...runtime.progress import ProgressEngine
 from ...transport.node_calls import NodeCalls, WeightedSum
 from ...transport.plan import Plan
+from ..operators import NetworkOperators
 from . import operations
 from .edges import Edges, index, number, valid_nodes
 from .flat import FlatArray, combine
@@ -34,14 +30,13 @@ from .graph import Graph
 
 if TYPE_CHECKING:
     from ....topology import Schedule, Topology
-    from ..mixer import Mixer
 
 _NUMBERS = "biufc"  # kinds of dtypes that can be sent
 _KNOWN = 4096  # lists of neighbours that are remembered
 _DICT = dict, type(None)
 
 
-class LocalView(ABC):
+class LocalView(NetworkOperators):
     """The calls of `Network` for programs with one agent per rank, on arrays of any shape.
 
     Every rank makes the same calls in the same order, except for `pair_gossip`, which two ranks make.  The inputs are never
@@ -60,33 +55,21 @@ class LocalView(ABC):
     seconds (60 by default; `inf`: no limit) reports which rank waits for which, and aborts the job.
     """
 
-    n: int
-    rank: int
-    size: int
-    comm: MPI.Intracomm
-    check: Any
-    matching: Matching
-    engine: ProgressEngine
-    _node_calls: NodeCalls | None
-    _graph: Graph | None = None
-    _machine_graph: Graph | None = None
-    _machine_list: list[list[int]] | None = None
-    _known: set[Any]
-    _sums: dict[Any, WeightedSum]
-    _windows: list[Window]
-    collectives: Collectives
-
-    @abstractmethod
-    def mixer(self, topology: Topology | Schedule) -> Mixer:
-        """The operator `W` of a topology."""
-
-    @abstractmethod
-    def _agree(self, error: Exception | None, op: str) -> None:
-        """Raise on every rank if any rank has an error; collective."""
-
-    @abstractmethod
-    def _open(self) -> None:
-        """Raise if the network is closed."""
+    def __init__(
+        self,
+        n: int | None = None,
+        comm: MPI.Intracomm | None = None,
+        *,
+        transport: str | None = None,
+    ):
+        super().__init__(n, comm, transport=transport)
+        near = self.node is not None and self.node.single_node
+        self._node_calls = NodeCalls(self.context) if near else None
+        self._graph: Graph | None = None
+        self._machine_graph: Graph | None = None
+        self._machine_list: list[list[int]] | None = None
+        self._known: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = set()
+        self._sums: dict[tuple[object, ...] | None, WeightedSum] = {}
 
     # Topologies
 

@@ -1,0 +1,279 @@
+"""The life of a network: what all ranks make together, and free together, whatever has happened in between."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import operator
+import os
+import secrets
+import sys
+import weakref
+from functools import partial
+from itertools import count
+from typing import TypeVar
+
+import numpy as np
+
+from ..checks.matching import Matching
+from ..kernels.weighted import COMPILED
+from ..rma.messenger import WindowMessenger
+from ..rma.window import Window
+from ..runtime.collectives import Collectives
+from ..runtime.context import Context
+from ..runtime.launch import abort_when_uncaught, check_launcher, warn_if_not_compiled
+from ..runtime.memory import shared
+from ..runtime.mpi import MPI
+from ..runtime.node import NodeMemory
+from ..runtime.partition import Partition
+from ..runtime.progress import ProgressEngine, abandon
+from ..runtime.row_types import RowTypes
+from ..transport.halo import Ending
+from .mixer import Mixer
+
+LifecycleT = TypeVar("LifecycleT", bound="Lifecycle")
+TRANSPORTS = ("auto", "shared", "neighbor", "p2p")
+_LEFT: list[Lifecycle] = []  # networks that were left without close()
+_LEFT_AT_ONCE = 8
+_OPEN: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
+_NUMBERS = count()
+
+
+class Lifecycle:
+    """The communicator of a network, what lives on it, and its end; see `Network` for the parameters."""
+
+    def __init__(
+        self,
+        n: int | None = None,
+        comm: MPI.Intracomm | None = None,
+        *,
+        transport: str | None = None,
+    ):
+        comm = MPI.COMM_WORLD if comm is None else comm
+        if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL or comm.Is_inter():
+            raise TypeError(
+                f"Network: comm is {_named(comm)}, expected an intracommunicator such as MPI.COMM_WORLD"
+            )
+        check_launcher(comm)
+        warn_if_not_compiled(COMPILED and (shared is not None or sys.platform != "linux"))
+        if comm.size > 1:
+            abort_when_uncaught()
+        self.rank, self.size = comm.rank, comm.size
+        self.n, self.transport, per_node = _agreed(comm, n, transport)
+        self.comm = comm.Dup()
+        self.serial = self.comm.bcast(secrets.randbits(48)) if self.size > 1 else 0
+        self.partition = Partition(self.n, self.size)
+        self.lo, self.hi = self.partition.bounds(self.rank)
+        self.m = self.hi - self.lo
+        self.engine = ProgressEngine()
+        self.collectives = Collectives(self.comm)
+        node = (
+            NodeMemory(self.comm, self.engine, per_node)
+            if self.size > 1 and self.transport in ("auto", "shared")
+            else None
+        )
+        if node is not None and not node.useful:
+            node.close()
+            node = None
+        self.node = node
+        self.matching = Matching(
+            self.comm, self.serial, partial(_mixings, node), self.engine, partial(_refusal, node)
+        )
+        self.engine.add(self.matching.poll)
+        self.collectives.ask = self.matching.look_for_leavers
+        self.context = Context(
+            self.comm,
+            self.rank,
+            self.partition,
+            self.engine,
+            node,
+            self.matching,
+            RowTypes(),
+            self.transport,
+        )
+        self._mixers: list[Mixer] = []
+        self._windows: list[Window] = []
+        self._messengers: dict[str, WindowMessenger] = {}
+        self._number = next(_NUMBERS)
+        _OPEN.add(self)
+
+    def _open(self) -> None:
+        if self.comm == MPI.COMM_NULL:
+            raise RuntimeError("the network is closed: make a new one")
+
+    def close(self) -> None:
+        """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
+        if self.comm == MPI.COMM_NULL or MPI.Is_finalized():
+            return
+        if (
+            self.matching.left
+        ):  # by all ranks, which may be one call apart: the next network frees it
+            self._leave()
+            return
+        with self.engine:
+            error = None if self.size == 1 else self.matching.close(self.collectives.interrupted)
+            ends: Ending = (
+                "broken"
+                if self.matching.broken or self.matching.apart
+                else "left"
+                if self in _LEFT
+                else "complete"
+            )
+            for mixer in list(self._mixers):
+                mixer.close(ends)
+            self._mixers.clear()
+            broken = any(post.broken for post in self._messengers.values())
+            for window in self._windows if ends == "complete" and not broken else ():
+                window.flush()
+            lost = not self._messengers or broken or ends != "complete"
+            lost = self.matching.meet(
+                lost
+            )  # on any rank; by then every rank has read this one's rows
+            for window in list(self._windows):
+                window._forget()
+            for post in self._messengers.values():  # made by calls of all ranks: in the same order
+                post.abandon() if lost else post.close(self.matching.meet)
+            if self.node is not None:
+                error = error or self.node.refusal()
+                self.node.close()
+            self.context.row_type.free()
+            if self.matching.apart:  # collectives of MPI may be under way for ever
+                abandon(self.comm)
+                self.comm = MPI.Intracomm()
+            else:
+                self.comm.Free()
+            self.engine.close()
+        if error is not None:
+            raise error
+
+    @property
+    def _interrupted(self) -> bool:
+        """Whether this rank may be one call apart from the others."""
+        return bool(self.matching.interrupted) or self.collectives.interrupted
+
+    def _drop(self, together: Collectives) -> None:
+        """Free what needs no call on a communicator whose ranks are one call apart; collective over another one."""
+        for mixer in list(self._mixers):
+            with contextlib.suppress(Exception):
+                mixer.close("broken")
+        self._mixers.clear()
+        for window in list(self._windows):
+            window._forget()
+        for post in self._messengers.values():
+            post.abandon()
+        self.engine.close()
+        abandon((self.matching, self.comm))
+        self.comm = MPI.Intracomm()
+        self.context.row_type.free()
+        together.minimum(np.zeros(1), "Network()")  # by then no rank looks at this one's rows
+        if self.node is not None:
+            self.node.close()
+
+    def _leave(self) -> None:
+        """Begin no more calls; the network is freed when the same ranks make the next one."""
+        if self not in _LEFT:
+            self.matching.leave(self.collectives.interrupted)
+            _LEFT.append(self)
+
+    def __enter__(self: LifecycleT) -> LifecycleT:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or self.size == 1:
+            self.close()
+        elif self.comm != MPI.COMM_NULL:  # the other ranks may be anywhere: nothing collective now
+            self._leave()
+
+    def __del__(self) -> None:
+        open_ = hasattr(self, "engine") and self.size > 1 and self.comm != MPI.COMM_NULL
+        if open_ and not MPI.Is_finalized() and not sys.is_finalizing():
+            self._leave()  # never closed: MPI may still write to its memory
+
+    def __repr__(self) -> str:
+        closed = ", closed" * (self.comm == MPI.COMM_NULL)
+        return f"Network(n={self.n}, rank {self.rank} of {self.size}, agents {self.lo}:{self.hi}{closed})"
+
+
+@atexit.register
+def _meet_all() -> None:
+    """Wait for the other ranks as in `close`, if networks have not been closed, and answer them: they may be in one more call."""
+    for net in sorted({*_OPEN, *_LEFT}, key=lambda net: net._number):
+        if net.size > 1 and net.comm != MPI.COMM_NULL and not MPI.Is_finalized():
+            with contextlib.suppress(Exception):
+                net.matching.close(net.collectives.interrupted)
+
+
+def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int, str, int | None]:
+    """Agents, transport and pretended ranks per node, the same on all ranks; networks that all of them have left are freed.
+
+    Raises
+    ------
+    ValueError
+        On every rank, if an argument is wrong on any rank, or differs between ranks.
+    """
+    together, error, agents, chosen, per_node = Collectives(comm), None, 0, "auto", "0"
+    try:
+        agents = _whole(comm.size if n is None else n)
+        chosen = transport or os.environ.get("MPIDEC_TRANSPORT") or "auto"
+        if chosen not in TRANSPORTS:
+            raise ValueError(f"transport is {chosen!r}, expected one of {', '.join(TRANSPORTS)}")
+        per_node = os.environ.get("MPIDEC_RANKS_PER_NODE") or "0"
+        if not per_node.isdigit():
+            raise ValueError(f"MPIDEC_RANKS_PER_NODE is {per_node!r}, expected a whole number")
+    except ValueError as caught:
+        error = caught
+    if comm.size == 1:
+        if error is not None:
+            raise error
+        return agents, chosen, int(per_node) or None
+    together.agree(error, "Network()")
+    mine = np.zeros(3 + _LEFT_AT_ONCE, np.int64)
+    mine[:3] = agents, TRANSPORTS.index(chosen), int(per_node)
+    left = [net for net in _LEFT if net.size == comm.size]
+    mine[3 : 3 + len(left[:_LEFT_AT_ONCE])] = [
+        -net.serial if net._interrupted else net.serial for net in left[:_LEFT_AT_ONCE]
+    ]
+    all_ = together.gather_all(mine, "Network()")
+    for column, what in enumerate(("n", "transport", "MPIDEC_RANKS_PER_NODE")):
+        values = all_[:, column].tolist()
+        if len(set(values)) > 1:
+            other = next(rank for rank, value in enumerate(values) if value != values[0])
+            said = [
+                TRANSPORTS[value] if column == 1 else value for value in (values[0], values[other])
+            ]
+            raise ValueError(
+                f"Network: {what} is {said[0]} on rank 0 and {said[1]} on rank {other}, expected the same everywhere"
+            )
+    serials = all_[:, 3:]
+    common = set.intersection(*(set(row.tolist()) for row in abs(serials))) - {0}
+    for net in sorted((net for net in left if net.serial in common), key=lambda net: net.serial):
+        if -net.serial in serials:
+            net._drop(together)
+        with contextlib.suppress(ValueError):  # a mismatch that was found out after the exception
+            net.close()
+        _LEFT.remove(net)
+    return agents, chosen, int(per_node) or None
+
+
+def _named(comm: object) -> str:
+    if not isinstance(comm, MPI.Comm):
+        return f"{comm!r:.60}"
+    return "MPI.COMM_NULL" if comm == MPI.COMM_NULL else "an intercommunicator"
+
+
+def _mixings(memory: NodeMemory | None) -> int:
+    return 0 if memory is None else memory.node.seq
+
+
+def _refusal(memory: NodeMemory | None) -> Exception | None:
+    return None if memory is None else memory.refusal()
+
+
+def _whole(n: object) -> int:
+    try:
+        count = operator.index(n)  # type: ignore[arg-type]
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(n, bool):
+        raise ValueError(f"number of agents is {n!r}, expected a whole number >= 1")
+    return count

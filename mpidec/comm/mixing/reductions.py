@@ -1,0 +1,274 @@
+"""Reductions of a network: sums over all agents, rows to and from rank 0, and decisions of all ranks."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...exceptions import RankMismatchError, on_all_ranks
+from ..arrays.host import native
+from ..checks.history import PastOperation
+from ..checks.operation import tree
+from ..kernels.weighted import ordered_sum
+from ..runtime.mpi import MPI
+from ..runtime.partition import Partition
+from .lifecycle import Lifecycle
+
+_WORDS = 160  # characters of a call that ranks tell each other
+
+
+class NetworkReductions(Lifecycle):
+    """Sums, gathers and agreements over all ranks of a network, which are compared before they meet in MPI."""
+
+    def __init__(
+        self,
+        n: int | None = None,
+        comm: MPI.Intracomm | None = None,
+        *,
+        transport: str | None = None,
+    ):
+        super().__init__(n, comm, transport=transport)
+        self._agreed: set[tuple[str, str]] = set()
+        self._others = frozenset(range(self.size))
+
+    @property
+    def check(self) -> bool:
+        """Whether ranks compare what they are going to send, when it is of another kind than before; True by default."""
+        return self.matching.check
+
+    @check.setter
+    def check(self, value: bool) -> None:
+        self.matching.check = value
+
+    def sum(self, X: np.ndarray) -> np.ndarray:
+        """Sum of the rows of all agents, on every rank: the same bits for any number of ranks.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: rows of different kinds, a wrong number of rows, entries that are no numbers.
+
+        Notes
+        -----
+        Each rank sums a slice of the columns over all agents in their order: an `Alltoallv` and an `Allgatherv` of
+        about one row per agent.
+        """
+        return self._sum("net.sum", X)
+
+    def _sum(self, op: str, X: np.ndarray) -> np.ndarray:
+        X = self._rows(op, X)
+        if X.dtype == np.float16:
+            return self._sum(op, X.astype(np.float32)).astype(np.float16)
+        Z = X.reshape(self.m, int(np.prod(X.shape[1:])))
+        Z = Z.astype(
+            np.add.reduce(Z[:0], axis=None).dtype, copy=False
+        )  # whole numbers as NumPy sums them: int64 or uint64
+        if self.size == 1:
+            return ordered_sum(Z).reshape(X.shape[1:])
+        columns, row_type = Partition(Z.shape[1], self.size), self.context.row_type
+        width, held = columns.counts(), self.partition.counts()
+        cuts = np.cumsum(width)[:-1]
+        out = np.concatenate([part.ravel() for part in np.split(Z, cuts, axis=1)])
+        mine = np.empty((self.n, width[self.rank]), Z.dtype)
+        item = row_type(Z.itemsize)
+        sent, received = width * self.m, held * width[self.rank]
+        wait = self.operation(op, f"rows of {Z.shape[1]} {Z.dtype}")
+        wait(
+            lambda: self.comm.Ialltoallv(
+                [out, (sent, np.cumsum(sent) - sent), item],
+                [mine, (received, np.cumsum(received) - received), item],
+            )
+        )
+        total, slice_sum = np.empty(Z.shape[1], Z.dtype), ordered_sum(mine)
+        wait(
+            lambda: self.comm.Iallgatherv(
+                [slice_sum, int(width[self.rank]), item],
+                [total, (width, np.cumsum(width) - width), item],
+            )
+        )
+        return total.reshape(X.shape[1:])
+
+    def mean(self, X: np.ndarray) -> np.ndarray:
+        """Average of the rows of all agents, on every rank: the same bits for any number of ranks.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
+        ...     net.mean(np.array([[1., 0.], [2., 0.], [6., 3.]])).tolist()
+        [3.0, 1.0]
+        """
+        if getattr(X, "dtype", None) == np.float16:  # summed in float32, rounded once
+            return (self._sum("net.mean", X.astype(np.float32)) / self.n).astype(np.float16)
+        return self._sum("net.mean", X) / self.n
+
+    def gather(self, X: np.ndarray) -> np.ndarray | None:
+        """The rows of all agents in their order, shape `(n, ...)`, on rank 0; None on the others.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: rows of different kinds, a wrong number of rows, entries that are no numbers.
+        """
+        return self.gather_rows(X, self.partition.counts())
+
+    def gather_rows(self, X: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray | None:
+        """The local rows of all ranks, one rank after the other, on rank 0; None on the others.
+
+        `counts` are the numbers of rows on each rank, if they are known.
+        """
+        rows, error = np.empty(0), None
+        try:
+            rows = np.ascontiguousarray(native(X, "biufcSUV"))
+            if rows.ndim == 0 or (counts is not None and len(rows) != counts[self.rank]):
+                raise ValueError(
+                    f"rank {self.rank}: rows have shape {rows.shape}, expected "
+                    f"({'m' if counts is None else counts[self.rank]}, ...): one row for each agent on the rank"
+                )
+        except (TypeError, ValueError) as caught:
+            error = caught
+        self._agree(error, "net.gather")
+        if self.size == 1:
+            return np.array(rows)
+        wait = self.operation(
+            "net.gather", f"rows of {' x '.join(map(str, rows.shape[1:]))} {rows.dtype}"
+        )
+        if counts is None:
+            counts = self.collectives.gather_all(np.array(len(rows)), "net.gather")
+        row = self.context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
+        stack = (
+            np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype) if self.rank == 0 else None
+        )
+        into = None if stack is None else [stack, (counts, np.cumsum(counts) - counts), row]
+        wait(lambda: self.comm.Igatherv([rows, len(rows), row], into))
+        return stack
+
+    def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
+        """The local agents' rows of a stack `(n, ...)` that rank 0 holds; the inverse of `gather`.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: a wrong number of rows, entries that are no numbers.
+        """
+        counts = self.partition.counts() if counts is None else counts
+        whole, error = np.empty(0), None
+        if self.rank == 0:
+            try:
+                whole = np.ascontiguousarray(native(stack, "biufcSUV"))
+                if whole.ndim == 0 or len(whole) != counts.sum():
+                    raise ValueError(
+                        f"the stack has shape {whole.shape}, expected ({counts.sum()}, ...): one row for each agent"
+                    )
+            except (TypeError, ValueError) as caught:
+                error = caught
+        self._agree(error, "net.scatter")
+        if self.size == 1:
+            return whole
+        wait = self.operation("net.scatter")
+        shape, dtype = self.collectives.broadcast((whole.shape, whole.dtype), 0, "net.scatter")
+        rows = np.empty((int(counts[self.rank]), *shape[1:]), dtype)
+        row = self.context.row_type(rows.itemsize * int(np.prod(shape[1:])))
+        source = [whole, (counts, np.cumsum(counts) - counts), row] if self.rank == 0 else None
+        wait(lambda: self.comm.Iscatterv(source, [rows, len(rows), row]))
+        return rows
+
+    def agree(self, error: Exception | None = None) -> None:
+        """Raise on every rank if any rank has an error: that of the lowest such rank.
+
+        Notes
+        -----
+        Collective: one small reduction when no rank has an error.
+        """
+        self._agree(error, "net.agree")
+
+    @contextmanager
+    def raising_together(self) -> Iterator[None]:
+        """A context that an exception on one rank ends on all ranks, each in its next wait; the network is out of step then."""
+        try:
+            yield
+        except Exception as error:
+            if self.size > 1 and not self.matching.left and not on_all_ranks(error):
+                self.matching.fail(error)
+            raise
+
+    def _agree(self, error: Exception | None, op: str) -> None:
+        if self.size == 1:
+            if error is not None:
+                raise error
+            return
+        number, ask = self._asking(op)
+        first = self._compare(number, op, "", ask, self.size if error is None else self.rank)
+        self.collectives.raise_from(first, error, op)
+
+    def _rows(self, op: str, X: ArrayLike) -> np.ndarray:
+        """The rows `X`, checked; the other ranks are told when they are wrong."""
+        try:
+            rows = native(X, "biufc")
+            if rows.ndim == 0 or len(rows) != self.m:
+                raise ValueError(
+                    f"rank {self.rank}: rows have shape {rows.shape}, expected ({self.m}, ...): one row for each "
+                    "agent on the rank"
+                )
+        except (TypeError, ValueError) as error:
+            if self.size > 1:
+                self.matching.withdraw(op, error, self._others - {self.rank})
+            raise
+        return rows
+
+    def operation(
+        self, op: str, signature: str = ""
+    ) -> Callable[[Callable[[], MPI.Request]], None]:
+        """Begin a call of all ranks, after they have agreed on its signature once; the function that completes its requests."""
+        number, ask = self._asking(op, signature)
+        if self.check:
+            self._compare(number, op, signature, ask, self.size)
+        return lambda begin: self.collectives.wait(begin, op, ask)
+
+    def _asking(self, op: str, signature: str = "") -> tuple[int, Callable[[], None]]:
+        with self.engine:
+            self._open()
+            matching, before = self.matching, self.context.mixings
+            if signature and self.check and (op, signature) not in self._agreed:
+                number = matching.agree(op, signature)
+                self._agreed.add((op, signature))
+            else:
+                number = matching.register(PastOperation(op, "", signature, self._others, ""))
+        parent, children = tree(self.rank, self.size)
+        near = children if parent is None else [parent, *children]
+        return number, partial(matching.ask, near, number, op, signature, before)
+
+    def _compare(
+        self, number: int, op: str, signature: str, ask: Callable[[], None], first: int
+    ) -> int:
+        """The least `first` of all ranks, when all have come to the same call of all ranks.
+
+        Different collectives of MPI meet without a word, and return wrong numbers.
+
+        Raises
+        ------
+        RankMismatchError
+            On every rank: some are in another call.
+        """
+        words = f"{op} call {number}{f' ({signature})' if signature else ''}"
+        mine = np.array([first, number, zlib.crc32(words.encode())])
+        least, most = np.split(self.collectives.minimum(np.concatenate([mine, -mine]), op, ask), 2)
+        if not np.array_equal(least[1:], -most[1:]):
+            all_ = self.collectives.gather_all(
+                np.array(words[:_WORDS].encode(), f"S{_WORDS}").reshape(1).view(np.uint8), op
+            )
+            texts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in all_]
+            texts = [
+                text if text.isascii() and text.isprintable() else "another call" for text in texts
+            ]
+            other = next(rank for rank, text in enumerate(texts) if text != texts[0])
+            raise RankMismatchError(
+                f"rank 0 is in {texts[0]}, rank {other} in {texts[other]}: every rank must make the same calls in "
+                "the same order"
+            )
+        return int(least[0])
