@@ -12,6 +12,8 @@ from .. import solvers, topology
 from ..comm.mixing import Network
 from ..driver.arguments import integer
 from ..plugins import nearest
+from ..solvers.asynchronous import PairwiseSolver
+from ..solvers.base import Solver
 from ..topology import Schedule, Topology
 from .asynchronous import MOST, PairwiseMethod, PushSum
 from .methods import (
@@ -86,7 +88,7 @@ class Algorithm:
     asynchronous: bool = False
 
 
-def _doubly(name: str, graph: Any) -> None:
+def _doubly(name: str, graph: Graph) -> None:
     if graph.kind != "doubly":
         raise ValueError(
             f"{name} needs a doubly stochastic W, the {graph.name} topology is {graph.kind} stochastic: use "
@@ -94,14 +96,14 @@ def _doubly(name: str, graph: Any) -> None:
         )
 
 
-def _combine(name: str, text: str, method: Any = AdaptThenCombine, **more: Any) -> Algorithm:
+def _combine(name: str, text: str, method: Made = AdaptThenCombine, **more: Any) -> Algorithm:
     return Algorithm(name, text, method, check=partial(_doubly, name), **more)
 
 
 def _equations(
     name: str,
     text: str,
-    solver: Any,
+    solver: Solver,
     by_rate: bool = False,
     graph: str = "",
     every: int = 1,
@@ -132,7 +134,7 @@ def _equations(
     )
 
 
-def _pairwise(name: str, text: str, solver: Any, seed: int) -> Algorithm:
+def _pairwise(name: str, text: str, solver: PairwiseSolver, seed: int) -> Algorithm:
     integer("seed", seed, 0)
     if not isinstance(solver.rate, (int, float)) or solver.rate > MOST:
         raise ValueError(

@@ -14,7 +14,7 @@ from ..comm.mixing import Network
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.mpi import MPI
 from ..comm.runtime.pending import Pending
-from ..solvers.base import with_step_size
+from ..solvers.base import Solver, with_step_size
 from .rows import Bucket
 
 Mixer = Operator[StepOperator]
@@ -423,7 +423,7 @@ class SolverUpdate(Method):
         net: Network,
         buckets: list[Bucket],
         mixers: Sequence[Mixer],
-        solver: Any,
+        solver: Solver,
         by_rate: bool,
     ):
         super().__init__(net, buckets, mixers)
