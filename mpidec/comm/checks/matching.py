@@ -18,7 +18,7 @@ from ...exceptions import RankMismatchError, from_another_rank, mark
 from ..runtime.collectives import portable
 from ..runtime.memory import empty
 from ..runtime.mpi import MPI
-from ..runtime.progress import ProgressEngine, abandon, ask_at_once, ranks, timeout, wait_until
+from ..runtime.progress import ProgressEngine, abandon, ranks, timeout, wait_until, wake_waits
 from .header import (
     CONFIRMATION,
     DATA,
@@ -417,7 +417,7 @@ class Matching:
         if not self._heard:
             self._leaver = leaver = pickle.loads(text.encode("latin-1"))
             mark(leaver, from_another_rank=True)
-            ask_at_once()
+            wake_waits()
         self._heard.add(source)
 
     def _idle(self) -> bool:

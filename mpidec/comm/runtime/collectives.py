@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from ...exceptions import mark
 from .mpi import MPI
 from .progress import abandon, wait_until
+
+T = TypeVar("T")
 
 
 class Collectives:
@@ -60,7 +62,7 @@ class Collectives:
         self.wait(lambda: self._comm.Iallgather(mine, all_), what)
         return all_
 
-    def broadcast(self, thing: Any, root: int, what: str) -> Any:
+    def broadcast(self, thing: T, root: int, what: str) -> T:
         """An object of rank `root`, on all ranks."""
         if self._comm.size == 1:
             return thing
@@ -74,7 +76,8 @@ class Collectives:
         if self._comm.rank != root:
             data = np.empty(int(length[0]), np.uint8)
         self.wait(lambda: self._comm.Ibcast(data, root), what)
-        return pickle.loads(data.tobytes())
+        received: T = pickle.loads(data.tobytes())
+        return received
 
     def agree(
         self, error: Exception | None, what: str, ask: Callable[[], None] | None = None
@@ -95,7 +98,8 @@ class Collectives:
         if size == 1 and error is not None:
             raise error
         if first < size:
-            theirs = self.broadcast(portable(error) if rank == first else None, first, what)
+            mine = portable(error or RuntimeError("unreachable"))  # that of rank `first` is sent
+            theirs = self.broadcast(mine, first, what)
             if rank == first and error is not None:
                 mark(error, on_all_ranks=True)
                 raise error
@@ -103,10 +107,10 @@ class Collectives:
             raise theirs
 
 
-def portable(error: Exception | None) -> Exception | None:
+def portable(error: Exception) -> Exception:
     """A copy of an exception that can be sent to another rank; a `RuntimeError` if its own type cannot."""
     try:
-        copied: Exception | None = pickle.loads(pickle.dumps(error))
+        copied: Exception = pickle.loads(pickle.dumps(error))
         return copied
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")

@@ -101,7 +101,7 @@ class DeviceRows:
         The array that owns the memory; kept alive.
     """
 
-    def __init__(self, address: int, count: int, row_bytes: int, owner: Any):
+    def __init__(self, address: int, count: int, row_bytes: int, owner: object):
         self._address, self._count, self._row_bytes, self._owner = address, count, row_bytes, owner
 
     def __len__(self) -> int:

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
 
 class _Deferred:
@@ -16,7 +16,7 @@ class _Deferred:
     def __init__(self) -> None:
         self.noted = False
 
-    def __call__(self, number: int, frame: Any) -> None:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.noted:
             raise KeyboardInterrupt
         self.noted = True
@@ -53,7 +53,7 @@ def interrupts() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def interrupt(*_: Any) -> None:
+def interrupt(*_: object) -> None:
     """Interrupt this process like the first Ctrl-C, however often it is called: a launcher may pass a signal on twice."""
     current = signal.getsignal(signal.SIGINT)
     if isinstance(current, _Deferred):

@@ -23,7 +23,7 @@ _TURNS = 100  # tests before a clock is read
 _FIRST, _RARELY = 0.1, 10.0  # seconds before the first status query, and at most between two
 _BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two tests
 _ABANDONED: list[object] = []
-_NEWS = [0]  # reports that end waits
+_wakeups = [0]  # reports that end waits
 _OWN_ERRORS = (
     TypeError,
     ValueError,
@@ -191,7 +191,7 @@ def timeout() -> float:
     return seconds
 
 
-class Patience:
+class WaitMonitor:
     """Status queries and the time-out of one wait, to be called in every turn of the wait.
 
     Parameters
@@ -205,15 +205,15 @@ class Patience:
     def __init__(self, what: str | Callable[[], str], ask: Callable[[], None] | None = None):
         self._what, self._ask, self._limit = what, ask, timeout()
         self._began = time.monotonic()
-        self._next, self._news = _FIRST, _NEWS[0]
+        self._next, self._news = _FIRST, _wakeups[0]
 
-    def look(self) -> float:
-        """Ask if it is time to; end the job if it is too late.  The seconds waited so far."""
+    def poll(self) -> float:
+        """Query the other ranks when due, abort after the time-out; return the seconds waited."""
         waited = time.monotonic() - self._began
-        if waited >= self._next or self._news != _NEWS[0]:
+        if waited >= self._next or self._news != _wakeups[0]:
             if waited > self._limit:
                 expire(self._what, waited)
-            self._news = _NEWS[0]
+            self._news = _wakeups[0]
             self._next = min(1.5 * waited + _FIRST, waited + _RARELY, self._limit)
             if self._ask is not None:
                 self._ask()
@@ -235,10 +235,10 @@ def wait_until(
             if test():
                 return
             os.sched_yield()
-        patience = Patience(what, ask)
+        monitor = WaitMonitor(what, ask)
         while not test():
             progress()
-            waited = patience.look()
+            waited = monitor.poll()
             if waited < _BRIEFLY:
                 os.sched_yield()
             else:
@@ -248,9 +248,9 @@ def wait_until(
         raise
 
 
-def ask_at_once() -> None:
+def wake_waits() -> None:
     """Let all waits of the process ask in their next turn: a report has arrived."""
-    _NEWS[0] += 1
+    _wakeups[0] += 1
 
 
 def abandon(anything: object) -> None:

@@ -15,7 +15,7 @@ from ..kernels.weighted import Weights
 from ..runtime.context import Context
 from ..runtime.memory import shared
 from ..runtime.node import NodeMemory, describe_tag
-from ..runtime.progress import Patience, Request, progress
+from ..runtime.progress import Request, WaitMonitor, progress
 from .base import Counters, Transport
 from .plan import Plan
 
@@ -47,7 +47,7 @@ class NodeReports:
             signature,
             floats,
         )
-        self._patience: tuple[int, int, Patience] | None = None
+        self._patience: tuple[int, int, WaitMonitor] | None = None
         #: the wait in which the other rank has been found to be out of step, and when
         self._refused: tuple[tuple[int, int], float] | None = None
 
@@ -72,9 +72,9 @@ class NodeReports:
             self._patience = (
                 answer,
                 seq,
-                Patience(f"rank {other} {doing} mixing {seq} ({self._where})", ask),
+                WaitMonitor(f"rank {other} {doing} mixing {seq} ({self._where})", ask),
             )
-        self._patience[2].look()
+        self._patience[2].poll()
 
     def _look_for_refusals(self, index: int, other: int, wait: tuple[int, int]) -> None:
         """Raise if a rank that is waited for has refused mixings for a while: what it did and sent before is seen by now."""

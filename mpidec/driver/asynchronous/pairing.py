@@ -14,7 +14,7 @@ from ...comm.mixing.network import Network
 from ...comm.rma.claims import Claims
 from ...comm.rma.messenger import Kind, Message
 from ...comm.rma.slots import Slots
-from ...comm.runtime.progress import Patience
+from ...comm.runtime.progress import WaitMonitor
 from ...solvers.asynchronous import PairwiseSolver
 from .clocks import CHOICE, MEET, LossOf, generator
 from .result import AgentState, LocalAgents
@@ -246,12 +246,12 @@ class PairwiseRunner(Runner):
                         and all(self._is_done(agent) for agent in self.agents)
                     ):
                         finishing = self._finish()  # this rank begins no more averagings; others may still begin some with it
-                        patience = Patience("all agents to end their averagings")
+                        patience = WaitMonitor("all agents to end their averagings")
                     if finishing is not None and finishing.Test():
                         return
                     watch()
                     if patience is not None:
-                        patience.look()
+                        patience.poll()
                 if not moved:
                     time.sleep(_LOOK)
         except BaseException as error:  # raised by the main thread
