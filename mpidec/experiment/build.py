@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import problems
 from .. import registry as catalogue
+from ..comm.mixing.network import Network
 from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root
 from ..driver import arguments as resolve
 from ..driver.asynchronous import AsyncResult, simulate
@@ -17,6 +18,7 @@ from ..driver.solve import Progress, Result, solve
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
 from ..problems.loading import Prepared, prepare, scattered
 from ..record import Record
+from ..topology import Schedule, Topology
 from .settings import Experiment, parameters
 
 
@@ -27,7 +29,7 @@ class Job:
     experiment: Experiment
     oracle: Any
     solver: Any
-    topology: Any
+    topology: Topology | Schedule
     x0: np.ndarray | None
     x_star: np.ndarray | None
     samples: int
@@ -72,7 +74,12 @@ class Job:
         return bool(getattr(self.solver, "asynchronous", False))
 
     def solve(
-        self, net: Any, path: str, resume: bool, progress: Progress, config: Callable[[Any], str]
+        self,
+        net: Network,
+        path: str,
+        resume: bool,
+        progress: Progress,
+        config: Callable[[Any], str],
     ) -> Result | AsyncResult:
         """Solve the problem, into the file `path`, whose text `config(solver)` states the experiment; collective.
 
@@ -136,11 +143,11 @@ class Job:
         except (Unstable, ResumeError) as error:
             raise InputError(str(error)) from error
 
-    def config(self, solver: Any) -> str:
+    def config(self, solver: object) -> str:
         """Return the experiment as TOML text, with the step size of `solver`, which the run has found."""
         return self.with_step_size(getattr(solver, "step_size", None)).experiment.to_toml()
 
-    def with_step_size(self, step_size: Any) -> Job:
+    def with_step_size(self, step_size: object) -> Job:
         """Return the job with the step size that the run has found, as an experiment file states it."""
         wanted = self.experiment.solver
         if "step_size" not in wanted.options:
@@ -161,7 +168,7 @@ def is_asynchronous(experiment: Experiment) -> bool:
     return bool(getattr(catalogue.solvers()[experiment.solver.name], "asynchronous", False))
 
 
-def build(experiment: Experiment, net: Any) -> Job:
+def build(experiment: Experiment, net: Network) -> Job:
     """Load, partition and scatter the data, and build the problem, the topology and the solver; collective.
 
     Raises
@@ -218,7 +225,7 @@ def build(experiment: Experiment, net: Any) -> Job:
     )
 
 
-def _topology(experiment: Experiment) -> Any:
+def _topology(experiment: Experiment) -> Topology | Schedule:
     make, n = catalogue.topologies().find(experiment.topology.name), experiment.run.agents
     return resolve.as_topology(
         make(n, **experiment.topology.options) if callable(make) else make, n
