@@ -16,7 +16,7 @@ pytestmark = pytest.mark.launch
 BROKEN = """
 import sys, time
 from mpidec.diagnostics import doctor
-from mpidec import _selftest as selftest
+from mpidec.diagnostics import selftest
 
 def wrong(comm):
     selftest.same(comm.rank, min(comm.rank, 1))
