@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from ..exceptions import ConfigError, InputError
-from .program import DISK, Status
+from ..plugins import is_plugin
+from .program import DISK, Status, say
 
 
 def free_name(out: str, given: bool) -> str:
@@ -25,6 +26,17 @@ def free_name(out: str, given: bool) -> str:
     while os.path.isfile(f"{stem}-{number}{suffix}"):
         number += 1
     return f"{stem}-{number}{suffix}"
+
+
+def announce_code(command: str, path: str, names: Mapping[str, str]) -> None:
+    """Print which code a run file names under keys, before that code is loaded: the file may come from somebody else."""
+    code = [
+        f"{name} ({key})"
+        for key, name in names.items()
+        if is_plugin(name) and (os.path.isfile(name.rpartition(":")[0]) or ".py:" not in name)
+    ]
+    if code:
+        say(command, f"{path} names code that is run now: {', '.join(code)}")
 
 
 def file_error(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .. import registry as catalogue
 from ..cli import progress
-from ..cli.output import file_error, free_name, resume_command
+from ..cli.output import announce_code, file_error, free_name, resume_command
 from ..cli.program import Command, Interrupts, Parser, Status, say, version
 from ..comm.mixing.network import Network
 from ..comm.runtime.agreement import agreed, on_root
@@ -20,7 +20,7 @@ from ..diagnostics import host
 from ..driver.asynchronous.result import SIMULATED, cannot_resume
 from ..driver.tune import tune
 from ..exceptions import ConfigError
-from ..plugins import is_plugin, short
+from ..plugins import short
 from ..record import read as read_run
 from . import build
 from . import settings as config
@@ -204,7 +204,15 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
             f"mpidec.solve(..., record=mpidec.Record({path!r}, resume=True))"
         )
     settings = config.read_toml(path, text=run.config)
-    _announce(path, settings)
+    announce_code(
+        "run",
+        path,
+        {
+            setting.key: str(config.ENTRIES[setting.key].convert(setting))
+            for setting in settings
+            if setting.key in config.ENTRIES and config.ENTRIES[setting.key].locate
+        },
+    )
     experiment = config.load([*settings, *flags])
     obstacle = (
         SIMULATED
@@ -216,22 +224,6 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
     if run.steps >= experiment.run.steps:
         raise ConfigError(f"{path} has already taken {run.steps} steps: request more with --steps")
     return replace(experiment, run=replace(experiment.run, out=path))
-
-
-def _announce(path: str, settings: Sequence[Setting]) -> None:
-    """Print which code the file of a run names, before that code is loaded: the file may come from somebody else."""
-    names = {
-        setting.key: str(config.ENTRIES[setting.key].convert(setting))
-        for setting in settings
-        if setting.key in config.ENTRIES and config.ENTRIES[setting.key].locate
-    }
-    code = [
-        f"{name} ({key})"
-        for key, name in names.items()
-        if is_plugin(name) and (os.path.isfile(name.rpartition(":")[0]) or ".py:" not in name)
-    ]
-    if code:
-        say("run", f"{path} names code that is run now: {', '.join(code)}")
 
 
 def execute(request: Request, comm: MPI.Intracomm) -> int:

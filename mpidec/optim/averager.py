@@ -230,8 +230,10 @@ class Averager:
         if algorithm.name == "allreduce":
             return algorithm.make(net, self.buckets, [])
         given = algorithm.graph if topology is None else topology
-        several = isinstance(given, (list, tuple)) and all(
-            isinstance(one, (str, Topology, Schedule)) for one in given
+        several = (
+            isinstance(given, (list, tuple))
+            and len(given) > 0
+            and all(isinstance(one, (str, Topology, Schedule)) for one in given)
         )
         listed = list(given) if several else [given]
         graphs: list[Topology | Schedule] = [graph for one in listed for graph in self._graph(one)]

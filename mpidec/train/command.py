@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cli import progress
-from ..cli.output import file_error, free_name, resume_command
+from ..cli.output import announce_code, file_error, free_name, resume_command
 from ..cli.program import DISK, Command, Interrupts, Parser, Status, say
 from ..cli.tables import facts, options, plural, quantity
 from ..comm.mixing.network import Network
@@ -152,17 +152,22 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
             f"{shlex.quote(path)}"
         )
     for flag in flags:
-        if flag.key != "train.epochs":
+        if flag.key not in ("train.epochs", "train.trace"):
             raise ConfigError(
-                f"{flag.origin}: a resumed training keeps its settings, and only --epochs can be changed"
+                f"{flag.origin}: a resumed training keeps its settings, and only --epochs and --trace can be "
+                "changed"
             )
     settings = Settings.load([*read_toml(path, text=run.config), *flags])
+    announce_code("train", path, {"data.name": settings.data, "model.name": settings.model})
     done = float(run.metrics["epoch"][-1]) if len(run.metrics["epoch"]) else 0.0
     if run.outcome == "completed" and done >= settings.epochs:
         raise ConfigError(
             f"{path} has already trained for {done:g} epochs: request more with --epochs"
         )
-    return replace(settings, out=path)
+    given = [str(flag.value) for flag in flags if flag.key == "train.trace"]
+    return replace(
+        settings, out=path, trace=trace
+    )  # the file may be somebody else's: it names no file to write
 
 
 def execute(request: Request, comm: MPI.Intracomm) -> int:

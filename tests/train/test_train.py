@@ -367,7 +367,11 @@ def test_command(comm, shared_tmp, monkeypatch, capfd):
         and "hidden (16" not in out
     )
     assert comm.rank or os.path.getsize("run.json") > 100
+    comm.Barrier()
+    if comm.rank == 0:
+        os.remove("run.json")  # a file that another file names is not written
     assert main(["--resume", "train.h5", "--epochs", "2", "--quiet"], comm) == 0
+    assert comm.rank or not os.path.exists("run.json")
     assert capfd.readouterr().out == "" and mpidec.read("train.h5").metrics["epoch"].tolist() == [
         0,
         1,
@@ -449,6 +453,10 @@ def test_data_and_a_model_of_ones_own(mine, comm, monkeypatch, capfd):
     assert comm.rank or (all(word in said for word in words) and str(mine / "mine.py") not in said)
     monkeypatch.chdir("/")
     assert main(["--resume", out, "--epochs", "3", "--quiet"], comm) == 0
+    named = (
+        f"names code that is run now: {mine / 'mine.py'}:blobs (data.name), {mine / 'mine.py'}:Net"
+    )
+    assert comm.rank or named in capfd.readouterr().err
     run = mpidec.read(out)
     assert run.metrics["epoch"][-1] == 3 and run.metrics["accuracy_worst"][-1] > 0.9
     assert f'name = "{mine / "mine.py"}:blobs"' in run.config and run.x.shape == (comm.size + 1, 93)
