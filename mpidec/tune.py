@@ -1,8 +1,19 @@
 """``python -m mpidec.tune``: the step size of an experiment, found without running it."""
 
 import sys
+from types import ModuleType
 
+from .driver.tune import tune
 from .experiment.command import TUNE
+
+
+class _Function(ModuleType):
+    """The import of this module takes the place of the function `mpidec.tune`: the module is called like it."""
+
+    __call__ = staticmethod(tune)
+
+
+sys.modules[__name__].__class__ = _Function
 
 if __name__ == "__main__":
     sys.exit(TUNE.main())

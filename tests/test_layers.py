@@ -77,7 +77,7 @@ ROOMS = {
         ("decent_dp", "loguru", "matplotlib", "mpi4py", "torch"),
     ),
     "run": (("experiment",), ()),
-    "tune": (("experiment",), ()),
+    "tune": (("driver", "experiment"), ()),
     "doctor": (("diagnostics",), ()),
 }
 ROOMS["__main__"] = (tuple(ROOMS), ())

@@ -165,9 +165,8 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
             f"{path} has already trained for {done:g} epochs: request more with --epochs"
         )
     given = [str(flag.value) for flag in flags if flag.key == "train.trace"]
-    return replace(
-        settings, out=path, trace=trace
-    )  # the file may be somebody else's: it names no file to write
+    # The file may be somebody else's: it names no file to write.
+    return replace(settings, out=path, trace=given[-1] if given else None)
 
 
 def execute(request: Request, comm: MPI.Intracomm) -> int:

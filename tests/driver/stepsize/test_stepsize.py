@@ -584,7 +584,7 @@ def test_schedules_are_refused_with_a_reason():
         ("inverse(-1)", "start is -1"),
         ("cosine(0.1, steps=0)", "steps is 0"),
         ("cosine(0.1, stops=3)", "stops"),
-        ("__import__('os')", "there is no schedule"),
+        ("__import__('os')", "unknown schedule"),
         ("warm_up(0.1, 5, then=3)", "then is 3"),
         ("1 + 1", "contains"),
         ("inverse(", "cannot be read"),
