@@ -18,6 +18,7 @@ from ..comm.kernels.weighted import Weights
 from ..comm.mixing import Network
 from ..comm.runtime.mpi import MPI
 from ..exceptions import WrongResult
+from ..topology import Topology
 from .report import (
     ALLREDUCE,
     Timing,
@@ -140,7 +141,7 @@ class Cell:
         call = partial(self.comm.Allreduce, [self.x, MPI.DOUBLE], [self.y, MPI.DOUBLE])
         return Contender(ALLREDUCE, [call] * self.period, self.total, self.y, role=ALLREDUCE)
 
-    def _weights(self, phase: Any) -> tuple[Weights, np.ndarray]:
+    def _weights(self, phase: Topology) -> tuple[Weights, np.ndarray]:
         """The weights of the local agents' sums, and the other agents whose rows are in them, ascending."""
         entries = phase.source.rows(self.lo, self.hi)
         others = np.setdiff1d(entries.indices, np.arange(self.lo, self.hi))
@@ -152,7 +153,7 @@ class Cell:
         )
         return Weights.of(self.lo, entries, places, None), others
 
-    def _isend_irecv(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
+    def _isend_irecv(self, phase: Topology, weigh: Callable[[], Any]) -> Callable[[], None]:
         comm, x = self.comm, [self.x, MPI.DOUBLE]
         arriving = [
             ([row, MPI.DOUBLE], j)
@@ -168,7 +169,7 @@ class Cell:
 
         return call
 
-    def _requests(self, phase: Any, sent: np.ndarray) -> list[MPI.Prequest]:
+    def _requests(self, phase: Topology, sent: np.ndarray) -> list[MPI.Prequest]:
         """Persistent requests that send the row `sent` to the neighbours and receive theirs in `halo`."""
         arriving = zip(self.halo, phase.in_neighbors(self.lo).tolist())
         requests = [self.comm.Recv_init([row, MPI.DOUBLE], j) for row, j in arriving]
@@ -180,7 +181,7 @@ class Cell:
             self._stack.callback(request.Free)
         return requests
 
-    def _graph(self, phase: Any) -> tuple[MPI.Distgraphcomm, int, int]:
+    def _graph(self, phase: Topology) -> tuple[MPI.Distgraphcomm, int, int]:
         """The neighbours as a communicator, and how many there are."""
         sources, dests = phase.in_neighbors(self.lo).tolist(), phase.out_neighbors(self.lo).tolist()
         graph = self.comm.Create_dist_graph_adjacent(sources, dests, reorder=False)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..comm.kernels.weighted import weighted_sum
 from ..comm.runtime.mpi import MPI
+from ..topology import Topology
 from .cells import Cell, Contender, aligned
 from .report import (
     HAND,
@@ -68,7 +69,7 @@ class MixingCell(Cell):
             role=HAND,
         )
 
-    def _local(self, phase: Any) -> Callable[[], None]:
+    def _local(self, phase: Topology) -> Callable[[], None]:
         """One private copy and one fused weighted sum, of rows that are here already."""
         weights, others = self._weights(phase)
         halo, copy, x, y = aligned((len(others), self.d)), aligned(self.x.shape), self.x, self.y
@@ -80,7 +81,7 @@ class MixingCell(Cell):
 
         return call
 
-    def _by_numpy(self, phase: Any, term: np.ndarray) -> Callable[[], None]:
+    def _by_numpy(self, phase: Topology, term: np.ndarray) -> Callable[[], None]:
         """The weighted sum as one writes it in NumPy, without allocating anything."""
         dense = phase.rows(self.lo, self.hi).toarray()[0]
         own, weights = dense[self.lo], dense[phase.in_neighbors(self.lo)].tolist()
@@ -94,7 +95,7 @@ class MixingCell(Cell):
 
         return call
 
-    def _neighborhood(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
+    def _neighborhood(self, phase: Topology, weigh: Callable[[], Any]) -> Callable[[], None]:
         graph, receives, _ = self._graph(phase)
         x, arriving = [self.x, MPI.DOUBLE], [self.halo[:receives], MPI.DOUBLE]
 
@@ -151,11 +152,11 @@ class NodesCell(Cell):
         self._stack.callback(os.environ.pop, variable, None)
         return RANKS_PER_NODE
 
-    def _by_kernel(self, phase: Any) -> Callable[[], Any]:
+    def _by_kernel(self, phase: Topology) -> Callable[[], Any]:
         weights, others = self._weights(phase)
         return partial(weighted_sum, weights, self.x, self.halo[: len(others)], self.y)
 
-    def _persistent(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
+    def _persistent(self, phase: Topology, weigh: Callable[[], Any]) -> Callable[[], None]:
         requests = self._requests(phase, self.x)
 
         def call() -> None:
@@ -165,7 +166,7 @@ class NodesCell(Cell):
 
         return call
 
-    def _alltoallv(self, phase: Any, weigh: Callable[[], Any]) -> Callable[[], None]:
+    def _alltoallv(self, phase: Topology, weigh: Callable[[], Any]) -> Callable[[], None]:
         graph, receives, sends = self._graph(phase)
         d = self.d
         sent = [self.x, ([d] * sends, [0] * sends), MPI.DOUBLE]
@@ -208,22 +209,22 @@ class LocalCell(Cell):
             yield Contender(f"neighbor_allreduce, {name}", calls, self.mixed)
         yield self._allreduce()
 
-    def _nothing(self, phase: Any) -> dict[str, Any]:
+    def _nothing(self, phase: Topology) -> dict[str, Any]:
         return {}
 
-    def _pull(self, phase: Any) -> dict[str, Any]:
+    def _pull(self, phase: Topology) -> dict[str, Any]:
         W, i = phase.W.toarray(), self.lo
         return {
             "self_weight": W[i, i],
             "src_weights": {j: W[i, j] for j in phase.in_neighbors(i).tolist()},
         }
 
-    def _push(self, phase: Any) -> dict[str, Any]:
+    def _push(self, phase: Topology) -> dict[str, Any]:
         W, i = phase.W.toarray(), self.lo
         return {
             "self_weight": W[i, i],
             "dst_weights": {j: W[j, i] for j in phase.out_neighbors(i).tolist()},
         }
 
-    def _push_pull(self, phase: Any) -> dict[str, Any]:
+    def _push_pull(self, phase: Topology) -> dict[str, Any]:
         return {**self._pull(phase), "dst_weights": phase.out_neighbors(self.lo).tolist()}

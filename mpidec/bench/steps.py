@@ -13,6 +13,7 @@ import numpy as np
 from ..comm.mixing import Network
 from ..comm.runtime.mpi import MPI
 from ..solvers import DGD, EXTRA, ExactDiffusion, GradientTracking, Solver
+from ..topology import Topology
 from .by_hand import Mixing, dgd, dgd_allreduce, exact_diffusion, extra, gradient_tracking
 from .cells import Cell, Contender, aligned
 from .report import (
@@ -92,7 +93,7 @@ class StepsCell(Cell):
         """A function for each phase that mixes the rows `sent`, with `W` or with (I + W) / 2, into its argument."""
         return [self._mixing(phase, sent, lazy) for phase in self.phases]
 
-    def _mixing(self, phase: Any, sent: np.ndarray, lazy: bool) -> Mixing:
+    def _mixing(self, phase: Topology, sent: np.ndarray, lazy: bool) -> Mixing:
         dense = phase.rows(self.lo, self.hi).toarray()[0]
         if lazy:
             dense = (np.eye(self.n)[self.lo] + dense) / 2

@@ -15,6 +15,7 @@ from ..record import Run, read
 from .labels import labels
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FEW = 40  # bars with gaps between them; more are one area
@@ -93,11 +94,11 @@ def agents(
     return figure
 
 
-def _steps(axes: Any, run: Run) -> None:
+def _steps(axes: Axes, run: Run) -> None:
     _bars(axes, run.asynchronous["steps"], COLOURS[0], "agent", "steps")
 
 
-def _averagings(axes: Any, run: Run) -> None:
+def _averagings(axes: Axes, run: Run) -> None:
     edges = run.asynchronous["edges"]
     _bars(axes, run.asynchronous["averagings"], COLOURS[2], "edge", "averagings")
     if len(edges) <= NAMED:
@@ -108,7 +109,7 @@ def _averagings(axes: Any, run: Run) -> None:
         )
 
 
-def _staleness(axes: Any, run: Run) -> None:
+def _staleness(axes: Axes, run: Run) -> None:
     simulated = run.attributes.get("clock") == "simulated"
     _bars(
         axes,
@@ -123,7 +124,7 @@ def _staleness(axes: Any, run: Run) -> None:
         axes.set_yscale("log")
 
 
-def _idle(axes: Any, run: Run) -> None:
+def _idle(axes: Axes, run: Run) -> None:
     _bars(axes, 100 * run.asynchronous["idle"], COLOURS[1], "rank", "idle, % of the time")
     axes.set_ylim(0, max(1.0, *(105 * run.asynchronous["idle"])))
 
@@ -136,7 +137,7 @@ PANELS: tuple[tuple[str, Callable[[Any, Run], None]], ...] = (
 )
 
 
-def _bars(axes: Any, values: NDArray[Any], colour: str, x: str, y: str) -> None:
+def _bars(axes: Axes, values: NDArray[Any], colour: str, x: str, y: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     places = np.arange(len(values))

@@ -15,6 +15,7 @@ from .._style import COLOURS, STYLES
 from .._style import figure as empty
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 DASHES: tuple[Any, ...] = (
@@ -124,7 +125,7 @@ def _across(names: Sequence[str], width: float, style: str) -> int:
 
 
 def _draw(
-    axes: Any, panel: Panel, names: Sequence[str], handles: dict[str, Any], style: str
+    axes: Axes, panel: Panel, names: Sequence[str], handles: dict[str, Any], style: str
 ) -> None:
     count = len(names)
     base = 1.3 if style == "screen" else 1.0
@@ -211,7 +212,7 @@ def _marked(x: NDArray[np.float64], number: int, count: int) -> list[int]:
     return sorted({int(np.abs(finite - place).argmin()) for place in places})
 
 
-def _dress(axes: Any, panel: Panel, labelled_x: bool, labelled_y: bool) -> None:
+def _dress(axes: Axes, panel: Panel, labelled_x: bool, labelled_y: bool) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     if labelled_x:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from .._style import COLOURS, STYLES, figure
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_AGENTS = 512
@@ -145,7 +146,7 @@ def _tree(topology: Any) -> NDArray[np.float64]:
     return result
 
 
-def _graph(axes: Any, topology: Any, at: NDArray[np.float64]) -> None:
+def _graph(axes: Axes, topology: Any, at: NDArray[np.float64]) -> None:
     import networkx
 
     n = topology.n
@@ -186,7 +187,7 @@ def _graph(axes: Any, topology: Any, at: NDArray[np.float64]) -> None:
     axes.set_axis_off()
 
 
-def _spectrum(axes: Any, phases: Sequence[Any]) -> None:
+def _spectrum(axes: Axes, phases: Sequence[Any]) -> None:
     """Draw the eigenvalues of W, by size if they are real because W is symmetric, else in the complex plane."""
     W = phases[0].W.toarray()
     n = len(W)
@@ -201,7 +202,7 @@ def _spectrum(axes: Any, phases: Sequence[Any]) -> None:
             ylabel=r"eigenvalue  $\lambda_k(W)$",
             ylim=(min(-0.05, 1.1 * values.min(), -second - 0.05), 1.08),
         )
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
         axes.set_box_aspect(0.9)
     else:
         values = np.linalg.eigvals(W)
@@ -222,7 +223,7 @@ def _spectrum(axes: Any, phases: Sequence[Any]) -> None:
     axes.set_title(rf"second largest $|\lambda|$: {second if second > ROUNDING else 0:.4g}")
 
 
-def _contraction(axes: Any, phases: Sequence[Any]) -> None:
+def _contraction(axes: Axes, phases: Sequence[Any]) -> None:
     """Draw how much of the largest disagreement is left after each step of the schedule."""
     n = phases[0].n
     product, left = np.eye(n), [1.0]
@@ -234,7 +235,7 @@ def _contraction(axes: Any, phases: Sequence[Any]) -> None:
         )
     axes.plot(np.arange(len(left)), left, color=NODE, marker="o", markersize=4)
     axes.set(xlabel="steps", ylim=(-0.05, 1.08))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.set_title("largest disagreement left")
     axes.set_box_aspect(0.9)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 Agents = Sequence[int] | np.ndarray
 
@@ -39,7 +40,7 @@ class Codec:
     unbiased: ClassVar[bool] = False
     feedback: ClassVar[bool] = False
 
-    def nbytes(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: DTypeLike) -> int:
         """Size of an encoded row of `d` entries in bytes."""
         raise NotImplementedError
 
@@ -50,7 +51,9 @@ class Codec:
         """
         raise NotImplementedError
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
+    def decode(
+        self, rows: np.ndarray, d: int, dtype: DTypeLike, step: int, agents: Agents
+    ) -> np.ndarray:
         """Decode rows of bytes, uint8 (m, nbytes): array (m, d)."""
         raise NotImplementedError
 
@@ -91,7 +94,7 @@ def bytes_of(Z: np.ndarray) -> np.ndarray:
     return Z.reshape(Z.size).view(np.uint8).reshape(len(Z), Z.itemsize * math.prod(Z.shape[1:]))
 
 
-def numbers_of(rows: np.ndarray, start: int, count: int, dtype: Any) -> np.ndarray:
+def numbers_of(rows: np.ndarray, start: int, count: int, dtype: DTypeLike) -> np.ndarray:
     """The `count` numbers of each row of bytes that begin at byte `start`: array (m, count)."""
     dtype = np.dtype(dtype)
     part = np.ascontiguousarray(rows[:, start : start + count * dtype.itemsize])

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ...._random import ROUNDING, Streams
 from ...arrays.formats import BFLOAT16, narrow, widen
@@ -30,14 +31,16 @@ class Identity(Codec):
 
     unbiased: ClassVar[bool] = True
 
-    def nbytes(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: DTypeLike) -> int:
         nbytes: int = d * np.dtype(dtype).itemsize
         return nbytes
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
         return bytes_of(X)
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
+    def decode(
+        self, rows: np.ndarray, d: int, dtype: DTypeLike, step: int, agents: Agents
+    ) -> np.ndarray:
         return numbers_of(rows, 0, d, dtype)
 
     def delta(self, d: int) -> float:
@@ -58,7 +61,7 @@ class Float16(Codec):
     [[1.0, 3.0, -0.7]]
     """
 
-    def nbytes(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: DTypeLike) -> int:
         return 2 * d + 2
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
@@ -74,7 +77,9 @@ class Float16(Codec):
                 rows[:, 2 + 2 * a : 2 + 2 * b] = bytes_of((X[:, a:b] * scale).astype(np.float16))
         return rows
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
+    def decode(
+        self, rows: np.ndarray, d: int, dtype: DTypeLike, step: int, agents: Agents
+    ) -> np.ndarray:
         exponent = numbers_of(rows, 0, 1, np.int16)[:, 0]
         X = numbers_of(rows, 2, d, np.float16).astype(dtype)
         X *= _power(exponent - 15, X.dtype)
@@ -97,7 +102,7 @@ class BFloat16(Codec):
     [1.0, 3.140625]
     """
 
-    def nbytes(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: DTypeLike) -> int:
         return 2 * d
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
@@ -107,7 +112,9 @@ class BFloat16(Codec):
                 rows[:, 2 * a : 2 * b] = bytes_of(narrow(X[:, a:b], BFLOAT16))
         return rows
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
+    def decode(
+        self, rows: np.ndarray, d: int, dtype: DTypeLike, step: int, agents: Agents
+    ) -> np.ndarray:
         return widen(numbers_of(rows, 0, d, np.uint16), BFLOAT16).astype(dtype, copy=False)
 
     def delta(self, d: int) -> float:
@@ -147,7 +154,7 @@ class Blockwise8(Codec):
     def __post_init__(self) -> None:
         integer("blockwise8", "block", self.block, 1, 1 << 15)
 
-    def nbytes(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: DTypeLike) -> int:
         return 4 * -(-d // self.block) + d
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
@@ -172,7 +179,9 @@ class Blockwise8(Codec):
         rows[:, : 4 * count] = bytes_of(scales)
         return rows
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
+    def decode(
+        self, rows: np.ndarray, d: int, dtype: DTypeLike, step: int, agents: Agents
+    ) -> np.ndarray:
         count = -(-d // self.block)
         scale = numbers_of(rows, 0, count, np.float32)
         return _scaled(numbers_of(rows, 4 * count, d, np.int8), scale, self.block, dtype)
@@ -236,7 +245,7 @@ class QSGD(Codec):
     def _streams(self) -> Streams:
         return Streams(self.seed, ROUNDING)
 
-    def nbytes(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: DTypeLike) -> int:
         return 4 * -(-d // self.bucket) + self._bits * -(-d // 8)
 
     def encode(self, X: np.ndarray, step: int, agents: Agents) -> np.ndarray:
@@ -286,7 +295,9 @@ class QSGD(Codec):
             )  # rounding may have lifted the sum to the level above the largest
             return norm, V.astype(np.uint8)
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
+    def decode(
+        self, rows: np.ndarray, d: int, dtype: DTypeLike, step: int, agents: Agents
+    ) -> np.ndarray:
         count = -(-d // self.bucket)
         norm = numbers_of(rows, 0, count, np.float32)
         levels = _unpack(rows[:, 4 * count :], self._bits)[:, :d].view(np.int8) - np.int8(
@@ -324,7 +335,7 @@ def _blocks(X: np.ndarray, size: int) -> np.ndarray:
     return X.reshape(m, count, size)
 
 
-def _scaled(levels: np.ndarray, scale: np.ndarray, size: int, dtype: Any) -> np.ndarray:
+def _scaled(levels: np.ndarray, scale: np.ndarray, size: int, dtype: DTypeLike) -> np.ndarray:
     """Integers (m, d) times the scale of their block."""
     m, d = levels.shape
     X = np.empty((m, d), dtype)

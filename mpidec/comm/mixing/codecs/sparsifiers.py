@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ...._random import COORDINATES, Streams
 from .base import Agents, Codec, bytes_of, integer, numbers_of
@@ -42,7 +43,9 @@ class _Sparse(Codec):
     def delta(self, d: int) -> float:
         return self.kept(d) / d if d else 1.0
 
-    def decode(self, rows: np.ndarray, d: int, dtype: Any, step: int, agents: Agents) -> np.ndarray:
+    def decode(
+        self, rows: np.ndarray, d: int, dtype: DTypeLike, step: int, agents: Agents
+    ) -> np.ndarray:
         X = np.zeros((len(rows), d), dtype)
         self.add(rows, X, step, agents)
         return X
@@ -78,7 +81,7 @@ class TopK(_Sparse):
     [[0.0, -5.0, 0.0, 3.0]]
     """
 
-    def nbytes(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: DTypeLike) -> int:
         nbytes: int = self.kept(d) * (np.dtype(dtype).itemsize + 2) + 4 * -(-d // _PART)
         return nbytes
 
@@ -140,7 +143,7 @@ class RandK(_Sparse):
         super().__post_init__()
         integer("RandK", "seed", self.seed, 0, 2**64 - 1)
 
-    def nbytes(self, d: int, dtype: Any) -> int:
+    def nbytes(self, d: int, dtype: DTypeLike) -> int:
         nbytes: int = self.kept(d) * np.dtype(dtype).itemsize
         return nbytes
 
