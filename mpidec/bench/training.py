@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from .report import NO_COMMUNICATION as ALONE
 from .report import (
     size_name,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 PIXELS, CLASSES, BATCH = 784, 10, 32  # of the training
 
@@ -101,7 +104,12 @@ class TrainCell(Cell):
         return model, torch.optim.SGD(model.parameters(), 0.01)
 
     def _training(
-        self, name: str, model: Any, optimizer: Any, matrix: np.ndarray | None, **more: Any
+        self,
+        name: str,
+        model: torch.nn.Module,
+        optimizer: Any,
+        matrix: np.ndarray | None,
+        **more: Any,
     ) -> Training:
         from torch.nn.functional import cross_entropy
 

@@ -11,6 +11,7 @@ import numpy as np
 from .. import problems
 from .. import registry as catalogue
 from ..comm.mixing.network import Network
+from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root
 from ..driver import arguments as resolve
 from ..driver.asynchronous import AsyncResult, simulate
@@ -38,7 +39,7 @@ class Job:
     classes: tuple[str, ...] = ()
     label: str = ""
 
-    def mixing(self, W: Any) -> Any:
+    def mixing(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
         """Return the mixer of the experiment: `W`, compressed and accelerated according to the table ``[mixing]``.
 
         Random codecs draw with the seed of the run, unless the table has its own.

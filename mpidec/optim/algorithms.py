@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import solvers, topology
 from ..comm.mixing import Network
+from ..comm.mixing.codecs.base import Codec
 from ..driver.arguments import integer
 from ..plugins import nearest
 from ..solvers.asynchronous import PairwiseSolver
@@ -178,7 +179,9 @@ def _pga(period: int = 8, adaptive: bool = False, warmup: int = 100) -> Algorith
     )
 
 
-def _choco(codec: Any = "blockwise8", gamma: float | None = None, **options: Any) -> Algorithm:
+def _choco(
+    codec: str | Codec = "blockwise8", gamma: float | None = None, **options: Any
+) -> Algorithm:
     if codec == "top_k" and not options:
         options = {"fraction": 0.1}
     return _combine(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from .copies import Copies
 from .methods import AllReduce, Method, mean
 from .rows import Bucket, buckets
 from .timeline import Timeline
+
+if TYPE_CHECKING:
+    from ..driver.arguments import TopologyLike
 
 NEAR, FAR = (
     1 << 28,
@@ -69,7 +72,7 @@ class Averager:
     def __init__(
         self,
         model: Models,
-        topology: Any = None,
+        topology: TopologyLike | Sequence[TopologyLike] | None = None,
         algorithm: Any = "atc",
         net: Network | None = None,
         *,
@@ -220,7 +223,11 @@ class Averager:
             )
         return None
 
-    def _made(self, topology: Any, mixing: Callable[[Any], Any] | None) -> Method:
+    def _made(
+        self,
+        topology: TopologyLike | Sequence[TopologyLike] | None,
+        mixing: Callable[[Any], Any] | None,
+    ) -> Method:
         net, algorithm = self.net, self.algorithm
         self._mixers: list[Any] = []
         if mixing is not None and (algorithm.name == "allreduce" or algorithm.asynchronous):
@@ -230,12 +237,11 @@ class Averager:
         if algorithm.name == "allreduce":
             return algorithm.make(net, self.buckets, [])
         given = algorithm.graph if topology is None else topology
-        several = (
-            isinstance(given, (list, tuple))
-            and len(given) > 0
-            and all(isinstance(one, (str, Topology, Schedule)) for one in given)
-        )
-        listed = list(given) if several else [given]
+        kinds = (str, Topology, Schedule)
+        if isinstance(given, (list, tuple)) and given and all(isinstance(g, kinds) for g in given):
+            listed: list[Any] = list(given)
+        else:
+            listed = [given]
         graphs: list[Topology | Schedule] = [graph for one in listed for graph in self._graph(one)]
         if algorithm.graphs is not None:
             graphs = algorithm.graphs(graphs)
@@ -270,7 +276,7 @@ class Averager:
             else [resolve.as_topology(given, n)]
         )
 
-    def __call__(self, model: Any = None) -> None:
+    def __call__(self, model: torch.nn.Module | None = None) -> None:
         """Average; after `optimizer.step()`.  The argument, a model, is ignored."""
         self.after()
 

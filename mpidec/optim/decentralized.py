@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..comm.mixing import Network
 from .averager import Averager, Models
+
+if TYPE_CHECKING:
+    from ..driver.arguments import TopologyLike
 
 
 class Decentralized(torch.optim.Optimizer):
@@ -96,7 +99,7 @@ class Decentralized(torch.optim.Optimizer):
         self,
         optimizer: torch.optim.Optimizer,
         model: Models,
-        topology: Any = None,
+        topology: TopologyLike | Sequence[TopologyLike] | None = None,
         algorithm: Any = "atc",
         net: Network | None = None,
         *,
