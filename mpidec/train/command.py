@@ -71,10 +71,7 @@ def declare(parser: Parser) -> None:
     ImportError
         Without PyTorch.
     """
-    try:
-        from .settings import own
-    except ImportError as error:
-        raise ImportError(f"training needs PyTorch: {error}: pip install 'mpidec[torch]'") from None
+    from .settings import own
 
     parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="settings in TOML")
     add_flags(parser, own())
