@@ -13,31 +13,30 @@ from typing import TYPE_CHECKING, Any
 from .cli import startup as startup  # before what takes long to load
 
 if TYPE_CHECKING:
-    from . import nn as nn
-    from . import optim as optim
-    from . import plot as plot
-    from . import problems as problems
-    from . import solvers as solvers
-    from . import sweep as sweep
-    from . import topology as topology
-    from . import train as train
+    from . import (
+        nn as nn,
+        optim as optim,
+        plot as plot,
+        problems as problems,
+        solvers as solvers,
+        sweep as sweep,
+        topology as topology,
+        train as train,
+    )
     from .driver.asynchronous import simulate as simulate
 from ._version import __version__ as __version__
-from .comm.mixing import Mixer as Mixer
-from .comm.mixing import Network as Network
-from .comm.mixing import Pending as Pending
-from .driver.solve import Outcome as Outcome
-from .driver.solve import Result as Result
-from .driver.solve import solve as solve
+from .comm.mixing import Mixer as Mixer, Network as Network, Pending as Pending
+from .driver.solve import Outcome as Outcome, Result as Result, solve as solve
 from .driver.tune import tune as tune
-from .exceptions import ConfigError as ConfigError
-from .exceptions import InputError as InputError
-from .exceptions import Interrupted as Interrupted
-from .exceptions import RankMismatchError as RankMismatchError
-from .exceptions import ResumeError as ResumeError
-from .exceptions import Unstable as Unstable
-from .record import Record as Record
-from .record import read as read
+from .exceptions import (
+    ConfigError as ConfigError,
+    InputError as InputError,
+    Interrupted as Interrupted,
+    RankMismatchError as RankMismatchError,
+    ResumeError as ResumeError,
+    Unstable as Unstable,
+)
+from .record import Record as Record, read as read
 
 # Imported on first use: jobs with many ranks start faster.
 _LAZY = ("nn", "optim", "plot", "problems", "solvers", "sweep", "topology", "train")

@@ -6,8 +6,7 @@ import inspect
 import os
 from collections.abc import Callable
 
-from . import solvers as _solvers
-from . import topology as _topology
+from . import solvers as _solvers, topology as _topology
 from .comm.mixing import codecs as _codecs
 from .datasets.built_in import Dataset
 from .plugins import Table, is_plugin

@@ -18,8 +18,7 @@ from helpers.sets import first
 
 from mpidec.comm.runtime.installed import remedy
 from mpidec.comm.runtime.launch import warn_if_not_compiled
-from mpidec.diagnostics import doctor
-from mpidec.diagnostics import host as _machine
+from mpidec.diagnostics import doctor, host as _machine
 
 pytestmark = pytest.mark.serial
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import mpidec
-from mpidec import plugins, record
-from mpidec import registry as catalogue
+from mpidec import plugins, record, registry as catalogue
 from mpidec.experiment import command as run
 
 SOURCE = '''\

@@ -16,9 +16,9 @@ from .. import registry as catalogue
 from ..comm.runtime.mpi import MPI
 from ..exceptions import WrongResult
 from .cells import COLUMNS, Cell, Contender
-from .report import DDP as PARALLEL
-from .report import NO_COMMUNICATION as ALONE
 from .report import (
+    DDP as PARALLEL,
+    NO_COMMUNICATION as ALONE,
     size_name,
 )
 

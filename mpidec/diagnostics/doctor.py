@@ -23,13 +23,11 @@ from ..cli.program import Command, Parser
 from ..cli.tables import plural
 from ..comm.mixing import Network
 from ..comm.mixing.lifecycle import TRANSPORTS
-from ..comm.runtime import cuda_aware
-from ..comm.runtime import installed as _installed
+from ..comm.runtime import cuda_aware, installed as _installed
 from ..comm.runtime.launch import check_launcher, library
 from ..comm.runtime.mpi import MPI, RANKS
 from ..exceptions import ConfigError
-from . import host
-from . import selftest as selftest
+from . import host, selftest as selftest
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
 SEVERITY = (OK, WARN, FAIL)

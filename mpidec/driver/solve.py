@@ -31,12 +31,10 @@ from .arguments import (
 )
 from .asynchronous.ranks import run as run_on_ranks
 from .asynchronous.result import AsyncResult
-from .loop import Mixing, Plan, arithmetic, evaluator
-from .loop import Progress as Progress
+from .loop import Mixing, Plan, Progress as Progress, arithmetic, evaluator
 from .metrics import GROWING
 from .result import Result as Result
-from .stopping import Outcome as Outcome
-from .stopping import Stop, StopFunction, Target, target_of
+from .stopping import Outcome as Outcome, Stop, StopFunction, Target, target_of
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import problems
-from .. import registry as catalogue
+from .. import problems, registry as catalogue
 from ..comm.mixing.network import Network
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root

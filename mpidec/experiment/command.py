@@ -22,8 +22,7 @@ from ..driver.tune import tune
 from ..exceptions import ConfigError
 from ..plugins import short
 from ..record import read as read_run
-from . import build
-from . import settings as config
+from . import build, settings as config
 from .schema import add_flags, flag_settings
 from .settings import Experiment, Setting
 from .summary import ending, summary

@@ -19,13 +19,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from .. import plugins, solvers
-from .. import registry as catalogue
+from .. import plugins, registry as catalogue, solvers
 from ..datasets.built_in import unknown as unknown_data
 from ..exceptions import ConfigError as ConfigError
 from ..problems import registry
-from ..solvers.step_schedules import SCHEDULES, WORDS
-from ..solvers.step_schedules import parsed as schedule
+from ..solvers.step_schedules import SCHEDULES, WORDS, parsed as schedule
 from . import schema
 from .schema import Entry, Setting, entries, setting, unknown
 from .values import Value, abbreviate, describe, is_toml_type, parse, to_toml

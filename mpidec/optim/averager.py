@@ -17,8 +17,7 @@ from ..driver import arguments as resolve
 from ..exceptions import RankMismatchError
 from ..nn.stacked import Stacked
 from ..topology import CATALOGUE, Schedule, Topology, double_binary_trees
-from .algorithms import algorithm as algorithm_of
-from .algorithms import names
+from .algorithms import algorithm as algorithm_of, names
 from .broadcast import check_equal, check_settings, check_trained
 from .copies import Copies
 from .methods import AllReduce, Method, mean

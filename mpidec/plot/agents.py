@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._style import COLOURS, STYLES
-from .._style import figure as empty
+from .._style import COLOURS, STYLES, figure as empty
 from ..record import Run, read
 from .labels import labels
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._style import COLOURS, STYLES
-from .._style import figure as empty
+from .._style import COLOURS, STYLES, figure as empty
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .. import _validation as check
-from .._random import NOISE, SAMPLES
-from .._random import Streams as Streams
+from .._random import NOISE, SAMPLES, Streams as Streams
 from .._validation import Array
 from .agents import by_agents
 from .base import LinearModel, Problem

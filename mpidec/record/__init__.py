@@ -1,8 +1,6 @@
 """Recording of trajectories, checkpoints and results in HDF5 files that are readable at any time, even after a kill."""
 
-from .reader import Run as Run
-from .reader import last_checkpoint as last_checkpoint
-from .reader import read as read
+from .reader import Run as Run, last_checkpoint as last_checkpoint, read as read
 from .recorder import Record as Record
 from .runfile import RunFile as RunFile
 

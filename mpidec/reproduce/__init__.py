@@ -8,7 +8,5 @@ beside the measured ones.  What compares is the order of the methods, not the fi
     ['acid-table4', 'ceca-table2', 'relaysgd-table2']
 """
 
-from .experiments import EXPERIMENTS as EXPERIMENTS
-from .experiments import table as table
-from .tables import Cell as Cell
-from .tables import Table as Table
+from .experiments import EXPERIMENTS as EXPERIMENTS, table as table
+from .tables import Cell as Cell, Table as Table

@@ -4,7 +4,6 @@ python -m mpidec.sweep --vary solver.name=extra,gradient_tracking --vary topolog
 """
 
 from .study import sweep as sweep
-from .tables import Row as Row
-from .tables import Table as Table
+from .tables import Row as Row, Table as Table
 
 __all__ = ["Row", "Table", "sweep"]

@@ -19,8 +19,7 @@ from ..comm.runtime.mpi import MPI
 from ..driver.asynchronous import AsyncResult
 from ..driver.solve import Outcome, Result
 from ..exceptions import ConfigError, InputError
-from ..experiment import build
-from ..experiment import settings as config
+from ..experiment import build, settings as config
 from ..experiment.settings import Experiment, Setting
 from ..experiment.values import abbreviate
 from ..plot.labels import flat

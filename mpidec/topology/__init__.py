@@ -12,32 +12,33 @@ is imported here, takes n as its first parameter and returns a `Topology` or a `
 from collections.abc import Callable
 from inspect import isfunction, signature
 
-from .ceca import CecaRound as CecaRound
-from .ceca import ceca as ceca
-from .circulant import complete as complete
-from .circulant import exponential as exponential
-from .circulant import ring as ring
-from .circulant import symmetric_exponential as symmetric_exponential
+from .ceca import CecaRound as CecaRound, ceca as ceca
+from .circulant import (
+    complete as complete,
+    exponential as exponential,
+    ring as ring,
+    symmetric_exponential as symmetric_exponential,
+)
 from .equitopo import equitopo as equitopo
-from .explicit import from_networkx as from_networkx
-from .explicit import from_weights as from_weights
+from .explicit import from_networkx as from_networkx, from_weights as from_weights
 from .one_peer import one_peer_exponential as one_peer_exponential
-from .pairwise import edge_rates as edge_rates
-from .pairwise import mixing_constants as mixing_constants
+from .pairwise import edge_rates as edge_rates, mixing_constants as mixing_constants
 from .periodic_average import periodic_average as periodic_average
-from .random_graphs import erdos_renyi as erdos_renyi
-from .random_graphs import geometric as geometric
-from .random_graphs import small_world as small_world
-from .schedule import Periodic as Periodic
-from .schedule import Schedule as Schedule
-from .schedule import cycle as cycle
-from .static import binary_tree as binary_tree
-from .static import chain as chain
-from .static import double_binary_trees as double_binary_trees
-from .static import grid as grid
-from .static import hypercube as hypercube
-from .static import star as star
-from .static import torus as torus
+from .random_graphs import (
+    erdos_renyi as erdos_renyi,
+    geometric as geometric,
+    small_world as small_world,
+)
+from .schedule import Periodic as Periodic, Schedule as Schedule, cycle as cycle
+from .static import (
+    binary_tree as binary_tree,
+    chain as chain,
+    double_binary_trees as double_binary_trees,
+    grid as grid,
+    hypercube as hypercube,
+    star as star,
+    torus as torus,
+)
 from .topology import Topology as Topology
 
 # Catalogue: every function imported above whose first parameter is n, and which returns one topology or schedule.

@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .loop import Trained as Trained
-    from .loop import fit as fit
+    from .loop import Trained as Trained, fit as fit
     from .settings import Settings as Settings
 
 __all__ = ["Settings", "Trained", "fit"]

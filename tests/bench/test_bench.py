@@ -7,9 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from mpidec.bench import cells, mixing
-from mpidec.bench import command as bench
-from mpidec.bench import report as report
+from mpidec.bench import cells, command as bench, mixing, report as report
 
 pytestmark = pytest.mark.launch
 TINY = ["--sizes=8,1K", "--seconds=0.2"]

@@ -8,9 +8,7 @@ from types import SimpleNamespace
 import pytest
 from mpi4py import MPI
 
-from mpidec.diagnostics import doctor
-from mpidec.diagnostics import host as _machine
-from mpidec.diagnostics import selftest as selftest
+from mpidec.diagnostics import doctor, host as _machine, selftest as selftest
 
 pytestmark = pytest.mark.launch
 BROKEN = """

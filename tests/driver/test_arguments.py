@@ -12,9 +12,7 @@ import pytest
 from scipy import sparse
 
 import mpidec
-from mpidec import problems as P
-from mpidec import solvers as S
-from mpidec import topology as T
+from mpidec import problems as P, solvers as S, topology as T
 
 pytestmark = pytest.mark.serial
 

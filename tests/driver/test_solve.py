@@ -14,8 +14,7 @@ from helpers.counting import calls
 from mpi4py import MPI
 
 import mpidec
-from mpidec import solvers as S
-from mpidec import topology as T
+from mpidec import solvers as S, topology as T
 from mpidec.comm.mixing.codecs import CODECS
 from mpidec.driver.provenance import data_hash
 from mpidec.record import last_checkpoint

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import mpidec
-from mpidec import solvers as S
-from mpidec import topology as T
+from mpidec import solvers as S, topology as T
 from mpidec.driver import stopping as endings
 
 pytestmark = pytest.mark.most(1)

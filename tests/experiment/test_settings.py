@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mpidec import registry as catalogue
-from mpidec.experiment import settings as config
-from mpidec.experiment import values
+from mpidec.experiment import settings as config, values
 from mpidec.experiment.command import RUN
 from mpidec.experiment.settings import ConfigError, Experiment, Setting, load, read_toml
 

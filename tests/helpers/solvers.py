@@ -1,7 +1,6 @@
 """Solvers with a graph each: exact ones and biased ones."""
 
-from mpidec import solvers as S
-from mpidec import topology as T
+from mpidec import solvers as S, topology as T
 
 EXACT = [
     (S.EXTRA(0.2), T.ring),

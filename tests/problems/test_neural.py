@@ -14,8 +14,7 @@ from mpi4py import MPI  # noqa: E402
 from torch import nn  # noqa: E402
 
 import mpidec  # noqa: E402
-from mpidec import solvers as S  # noqa: E402
-from mpidec import topology as T  # noqa: E402
+from mpidec import solvers as S, topology as T  # noqa: E402
 from mpidec.datasets.images import Images, images  # noqa: E402
 from mpidec.nn import models  # noqa: E402
 from mpidec.problems import MiniBatch, Neural  # noqa: E402

@@ -14,9 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpidec
-from mpidec import problems as P
-from mpidec import solvers as S
-from mpidec import topology as T
+from mpidec import problems as P, solvers as S, topology as T
 from mpidec.solvers.base import with_step_size
 
 PROBLEMS = {

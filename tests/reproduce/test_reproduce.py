@@ -13,8 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 import mpidec  # noqa: E402
-from mpidec import reproduce  # noqa: E402
-from mpidec import topology as T  # noqa: E402
+from mpidec import reproduce, topology as T  # noqa: E402
 from mpidec.reproduce import acid, ceca, relaysgd  # noqa: E402
 from mpidec.reproduce.command import main  # noqa: E402
 from mpidec.reproduce.graphs import two_half_rounds  # noqa: E402

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import mpidec
-from mpidec import solvers as S
-from mpidec import topology as T
+from mpidec import solvers as S, topology as T
 
 N, D = 5, 3
 RNG = np.random.default_rng(3)

@@ -9,8 +9,7 @@ from helpers.solvers import ALL, BIASED, EXACT, label
 from mpi4py import MPI
 
 import mpidec
-from mpidec import solvers as S
-from mpidec import topology as T
+from mpidec import solvers as S, topology as T
 from mpidec.comm.kernels.descent import descend
 from mpidec.solvers import base
 

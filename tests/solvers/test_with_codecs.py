@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import mpidec
-from mpidec import solvers as S
-from mpidec import topology as T
+from mpidec import solvers as S, topology as T
 from mpidec.comm.mixing.codecs import CODECS
 from mpidec.experiment.command import main
 

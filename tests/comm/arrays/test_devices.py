@@ -11,8 +11,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.arrays import devices
-from mpidec.comm.arrays import host as arrays
+from mpidec.comm.arrays import devices, host as arrays
 from mpidec.comm.arrays.formats import BFLOAT16, narrow, widen
 from mpidec.comm.runtime import cuda_aware
 from mpidec.comm.transport import device as transport_device

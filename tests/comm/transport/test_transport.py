@@ -13,8 +13,7 @@ from mpidec.comm.mixing import mixer
 from mpidec.comm.runtime import memory
 from mpidec.comm.runtime.partition import Partition
 from mpidec.comm.runtime.row_types import RowTypes
-from mpidec.comm.transport import persistent as persistent_module
-from mpidec.comm.transport import sums
+from mpidec.comm.transport import persistent as persistent_module, sums
 from mpidec.comm.transport.messages import MessageRequest, NeighborCollective, PointToPoint
 from mpidec.comm.transport.node_reader import NodeReader
 from mpidec.comm.transport.persistent import PersistentExchange

@@ -12,8 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import mpidec
-from mpidec import solvers as S
-from mpidec import topology as T
+from mpidec import solvers as S, topology as T
 from mpidec.driver.asynchronous import pairing, ranks, runner
 from mpidec.driver.asynchronous.files import AsyncRunFile, Snapshots
 from mpidec.record import last_checkpoint

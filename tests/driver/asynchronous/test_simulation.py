@@ -10,8 +10,7 @@ from mpi4py import MPI
 from scipy.linalg import expm
 
 import mpidec
-from mpidec import solvers as S
-from mpidec import topology as T
+from mpidec import solvers as S, topology as T
 from mpidec.driver.asynchronous import clocks
 from mpidec.driver.asynchronous.pushing import PushRunner
 from mpidec.driver.asynchronous.result import LocalAgents

@@ -13,10 +13,7 @@ from mpi4py import MPI
 from programs import stepsizes
 
 import mpidec
-from mpidec import problems as P
-from mpidec import record
-from mpidec import solvers as S
-from mpidec import topology as T
+from mpidec import problems as P, record, solvers as S, topology as T
 from mpidec.driver.stepsize import Choice, choice, guard
 from mpidec.experiment import command as run
 from mpidec.solvers.base import at_step, with_step_size

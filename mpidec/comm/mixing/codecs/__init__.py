@@ -7,13 +7,14 @@ from typing import Any
 
 from ....plugins import nearest
 from .base import Codec as Codec
-from .quantizers import QSGD as QSGD
-from .quantizers import BFloat16 as BFloat16
-from .quantizers import Blockwise8 as Blockwise8
-from .quantizers import Float16 as Float16
-from .quantizers import Identity as Identity
-from .sparsifiers import RandK as RandK
-from .sparsifiers import TopK as TopK
+from .quantizers import (
+    QSGD as QSGD,
+    BFloat16 as BFloat16,
+    Blockwise8 as Blockwise8,
+    Float16 as Float16,
+    Identity as Identity,
+)
+from .sparsifiers import RandK as RandK, TopK as TopK
 
 CODECS: dict[str, type[Codec]] = {
     "identity": Identity,
