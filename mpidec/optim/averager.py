@@ -13,6 +13,7 @@ import torch
 
 from ..comm.mixing import Network
 from ..comm.runtime.finite import COMPILED, watch
+from ..comm.runtime.mpi import MPI
 from ..driver import arguments as resolve
 from ..exceptions import RankMismatchError
 from ..nn.stacked import Stacked
@@ -102,7 +103,7 @@ class Averager:
         stacks = {part.m for part in self._models if isinstance(part, Stacked)}
         self._own = net is None
         self.net = net = (
-            Network(stacks.pop() * _ranks() if stacks else None) if net is None else net
+            Network(stacks.pop() * MPI.COMM_WORLD.size if stacks else None) if net is None else net
         )
         net.agree(self._refusal())
         plain = {
@@ -146,7 +147,7 @@ class Averager:
             most,
             lambda length, like: net.empty(length, like=like),
         )
-        self._groups, self._count = _groups, sum(len(group["params"]) for group in groups())
+        self._groups, self._counts = _groups, [len(group["params"]) for group in groups()]
         self._frozen = [p for group in groups() for p in group["params"] if not p.requires_grad]
         self._method = self._made(topology, mixing)
         self._hooks = (
@@ -300,7 +301,7 @@ class Averager:
                 )
         if (
             self._groups is not None
-            and sum(len(group["params"]) for group in self._groups()) != self._count
+            and [len(group["params"]) for group in self._groups()] != self._counts
         ):
             raise RuntimeError(
                 "the optimizer has got or lost parameters since it was wrapped, which take no part in the averages: "
@@ -321,7 +322,7 @@ class Averager:
 
     def _look(self) -> None:
         """Note the gradients of this rank, once in a step, before anything averages them."""
-        if not self._looked:
+        if not (self._looked or self._copies.compared):
             self._looked = True
             with self._same_steps():
                 self._copies.look(
@@ -569,12 +570,6 @@ def _polled(models: Iterable[torch.nn.Module], poll: Callable[[], None]) -> list
             if p.requires_grad
         ]
     return hooks
-
-
-def _ranks() -> int:
-    from ..comm.runtime.mpi import MPI
-
-    return int(MPI.COMM_WORLD.size)
 
 
 def _strangers(groups: list[dict[str, Any]], names: dict[int, str]) -> Exception | None:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from itertools import zip_longest
+from typing import Any, TypeVar
 
 import torch
 
 from ..comm.mixing import Network
 
+T = TypeVar("T")
 
-def check_settings(net: Network, **settings: Any) -> None:
+
+def differences(net: Network, mine: Sequence[T]) -> Iterator[tuple[int, T | None, T | None]]:
+    """Where the lists of ranks differ from that of rank 0: rank, its entry and that of rank 0, None past the end of a list."""
+    root, *others = net.comm.allgather(list(mine))
+    for rank, theirs in enumerate(others, 1):
+        for here, first in zip_longest(theirs, root):
+            if here != first:
+                yield rank, here, first
+
+
+def check_settings(net: Network, **settings: object) -> None:
     """Raise on every rank unless all ranks have the same settings.
 
     Raises
@@ -20,13 +33,12 @@ def check_settings(net: Network, **settings: Any) -> None:
     ValueError
         Naming the first setting that differs.
     """
-    theirs = net.comm.allgather({name: str(value) for name, value in settings.items()})
-    for rank, listed in enumerate(theirs):
-        for name, value in theirs[0].items():
-            if listed[name] != value:
-                raise ValueError(
-                    f"{name} is {value} on rank 0 and {listed[name]} on rank {rank}, expected the same on every rank"
-                )
+    values = [str(value) for value in settings.values()]
+    for rank, here, first in differences(net, list(zip(settings, values))):
+        name, value = here or ("", "")
+        raise ValueError(
+            f"{name} is {first and first[1]} on rank 0 and {value} on rank {rank}, expected the same on every rank"
+        )
 
 
 def check_trained(net: Network, named: list[tuple[str, bool]]) -> None:
@@ -43,14 +55,12 @@ def check_trained(net: Network, named: list[tuple[str, bool]]) -> None:
     ValueError
         Naming the first parameter of which ranks differ.
     """
-    theirs = net.comm.allgather(named)
-    for rank, listed in enumerate(theirs):
-        for (name, requires), (name0, requires0) in zip(listed, theirs[0]):
-            if name == name0 and requires != requires0:
-                raise ValueError(
-                    f"parameter {name}: requires_grad is {requires0} on rank 0 and {requires} on rank {rank}: freeze "
-                    "the same parameters on every rank"
-                )
+    for rank, here, first in differences(net, named):
+        if here and first and here[0] == first[0]:
+            raise ValueError(
+                f"parameter {here[0]}: requires_grad is {first[1]} on rank 0 and {here[1]} on rank {rank}: freeze "
+                "the same parameters on every rank"
+            )
 
 
 def check_equal(net: Network, named: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -62,30 +72,19 @@ def check_equal(net: Network, named: Iterable[tuple[str, torch.Tensor]]) -> None
         Naming the first parameter that differs.
     """
     mine = [
-        (name, f"{tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}", _digest(p))
+        (f"{name} {tuple(p.shape)} {str(p.dtype).removeprefix('torch.')}", _digest(p))
         for name, p in named
     ]
-    theirs = net.comm.allgather(mine)
-    root = theirs[0]
-    for rank, listed in enumerate(theirs):
-        for (name, kind, digest), (name0, kind0, digest0) in zip(listed, root):
-            if (name, kind) != (name0, kind0):
-                raise ValueError(
-                    f"the models of ranks 0 and {rank} differ: parameter {name0} {kind0} on rank 0, {name} {kind} "
-                    f"on rank {rank}; build the same model on every rank"
-                )
-            if digest != digest0:
-                raise ValueError(
-                    f"the models of ranks 0 and {rank} differ in the values of parameter {name} {kind}: give every "
-                    "rank the same seed before the model is built, or call "
-                    "mpidec.optim.broadcast_parameters(model)"
-                )
-        if len(listed) != len(root):
-            extra = (listed if len(listed) > len(root) else root)[min(len(listed), len(root))]
+    for rank, here, first in differences(net, mine):
+        if here and first and here[0] == first[0]:
             raise ValueError(
-                f"the models of ranks 0 and {rank} differ: {len(root)} and {len(listed)} trainable parameters, the "
-                f"first that one of them lacks is {extra[0]} {extra[1]}; build the same model on every rank"
+                f"the models of ranks 0 and {rank} differ in the values of parameter {here[0]}: give every rank the "
+                "same seed before the model is built, or call mpidec.optim.broadcast_parameters(model)"
             )
+        raise ValueError(
+            f"the models of ranks 0 and {rank} differ: {f'parameter {first[0]}' if first else 'no more parameters'} "
+            f"on rank 0, {here[0] if here else 'no more parameters'} on rank {rank}; build the same model on every rank"
+        )
 
 
 def _digest(parameter: torch.Tensor) -> bytes:
@@ -118,7 +117,7 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
         values = list(model.values()) if isinstance(model, Mapping) else list(model)
         values = [value[1] if isinstance(value, (tuple, list)) else value for value in values]
     tensors = [value.detach() for value in values if isinstance(value, torch.Tensor)]
-    with _network(net) as net:
+    with Network() if net is None else nullcontext(net) as net:
         arrays = net.comm.bcast(
             [tensor.cpu() for tensor in tensors] if net.rank == root else None, root
         )
@@ -153,24 +152,9 @@ def broadcast_optimizer_state(
     >>> import torch
     >>> broadcast_optimizer_state(torch.optim.Adam(torch.nn.Linear(3, 1).parameters()))
     """
-    with _network(net) as net:
+    with Network() if net is None else nullcontext(net) as net:
         packed = io.BytesIO()
         if net.rank == root:
             torch.save(optimizer.state_dict(), packed)
         packed = io.BytesIO(net.comm.bcast(packed.getvalue(), root))
     optimizer.load_state_dict(torch.load(packed, map_location="cpu", weights_only=True))
-
-
-class _network:
-    """A context: the given network, or one that ends with the context."""
-
-    def __init__(self, net: Network | None):
-        self._net, self._own = net, net is None
-
-    def __enter__(self) -> Network:
-        self._net = Network() if self._net is None else self._net
-        return self._net
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._own and self._net is not None and kind is None:
-            self._net.close()

@@ -24,16 +24,21 @@ class Copies:
     net : Network
     asynchronous : bool
         Whether workers do not wait for each other.  Then `compare` must be called where they do.
+
+    Attributes
+    ----------
+    compared : bool
+        Whether there is nothing more to note.
     """
 
     def __init__(self, net: Network, asynchronous: bool):
         self._net, self._asynchronous = net, asynchronous
         self._sketches: list[np.ndarray] = []
-        self._compared = net.size == 1
+        self.compared = net.size == 1
 
     def look(self, parameters: Iterable[torch.Tensor]) -> None:
         """Note the gradients of a step.  Collective in the last of the first steps, unless workers do not wait."""
-        if self._compared or len(self._sketches) == FIRST:
+        if self.compared or len(self._sketches) == FIRST:
             return
         self._sketches.append(_sketch(parameters))
         if len(self._sketches) == FIRST and not self._asynchronous:
@@ -41,7 +46,7 @@ class Copies:
 
     def compare(self) -> None:
         """Compare the steps so far, once all ranks have made enough.  Collective."""
-        if self._compared:
+        if self.compared:
             return
         noted = np.full((FIRST, 1 + _SUMS), np.nan)
         for step, sketch in enumerate(self._sketches):
@@ -53,7 +58,7 @@ class Copies:
         )
         if theirs[:, -1].min() < FEWEST:
             return
-        self._compared = True
+        self.compared = True
         ranks = equal_ranks(theirs[:, :-1].reshape(self._net.size, FIRST, -1))
         if ranks and self._net.rank == 0:
             who = (
@@ -73,7 +78,7 @@ class Copies:
         """Compare what has not been compared where workers do not wait for each other.  Collective, and safe to repeat."""
         if self._asynchronous:
             self.compare()
-        self._compared = True
+        self.compared = True
 
 
 def equal_ranks(sketches: np.ndarray) -> list[int]:

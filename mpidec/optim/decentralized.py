@@ -222,7 +222,7 @@ class Decentralized(torch.optim.Optimizer):
 
     def _unscaled(self) -> bool:
         """Divide the gradients by the scale of a `GradScaler`; whether some are not finite, so that the update is left out."""
-        scale, found = (self.__dict__.get(name) for name in ("grad_scale", "found_inf"))
+        scale, found = self.__dict__.get("grad_scale"), self.__dict__.get("found_inf")
         skipped = found is not None and bool(found)
         if self.averager.algorithm.name == "allreduce" and found is not None:
             skipped = bool(self.averager.net.comm.allreduce(int(skipped)))

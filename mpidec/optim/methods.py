@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from ..solvers.base import Solver, with_step_size
 from .rows import Bucket
 
 Mixer = Operator[StepOperator]
+Rows: TypeAlias = "np.ndarray | torch.Tensor"
 
 
 class Method(ABC):
@@ -33,6 +34,7 @@ class Method(ABC):
 
     late = 0  # mixings between the one that begins in `after` and the one that ends there
     loss: Any = None  # of the last batch, as the caller told
+    travelling = False  # whether the parameters' rows are on their way to the neighbours
     bytes = 0  # what the workers of this rank have sent otherwise than by mixers
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
@@ -55,11 +57,6 @@ class Method(ABC):
     def shares(self, X: list[torch.Tensor]) -> list[torch.Tensor]:
         """Rows whose average over all workers is that of the workers, from the `iterates`; collective."""
         return X
-
-    @property
-    def travelling(self) -> bool:
-        """Whether the parameters' rows are on their way to the neighbours."""
-        return False
 
     def complete(self) -> None:
         """Complete what is under way."""
@@ -98,25 +95,15 @@ def divided(
     return parts
 
 
-def _started(W: StepOperator, rows: list[torch.Tensor]) -> list[Pending]:
-    return [W.start(X) for X in rows]
-
-
-def _mixed(net: Network, W: StepOperator, rows: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The mixed rows; those given are never changed afterwards."""
-    if len(rows) == 1:
-        mix = net.keeping(lambda X, _, W: W(X))
-        return [mix(rows[0], None, W)]
-    start = net.keeping(lambda X, _, W: _started(W, X))
-    return [pending.wait() for pending in start(rows, None, W)]
-
-
 class AdaptThenCombine(Method):
     r"""Adapt, then combine: :math:`X^{k+1} = W^k (X^k + u(X^k))`."""
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
         self._mixed: list[torch.Tensor] = []
+        # The rows that are mixed are never changed afterwards.
+        self._mix = net.keeping(lambda X, _, W: W(X))
+        self._start = net.keeping(lambda X, _, W: W.start(X))
 
     def after(self, k: int) -> None:
         self._mixed = self._combined(k)
@@ -124,17 +111,21 @@ class AdaptThenCombine(Method):
     def _combined(self, k: int) -> list[torch.Tensor]:
         """The rows of the buckets, mixed by the operators of step `k`."""
         if len(self._mixers) == 1:
-            return _mixed(
-                self._net, self._mixers[0].at(k), [bucket.rows for bucket in self._buckets]
-            )
+            return self._by_one(self._mixers[0].at(k), [each.mixable for each in self._buckets])
         return self._joined(self._begun(k))
+
+    def _by_one(self, W: StepOperator, rows: Sequence[Rows]) -> list[torch.Tensor]:
+        """The rows of all buckets, mixed by one operator."""
+        if len(rows) == 1:
+            return [torch.as_tensor(self._mix(rows[0], None, W))]
+        started = [self._start(X, None, W) for X in rows]
+        return [torch.as_tensor(each.wait()) for each in started]
 
     def _begun(self, k: int) -> list[Pending]:
         """Begin to mix each part of the rows by its own operator of step `k`."""
         operators = {id(mixer): mixer.at(k) for mixer in self._mixers}
-        start = self._net.keeping(lambda X, _, W: W.start(X))
         return [
-            start(bucket.rows[:, columns], None, operators[id(mixer)])
+            self._start(bucket.rows[:, columns], None, operators[id(mixer)])
             for bucket, columns, mixer in divided(self._buckets, self._mixers)
         ]
 
@@ -164,14 +155,14 @@ class AdaptWhileCombine(AdaptThenCombine):
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         super().__init__(net, buckets, mixers)
-        self._under_way: list[Pending] | None = None
+        self._under_way: list[Pending] = []
 
     def before(self, k: int) -> None:
-        if self._under_way is None:
-            self._mixed = self._combined(k)
-        else:
+        if self.travelling:
             self._mixed = self._joined(self._under_way)
-            self._under_way = None
+            self.travelling = False
+        else:
+            self._mixed = self._combined(k)
 
     def after(self, k: int) -> None:
         if not any(
@@ -179,16 +170,12 @@ class AdaptWhileCombine(AdaptThenCombine):
         ):  # what it remembers would be ahead of the parameters when saved
             for bucket in self._buckets:
                 bucket.depart()
-            self._under_way = self._begun(k + 1)
-
-    @property
-    def travelling(self) -> bool:
-        return self._under_way is not None
+            self._under_way, self.travelling = self._begun(k + 1), True
 
     def complete(self) -> None:
-        for pending in self._under_way or []:
+        for pending in self._under_way if self.travelling else ():
             pending.wait()
-        self._under_way = None
+        self.travelling = False
 
 
 class Hierarchical(AdaptThenCombine):
@@ -197,7 +184,7 @@ class Hierarchical(AdaptThenCombine):
     def after(self, k: int) -> None:
         self._mixed = [bucket.rows for bucket in self._buckets]
         for mixer in self._mixers:
-            self._mixed = _mixed(self._net, mixer.at(k), self._mixed)
+            self._mixed = self._by_one(mixer.at(k), self._mixed)
 
 
 class AdaptiveAverage(AdaptThenCombine):
@@ -229,9 +216,7 @@ class AdaptiveAverage(AdaptThenCombine):
         if self._count < self._period:
             super().after(k)
             return
-        self._mixed = _mixed(
-            self._net, self._average.at(k), [bucket.rows for bucket in self._buckets]
-        )
+        self._mixed = self._by_one(self._average.at(k), [each.mixable for each in self._buckets])
         loss = float(self._net.mean(np.full((self._net.m, 1), self._own_loss()))[0])
         self._count = 0
         if not math.isfinite(loss):  # a batch that a GradScaler leaves out

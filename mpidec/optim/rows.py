@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,8 @@ class Bucket:
     ----------
     rows : tensor (m, d)
         The current values.  Between the parameters there are zeros, so that each begins at a multiple of 64 bytes.
+    mixable : array or tensor (m, d)
+        The same memory as `W` takes it with the fewest calls: of NumPy, where it has this dtype and memory.
     """
 
     def __init__(
@@ -57,13 +59,15 @@ class Bucket:
             view.copy_(parameter.data)
         self.show(rows)
 
-    def _views(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
-        for parameter, a, b in self._places:
-            yield (rows[:, a:b] if self._stacked else rows[0, a:b]).view(parameter.shape)
+    def _views(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        pieces = rows if self._stacked else rows[0]
+        return [pieces[..., a:b].view(parameter.shape) for parameter, a, b in self._places]
 
     def show(self, rows: torch.Tensor) -> None:
         """Make the parameters views of `rows`."""
         self.rows = rows
+        on_host = rows.device.type == "cpu" and rows.dtype != torch.bfloat16
+        self.mixable = rows.numpy() if on_host else rows
         for (parameter, _, _), view in zip(self._places, self._views(rows)):
             parameter.data = view
 
@@ -81,12 +85,9 @@ class Bucket:
             If the values have changed in rows that travel, or a parameter has another dtype or device than its row.
         """
         first, grain = self.rows.data_ptr(), self.rows.element_size()
-        moved = [
-            place
-            for place in self._places
-            if place[1] < place[2] and place[0].data_ptr() != first + place[1] * grain
-        ]
-        for parameter, a, b in moved:
+        for parameter, a, b in self._places:
+            if a == b or parameter.data_ptr() == first + a * grain:
+                continue
             view = (self.rows[:, a:b] if self._stacked else self.rows[0, a:b]).view(parameter.shape)
             if (parameter.dtype, parameter.device) != (view.dtype, view.device):
                 raise RuntimeError(

@@ -64,30 +64,23 @@ class Timeline:
             return
         events: list[dict[str, Any]] = []
         for rank, some in enumerate(gathered):
-            events.append(
-                {
-                    "ph": "M",
-                    "name": "process_name",
-                    "pid": rank,
-                    "tid": 0,
-                    "args": {"name": f"rank {rank}"},
-                }
-            )
+            titles = [("process_name", 0, f"rank {rank}")]
+            titles += [("thread_name", lane, name) for lane, name in enumerate(_LANES)]
             events += [
-                {"ph": "M", "name": "thread_name", "pid": rank, "tid": lane, "args": {"name": name}}
-                for lane, name in enumerate(_LANES)
+                {"ph": "M", "name": what, "pid": rank, "tid": lane, "args": {"name": name}}
+                for what, lane, name in titles
             ]
-            for name, start, length in some:
-                events.append(
-                    {
-                        "ph": "X",
-                        "name": name,
-                        "cat": _LANES[_LANE[name]],
-                        "pid": rank,
-                        "tid": _LANE[name],
-                        "ts": round(start * 1e6),
-                        "dur": round((start + length) * 1e6) - round(start * 1e6),
-                    }
-                )
+            events += [
+                {
+                    "ph": "X",
+                    "name": name,
+                    "cat": _LANES[_LANE[name]],
+                    "pid": rank,
+                    "tid": _LANE[name],
+                    "ts": round(start * 1e6),
+                    "dur": round((start + length) * 1e6) - round(start * 1e6),
+                }
+                for name, start, length in some
+            ]
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
