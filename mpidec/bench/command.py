@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import registry as catalogue
 from .._version import __version__
-from ..cli.program import Command, Parser, Status
+from ..cli.program import Command, Flag, Status
 from ..cli.tables import plural
 from ..comm.kernels.weighted import COMPILED
 from ..comm.mixing.lifecycle import TRANSPORTS
@@ -98,42 +98,49 @@ class Options:
     plot: str | None = None
 
 
-def declare(parser: Parser) -> None:
-    """Add the arguments."""
-    parser.add_argument(
+CELLS: dict[str, type[Cell]] = {
+    "mixing": MixingCell,
+    "nodes": NodesCell,
+    "steps": StepsCell,
+    "local": LocalCell,
+    "windows": WindowsCell,
+    "train": TrainCell,
+}
+
+FLAGS = [
+    Flag(
         "--rows",
         default=",".join(name for name in CELLS if name != "train"),
         help="groups of rows to measure (default: %(default)s; also: train)",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--sizes",
         help="bytes of a row, 8 to 64M and beyond (default: "
         + "; ".join(f"{name} {cell.sizes}" for name, cell in CELLS.items())
         + ")",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--graphs",
         help="(default: "
         + "; ".join(f"{name} {cell.graphs}" for name, cell in CELLS.items())
         + ")",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--transports",
         default=",".join(name for name in TRANSPORTS if name != "auto"),
         help="how rows travel in the group mixing, of "
         + ", ".join(TRANSPORTS)
         + " (default: %(default)s)",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--seconds",
         type=float,
         default=60,
         help="time to measure for, about, in all (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--json", metavar="FILE", help="write all numbers and a description of the machine"
-    )
-    parser.add_argument("--plot", metavar="FILE.png", help="draw them")
+    ),
+    Flag("--json", metavar="FILE", help="write all numbers and a description of the machine"),
+    Flag("--plot", metavar="FILE.png", help="draw them"),
+]
 
 
 def prepare(args: argparse.Namespace, ranks: int) -> Options:
@@ -177,16 +184,6 @@ def prepare(args: argparse.Namespace, ranks: int) -> Options:
         args.json,
         args.plot,
     )
-
-
-CELLS: dict[str, type[Cell]] = {
-    "mixing": MixingCell,
-    "nodes": NodesCell,
-    "steps": StepsCell,
-    "local": LocalCell,
-    "windows": WindowsCell,
-    "train": TrainCell,
-}
 
 
 def machine(comm: MPI.Intracomm) -> dict[str, Any]:
@@ -288,7 +285,7 @@ BENCH = Command(
     name="bench",
     description="Measure mixings, solver steps and local-view calls against the same by hand with MPI; training.",
     epilog=EPILOG,
-    declare=declare,
+    flags=FLAGS,
     prepare=prepare,
     execute=execute,
 )

@@ -13,11 +13,12 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
+from .._style import STYLES
 from .._version import __version__
 from ..comm.runtime.agreement import REFUSALS, message, on_root
 from ..comm.runtime.interrupts import interrupt, interrupts
@@ -62,6 +63,51 @@ class Interrupts(enum.Enum):
     TOGETHER = enum.auto()  # likewise, and the command itself raises it on every rank
 
 
+class Flag:
+    """A flag of a command, or an argument without a name, as `argparse.ArgumentParser.add_argument` takes it."""
+
+    def __init__(self, *names: str, **options: Any):
+        self.names, self.options = names, options
+
+
+EXPERIMENT = Flag("experiment", nargs="?", metavar="EXPERIMENT.toml", help="experiment file")
+STYLE = Flag(
+    "--style",
+    choices=list(STYLES),
+    default="screen",
+    help="screen (default), or paper: the width of a column or a page, serif letters, no title",
+)
+
+
+def file_flags(noun: str, file: str, limit: str, names: str) -> list[Flag]:
+    """Return the flags of commands that write a run to one file: --resume, --force, --quiet and --list.
+
+    Parameters
+    ----------
+    noun, file : str
+        What is written, and a name of its file.
+    limit : str
+        What may be raised when it is continued.
+    names : str
+        What --list shows.
+    """
+    return [
+        Flag(
+            "--resume",
+            metavar=file,
+            help=f"continue the {noun} in this file; --{limit} may raise the number of {limit}",
+        ),
+        Flag("--force", action="store_true", help="replace the output file if it exists"),
+        quiet("print warnings and errors only, no progress and no summary"),
+        Flag("--list", action="store_true", help=f"list all {names}"),
+    ]
+
+
+def quiet(help: str) -> Flag:
+    """Return the flag --quiet."""
+    return Flag("--quiet", action="store_true", help=help)
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser that raises an exception instead of exiting."""
 
@@ -93,8 +139,8 @@ class Command(Generic[T]):
         ``python -m mpidec.NAME``.
     description, epilog : str
         Texts of its help.
-    declare : callable (parser)
-        Adds the arguments.
+    flags : list of Flag, or callable ()
+        The arguments, or what returns them.
     prepare : callable (arguments, ranks)
         Returns what is to be done in a job of `ranks` ranks, or a text to print; called on rank 0.  Its ValueError, TypeError,
         OSError, ... is an error in the input.
@@ -112,7 +158,7 @@ class Command(Generic[T]):
     name: str
     description: str
     epilog: str
-    declare: Callable[[Parser], None]
+    flags: Iterable[Flag] | Callable[[], Iterable[Flag]]
     prepare: Callable[[argparse.Namespace, int], T | str]
     execute: Callable[[T, MPI.Intracomm], int]
     interrupts: Interrupts = Interrupts.AT_ONCE
@@ -131,8 +177,9 @@ class Command(Generic[T]):
             add_help=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        self.declare(parser)
-        parser.add_argument("-h", "--help", action="store_true", help="print this help")
+        flags = self.flags() if callable(self.flags) else self.flags
+        for flag in [*flags, Flag("-h", "--help", action="store_true", help="print this help")]:
+            parser.add_argument(*flag.names, **flag.options)
         if {"-h", "--help"} & {*argv}:
             return parser.format_help().rstrip()
         return self.prepare(parser.known(argv), ranks)

@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import topology
 from .._version import __version__
-from ..cli.program import Command, Parser
+from ..cli.program import Command, Flag
 from ..cli.tables import plural
 from ..comm.mixing import Network
 from ..comm.mixing.lifecycle import TRANSPORTS
@@ -423,15 +423,13 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {shown}"
 
 
-def declare(parser: Parser) -> None:
-    """Add the arguments."""
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=20,
-        metavar="SECONDS",
-        help="time limit of each check (default: %(default)s)",
-    )
+TIMEOUT = Flag(
+    "--timeout",
+    type=float,
+    default=20,
+    metavar="SECONDS",
+    help="time limit of each check (default: %(default)s)",
+)
 
 
 def prepare(args: argparse.Namespace, ranks: int) -> float:
@@ -476,7 +474,7 @@ DOCTOR = Command(
     name="doctor",
     description="Report what works in this environment and what does not.",
     epilog=EPILOG,
-    declare=declare,
+    flags=[TIMEOUT],
     prepare=prepare,
     execute=execute,
     needs_mpi=False,

@@ -176,7 +176,9 @@ def build(experiment: Experiment, net: Network) -> Job:
     InputError
         On every rank, if the input is refused on any rank.
     """
-    topology = agreed(net, _topology, experiment)
+    with agreed(net):
+        topology = _topology(experiment)
+        make = catalogue.problems().find(experiment.problem.name)
     whole: list[Prepared] = []  # on rank 0: the problem of all agents
 
     def load() -> tuple[Any, ...]:
@@ -193,12 +195,10 @@ def build(experiment: Experiment, net: Network) -> Job:
         )
 
     x_star, note, partition, samples, classes, label = on_root(net.comm, load)
-    make = agreed(net, catalogue.problems().find, experiment.problem.name)
     try:
         problem = scattered(whole.pop() if whole else None, make, net)
     except REFUSALS as error:  # raised on every rank
         raise InputError(message(error)) from error
-    oracle = agreed(net, _oracle, problem, experiment)
     solver_options = dict(experiment.solver.options)
     step_size = parameters(catalogue.solvers()[experiment.solver.name]).get("step_size")
     if step_size is not None and not isinstance(
@@ -210,8 +210,10 @@ def build(experiment: Experiment, net: Network) -> Job:
         problem=replace(experiment.problem, partition=partition),
         solver=replace(experiment.solver, options=solver_options),
     )
-    solver = agreed(net, lambda: catalogue.solvers()[experiment.solver.name](**solver_options))
-    agreed(net, solver.check, topology)
+    with agreed(net):
+        oracle = _oracle(problem, experiment)
+        solver = catalogue.solvers()[experiment.solver.name](**solver_options)
+        solver.check(topology)
     x0 = None
     if solver.uses == "nothing":
         x0 = np.stack(

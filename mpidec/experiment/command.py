@@ -11,7 +11,16 @@ from typing import NamedTuple
 from .. import registry as catalogue
 from ..cli import progress
 from ..cli.output import announce_code, file_error, free_name, resume_command
-from ..cli.program import Command, Interrupts, Parser, Status, say, version
+from ..cli.program import (
+    EXPERIMENT,
+    Command,
+    Flag,
+    Interrupts,
+    Status,
+    file_flags,
+    say,
+    version,
+)
 from ..comm.mixing.network import Network
 from ..comm.runtime.agreement import agreed, on_root
 from ..comm.runtime.launch import warn_if_not_compiled
@@ -23,7 +32,7 @@ from ..exceptions import ConfigError
 from ..plugins import short
 from ..record import read as read_run
 from . import build, settings as config
-from .schema import add_flags, flag_settings
+from .schema import flag_settings, flags
 from .settings import Experiment, Setting
 from .summary import ending, summary
 
@@ -75,37 +84,23 @@ class Request(NamedTuple):
     picture: str | None = None
 
 
-def declare(parser: Parser) -> None:
-    """Add the arguments."""
-    parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="experiment file")
-    add_flags(parser, config.FLAGS)
-    parser.add_argument(
-        "--resume",
-        metavar="run.h5",
-        help="continue the run in this file; --steps may raise the number of steps",
-    )
-    parser.add_argument("--force", action="store_true", help="replace the output file if it exists")
-    parser.add_argument(
+FLAGS = [
+    EXPERIMENT,
+    *flags(config.FLAGS),
+    *file_flags(
+        "run",
+        "run.h5",
+        "steps",
+        "problems, data sets, solvers, topologies and codecs, and installed plug-ins",
+    ),
+    Flag(
         "--tune",
         action="store_true",
         help="print the step sizes that auto compares, and its choice; do not run",
-    )
-    parser.add_argument(
-        "-o", metavar="tune.png", dest="picture", help="with --tune: draw them, too"
-    )
-    parser.add_argument(
-        "--quiet",
-        action="store_true",
-        help="print warnings and errors only, no progress and no summary",
-    )
-    parser.add_argument(
-        "--list",
-        action="store_true",
-        help="list all problems, data sets, solvers, topologies and codecs, and installed plug-ins",
-    )
-    parser.add_argument(
-        "--version", action="store_true", help="print the versions of mpidec and MPI"
-    )
+    ),
+    Flag("-o", metavar="tune.png", dest="picture", help="with --tune: draw them, too"),
+    Flag("--version", action="store_true", help="print the versions of mpidec and MPI"),
+]
 
 
 def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
@@ -120,9 +115,9 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
         return version()
     if args.list:
         return catalogue.listing()
-    flags = [*flag_settings(args, config.FLAGS), *map(config.parse_set, args.set)]
+    given = [*flag_settings(args, config.FLAGS), *map(config.parse_set, args.set)]
     if args.tune:
-        _check_search(args, flags)
+        _check_search(args, given)
     if args.resume is not None:
         if args.experiment:
             raise ConfigError(
@@ -132,11 +127,11 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
             raise ConfigError(
                 f"--force replaces {args.resume}, --resume continues it: omit one of them"
             )
-        return Request(_resumed(args.resume, flags), True, args.quiet)
+        return Request(_resumed(args.resume, given), True, args.quiet)
     if args.picture is not None and not args.tune:
         raise ConfigError("-o is the picture of --tune; the output file of a run is --out")
     file = config.read_toml(args.experiment) if args.experiment else []
-    experiment = config.load([*file, *flags], ranks)
+    experiment = config.load([*file, *given], ranks)
     if args.tune and build.is_asynchronous(experiment):
         raise ConfigError(
             f"--tune searches with common steps, which {short(experiment.solver.name)} does not take: omit it; its "
@@ -147,7 +142,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
             f"--simulate takes place in one process, this job has {ranks}: start it without mpirun"
         )
     if not (args.force or args.tune):
-        out = free_name(experiment.run.out, given=any(flag.key == "run.out" for flag in flags))
+        out = free_name(experiment.run.out, given=any(each.key == "run.out" for each in given))
         experiment = replace(experiment, run=replace(experiment.run, out=out))
     return Request(experiment, quiet=args.quiet, tune=args.tune, picture=args.picture)
 
@@ -259,9 +254,8 @@ def _search(job: build.Job, picture: str | None, net: Network) -> int:
     """Print the step sizes that "auto" compares for an experiment, and draw them."""
     wanted = job.experiment.run
     tol = {} if wanted.stop_error is None else {"tol": wanted.stop_error}
-    choice = agreed(
-        net,
-        lambda: tune(
+    with agreed(net):
+        choice = tune(
             job.oracle,
             job.solver,
             job.topology,
@@ -271,8 +265,7 @@ def _search(job: build.Job, picture: str | None, net: Network) -> int:
             seed=wanted.seed,
             mixing=job.mixing,
             **tol,
-        ),
-    )
+        )
 
     def show() -> None:
         print(choice, flush=True)
@@ -288,7 +281,7 @@ RUN = Command(
     name="run",
     description="Run a decentralized optimization experiment and write it to an HDF5 file.",
     epilog=EPILOG,
-    declare=declare,
+    flags=FLAGS,
     prepare=prepare,
     execute=execute,
     interrupts=Interrupts.DEFERRED,

@@ -15,6 +15,7 @@ from dataclasses import MISSING, field, fields
 from typing import NamedTuple, TypeVar
 
 from .. import plugins
+from ..cli.program import Flag
 from ..exceptions import ConfigError
 from .values import Value, abbreviate, coerce, describe, parse
 
@@ -173,29 +174,18 @@ def entries(schema: type, table: str = "") -> dict[str, Entry]:
     return found
 
 
-def add_flags(
-    parser: argparse.ArgumentParser,
-    schema: Iterable[Entry],
-    help: Mapping[str, str] | None = None,
-    but: Iterable[str] = (),
-) -> None:
-    """Add the flags of a schema to a parser, `but` for some, with `help` of its own for others, by flag."""
+def flags(schema: Iterable[Entry], help: Mapping[str, str] | None = None) -> list[Flag]:
+    """Return the flags of a schema, and --set, with `help` of its own for some of them, by flag."""
+    made = []
     for entry in schema:
-        if not entry.flag or entry.flag in but:
-            continue
-        text = (help or {}).get(entry.flag, entry.help)
-        if entry.metavar:
-            action = "append" if entry.repeat else "store"
-            parser.add_argument(entry.flag, metavar=entry.metavar, help=text, action=action)
-        else:
-            parser.add_argument(entry.flag, action="store_const", const="true", help=text)
-    parser.add_argument(
-        "--set",
-        metavar="table.key=value",
-        action="append",
-        default=[],
-        help="set any key of an experiment file",
-    )
+        if entry.flag:
+            how = {"action": "store_const", "const": "true"}
+            if entry.metavar:
+                how = {"action": "append" if entry.repeat else "store", "metavar": entry.metavar}
+            made.append(Flag(entry.flag, help=(help or {}).get(entry.flag, entry.help), **how))
+    what = "set any key of an experiment file"
+    key = "table.key=value"
+    return [*made, Flag("--set", metavar=key, action="append", default=[], help=what)]
 
 
 def flag_settings(args: argparse.Namespace, schema: Iterable[Entry]) -> list[Setting]:

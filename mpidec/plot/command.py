@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .._style import STYLES
-from ..cli.program import Command, Parser, Status
+from ..cli.program import STYLE, Command, Flag, Status
 from ..comm.runtime.agreement import on_root
 from ..comm.runtime.mpi import MPI
 from ..exceptions import ConfigError
@@ -24,50 +23,45 @@ examples:
 """
 
 
-def declare(parser: Parser) -> None:
-    """Add the arguments."""
-    parser.add_argument("runs", nargs="+", metavar="run.h5", help="run files, finished or not")
-    parser.add_argument(
+FLAGS = [
+    Flag("runs", nargs="+", metavar="run.h5", help="run files, finished or not"),
+    Flag(
         "-o",
         "--out",
         metavar="FIGURE",
         help="output file, .png, .pdf, .svg, ... (default: FIRST_RUN.png)",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--x",
         nargs="+",
         choices=list(X),
         metavar="AXIS",
         help=f"{', '.join(X)} (default: steps, bytes and seconds; seconds if a run is asynchronous, time if all "
         "are simulated)",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--y",
         nargs="+",
         metavar="METRIC",
         help="objective (drawn as f - f*), error, consensus, gradient_norm, or another metric of the files "
         "(default: objective, consensus and error; of trainings accuracies, consensus and loss)",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--label",
         nargs="+",
         metavar="NAME",
         help="one label per run, which then has a line of its own, or per line (default: the settings that differ; "
         "runs that differ in the seed alone make one line, the median, with a band)",
-    )
-    parser.add_argument(
-        "--style",
-        choices=list(STYLES),
-        default="screen",
-        help="screen (default), or paper: the width of a column or a page, serif letters, no title",
-    )
-    parser.add_argument(
+    ),
+    STYLE,
+    Flag(
         "--kind",
         choices=["curves", "agents"],
         default="curves",
         help="curves (default), or agents, of asynchronous runs: steps per agent, averagings per edge or histogram "
         "of the staleness, idle time per rank",
-    )
+    ),
+]
 
 
 def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
@@ -105,7 +99,7 @@ PLOT = Command(
     name="plot",
     description="Plot f - f*, consensus and error of runs.",
     epilog=EPILOG,
-    declare=declare,
+    flags=FLAGS,
     prepare=prepare,
     execute=execute,
     needs_mpi=False,

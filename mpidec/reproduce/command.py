@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 
-from ..cli.program import Command, Interrupts, Parser, Status
+from ..cli.program import Command, Flag, Interrupts, Status, quiet
 from ..comm.runtime.mpi import MPI
 from ..exceptions import ConfigError, InputError
 from .experiments import EXPERIMENTS, table
@@ -28,19 +27,13 @@ experiments:
 Digits and small networks take the place of the published data sets and models: what compares is the order of the methods."""
 
 
-def declare(parser: Parser) -> None:
-    """Add the arguments."""
-    parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
-    parser.add_argument(
-        "--seeds", type=int, metavar="N", help="runs of each method (default: 3, with --quick 1)"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="short runs, which show the form of the table alone"
-    )
-    parser.add_argument("--out", metavar="FILE", help="also write the table: .csv, else text")
-    parser.add_argument(
-        "--quiet", action="store_true", help="no line for each row as it is completed"
-    )
+FLAGS = [
+    Flag("experiment", nargs="?", metavar="EXPERIMENT", help=", ".join(EXPERIMENTS)),
+    Flag("--seeds", type=int, metavar="N", help="runs of each method (default: 3, with --quick 1)"),
+    Flag("--quick", action="store_true", help="short runs, which show the form of the table alone"),
+    Flag("--out", metavar="FILE", help="also write the table: .csv, else text"),
+    quiet("no line for each row as it is completed"),
+]
 
 
 def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
@@ -55,9 +48,8 @@ def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
 
 def execute(args: argparse.Namespace, comm: MPI.Intracomm) -> int:
     """Run the experiment on all ranks of `comm`, print its table, and return the exit status."""
-    on_line: Callable[[str], None] = lambda line: None
-    if comm.rank == 0 and not args.quiet:
-        on_line = partial(print, file=sys.stderr, flush=True)
+    shown = comm.rank == 0 and not args.quiet
+    on_line = partial(print, file=sys.stderr, flush=True) if shown else lambda line: None
     seeds = args.seeds if args.seeds is not None else 1 if args.quick else 3
     try:
         result = table(args.experiment, seeds=seeds, quick=args.quick, comm=comm, on_line=on_line)
@@ -76,7 +68,7 @@ REPRODUCE = Command(
     name="reproduce",
     description="Repeat a published experiment on digits, and print its table beside the published figures.",
     epilog=EPILOG,
-    declare=declare,
+    flags=FLAGS,
     prepare=prepare,
     execute=execute,
     interrupts=Interrupts.TOGETHER,

@@ -6,18 +6,16 @@ import argparse
 import contextlib
 import math
 import os
-from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
 
-from .._style import STYLES
-from ..cli.program import Command, Interrupts, Parser, Status, say
+from ..cli.program import EXPERIMENT, STYLE, Command, Flag, Interrupts, Status, quiet, say
 from ..cli.tables import plural
 from ..comm.runtime.agreement import on_root
 from ..comm.runtime.mpi import MPI
 from ..exceptions import ConfigError
 from ..experiment import settings as config
-from ..experiment.schema import add_flags, flag_settings
+from ..experiment.schema import flag_settings, flags
 from ..plot.drawing import check_name
 from ..plot.quantities import X
 from .cases import parse_vary
@@ -43,102 +41,75 @@ measured while they share the machine.  --ranks-per-run R gives each run R ranks
 
 exit status: 0 all runs have ended (also diverged ones); 1 some run failed; 2 error in the input; 130 interrupted."""
 
-# Where a sweep differs from a run.
-FLAGS = [entry for entry in config.FLAGS if entry.flag != "--out"]
-HELP = {
+SCHEMA = [entry for entry in config.FLAGS if entry.flag != "--out"]
+HELP = {  # where a sweep differs from a run
     "--agents": f"number of agents (default: {config.AGENTS_ALONE}, on any number of ranks)",
     "--seed": "first seed (default: 0)",
 }
 
 
-class Request(NamedTuple):
-    """What the command line asks for: a sweep, and where its results go."""
-
-    plan: Plan
-    folder: str
-    x: Sequence[str] | None
-    y: Sequence[str] | None
-    style: str
-    figure: str
-    quiet: bool
-
-
-def declare(parser: Parser) -> None:
-    """Add the arguments."""
-    parser.add_argument(
-        "experiment",
-        nargs="?",
-        metavar="EXPERIMENT.toml",
-        help="experiment file, as for mpidec.run",
-    )
-    parser.add_argument(
+FLAGS = [
+    EXPERIMENT,
+    Flag(
         "--vary",
         metavar="table.key=value,value",
         action="append",
         default=[],
         help="take each of these values, such as solver.name=extra,dgd; may be repeated: all combinations are run, "
         "the first one gives the lines of the figure, the others its panels",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--seeds",
         metavar="N",
         type=int,
         help="number of seeds for each combination, counted from --seed (default: 1)",
-    )
-    parser.add_argument(
-        "--out", metavar="FOLDER", default="sweep", help="folder of the results (default: sweep)"
-    )
-    parser.add_argument(
+    ),
+    Flag("--out", metavar="FOLDER", default="sweep", help="folder of the results (default: sweep)"),
+    Flag(
         "--target",
         metavar="[METRIC=]VALUE",
         help="steps, bytes and seconds until METRIC <= VALUE are shown "
         "(default: error <= the stop error of the runs, or 1e-6)",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--ranks-per-run",
         metavar="R",
         type=int,
         default=1,
         help="ranks that share one run (default: 1)",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--x",
         nargs="+",
         choices=list(X),
         metavar="AXIS",
         help=f"axes of the figure: {', '.join(X)} (default: steps)",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--y",
         nargs="+",
         metavar="METRIC",
         help="quantities of the figure (default: the metric of --target)",
-    )
-    parser.add_argument(
+    ),
+    Flag(
         "--figure",
         metavar="NAME",
         default="figure.png",
         help="file of the figure in the folder, .png, .pdf, .svg, ... (default: figure.png)",
-    )
-    parser.add_argument(
-        "--style",
-        choices=list(STYLES),
-        default="screen",
-        help="style of the figure, see mpidec.plot",
-    )
-    add_flags(parser, FLAGS, HELP)
-    parser.add_argument(
+    ),
+    STYLE,
+    *flags(SCHEMA, HELP),
+    Flag(
         "--force",
         action="store_true",
         help="replace the tables and the figure of another study in the folder",
-    )
-    parser.add_argument(
-        "--quiet", action="store_true", help="print the table only, no line per run"
-    )
+    ),
+    quiet("print the table only, no line per run"),
+]
 
 
-def prepare(args: argparse.Namespace, ranks: int) -> Request:
-    """Return what the arguments ask for in a job of `ranks` ranks.
+def prepare(args: argparse.Namespace, ranks: int) -> tuple[Plan, argparse.Namespace]:
+    """Return the plan of the sweep in a job of `ranks` ranks, and the arguments.
 
     Raises
     ------
@@ -148,7 +119,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request:
     _check_figure(args.figure)
     settings = [
         *(config.read_toml(args.experiment) if args.experiment else []),
-        *flag_settings(args, FLAGS),
+        *flag_settings(args, SCHEMA),
         *map(config.parse_set, args.set),
     ]
     wanted = plan(
@@ -162,43 +133,38 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request:
     )
     if not args.force:
         check_results(args.out, (*TABLES, args.figure), wanted.cases)
-    return Request(wanted, args.out, args.x, args.y, args.style, args.figure, args.quiet)
+    return wanted, args
 
 
-def execute(request: Request, comm: MPI.Intracomm) -> int:
+def execute(request: tuple[Plan, argparse.Namespace], comm: MPI.Intracomm) -> int:
     """Run a sweep on all ranks of `comm`, write its table and its figure, and return the exit status."""
-    wanted, on_line = request.plan, None
-    if comm.rank == 0 and not request.quiet:
+    (wanted, args), on_line = request, None
+    if comm.rank == 0 and not args.quiet:
         on_line = partial(print, flush=True)
         kept = len(wanted.cases) - len(wanted.open())
         on_line(
             f"{plural(len(wanted.cases), 'run')}, {kept} of them finished before; "
-            f"{comm.size // wanted.ranks_per_run} at a time; folder {request.folder}"
+            f"{comm.size // wanted.ranks_per_run} at a time; folder {args.out}"
         )
     table, failures = run_plan(wanted, comm, on_line)
-    on_root(comm, _write, request, table, failures)
+    on_root(comm, _write, wanted, args, table, failures)
     return Status.FAILED if failures else Status.OK
 
 
-def _write(request: Request, table: Table, failures: dict[str, str]) -> None:
+def _write(wanted: Plan, args: argparse.Namespace, table: Table, failures: dict[str, str]) -> None:
     print(table, flush=True)
-    written = []
-    for name, text in zip(
-        TABLES, (table.csv(), table.latex(), runs_csv(request.plan.cases, failures))
-    ):
-        with open(os.path.join(request.folder, name), "w", encoding="utf-8") as file:
-            file.write(text)
-        written.append(name)
+    texts = (table.csv(), table.latex(), runs_csv(wanted.cases, failures))
+    for name, text in zip(TABLES, texts):
+        Path(args.out, name).write_text(text, encoding="utf-8")
+    written = [*TABLES]
     try:
-        table.figure(request.x, request.y, request.style).savefig(
-            os.path.join(request.folder, request.figure), dpi=200
-        )
-        written.append(request.figure)
+        table.figure(args.x, args.y, args.style).savefig(Path(args.out, args.figure), dpi=200)
+        written.append(args.figure)
     except ImportError as error:
         say("sweep", f"no figure: {error}: pip install 'mpidec[plot]'")
     except ValueError as error:
         say("sweep", f"no figure: {error}")
-    print(f"{request.folder}: {', '.join(written)}", flush=True)
+    print(f"{args.out}: {', '.join(written)}", flush=True)
 
 
 def _check_figure(name: str) -> None:
@@ -229,7 +195,7 @@ SWEEP = Command(
     name="sweep",
     description="Run an experiment with all combinations of varied settings and seeds; write a table and a figure.",
     epilog=EPILOG,
-    declare=declare,
+    flags=FLAGS,
     prepare=prepare,
     execute=execute,
     interrupts=Interrupts.TOGETHER,

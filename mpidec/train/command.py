@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..cli import progress
 from ..cli.output import announce_code, file_error, free_name, resume_command
-from ..cli.program import DISK, Command, Interrupts, Parser, Status, say
+from ..cli.program import (
+    DISK,
+    EXPERIMENT,
+    Command,
+    Flag,
+    Interrupts,
+    Status,
+    file_flags,
+    say,
+)
 from ..cli.tables import facts, options, plural, quantity
 from ..comm.mixing.network import Network
 from ..comm.runtime.agreement import REFUSALS
 from ..comm.runtime.mpi import MPI
 from ..exceptions import ConfigError, InputError
-from ..experiment.schema import Setting, add_flags, flag_settings
+from ..experiment import schema
+from ..experiment.schema import Setting
 from ..plugins import short
 from ..record import read as read_run
 
@@ -63,8 +73,8 @@ class Request(NamedTuple):
     quiet: bool = False
 
 
-def declare(parser: Parser) -> None:
-    """Add the arguments.
+def flags() -> list[Flag]:
+    """Return the arguments.
 
     Raises
     ------
@@ -73,24 +83,12 @@ def declare(parser: Parser) -> None:
     """
     from .settings import own
 
-    parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT.toml", help="settings in TOML")
-    add_flags(parser, own())
-    parser.add_argument(
-        "--resume",
-        metavar="train.h5",
-        help="continue the training in this file; --epochs may raise the number of epochs",
-    )
-    parser.add_argument("--force", action="store_true", help="replace the output file if it exists")
-    parser.add_argument(
-        "--quiet",
-        action="store_true",
-        help="print warnings and errors only, no progress and no summary",
-    )
-    parser.add_argument(
-        "--list",
-        action="store_true",
-        help="list all data sets, models, algorithms, topologies, optimizers and schedules",
-    )
+    names = "data sets, models, algorithms, topologies, optimizers and schedules"
+    return [
+        EXPERIMENT,
+        *schema.flags(own()),
+        *file_flags("training", "train.h5", "epochs", names),
+    ]
 
 
 def listing() -> str:
@@ -125,16 +123,16 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
 
     if args.list:
         return listing()
-    flags = [*flag_settings(args, own()), *map(parse_set, args.set)]
+    given = [*schema.flag_settings(args, own()), *map(parse_set, args.set)]
     if args.resume is not None:
         for other in filter(None, [args.experiment, "--force" * args.force]):
             raise ConfigError(f"--resume continues the training in {args.resume}: omit {other}")
-        return Request(_resumed(args.resume, flags), True, args.quiet)
+        return Request(_resumed(args.resume, given), True, args.quiet)
     file = read_toml(args.experiment) if args.experiment else []
-    settings = Settings.load([*file, *flags])
-    given = any(flag.key == "train.out" for flag in flags)
+    settings = Settings.load([*file, *given])
     out = settings.out or "train.h5"
-    out = out if args.force else free_name(out, given)
+    if not args.force:
+        out = free_name(out, given=any(each.key == "train.out" for each in given))
     return Request(replace(settings, out=out), quiet=args.quiet)
 
 
@@ -265,7 +263,7 @@ TRAIN = Command(
     name="train",
     description="Train a network on images with decentralized workers, and write the curves to an HDF5 file.",
     epilog=EPILOG,
-    declare=declare,
+    flags=flags,
     prepare=prepare,
     execute=execute,
     interrupts=Interrupts.DEFERRED,

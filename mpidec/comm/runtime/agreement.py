@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from ...exceptions import InputError, mark
@@ -56,13 +57,11 @@ def on_root(comm: MPI.Intracomm, act: Callable[..., T], *args: object) -> T:
     return value
 
 
-def agreed(net: Reductions, act: Callable[..., T], *args: object) -> T:
-    """Return the result of `act(*args)` on each rank; if one rank refuses its input, all ranks raise its `InputError`.
-
-    Other exceptions are raised on all ranks as they are.
-    """
+@contextmanager
+def agreed(net: Reductions) -> Iterator[None]:
+    """A context of all ranks: if one refuses its input in it, all raise its `InputError`; other errors are raised as they are."""
     try:
-        result = act(*args)
+        yield
     except REFUSALS as caught:
         net.agree(InputError(message(caught)))
         raise
@@ -70,7 +69,6 @@ def agreed(net: Reductions, act: Callable[..., T], *args: object) -> T:
         net.agree(caught)
         raise
     net.agree()
-    return result
 
 
 def message(error: BaseException) -> str:
