@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import numbers
 import operator
+import os
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,29 +18,12 @@ from numpy.typing import ArrayLike
 from ..comm.mixing import Network
 from ..plugins import Table, nearest
 from ..protocols import Reductions
+from ..record.recorder import Record
 from ..solvers.base import Solver
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
     from ..topology import Schedule, Topology
-
-__all__ = [
-    "Delay",
-    "TopologyLike",
-    "as_oracle",
-    "as_solver",
-    "as_topology",
-    "check_arguments",
-    "check_callbacks",
-    "check_equal",
-    "check_step_size",
-    "infer_agents",
-    "initial_rows",
-    "integer",
-    "network_for",
-    "problem_of",
-    "with_subgradients",
-]
 
 SOLVER = ("init", "step", "point", "check", "uses", "per_edge", "keeps_rows", "unstable")
 STEP_SIZES = ("step_size", "stepsize", "lr", "learning_rate", "alpha", "eta")
@@ -399,6 +383,18 @@ def as_oracle(problem: T) -> T:
                 f"{'the number of local agents' if name == 'm' else 'the length of a row'}"
             )
     return problem
+
+
+def as_record(record: str | os.PathLike[str] | Record | None) -> Record | None:
+    """Return the recording options that `record` stands for: a path alone has the defaults.
+
+    Raises
+    ------
+    TypeError
+    """
+    if not isinstance(record, (str, os.PathLike, Record, type(None))):
+        raise TypeError(f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)")
+    return record if record is None or isinstance(record, Record) else Record(record)
 
 
 def check_arguments(unknown: Mapping[str, object], function: Callable[..., object]) -> None:

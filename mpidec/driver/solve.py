@@ -18,6 +18,7 @@ from ..solvers.base import Solver
 from . import loop
 from .arguments import (
     as_oracle,
+    as_record,
     as_solver,
     as_topology,
     check_arguments,
@@ -215,18 +216,14 @@ def solve(
     ([2.0], 'completed')
     """
     check_arguments(unknown, solve)
-    record = Record(record) if isinstance(record, (str, os.PathLike)) else record
     with ExitStack() as stack:
         if net is None:
             net = stack.enter_context(network_for(problem, topology, x0))
         error: Exception | None = None
         try:
-            if record is not None and not isinstance(record, Record):
-                raise TypeError(
-                    f"record is {record!r:.60}, expected a path, or mpidec.Record(path, ...)"
-                )
-            if record is not None and net.rank == 0:
-                record.check()
+            saved = as_record(record)
+            if saved is not None and net.rank == 0:
+                saved.check()
             oracle, functions = as_oracle(problem), problem_of(problem)
             graph, method = as_topology(topology, net.n), as_solver(solver, problem)
             _only_for(
@@ -260,8 +257,8 @@ def solve(
                 "seed": seed,
                 "stop": stop,
                 "x0": x0,
-                "record": record and os.fspath(record.path),
-                "resume": record is not None and record.resume,
+                "record": saved and os.fspath(saved.path),
+                "resume": saved is not None and saved.resume,
             },
         )
         stack.enter_context(arithmetic(net))
@@ -279,7 +276,7 @@ def solve(
             seed,
             stop,
             target,
-            record,
+            saved,
             report,
             mixing,
             delay,
@@ -288,7 +285,7 @@ def solve(
         )
         result: Result | AsyncResult = run_on_ranks(plan) if method.asynchronous else loop.run(plan)
     if result.outcome is Outcome.INTERRUPTED:  # now that the network of this call is closed
-        raise Interrupted(result, record)
+        raise Interrupted(result, saved)
     return result
 
 

@@ -276,25 +276,24 @@ class Recorder(Generic[State]):
 
     def append(self, step: int, metrics: Mapping[str, float], X: np.ndarray) -> None:
         """Add a record; collective if the trajectory is stored."""
-        stack = self._net.gather(X) if self._spec.trajectory else None
-        self._try(lambda: self._file.append(step, metrics, stack))  # type: ignore[union-attr]
+        self.append_gathered(step, metrics, self._net.gather(X) if self._spec.trajectory else None)
 
     def append_gathered(
-        self, step: int, metrics: Mapping[str, float], stack: np.ndarray | None
+        self, step: int, metrics: Mapping[str, float], stack: np.ndarray | None, flush: bool = False
     ) -> None:
-        """Add a record of the rows of all agents, which rank 0 has already, and write it at once; on rank 0 alone."""
+        """Add a record of the rows of all agents, which rank 0 has already, and write it at once if asked to."""
 
-        def write() -> None:
-            self._file.append(step, metrics, stack)  # type: ignore[union-attr]
-            self._file.flush()  # type: ignore[union-attr]
+        def write(file: RunFile) -> None:
+            file.append(step, metrics, stack)
+            if flush:
+                file.flush()
 
-        self._try(write)
+        self._on_file(write)
 
     def restart(self, step: int) -> None:
         """Drop the records after `step` when others replace them; collective, an error is raised on all ranks."""
         self._net.agree(self.error)
-        if self._file is not None:
-            self._try(self._file.close)
+        self._on_file(RunFile.close)
         self.resume(step, {})
 
     def checkpoint(
@@ -312,7 +311,7 @@ class Recorder(Generic[State]):
         stored = {name: self._gather(name, value) for name, value in zip(s._fields, s)}  # type: ignore[attr-defined]
         stored |= {_MEMORY + name: self._net.gather(memory[name]) for name in sorted(memory)}
         stored[_COUNTERS] = counters
-        self._try(lambda: self._file.checkpoint(step, stored, asynchronous))  # type: ignore[union-attr]
+        self._on_file(lambda file: file.checkpoint(step, stored, asynchronous))
 
     def finish(
         self,
@@ -327,23 +326,27 @@ class Recorder(Generic[State]):
         """
         stack = self._net.gather(X)
 
-        def write() -> None:
-            if self._file is not None and stack is not None:
-                self._file.finish(stack, outcome, steps, asynchronous)
-                self._file.close()
+        def write(file: RunFile) -> None:
+            if stack is not None:
+                file.finish(stack, outcome, steps, asynchronous)
+            file.close()
 
-        self._try(write)
+        self._on_file(write)
         self._net.agree(self.error)
 
     def abandon(self, reason: str = "") -> None:
         """Write what is recorded, and the outcome "failed" if there is a reason, and close the file; errors are ignored."""
+        self.error = None
+        if reason:
+            self._on_file(lambda file: file.fail(reason))
+        self.error = None
+        self._on_file(RunFile.close)
+
+    def _on_file(self, act: Callable[[RunFile], object]) -> None:
+        """`act` with the file, on rank 0."""
         file = self._file
         if file is not None:
-            self.error = None
-            if reason:
-                self._try(lambda: file.fail(reason))
-            self.error = None
-            self._try(file.close)
+            self._try(lambda: act(file))
 
     def _shared(self, thing: T) -> T:
         return self._net.collectives.broadcast(thing, 0, "the record")

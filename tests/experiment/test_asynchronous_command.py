@@ -505,13 +505,13 @@ LIMITED = """
 import os, resource, signal, sys
 from mpi4py import MPI
 from mpidec.experiment import command as run
-from mpidec.driver.asynchronous.files import AsyncRunFile
+from mpidec.driver.asynchronous.files import Records
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-plain = AsyncRunFile._write_records
+plain = Records.finish
 def written(*args):
     resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize("run.h5") // 2, resource.RLIM_INFINITY))
     return plain(*args)
-AsyncRunFile._write_records = written
+Records.finish = written
 sys.exit(run.main(sys.argv[1:]))
 """
 

@@ -18,14 +18,14 @@ from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ..diagnosis import likely_cause
 from ..loop import Plan
 from ..metrics import Metrics
+from ..provenance import attributes
 from ..stopping import Outcome, RunEnd, decide_outcome
 from .files import (
-    Activity,
-    AsyncRunFile,
-    Live,
-    RecordCounters,
+    AsyncFile,
+    Records,
     ResumedTotals,
     Snapshots,
+    activity_arrays,
     columns,
     failing,
     maximum,
@@ -62,13 +62,24 @@ def run(plan: Plan) -> AsyncResult:
         warn_of_losses(solver, plan.drop)
         _warn_of_sleepers(net, plan.straggler)
     agents = LocalAgents.of(solver, topology, plan.X, net.agents)
-    file = None if plan.record is None else AsyncRunFile(plan, plan.record, solver, agents)
+    measure, before, file = Metrics(net, plan.problem), ResumedTotals(), None
     records = min(_RECORDS, plan.steps // plan.every + 1)
-    before = ResumedTotals() if file is None else file.begin(plan.topology, records)
+    if plan.record is not None:
+        meta = attributes(
+            net,
+            plan.record,
+            solver,
+            plan.topology,
+            plan.steps,
+            plan.every,
+            plan.seed,
+            problem=plan.problem,
+        )
+        meta["clock"] = "seconds"
+        file = AsyncFile(net, plan.record, solver, plan.topology, measure, agents, meta)
+        before = file.begin(names(measure, "rounds"), records)
     with failing(None if file is None else file.recorder), interrupts() as interrupted:
-        if file is not None:
-            file.first()
-        return _Run(plan, solver, agents, faults, file, before)(records, interrupted)
+        return _Run(plan, solver, agents, faults, measure, file, before)(records, interrupted)
 
 
 class _Run:
@@ -80,14 +91,13 @@ class _Run:
         solver: PairwiseSolver | PushSolver,
         agents: LocalAgents,
         faults: Faults,
-        file: AsyncRunFile | None,
+        measure: Metrics,
+        file: AsyncFile | None,
         before: ResumedTotals,
     ):
         self.plan, self.net, self.solver, self.agents = plan, plan.net, solver, agents
-        self.file, self.before = file, before
+        self.measure, self.file, self.before = measure, file, before
         net, problem = plan.net, plan.problem
-        self.measure = Metrics(net, problem)
-        self.counters = RecordCounters(before, net.n, agents.width, problem is not None)
         slots = net.slots(plan.topology.at(0), np.zeros((net.m, agents.width)))
         goal = max(plan.steps * net.n - before.events, 0)
         self.termination = Termination(slots, net.rank, net.size, goal)
@@ -103,17 +113,21 @@ class _Run:
             else PushRunner(solver, *common, net.lo)
         )
         self.snapshots = Snapshots(self.runner.rows, agents.stacks["x"].nbytes)
+        self.records = Records(
+            net, measure, self.snapshots, before, agents.width, problem is not None, file
+        )
 
-    def __call__(self, records: int, interrupted: Callable[[], bool]) -> AsyncResult:
+    def __call__(self, number: int, interrupted: Callable[[], bool]) -> AsyncResult:
         net, runner, file = self.net, self.runner, self.file
+        self.snapshots.look(0.0, 0, 0, due=True)
+        if file is not None and not file.record.resume:  # the file exists from the beginning
+            file.checkpoint(self.records.now(0.0), {})
         if isinstance(runner, PushRunner) and self.before.events:
             runner.send_again()
             runner.slots.flush()
             net.agree()  # everything is in its slot
-        live = None if file is None else file.live(self.snapshots, self.counters)
-        elapsed, reason = self._events(interrupted, live)
-        self.snapshots.look(elapsed, self.termination.events, runner.messages, due=True)
-        rows, sizes = self._records(records)
+        elapsed, reason = self._events(interrupted)
+        rows, sizes = self.records.finish(number)
         metrics = columns(rows, names(self.measure, "rounds"))
         outcome, text, agent = self._end(reason, metrics, rows, sizes)
         counts, averagings, staleness, idle = self._activity(elapsed)
@@ -135,13 +149,15 @@ class _Run:
         )
         runner.slots.close()
         if file is not None:
-            file.end(result, self.snapshots)
+            if outcome is not Outcome.DIVERGED:
+                file.checkpoint(rows[-1], {})
+            file.finish(result)
         return result
 
-    def _events(self, interrupted: Callable[[], bool], live: Live | None) -> tuple[float, int]:
+    def _events(self, interrupted: Callable[[], bool]) -> tuple[float, int]:
         """All events, until nothing is under way: the seconds, and why the run has ended, the same on all ranks."""
         net, plan, runner, file = self.net, self.plan, self.runner, self.file
-        termination, snapshots = self.termination, self.snapshots
+        termination, snapshots, records = self.termination, self.snapshots, self.records
         timer = CheckpointTimer(math.inf if file is None or net.rank else file.seconds)
         net.agree()  # all ranks begin together
         begun = time.perf_counter()
@@ -152,8 +168,7 @@ class _Run:
         def between_events() -> None:
             now = clock()
             snapshots.look(now, termination.events, runner.messages)
-            if live is not None:
-                live.look(now)
+            records.look(now)
             if timer.is_due(now):
                 runner.end(PAUSED)
 
@@ -161,7 +176,6 @@ class _Run:
         if plan.progress is not None and net.rank == 0:
             reporter = ProgressReporter(plan, termination, self.before.events, net.n, clock)
         monitor = FailureMonitor(net.matching, reporter)
-        snapshots.look(0.0, 0, 0, due=True)
         try:
             while True:
                 runner.run(interrupted, between_events, monitor)
@@ -169,38 +183,19 @@ class _Run:
                 runner.slots.flush()
                 net.agree()  # everything is in its slot
                 runner.collect()
+                snapshots.look(elapsed, termination.events, runner.messages, due=True)
                 reason = int(maximum(net, termination.reason, "the end of the run"))
                 if file is None or reason != PAUSED:
-                    break
-                events, messages = self._sums(termination.events, runner.messages)
-                file.checkpoint(
-                    self.counters(elapsed, events, messages, {}), self._activity(elapsed)
-                )
+                    return elapsed, reason
+                row = records.now(elapsed)
+                if all(map(math.isfinite, row.values())):
+                    file.checkpoint(row, activity_arrays(*self._activity(elapsed)))
                 timer.restart(clock())
                 termination.go_on()
                 net.agree()  # all ranks go on together
         except BaseException:
-            abandon(live)  # MPI may still write to its arrays
+            abandon(records)  # MPI may still write to its arrays
             raise
-        if live is not None:
-            live.finish()
-        return elapsed, reason
-
-    def _records(self, number: int) -> tuple[list[dict[str, float]], list[float]]:
-        """Records at equal distances in wall time, and the sizes of the rows of the agents."""
-        net, measure = self.net, self.measure
-        end = maximum(net, self.snapshots.times[-1], "the end of the run")
-        rows: list[dict[str, float]] = []
-        sizes: list[float] = []
-        for t in np.linspace(0.0, end, max(number, 2)).tolist():
-            Z, *mine = self.snapshots.at(t)
-            events, messages = self._sums(*mine)
-            metrics = measure(Z)
-            if measure.failed:
-                net.agree(measure.error)
-            rows.append(self.counters(t, events, messages, metrics))
-            sizes.append(measure.size)
-        return rows, sizes
 
     def _end(
         self,
@@ -245,33 +240,27 @@ class _Run:
             self.net, plan.problem, plan.topology, solver, stochastic, metrics, name, limit
         )
 
-    def _activity(self, elapsed: float) -> Activity:
-        """What all ranks have counted."""
+    def _activity(
+        self, elapsed: float
+    ) -> tuple[np.ndarray, dict[tuple[int, int], int], np.ndarray, np.ndarray]:
+        """What all ranks have counted: the fields `counts`, `averagings`, `staleness` and `idle` of `AsyncResult`."""
         runner = self.runner
         counts = self._everywhere(np.array([s.k for s in self.agents.states], np.int64))
         pairs = self._everywhere(np.array(runner.averaging_counts(), np.int64).reshape(-1, 3))
         idle = self._everywhere(np.array([runner.idle / (runner.total or elapsed)]))
         ages = sorted(runner.staleness.items())
         all_ages = self._everywhere(np.array(ages, np.int64).reshape(-1, 2))
-        return Activity(
-            counts,
-            self.before.averagings(pairs.tolist()),
-            self.before.staleness(all_ages.tolist()),
-            idle,
+        before = self.before
+        averagings, staleness = (
+            before.averagings(pairs.tolist()),
+            before.staleness(all_ages.tolist()),
         )
+        return counts, averagings, staleness, idle
 
     def _everywhere(self, mine: np.ndarray) -> np.ndarray:
         """The rows of all ranks, one rank after the other, on all of them."""
         rows = self.net.gather_rows(mine)
         return np.asarray(self.net.collectives.broadcast(rows, 0, "net.gather"))
-
-    def _sums(self, *mine: int) -> list[int]:
-        """Sums over all ranks."""
-        if self.net.size == 1:
-            return list(mine)
-        what = "the metrics of a record"
-        all_ = self.net.collectives.gather_all(np.array(mine, np.int64), what)
-        return [int(total) for total in all_.sum(axis=0)]
 
 
 class CheckpointTimer:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..._validation import number
+from ...comm.mixing.network import Network
 from ...comm.runtime.collectives import Collectives
 from ...comm.runtime.interrupts import interrupts
 from ...comm.runtime.mpi import MPI
@@ -27,6 +28,7 @@ from ...topology import Topology, edge_rates, mixing_constants
 from ..arguments import (
     Delay,
     as_oracle,
+    as_record,
     as_solver,
     as_topology,
     check_arguments,
@@ -37,6 +39,7 @@ from ..arguments import (
     problem_of,
 )
 from ..metrics import ASYNCHRONOUS, Metrics
+from ..provenance import attributes
 from ..stepsize import requested_rule, with_size
 from ..stopping import Outcome, RunEnd, Stop, Target, decide_outcome, not_finite, target_of
 from .clocks import (
@@ -50,8 +53,8 @@ from .clocks import (
     replayed,
     wakings,
 )
-from .files import SimulatedFile, columns, failing, maximum, names, with_counters
-from .result import AsyncResult, LocalAgents, collected, histogram
+from .files import AsyncFile, columns, failing, maximum, names, with_counters
+from .result import SIMULATED, AsyncResult, LocalAgents, collected, histogram
 from .simulator import EventSimulator, PairwiseSimulator, PushSimulator
 
 if TYPE_CHECKING:
@@ -216,6 +219,11 @@ def simulate(
         )
     )
     measure, total = Metrics(net, functions), round(end / unit)
+    saved = as_record(record)
+    if saved is not None:
+        saved.check()
+        if saved.resume:
+            raise ValueError(f"{os.fspath(saved.path)}: {SIMULATED}")
     from threadpoolctl import threadpool_limits
 
     with (
@@ -224,16 +232,29 @@ def simulate(
         np.errstate(over="ignore", invalid="ignore", divide="ignore"),
     ):
         file = None
-        if record is not None:
-            file = stack.enter_context(
-                SimulatedFile(record, X, measure, graph, method, total, every, seed, functions)
+        if saved is not None:
+            alone = stack.enter_context(Network(n, comm=MPI.COMM_SELF))
+            meta = attributes(
+                alone,
+                saved,
+                method,
+                graph,
+                total,
+                every,
+                seed,
+                function="simulate",
+                problem=functions,
             )
+            meta["clock"] = "simulated"
+            file = AsyncFile(alone, saved, method, graph, measure, agents, meta)
+            file.begin(names(measure), int(total / every) + 2)
         stack.enter_context(failing(None if file is None else file.recorder))
         interrupted = stack.enter_context(interrupts())
 
         def on_record(metrics: Mapping[str, float]) -> bool:
             if file is not None:
                 file.append(metrics, X)
+                net.agree(file.recorder.error)
             if progress is not None:
                 progress(int(metrics["step"]), total, metrics)
             return interrupted()
@@ -263,7 +284,7 @@ def simulate(
         if file is not None:
             file.finish(result)
     if outcome is Outcome.INTERRUPTED:
-        raise Interrupted(result, None if file is None else file.record)
+        raise Interrupted(result, saved)
     return result
 
 
@@ -360,15 +381,15 @@ class _Run:
 
     def _record(self, t: float) -> bool:
         simulator = self.simulator
-        counters = {
-            "step": int(t / self.unit + 1e-9),
-            "time": t,
-            "events": simulator.events,
-            "gradients": simulator.gradients,
-            "messages": simulator.messages,
-            "bytes": 8 * self.width * simulator.messages,
-        }
-        record = with_counters(self.measure(self.X), counters)
+        record = with_counters(
+            self.measure(self.X),
+            int(t / self.unit + 1e-9),
+            t,
+            simulator.events,
+            simulator.gradients,
+            simulator.messages,
+            self.width,
+        )
         self.records.append(record)
         self.sizes.append(self.measure.size)
         self.interrupted = self.on_record(record)

@@ -14,7 +14,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import solvers as S, topology as T
 from mpidec.driver.asynchronous import pairing, ranks, runner
-from mpidec.driver.asynchronous.files import AsyncRunFile, Snapshots
+from mpidec.driver.asynchronous.files import AsyncFile, Snapshots
 from mpidec.record import last_checkpoint
 
 pytestmark = [pytest.mark.most(1), pytest.mark.library]
@@ -260,15 +260,15 @@ def test_a_file_and_its_resumption(net, solver, shared_tmp):
 @pytest.fixture
 def pauses(monkeypatch):
     """Checkpoints as often as they are asked for, and a list of what is in the file after each of them."""
-    found, plain = [], AsyncRunFile.checkpoint
+    found, plain = [], AsyncFile.checkpoint
 
-    def checkpoint(self, *args):
-        plain(self, *args)
-        if self._net.rank == 0:
-            found.append(last_checkpoint(self._record.path))
+    def checkpoint(self, row, activity):
+        plain(self, row, activity)
+        if activity and self._net.rank == 0:
+            found.append(last_checkpoint(self.record.path))
 
     monkeypatch.setattr(ranks, "_PAUSE", 1)
-    monkeypatch.setattr(AsyncRunFile, "checkpoint", checkpoint)
+    monkeypatch.setattr(AsyncFile, "checkpoint", checkpoint)
     return found
 
 
