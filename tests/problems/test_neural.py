@@ -245,6 +245,7 @@ METHODS = [
 ]
 
 
+@pytest.mark.most(1)
 @pytest.mark.parametrize("solver, topology", METHODS, ids=lambda part: type(part).__name__)
 def test_solvers_train_networks(digits, solver, topology):
     """The loss falls; on several ranks the result is that of one process."""

@@ -56,6 +56,7 @@ def short(monkeypatch):
     monkeypatch.setattr(acid, "WORKERS", (8, 16))
 
 
+@pytest.mark.most(1)
 @pytest.mark.parametrize("name", sorted(reproduce.EXPERIMENTS))
 def test_quick_table(name, short):
     module = {"relaysgd-table2": relaysgd, "ceca-table2": ceca, "acid-table4": acid}[name]
@@ -128,6 +129,7 @@ def test_a2cid2_keeps_large_rings_together():
     assert apart_acid < 0.6 * apart and worst_acid > worst - 0.5, runs
 
 
+@pytest.mark.serial
 def test_decentlam_removes_the_bias_of_momentum():
     """Quadratics on a ring: the bias of local momentum is that of a step size 1 / (1 - beta) as large, DecentLaM's that of DGD."""
     n, p, d, step = 8, 5, 3, 0.01

@@ -241,6 +241,7 @@ def test_trajectories_of_relaysgd(reference, file, method, solver, graph, names)
             np.testing.assert_allclose(s.X, path[k + 1][own], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.serial
 def test_decentlam_has_the_bias_of_dgd():
     n, d, a = 16, 10, 0.002
     rng = np.random.default_rng(0)

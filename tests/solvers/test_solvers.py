@@ -416,7 +416,7 @@ def test_push_sum_keeps_its_mass_and_finds_the_average(weights):
 @pytest.mark.parametrize("ports", [1, 2])
 def test_ceca_averages_exactly_for_every_n(ports, comm):
     every = range(2, 65, ports % 2 + 1)
-    for n in every if comm.size in (1, 3) else [n for n in (2, 3, 6, 7, 16, 34) if n in every]:
+    for n in every if comm.size == 1 else [n for n in (2, 3, 6, 7, 16, 34) if n in every]:
         X = np.random.default_rng(n).standard_normal((n, 2))
         with mpidec.Network(n) as net:
             W, solver = net.mixer(T.ceca(n, ports=ports)), S.DSGDCECA(0.0)

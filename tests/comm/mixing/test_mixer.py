@@ -111,6 +111,7 @@ def test_out_is_filled_and_input_is_left_alone():
             W(X, out=np.empty((net.m, 4)))
 
 
+@pytest.mark.most(1)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_gradients_through_unrolled_steps(transport):
     """Step sizes learned through two steps, over directed matrices that change, against the autograd of dense products."""

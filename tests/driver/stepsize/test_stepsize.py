@@ -205,7 +205,7 @@ def test_short_runs_have_short_searches():
             "one_peer",
             "dgd_1/k",
         ),  # bounded slope: only the linear model explodes in the first steps
-        ("separable", 6, "one_peer", "dgd_1/k"),
+        pytest.param("separable", 6, "one_peer", "dgd_1/k", marks=pytest.mark.slow),
     ],
 )  # pilots
 def test_auto_is_as_good_as_the_best_of_a_scan(case, n, graph, method):
@@ -431,6 +431,7 @@ def test_a_class_derived_from_full_gradients_has_their_step_size():
         assert full.rule == counted.rule == "steps" and full.step_size == counted.step_size
 
 
+@pytest.mark.most(1)
 @pytest.mark.parametrize(
     "mixing",
     [
