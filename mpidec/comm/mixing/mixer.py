@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ...topology.transposed import transpose
 from ..runtime.context import Context
@@ -113,7 +113,7 @@ class Mixer(Operator[Phase]):
         if phase is None:
             phase = self._advance()
         Y = phase.mix(X, out)
-        return phase.mix_any(X, out) if Y is None else cast(RowsT, Y)
+        return phase.mix_any(X, out) if Y is None else Y
 
     def start(self, X: RowsT, out: RowsT | None = None) -> Pending:
         """Begin to mix `X` with the operator of the current step; see `Phase.start`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -28,6 +28,12 @@ from .packing import Restore, RowsT, by_name, pack
 
 if TYPE_CHECKING:
     from ...topology import Topology
+
+
+class OneCall(Protocol):
+    """A whole mixing in one compiled call; None, and nothing has happened, if it takes another way."""
+
+    def __call__(self, X: RowsT, out: RowsT | None, /) -> RowsT | None: ...
 
 
 class Phase(EdgeExchange):
@@ -74,7 +80,7 @@ class Phase(EdgeExchange):
         super().__init__(context, topology, over, counts, periodic, kinds)
         self._k, self._at, self._transposed = k, at, transposed
         self._transport = self._make_transport()
-        self.mix = self._transport.call
+        self.mix = cast(OneCall, self._transport.call)
 
     def _make_transport(self) -> Transport:
         context, memory = self._context, self._context.memory
@@ -144,29 +150,24 @@ class Phase(EdgeExchange):
         accelerated mixers have no gradient and refuse such tensors.
         """
         Y = self.mix(X, out)
-        return self.mix_any(X, out) if Y is None else cast(RowsT, Y)
+        return self.mix_any(X, out) if Y is None else Y
 
     def mix_any(self, X: RowsT, out: RowsT | None = None) -> RowsT:
-        """`W X` of arrays of any kind: of one array of numbers of the host in one call, of others by `start`."""
+        """`W X` of arrays of any kind: of arrays of numbers of the host in one call, of others by `start`."""
+        Y: RowsT | None = None
         if isinstance(X, np.ndarray):
-            Y: object = self._mix_array(X, out)
-            if Y is not None:
-                return cast(RowsT, Y)
+            Y = self._mix_array(X, out)
         elif requires_grad(X):
-            if out is None:
-                return mix_with_grad(self, X)
-        elif isinstance(X, (list, tuple)) and out is None:
-            mixed = self._mix_list(X)
-            if mixed is not None:
-                return cast(RowsT, mixed)
+            Y = mix_with_grad(self, X) if out is None else None
+        elif isinstance(X, (list, tuple)):
+            Y = self._mix_list(X) if out is None else None
         else:
             Y = self._mix_tensor(X, out)
-            if Y is not None:
-                return cast(RowsT, Y)
-        result: RowsT = self.start(X, out).wait()
-        return result
+        if Y is None:
+            Y = self.start(X, out).wait()
+        return Y
 
-    def _mix_array(self, X: np.ndarray, out: object, half: bool = False) -> np.ndarray | None:
+    def _mix_array(self, X: np.ndarray, out: object, half: bool = False) -> Any:
         """`W X` of an array in C order, as a matrix; None, and nothing has happened, if it takes another way.
 
         `half`: the array holds the bits of bfloat16.
@@ -191,9 +192,9 @@ class Phase(EdgeExchange):
         Y = carrier.mix(rows, target, words(shape[1:]))
         if Y is None:
             return None
-        return Y.reshape(shape) if out is None else cast(np.ndarray, out)
+        return Y.reshape(shape) if out is None else out
 
-    def _mix_tensor(self, X: object, out: object) -> object:
+    def _mix_tensor(self, X: object, out: object) -> Any:
         """`W X` of a tensor of PyTorch on the CPU, likewise."""
         view = plain_tensor(X)
         target = None if out is None or view is None else plain_tensor(out)
@@ -205,7 +206,7 @@ class Phase(EdgeExchange):
             return None
         return restore(Y, format) if out is None else out
 
-    def _mix_list(self, arrays: Sequence[object]) -> list[Any] | None:
+    def _mix_list(self, arrays: Sequence[object]) -> Any:
         """The same of several arrays of one dtype of the host, in one message."""
         for X in arrays:
             if type(X) is not np.ndarray and plain_tensor(X) is None:

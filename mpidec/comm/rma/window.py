@@ -231,7 +231,8 @@ class Window:
                 if src_weights is None
                 else _weights("src_weights", src_weights, self._in, "in-neighbours")
             )
-            self._store()
+            if not self._layout.live:
+                self._store()
             if self._quiet and not self._layout.half:
                 for k, w in enumerate(weights):
                     if w is not None:
@@ -257,7 +258,8 @@ class Window:
             )
             own = None if self_weight is None else _number("self_weight", self_weight)
             row = None if x is self._value else self._layout.row(x)
-            self._store()
+            if not self._layout.live:
+                self._store()
             self._records.send(row, weights, own, add)
             if own is not None:
                 self._show()
@@ -342,16 +344,17 @@ class Window:
 
     def _combine(self, own: float, weights: Weights, reset: bool) -> Any:
         self._poll()
-        self._store()
+        if not self._layout.live:
+            self._store()
         self._records.update(own, weights, bool(reset))
         self._show()
         return self._value
 
     def _store(self) -> None:
-        """Where the value is no array in the row: take over what the user has written to it."""
+        """Take over what the user has written to a value that is no array in the row."""
         if self._layout.half:
             self._slots.renew()
-        elif not self._layout.live:
+        else:
             self._records.set(self._layout.row(self._value))
 
     def _show(self) -> None:
@@ -443,7 +446,8 @@ class Window:
     def _open(self) -> None:
         if self.closed:
             raise RuntimeError("the window is closed: make a new one")
-        self._context.matching.require_in_step()
+        if self._context.matching.interrupted:
+            self._context.matching.require_in_step()
         if self._messenger is not None and self._messenger.broken:
             raise RuntimeError(
                 "an exception has ended the handling of messages, rows may be lost: make a new network"

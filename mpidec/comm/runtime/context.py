@@ -17,6 +17,7 @@ class Matching(Protocol):
     """Matching of the calls of all ranks; see `checks.matching`."""
 
     check: bool
+    interrupted: str
 
     def require_in_step(self) -> None:
         """Raise a RuntimeError if an exception from outside has ended a call before."""

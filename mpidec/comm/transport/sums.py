@@ -96,8 +96,8 @@ class LocalSum(Transport):
         """`W X` of arrays of the common kind."""
         if not common(X, self._plan.m):
             return None
-        target = empty(X.shape, X.dtype) if out is None else out
-        if not fits(target, X):
+        target = empty(X.shape, X.dtype) if out is None else out if fits(out, X) else None
+        if target is None:
             return None
         self._count(X.itemsize * X.shape[1])
         return average(self._plan, X, X[:0], target)
@@ -223,8 +223,8 @@ class MessageSum(Transport):
         if not common(X, self._plan.m):
             return None
         with self._engine:
-            target = _like(X) if out is None else out
-            if not fits(target, X):
+            target = _like(X) if out is None else out if fits(out, X) else None
+            if target is None:
                 return None
             kind = "W(X)", shape or str(X.shape[1]), X.dtype
             try:
@@ -274,8 +274,8 @@ class MixedSum(Transport):
         if not common(X, self._plan.m):
             return None
         with self._context.engine:
-            target = _like(X) if out is None else out
-            if not fits(target, X):
+            target = _like(X) if out is None else out if fits(out, X) else None
+            if target is None:
                 return None
             before, kind = self._context.mixings, ("W(X)", shape or str(X.shape[1]), X.dtype)
             try:
