@@ -77,8 +77,10 @@ def similar(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
     return [word for word in near[:3] if alike[word] >= alike[near[0]] - 0.25]  # not a mere ending
 
 
-def located(name: str, *folders: str | os.PathLike[str]) -> str:
-    """Return `name` with the absolute path of its file; any other name is returned unchanged.
+def located(
+    name: str, *folders: str | os.PathLike[str], suffixes: tuple[str, ...] = (".py",)
+) -> str:
+    """Return `name` with the absolute path of its file, of one of the `suffixes`; any other name is returned unchanged.
 
     A relative path is looked up in `folders`, then in the working folder.  If an absolute path has gone, a file of the same
     name in `folders` or in the working folder takes its place, so that an experiment can be moved together with its file.
@@ -89,16 +91,14 @@ def located(name: str, *folders: str | os.PathLike[str]) -> str:
     ('extra', 'package.module:NIDS')
     """
     place, colon, thing = name.rpartition(":") if PLUGIN.fullmatch(name) else (name, "", "")
-    if not place.endswith(".py"):
+    if not place.endswith(suffixes):
         return name
     path = Path(place).expanduser()
     around = [Path(folder).absolute() for folder in (*folders, os.curdir)]
     tries = [folder / path for folder in around] + [
         folder / path.name for folder in around if path.is_absolute()
     ]
-    found = next(
-        (trial for trial in tries if trial.is_file()), tries[-1] if not path.is_absolute() else path
-    )
+    found = next((trial for trial in tries if trial.is_file()), path.absolute())
     return f"{os.path.normpath(found)}{colon}{thing}"
 
 

@@ -134,11 +134,11 @@ def load(
                 "(only synthetic data sets have parameters)"
             )
         A, y, called, hint = files.read(path, label)
-        result = replace(
-            dataset(A, y, name, "regression" if called.lower() == "b" else None),
-            hint=hint,
-            label=called,
-        )
+        try:
+            kind = "regression" if called.lower() == "b" else None
+            result = replace(dataset(A, y, name, kind, called), hint=hint)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name}: {error}") from None
     return replace(result, A=standardized(result.A)) if standardize else result
 
 
@@ -158,7 +158,9 @@ def unknown(name: str, known: Iterable[str]) -> str:
     )
 
 
-def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None = None) -> Dataset:
+def dataset(
+    A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None = None, label: str = ""
+) -> Dataset:
     """Return the data set of two arrays, checked; labels may be class names.
 
     Parameters
@@ -171,6 +173,8 @@ def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None =
         Name of the data set, for messages.
     kind : {"classification", "regression"}, optional
         Type of the targets; by default it is guessed as for files.
+    label : str
+        Name of the targets, for messages.
 
     Raises
     ------
@@ -194,7 +198,7 @@ def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None =
         raise ValueError(
             f"A has shape {A.shape}, expected (N, d): one sample per row, at least one sample and one feature"
         )
-    labels = np.asarray(y)
+    labels, called = np.asarray(y), label or "y"
     classes: tuple[str, ...] = ()
     if (
         labels.dtype.kind in "OUS"
@@ -210,22 +214,19 @@ def dataset(A: ArrayLike, y: ArrayLike, name: str = "arrays", kind: str | None =
                 tuple(map(str, values)),
                 kind or "classification",
             )
-    labels = check.real(labels, "y")
-    if labels.ndim == 2 and 1 in labels.shape and len(A) > 1:
-        raise ValueError(
-            f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A (y.ravel())"
-        )
+    labels = check.real(labels, called)
     if labels.shape != A.shape[:1]:
+        flat = " (y.ravel())" if labels.size == len(A) else ""
         raise ValueError(
-            f"y has shape {labels.shape}, expected ({len(A)},): one target per row of A {A.shape}"
+            f"{called} has shape {labels.shape}, expected ({len(A)},): one target per row of A {A.shape}{flat}"
         )
     A, targets = (
         np.ascontiguousarray(A, dtype=np.float64),
         np.ascontiguousarray(labels, dtype=np.float64),
     )
     check.finite(A, "A", ("row", "column"))
-    check.finite(targets, "y", ("row",))
-    return Dataset(A, targets, name, kind or _kind(targets), classes=classes)
+    check.finite(targets, called, ("row",))
+    return Dataset(A, targets, name, kind or _kind(targets), classes=classes, label=label)
 
 
 def _kind(y: Array) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ from .._validation import Array
 
 MISSING = ("nan", "null", "none", "missing", "inf", "infinity")
 LABELS = ("y", "b", "label", "target")
-Labels = NDArray[Any]  # numbers, or class names as strings
+Table = tuple[Any, Any, str, str]  # A, y, what y is called, a hint
 MEMORY = 2**33  # largest dense matrix, in bytes, that a LIBSVM file may need
 
 
-def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, str, str]:
+def read(path: Path, label: str | int | None = None) -> Table:
     """Read a data file in the format given by its extension.
 
     Parameters
@@ -58,34 +59,33 @@ def read(path: Path, label: str | int | None = None) -> tuple[Array, Labels, str
     (array([[1., 3.],
            [2., 4.]]), array(['ill', 'well'], dtype='<U4'), 'kind', '')
     """
-    readers: dict[str, Callable[[Path, str | int | None], tuple[Array, Labels, str, str]]] = {
-        ".npz": _npz,
-        ".csv": _csv,
-        ".svm": _libsvm,
-        ".libsvm": _libsvm,
-        ".txt": _libsvm,
-    }
-    if path.suffix.lower() not in readers:
+    if path.suffix.lower() not in READERS:
         raise ValueError(
-            f"{path}: unknown file extension {path.suffix or '(none)'!r}, expected one of {' '.join(readers)}"
+            f"{path}: unknown file extension {path.suffix or '(none)'!r}, expected one of {' '.join(READERS)}"
         )
+    with reading(path):
+        return READERS[path.suffix.lower()](path, label)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Refuse what is no file or empty; errors of the system within the context become a ValueError that names the file."""
     try:
         if path.is_dir():
             raise ValueError(f"{path} is a directory, expected a file")
         if not path.exists():
-            raise ValueError(f"{path}: no such file{_near(path)}")
+            names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+            looked = f"looked in {path.parent.resolve()}"
+            raise ValueError(
+                f"{path}: no such file ({check.did_you_mean(path.name, sorted(names)) or looked})"
+            )
         if not path.is_file():
             raise ValueError(f"{path} is not a regular file")
         if path.stat().st_size == 0:
             raise ValueError(f"{path} is empty, expected samples")
-        return readers[path.suffix.lower()](path, label)
+        yield
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
-
-
-def _near(path: Path) -> str:
-    names = sorted(other.name for other in path.parent.iterdir()) if path.parent.is_dir() else []
-    return f" ({check.did_you_mean(path.name, names) or f'looked in {path.parent.resolve()}'})"
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -98,166 +98,120 @@ def _lines(path: Path) -> Iterator[str]:
         ) from None
 
 
-def _number(word: str, where: str, hint: str = "") -> float:
+def _float(word: str) -> float | None:
+    """Return the number that a word is, or None; 1_000, which Python accepts, is a typing error in a data file."""
     try:
-        if "_" in word:  # Python accepts 1_000; in a data file it is a typing error
-            raise ValueError
-        value = float(word)
+        return None if "_" in word else float(word)
     except ValueError:
-        what = "is empty" if not word.strip() else f"{word.strip()[:40]!r} is not a number"
-        hint = (
-            hint
-            if re.fullmatch(r"[^\W\d_][\w -]{2,}", word.strip())
-            and word.strip().lower() not in MISSING
-            else ""
-        )
-        raise ValueError(f"{where}: {what}, expected a finite number{hint}") from None
-    if not math.isfinite(value):
+        return None
+
+
+def _number(word: str, line: str, place: str, hint: str = "") -> float:
+    """Return a finite number; the error names the line and the place in it, and has a hint if the word looks like a name."""
+    value = _float(word)
+    if value is not None and math.isfinite(value):
+        return value
+    if value is not None:
         raise ValueError(
-            f"{where} is {value}, expected a finite number (drop or impute that sample)"
+            f"{line}, {place} is {value}, expected a finite number (drop or impute that sample)"
         )
-    return value
+    word = word.strip()
+    what = f"{word[:40]!r} is not a number" if word else "is empty"
+    named = word[:1].isalpha() and len(word) > 2 and word.lower() not in MISSING
+    raise ValueError(f"{line}, {place}: {what}, expected a finite number{hint if named else ''}")
 
 
 # -- .npz --------------------------------------------------------------------------------------------------------
 
 
-def _npz(path: Path, label: str | int | None) -> tuple[Array, Labels, str, str]:
-    if not zipfile.is_zipfile(path):
-        raise ValueError(
-            f"{path}: not an .npz archive, or truncated; expected one made by numpy.savez(file, A=A, y=y)"
-        )
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            names = archive.files
-            labels = [name for name in (("y", "b") if label is None else (label,)) if name in names]
-            if "A" not in names or not labels:
-                wanted = "y or b" if label is None else label
-                raise ValueError(
-                    f"{path} holds {', '.join(names) or 'no arrays'}, expected A (N, d) and {wanted} (N,)"
-                )
-            if len(labels) > 1:
-                raise ValueError(
-                    f"{path} holds both y and b, expected one of them (label=... chooses)"
-                )
-            A, y = _member(archive, "A", path), _member(archive, str(labels[0]), path, names=True)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path}: damaged archive ({error})") from None
-    if A.ndim != 2:
-        raise ValueError(f"{path}: A has shape {A.shape}, expected (N, d)")
-    if y.shape != A.shape[:1]:
-        raise ValueError(
-            f"{path}: {labels[0]} has shape {y.shape}, expected {A.shape[:1]}: one per row of A {A.shape}"
-        )
-    if 0 in A.shape:
-        raise ValueError(
-            f"{path}: A has shape {A.shape}, expected at least one sample and one feature"
-        )
-    for name, array in (("A", A), (labels[0], y)):
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            place = np.argwhere(~np.isfinite(array))[0]
-            column = f", column {place[1]}" if len(place) == 2 else ""
+def arrays(path: Path, names: Container[str], example: str) -> dict[str, NDArray[Any] | None]:
+    """Return the arrays of an .npz file by name, None for those that are not in `names`; `example` shows what is expected.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, or it is no archive, damaged, or holds Python objects.
+    """
+    found: dict[str, NDArray[Any] | None] = {}
+    name = "the archive"
+    with reading(path):
+        if not zipfile.is_zipfile(path):
             raise ValueError(
-                f"{path}: {name} is {array[tuple(place)]} at row {place[0]}{column} (from 0), expected "
-                "finite numbers (drop or impute that sample)"
+                f"{path}: not an .npz archive, or truncated; expected one made by numpy.savez({example})"
             )
-    return A, y, str(labels[0]), ""
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                for name in archive.files:
+                    found[name] = np.asarray(archive[name]) if name in names else None
+        except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+            why = (
+                "holds Python objects (a pickle), which are never loaded"
+                if "bject" in str(error)
+                else f"is damaged ({' '.join(str(error).split())})"
+            )
+            raise ValueError(f"{path}: {name} {why}, expected an array of numbers") from None
+    return found
 
 
-def _member(archive: Any, name: str, path: Path, names: bool = False) -> Labels:
-    try:
-        array: NDArray[Any] = archive[name]
-    except ValueError as error:
-        why = (
-            "Python objects (a pickle), which are never loaded"
-            if "bject" in str(error)
-            else f"no array ({error})"
-        )
-        raise ValueError(f"{path}: {name} holds {why}, expected an array of numbers") from None
-    if not isinstance(array, np.ndarray):  # a member that is not in .npy format
-        raise ValueError(f"{path}: {name} holds raw bytes, expected an array of numbers")
-    if names and array.dtype.kind == "U":
-        return array
-    if array.dtype.kind not in "biuf":
+def _npz(path: Path, label: str | int | None) -> Table:
+    choice = ("y", "b") if label is None else (str(label),)
+    found = arrays(path, ("A", *choice), "file, A=A, y=y")
+    labels = [name for name in choice if name in found]
+    if "A" not in found or not labels:
         raise ValueError(
-            f"{path}: {name} has dtype {array.dtype}, expected real numbers{' or class names' if names else ''}"
+            f"{path} holds {', '.join(found) or 'no arrays'}, expected A (N, d) and {' or '.join(choice)} (N,)"
         )
-    return np.ascontiguousarray(array, dtype=np.float64)
+    if len(labels) > 1:
+        raise ValueError(f"{path} holds both y and b, expected one of them (label=... chooses)")
+    return found["A"], found[labels[0]], labels[0], ""
 
 
 # -- .csv --------------------------------------------------------------------------------------------------------
 
 
-def _csv(path: Path, label: str | int | None) -> tuple[Array, Labels, str, str]:
+def _csv(path: Path, label: str | int | None) -> Table:
     rows = _csv_rows(path)
-    first_line, first = next(rows, (0, []))
+    top, first = next(rows, ("", []))
     if not first:
         raise ValueError(f"{path}: no lines with data, expected samples")
     if len(first) < 2:
-        raise ValueError(
-            f"{path}, line {first_line}: one column, expected features and a label, separated by commas"
-        )
-    column, header = len(first) - 1, _is_header(first)
-    if header:
-        names = [word.strip().lower() for word in first]
-        if "" in names:
-            raise ValueError(
-                f"{path}, line {first_line}: column {names.index('') + 1} has no name (if it is a "
-                "pandas index, write the file with index=False)"
-            )
-        labels = [i for i, name in enumerate(names) if name in LABELS]
-        if len(labels) > 1 and label is None:
-            raise ValueError(
-                f"{path}, line {first_line}: {len(labels)} label columns "
-                f"({', '.join(first[i].strip() for i in labels)}), expected one of {', '.join(LABELS)} "
-                "(label=... chooses)"
-            )
-        column = labels[0] if labels else column
-    if label is not None:
-        column = _column(first, label, header, f"{path}, line {first_line}")
-    name = first[column].strip() if header else f"column {column}"
+        raise ValueError(f"{top}: one column, expected features and a label, separated by commas")
+    header = [word.strip() for word in first] if _is_header(first) else []
+    column, chosen = _label_column(header, len(first), label, top)
     samples: list[list[float]] = []
-    classes: list[tuple[int, str]] = []
-    guessing = label is None and not (header and first[column].strip().lower() in LABELS)
-    for line, words in rows if header else _chain(first_line, first, rows):
+    classes: list[tuple[str, str]] = []
+    places = [f"column {c + 1}" for c in range(len(first))]
+    hints = [
+        ""
+        if chosen
+        else f"; if it is the label, choose it with label={c} (--set problem.label={c})"
+        for c in range(len(first))
+    ]
+    for line, words in rows if header else chain([(top, first)], rows):
         if len(words) != len(first):
             raise ValueError(
-                f"{path}, line {line}: {len(words)} values, expected {len(first)} as in line {first_line}"
+                f"{line}: {len(words)} values, expected {len(first)} as in {top.removeprefix(f'{path}, ')}"
             )
-        classes.append((line, words[column].strip()))
-        try:
-            sample = [float(word) for word in words]
-        except ValueError:
-            sample = [math.nan]
-            if not _numeric(words[column]) and words[column].strip():
-                words[column] = "0"  # a class name
-        if not all(map(math.isfinite, sample)) or any("_" in word for word in words):
-            hint = (
-                "; if it is the label, choose it with label={0} (--set problem.label={0})"
-                if guessing and not samples
-                else ""
-            )
-            sample = [
-                _number(word, f"{path}, line {line}, column {c + 1}", hint.format(c))
-                for c, word in enumerate(words)
-            ]
-        samples.append(sample)
+        word = words[column].strip()
+        if word and _float(word) is None:
+            classes.append((line, word))
+            words[column] = "0"
+        samples.append(
+            [_number(word, line, place, hint) for word, place, hint in zip(words, places, hints)]
+        )
+        hints = [""] * len(first)
     if not samples:
+        raise ValueError(f"{top}: a header but no samples, expected lines of numbers below it")
+    if 0 < len(classes) < len(samples):  # one wrong word among numbers is an error, not a class
+        line, word = classes[0]
         raise ValueError(
-            f"{path}: a header but no samples, expected lines of numbers after line {first_line}"
+            f"{line}, {places[column]}: {word[:40]!r} is not a number, expected a finite number, or class names in all lines"
         )
     table = np.array(samples)
-    words_of = [(line, word) for line, word in classes if not _numeric(word)]
-    if not words_of:
-        hint = _other_label(table, first if header else []) if guessing else ""
-        return np.delete(table, column, axis=1), table[:, column].copy(), name, hint
-    if len(words_of) < len(classes):  # one wrong word among numbers is an error, not a class
-        line, word = words_of[0]
-        raise ValueError(
-            f"{path}, line {line}, column {column + 1}: {word[:40]!r} is not a number, expected a finite number, or "
-            "class names in all lines"
-        )
-    return np.delete(table, column, axis=1), np.array([word for _, word in words_of]), name, ""
+    y = np.array([word for _, word in classes]) if classes else table[:, column].copy()
+    hint = "" if chosen or classes else _other_label(table, header)
+    name = header[column] if header else f"column {column}"
+    return np.delete(table, column, axis=1), y, name, hint
 
 
 def _other_label(table: Array, names: list[str]) -> str:
@@ -272,7 +226,7 @@ def _other_label(table: Array, names: list[str]) -> str:
     few = [column for column in range(last) if values(column)]
     if values(last) or not few or (len(few) > 1 and few[0] != 0):
         return ""
-    name = f" ({names[few[0]].strip()})" if names else ""
+    name = f" ({names[few[0]]})" if names else ""
     return (
         f"the last column, taken as the label, has {len(np.unique(table[:, last]))} values in {len(table)} lines, column "
         f"{few[0]}{name} has {values(few[0])}: if that is the label, choose it with label={few[0]} "
@@ -280,64 +234,63 @@ def _other_label(table: Array, names: list[str]) -> str:
     )
 
 
-def _column(first: list[str], label: str | int, header: bool, where: str) -> int:
-    """Return the number of the label's column."""
-    names = [word.strip() for word in first]
-    if header and str(label) in names:
-        return names.index(str(label))
-    if isinstance(label, int) and -len(names) <= label < len(names):
-        return label % len(names)
-    if header:
-        some = f"expected one of {', '.join(names[:8])}{', ...' if names[8:] else ''}"
-        hint = check.did_you_mean(str(label), names) or some
-        raise ValueError(f"{where}: no column {label!r} for the label: {hint}")
-    raise ValueError(
-        f"{where}: no column {label!r} for the label: without a header, expected a number 0 .. {len(names) - 1}"
-    )
-
-
-def _chain(
-    line: int, first: list[str], rows: Iterator[tuple[int, list[str]]]
-) -> Iterator[tuple[int, list[str]]]:
-    yield line, first
-    yield from rows
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, words) of each line that is not blank and not a # comment."""
-    delimiter = ","
-    seen = False
-    for line, text in enumerate(_lines(path), start=1):
-        if not text.strip() or text.lstrip().startswith("#"):
-            continue
-        if not seen:  # spreadsheets write ; and tabs, too
-            seen, delimiter = True, max(",;\t", key=text.count)
-        try:
-            yield line, next(csv.reader([text], delimiter=delimiter, strict=True))
-        except csv.Error as error:
+def _label_column(
+    header: list[str], width: int, label: str | int | None, line: str
+) -> tuple[int, bool]:
+    """Return the number of the label's column, and whether the user or its name has chosen it; it is the last one otherwise."""
+    if "" in header:
+        raise ValueError(
+            f"{line}: column {header.index('') + 1} has no name (if it is a pandas index, write the file with index=False)"
+        )
+    if label is None:
+        named = [i for i, name in enumerate(header) if name.lower() in LABELS]
+        if len(named) > 1:
             raise ValueError(
-                f"{path}, line {line}: malformed ({error}), expected numbers and commas"
-            ) from None
+                f"{line}: {len(named)} label columns ({', '.join(header[i] for i in named)}), expected one of "
+                f"{', '.join(LABELS)} (label=... chooses)"
+            )
+        return (named[0], True) if named else (width - 1, False)
+    if str(label) in header:
+        return header.index(str(label)), True
+    if isinstance(label, int) and -width <= label < width:
+        return label % width, True
+    if header:
+        some = f"expected one of {', '.join(header[:8])}{', ...' if header[8:] else ''}"
+        expected = check.did_you_mean(str(label), header) or some
+    else:
+        expected = f"without a header, expected a number 0 .. {width - 1}"
+    raise ValueError(f"{line}: no column {label!r} for the label: {expected}")
 
 
-def _numeric(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+def _csv_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield (place, words) of each line that is not blank and not a # comment; the place is the file and the line's number."""
+    delimiter = ""
+    for line, text in enumerate(_lines(path), start=1):
+        if text.strip() and not text.lstrip().startswith("#"):
+            delimiter = delimiter or max(
+                ",;\t", key=text.count
+            )  # spreadsheets write ; and tabs, too
+            try:
+                yield (
+                    f"{path}, line {line}",
+                    next(csv.reader([text], delimiter=delimiter, strict=True)),
+                )
+            except csv.Error as error:
+                raise ValueError(
+                    f"{path}, line {line}: malformed ({error}), expected numbers and commas"
+                ) from None
 
 
 def _is_header(words: list[str]) -> bool:
     if any(word.strip().lower() in LABELS for word in words):
         return True
-    return not any(map(_numeric, words)) and any(word.strip() for word in words)
+    return any(word.strip() for word in words) and all(_float(word) is None for word in words)
 
 
 # -- LIBSVM ------------------------------------------------------------------------------------------------------
 
 
-def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, str, str]:
+def _libsvm(path: Path, label: str | int | None) -> Table:
     if label is not None:
         raise ValueError(
             f"{path}: label = {label!r}, but every line of a LIBSVM file begins with its label: omit label"
@@ -355,7 +308,7 @@ def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, str, st
             raise ValueError(
                 f"{place}: starts with {words[0][:40]!r}, expected 'label index:value ...'"
             )
-        y.append(_number(words[0], f"{place}, label"))
+        y.append(_number(words[0], place, "label"))
         last = -1
         for word in words[1:]:
             number, colon, value = word.partition(":")
@@ -371,7 +324,7 @@ def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, str, st
             last = int(number)
             where.append(len(y) - 1)
             index.append(last)
-            values.append(_number(value, f"{place}, index {number}"))
+            values.append(_number(value, place, f"index {number}"))
     if not y:
         raise ValueError(f"{path}: no lines with data, expected samples")
     if not index:
@@ -389,3 +342,6 @@ def _libsvm(path: Path, label: str | int | None) -> tuple[Array, Labels, str, st
     A = np.zeros((len(y), width))
     A[where, np.array(index) - first] = values
     return A, np.array(y), "", ""
+
+
+READERS = {".npz": _npz, ".csv": _csv, ".svm": _libsvm, ".libsvm": _libsvm, ".txt": _libsvm}

@@ -6,7 +6,6 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .partition import Index, partition
-from .user_data import is_labelled, labelled
+from .user_data import Images as Images, is_labelled, labelled
 
 Pixels = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -34,45 +33,6 @@ CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "fashion_mnist": ((0.2860,), (0.3530,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Images:
-    """Training and test images of a data set with their labels.
-
-    Parameters
-    ----------
-    train_x, test_x : (N, channels, height, width) arrays of float32
-        Images, scaled to [0, 1] and normalised by the constants of the data set; own ones as they are, which can be vectors (N, d).
-    train_y, test_y : (N,) arrays of int64
-        Classes 0, 1, ...
-    name : str
-    note : str
-        How training and test samples were chosen, if they were not given apart.
-
-    Examples
-    --------
-    >>> data = images("digits")
-    >>> data.shape, data.classes
-    ((1, 8, 8), 10)
-    """
-
-    train_x: Pixels
-    train_y: Labels
-    test_x: Pixels
-    test_y: Labels
-    name: str
-    note: str = ""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of a sample: channels, height and width, or the length of a vector."""
-        return self.train_x.shape[1:]
-
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-        return int(max(self.train_y.max(), self.test_y.max())) + 1
 
 
 def images(name: str, path: str | os.PathLike[str] | None = None, seed: int = 0) -> Images:
@@ -111,8 +71,7 @@ def images(name: str, path: str | os.PathLike[str] | None = None, seed: int = 0)
                 f"data set {os.path.basename(name)} is a file itself, but path = {os.fspath(path)!r} was given (leave "
                 "it out)"
             )
-        own = labelled(name, seed)
-        data = Images(own.train_x, own.train_y, own.test_x, own.test_y, name, own.note)
+        data = labelled(name, seed)
         if data.classes < 2:
             raise ValueError(
                 f"{os.path.basename(name)}: all labels are 0, expected at least 2 classes"

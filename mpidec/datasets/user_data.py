@@ -1,33 +1,63 @@
-"""Labelled samples of the user's own for training: the arrays of FILE.npz, or those that a function FILE.py:NAME returns."""
+"""Images samples of the user's own for training: the arrays of FILE.npz, or those that a function FILE.py:NAME returns."""
 
 from __future__ import annotations
 
 import os
 import sys
 import traceback
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import plugins
+from . import files
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 SHAPES = "(N, d), (N, height, width) or (N, channels, height, width)"
 
 
-class Labelled(NamedTuple):
-    """Samples (N, ...) of float32 and labels (N,) of int64 for training and for testing; `note` says what was done to them."""
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Training and test images of a data set with their labels.
+
+    Parameters
+    ----------
+    train_x, test_x : (N, channels, height, width) arrays of float32
+        Images, scaled to [0, 1] and normalised by the constants of the data set; own ones as they are, which can be vectors (N, d).
+    train_y, test_y : (N,) arrays of int64
+        Classes 0, 1, ...
+    name : str
+    note : str
+        How training and test samples were chosen, if they were not given apart.
+
+    Examples
+    --------
+    >>> from mpidec.datasets.images import images
+    >>> data = images("digits")
+    >>> data.shape, data.classes
+    ((1, 8, 8), 10)
+    """
 
     train_x: NDArray[np.float32]
     train_y: NDArray[np.int64]
     test_x: NDArray[np.float32]
     test_y: NDArray[np.int64]
+    name: str
     note: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a sample: channels, height and width, or the length of a vector."""
+        return self.train_x.shape[1:]
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return int(max(self.train_y.max(), self.test_y.max())) + 1
 
 
 def is_labelled(name: str) -> bool:
@@ -41,29 +71,7 @@ def is_labelled(name: str) -> bool:
     return name.endswith(".npz") or plugins.is_plugin(name)
 
 
-def located(name: str, *folders: str | os.PathLike[str]) -> str:
-    """Return `name` with the absolute path of its file, as `mpidec.plugins.located` does.
-
-    Examples
-    --------
-    >>> located("digits"), os.path.isabs(located("mine.npz"))
-    ('digits', True)
-    """
-    if not name.endswith(".npz"):
-        return plugins.located(name, *folders)
-    path, around = (
-        Path(name).expanduser(),
-        [Path(folder).absolute() for folder in (*folders, os.curdir)],
-    )
-    tries = [
-        *(folder / path for folder in around),
-        *(folder / path.name for folder in around if path.is_absolute()),
-    ]
-    found = next((trial for trial in tries if trial.is_file()), path.absolute())
-    return os.path.normpath(found)
-
-
-def labelled(name: str, seed: int = 0) -> Labelled:
+def labelled(name: str, seed: int = 0) -> Images:
     """Return a data set of the user's own by its name.
 
     Parameters
@@ -90,7 +98,11 @@ def labelled(name: str, seed: int = 0) -> Labelled:
     >>> data.train_x.shape, data.test_y.shape, data.note
     ((8, 3), (2,), '2 of 10 samples held out for testing')
     """
-    given = _read(Path(name)) if name.endswith(".npz") else _returned(name)
+    given: Mapping[Any, Any] = (
+        files.arrays(Path(name), NAMES, "file, x_train=..., y_train=...")
+        if name.endswith(".npz")
+        else _returned(name)
+    )
     where = os.path.basename(name)
     missing = [
         key
@@ -105,18 +117,14 @@ def labelled(name: str, seed: int = 0) -> Labelled:
     train_x = _samples(where, "x_train", given["x_train"])
     train_y = _labels(where, "y_train", given["y_train"], "x_train", len(train_x), len(train_x))
     if "x_test" not in given:
-        return _held_out(where, train_x, train_y, seed)
+        return _held_out(name, train_x, train_y, seed)
     test_x = _samples(where, "x_test", given["x_test"])
     if test_x.shape[1:] != train_x.shape[1:]:
         raise ValueError(
             f"{where}: x_test has samples of the shape {test_x.shape[1:]}, expected {train_x.shape[1:]} as in x_train"
         )
-    return Labelled(
-        train_x,
-        train_y,
-        test_x,
-        _labels(where, "y_test", given["y_test"], "x_test", len(test_x), len(train_x)),
-    )
+    test_y = _labels(where, "y_test", given["y_test"], "x_test", len(test_x), len(train_x))
+    return Images(train_x, train_y, test_x, test_y, name)
 
 
 def raised(error: BaseException, thing: object) -> str:
@@ -175,21 +183,6 @@ def _kind(given: object) -> str:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("no file of numpy.savez" if path.exists() else "no such file")
-        with np.load(path, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files if key in NAMES} or dict.fromkeys(
-                file.files
-            )
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ValueError(
-            f"{path}: cannot be read ({' '.join(str(error).split())}): write it with "
-            "numpy.savez(file, x_train=..., y_train=...)"
-        ) from None
-
-
 def _samples(where: str, key: str, value: ArrayLike) -> NDArray[np.float32]:
     x = _array(where, key, value)
     if x.ndim not in (2, 3, 4) or not x.size:
@@ -237,14 +230,13 @@ def _array(where: str, key: str, value: ArrayLike, remedy: str = "") -> NDArray[
     return array
 
 
-def _held_out(where: str, x: NDArray[np.float32], y: NDArray[np.int64], seed: int) -> Labelled:
+def _held_out(name: str, x: NDArray[np.float32], y: NDArray[np.int64], seed: int) -> Images:
     if len(x) < 2:
         raise ValueError(
-            f"{where}: 1 sample, expected at least 2: one for training and one for testing"
+            f"{os.path.basename(name)}: 1 sample, expected at least 2: one for training and one for testing"
         )
     order = np.random.default_rng(seed).permutation(len(x))
     count = max(1, len(x) // 5)
     test, train = np.sort(order[:count]), np.sort(order[count:])
-    return Labelled(
-        x[train], y[train], x[test], y[test], f"{count} of {len(x)} samples held out for testing"
-    )
+    note = f"{count} of {len(x)} samples held out for testing"
+    return Images(x[train], y[train], x[test], y[test], name, note)

@@ -396,7 +396,8 @@ def recipe(
             else ""
         )
         raise ValueError(
-            f"data {dataset.name}: {error}{names}{'; ' * bool(dataset.hint)}{dataset.hint}"
+            f"data {dataset.name}{', label ' * bool(dataset.label)}{dataset.label}: {error}{names}"
+            f"{'; ' * bool(dataset.hint)}{dataset.hint}"
         ) from None
     if (
         spec.make is LeastSquares

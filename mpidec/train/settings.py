@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from .. import optim, plugins, topology
 from ..datasets.images import image_sets
-from ..datasets.user_data import is_labelled, located
+from ..datasets.user_data import is_labelled
 from ..exceptions import ConfigError
 from ..experiment import schema
 from ..experiment.schema import Entry, Setting, setting
@@ -88,7 +88,7 @@ class Settings:
         metavar="D",
         help="data set: digits (default, built in), mnist, fashion_mnist, cifar10, or one of your own: "
         "FILE.npz, FILE.py:NAME (see --list)",
-        locate=located,
+        locate=partial(plugins.located, suffixes=(".py", ".npz")),
     )
     path: str | None = setting(
         None, key="data.path", metavar="FOLDER", help="folder with the files of the data set"

@@ -161,7 +161,7 @@ def test_good_archives(tmp_path, label, dtype):
 BAD_TEXT = {
     "empty.csv": ("", r"empty.csv is empty"),
     "blank.csv": ("\n\n  \n", "no lines with data"),
-    "only_header.csv": ("u,v,y\n", "a header but no samples.*after line 1"),
+    "only_header.csv": ("u,v,y\n", "line 1: a header but no samples"),
     "one_column.csv": ("1\n2\n", "line 1: one column, expected features and a label"),
     "ragged.csv": ("1,2,0\n1,2,0\n1,2\n", "line 3: 2 values, expected 3 as in line 1"),
     "long.csv": ("u,v,y\n1,2,0\n1,2,0,4\n", "line 3: 4 values, expected 3 as in line 1"),
@@ -238,9 +238,12 @@ BAD_ARRAYS = {
     "column": ({"A": A4, "y": Y4[:, None]}, r"y has shape \(4, 1\), expected \(4,\)"),
     "short": (
         {"A": A4, "b": Y4[:3]},
-        r"b has shape \(3,\), expected \(4,\): one per row of A \(4, 2\)",
+        r"b has shape \(3,\), expected \(4,\): one target per row of A \(4, 2\)",
     ),
-    "no_rows": ({"A": A4[:0], "y": Y4[:0]}, r"A has shape \(0, 2\), expected at least one sample"),
+    "no_rows": (
+        {"A": A4[:0], "y": Y4[:0]},
+        r"A has shape \(0, 2\), expected .*at least one sample",
+    ),
     "complex": ({"A": A4 * 1j, "y": Y4}, "A has dtype complex128, expected real numbers"),
     "strings": ({"A": A4.astype(str), "y": Y4}, "A has dtype <U.*expected real numbers"),
     "nan": ({"A": nan_at(A4, (2, 1)), "y": Y4}, "A is nan at row 2, column 1"),
@@ -273,7 +276,7 @@ def test_pickles_are_never_loaded(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w") as archive:
         archive.writestr("A", pickle.dumps(Bomb()))
         archive.writestr("y.npy", pickle.dumps(Bomb()))
-    refused(tmp_path / "bomb.npz", "holds")
+    refused(tmp_path / "bomb.npz", "A has dtype .*expected real numbers")
     assert not (tmp_path / "exploded").exists()
 
 
