@@ -13,6 +13,7 @@ from ..comm.mixing import Network
 from ..comm.mixing.codecs.base import Codec
 from ..driver.arguments import integer
 from ..plugins import nearest
+from ..solvers import A2CiD2
 from ..solvers.asynchronous import PairwiseSolver
 from ..solvers.base import Solver
 from ..topology import Schedule, Topology
@@ -223,6 +224,19 @@ def _hierarchical(machine_size: int = 2) -> Algorithm:
     )
 
 
+def _a2cid2(
+    rate: float = A2CiD2.rate,
+    seed: int = 0,
+    eta: float | None = A2CiD2.eta,
+    alpha: float = A2CiD2.alpha,
+    alpha_tilde: float | None = A2CiD2.alpha_tilde,
+    order: str = A2CiD2.order,
+) -> Algorithm:
+    text = "A2CiD2: asynchronous gossip of pairs with a continuous momentum"
+    solver = A2CiD2(1.0, eta, alpha, alpha_tilde, rate=rate, order=order)
+    return _pairwise("a2cid2", text, solver, seed)
+
+
 _MADE: dict[str, Callable[..., Algorithm]] = {
     "atc": lambda: _combine("atc", "adapt, then combine: x+ = W (x + u)"),
     "awc": lambda: _combine(
@@ -254,20 +268,13 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
         edgewise=True,
         asynchronous=True,
     ),
-    "pairwise": lambda rate=1.0, seed=0: _pairwise(
+    "pairwise": lambda rate=solvers.PairwiseGossip.rate, seed=0: _pairwise(
         "pairwise",
         "asynchronous gossip of pairs (AD-PSGD)",
         solvers.PairwiseGossip(1.0, rate=rate),
         seed,
     ),
-    "a2cid2": lambda rate=1.0, seed=0, eta=None, alpha=0.5, alpha_tilde=None, order="sde": (
-        _pairwise(
-            "a2cid2",
-            "A2CiD2: asynchronous gossip of pairs with a continuous momentum",
-            solvers.A2CiD2(1.0, eta, alpha, alpha_tilde, rate=rate, order=order),
-            seed,
-        )
-    ),
+    "a2cid2": _a2cid2,
     "d2": lambda: _equations(
         "d2", "D2: no bias from heterogeneous data", solvers.D2(1.0), graph="chain"
     ),
@@ -300,7 +307,7 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
     "ceca": lambda: _equations(
         "ceca", "DSGD-CECA: exact averages after log2(n) steps", solvers.DSGDCECA(1.0)
     ),
-    "qg": lambda momentum=0.9, **options: _equations(
+    "qg": lambda momentum=solvers.QuasiGlobalMomentum.momentum, **options: _equations(
         "qg",
         "quasi-global momentum",
         solvers.QuasiGlobalMomentum(1.0, momentum, **options),
@@ -308,14 +315,14 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
         graph="ring",
         own_momentum=True,
     ),
-    "decentlam": lambda momentum=0.9: _equations(
+    "decentlam": lambda momentum=solvers.DecentLaM.momentum: _equations(
         "decentlam",
         "momentum without the bias of local momentum",
         solvers.DecentLaM(1.0, momentum),
         by_rate=True,
         own_momentum=True,
     ),
-    "slowmo": lambda momentum=0.5, **options: _equations(
+    "slowmo": lambda momentum=solvers.SlowMo.momentum, **options: _equations(
         "slowmo",
         "local steps, then a step of slow momentum along their average",
         solvers.SlowMo(1.0, momentum=momentum, **options),
@@ -323,14 +330,16 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
         graph="complete",
         every=8,
     ),
-    "diloco": lambda outer_step=0.7, momentum=0.9, **options: _equations(
-        "diloco",
-        "local steps, then a Nesterov step along their average; with a sparse graph its gossip form",
-        solvers.DiLoCo(1.0, outer_step=outer_step, momentum=momentum, **options),
-        graph="complete",
-        every=32,
+    "diloco": lambda outer_step=solvers.DiLoCo.outer_step, momentum=solvers.DiLoCo.momentum, **options: (
+        _equations(
+            "diloco",
+            "local steps, then a Nesterov step along their average; with a sparse graph its gossip form",
+            solvers.DiLoCo(1.0, outer_step=outer_step, momentum=momentum, **options),
+            graph="complete",
+            every=32,
+        )
     ),
-    "gasloc": lambda outer_step=0.7, momentum=0.5, **options: _equations(
+    "gasloc": lambda outer_step=solvers.GASLoC.outer_step, momentum=0.5, **options: _equations(
         "gasloc",
         "local steps, then a mixing with momentum: DiLoCo over sparse graphs",
         solvers.GASLoC(1.0, outer_step=outer_step, momentum=momentum, **options),
@@ -380,7 +389,7 @@ def algorithm(of: Any, **options: Any) -> Algorithm:
             for name, parameter in inspect.signature(_MADE[of]).parameters.items()
             if parameter.kind != parameter.VAR_KEYWORD
         ]
-        what = str(error).replace("<lambda>() got an ", "")
+        what = str(error).partition("() got an ")[2] or str(error)
         raise ValueError(
             f"algorithm {of!r}: {what}; its own options: {', '.join(known) or 'none'}"
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..protocols import Graph, Operator
-from .base import Solver, name_of
+from .base import Solver, name_of, number
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 
@@ -37,7 +38,7 @@ class Place:
     receivers: tuple[int, ...]
 
 
-class Asynchronous(Solver):
+class Asynchronous(Solver, ABC):
     r"""Base class of the asynchronous solvers: frozen dataclasses of hyper-parameters, with events on the state of one agent.
 
     A state is an object with array fields that the events change in place (they may be rows of stacks, one row per agent),
@@ -56,6 +57,10 @@ class Asynchronous(Solver):
     exact: ClassVar[bool] = False
     safe: ClassVar[float] = 0.1
     needs_problem: ClassVar[bool] = False
+
+    @abstractmethod
+    def init(self, x: np.ndarray, place: Place | None = None) -> Any:
+        """The state at time 0 of the agent at `place` that starts at `x`, shape `(d,)`, which is copied."""
 
     def step(self, s: Any, G: np.ndarray, W: Operator) -> Any:
         """Refused: there are no common steps."""
@@ -101,14 +106,11 @@ class PushSolver(Asynchronous):
 
     accumulates: ClassVar[bool]
 
+    @abstractmethod
     def width(self, d: int) -> int:
         """Length of a message for rows of length `d`."""
-        raise NotImplementedError
 
-    def init(self, x: np.ndarray, place: Place | None = None) -> Any:
-        """The state of the agent at `place` that starts at `x`, shape `(d,)`, which is copied."""
-        raise NotImplementedError
-
+    @abstractmethod
     def wake(
         self, s: Any, received: np.ndarray | None, gradient: Gradient | None
     ) -> np.ndarray | None:
@@ -129,7 +131,6 @@ class PushSolver(Asynchronous):
         array or None
             One new vector for all receivers, shape `(width,)`, or one each, shape `(len(receivers), width)`; None: nothing is sent.
         """
-        raise NotImplementedError
 
     def collect(self, s: Any, received: np.ndarray | None) -> None:
         """Take what has arrived when nothing is under way; nothing is sent."""
@@ -165,9 +166,10 @@ class PairwiseSolver(Asynchronous):
 
     rate: Any
 
-    def init(self, x: np.ndarray, place: Place | None = None) -> Any:
-        """The state at time 0 of an agent that starts at `x`, shape `(d,)`, which is copied."""
-        raise NotImplementedError
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.rate, dict) and not hasattr(self.rate, "shape"):
+            number(self, "rate", above=0)
 
     def prepared(self, constants: Callable[[Any], tuple[float, float]]) -> PairwiseSolver:
         r"""The solver with numbers for the parameters that depend on the graph.
@@ -179,21 +181,21 @@ class PairwiseSolver(Asynchronous):
         """
         return self
 
+    @abstractmethod
     def gradient_point(self, s: Any, t: float) -> np.ndarray:
         """The point at which the gradient is taken in an event that begins at time `t`: the iterate itself, not a copy."""
-        raise NotImplementedError
 
+    @abstractmethod
     def descend(self, s: Any, g: np.ndarray, t: float) -> None:
         """End of a gradient event at time `t`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def offer(self, s: Any, t: float) -> np.ndarray:
         """What is sent to the partner in an averaging event that begins at time `t`: a new vector, shape `(d,)`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def average(self, s: Any, mine: np.ndarray, theirs: np.ndarray, t: float) -> None:
         """End of an averaging event at time `t`, with the offers of this agent and of its partner."""
-        raise NotImplementedError
 
     def check(self, topology: Graph) -> None:
         """Refuse a schedule, and a graph that is not connected or directed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -59,6 +59,9 @@ class Solver:
         Whether the solver consists of events on single agents (`mpidec.solvers.asynchronous`) instead of common steps.
     least_delta : float
         Contraction parameter of a codec below which the solver may diverge; 0 if it tolerates any codec with error feedback.
+    limits : dict
+        What the fields may be, by name: the choices of a text, or the bounds (`least`, `above`, `most`, `below`) of a number, which
+        becomes a `float`.  A field whose default is None may be None.
 
     Notes
     -----
@@ -76,10 +79,16 @@ class Solver:
     edgewise: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
     least_delta: ClassVar[float] = 0.0
+    limits: ClassVar[Mapping[str, tuple[str, ...] | Mapping[str, float]]] = {}
     step_size: Any
 
     def __post_init__(self) -> None:
         positive_step(self)
+        for field, limit in self.limits.items():
+            if isinstance(limit, tuple):
+                check.choice(getattr(self, field), f"{name_of(self)}: {field}", limit)
+            elif getattr(self, field) is not None or getattr(type(self), field) is not None:
+                number(self, field, **limit)
 
     def init(self, X: np.ndarray, W: Any = None) -> Any:
         """The state at the iterate `X`, shape `(m, d)`; `W`, the operator of step 0, is used only by solvers that say so."""
@@ -120,6 +129,8 @@ class Solver:
         return ""
 
 
+POSITIVE = {"above": 0.0}
+FACTOR = {"least": 0.0, "below": 1.0}  # of a momentum
 REMEDIES = {
     "doubly": 'use weights="metropolis" on an undirected graph, or topology.exponential(n)',
     "column": 'use weights="push" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
@@ -211,18 +222,8 @@ def positive_step(solver: Solver) -> None:
         raise ValueError(f'{what}, "auto", "safe", or a function of the step')
 
 
-def one_of(solver: Solver, field: str, choices: tuple[str, ...]) -> None:
-    """Check that a field of a solver is one of its choices.
-
-    Raises
-    ------
-    ValueError
-    """
-    check.choice(getattr(solver, field), f"{name_of(solver)}: {field}", choices)
-
-
-def number(solver: Solver, field: str, *, optional: bool = False, **bounds: float) -> None:
-    """Check that a field of a solver is a finite number within the bounds (or None, if `optional`), and make it a `float`.
+def number(solver: Solver, field: str, **bounds: float) -> None:
+    """Check that a field of a solver is a finite number within the bounds, and make it a `float`.
 
     Parameters
     ----------
@@ -233,10 +234,8 @@ def number(solver: Solver, field: str, *, optional: bool = False, **bounds: floa
     ------
     TypeError, ValueError
     """
-    value = getattr(solver, field)
-    if value is not None or not optional:
-        value = check.number(value, f"{name_of(solver)}: {field}", **bounds)
-        object.__setattr__(solver, field, value)
+    value = check.number(getattr(solver, field), f"{name_of(solver)}: {field}", **bounds)
+    object.__setattr__(solver, field, value)
 
 
 def per_step(D: np.ndarray, step_size: Any) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Operator
-from .base import Solver, one_of
+from .base import Solver
 from .step_schedules import StepSize
 
 
@@ -96,14 +96,11 @@ class DGD(Solver):
     graph: ClassVar = "exponential"
     step_size: StepSize = "auto"
     order: str = "atc"
+    limits: ClassVar = {"order": ("atc", "cta", "awc")}
 
     class State(NamedTuple):
         X: np.ndarray
         Phi: np.ndarray
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(self, "order", ("atc", "cta", "awc"))
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, W(X) if self.order == "cta" else X)  # type: ignore[misc]  # needs W
@@ -151,6 +148,4 @@ class Diffusion(DGD):
     F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE TSP 58 (2010), eqs. (15), (18).
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(self, "order", ("atc", "cta"))
+    limits: ClassVar = {"order": ("atc", "cta")}

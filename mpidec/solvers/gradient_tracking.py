@@ -9,7 +9,7 @@ import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Operator
-from .base import Solver, one_of, zeros
+from .base import Solver, zeros
 from .step_schedules import StepSize
 
 
@@ -62,6 +62,7 @@ class GradientTracking(Solver):
     graph: ClassVar = "exponential"
     step_size: StepSize = "auto"
     variant: str = "atc"
+    limits: ClassVar = {"variant": ("atc", "semi-atc", "diging")}
 
     class State(NamedTuple):  # atc: X^k, Y^{k-1}, the gradient at X^{k-1}, k
         X: np.ndarray
@@ -73,10 +74,6 @@ class GradientTracking(Solver):
         X: np.ndarray
         WY: np.ndarray
         G: np.ndarray
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(self, "variant", ("atc", "semi-atc", "diging"))
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State | MixedState:
         zero = zeros(X, *X.shape)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
-from .base import Solver, disagreement, name_of, number, per_step, zeros
+from .base import FACTOR, Solver, disagreement, name_of, per_step, zeros
 from .step_schedules import StepSize
 
 
@@ -25,11 +25,8 @@ class _Momentum(Solver):
 
     keeps_rows: ClassVar = True
     exact: ClassVar = False
+    limits: ClassVar = {"momentum": FACTOR}
     momentum: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self, "momentum", least=0, below=1)
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> MomentumState:
         return MomentumState(X, zeros(X, *X.shape))

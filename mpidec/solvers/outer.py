@@ -15,7 +15,7 @@ import numpy as np
 from .. import _validation as check
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
-from .base import Solver, disagreement, name_of, number, per_step, zeros
+from .base import FACTOR, POSITIVE, Solver, disagreement, name_of, per_step, zeros
 from .step_schedules import StepSize
 
 
@@ -147,17 +147,13 @@ class SlowMo(_LocalSteps):
     slow_step: float = 1.0
     momentum: float = 0.5
     local_steps: int = 1
+    limits: ClassVar = {"slow_step": POSITIVE, "momentum": FACTOR}
 
     class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
         Z: np.ndarray
         U: np.ndarray
         k: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self, "slow_step", above=0)
-        number(self, "momentum", least=0, below=1)
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, zeros(X, *X.shape), 0)
@@ -226,17 +222,13 @@ class DiLoCo(_LocalSteps):
     outer_step: float = 0.7
     momentum: float = 0.9
     local_steps: int = 1
+    limits: ClassVar = {"outer_step": POSITIVE, "momentum": FACTOR}
 
     class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
         Z: np.ndarray
         M: np.ndarray
         k: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self, "outer_step", above=0)
-        number(self, "momentum", least=0, below=1)
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, zeros(X, *X.shape), 0)
@@ -303,17 +295,13 @@ class GASLoC(_LocalSteps):
     outer_step: float = 0.7
     momentum: float = 0.9
     local_steps: int = 1
+    limits: ClassVar = {"outer_step": POSITIVE, "momentum": FACTOR}
 
     class State(NamedTuple):  # Z: X at the last outer step; previous: Z^{t-1} of the equations
         X: np.ndarray
         Z: np.ndarray
         previous: np.ndarray
         k: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self, "outer_step", above=0)
-        number(self, "momentum", least=0, below=1)
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, X, 0)
@@ -373,16 +361,13 @@ class KGT(_LocalSteps):
     step_size: StepSize = "auto"
     outer_step: float = 1.0
     local_steps: int = 1
+    limits: ClassVar = {"outer_step": POSITIVE}
 
     class State(NamedTuple):  # Z: X at the last outer step
         X: np.ndarray
         Z: np.ndarray
         C: np.ndarray
         k: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self, "outer_step", above=0)
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, zeros(X, *X.shape), 0)
@@ -439,15 +424,12 @@ class LED(_LocalSteps):
     step_size: StepSize = "auto"
     local_steps: int = 1
     dual_step: float | None = None
+    limits: ClassVar = {"dual_step": POSITIVE}
 
     class State(NamedTuple):
         X: np.ndarray
         C: np.ndarray
         k: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self, "dual_step", above=0, optional=True)
 
     @property
     def _beta(self) -> float:

@@ -10,13 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .asynchronous import PairwiseSolver, Place
-from .base import number, one_of, positive_step
+from .base import FACTOR, POSITIVE
 from .step_schedules import StepSize
-
-
-def _check_rate(solver: PairwiseSolver) -> None:
-    if not isinstance(solver.rate, dict) and not hasattr(solver.rate, "shape"):
-        number(solver, "rate", above=0)
 
 
 @dataclass(frozen=True)
@@ -60,6 +55,7 @@ class PairwiseGossip(PairwiseSolver):
     step_size: StepSize = "auto"
     momentum: float = 0.0
     rate: Any = 1.0
+    limits: ClassVar = {"momentum": FACTOR}
 
     @dataclass(slots=True, eq=False)
     class State:
@@ -67,11 +63,6 @@ class PairwiseGossip(PairwiseSolver):
         b: np.ndarray
         t: float = 0.0
         k: int = 0
-
-    def __post_init__(self) -> None:
-        positive_step(self)
-        number(self, "momentum", least=0, below=1)
-        _check_rate(self)
 
     def init(self, x: np.ndarray, place: Place | None = None) -> State:
         return self.State(x.copy(), np.zeros_like(x))
@@ -160,6 +151,13 @@ class A2CiD2(PairwiseSolver):
     momentum: float = 0.0
     rate: Any = 1.0
     order: str = "sde"
+    limits: ClassVar = {
+        "eta": {"least": 0},
+        "alpha": POSITIVE,
+        "alpha_tilde": {"least": 0},
+        "momentum": FACTOR,
+        "order": ("sde", "algorithm", "code"),
+    }
 
     @dataclass(slots=True, eq=False)
     class State:
@@ -168,15 +166,6 @@ class A2CiD2(PairwiseSolver):
         b: np.ndarray
         t: float = 0.0
         k: int = 0
-
-    def __post_init__(self) -> None:
-        positive_step(self)
-        number(self, "eta", least=0, optional=True)
-        number(self, "alpha", above=0)
-        number(self, "alpha_tilde", least=0, optional=True)
-        number(self, "momentum", least=0, below=1)
-        _check_rate(self)
-        one_of(self, "order", ("sde", "algorithm", "code"))
 
     def prepared(self, constants: Callable[[Any], tuple[float, float]]) -> A2CiD2:
         eta, alpha_tilde = self.eta, self.alpha_tilde

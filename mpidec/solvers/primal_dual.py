@@ -128,7 +128,7 @@ class ExactDiffusion(Solver):
 
 
 @dataclass(frozen=True)
-class D2(Solver):
+class D2(ExactDiffusion):
     r"""D2, decentralized training over decentralized data: exact diffusion with `W` in place of (I + W)/2.
 
     .. math::
@@ -157,19 +157,9 @@ class D2(Solver):
     H. Tang, X. Lian, M. Yan, C. Zhang, J. Liu, "D2: decentralized training over decentralized data", ICML 2018, Algorithm 1.
     """
 
-    keeps_rows: ClassVar = True
-    least_delta: ClassVar = 0.6
     graph: ClassVar = "ring"
-    step_size: StepSize = "auto"
 
-    class State(NamedTuple):
-        X: np.ndarray
-        Psi: np.ndarray
-
-    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
-        return self.State(X, X)
-
-    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
+    def step(self, s: ExactDiffusion.State, G: np.ndarray, W: Operator) -> ExactDiffusion.State:
         Psi = descend(s.X, self.step_size, G)
         return self.State(W(Psi + s.X - s.Psi), Psi)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
-from .base import Solver, name_of, one_of, zeros
+from .base import Solver, name_of, zeros
 from .step_schedules import StepSize
 
 
@@ -69,6 +69,10 @@ class RelaySGD(Solver):
     step_size: StepSize = "auto"
     relay: str = "model"
     missing: str = "initial"
+    limits: ClassVar = {
+        "relay": ("model", "gradient"),
+        "missing": ("initial", "current", "count", "own"),
+    }
 
     class State(NamedTuple):
         X: np.ndarray
@@ -79,11 +83,6 @@ class RelaySGD(Solver):
         def C(self) -> np.ndarray:
             """The count that arrived over each edge."""
             return self.M[:, -1:]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(self, "relay", ("model", "gradient"))
-        one_of(self, "missing", ("initial", "current", "count", "own"))
 
     @property
     def exact(self) -> bool:  # type: ignore[override]
