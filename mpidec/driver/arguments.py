@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import numbers
-import operator
 import os
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..comm.mixing import Network
+from ..comm.runtime.agreement import on_all_ranks
 from ..plugins import Table, nearest
 from ..protocols import Reductions
 from ..record.recorder import Record
@@ -271,7 +271,7 @@ def _with_term(solver: Solver, problem: Problem | Oracle | None) -> Solver:
     if _takes_term(solver):
         given = getattr(solver, "term", None) is not None
         return solver if given else dataclasses.replace(solver, term=term)  # type: ignore[type-var]
-    if solver.uses == "gradient" and not _has_subgradients(problem):
+    if solver.uses == "gradient" and not getattr(problem, "includes_term", False):
         bounded = getattr(term, "bounded", True)
         remedy = (
             "use a solver with a proximal step (docs/protocol.md)"
@@ -291,14 +291,6 @@ def _takes_term(solver: Solver | type[Solver]) -> bool:
     return dataclasses.is_dataclass(solver) and any(
         field.name == "term" for field in dataclasses.fields(solver)
     )
-
-
-def _has_subgradients(oracle: object) -> bool:
-    while oracle is not None:
-        if getattr(oracle, "includes_term", False):
-            return True
-        oracle = getattr(oracle, "source", None)
-    return False
 
 
 def with_subgradients(oracle: Problem | Oracle, solver: type[Solver]) -> Problem | Oracle:
@@ -518,23 +510,6 @@ def check_callbacks(
             )
 
 
-def integer(name: str, value: SupportsIndex, least: int) -> int:
-    """Return `value` as an int >= `least`.
-
-    Examples
-    --------
-    >>> integer("steps", 10, 0)
-    10
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least or isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}, expected an integer >= {least}")
-    return number
-
-
 def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions) -> np.ndarray:
     """Return the initial rows of the local agents.
 
@@ -562,9 +537,11 @@ def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions)
             "neither problem nor x0 is given: without a problem, pass x0 of shape (n, d)"
         )
     if problem is not None and problem.m != net.m:
+        small = net.size == 1 and problem.m > net.n
+        graph = f"build a topology with n = {problem.m}, as W has {net.n} agents, or " * small
         raise ValueError(
             f"rank {net.rank}: the problem has {problem.m} agents, but this rank hosts {net.m} (agents "
-            f"{net.lo}:{net.hi} of {net.n}): pass the data of the local agents, A[net.lo:net.hi], or "
+            f"{net.lo}:{net.hi} of {net.n}): {graph}pass the data of the local agents, A[net.lo:net.hi], or "
             "load_problem(..., net=net)"
         )
     if x0 is None:
@@ -595,12 +572,8 @@ def network_for(
     if not (isinstance(topology, str) or callable(topology)):
         return Network(infer_agents(problem, topology, x0))
     with Network() as ranks:  # n may be known only to all ranks together
-        n, error = 0, None
-        try:
+        with on_all_ranks(ranks):
             n = infer_agents(problem, topology, x0)
-        except (ValueError, TypeError) as caught:
-            error = caught
-        ranks.agree(error)
         inner = problem_of(problem)
         if ranks.size > 1 and inner is not None and not hasattr(inner, "n"):
             counts = ranks.collectives.gather_all(np.array(inner.m), "solve").tolist()

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..comm.mixing import Mixer, Network
 from ..comm.mixing.operator import Operator, StepOperator
+from ..comm.runtime.agreement import on_all_ranks
 from ..comm.runtime.interrupts import interrupts
 from ..record.reader import read
 from ..record.recorder import Record, Recorder
@@ -21,7 +22,7 @@ from . import codec_limits
 from .arguments import Delay, problem_of
 from .decisions import Control
 from .diagnosis import likely_cause
-from .metrics import COUNTERS, Metrics
+from .metrics import Metrics, columns
 from .provenance import attributes
 from .result import Result
 from .stepsize import Choice, Guard, Retry, Search, requested_rule, with_size
@@ -31,6 +32,8 @@ from .stopping import Outcome, RunEnd, Stop, StopFunction, Target, decide_outcom
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
     from ..topology import Schedule, Topology
+
+RESUMED = "resumed at step {}, that of the last checkpoint: later records are computed again"
 
 Progress = Callable[[int, int, Mapping[str, float]], None]
 Mixing = Callable[[Mixer], Operator[StepOperator]]
@@ -65,6 +68,13 @@ class Plan:
     delay: Delay | None = None
     drop: float = 0.0
     straggler: Mapping[int, float] | None = None
+
+
+def note(plan: Plan, line: str) -> None:
+    """Show a line beside the progress, on rank 0."""
+    show = getattr(plan.progress, "note", None)
+    if show is not None and plan.net.rank == 0:
+        show(line)
 
 
 def run(plan: Plan) -> Result:
@@ -171,9 +181,8 @@ class _Run:
             if record is not None:
                 self.recorder = Recorder(self.net, record, s, solver.per_edge)
                 first, s = self._begin(self.recorder, record, s)
-            note = getattr(plan.progress, "note", None)
-            if note is not None and self.choice is not None and self.net.rank == 0:
-                note(f"step size {self.choice.line()}")
+            if self.choice is not None:
+                note(plan, f"step size {self.choice.line()}")
             control = Control(self.net, record.checkpoint_seconds if record else None)
             s, k, end = self._loop(s, first, control, interrupted)
             if end.outcome is Outcome.DIVERGED and self.guard is not None and not self.last:
@@ -197,22 +206,12 @@ class _Run:
             mean,
             end.outcome,
             k,
-            self._columns(),
+            columns(self.records, self.measure.names),
             end.reason,
             end.agent,
             step_size,
             self.choice,
         )
-
-    def _columns(self) -> dict[str, np.ndarray]:
-        """All records as arrays."""
-        whole = set(COUNTERS) - {"time"}
-        return {
-            name: np.array(
-                [metrics[name] for metrics in self.records], np.int64 if name in whole else float
-            )
-            for name in self.measure.names
-        }
 
     def _begin(self, recorder: Recorder[Any], record: Record, s: State) -> tuple[int, State]:
         """Create the file, or load its last checkpoint; the step and the state to begin with."""
@@ -249,6 +248,7 @@ class _Run:
         counts.rounds, counts.bytes = int(rounds), int(sent) * root
         counts.messages = int(rows) * root
         recorder.resume(first, meta)
+        note(plan, RESUMED.format(first))
         return first, s
 
     def _loop(
@@ -316,7 +316,7 @@ class _Run:
                 self.mixer.topology,
                 self.solver,
                 hasattr(self.plan.oracle, "start"),
-                self._columns(),
+                columns(self.records, self.measure.names),
                 name,
                 limit,
                 codec_limits.limit(self.solver, self.mixer, s.X.shape[1]),
@@ -456,18 +456,14 @@ def evaluator(
 
 def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOperator]:
     """The mixer that `mixing` makes of the mixer of the topology; its errors are raised on every rank."""
-    mixer: Operator[StepOperator] = base
-    error: Exception | None = None
-    try:
-        mixer = base if mixing is None else mixing(base)
+    if mixing is None:
+        return base
+    with on_all_ranks(net):
+        mixer = mixing(base)
         if not isinstance(mixer, Operator):
             raise TypeError(
                 f"mixing returned {mixer!r:.60}, expected a mixer derived from its argument: lambda W: W.accelerate(3)"
             )
-    except (ValueError, TypeError) as caught:
-        error = caught
-    if mixing is not None:
-        net.agree(error)
     return mixer
 
 
@@ -494,15 +490,12 @@ def arithmetic(net: Network) -> Iterator[None]:
 def _recorded_step_size(net: Network, record: Record) -> float:
     """The step size that the run in the file has chosen."""
     size = 0.0
-    error: Exception | None = None
-    if net.rank == 0:
-        try:
-            size = float(read(record.path).attributes["step_size"])
-        except KeyError:
-            error = ValueError(
-                f"{record.path}: its step size was given as a number: resume with the same number"
-            )
-        except (OSError, ValueError) as caught:
-            error = caught
-    net.agree(error)
+    with on_all_ranks(net):
+        if net.rank == 0:
+            found = read(record.path).attributes
+            if "step_size" not in found:
+                raise ValueError(
+                    f"{record.path}: its step size was given as a number: resume with the same number"
+                )
+            size = float(found["step_size"])
     return float(net.collectives.broadcast(size, 0, "the step size of the run"))

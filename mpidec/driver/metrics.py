@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..comm.runtime.agreement import on_all_ranks
 from ..protocols import Reductions
+from ..record.runfile import COUNTERS as WHOLE
 
 if TYPE_CHECKING:
     from ..problems import Problem
@@ -17,6 +20,20 @@ ASYNCHRONOUS = ("step", "time", "events", "gradients", "messages", "bytes")
 GROWING = frozenset(
     COUNTERS + ASYNCHRONOUS
 )  # they only grow: a limit on them is a budget, not a target
+
+
+def columns(records: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """All records as arrays, by metric.
+
+    Examples
+    --------
+    >>> columns([{"step": 0, "error": 1}, {"step": 5, "error": 0.5}], ["step", "error"])
+    {'step': array([0, 5]), 'error': array([1. , 0.5])}
+    """
+    return {
+        name: np.array([record[name] for record in records], np.int64 if name in WHOLE else float)
+        for name in names
+    }
 
 
 class Metrics:
@@ -111,12 +128,9 @@ class Metrics:
         problem, net = self._problem, self._net
         if problem is None or self._x_star is None:
             return None
-        values, error = np.zeros((net.m, 1)), None
-        try:
+        values = np.zeros((net.m, 1))
+        with on_all_ranks(net):
             values[:, 0] = problem.value(np.tile(self._x_star, (net.m, 1)))
-        except Exception as caught:
-            error = caught
-        net.agree(error)
         return float(net.mean(values)[0])
 
     def distance(self, X: np.ndarray) -> float:

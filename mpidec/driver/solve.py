@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NoReturn, overload
 
 from numpy.typing import ArrayLike
 
+from .._validation import integer
 from ..comm.mixing import Network
+from ..comm.runtime.agreement import on_all_ranks
 from ..exceptions import Interrupted
 from ..record.recorder import Record
 from ..solvers.asynchronous import Asynchronous
@@ -26,7 +28,6 @@ from .arguments import (
     check_equal,
     check_step_size,
     initial_rows,
-    integer,
     network_for,
     problem_of,
 )
@@ -219,8 +220,7 @@ def solve(
     with ExitStack() as stack:
         if net is None:
             net = stack.enter_context(network_for(problem, topology, x0))
-        error: Exception | None = None
-        try:
+        with on_all_ranks(net):
             saved = as_record(record)
             if saved is not None and net.rank == 0:
                 saved.check()
@@ -231,9 +231,9 @@ def solve(
                 {"delay": delay, "drop": drop or None, "straggler": straggler},
                 {"mixing": mixing},
             )
-            seed = integer("seed", seed, 0)
+            seed = integer(seed, "seed", least=0)
             evaluator(oracle, method, net.agents, seed)
-            steps, every = integer("steps", steps, 0), integer("every", every, 1)
+            steps, every = integer(steps, "steps", least=0), integer(every, "every")
             X = initial_rows(x0, functions, net)
             check_callbacks(functions, X, net.lo, method.uses == "gradient")
             if functions is not None:
@@ -245,9 +245,6 @@ def solve(
             target = target_of(stop, functions)
             if method.asynchronous:
                 target = _target_at_the_end(target, method)
-        except Exception as caught:  # also of the problem's own functions: raised on all ranks
-            error = caught
-        net.agree(error)
         check_equal(
             net,
             {

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
+from .._validation import integer
 from ..comm.mixing import Network
+from ..comm.runtime.agreement import on_all_ranks
 from ..solvers.base import Solver, with_step_size
 from ..solvers.step_schedules import StepSchedule
 from .arguments import (
@@ -17,7 +19,6 @@ from .arguments import (
     as_topology,
     check_callbacks,
     initial_rows,
-    integer,
     network_for,
     problem_of,
 )
@@ -73,12 +74,11 @@ def tune(
     with ExitStack() as stack:
         if net is None:
             net = stack.enter_context(network_for(problem, topology, x0))
-        error: Exception | None = None
-        try:
+        with on_all_ranks(net):
             oracle: Problem | Oracle = as_oracle(problem)
             behind = problem_of(oracle)
             graph, method = as_topology(topology, net.n), as_solver(solver, problem)
-            evaluator(oracle, method, net.agents, integer("seed", seed, 0))
+            evaluator(oracle, method, net.agents, integer(seed, "seed", least=0))
             if behind is None or not hasattr(method, "step_size") or method.uses == "nothing":
                 raise ValueError(f"{type(method).__name__} has no step size")
             functions = behind
@@ -87,7 +87,7 @@ def tune(
                     f"{type(method).__name__} is asynchronous, and tune takes common steps: give step_size as a "
                     'number, or leave it to the bound of "auto"'
                 )
-            steps = integer("steps", steps, 0)
+            steps = integer(steps, "steps", least=0)
             X = initial_rows(x0, functions, net)
             check_callbacks(functions, X, net.lo)
             method.check(graph.at(0) if graph.period == 1 else graph)
@@ -95,9 +95,6 @@ def tune(
             method = with_step_size(
                 method, replace(step, start="auto") if isinstance(step, StepSchedule) else "auto"
             )
-        except (ValueError, TypeError) as caught:
-            error = caught
-        net.agree(error)
         stack.enter_context(arithmetic(net))
         base = stack.enter_context(closing(net.mixer(graph)))
         mixer = derived(mixing, base, net)

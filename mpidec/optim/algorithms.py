@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from .. import solvers, topology
+from .._validation import integer
 from ..comm.mixing import Network
 from ..comm.mixing.codecs.base import Codec
-from ..driver.arguments import integer
 from ..plugins import nearest
 from ..solvers import A2CiD2
 from ..solvers.asynchronous import PairwiseSolver
@@ -137,7 +137,7 @@ def _equations(
 
 
 def _pairwise(name: str, text: str, solver: PairwiseSolver, seed: int) -> Algorithm:
-    integer("seed", seed, 0)
+    integer(seed, "seed", least=0)
     if not isinstance(solver.rate, (int, float)) or solver.rate > MOST:
         raise ValueError(
             f"algorithm {name!r}: rate is {solver.rate!r}, expected a number up to {MOST:g}: neighbours begin at most "

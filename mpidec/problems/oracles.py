@@ -184,6 +184,8 @@ class Noisy:
         given: Any = source
         self.source: Oracle = given if hasattr(given, "start") else Full(given)
         self.problem = self.source.problem
+        self.smooth = bool(getattr(given, "smooth", True))
+        self.includes_term = bool(getattr(given, "includes_term", False))
         self.sigma = check.number(sigma, "sigma", least=0)
 
     def start(self, agents: Sequence[int], seed: int) -> Gradient:

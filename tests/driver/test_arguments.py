@@ -306,6 +306,11 @@ TRIES = {
     ),
     "graph not connected": (lambda: solve(t=nx.empty_graph(4)), "not connected", "connected=False"),
     "other number of agents": (lambda: solve(t=T.ring(16)), "the problem has 4 agents", "hosts 16"),
+    "a graph that is too small": (
+        lambda: solve(t=T.ring(3)),
+        "the problem has 4 agents, but this rank hosts 3",
+        "n = 4, as W has 3 agents",
+    ),
     "network of another size": (
         lambda: _other_network(),
         "ring has 8 agents, expected 4",

@@ -491,9 +491,9 @@ def test_a_schedule_of_period_1_is_static_for_every_solver(comm, solver, schedul
 
 WRONG = [
     ({"steps": -1}, ValueError, "steps is -1, expected an integer >= 0"),
-    ({"steps": 2.5}, ValueError, "steps is 2.5"),
+    ({"steps": 2.5}, TypeError, "steps is 2.5"),
     ({"every": 0}, ValueError, "every is 0, expected an integer >= 1"),
-    ({"seed": "x"}, ValueError, "seed is 'x'"),
+    ({"seed": "x"}, TypeError, "seed is 'x'"),
     (
         {"x0": np.zeros(D + 1)},
         ValueError,

@@ -58,6 +58,17 @@ def on_root(comm: MPI.Intracomm, act: Callable[..., T], *args: object) -> T:
 
 
 @contextmanager
+def on_all_ranks(net: Reductions) -> Iterator[None]:
+    """A context of all ranks: if some raise an exception in it, all raise that of the lowest of them."""
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as caught:
+        error = caught
+    net.agree(error)
+
+
+@contextmanager
 def agreed(net: Reductions) -> Iterator[None]:
     """A context of all ranks: if one refuses its input in it, all raise its `InputError`; other errors are raised as they are."""
     try:

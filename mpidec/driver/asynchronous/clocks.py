@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -65,25 +66,19 @@ def ticking(clocks: Sequence[tuple[int, Iterator[float]]]) -> Iterator[tuple[flo
         heapq.heapreplace(heap, (t + next(of[name]), name))
 
 
-def wakings(seed: int, rates: np.ndarray) -> Iterator[Event]:
-    """Wake-ups of agents by Poisson clocks of the given rates."""
-    clocks = [
-        (i, intervals(seed, i, WAKE, rate)) for i, rate in enumerate(rates.tolist()) if rate > 0
-    ]
-    for t, i in ticking(clocks):
-        yield Event(t, GRADIENT, i, i)
-
-
-def meetings(seed: int, rates: np.ndarray, edges: csr_array) -> Iterator[Event]:
-    """Gradients of agents by Poisson clocks of the given `rates`, and averagings on edges.
+def meetings(seed: int, rates: np.ndarray, edges: csr_array | None = None) -> Iterator[Event]:
+    """Gradients, or wake-ups, of agents by Poisson clocks of the given `rates`, and averagings on edges.
 
     Parameters
     ----------
-    edges : sparse array (n, n)
+    edges : sparse array (n, n), optional
         Rates of averagings of the edges.  Each agent has a clock with half the sum of the rates of its edges, and chooses the edge
         by its share.
     """
+    from scipy.sparse import csr_array
+
     n = len(rates)
+    edges = csr_array((n, n)) if edges is None else edges
     total = np.asarray(edges.sum(axis=1)).ravel().tolist()
     clocks = [
         (i, intervals(seed, i, WAKE, rate)) for i, rate in enumerate(rates.tolist()) if rate > 0
@@ -184,7 +179,7 @@ def checked(
     return result
 
 
-def delays(delay: Delay | None, seed: int, n: int) -> DelayOf | None:
+def delays(delay: Delay | None, seed: int) -> DelayOf | None:
     """Return the function (i, j) -> delay of the next message from i to j; None if there are no delays.
 
     Parameters
@@ -194,18 +189,12 @@ def delays(delay: Delay | None, seed: int, n: int) -> DelayOf | None:
 
     Examples
     --------
-    >>> delays(0.5, 0, 4)(0, 1), delays(None, 0, 4)
+    >>> delays(0.5, 0)(0, 1), delays(None, 0)
     (0.5, None)
     """
     if delay is None or (isinstance(delay, (int, float)) and delay == 0):
         return None
-    draws: dict[int, np.random.Generator] = {}
-
-    def draw(i: int) -> np.random.Generator:
-        if i not in draws:
-            draws[i] = generator(seed, i, DELAY)
-        return draws[i]
-
+    draw = cache(lambda i: generator(seed, i, DELAY))
     if callable(delay):
 
         def checked_delay(i: int, j: int) -> float:
@@ -232,22 +221,16 @@ def delays(delay: Delay | None, seed: int, n: int) -> DelayOf | None:
     return lambda i, j: draw(i).uniform(low, high)
 
 
-def losses(drop: float, seed: int, n: int) -> LossOf | None:
+def losses(drop: float, seed: int) -> LossOf | None:
     """Return the function i -> whether the next message of agent i is lost; None if none is.
 
     Examples
     --------
-    >>> losses(0.0, 0, 4) is None
+    >>> losses(0.0, 0) is None
     True
     """
     number(drop, "drop", least=0, below=1)
     if drop == 0:
         return None
-    draws: dict[int, Iterator[float]] = {}
-
-    def lost(i: int) -> bool:
-        if i not in draws:
-            draws[i] = uniforms(seed, i, DROP)
-        return bool(next(draws[i]) < drop)
-
-    return lost
+    draw = cache(lambda i: uniforms(seed, i, DROP))
+    return lambda i: next(draw(i)) < drop

@@ -6,7 +6,7 @@ import math
 import time
 from bisect import bisect
 from collections import Counter, namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ _MOST, _BYTES = 400, 1 << 26  # snapshots that are kept, and their size
 _FIRST = 1e-3  # seconds between two snapshots at first
 _SHARE = 0.02  # of the run so far: the least time between two records
 _LOOK = 5e-5  # seconds between two looks for the other thread to leave MPI
-_WHOLE = {*ASYNCHRONOUS, "rounds"} - {"time"}  # metrics that are whole numbers
 
 
 def maximum(net: Reductions, value: float, what: str) -> float:
@@ -39,14 +38,6 @@ def names(measure: Metrics, *counters: str) -> tuple[str, ...]:
     """The metrics of a run: the counters of asynchronous runs, others, and what the problem provides."""
     provided = (name for name in measure.names if name not in COUNTERS)
     return (*ASYNCHRONOUS, *counters, *provided)
-
-
-def columns(records: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """All records as arrays, by metric."""
-    return {
-        name: np.array([record[name] for record in records], np.int64 if name in _WHOLE else float)
-        for name in names
-    }
 
 
 def with_counters(

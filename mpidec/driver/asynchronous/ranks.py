@@ -16,8 +16,8 @@ from ...comm.runtime.progress import abandon
 from ...problems.agents import of_one
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ..diagnosis import likely_cause
-from ..loop import Plan
-from ..metrics import Metrics
+from ..loop import RESUMED, Plan, note
+from ..metrics import Metrics, columns
 from ..provenance import attributes
 from ..stopping import Outcome, RunEnd, decide_outcome
 from .files import (
@@ -26,7 +26,6 @@ from .files import (
     ResumedTotals,
     Snapshots,
     activity_arrays,
-    columns,
     failing,
     maximum,
     names,
@@ -78,6 +77,8 @@ def run(plan: Plan) -> AsyncResult:
         meta["clock"] = "seconds"
         file = AsyncFile(net, plan.record, solver, plan.topology, measure, agents, meta)
         before = file.begin(names(measure, "rounds"), records)
+        if plan.record.resume:
+            note(plan, RESUMED.format(before.step))
     with failing(None if file is None else file.recorder), interrupts() as interrupted:
         return _Run(plan, solver, agents, faults, measure, file, before)(records, interrupted)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...comm.rma.messenger import Kind, Message
 from ...comm.rma.slots import Slots
+from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ..loop import Plan
@@ -154,12 +155,12 @@ class Faults(NamedTuple):
     @classmethod
     def checked(cls, plan: Plan, solver: PairwiseSolver | PushSolver) -> Faults:
         """Refuse wrong arguments on all ranks."""
-        net, error, faults = plan.net, None, cls(None, None, [])
-        try:
+        net = plan.net
+        with on_all_ranks(net):
             sleeps = pauses(plan.straggler, net.n)
             faults = cls(
-                delays(plan.delay, plan.seed, net.n),
-                losses(plan.drop, plan.seed, net.n),
+                delays(plan.delay, plan.seed),
+                losses(plan.drop, plan.seed),
                 [sleeps.get(i, 0.0) for i in net.agents],
             )
             if isinstance(solver, PairwiseSolver) and not isinstance(solver.rate, numbers.Real):
@@ -176,9 +177,6 @@ class Faults(NamedTuple):
                     "MPI was initialized without threads, expected MPI_THREAD_SERIALIZED or more: gradients and "
                     "averagings are in two threads"
                 )
-        except (ValueError, TypeError, RuntimeError) as caught:
-            error = caught
-        net.agree(error)
         return faults
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..._validation import number
+from ..._validation import integer, number
 from ...comm.mixing.network import Network
 from ...comm.runtime.collectives import Collectives
 from ...comm.runtime.interrupts import interrupts
@@ -35,13 +35,12 @@ from ..arguments import (
     check_callbacks,
     infer_agents,
     initial_rows,
-    integer,
     problem_of,
 )
-from ..metrics import ASYNCHRONOUS, Metrics
+from ..metrics import ASYNCHRONOUS, Metrics, columns
 from ..provenance import attributes
 from ..stepsize import requested_rule, with_size
-from ..stopping import Outcome, RunEnd, Stop, Target, decide_outcome, not_finite, target_of
+from ..stopping import Outcome, Stop, Target, decide_outcome, not_finite, target_of
 from .clocks import (
     AVERAGING,
     GRADIENT,
@@ -51,11 +50,10 @@ from .clocks import (
     losses,
     meetings,
     replayed,
-    wakings,
 )
-from .files import AsyncFile, columns, failing, maximum, names, with_counters
+from .files import AsyncFile, failing, maximum, names, with_counters
 from .result import SIMULATED, AsyncResult, LocalAgents, collected, histogram
-from .simulator import EventSimulator, PairwiseSimulator, PushSimulator
+from .simulator import PairwiseSimulator, PushSimulator
 
 if TYPE_CHECKING:
     from ...problems import Oracle
@@ -157,7 +155,7 @@ def simulate(
     oracle, functions = as_oracle(problem), problem_of(problem)
     n = infer_agents(problem, topology, x0)
     graph, method = as_topology(topology, n), as_asynchronous(as_solver(solver, problem))
-    seed = integer("seed", seed, 0)
+    seed = integer(seed, "seed", least=0)
     net = SerialNetwork(n)
     X = initial_rows(x0, functions, net)
     check_callbacks(functions, X)
@@ -178,7 +176,7 @@ def simulate(
         raise ValueError(
             "rates are those of gradients, but problem is None; the averagings have the rate of the solver"
         )
-    between, lost = delays(delay, seed, n), losses(drop, seed, n)
+    between, lost = delays(delay, seed), losses(drop, seed)
     warn_of_losses(method, drop)
     bound = functions is not None and requested_rule(method) is not None
     method = prepared(method, static, functions, net)
@@ -197,17 +195,10 @@ def simulate(
         source: Iterable[Event] = replayed(table)
         end, unit = float(table["time"][-1]) if len(table) else 0.0, 1.0
     elif steps is not None:
-        steps, unit = integer("steps", steps, 0), 1 / float(pace.mean())
+        steps, unit = integer(steps, "steps", least=0), 1 / float(pace.mean())
         end = steps * unit
-        source = (
-            wakings(seed, pace)
-            if not isinstance(method, PairwiseSolver)
-            else meetings(
-                seed,
-                pace if functions is not None else np.zeros(n),
-                edge_rates(static, method.rate),
-            )
-        )
+        pairs = edge_rates(static, method.rate) if isinstance(method, PairwiseSolver) else None
+        source = meetings(seed, np.zeros(n) if pairwise and functions is None else pace, pairs)
     gradient = None if functions is None else of_one(oracle, range(n), seed)
     agents = LocalAgents.of(method, static, X, range(n))
     X = agents.stacks["x"]
@@ -251,22 +242,58 @@ def simulate(
         stack.enter_context(failing(None if file is None else file.recorder))
         interrupted = stack.enter_context(interrupts())
 
-        def on_record(metrics: Mapping[str, float]) -> bool:
+        rows: list[dict[str, float]] = []
+        sizes: list[float] = []
+
+        def reached(t: float) -> bool:
+            """Measure and record the iterates at time `t`; whether they have reached the target."""
+            row = with_counters(
+                measure(X),
+                int(t / unit + 1e-9),
+                t,
+                simulator.events,
+                simulator.gradients,
+                simulator.messages,
+                agents.width,
+            )
+            rows.append(row)
+            sizes.append(measure.size)
             if file is not None:
-                file.append(metrics, X)
+                file.append(row, X)
                 net.agree(file.recorder.error)
             if progress is not None:
-                progress(int(metrics["step"]), total, metrics)
-            return interrupted()
+                progress(int(row["step"]), total, row)
+            if target is None:
+                return False
+            return bool((target.reached if isinstance(target, Target) else target)(row))
 
-        run = _Run(simulator, X, measure, target, agents.width, unit, on_record)
-        advice = (
-            f"the step size {method.step_size:.3g} is a bound for all paces and delays, try a larger one"
-            if bound and isinstance(method.step_size, float)
-            else ""
+        k, t, stopped, halted = 0, -1.0, False, False
+        if end > 0:
+            stopped, halted = reached(0.0), interrupted()
+        while not (stopped or halted or t == end or (k and not_finite(rows[-1], last=False))):
+            k += 1
+            t = min(k * (every * unit), end)
+            simulator.run(t)
+            if t == end:
+                simulator.finish()
+            stopped, halted = reached(t), interrupted()
+        simulator.finish()
+        safe = bound and isinstance(method.step_size, float)
+        outcome, reason, agent = decide_outcome(
+            rows,
+            sizes,
+            f"at time {rows[-1]['time']:g}",
+            lambda: measure.diverged_agent(X),
+            target=target,
+            stopped=stopped,
+            interrupted=halted,
+            cause=lambda *_: (
+                f"the step size {method.step_size:.3g} is a bound for all paces and delays, try a larger one"
+                if safe
+                else ""
+            ),
         )
-        outcome, reason, agent = run(end, every * unit, advice)
-        metrics = columns(run.records, names(measure))
+        metrics = columns(rows, names(measure))
         result = AsyncResult(
             X,
             net.mean(X),
@@ -335,69 +362,6 @@ def prepared(
     if isinstance(solver, PairwiseSolver):
         return solver.prepared(partial(mixing_constants, topology))
     return solver
-
-
-class _Run:
-    """The loop of records: events until the next one, metrics, and whether to go on."""
-
-    def __init__(
-        self,
-        simulator: EventSimulator,
-        X: np.ndarray,
-        measure: Metrics,
-        target: Target | Callable[[Mapping[str, float]], bool] | None,
-        width: int,
-        unit: float,
-        on_record: Callable[[Mapping[str, float]], bool],
-    ):
-        self.simulator, self.X, self.measure, self.target = simulator, X, measure, target
-        self.width, self.unit, self.on_record = width, unit, on_record
-        self.interrupted = False
-        self.records: list[dict[str, float]] = []
-        self.sizes: list[float] = []
-
-    def __call__(self, end: float, every: float, advice: str) -> RunEnd:
-        k = 0
-        stopped, ended = end > 0 and self._record(0.0), False
-        while not (stopped or ended or self.interrupted):
-            k += 1
-            t = min(k * every, end)
-            self.simulator.run(t)
-            if t == end:
-                self.simulator.finish()
-            stopped = self._record(t)
-            ended = t == end or not_finite(self.records[-1], last=False) != ""
-        self.simulator.finish()
-        return decide_outcome(
-            self.records,
-            self.sizes,
-            f"at time {self.records[-1]['time']:g}",
-            lambda: self.measure.diverged_agent(self.X),
-            target=self.target,
-            stopped=stopped,
-            interrupted=self.interrupted,
-            cause=lambda *_: advice,
-        )
-
-    def _record(self, t: float) -> bool:
-        simulator = self.simulator
-        record = with_counters(
-            self.measure(self.X),
-            int(t / self.unit + 1e-9),
-            t,
-            simulator.events,
-            simulator.gradients,
-            simulator.messages,
-            self.width,
-        )
-        self.records.append(record)
-        self.sizes.append(self.measure.size)
-        self.interrupted = self.on_record(record)
-        if self.target is None:
-            return False
-        return bool(
-            (self.target.reached if isinstance(self.target, Target) else self.target)(record)
-        )
 
 
 class SerialNetwork:

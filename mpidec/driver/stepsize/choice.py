@@ -16,6 +16,7 @@ from ...comm.mixing.compressed import Compressed
 from ...comm.mixing.mixer import Mixer
 from ...comm.mixing.network import Network
 from ...comm.mixing.operator import Operator, StepOperator
+from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...exceptions import Unstable as Unstable
 from ...solvers.base import Solver, name_of, with_step_size
@@ -403,17 +404,13 @@ class Search:
     def _on_root(self, act: Callable[[Mixer], T]) -> T:
         """The result of `act` on rank 0, with a mixer of all agents in this process, like that of the run but for its codec."""
         result: T | None = None
-        error: Exception | None = None
-        if self._net.rank == 0:
-            try:
+        with on_all_ranks(self._net):
+            if self._net.rank == 0:
                 with (
                     Network(self._net.n, comm=MPI.COMM_SELF) as alone,
                     closing(alone.mixer(self._topology)) as base,
                 ):
                     result = act(base)
-            except Exception as caught:
-                error = caught
-        self._net.agree(error)
         return cast("T", self._net.collectives.broadcast(result, 0, "the choice of a step size"))
 
     def _alike(self, base: Mixer, codec: bool = False) -> Operator[StepOperator]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...comm.runtime.agreement import on_all_ranks
 from ...protocols import Reductions
 
 if TYPE_CHECKING:
@@ -29,16 +30,12 @@ def together(net: Reductions, evaluate: Callable[[], np.ndarray], like: np.ndarr
     Exception
         That of the lowest rank that has one.
     """
-    result, error = like, None
-    try:
+    with on_all_ranks(net):
         result = evaluate()
         if np.shape(result) != np.shape(like):
             raise ValueError(
                 f"grad(X) has shape {np.shape(result)} for X of shape {np.shape(like)}, expected the same"
             )
-    except Exception as caught:
-        error = caught
-    net.agree(error)
     return result
 
 

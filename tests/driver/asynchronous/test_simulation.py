@@ -419,7 +419,7 @@ def test_random_numbers_belong_to_agents():
     """Another pace of one agent leaves the times of the others as they are."""
 
     def times(rates):
-        events = clocks.wakings(5, np.array(rates))
+        events = clocks.meetings(5, np.array(rates))
         return [event.time for event in (next(events) for _ in range(60)) if event.i == 1][:8]
 
     assert times([1.0, 1.0, 1.0]) == times([0.1, 1.0, 3.0])

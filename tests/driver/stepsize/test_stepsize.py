@@ -556,7 +556,9 @@ def test_functions_of_k_are_resumed_bit_for_bit(shared_tmp):
 
 def test_a_resumed_run_keeps_the_number(shared_tmp):
     """The choice of a method with bias depends on the number of steps; a resumed run has more of them."""
-    n, path = 4, shared_tmp / "run.h5"
+    n, path, notes = 4, shared_tmp / "run.h5", []
+    progress = lambda *args: None
+    progress.note = notes.append
     with mpidec.Network(n) as net:
         first = mpidec.solve(squares(net), S.DGD(), T.ring(n), steps=50, net=net, record=path)
         again = mpidec.solve(
@@ -566,7 +568,9 @@ def test_a_resumed_run_keeps_the_number(shared_tmp):
             steps=500,
             net=net,
             record=mpidec.Record(path, resume=True),
+            progress=progress,
         )
+        assert net.rank or notes[0].startswith("resumed at step 50,")
         assert again.step_size == first.step_size and again.choice is None
         assert (
             mpidec.tune(squares(net), S.DGD(), T.ring(n), steps=500, net=net).step_size
@@ -686,6 +690,7 @@ def test_subgradients_take_the_safe_step_size():
     class Counted(P.Subgradient):
         pass
 
-    with pytest.warns(RuntimeWarning, match="not smooth"):
-        found = mpidec.tune(Counted(problem), S.DGD(), T.ring(4), steps=50)
-    assert found.rule == "safe"
+    for oracle in (Counted(problem), P.Noisy(P.Subgradient(problem), 0.1)):
+        with pytest.warns(RuntimeWarning, match="not smooth"):
+            found = mpidec.tune(oracle, S.DGD(), T.ring(4), steps=50)
+        assert found.rule == "safe"
