@@ -134,3 +134,6 @@ class Operator(Protocol):
 
     def sum_edges(self, M: np.ndarray) -> np.ndarray:
         """Sum over the edges into each local agent: `(in-edges, ...) -> (m, ...)`."""
+
+    def own(self, X: np.ndarray) -> np.ndarray:
+        """The rows times the agents' weights for themselves: `D X`, with the diagonal D of `W`."""

@@ -20,7 +20,7 @@ from .outer import (
 )
 from .pairwise import A2CiD2 as A2CiD2, PairwiseGossip as PairwiseGossip
 from .primal_dual import D2 as D2, EXTRA as EXTRA, ExactDiffusion as ExactDiffusion
-from .push import PushDIGing as PushDIGing, PushSum as PushSum
+from .push import OSGP as OSGP, PushDIGing as PushDIGing, PushSum as PushSum
 from .relay import RelaySGD as RelaySGD
 from .step_schedules import (
     Constant as Constant,
@@ -41,6 +41,7 @@ CATALOGUE: dict[str, type[Solver]] = {
     "d2": D2,
     "gradient_tracking": GradientTracking,
     "push_sum": PushSum,
+    "osgp": OSGP,
     "push_diging": PushDIGing,
     "relaysgd": RelaySGD,
     "dsgd_ceca": DSGDCECA,

@@ -73,6 +73,69 @@ class PushSum(Solver):
 
 
 @dataclass(frozen=True)
+class OSGP(Solver):
+    r"""Overlap stochastic gradient push: `PushSum` whose messages arrive one step late.
+
+    With the diagonal :math:`D^k` of :math:`W^k`,
+
+    .. math::
+        V^k &= U^k - \alpha \nabla F(X^k) \\
+        U^{k+1} &= D^k V^k + (W^{k-1} - D^{k-1}) V^{k-1}, & U^0 &= X^0 \\
+        w^{k+1} &= D^k w^k + (W^{k-1} - D^{k-1}) w^{k-1}, & w^0 &= 1 \\
+        X^{k+1} &= U^{k+1} / w^{k+1}
+
+    where nothing arrives in step 0.  What is on its way belongs to the sums of `U` and of `w` that mixing preserves.
+
+    Parameters
+    ----------
+    step_size : float, "auto", "safe" or function of k
+        :math:`\alpha`
+
+    Notes
+    -----
+    Sent per step: as by `PushSum`.  In a training (`mpidec.optim`, "osgp") the messages travel while the next gradients are
+    computed; `mpidec.solve` takes the same steps without this overlap.  `W`: column (or doubly) stochastic with a diagonal
+    :math:`> 0`, directed or not, constant or varying in time.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> W = mpidec.topology.from_weights([[0.5, 0, 0.5], [0.5, 0.5, 0], [0, 0.5, 0.5]])
+    >>> problem = mpidec.problems.LeastSquares(np.ones((3, 1, 1)), np.array([[1.], [2.], [6.]]))
+    >>> mpidec.solve(problem, OSGP(0.1), W, steps=300).x.round(2).tolist()
+    [3.0]
+
+    References
+    ----------
+    M. Assran, N. Loizou, N. Ballas, M. Rabbat, "Stochastic gradient push", ICML 2019, Algorithm 2 with a delay of one step.
+    """
+
+    kinds: ClassVar = ("doubly", "column")
+    keeps_rows: ClassVar = True
+    exact: ClassVar = False
+    graph: ClassVar = "exponential"
+    step_size: StepSize = "auto"
+
+    class State(NamedTuple):
+        X: np.ndarray
+        U: np.ndarray
+        w: np.ndarray
+        Z: np.ndarray  # on its way: (W - D) V of the step before
+        z: np.ndarray
+
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
+        m = len(X)
+        return self.State(X, X, zeros(X, m, 1) + 1, zeros(X, *X.shape), zeros(X, m, 1))
+
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
+        V = descend(s.U, self.step_size, G)
+        WV, Ww = W([V, s.w])
+        DV, Dw = W.own(V), W.own(s.w)
+        U, w = DV + s.Z, Dw + s.z
+        return self.State(U / w, U, w, WV - DV, Ww - Dw)
+
+
+@dataclass(frozen=True)
 class PushDIGing(Solver):
     r"""Push-DIGing: gradient tracking over directed, time-varying graphs.
 

@@ -136,6 +136,7 @@ def test_the_text_in_a_file_reruns_it(capsys):
         "extra",
         "exact_diffusion",
         "push_sum",
+        "osgp",
         "push_diging",
         "relaysgd",
         "dsgd_ceca",

@@ -30,6 +30,7 @@ BIASED = [
     (S.DGD(0.1, order="awc"), T.ring),
     (S.Diffusion(0.1), T.exponential),
     (S.PushSum(0.05), T.exponential),
+    (S.OSGP(0.05), T.exponential),
     (S.DSGDCECA(0.05), T.ceca),
     (S.RelaySGD(0.05, relay="gradient"), T.chain),
     (S.DecentralizedMomentum(0.005), T.exponential),

@@ -127,7 +127,6 @@ def test_workers_are_dense_averages_of_separate_models(net, name, algorithm):
             "pga",
             "choco",
             "hierarchical",
-            "osgp",
             *ASYNCHRONOUS,
         )
     ],
@@ -147,6 +146,7 @@ def test_algorithms_are_the_equations_of_their_solvers(net, name):
         "exact_diffusion": "ExactDiffusion",
         "gradient_tracking": "GradientTracking",
         "push_sum": "PushSum",
+        "osgp": "OSGP",
         "relay": "RelaySGD",
         "ceca": "DSGDCECA",
         "qg": "QuasiGlobalMomentum",

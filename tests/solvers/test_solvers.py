@@ -44,6 +44,7 @@ VARYING = [
     (S.GradientTracking(0.1, variant="semi-atc"), T.one_peer_exponential),
     (S.GradientTracking(0.1, variant="diging"), T.one_peer_exponential),
     (S.PushSum(0.05), T.one_peer_exponential),
+    (S.OSGP(0.05), T.one_peer_exponential),
     (S.PushDIGing(0.05), T.one_peer_exponential),
 ]
 
@@ -95,7 +96,7 @@ def dense(solver, topology, grad, X, steps):
     n, a = len(X), solver.step_size
     eye = np.eye(n)
     Xs, Gs = [X], [grad(X)]
-    Y, U, w = Gs[0], X, np.ones((n, 1))
+    Y, U, w, late = Gs[0], X, np.ones((n, 1)), (0.0, 0.0)
     for k in range(steps):
         X, G, W, before = (
             Xs[-1],
@@ -126,6 +127,10 @@ def dense(solver, topology, grad, X, steps):
                 new = W @ X - a * Y if solver.variant == "diging" else W @ (X - a * Y)
             case S.PushSum():
                 U, w = W @ (U - a * G), W @ w
+                new = U / w
+            case S.OSGP():  # what was sent in the step before arrives now
+                V, D = U - a * G, np.diag(np.diag(W))
+                U, w, late = D @ V + late[0], D @ w + late[1], ((W - D) @ V, (W - D) @ w)
                 new = U / w
             case S.PushDIGing():
                 Y = before @ Y + G - Gs[-2] if k else Y
@@ -195,7 +200,9 @@ PAPERS = [
     )
 ]
 PAPERS += [(dense, solver, T.grid) for solver in (S.EXTRA(0.1), S.ExactDiffusion(0.1), S.D2(0.1))]
-PAPERS += [(dense, solver, push_and_ring) for solver in (S.PushSum(0.1), S.PushDIGing(0.1))]
+PAPERS += [
+    (dense, solver, push_and_ring) for solver in (S.PushSum(0.1), S.OSGP(0.1), S.PushDIGing(0.1))
+]
 PAPERS += [
     (dense_relay, S.RelaySGD(0.1, missing=missing), T.binary_tree)
     for missing in ("initial", "current", "count", "own")
@@ -411,6 +418,20 @@ def test_push_sum_keeps_its_mass_and_finds_the_average(weights):
             if k % 100 == 99:
                 assert abs(net.sum(s.w)[0] - n) <= 1e-15 * n
         np.testing.assert_allclose(s.X, np.tile(X.mean(axis=0), (net.m, 1)), atol=1e-13)
+
+
+def test_osgp_keeps_its_mass_and_finds_the_average(comm):
+    """On directed graphs that vary, with rows of random weights: what is on its way counts."""
+    n, X = 9, np.random.default_rng(1).standard_normal((9, 3))
+    with mpidec.Network(n) as net:
+        W, solver = net.mixer(push_and_ring(n)), S.OSGP(0.0)
+        s = solver.init(X[net.lo : net.hi])
+        for k in range(1500):
+            s = solver.step(s, 0.0, W.at(k))
+            if k % 100 == 99:
+                assert abs(net.sum(s.w + s.z)[0] - n) <= 1e-14 * n
+                assert np.abs(net.sum(s.U + s.Z) - X.sum(axis=0)).max() <= 1e-13
+        np.testing.assert_allclose(s.X, np.tile(X.mean(axis=0), (net.m, 1)), atol=1e-12)
 
 
 @pytest.mark.parametrize("ports", [1, 2])

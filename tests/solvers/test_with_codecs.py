@@ -28,6 +28,7 @@ NEAR = [
     S.DGD(0.02, "awc"),
     S.Diffusion(0.02),
     S.PushSum(0.02),
+    S.OSGP(0.02),
     S.DecentralizedMomentum(0.002),
     S.QuasiGlobalMomentum(0.005),
     S.DecentLaM(0.005),

@@ -225,6 +225,30 @@ class EdgeExchange(StepOperator):
         result: ArrayT = restore(narrow(total, format) if format == BFLOAT16 else total, format)
         return result
 
+    def own(self, X: ArrayT) -> ArrayT:
+        """The rows times the agents' weights for themselves: `D X`, with the diagonal D of `W`; no communication.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(2, comm=MPI.COMM_SELF) as net:
+        ...     net.mixer(mpidec.topology.from_weights([[0.25, 0.5], [0.75, 0.5]])).at(0).own(np.eye(2)).tolist()
+        [[0.25, 0.0], [0.0, 0.5]]
+        """
+        refuse_grad(X)
+        rows, format, restore = to_host(X)
+        rows = widen(rows, format) if format == BFLOAT16 else rows
+        weights = self._diagonal.astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1))
+        scaled = weights * rows
+        result: ArrayT = restore(narrow(scaled, format) if format == BFLOAT16 else scaled, format)
+        return result
+
+    @cached_property
+    def _diagonal(self) -> np.ndarray:
+        lo, hi = self._context.partition.bounds(self._context.rank)
+        return np.asarray(self.topology.rows(lo, hi).diagonal(lo))
+
     @property
     def in_edges(self) -> int:
         """Edges into the local agents: the rows that `exchange` returns."""

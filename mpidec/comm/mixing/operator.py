@@ -76,6 +76,10 @@ class StepOperator(ABC):
     def sum_edges(self, M: np.ndarray) -> np.ndarray:
         """Sum over the edges into each local agent: `(in-edges, ...) -> (m, ...)`."""
 
+    @abstractmethod
+    def own(self, X: np.ndarray) -> np.ndarray:
+        """The rows times the agents' weights for themselves: `D X`, with the diagonal D of `W`."""
+
     @property
     @abstractmethod
     def in_edges(self) -> int:

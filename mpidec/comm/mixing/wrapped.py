@@ -121,6 +121,10 @@ class WrappedPhase(StepOperator):
         """Sum over the edges into each local agent; see `Phase.sum_edges`."""
         return self._phase.sum_edges(M)
 
+    def own(self, X: np.ndarray) -> np.ndarray:
+        """The rows times the agents' weights for themselves; see `Phase.own`."""
+        return self._phase.own(X)
+
     @property
     def in_edges(self) -> int:
         """Number of edges into the local agents."""
