@@ -3,82 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import os
-from collections.abc import Callable
 
 from . import solvers as _solvers, topology as _topology
 from .comm.mixing import codecs as _codecs
-from .datasets.built_in import Dataset
-from .plugins import Table, is_plugin
-from .problems import LinearModel, registry
+from .datasets.built_in import DATA_TABLE as DATA_SETS
+from .plugins import Table
+from .problems.registry import PROBLEM_TABLE as PROBLEMS, problem_names
 from .topology import Schedule, Topology
 
-__all__ = [
-    "codecs",
-    "data",
-    "data_sets",
-    "default_data",
-    "listing",
-    "problems",
-    "solvers",
-    "topologies",
-]
-
-
-def problems() -> Table[type[LinearModel]]:
-    """Return the problem classes by name.
-
-    Examples
-    --------
-    >>> problems()["huber"].__name__
-    'Huber'
-    """
-    return registry.PROBLEM_TABLE
-
-
-def data_sets() -> Table[Callable[..., Dataset]]:
-    """Return the functions that build the data sets, by name.
-
-    Examples
-    --------
-    >>> list(data_sets())
-    ['breast_cancer', 'digits', 'diabetes', 'synthetic_least_squares']
-    """
-    return registry.DATA_TABLE
-
-
-def data(source: str) -> Callable[..., Dataset] | Callable[[], None] | None:
-    """Return the function that builds the data set `source`; a placeholder for a file, None for an unknown name.
-
-    Examples
-    --------
-    >>> data("digits").__name__, data("nothing")
-    ('digits', None)
-    """
-    if source in data_sets():
-        return registry.maker(source)
-    return (
-        _file if os.sep in source or os.path.splitext(source)[1] or os.path.exists(source) else None
-    )
-
-
-def default_data(problem: str) -> str | None:
-    """Return the data set that a problem uses if none is given, or None: a plug-in has no default.
-
-    Examples
-    --------
-    >>> default_data("softmax")
-    'digits'
-    """
-    return (
-        None
-        if is_plugin(problem) or problem not in registry.PROBLEMS
-        else registry.PROBLEMS[problem].data
-    )
-
-
-def _file() -> None:
-    """Placeholder for data sets from files, which have no parameters."""
+__all__ = ["CODECS", "DATA_SETS", "PROBLEMS", "SOLVERS", "TOPOLOGIES", "listing"]
 
 
 def _solver(thing: object) -> str | None:
@@ -135,59 +68,25 @@ TOPOLOGIES = Table("topology", "mpidec.topologies", _topology.CATALOGUE, _graph)
 CODECS = Table("codec", "mpidec.codecs", _codecs.CODECS, _codec)
 
 
-def solvers() -> Table[type[_solvers.Solver]]:
-    """Return the solver classes by name.
-
-    Examples
-    --------
-    >>> solvers()["extra"].__name__
-    'EXTRA'
-    """
-    return SOLVERS
-
-
-def topologies() -> Table[Callable[..., Topology | Schedule]]:
-    """Return the functions that build topologies and schedules, by name; of a plug-in, also a graph or a matrix itself.
-
-    Examples
-    --------
-    >>> topologies()["ring"](4)
-    Topology('ring', n=4, kind='doubly', directed=False)
-    """
-    return TOPOLOGIES
-
-
-def codecs() -> Table[type[_codecs.Codec]]:
-    """Return the codec classes by name.
-
-    Examples
-    --------
-    >>> codecs()["top_k"].__name__
-    'TopK'
-    """
-    return CODECS
-
-
 def listing() -> str:
     """Return all names with a one-line description each; those of entry points with their origin.
 
     Examples
     --------
-    >>> listing().splitlines()[0]
-    'problems:'
+    >>> print(listing().splitlines()[0])
+    problems:
     """
     tables = {
-        "problems": problems().described(lambda make: registry.description(make) or _line(make))
-    }
-    tables |= {
         title: table.described(_line)
         for title, table in (
-            ("data sets", data_sets()),
-            ("solvers", solvers()),
-            ("topologies", topologies()),
-            ("codecs", codecs()),
+            ("problems", PROBLEMS),
+            ("data sets", DATA_SETS),
+            ("solvers", SOLVERS),
+            ("topologies", TOPOLOGIES),
+            ("codecs", CODECS),
         )
     }
+    tables["problems"] |= problem_names()
     tables["data sets"]["FILE"] = (
         "user data: .npz with A (N, d) and y or b (N,), .csv, or LIBSVM (.svm, .libsvm, .txt)"
     )

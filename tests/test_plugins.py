@@ -176,7 +176,7 @@ def test_python_and_the_command_line_give_the_same_bits(here):
         == 0
     )
     problem = mpidec.problems.load_problem("my.py:data", 8, "my.py:Absolute")
-    solver = catalogue.solvers()["my.py:Mine"](step_size=0.05)
+    solver = catalogue.SOLVERS["my.py:Mine"](step_size=0.05)
     result = mpidec.solve(problem, solver, "my.py:wheel", steps=20)
     assert np.array_equal(result.X, x_of()[-1])
     assert record.read("run.h5").metrics["error"][-1] == result.metrics["error"][-1]
@@ -374,7 +374,7 @@ def test_modules_and_entry_points(here, monkeypatch, capsys):
 
 @pytest.mark.serial
 def test_a_table_with_plugins(here):
-    table = catalogue.solvers()
+    table = catalogue.SOLVERS
     assert (
         "my.py:Mine" in table
         and "nothing" not in table
@@ -393,7 +393,7 @@ def test_a_table_with_plugins(here):
 def test_solve_takes_plugins(here):
     problem = mpidec.problems.load_problem((np.eye(8), np.arange(8.0)), n=4, problem="huber")
     same = [
-        mpidec.solve(problem, catalogue.solvers()["my.py:Mine"](0.1), graph, steps=5).x
+        mpidec.solve(problem, catalogue.SOLVERS["my.py:Mine"](0.1), graph, steps=5).x
         for graph in ("my.py:wheel", nx.cycle_graph(4), "ring")
     ]
     assert np.array_equal(same[0], same[1])

@@ -89,7 +89,7 @@ class Cell:
     def __init__(self, graph: str, d: int, comm: MPI.Intracomm, transports: Sequence[str] = ()):
         self.graph, self.d, self.comm, self.transports = graph, d, comm, transports
         self.n = comm.size if comm.size > 1 else AGENTS_ALONE
-        topology = catalogue.topologies()[graph](self.n)
+        topology = catalogue.TOPOLOGIES[graph](self.n)
         self.topology = topology
         self.period = topology.period or 1
         self.phases = [topology.at(k) for k in range(self.period)]

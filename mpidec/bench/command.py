@@ -157,7 +157,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Options:
     )
     for flag, what, names, known in (
         ("--rows", "group of rows", groups, list(CELLS)),
-        ("--graphs", "graph", graphs, list(catalogue.topologies())),
+        ("--graphs", "graph", graphs, list(catalogue.TOPOLOGIES)),
         ("--transports", "transport", transports, list(TRANSPORTS)),
     ):
         for name in names or ():

@@ -55,7 +55,7 @@ class TrainCell(Cell):
         import torch
 
         self.graph, self.d, self.comm, self.n, self.period = graph, d, comm, comm.size, 1
-        self.topology = catalogue.topologies()[graph](self.n)
+        self.topology = catalogue.TOPOLOGIES[graph](self.n)
         self._stack = ExitStack()
         self._stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
 from .._validation import Array
+from ..plugins import Table
 from . import files
 
 
@@ -112,28 +113,15 @@ def load(
     name = os.fspath(source)
     if not isinstance(name, str):
         raise TypeError(f"data = {name!r} is a {type(name).__name__}, expected a name or a path")
-    if name in DATASETS:
-        make = DATASETS[name]
-        known = list(inspect.signature(make).parameters)
-        for option in options:
-            if not known:
-                raise ValueError(f"data set {name} takes no parameters, but {option} was given")
-            check.known_name(option, known, f"parameter of data set {name}")
-        if label is not None:
-            raise ValueError(
-                f"data set {name} has its labels, but label = {label!r} was given (it chooses a column of a file)"
-            )
-        result = make(**options)
+    if (make := maker(name)) is not None:
+        result = _made(name, make, label, options)
     else:
-        path = Path(name)
-        if not (path.suffix or os.sep in name or path.exists()):
-            raise ValueError(unknown(name, DATASETS))
         if options:
             raise ValueError(
                 f"{name} takes no parameters, but {', '.join(options)} was given "
                 "(only synthetic data sets have parameters)"
             )
-        A, y, called, hint = files.read(path, label)
+        A, y, called, hint = files.read(Path(name), label)
         try:
             kind = "regression" if called.lower() == "b" else None
             result = replace(dataset(A, y, name, kind, called), hint=hint)
@@ -142,20 +130,59 @@ def load(
     return replace(result, A=standardized(result.A)) if standardize else result
 
 
-def unknown(name: str, known: Iterable[str]) -> str:
-    """Return the message for a name that is no data set: all data sets, and that a path works, too.
+def maker(name: str) -> Callable[..., Any] | None:
+    """Return the function that makes a data set, of the package or of a plug-in, by its name; None for the path of a file.
+
+    An object in a plug-in counts as a function without parameters.
+
+    Raises
+    ------
+    ValueError
+        If `name` is neither; the message says that a path works, too.
 
     Examples
     --------
-    >>> from mpidec.datasets.built_in import unknown
-    >>> unknown("digit", ["digits"])
-    "unknown data set 'digit': did you mean digits? expected one of digits, or the path of a file: .npz .csv .svm .libsvm .txt"
+    >>> maker("digits").__name__, maker("mine.csv")
+    ('digits', None)
     """
-    hint = check.did_you_mean(name, known, cutoff=0.7)
-    return (
-        f"unknown data set {name!r}: {hint}{hint and ' '}expected one of {', '.join(known)}, or the path of a "
-        "file: .npz .csv .svm .libsvm .txt"
+    if name in DATA_TABLE:
+        thing = DATA_TABLE.find(name)
+        return thing if callable(thing) else lambda: thing
+    if os.path.splitext(name)[1] or os.sep in name or os.path.exists(name):
+        return None
+    hint = check.did_you_mean(name, DATA_TABLE, cutoff=0.7)
+    raise ValueError(
+        f"unknown data set {name!r}: {hint}{hint and ' '}expected one of {', '.join(DATA_TABLE)}, or the path of a "
+        f"file: {' '.join(files.READERS)}"
     )
+
+
+def _made(
+    name: str, make: Callable[..., Any], label: str | int | None, options: Mapping[str, Any]
+) -> Dataset:
+    """Return the data set that a function of the package or of the user makes."""
+    known = list(inspect.signature(make).parameters)
+    for option in options:
+        if not known:
+            raise ValueError(f"data set {name} takes no parameters, but {option} was given")
+        check.known_name(option, known, f"parameter of data set {name}")
+    if label is not None:
+        raise ValueError(
+            f"data set {name} has its labels, but label = {label!r} was given (it chooses a column of a file)"
+        )
+    try:
+        made = make(**options)
+    except (ValueError, TypeError, OSError) as error:
+        if name in DATASETS:
+            raise
+        raise ValueError(f"data set {name}: {error}") from error
+    if isinstance(made, Dataset):
+        return made
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise ValueError(
+            f"data set {name} is a {type(made).__name__}, expected (A, y) or a Dataset"
+        )
+    return dataset(*made, name=name)
 
 
 def dataset(
@@ -424,3 +451,14 @@ def synthetic_least_squares(
 DATASETS: dict[str, Callable[..., Dataset]] = {
     make.__name__: make for make in (breast_cancer, digits, diabetes, synthetic_least_squares)
 }
+
+
+def _data_set(thing: object) -> str | None:
+    """Return what is wrong with `thing` as a data set, or None: a function that returns it, or the data set itself."""
+    if isinstance(thing, (Dataset, tuple)) or (callable(thing) and not inspect.isclass(thing)):
+        return None
+    kind = "a class" if inspect.isclass(thing) else f"an object of type {type(thing).__name__}"
+    return f"{kind}, expected a function that returns (A, y) or a Dataset"
+
+
+DATA_TABLE = Table("data set", "mpidec.datasets", DATASETS, _data_set)

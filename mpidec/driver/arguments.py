@@ -156,9 +156,9 @@ def as_topology(topology: TopologyLike, n: int) -> Topology | Schedule:
 def _looked_up(topology: object) -> object:
     """What a name stands for; a solver, and a class, are refused."""
     if isinstance(topology, str):
-        from ..registry import topologies
+        from ..registry import TOPOLOGIES
 
-        return _named(topologies(), topology)
+        return _named(TOPOLOGIES, topology)
     if inspect.isclass(topology):
         remedy = (
             ORDER
@@ -230,9 +230,9 @@ def as_solver(
     """
     made: Any = solver
     if isinstance(solver, str):
-        from ..registry import solvers
+        from ..registry import SOLVERS
 
-        made = _named(solvers(), solver)
+        made = _named(SOLVERS, solver)
     if inspect.isclass(made):
         if not all(callable(getattr(made, name, None)) for name in ("init", "step")):
             raise TypeError(
@@ -620,10 +620,10 @@ def _text(value: object) -> bytes:
 
 
 def _named(table: Table[Any], name: str) -> object:
-    from ..registry import solvers, topologies
+    from ..registry import SOLVERS, TOPOLOGIES
 
     other = next(
-        (other for other in (solvers(), topologies()) if other is not table and name in other.own),
+        (other for other in (SOLVERS, TOPOLOGIES) if other is not table and name in other.own),
         None,
     )
     if other is not None and name not in table:

@@ -89,7 +89,7 @@ def settings(solver: Solver, topology: Topology | Schedule) -> dict[str, Any]:
     """
     kind = type(solver)
     name = next(
-        (name for name, known in catalogue.solvers().own.items() if known is kind), kind.__name__
+        (name for name, known in catalogue.SOLVERS.own.items() if known is kind), kind.__name__
     )
     names: list[str] = []
     if is_dataclass(solver):

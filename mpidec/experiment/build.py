@@ -51,9 +51,9 @@ class Job:
         wanted = self.experiment.mixing
         try:
             if wanted.codec is not None:
-                own = wanted.codec in catalogue.codecs().own
+                own = wanted.codec in catalogue.CODECS.own
                 codec = (
-                    wanted.codec if own else catalogue.codecs().find(wanted.codec)(**wanted.options)
+                    wanted.codec if own else catalogue.CODECS.find(wanted.codec)(**wanted.options)
                 )
                 options = {"seed": self.experiment.run.seed, **wanted.options} if own else {}
                 W = W.compress(codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
@@ -165,7 +165,7 @@ class Job:
 
 def is_asynchronous(experiment: Experiment) -> bool:
     """Whether the agents of an experiment take steps at times of their own."""
-    return bool(getattr(catalogue.solvers()[experiment.solver.name], "asynchronous", False))
+    return bool(getattr(catalogue.SOLVERS[experiment.solver.name], "asynchronous", False))
 
 
 def build(experiment: Experiment, net: Network) -> Job:
@@ -178,7 +178,7 @@ def build(experiment: Experiment, net: Network) -> Job:
     """
     with agreed(net):
         topology = _topology(experiment)
-        make = catalogue.problems().find(experiment.problem.name)
+        make = catalogue.PROBLEMS.find(experiment.problem.name)
     whole: list[Prepared] = []  # on rank 0: the problem of all agents
 
     def load() -> tuple[Any, ...]:
@@ -200,7 +200,7 @@ def build(experiment: Experiment, net: Network) -> Job:
     except REFUSALS as error:  # raised on every rank
         raise InputError(message(error)) from error
     solver_options = dict(experiment.solver.options)
-    step_size = parameters(catalogue.solvers()[experiment.solver.name]).get("step_size")
+    step_size = parameters(catalogue.SOLVERS[experiment.solver.name]).get("step_size")
     if step_size is not None and not isinstance(
         step_size.default, (int, float)
     ):  # a number: the default of one's own solver
@@ -212,7 +212,7 @@ def build(experiment: Experiment, net: Network) -> Job:
     )
     with agreed(net):
         oracle = _oracle(problem, experiment)
-        solver = catalogue.solvers()[experiment.solver.name](**solver_options)
+        solver = catalogue.SOLVERS[experiment.solver.name](**solver_options)
         solver.check(topology)
     x0 = None
     if solver.uses == "nothing":
@@ -228,7 +228,7 @@ def build(experiment: Experiment, net: Network) -> Job:
 
 
 def _topology(experiment: Experiment) -> Topology | Schedule:
-    make, n = catalogue.topologies().find(experiment.topology.name), experiment.run.agents
+    make, n = catalogue.TOPOLOGIES.find(experiment.topology.name), experiment.run.agents
     return resolve.as_topology(
         make(n, **experiment.topology.options) if callable(make) else make, n
     )
@@ -267,4 +267,4 @@ def _oracle(problem: Any, experiment: Experiment) -> Any:
         oracle = problems.MiniBatch(problem, wanted.batch_size)
     if wanted.noise is not None:
         oracle = problems.Noisy(oracle, wanted.noise)
-    return resolve.with_subgradients(oracle, catalogue.solvers().find(experiment.solver.name))
+    return resolve.with_subgradients(oracle, catalogue.SOLVERS.find(experiment.solver.name))

@@ -211,7 +211,7 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
     obstacle = (
         SIMULATED
         if experiment.run.simulate
-        else cannot_resume(catalogue.solvers()[experiment.solver.name])
+        else cannot_resume(catalogue.SOLVERS[experiment.solver.name])
     )
     if obstacle:
         raise ConfigError(f"{path}: {obstacle}")

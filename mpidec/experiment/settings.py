@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from .. import plugins, registry as catalogue, solvers
-from ..datasets.built_in import unknown as unknown_data
+from ..datasets.built_in import maker
 from ..exceptions import ConfigError as ConfigError
 from ..problems import registry
 from ..solvers.step_schedules import SCHEDULES, WORDS, parsed as schedule
@@ -257,7 +257,7 @@ class Experiment:
             if name
             and (
                 plugins.is_plugin(name)
-                or (key == "problem.data" and not registry.is_known_data(name))
+                or (key == "problem.data" and name not in catalogue.DATA_SETS)
             )
         }
 
@@ -330,15 +330,15 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
         given[table][key] = each
     tables = {table: _own_values(table, given[table]) for table in TABLES}
     problem, run, mixing = tables["problem"], tables["run"], tables["mixing"]
-    loss = _component(catalogue.problems(), "problem", tables, given, Problem.name)
-    solver = _component(catalogue.solvers(), "solver", tables, given, Solver.name)
+    loss = _component(catalogue.PROBLEMS, "problem", tables, given, Problem.name)
+    solver = _component(catalogue.SOLVERS, "solver", tables, given, Solver.name)
     graph = solver.graph
     if graph == "exponential" and "accelerate" in mixing:
         graph = "symmetric_exponential"
-    topology = _component(catalogue.topologies(), "topology", tables, given, graph)
+    topology = _component(catalogue.TOPOLOGIES, "topology", tables, given, graph)
     codec = None
     if "codec" in mixing:
-        codec = _component(catalogue.codecs(), "mixing", tables, given, "", key="codec")
+        codec = _component(catalogue.CODECS, "mixing", tables, given, "", key="codec")
     for key in mixing:
         if (needed := ENTRIES[f"mixing.{key}"].requires) and needed not in mixing:
             raise ConfigError(
@@ -402,18 +402,17 @@ def _data(problem: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, in
                 )
         problem["data"] = None
         return {}
-    source = problem.setdefault("data", catalogue.default_data(name))
+    entry = registry.PROBLEMS.get(name)  # a plug-in has no default
+    source = problem.setdefault("data", entry and entry.data)
     if source is None:
         raise ConfigError(
             f"problem {plugins.short(name)} requires data: add --data NAME, or --data FILE"
         )
     try:
-        data = catalogue.data(source)
-        if data is None:
-            raise ValueError(unknown_data(source, catalogue.data_sets()))
+        make = maker(source)
     except ValueError as error:
         raise ConfigError(f"{_origin(given.get('data'))}: {error}") from error
-    return parameters(data)
+    return {} if make is None else parameters(make)
 
 
 def _check_pace(

@@ -104,7 +104,7 @@ def called(text: str) -> dict[str, Any]:
         (own, options), (_, graph) = map(_call, CALL.findall(text)[0])
     except (IndexError, SyntaxError, ValueError):  # the name of an object without a readable repr
         return {}
-    names = {kind.__name__: name for name, kind in catalogue.solvers().own.items()}
+    names = {kind.__name__: name for name, kind in catalogue.SOLVERS.own.items()}
     found = {
         f"solver.{key}": value for key, value in {"name": names.get(own, own), **options}.items()
     }

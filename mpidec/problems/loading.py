@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import _validation as check
 from .._validation import Array
-from ..datasets.built_in import Dataset, dataset, load, standardized
+from ..datasets.built_in import Dataset, dataset, load, maker, standardized
 from ..datasets.partition import partition as split
 from ..protocols import Agents
 from . import registry, terms
@@ -286,18 +286,14 @@ def prepare(
             )
         data = registry.default_dataset(problem)
     own = {} if spec is None else spec.parameters
-    of_data = (
-        registry.data_parameters(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else ()
-    )
+    make = maker(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else None
+    of_data = () if make is None else tuple(inspect.signature(make).parameters)
     if spec is not None:
         _check_names(params, spec, of_data)
+    chosen = {name: value for name, value in params.items() if name not in own}
+    made_with = {"n": n, "seed": drawn, **chosen}
     whole_set, uneven = _data(
-        data,
-        n,
-        label,
-        standardize,
-        {name: value for name, value in params.items() if name in of_data and name not in own},
-        drawn,
+        data, label, standardize, {name: made_with[name] for name in of_data if name in made_with}
     )
     if spec is None:
         spec = problem_spec(registry.default_problem(whole_set))
@@ -351,30 +347,11 @@ def _check_names(params: dict[str, Any], spec: ProblemSpec, of_data: tuple[str, 
 
 
 def _data(
-    data: Any,
-    n: int,
-    label: str | int | None,
-    standardize: bool,
-    of_data: dict[str, Any],
-    seed: int,
+    data: Any, label: str | int | None, standardize: bool, options: dict[str, Any]
 ) -> tuple[Dataset, str]:
     """Return the data set that `data` stands for, and a hint if its columns differ very much in size."""
     if isinstance(data, (str, os.PathLike)):
-        name = os.fspath(data)
-        if registry.is_known_data(name):
-            made_from = registry.data_parameters(name)
-            options = {
-                **{key: value for key, value in (("n", n), ("seed", seed)) if key in made_from},
-                **of_data,
-            }
-            known = registry.in_package(name)
-            result = (
-                load(name, label=label, **options)
-                if known
-                else registry.from_maker(name, **options)
-            )
-        else:
-            result = load(name, label=label)
+        result = load(data, label=label, **options)
     else:
         if label is not None:
             raise ValueError("label with arrays: it chooses a column of a file; pass (A, y)")

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .._validation import Array
-from ..datasets.built_in import DATASETS, Dataset, class_numbers, dataset, signs
+from ..datasets.built_in import DATASETS, Dataset, class_numbers, signs
 from ..datasets.partition import stack
-from ..plugins import Table, is_plugin
+from ..plugins import Table
 from .base import LinearModel, Problem
 from .losses import Huber, LeastSquares, LogisticRegression, Softmax
 
@@ -56,7 +56,10 @@ PROBLEMS = {
 def _problem(thing: object) -> str | None:
     """Return what is wrong with `thing` as a problem, or None: a class or function of the local agents' (A, y), or of `agents`."""
     if not callable(thing):
-        return f"{_object(thing)}, expected a class or a function of (A, y) or of (agents, ...) that makes a problem"
+        return (
+            f"an object of type {type(thing).__name__}, expected a class or a function of (A, y) or of (agents, ...) that "
+            "makes a problem"
+        )
     if inspect.isclass(thing) and not all(hasattr(thing, name) for name in ("value", "grad")):
         missing = " and ".join(name for name in ("value", "grad") if not hasattr(thing, name))
         return f"a class without {missing}, expected a problem with value(X) and grad(X)"
@@ -64,17 +67,6 @@ def _problem(thing: object) -> str | None:
     if (first[:1] != ["agents"] and len(first) < 2) or first[:1] == ["n"]:
         return f"made from ({', '.join(first)}), expected its first parameters to be A and y, or agents"
     return None
-
-
-def _data(thing: object) -> str | None:
-    """Return what is wrong with `thing` as a data set, or None: a function that returns it, or the data set itself."""
-    if isinstance(thing, (Dataset, tuple)) or (callable(thing) and not inspect.isclass(thing)):
-        return None
-    return f"{'a class' if inspect.isclass(thing) else _object(thing)}, expected a function that returns (A, y) or a Dataset"
-
-
-def _object(thing: object) -> str:
-    return f"an object of type {type(thing).__name__}"
 
 
 def _positional(make: Callable[..., Any]) -> list[str]:
@@ -88,7 +80,6 @@ def _positional(make: Callable[..., Any]) -> list[str]:
 PROBLEM_TABLE = Table(
     "problem", "mpidec.problems", {name: entry.make for name, entry in PROBLEMS.items()}, _problem
 )
-DATA_TABLE = Table("data set", "mpidec.datasets", DATASETS, _data)
 
 
 @dataclass(frozen=True)
@@ -189,56 +180,6 @@ def problem_spec(problem: str | Callable[..., Problem]) -> ProblemSpec:
         any(p.kind is p.VAR_KEYWORD for p in arguments.values()),
         getattr(make, "labels", "numbers"),
     )
-
-
-def description(make: object) -> str:
-    """Return the one-line description of a problem of the package, or an empty text.
-
-    Examples
-    --------
-    >>> from mpidec.problems import Huber
-    >>> description(Huber)
-    'linear regression with the Huber loss (delta, l2)'
-    """
-    return next((entry.description for entry in PROBLEMS.values() if entry.make is make), "")
-
-
-def maker(source: str) -> Callable[..., Any]:
-    """Return the function that builds a data set of this name; an object in a plug-in counts as a function without parameters.
-
-    Examples
-    --------
-    >>> maker("digits").__name__
-    'digits'
-    """
-    thing = DATA_TABLE.find(source)
-    return thing if callable(thing) else lambda: thing
-
-
-def from_maker(source: str, **options: Any) -> Dataset:
-    """Return the data set that a plug-in or an entry point makes.
-
-    Raises
-    ------
-    ValueError
-        If it fails, or returns neither a Dataset nor (A, y); the message is one line.
-
-    Examples
-    --------
-    >>> from_maker("synthetic_least_squares", n=2, p=3, d=1).A.shape
-    (6, 1)
-    """
-    try:
-        made = maker(source)(**options)
-    except (ValueError, TypeError, OSError) as error:
-        raise ValueError(f"data set {source}: {error}") from error
-    if isinstance(made, Dataset):
-        return made
-    if not isinstance(made, tuple) or len(made) != 2:
-        raise ValueError(
-            f"data set {source} is a {type(made).__name__}, expected (A, y) or a Dataset"
-        )
-    return dataset(*made, name=source)
 
 
 def problem_names() -> dict[str, str]:
@@ -426,36 +367,3 @@ def _classes(y: NDArray[Any], options: dict[str, Any]) -> NDArray[Any]:
             f"classes = {classes}, expected at least {found}, the number of distinct labels"
         )
     return numbers
-
-
-def is_known_data(source: str) -> bool:
-    """Return whether `source` names a data set of the package, of a plug-in or of an entry point, rather than a file.
-
-    Examples
-    --------
-    >>> is_known_data("digits"), is_known_data("mine.csv")
-    (True, False)
-    """
-    return source in DATASETS or is_plugin(source) or source in DATA_TABLE
-
-
-def in_package(source: str) -> bool:
-    """Return whether `source` names a data set of the package.
-
-    Examples
-    --------
-    >>> in_package("digits"), in_package("my.py:data")
-    (True, False)
-    """
-    return source in DATASETS
-
-
-def data_parameters(source: str) -> tuple[str, ...]:
-    """Return the names of the parameters of a data set; a file has none.
-
-    Examples
-    --------
-    >>> data_parameters("synthetic_least_squares")
-    ('n', 'p', 'd', 'heterogeneity', 'seed')
-    """
-    return tuple(inspect.signature(maker(source)).parameters) if is_known_data(source) else ()

@@ -67,7 +67,7 @@ def status(case: Case) -> Status:
     if run.outcome in FINISHED:
         return Status.FINISHED
     if case.experiment.run.simulate or cannot_resume(
-        catalogue.solvers()[case.experiment.solver.name]
+        catalogue.SOLVERS[case.experiment.solver.name]
     ):
         return Status.NEW
     try:

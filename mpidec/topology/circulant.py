@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
-from .source import Block, Run, Source, assemble, index_type
+from .source import Block, Run, Source, index_type
 from .spectra import laplacian_of_group
 from .topology import Topology
 from .weights import WeightsLike, resolve
@@ -171,28 +171,15 @@ def circulant(
     """Return the topology in which agent i sends to i + h (mod n) for each hop h; zero hops and duplicates are dropped."""
     distances = np.unique(np.asarray(hops, np.int64) % n)
     distances = distances[distances > 0]
-    graph = _CirculantDegrees(n, distances)
-    rule = resolve(name, weights, graph)
+    directed = not np.array_equal(distances, np.sort(n - distances))
+    rule = resolve(
+        name, weights, True, len(distances), directed, lambda: laplacian_of_group((n,), distances)
+    )
     degree = np.array([len(distances)])
     own = rule.own(degree, degree, lambda: np.zeros(1))
     return Topology(
         name, Circulant(n, np.r_[0, distances], np.r_[own, rule.edges(distances, distances)])
     )
-
-
-class _CirculantDegrees:
-    """Degrees of a circulant graph, for `weights.resolve`."""
-
-    def __init__(self, n: int, hops: NDArray[np.int64]) -> None:
-        self.n, self.hops = n, hops
-        self.regular: int | None = len(hops)
-        self.max_degree = len(hops)
-        self.directed = not np.array_equal(hops, np.sort(n - hops))
-
-    def laplacian(self) -> tuple[float, float]:
-        adjacent = np.zeros(self.n)
-        adjacent[self.hops] = 1
-        return laplacian_of_group(adjacent)
 
 
 class Circulant(Source):
@@ -278,10 +265,10 @@ def _rows(n: int, hops: NDArray[np.int64], weights: NDArray[np.float64], lo: int
         indices[:] = np.arange(n)
         if not equal:
             data[:] = weights[(agents - np.arange(n)) % n]
-        return assemble(data.ravel(), indices.ravel(), indptr, n)
+        return Block(data.ravel(), indices.ravel(), indptr, n)
     for start, stop, pattern, row in _runs(n, hops, weights, lo, hi):
         here = slice(start - lo, stop - lo)
         np.add(agents[here], pattern.astype(kind), out=indices[here])
         if not equal:
             data[here] = row
-    return assemble(data.ravel(), indices.ravel(), indptr, n)
+    return Block(data.ravel(), indices.ravel(), indptr, n)

@@ -24,7 +24,12 @@ class Block(NamedTuple):
     data: NDArray[np.float64]
     indices: NDArray[Any]
     indptr: NDArray[Any]
-    shape: tuple[int, int]
+    n: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows, and n."""
+        return len(self.indptr) - 1, self.n
 
     @property
     def csr(self) -> csr_array:
@@ -129,20 +134,13 @@ class Stored(Source):
         return Stored, (self.W,)
 
 
-def assemble(
-    data: NDArray[np.float64], indices: NDArray[Any], indptr: NDArray[Any], n: int
-) -> Block:
-    """Return the block with these CSR arrays, without a copy; the columns of each row must be sorted and distinct."""
-    return Block(data, indices, indptr, (len(indptr) - 1, n))
-
-
 def _cut(W: csr_array, lo: int, hi: int) -> Block:
     part = slice(W.indptr[lo], W.indptr[hi])
     return Block(
         W.data[part].copy(),
         W.indices[part].copy(),
         W.indptr[lo : hi + 1] - W.indptr[lo],
-        (hi - lo, W.shape[1]),
+        W.shape[1],
     )
 
 
@@ -155,7 +153,7 @@ def canonical(W: csr_array) -> csr_array:
     W.eliminate_zeros()
     kind = index_type(W.shape[1], W.nnz)
     return frozen(
-        assemble(
+        Block(
             W.data,
             W.indices.astype(kind, copy=False),
             W.indptr.astype(kind, copy=False),

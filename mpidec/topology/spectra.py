@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .source import Block, Source
+from .source import Source
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -41,14 +41,12 @@ def gap(factors: Sequence[Source], kind: str) -> float:
     return 0.0 if abs(value) < EXACT else value
 
 
-def laplacian(adjacency: csr_array | Block) -> tuple[float, float]:
+def laplacian(adjacency: csr_array) -> tuple[float, float]:
     """Return the largest and the second smallest eigenvalue of an undirected graph's Laplacian, for n >= 2."""
     from scipy.sparse import csr_array
 
     n = adjacency.shape[0]
-    A = csr_array(
-        (np.ones(len(adjacency.data)), adjacency.indices, adjacency.indptr), adjacency.shape
-    )
+    A = csr_array((np.ones(adjacency.nnz), adjacency.indices, adjacency.indptr), adjacency.shape)
     degree = A.sum(axis=1)
     if n <= DENSE:
         values = np.linalg.eigvalsh(np.diag(degree) - A.toarray())
@@ -58,9 +56,13 @@ def laplacian(adjacency: csr_array | Block) -> tuple[float, float]:
     return largest, largest - rest
 
 
-def laplacian_of_group(adjacent: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the same from agent 0's row of the adjacency matrix, in the shape of the group (see `source.Source`)."""
-    values = np.sort((adjacent.sum() - np.fft.fftn(adjacent).real).ravel())
+def laplacian_of_group(
+    group: tuple[int, ...], neighbors: NDArray[np.integer]
+) -> tuple[float, float]:
+    """Return the same from the neighbours of agent 0 and the group (see `source.Source`)."""
+    adjacent = np.zeros(math.prod(group))
+    adjacent[neighbors] = 1
+    values = np.sort((len(neighbors) - np.fft.fftn(adjacent.reshape(group)).real).ravel())
     return float(values[-1]), float(values[1])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _validation as check
 from .rules import BinaryTree, Lattice, ReversedBinaryTree, Rule, Star
-from .source import assemble
+from .source import Block
 from .spectra import laplacian, laplacian_of_group
 from .topology import Topology
 from .weights import Weighted, WeightsLike, resolve
@@ -258,30 +258,17 @@ def double_binary_trees(
     return binary_tree(n, weights=weights), binary_tree(n, reverse=True, weights=weights)
 
 
-class _RuleDegrees:
-    """Degrees of a graph defined by a rule, for `weights.resolve`."""
-
-    directed = False
-
-    def __init__(self, graph: Rule) -> None:
-        self.graph = graph
-        low, self.max_degree = graph.degrees
-        self.regular = low if low == self.max_degree else None
-
-    def laplacian(self) -> tuple[float, float]:
-        graph = self.graph
-        if graph.group is None:
-            indptr, indices = graph.neighbors(0, graph.n)
-            return laplacian(
-                assemble(np.ones(len(indices)), indices, indptr.astype(indices.dtype), graph.n)
-            )
-        adjacent = np.zeros(graph.n)
-        adjacent[graph.neighbors(0, 1)[1]] = 1
-        return laplacian_of_group(adjacent.reshape(graph.group))
-
-
 def _weighted(name: str, graph: Rule, weights: WeightsLike) -> Topology:
-    return Topology(name, Weighted(graph, resolve(name, weights, _RuleDegrees(graph))))
+    def eigenvalues() -> tuple[float, float]:
+        if graph.group is not None:
+            return laplacian_of_group(graph.group, graph.neighbors(0, 1)[1])
+        indptr, indices = graph.neighbors(0, graph.n)
+        data = np.ones(len(indices))
+        return laplacian(Block(data, indices, indptr.astype(indices.dtype), graph.n).csr)
+
+    low, degree = graph.degrees
+    rule = resolve(name, weights, low == degree, degree, False, eigenvalues)
+    return Topology(name, Weighted(graph, rule))
 
 
 def _shape(where: str, n: int, shape: Sequence[int] | None) -> tuple[int, ...]:

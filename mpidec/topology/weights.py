@@ -21,14 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
 from .rules import Rule
-from .source import Block, Source, Stored, assemble, index_type
+from .source import Block, Source, Stored, index_type
+from .spectra import laplacian
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -38,17 +39,6 @@ NAMES = ("metropolis", "uniform", "push", "best_constant")
 WeightsLike = str | float
 Floats = NDArray[np.float64]
 Indices = NDArray[Any]
-
-
-class Degrees(Protocol):
-    """Degrees of a graph, as needed to choose its weights."""
-
-    regular: int | None  # common in- and out-degree of all agents, or None
-    max_degree: int  # largest in-degree
-    directed: bool
-
-    def laplacian(self) -> tuple[float, float]:
-        """Return the largest and the second smallest eigenvalue of the Laplacian."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +70,29 @@ class EdgeWeights:
         return np.where(np.abs(rest) < 1e-15, 0.0, rest)
 
 
-def resolve(where: str, weights: WeightsLike, graph: Degrees) -> EdgeWeights:
-    """Return the rule that the argument `weights` selects on this graph.
+def resolve(
+    where: str,
+    weights: WeightsLike,
+    regular: bool,
+    degree: int,
+    directed: bool,
+    eigenvalues: Callable[[], tuple[float, float]],
+) -> EdgeWeights:
+    """Return the rule that the argument `weights` selects on a graph.
+
+    Parameters
+    ----------
+    where : str
+        Name of the topology, for messages.
+    weights : str or float
+        See above.
+    regular : bool
+        Whether all in-degrees and out-degrees are equal.
+    degree : int
+        Largest in-degree.
+    directed : bool
+    eigenvalues : callable
+        Returns the largest and the second smallest eigenvalue of the Laplacian.
 
     Raises
     ------
@@ -90,33 +101,28 @@ def resolve(where: str, weights: WeightsLike, graph: Degrees) -> EdgeWeights:
     """
     if isinstance(weights, str):
         name = check.choice(weights, f"{where}: weights", NAMES, " or a number")
-        if graph.directed and graph.regular is None and name == "metropolis":
+        if directed and not regular and name == "metropolis":
             raise ValueError(
                 f"{where}: metropolis weights need an undirected or a regular graph, but this one is "
                 "directed with unequal degrees (weights='uniform' makes W row stochastic, "
                 "weights='push' column stochastic)"
             )
         if name != "best_constant":
-            return (
-                EdgeWeights(name)
-                if graph.regular is None
-                else EdgeWeights("regular", 1 / (1 + graph.regular))
-            )
-        if graph.directed:
+            return EdgeWeights("regular", 1 / (1 + degree)) if regular else EdgeWeights(name)
+        if directed:
             raise ValueError(
                 f"{where}: best_constant weights need an undirected graph, but this one is directed "
                 "(weights='uniform' makes W row stochastic, weights='push' column stochastic)"
             )
-        if graph.max_degree == 0:
+        if degree == 0:
             return EdgeWeights("regular", 1.0)
-        largest, smallest = graph.laplacian()
+        largest, smallest = eigenvalues()
         return EdgeWeights("constant", 2 / (largest + smallest))
     value = check.number(weights, f"{where}: weights (an edge's weight)", above=0)
-    if value * graph.max_degree > 1 + 1e-12:
+    if value * degree > 1 + 1e-12:
         raise ValueError(
-            f"{where}: the edge weight {value:g} leaves {1 - value * graph.max_degree:.3g} for the own weight of an "
-            f"agent with {graph.max_degree} in-neighbours, expected >= 0 "
-            f"(at most {1 / graph.max_degree:.6g} on this graph)"
+            f"{where}: the edge weight {value:g} leaves {1 - value * degree:.3g} for the own weight of an "
+            f"agent with {degree} in-neighbours, expected >= 0 (at most {1 / degree:.6g} on this graph)"
         )
     return EdgeWeights("constant", value)
 
@@ -153,7 +159,7 @@ class Weighted(Source):
             return parts[0]
         kind = index_type(self.n, sum(len(part.data) for part in parts))
         counts = np.concatenate([[0], *(np.diff(part.indptr) for part in parts)])
-        return assemble(
+        return Block(
             np.concatenate([np.empty(0), *(part.data for part in parts)]),
             np.concatenate([np.empty(0, kind), *(part.indices for part in parts)], dtype=kind),
             np.cumsum(counts, dtype=kind),
@@ -182,25 +188,18 @@ def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored:
     """Return the mixing matrix of a stored graph; row i of `adjacency` holds the in-neighbours of agent i."""
     indptr, indices = adjacency.indptr, adjacency.indices
     incoming, outgoing = np.diff(indptr), np.bincount(indices, minlength=adjacency.shape[0])
-    rule = resolve(where, weights, _StoredDegrees(adjacency, incoming, outgoing))
+    degree = int(incoming.max())
+    rule = resolve(
+        where,
+        weights,
+        bool(np.all(incoming == degree) and np.all(outgoing == degree)),
+        degree,
+        (adjacency != adjacency.T).nnz > 0,
+        lambda: laplacian(adjacency),
+    )
     data = rule.edges(np.repeat(incoming, incoming), outgoing[indices])
     own = rule.own(incoming, outgoing, lambda: sums(data, indptr))
     return Stored(with_diagonal(0, adjacency.shape[0], indptr, indices, data, own).csr)
-
-
-class _StoredDegrees:
-    """Degrees of a stored graph, for `resolve`."""
-
-    def __init__(self, adjacency: csr_array, incoming: Indices, outgoing: Indices) -> None:
-        self.adjacency, self.max_degree = adjacency, int(incoming.max())
-        equal = np.all(incoming == self.max_degree) and np.all(outgoing == self.max_degree)
-        self.regular = self.max_degree if equal else None
-        self.directed = (adjacency != adjacency.T).nnz > 0
-
-    def laplacian(self) -> tuple[float, float]:
-        from .spectra import laplacian
-
-        return laplacian(self.adjacency)
 
 
 def sums(data: Floats, indptr: Indices) -> Floats:
@@ -227,4 +226,4 @@ def with_diagonal(
     columns, values = np.empty(len(data) + m, kind), np.empty(len(data) + m)
     columns[place], columns[here] = indices, np.arange(lo, lo + m)
     values[place], values[here] = data, own
-    return assemble(values, columns, heads, n)
+    return Block(values, columns, heads, n)

@@ -18,7 +18,7 @@ from ..experiment.values import Value, parse, to_toml
 from ..nn import models
 from ..nn.schedules import SCHEDULES
 from ..optim.algorithms import Algorithm
-from ..registry import topologies
+from ..registry import TOPOLOGIES
 from ..topology import Schedule, Topology
 from .options import check_optimizer, check_topology, named
 
@@ -284,7 +284,7 @@ parse_set = partial(schema.parse_set, tables=TABLES, example="optimizer.lr=0.05"
 def names(setting: str) -> dict[str, str]:
     """The names that a setting can have, with a line each; empty for settings that are no names."""
     if setting == "topology":
-        found = topologies().described(
+        found = TOPOLOGIES.described(
             lambda make: (make.__doc__ or "").partition("\n")[0].rstrip(".")
         )
         return {**found, TREES: "two binary trees, each of which mixes half of the parameters"}
@@ -346,7 +346,7 @@ def graph(settings: Settings, n: int) -> Topology | Schedule | list[Topology] | 
             )
         n //= size
     name = graph_name(settings)
-    make = getattr(topology, name) if name == TREES else topologies()[name]
+    make = getattr(topology, name) if name == TREES else TOPOLOGIES[name]
     check_topology(name, make, settings.topology_options)
     with named("topology", settings.topology_options):
         made = make(n, **settings.topology_options) if callable(make) else make

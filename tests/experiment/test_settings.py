@@ -120,7 +120,7 @@ def test_the_default_experiment():
 
 
 def test_the_default_graph_is_that_of_the_solver_class():
-    for name, solver in catalogue.solvers().items():
+    for name, solver in catalogue.SOLVERS.items():
         assert RUN.parse(["--solver", name], 1).experiment.topology.name == solver.graph
     assert (
         RUN.parse(["--set", "mixing.accelerate=3"], 1).experiment.topology.name
@@ -338,17 +338,17 @@ def test_files_are_refused_with_the_place(tmp_path, text, words):
 def test_every_component_has_settable_parameters_and_a_line():
     listing = catalogue.listing()
     for table in (
-        catalogue.problems(),
-        catalogue.solvers(),
-        catalogue.topologies(),
-        catalogue.data_sets(),
+        catalogue.PROBLEMS,
+        catalogue.SOLVERS,
+        catalogue.TOPOLOGIES,
+        catalogue.DATA_SETS,
     ):
         for name, component in table.items():
             assert f"  {name} " in listing
             for parameter in config.parameters(component).values():
                 assert values.describe(parameter.annotation)
-    assert "step_size" in config.parameters(catalogue.solvers()["dgd"])
-    assert "A" not in config.parameters(catalogue.problems()["logistic"])
+    assert "step_size" in config.parameters(catalogue.SOLVERS["dgd"])
+    assert "A" not in config.parameters(catalogue.PROBLEMS["logistic"])
 
 
 def test_an_experiment_is_frozen():

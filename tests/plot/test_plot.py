@@ -230,7 +230,7 @@ def test_runs_from_python_are_labelled_by_solver_and_topology(tmp_path):
 def test_solvers_of_runs_from_python_have_the_names_of_the_catalogue(tmp_path):
     """A2CiD2 was "a2 ci d2", and a run with a function as its step size had no label."""
     ring = mpidec.topology.ring(4)
-    for name, kind in catalogue.solvers().own.items():
+    for name, kind in catalogue.SOLVERS.own.items():
         solver = kind() if name == "consensus" else kind(0.1)
         found = settings(solver, ring)
         assert found["solver.name"] == name
