@@ -323,7 +323,7 @@ class Phase(EdgeExchange):
         X, Y, carrier = rows, out, self._transport
         if rows.itemsize == 2:
             carrier = self._half
-        elif not isinstance(carrier, (LocalSum, MessageSum)):  # through the memory of the node
+        elif carrier.in_place:
             if rows.dtype.kind == "c" and rows.dtype.char in "FD":
                 X, Y, shape = (
                     rows.view(rows.real.dtype),

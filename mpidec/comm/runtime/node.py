@@ -99,10 +99,12 @@ class NodeMemory:
                     node = None
         return node
 
-    def overdue(self) -> list[Any]:
-        """The mixings under way whose slots are used again by the next one, and that must be completed before."""
-        oldest = self.node.seq + 1 - shared.SLOTS
-        return [request for request in self.under_way if request.seq <= oldest]
+    def complete_overdue(self) -> None:
+        """Complete the mixings under way whose slots are used again by the next one."""
+        if self.under_way:
+            oldest = self.node.seq + 1 - shared.SLOTS
+            for request in [one for one in self.under_way if one.seq <= oldest]:
+                request.complete()
 
     def poll(self) -> None:
         """Move on the mixings under way, and let go of rows that have been read."""

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -23,7 +22,6 @@ _TURNS = 100  # tests before a clock is read
 _FIRST, _RARELY = 0.1, 10.0  # seconds before the first status query, and at most between two
 _BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two tests
 _ABANDONED: list[object] = []
-_wakeups = [0]  # reports that end waits
 _OWN_ERRORS = (
     TypeError,
     ValueError,
@@ -31,18 +29,6 @@ _OWN_ERRORS = (
     OSError,
     MemoryError,
 )  # others come from signal handlers
-
-
-class Request(ABC):
-    """An operation under way."""
-
-    @abstractmethod
-    def test(self) -> bool:
-        """Make progress; whether the operation has ended."""
-
-    @abstractmethod
-    def wait(self) -> None:
-        """Return when the operation has ended."""
 
 
 class _Guard:
@@ -202,18 +188,20 @@ class WaitMonitor:
         Asks the other ranks where they are, and raises what they reply.
     """
 
+    reports = 0  # that have arrived in this process, and end waits
+
     def __init__(self, what: str | Callable[[], str], ask: Callable[[], None] | None = None):
         self._what, self._ask, self._limit = what, ask, timeout()
         self._began = time.monotonic()
-        self._next, self._news = _FIRST, _wakeups[0]
+        self._next, self._reports = _FIRST, WaitMonitor.reports
 
     def poll(self) -> float:
         """Query the other ranks when due, abort after the time-out; return the seconds waited."""
         waited = time.monotonic() - self._began
-        if waited >= self._next or self._news != _wakeups[0]:
+        if waited >= self._next or self._reports != WaitMonitor.reports:
             if waited > self._limit:
                 expire(self._what, waited)
-            self._news = _wakeups[0]
+            self._reports = WaitMonitor.reports
             self._next = min(1.5 * waited + _FIRST, waited + _RARELY, self._limit)
             if self._ask is not None:
                 self._ask()
@@ -250,7 +238,7 @@ def wait_until(
 
 def wake_waits() -> None:
     """Let all waits of the process ask in their next turn: a report has arrived."""
-    _wakeups[0] += 1
+    WaitMonitor.reports += 1
 
 
 def abandon(anything: object) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..runtime.progress import Request
+from ..runtime.pending import Request
 
 
 @lru_cache
@@ -33,7 +33,15 @@ class Counters(Protocol):
 
 
 class Transport(ABC):
-    """Carries the rows of one phase, to their halo or right into the sums."""
+    """Carries the rows of one phase, to their halo or right into the sums.
+
+    Attributes
+    ----------
+    in_place : bool
+        Whether rows are read in the memory of the node; it sums up float64 and float32 only.
+    """
+
+    in_place = False
 
     @abstractmethod
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:

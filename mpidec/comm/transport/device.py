@@ -17,14 +17,11 @@ from ..arrays.host import check_out, check_rows
 from ..kernels.weighted import Runs, Weights
 from ..runtime.context import Context
 from ..runtime.cuda_aware import DeviceRows, cuda_aware
-from ..runtime.mpi import MPI
 from ..runtime.pending import Pending
 from .base import words
-from .halo import HaloExchange
-from .messages import MessageRequest, waiting_for
+from .halo import HaloExchange, fingerprint
+from .messages import MessageRequest, PointToPoint, waiting_for
 from .plan import Plan
-
-_TAG = 3  # tag of messages from device to device
 
 
 class DeviceSum:
@@ -44,65 +41,22 @@ class DeviceSum:
         self._sent: Array | None = None  # numbers of the rows that are sent, on the device
         self._slots: dict[np.dtype, list[tuple[Array, ...]]] = {}
 
-    def start(
-        self,
-        comm: MPI.Intracomm,
-        row: MPI.Datatype,
-        flat: Array,
-        where: str,
-        ask: Callable[[], None] | None = None,
-    ) -> tuple[MessageRequest | None, Array]:
-        """Start to fetch the halo.
+    def halo(self, flat: Array) -> Array:
+        """Where the rows of the halo will be."""
+        with self.device.on(self.place):
+            shape = len(self.plan.halo), flat.shape[1]
+            return self.device.empty(shape, self.device.format(flat), self.place)
 
-        Parameters
-        ----------
-        comm : mpi4py.MPI.Intracomm
-        row : mpi4py.MPI.Datatype
-            The type of one row.
-        flat : device array (m, d), contiguous
-        where : str
-            Name of the call, for the message when a wait times out.
-        ask : callable, optional
-            Called at intervals while the neighbours are late.
-
-        Returns
-        -------
-        request : MessageRequest or None
-            The messages under way.
-        halo : device array
-            Complete when the request is.
-        """
-        device, route = self.device, self.plan.halo_route
-        with device.on(self.place):
-            halo = device.empty(
-                (len(self.plan.halo), flat.shape[1]), device.format(flat), self.place
-            )
-            if comm.size == 1:
-                return None, halo
-            sent = flat
-            if route.send is not None:
-                if self._sent is None:
-                    self._sent = device.constant(route.send, self.place)
-                sent = flat[self._sent]
-        device.synchronize(
-            self.place
-        )  # the rows are complete, and earlier work no longer uses the halo's memory
-        nbytes = row.Get_size()
-        leaving = DeviceRows(device.span(sent)[0], len(sent), nbytes, sent)
-        arriving = DeviceRows(device.span(halo)[0], len(halo), nbytes, halo)
-        into = zip(route.sources.tolist(), route.recv_starts.tolist(), route.recv_counts.tolist())
-        out = zip(route.dests.tolist(), route.send_starts.tolist(), route.send_counts.tolist())
-        requests = [
-            comm.Irecv([arriving[start : start + count], count, row], rank, _TAG)
-            for rank, start, count in into
-        ]
-        requests += [
-            comm.Isend([leaving[start : start + count], count, row], rank, _TAG)
-            for rank, start, count in out
-        ]
-        return MessageRequest(
-            requests, sent, halo, waiting_for(route.sources.tolist(), where), ask
-        ), halo
+    def leaving(self, flat: Array) -> Array:
+        """The rows in the order in which they are sent."""
+        send = self.plan.halo_route.send
+        if send is None:
+            return flat
+        with self.device.on(self.place):
+            if self._sent is None:
+                self._sent = self.device.constant(send, self.place)
+            rows: Array = flat[self._sent]
+            return rows
 
     def sum(self, flat: Array, halo: Array) -> Array:
         """`W X` in the working precision; `Device.from_real` converts it to the format of the rows."""
@@ -169,7 +123,7 @@ class DeviceSums:
         count: Callable[[int], None],
     ):
         self._context, self._exchange, self._plan, self._over = context, exchange, plan, over
-        self._count = count
+        self._count, self._messages = count, PointToPoint(context.comm, context.row_type, plan)
         self._sums: dict[tuple[Device, Place], DeviceSum] = {}
 
     @cached_property
@@ -180,24 +134,25 @@ class DeviceSums:
 
     def start(self, device: Device, arrays: Sequence[Array], out: Array | None = None) -> Pending:
         """Mix arrays of one format on one device; `wait` returns their list."""
-        columns, place, context = (
-            Columns(device, arrays, self._plan.m, out),
-            device.place(arrays[0]),
-            self._context,
-        )
+        columns, place = Columns(device, arrays, self._plan.m, out), device.place(arrays[0])
         part = self._sums.setdefault((device, place), DeviceSum(device, place, self._plan))
-        self._count(columns.row_bytes)
-        ask = None
-        if context.size > 1:
-            kind = (
-                "W(X) from device to device",
-                words(tuple(columns.flat.shape[1:])),
-                flat_dtype(columns.format),
-            )
-            ask = self._exchange.announce(self._plan, self._plan.halo_route, kind)
-        row = context.row_type(columns.row_bytes)
-        arriving, halo = part.start(context.comm, row, columns.flat, "W(X)" + self._over, ask)
-        return Pending(arriving, lambda: columns.split(part.sum(columns.flat, halo)))
+        flat, nbytes, route = columns.flat, columns.row_bytes, self._plan.halo_route
+        self._count(nbytes)
+        if self._context.size == 1:
+            halo = part.halo(flat)
+            return Pending(None, lambda: columns.split(part.sum(flat, halo)))
+        shape, dtype = words(tuple(flat.shape[1:])), flat_dtype(columns.format)
+        kind = "W(X) from device to device", shape, dtype
+        ask = self._exchange.announce(self._plan, route, kind)
+        halo, sent = part.halo(flat), part.leaving(flat)
+        device.synchronize(place)  # they are complete, and the halo's memory is no longer used
+        leaving, arriving = (
+            DeviceRows(device.span(rows)[0], len(rows), nbytes, rows) for rows in (sent, halo)
+        )
+        requests = self._messages.post(route, leaving, arriving, nbytes, fingerprint(kind))
+        what = waiting_for(route.sources.tolist(), "W(X)" + self._over)
+        request = MessageRequest(requests, sent, halo, what, ask)
+        return Pending(request, lambda: columns.split(part.sum(flat, halo)))
 
 
 class Columns:

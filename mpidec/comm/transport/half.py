@@ -7,10 +7,10 @@ import numpy as np
 from ..arrays.formats import BFLOAT16, narrow, widen
 from ..arrays.host import row_bytes
 from ..runtime.memory import memory
-from ..runtime.progress import Request
+from ..runtime.pending import Pending, Request
 from .base import Counters, Transport
 from .plan import Plan
-from .sums import DeferredSum, MessageSum, average
+from .sums import MessageSum, average
 
 
 class HalfSum(Transport):
@@ -41,14 +41,14 @@ class HalfSum(Transport):
         if not isinstance(self._carrier, MessageSum):
             arriving = self._carrier.start(X, Y, shape)
             self._correct(rows)
-            return DeferredSum(finish, arriving)
+            return Pending(arriving, finish)
         messages, halo = self._carrier.fetch(rows, shape)
 
         def sum_up() -> None:
             average(self._plan, X, widen(halo, format), Y)
             finish()
 
-        return DeferredSum(sum_up, messages)
+        return Pending(messages, sum_up)
 
     def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
         """`W X` of a matrix of 16-bit numbers within a process or a node."""

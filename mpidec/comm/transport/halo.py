@@ -50,12 +50,8 @@ class HaloExchange:
         periodic: bool,
         kinds: Kinds,
     ):
-        self._context, self._over, self._signature, self.periodic = (
-            context,
-            over,
-            signature,
-            periodic,
-        )
+        self._context, self._over, self._signature = context, over, signature
+        self.periodic = periodic
         self._kinds: Kinds = {} if periodic else kinds
         self._words: dict[Kind, tuple[str, str, frozenset[int], list[int]]] = {}
         self._messages: dict[Plan, Messages] = {}

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..runtime.collectives import Collectives
 from ..runtime.launch import library
 from ..runtime.mpi import MPI
-from ..runtime.progress import Request, ranks, wait_until
+from ..runtime.progress import ranks, wait_until
 from ..runtime.row_types import RowTypes
 from .plan import Plan, Route
 
+RequestT = TypeVar("RequestT", MPI.Request, MPI.Prequest)
 _TAGS = 16000  # tags below those of message headers
-_TURNS = 100  # tests before a clock is read
 
 
-class MessageRequest(Request):
+class MessageRequest:
     """Messages under way.
 
     Parameters
@@ -46,31 +45,23 @@ class MessageRequest(Request):
         ask: Callable[[], None] | None = None,
         interrupted: Callable[[BaseException], None] | None = None,
     ):
-        self._requests, self.sent, self.arrived, self._what, self._ask = (
-            requests,
-            sent,
-            arrived,
-            what,
-            ask,
-        )
-        self._interrupted = interrupted
+        self._requests, self.sent, self.arrived = requests, sent, arrived
+        self._what, self._ask, self._interrupted = what, ask, interrupted
         self._error: Exception | None = None
         self.done = not requests
 
     def test(self) -> bool:
         """Make progress; whether all messages have arrived."""
-        self.done = self.done or complete(self._requests)
+        if not self.done:  # (MPICH 5: Testall fails for persistent collectives, Test does not)
+            requests = self._requests
+            self.done = requests[0].Test() if len(requests) == 1 else MPI.Request.Testall(requests)
         return self.done
 
     def wait(self) -> None:
         """Return when all messages have arrived; end the job when the time is over.  A wait that has failed fails again."""
         if self._error is not None:
             raise copy(self._error)
-        turns = 0 if self.done else _TURNS
         try:
-            while turns and not self.test():
-                os.sched_yield()
-                turns -= 1
             if not self.done:
                 wait_until(self.test, self._what, self._ask)
         except BaseException as error:
@@ -80,11 +71,6 @@ class MessageRequest(Request):
             if self._interrupted is not None:
                 self._interrupted(error)
             raise
-
-
-def complete(requests: Sequence[Any]) -> bool:
-    """Whether all requests have ended.  (MPICH 5: Testall fails for persistent collectives, Test does not.)"""
-    return requests[0].Test() if len(requests) == 1 else MPI.Request.Testall(requests)
 
 
 class Messages(ABC):
@@ -122,37 +108,35 @@ class PointToPoint(Messages):
         super().__init__(comm, row_type)
         self._fingerprint = plan.topology.fingerprint()
 
-    def _tag(self, kind: int) -> int:
-        return (self._fingerprint + kind) % _TAGS
-
     def post(
         self, route: Route, send: Any, recv: Any, nbytes: int, kind: int = 0
     ) -> list[MPI.Request]:
-        row, tag = self._row_type(nbytes), self._tag(kind)
-        return [
-            self.comm.Irecv([rows, count, row], rank, tag)
-            for rows, count, rank in _arriving(route, recv)
-        ] + [
-            self.comm.Isend([rows, count, row], rank, tag)
-            for rows, count, rank in _leaving(route, send)
-        ]
+        return self._begin(self.comm.Irecv, route.arriving, recv, nbytes, kind) + self._begin(
+            self.comm.Isend, route.leaving, send, nbytes, kind
+        )
 
     def bind_receives(
         self, route: Route, recv: Any, nbytes: int, kind: int = 0
     ) -> list[MPI.Prequest]:
         """The persistent requests that receive."""
-        row, tag = self._row_type(nbytes), self._tag(kind)
-        return [
-            self.comm.Recv_init([rows, count, row], rank, tag)
-            for rows, count, rank in _arriving(route, recv)
-        ]
+        return self._begin(self.comm.Recv_init, route.arriving, recv, nbytes, kind)
 
     def bind_sends(self, route: Route, send: Any, nbytes: int, kind: int = 0) -> list[MPI.Prequest]:
         """The persistent requests that send."""
-        row, tag = self._row_type(nbytes), self._tag(kind)
+        return self._begin(self.comm.Send_init, route.leaving, send, nbytes, kind)
+
+    def _begin(
+        self,
+        begin: Callable[[Any, int, int], RequestT],
+        parts: list[tuple[int, int, int]],
+        rows: Any,
+        nbytes: int,
+        kind: int,
+    ) -> list[RequestT]:
+        """A request for each rank and its rows."""
+        row, tag = self._row_type(nbytes), (self._fingerprint + kind) % _TAGS
         return [
-            self.comm.Send_init([rows, count, row], rank, tag)
-            for rows, count, rank in _leaving(route, send)
+            begin([rows[start:stop], stop - start, row], rank, tag) for rank, start, stop in parts
         ]
 
 
@@ -211,30 +195,6 @@ def neighbor_collectives(
     ]
 
 
-def _arriving(route: Route, recv: Any) -> Iterator[tuple[Any, int, int]]:
-    """The rows that come from each rank, their number, and the rank."""
-    for rank, start, count in zip(
-        route.sources.tolist(), route.recv_starts.tolist(), route.recv_counts.tolist()
-    ):
-        yield recv[start : start + count], count, rank
-
-
-def _leaving(route: Route, send: Any) -> Iterator[tuple[Any, int, int]]:
-    """The rows that go to each rank, their number, and the rank."""
-    for rank, start, count in zip(
-        route.dests.tolist(), route.send_starts.tolist(), route.send_counts.tolist()
-    ):
-        yield send[start : start + count], count, rank
-
-
 def waiting_for(sources: Sequence[int], where: str) -> str:
     """What a rank waits for, in words."""
     return f"messages of {ranks(sources)} in {where}"
-
-
-def free_requests(requests: list[Any]) -> None:
-    """Free persistent requests that have ended; those of a finalized library are gone already."""
-    if not MPI.Is_finalized():
-        for request in requests:
-            request.Free()
-    requests.clear()

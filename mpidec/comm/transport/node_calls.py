@@ -6,8 +6,9 @@ import math
 import zlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -16,8 +17,7 @@ from ..checks.mismatch import not_expected, not_sent
 from ..runtime.context import Context
 from ..runtime.memory import GRAIN, empty, shared
 from ..runtime.node import Counts, NodeMemory
-from ..runtime.progress import Request
-from .node_reader import NodeReports
+from .node_reader import NodeReports, NodeRequest
 
 _READERS = 256  # lists of ranks whose readers are kept
 _NONE = np.empty(0, np.int32)
@@ -33,9 +33,7 @@ class NodeCalls:
     """
 
     def __init__(self, context: Context):
-        if context.memory is None or not context.memory.single_node:
-            raise ValueError("calls through the memory of the node need all ranks on one node")
-        self._context, self._memory = context, context.memory
+        self._context, self._memory = context, cast(NodeMemory, context.memory)
         self._readers: OrderedDict[tuple[str, tuple[int, ...]], Any] = OrderedDict()
 
     def among(
@@ -69,22 +67,11 @@ class NodeCalls:
             range(size) if weights is None or sends is None else {*weights, *sends}
         )
         ranks = tuple(other for other in sorted(listed) if other != rank)
-        return WeightedSum(
-            self._reader(op, ranks),
-            self._memory,
-            op,
-            rank,
-            ranks,
-            note,
-            checked,
-            fixed,
-            self._context.matching.report,
-        )
+        return WeightedSum(self._context, self._reader(op, ranks), op, ranks, note, checked, fixed)
 
     def give_up(self, op: str, error: Exception) -> None:
         """Take part in a call with nothing, so that the ranks that wait for this one raise, too."""
-        for request in self._memory.overdue():
-            request.complete()
+        self._memory.complete_overdue()
         self._reader(op, ()).give_up(f"{type(error).__name__}: {error}")
 
     def _reader(self, op: str, ranks: tuple[int, ...]) -> Any:
@@ -116,30 +103,18 @@ class WeightedSum:
 
     def __init__(
         self,
+        context: Context,
         reader: Any,
-        memory: NodeMemory,
         op: str,
-        rank: int,
         ranks: tuple[int, ...],
         note: str,
         checked: bool,
         fixed: dict[int, float] | None,
-        tell: Callable[[int, str], None],
     ):
-        self._sends = fixed
-        self._reader, self._memory, self._op, self._rank, self._ranks = (
-            reader,
-            memory,
-            op,
-            rank,
-            ranks,
-        )
-        self._note, self._fingerprint, self._checked, self._tell = (
-            note,
-            _fingerprint(note),
-            checked,
-            tell,
-        )
+        self._context, self._memory = context, cast(NodeMemory, context.memory)
+        self._reader, self._op, self._ranks, self._sends = reader, op, ranks, fixed
+        self._checked, self._note = checked, note
+        self._fingerprint = zlib.crc32(note.encode()) << 28 | 1 << 60
 
     def factors(self, given: Mapping[int, float] | None) -> array[float] | None:
         """The factors of the ranks, in their order."""
@@ -151,8 +126,12 @@ class WeightedSum:
 
     def start(
         self, flat: np.ndarray, own: float, weights: array[float] | None, sends: array[float] | None
-    ) -> NodeCall:
-        """Begin one, with weights and sends as `factors` makes them."""
+    ) -> NodeRequest:
+        """Begin one, with weights and sends as `factors` makes them.
+
+        Its result: the sum, or the arrays that were taken, one after the other, as bytes; and the ranks whose arrays were taken,
+        ascending, with the factors on their way here.
+        """
         sums = flat.dtype.char in "df"
         out = (
             empty(flat.shape, flat.dtype)
@@ -160,26 +139,28 @@ class WeightedSum:
             else np.empty((len(self._ranks), flat.nbytes), np.uint8)
         )
         flat = flat if sums else flat.view(np.uint8)
-        for request in self._memory.overdue():
-            request.complete()
+        self._memory.complete_overdue()
         seq = self._reader.post_weighted(flat, weights, sends, self._fingerprint, self._note)
-        call = NodeCall(
-            self,
-            seq,
-            out,
-            (seq, flat, out, own, weights, sends, self._checked, self._fingerprint),
-            self._memory,
-        )
-        self._memory.under_way.append(call)
-        return call
+        return self._request(seq, flat, out, own, weights, sends)
+
+    def _request(
+        self,
+        seq: int,
+        flat: np.ndarray,
+        out: np.ndarray,
+        own: float,
+        weights: array[float] | None,
+        sends: array[float] | None,
+    ) -> NodeRequest:
+        read = partial(self._read, seq, flat, out, own, weights, sends)
+        return NodeRequest(self._memory, self._reader, seq, read)
 
     def __call__(
         self, x: np.ndarray, own: Any, weights: dict[int, Any] | None, sends: dict[int, Any] | None
     ) -> np.ndarray | None:
         """One of arrays of any shape, of float64 or float32; None, and nothing has happened, if a weight is not a finite number."""
         if self._memory.under_way:
-            for request in self._memory.overdue():
-                request.complete()
+            self._memory.complete_overdue()
         out = np.empty_like(x) if x.nbytes < GRAIN else empty(x.shape, x.dtype)
         sends = self._sends if sends is None else sends
         try:
@@ -197,15 +178,8 @@ class WeightedSum:
         except Exception:
             raise
         except BaseException:  # the other ranks may still wait for this one to read
-            r, t, seq = self.factors(weights), self.factors(sends), self._memory.node.seq
-            call = NodeCall(
-                self,
-                seq,
-                out,
-                (seq, x, out, own, r, t, self._checked, self._fingerprint),
-                self._memory,
-            )
-            self._memory.under_way.append(call)
+            factors = self.factors(weights), self.factors(sends)
+            self._request(self._memory.node.seq, x, out, own, *factors)
             raise
         if mismatch is not None:
             if mismatch is False:
@@ -213,8 +187,10 @@ class WeightedSum:
             self._raise(mismatch)
         return out
 
-    def read(self, arguments: tuple[Any, ...]) -> list[tuple[int, float]]:
-        """Take the arrays when all are there: the ranks whose arrays were taken, and their factors.
+    def _read(
+        self, seq: int, flat: np.ndarray, out: np.ndarray, *factors: Any
+    ) -> tuple[np.ndarray, list[tuple[int, float]]]:
+        """Take the arrays when all are there.
 
         Raises
         ------
@@ -222,18 +198,16 @@ class WeightedSum:
             If the lists of two ranks do not agree.
         """
         answer: list[Any] = []
-        self._reader.read_weighted(*arguments, answer)
+        self._reader.read_weighted(
+            seq, flat, out, *factors, self._checked, self._fingerprint, answer
+        )
         if answer and isinstance(answer[-1], int):
             self._raise(answer[-1])
-        return [(self._ranks[place], factor) for place, factor in answer]
-
-    def ready(self, seq: int) -> bool:
-        """Whether all arrays are there."""
-        return bool(self._reader.ready(seq))
+        return out, [(self._ranks[place], factor) for place, factor in answer]
 
     def _raise(self, mismatch: int) -> NoReturn:
         place, what = divmod(mismatch, 8)
-        me, other = self._rank, self._ranks[place]
+        me, other = self._context.rank, self._ranks[place]
         text = (
             not_sent(me, other, self._op),
             not_expected(other, me, self._op),
@@ -241,63 +215,5 @@ class WeightedSum:
             not_sent(other, me, self._op),
         )[what & 3]
         if not what & 4:  # the other rank does not list this one, and finds nothing
-            self._tell(other, text)
+            self._context.matching.report(other, text)
         raise RankMismatchError(text)
-
-
-class NodeCall(Request):
-    """A call under way.
-
-    Attributes
-    ----------
-    out : array
-        The sum; or the arrays that were taken, one after the other, as bytes.
-    taken : list of (rank, factor)
-        The ranks whose arrays were taken, ascending, and the factors on their way here.
-    """
-
-    def __init__(
-        self,
-        sums: WeightedSum,
-        seq: int,
-        out: np.ndarray,
-        arguments: tuple[Any, ...],
-        memory: NodeMemory,
-    ):
-        self.seq, self.out = seq, out
-        self.taken: list[tuple[int, float]] = []
-        self._sums, self._arguments, self._memory = sums, arguments, memory
-        self._ended = self._reading = False
-        self._error: Exception | None = None
-
-    def test(self) -> bool:
-        """Take the arrays if all are there; whether `wait` would return, or raise, at once."""
-        if not self._ended and not self._reading and self._sums.ready(self.seq):
-            self.complete()
-        return self._ended
-
-    def complete(self) -> None:
-        """Take the arrays when all are there."""
-        if self._ended or self._reading:
-            return
-        self._reading = True
-        try:
-            self.taken = self._sums.read(self._arguments)
-        except Exception as error:  # for the wait for this call
-            self._error = error
-        finally:
-            self._reading = False
-        self._ended = True
-        if self in self._memory.under_way:
-            self._memory.under_way.remove(self)
-
-    def wait(self) -> None:
-        """Return when the sum is there, and the array may be changed."""
-        with self._memory.engine:
-            self.complete()
-        if self._error is not None:
-            raise self._error
-
-
-def _fingerprint(note: str) -> int:
-    return zlib.crc32(note.encode()) << 28 | 1 << 60

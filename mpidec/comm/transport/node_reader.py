@@ -15,7 +15,8 @@ from ..kernels.weighted import Weights
 from ..runtime.context import Context
 from ..runtime.memory import shared
 from ..runtime.node import NodeMemory, describe_tag
-from ..runtime.progress import Request, WaitMonitor, progress
+from ..runtime.pending import Request
+from ..runtime.progress import WaitMonitor, progress
 from .base import Counters, Transport
 from .plan import Plan
 
@@ -38,15 +39,8 @@ class NodeReports:
     """
 
     def __init__(self, context: Context, where: str, signature: int, floats: bool):
-        if context.memory is None:
-            raise ValueError("reading in place needs the memory of the node")
-        self._context, self._memory, self._where, self._signature, self._floats = (
-            context,
-            context.memory,
-            where,
-            signature,
-            floats,
-        )
+        self._context, self._memory = context, cast(NodeMemory, context.memory)
+        self._where, self._signature, self._floats = where, signature, floats
         self._patience: tuple[int, int, WaitMonitor] | None = None
         #: the wait in which the other rank has been found to be out of step, and when
         self._refused: tuple[tuple[int, int], float] | None = None
@@ -128,6 +122,8 @@ class NodeReader(Transport):
         The weights of the terms.
     """
 
+    in_place = True
+
     def __init__(
         self,
         context: Context,
@@ -139,9 +135,7 @@ class NodeReader(Transport):
         row: np.ndarray,
         terms: Weights | None = None,
     ):
-        if context.memory is None:
-            raise ValueError("a node reader needs the memory of the node")
-        self._memory: NodeMemory = context.memory
+        self._memory = cast(NodeMemory, context.memory)
         indptr = np.arange(len(row) + 1, dtype=np.int64)
         weights: tuple[np.ndarray | None, ...] = (None,) * 4
         if terms is not None:
@@ -216,21 +210,13 @@ class NodeReader(Transport):
         arriving : Request, optional
             Fills the halo.
         """
-        number, note = (0, None) if shape is None else _shaped(shape, rows.shape[1], rows.dtype)
-        self._complete_overdue()
-        seq = self._reader.post(rows, rows.shape[1], number, note)
-        request = NodeRequest(
-            self._reader,
-            self._memory,
-            seq,
-            rows,
-            rows[:0] if halo is None else halo,
-            target,
-            arriving,
-            number,
-        )
-        self._memory.under_way.append(request)
-        return request
+        d = rows.shape[1]
+        number, note = (0, None) if shape is None else _shaped(shape, d, rows.dtype)
+        self._memory.complete_overdue()
+        seq = self._reader.post(rows, d, number, note)
+        halo = rows[:0] if halo is None else halo
+        read = partial(self._reader.read, seq, rows, halo, target, d, number)
+        return NodeRequest(self._memory, self._reader, seq, read, rows, arriving)
 
     def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
         """`W X` of arrays of the common kind."""
@@ -254,7 +240,7 @@ class NodeReader(Transport):
         """A whole mixing, whose halo is there when `arrive()` returns."""
         d = rows.shape[1]
         number, note = _shaped(shape, d, rows.dtype)
-        self._complete_overdue()
+        self._memory.complete_overdue()
         seq = self._reader.post(rows, d, number, note)
         arrive()
         self._reader.read(seq, rows, halo, target, d, number)
@@ -262,13 +248,8 @@ class NodeReader(Transport):
 
     def give_up(self, error: Exception) -> None:
         """Take part in a mixing without rows, so that the neighbours do not wait for them."""
-        self._complete_overdue()
+        self._memory.complete_overdue()
         self._reader.give_up(f"{type(error).__name__}: {error}")
-
-    def _complete_overdue(self) -> None:
-        if self._memory.under_way:
-            for request in self._memory.overdue():
-                request.complete()
 
 
 @lru_cache
@@ -279,76 +260,69 @@ def _shaped(shape: str, d: int, dtype: np.dtype) -> tuple[int, str | None]:
     return zlib.crc32(shape.encode()) << 16 | 1 << 60, f"rows of {shape} {dtype}"
 
 
-class NodeRequest(Request):
-    """A mixing under way in shared memory."""
+class NodeRequest:
+    """An operation under way in shared memory.
+
+    Parameters
+    ----------
+    memory : NodeMemory
+    reader : shared.Reader
+    seq : int
+        The number of the operation.
+    read : callable
+        Reads what the other ranks have published, when all of it is there; its result is the attribute `result`.
+    rows : array, optional
+        That the others read: they may be changed when `wait` returns.
+    arriving : Request, optional
+        What must be there before.
+    """
 
     def __init__(
         self,
-        reader: Any,
         memory: NodeMemory,
+        reader: Any,
         seq: int,
-        rows: np.ndarray,
-        halo: np.ndarray,
-        target: np.ndarray,
-        arriving: Request | None,
-        shape: int,
+        read: Callable[[], Any],
+        rows: np.ndarray | None = None,
+        arriving: Request | None = None,
     ):
         self.seq = seq
-        self._reader, self._memory, self._rows, self._halo, self._target = (
-            reader,
-            memory,
-            rows,
-            halo,
-            target,
-        )
-        self._arriving, self._shape = arriving, shape
-        self._read = self._reading = self._left = False
+        self._memory, self._reader, self._read = memory, reader, read
+        self._rows, self._arriving = rows, arriving
+        self._ended = self._reading = False
         self._error: Exception | None = None
+        memory.under_way.append(self)
 
     def test(self) -> bool:
-        """Sum up the rows if all are there; whether `wait` would return, or raise, at once."""
-        if self._read or self._reading:
-            return self._read
+        """Read if all is there; whether `wait` would return, or raise, at once."""
+        return self.complete(False)
+
+    def complete(self, wait: bool = True) -> bool:
+        """Read when all is there, or if it is; whether the operation has ended.  Errors are those of `wait`."""
+        if self._ended or self._reading:
+            return self._ended
         self._reading = True
         try:
-            if (self._arriving is None or self._arriving.test()) and self._reader.ready(self.seq):
-                self._sum()
-        except Exception as error:  # for the wait for this mixing
-            self._end(error)
+            arriving = self._arriving
+            if wait or ((arriving is None or arriving.test()) and self._reader.ready(self.seq)):
+                if arriving is not None:
+                    arriving.wait()
+                self.result = self._read()
+                self._ended = True
+        except Exception as error:
+            self._ended, self._error = True, error
         finally:
             self._reading = False
-        return self._read
-
-    def complete(self) -> None:
-        """Sum up the rows when all are there."""
-        if not self._read:
-            self._reading = True
-            try:
-                if self._arriving is not None:
-                    self._arriving.wait()
-                self._sum()
-            except Exception as error:
-                self._end(error)
-            finally:
-                self._reading = False
+        if self._ended and self in self._memory.under_way:
+            self._memory.under_way.remove(self)
+        return self._ended
 
     def wait(self) -> None:
-        """Sum up the rows when all are there, and return when the rows of this rank may be changed."""
+        """Read when all is there, and return when the rows of this rank may be changed."""
         with self._memory.engine:
             self.complete()
             if self._error is not None:
                 raise self._error
-            if not self._left:
-                self._left = True
-                self._reader.leave(self.seq, self._rows)
-
-    def _sum(self) -> None:
-        self._reader.read(
-            self.seq, self._rows, self._halo, self._target, self._rows.shape[1], self._shape
-        )
-        self._end(None)
-
-    def _end(self, error: Exception | None) -> None:
-        self._read, self._error = True, error
-        if self in self._memory.under_way:
-            self._memory.under_way.remove(self)
+            if self._rows is not None:
+                rows, self._rows = self._rows, None
+                self._reader.leave(self.seq, rows)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..runtime.memory import empty
 from ..runtime.mpi import MPI
-from .messages import PointToPoint, free_requests
+from .messages import PointToPoint
 from .plan import Route
 
 _PLACES = 4  # places of rows whose requests are kept
@@ -44,17 +44,13 @@ class PersistentExchange:
         dtype: np.dtype,
         kind: int = 0,
     ):
-        self._messages, self._route, self._nbytes, self._kind = (
-            messages,
-            route,
-            d * dtype.itemsize,
-            kind,
-        )
+        self._messages, self._route, self._kind = messages, route, kind
+        self._nbytes = d * dtype.itemsize
         self.halo = empty((places, d), dtype)
         self._sent = None if route.send is None else empty((len(route.send), d), dtype)
         self._receives = messages.bind_receives(route, self.halo, self._nbytes, kind)
         self._sends: OrderedDict[int, list[Any]] = OrderedDict()
-        self._free = weakref.finalize(self, _free, self._receives, self._sends)
+        self._free = weakref.finalize(self, _free_all, self._receives, self._sends)
 
     def start(self, X: np.ndarray) -> list[Any]:
         """Begin to send the rows `X` and to receive `halo`: the requests, which have been started."""
@@ -64,15 +60,16 @@ class PersistentExchange:
             X.take(cast(np.ndarray, self._route.send), 0, sent, "clip")
         address = MPI.Get_address(sent)
         sends = self._sends.get(address)
-        requests = self._receives + (self._bind(address) if sends is None else sends)
+        requests = self._receives + (self._bind(address, len(sent)) if sends is None else sends)
         MPI.Prequest.Startall(requests)
         return requests
 
-    def _bind(self, address: int) -> list[Any]:
+    def _bind(self, address: int, count: int) -> list[Any]:
         """Requests for rows at a place; they do not keep the array alive, and are only started for an array at that place."""
         if len(self._sends) >= _PLACES:
-            free_requests(self._sends.popitem(last=False)[1])
-        rows = _Place(address, self._nbytes)
+            _free(self._sends.popitem(last=False)[1])
+        place = MPI.buffer.fromaddress(address, count * self._nbytes)
+        rows = np.ndarray((count, self._nbytes), np.uint8, cast(memoryview, place))
         self._sends[address] = self._messages.bind_sends(
             self._route, rows, self._nbytes, self._kind
         )
@@ -87,19 +84,13 @@ class PersistentExchange:
         self._free()
 
 
-class _Place:
-    """Rows of so many bytes from an address on."""
-
-    def __init__(self, address: int, nbytes: int):
-        self._address, self._nbytes = address, nbytes
-
-    def __getitem__(self, rows: slice) -> Any:
-        return MPI.buffer.fromaddress(
-            self._address + rows.start * self._nbytes, (rows.stop - rows.start) * self._nbytes
-        )
+def _free(requests: list[Any]) -> None:
+    """Free requests that have ended; those of a finalized library are gone already."""
+    if not MPI.Is_finalized():
+        for request in requests:
+            request.Free()
 
 
-def _free(receives: list[Any], sends: OrderedDict[int, list[Any]]) -> None:
-    while sends:
-        free_requests(sends.popitem()[1])
-    free_requests(receives)
+def _free_all(receives: list[Any], sends: OrderedDict[int, list[Any]]) -> None:
+    for requests in (receives, *sends.values()):
+        _free(requests)

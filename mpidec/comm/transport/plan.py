@@ -47,6 +47,18 @@ class Route:
     recv_starts: np.ndarray
     own: tuple[slice, slice] | None
 
+    @cached_property
+    def leaving(self) -> list[tuple[int, int, int]]:
+        """Each rank that receives rows, and where they begin and end among those sent."""
+        stops = self.send_starts + self.send_counts
+        return list(zip(self.dests.tolist(), self.send_starts.tolist(), stops.tolist()))
+
+    @cached_property
+    def arriving(self) -> list[tuple[int, int, int]]:
+        """Each rank that sends rows, and where they begin and end among those received."""
+        stops = self.recv_starts + self.recv_counts
+        return list(zip(self.sources.tolist(), self.recv_starts.tolist(), stops.tolist()))
+
     @classmethod
     def of(cls, send: np.ndarray, to: np.ndarray, source: np.ndarray, rank: int) -> Route:
         """Route of the local rows `send` to the ranks `to`, and of arriving rows from the ranks `source` (both ascending)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TypeGuard
 
 import numpy as np
 
@@ -15,7 +14,8 @@ from ..kernels.weighted import Runs, weighted_sum
 from ..runtime.context import Context
 from ..runtime.memory import empty
 from ..runtime.mpi import MPI
-from ..runtime.progress import CROWDED, Request, abandon, wait_until
+from ..runtime.pending import Pending, Request
+from ..runtime.progress import CROWDED, abandon, wait_until
 from .base import Transport
 from .halo import HaloExchange, Kind, fingerprint
 from .messages import MessageRequest, PointToPoint, waiting_for
@@ -37,48 +37,23 @@ def average(plan: Plan, rows: np.ndarray, halo: np.ndarray, out: np.ndarray) -> 
     )
 
 
-def common(X: object, m: int) -> TypeGuard[np.ndarray]:
-    """Whether `X` is a NumPy array (m, d) of float64 or float32 in C order."""
+def matrices(X: object, out: object, m: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """The arrays of a mixing of the common kind, and a new one if `out` is None.
+
+    None if one of them is of another kind, or if there is no memory, which `start` then finds, too, and tells the other ranks.
+    """
     if type(X) is not np.ndarray or X.dtype.char not in "fd" or X.ndim != 2 or len(X) != m:
-        return False
-    return X.dtype.isnative and X.flags.c_contiguous and X.flags.aligned
-
-
-def fits(out: object, X: np.ndarray) -> TypeGuard[np.ndarray]:
-    """Whether `out` can take what becomes of `X`, which is of the common kind."""
-    return (
-        type(out) is np.ndarray
-        and out.dtype == X.dtype
-        and out.shape == X.shape
-        and out.flags.carray
-        and not np.may_share_memory(out, X)
-    )
-
-
-def _like(X: np.ndarray) -> np.ndarray | None:
-    """An array like `X`; None if there is no memory for it, which `start` then finds, too, and tells the other ranks."""
-    try:
-        return empty(X.shape, X.dtype)
-    except MemoryError:
         return None
-
-
-class DeferredSum(Request):
-    """A sum that is formed when its halo is there, or at once."""
-
-    def __init__(self, form: Callable[[], object], arriving: Request | None = None):
-        self._form, self._arriving = form, arriving
-        self._done = False
-
-    def test(self) -> bool:
-        return self._done or self._arriving is None or self._arriving.test()
-
-    def wait(self) -> None:
-        if not self._done:
-            if self._arriving is not None:
-                self._arriving.wait()
-            self._form()
-            self._done = True
+    if not (X.dtype.isnative and X.flags.c_contiguous and X.flags.aligned):
+        return None
+    if out is None:
+        try:
+            return X, empty(X.shape, X.dtype)
+        except MemoryError:
+            return None
+    if type(out) is not np.ndarray or out.dtype != X.dtype or out.shape != X.shape:
+        return None
+    return (X, out) if out.flags.carray and not np.may_share_memory(out, X) else None
 
 
 class LocalSum(Transport):
@@ -90,52 +65,88 @@ class LocalSum(Transport):
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Form the sums when they are waited for."""
         self._count(rows.itemsize * rows.shape[1])
-        return DeferredSum(lambda: average(self._plan, rows, rows[:0], target))
+        return Pending(None, lambda: average(self._plan, rows, rows[:0], target))
 
     def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
         """`W X` of arrays of the common kind."""
-        if not common(X, self._plan.m):
+        arrays = matrices(X, out, self._plan.m)
+        if arrays is None:
             return None
-        target = empty(X.shape, X.dtype) if out is None else out if fits(out, X) else None
-        if target is None:
-            return None
-        self._count(X.itemsize * X.shape[1])
-        return average(self._plan, X, X[:0], target)
+        rows, target = arrays
+        self._count(rows.itemsize * rows.shape[1])
+        return average(self._plan, rows, rows[:0], target)
 
 
-class _Persistent:
-    """Persistent exchanges of one plan, by the kind of the rows, and the waiting for them.
+class MessageSum(Transport):
+    """The sums of rows that come in messages.
 
-    `before()` returns the mixings in shared memory that this rank has begun, for status queries.
+    Rows (m, d) of a kind that comes again are exchanged by persistent requests, from its second mixing on.
     """
 
-    def __init__(self, context: Context, exchange: HaloExchange, plan: Plan):
-        self._context, self._exchange, self._plan = context, exchange, plan
+    def __init__(
+        self, context: Context, exchange: HaloExchange, plan: Plan, count: Callable[[int], None]
+    ):
+        self._context, self._exchange, self._plan, self._count = context, exchange, plan, count
         self._kept: dict[Kind, tuple[PersistentExchange, PastOperation]] = {}
-        self._active: tuple[PersistentExchange, PastOperation, np.ndarray] | None = None
+        self._under_way = False  # whether an exchange by persistent requests is
 
-    def start(
-        self, X: np.ndarray, kind: Kind
-    ) -> tuple[PersistentExchange, list[MPI.Prequest], int, PastOperation] | None:
-        """Begin an exchange; None if it has to be announced, or there are no persistent requests.
+    def fetch(self, rows: np.ndarray, shape: str | None) -> tuple[MessageRequest, np.ndarray]:
+        """Begin to fetch the halo: the messages, and where it will be."""
+        halo = empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
+        self._count(rows.itemsize * rows.shape[1])
+        kind = "W(X)", str(rows.shape[1]) if shape is None else shape, rows.dtype
+        return self._exchange.start(self._plan, self._plan.halo_route, rows, halo, kind), halo
 
-        From here on to the end of `wait`, exceptions must be handed to `fail`.
-        """
-        kept = self._kept.get(kind)
-        if kept is None or not self._exchange.known(self._plan, kind):
+    def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
+        """Begin to fetch the halo; the sums are formed when they are waited for."""
+        arriving, halo = self.fetch(rows, shape)
+        return Pending(arriving, lambda: average(self._plan, rows, halo, target))
+
+    def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
+        """`W X` of arrays of the common kind."""
+        arrays = matrices(X, out, self._plan.m)
+        if arrays is None:
             return None
-        persistent, past = kept
-        number = self._context.matching.register(past)
-        self._active = persistent, past, X
-        return persistent, persistent.start(X), number, past
+        rows, target = arrays
+        with self._context.engine:
+            kind = "W(X)", shape or str(rows.shape[1]), rows.dtype
+            kept = self._kept.get(kind)
+            if kept is not None and self._exchange.known(self._plan, kind):
+                self._mix_again(rows, target, kind, *kept)
+            else:
+                self.start(rows, target, kind[1]).wait()
+                self._keep(kind, rows.shape[1])
+        return target
 
-    def wait(
+    def _mix_again(
         self,
-        started: tuple[PersistentExchange, list[MPI.Prequest], int, PastOperation],
-        before: int,
-    ) -> np.ndarray:
-        """The halo, when it is there."""
-        persistent, requests, number, past = started
+        rows: np.ndarray,
+        target: np.ndarray,
+        kind: Kind,
+        persistent: PersistentExchange,
+        past: PastOperation,
+    ) -> None:
+        """Mix rows whose halo comes by persistent requests."""
+        matching, before = self._context.matching, self._context.mixings
+        number = matching.register(past)
+        self._under_way = True
+        try:
+            arrive = partial(self._arrive, persistent.start(rows), number, past, before)
+            self._sum(rows, target, kind[1], persistent.halo, arrive)
+        except BaseException as error:
+            if self._under_way:  # keep what MPI may still read or write
+                self._under_way = False
+                persistent.abandon()
+                abandon((persistent, rows))
+                del self._kept[kind]
+                if not isinstance(error, RankMismatchError):
+                    matching.interrupt(past.op, error)
+            raise
+
+    def _arrive(
+        self, requests: list[MPI.Prequest], number: int, past: PastOperation, before: int
+    ) -> None:
+        """Wait for the halo; `before`: the mixings in shared memory that this rank had begun."""
         test, turns = MPI.Request.Testall, _TURNS
         while not (test(requests) or test(requests)):
             turns -= 1
@@ -149,23 +160,23 @@ class _Persistent:
                 break
             if CROWDED or turns < _TURNS - _SPINS:
                 os.sched_yield()
-        self._active = None
-        return persistent.halo
+        self._under_way = False
 
-    def fail(self, error: BaseException) -> None:
-        """Keep what MPI may still read or write if an exception has come amid an exchange."""
-        if self._active is None:
-            return
-        persistent, past, _ = self._active
-        persistent.abandon()
-        abandon(self._active)
-        self._kept = {kind: kept for kind, kept in self._kept.items() if kept[0] is not persistent}
-        self._active = None
-        if not isinstance(error, RankMismatchError):
-            self._context.matching.interrupt(past.op, error)
+    def _sum(
+        self,
+        rows: np.ndarray,
+        target: np.ndarray,
+        shape: str,
+        halo: np.ndarray,
+        arrive: Callable[[], None],
+    ) -> None:
+        """Form the sums, with the halo that is there when `arrive()` returns."""
+        self._count(rows.itemsize * rows.shape[1])
+        arrive()
+        average(self._plan, rows, halo, target)
 
-    def make(self, X: np.ndarray, kind: Kind) -> None:
-        """Make the requests for rows like `X`, which have just been exchanged without them."""
+    def _keep(self, kind: Kind, d: int) -> None:
+        """Make the requests for rows (m, d) of a kind that have just been exchanged without them."""
         plan, messages = self._plan, self._exchange.messages(self._plan)
         if (
             not isinstance(messages, PointToPoint)
@@ -178,74 +189,17 @@ class _Persistent:
         op, signature, dests, _ = self._exchange.describe(kind, plan.halo_route)
         self._kept[kind] = (
             PersistentExchange(
-                messages, plan.halo_route, X.shape[1], len(plan.halo), X.dtype, fingerprint(kind)
+                messages, plan.halo_route, d, len(plan.halo), kind[2], fingerprint(kind)
             ),
             PastOperation(op, "", signature, dests, ""),
         )
 
     def free(self) -> None:
-        """Free all requests."""
         while self._kept:
             self._kept.popitem()[1][0].free()
 
 
-class MessageSum(Transport):
-    """The sums of rows that come in messages."""
-
-    def __init__(
-        self, context: Context, exchange: HaloExchange, plan: Plan, count: Callable[[int], None]
-    ):
-        self._exchange, self._plan, self._count, self._engine = (
-            exchange,
-            plan,
-            count,
-            context.engine,
-        )
-        self._persistent = _Persistent(context, exchange, plan)
-
-    def fetch(
-        self, rows: np.ndarray, shape: str, op: str = "W(X)"
-    ) -> tuple[MessageRequest, np.ndarray]:
-        """Begin to fetch the halo: the messages, and where it will be."""
-        halo = empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
-        self._count(rows.itemsize * rows.shape[1])
-        return self._exchange.start(
-            self._plan, self._plan.halo_route, rows, halo, (op, shape, rows.dtype)
-        ), halo
-
-    def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
-        """Begin to fetch the halo; the sums are formed when they are waited for."""
-        arriving, halo = self.fetch(rows, str(rows.shape[1]) if shape is None else shape)
-        return DeferredSum(lambda: average(self._plan, rows, halo, target), arriving)
-
-    def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
-        """`W X` of arrays of the common kind."""
-        if not common(X, self._plan.m):
-            return None
-        with self._engine:
-            target = _like(X) if out is None else out if fits(out, X) else None
-            if target is None:
-                return None
-            kind = "W(X)", shape or str(X.shape[1]), X.dtype
-            try:
-                started = self._persistent.start(X, kind)
-                if started is not None:
-                    self._count(X.itemsize * X.shape[1])
-                    return average(self._plan, X, self._persistent.wait(started, 0), target)
-            except BaseException as error:
-                self._persistent.fail(error)
-                raise
-            arriving, halo = self.fetch(X, kind[1])
-            arriving.wait()
-            average(self._plan, X, halo, target)
-            self._persistent.make(X, kind)
-            return target
-
-    def free(self) -> None:
-        self._persistent.free()
-
-
-class MixedSum(Transport):
+class MixedSum(MessageSum):
     """The sums where several ranks share a node, and there are several nodes: rows of the node are read in place, others come in
     messages.
 
@@ -256,48 +210,29 @@ class MixedSum(Transport):
     plan : Plan
         With the places of the rows of the other ranks on the node.
     reader : NodeReader
+        It counts what is sent, too.
     """
 
+    in_place = True
+
     def __init__(self, context: Context, exchange: HaloExchange, plan: Plan, reader: NodeReader):
-        self._context, self._exchange, self._plan, self._reader = context, exchange, plan, reader
-        self._persistent = _Persistent(context, exchange, plan)
+        super().__init__(context, exchange, plan, lambda row_bytes: None)
+        self._reader = reader
 
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
         """Begin to fetch the halo, and publish the rows."""
-        halo = empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
-        kind = "W(X)", str(rows.shape[1]) if shape is None else shape, rows.dtype
-        arriving = self._exchange.start(self._plan, self._plan.halo_route, rows, halo, kind)
+        arriving, halo = self.fetch(rows, shape)
         return self._reader.start(rows, target, shape, halo, arriving)
 
-    def mix(self, X: object, out: object, shape: str | None = None) -> np.ndarray | None:
-        """`W X` of arrays of the common kind."""
-        if not common(X, self._plan.m):
-            return None
-        with self._context.engine:
-            target = _like(X) if out is None else out if fits(out, X) else None
-            if target is None:
-                return None
-            before, kind = self._context.mixings, ("W(X)", shape or str(X.shape[1]), X.dtype)
-            try:
-                started = self._persistent.start(X, kind)
-                if started is not None:
-                    self._reader.read_with(
-                        X,
-                        target,
-                        kind[1],
-                        started[0].halo,
-                        lambda: self._persistent.wait(started, before),
-                    )
-                    return target
-            except BaseException as error:
-                self._persistent.fail(error)
-                raise
-            self.start(X, target, kind[1]).wait()
-            self._persistent.make(X, kind)
-            return target
+    def _sum(
+        self,
+        rows: np.ndarray,
+        target: np.ndarray,
+        shape: str,
+        halo: np.ndarray,
+        arrive: Callable[[], None],
+    ) -> None:
+        self._reader.read_with(rows, target, shape, halo, arrive)
 
     def give_up(self, error: Exception) -> None:
         self._reader.give_up(error)
-
-    def free(self) -> None:
-        self._persistent.free()

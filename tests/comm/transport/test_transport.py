@@ -53,7 +53,7 @@ def messages_of(phase):
 
 
 def exchanges_of(phase):
-    return [kept[0] for kept in phase._transport._persistent._kept.values()]
+    return [kept[0] for kept in phase._transport._kept.values()]
 
 
 def check(net, Y, W, X, rtol=1e-12, atol=1e-14):

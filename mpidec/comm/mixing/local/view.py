@@ -284,11 +284,12 @@ class LocalView(NetworkOperators):
             )
 
         def finish() -> Any:
-            if call.out.dtype == array.flat.dtype:
-                return array.restore(call.out)
+            out, taken = call.result
+            if out.dtype == array.flat.dtype:
+                return array.restore(out)
             arrived = {
                 rank: (factor, array.widen(bits.view(array.flat.dtype)))
-                for (rank, factor), bits in zip(call.taken, call.out)
+                for (rank, factor), bits in zip(taken, out)
             }
             return array.restore(
                 combine(edges.terms(self.rank, array.values, arrived), array.values)
