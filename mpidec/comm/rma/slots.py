@@ -299,28 +299,37 @@ class Slots:
     def _ask(self, rank: int, kind: Kind, number: int) -> None:
         self.tell(rank, kind, self._context.rank, rank, number)
 
-    def get(self, agent: int, k: int, w: float) -> GetRequest | None:
-        """Read w times the value of the k-th in-neighbour into its slot; None if it is there already."""
+    def get(self, agent: int, weights: records.Weights) -> GetRequest | None:
+        """Read the values of in-neighbours, times weights that are not None, into their slots; None if they are there already."""
         place = agent - self._lo
-        if self.near[place][k] or self._messenger is None:
-            if self._half:
+        request = GetRequest(self)
+        for k, w in enumerate(weights):
+            if w is None:
+                continue
+            if not self.near[place][k] and self._messenger is not None:
+                self._ask_for_value(self._messenger, request, agent, k, w)
+            elif self._half:
                 row, p = self._value(place, k)
                 self.agents[place].deliver(k, row, w, p, 1, True)
             else:
                 self.agents[place].get(k, w)
-            return None
+        return request if request.sources else None
+
+    def _ask_for_value(
+        self, messenger: WindowMessenger, request: GetRequest, agent: int, k: int, w: float
+    ) -> None:
+        place = agent - self._lo
         source = self.senders[place][k]
-        request = GetRequest(self, source)
+        request.sources.append(source)
 
         def deliver(row: np.ndarray, p: float) -> None:
             self.agents[place].deliver(k, row, w, p, 1, True)
-            request.complete = True
+            request.sources.remove(source)
 
         rank = int(self._context.partition.owner(np.array([source]))[0])
-        with self._messenger.lock:
+        with messenger.lock:
             self._asked.setdefault((agent, source), []).append(deliver)
-            self._messenger.send(rank, Message(self.number, Kind.GET, agent, source))
-        return request
+            messenger.send(rank, Message(self.number, Kind.GET, agent, source))
 
     def unread(self, place: int, k: int) -> int:
         """Transfers to the k-th receiver of a local agent that it has not taken; on other nodes, that have not arrived.
@@ -335,22 +344,19 @@ class Slots:
         """Whether all rows that this rank has sent are in their slots."""
         return not any(self.unread(edge.place, edge.k) for edge in self._remote.values())
 
-    def flush(self) -> None:
+    def test(self) -> bool:
+        """Make progress; whether all rows that this rank has sent are in their slots."""
+        self.poll()
+        return self.empty
+
+    def wait(self) -> None:
         """Return when all rows that this rank has sent are in their slots."""
         if not self.empty:
+            wait_until(self.test, self._receivers_in_words)
 
-            def arrived() -> bool:
-                self.poll()
-                return self.empty
-
-            def who() -> str:
-                return "rows of a window to arrive at agents " + ", ".join(
-                    str(edge.dest)
-                    for edge in self._remote.values()
-                    if self.unread(edge.place, edge.k)
-                )
-
-            wait_until(arrived, who)
+    def _receivers_in_words(self) -> str:
+        late = [edge for edge in self._remote.values() if self.unread(edge.place, edge.k)]
+        return "rows of a window to arrive at agents " + ", ".join(str(edge.dest) for edge in late)
 
     def close(self) -> None:
         """Forget everything; all ranks have come here."""
@@ -369,14 +375,15 @@ class Slots:
 
 
 class GetRequest:
-    """A value under edge to its slot."""
+    """Values on their way to slots."""
 
-    def __init__(self, slots: Slots, source: int):
-        self._slots, self._source, self.complete = slots, source, False
+    def __init__(self, slots: Slots):
+        self._slots = slots
+        self.sources: list[int] = []  # agents whose values have not arrived
 
     def test(self) -> bool:
-        """Whether it is there; makes progress."""
-        if not self.complete:
+        """Whether all are there; makes progress."""
+        if self.sources:
             self._slots.poll()
             progress()
             if self._slots.closed:
@@ -384,13 +391,13 @@ class GetRequest:
                     "the window is closed, and the values that were asked for before have not arrived: wait for "
                     "them earlier"
                 )
-        return self.complete
+        return not self.sources
 
     def wait(self) -> None:
-        """Return when it is there."""
+        """Return when all are there."""
+        agents = ", ".join(map(str, self.sources))
         wait_until(
-            self.test,
-            f"agent {self._source}, whose value was asked for, to look after its messages",
+            self.test, f"agents {agents}, whose values were asked for, to look after their messages"
         )
 
 

@@ -201,8 +201,9 @@ class Window:
         -----
         On a node it waits for nobody; ranks elsewhere answer when they make a call of this package.
         """
-        for one in self._get(src_weights):
-            one.wait()
+        request = self._get(src_weights)
+        if request is not None:
+            request.wait()
 
     def start_put(
         self, x: Arrays, self_weight: float | None = None, dst_weights: RankWeights = None
@@ -220,10 +221,9 @@ class Window:
 
     def start_get(self, src_weights: RankWeights = None) -> Pending:
         """Begin `get`."""
-        under_way = self._get(src_weights)
-        return Pending(PendingGets(under_way) if under_way else None, lambda: None)
+        return Pending(self._get(src_weights), lambda: None)
 
-    def _get(self, src_weights: RankWeights) -> list[GetRequest]:
+    def _get(self, src_weights: RankWeights) -> GetRequest | None:
         with self._engine:
             self._open()
             weights = (
@@ -237,14 +237,10 @@ class Window:
                 for k, w in enumerate(weights):
                     if w is not None:
                         self._records.get(k, w)
-                return []
-            requests = [
-                self._slots.get(self._context.rank, k, w)
-                for k, w in enumerate(weights)
-                if w is not None
-            ]
+                return None
+            request = self._slots.get(self._context.rank, weights)
             self._poll()
-            return [one for one in requests if one is not None]
+            return request
 
     def _send(
         self, x: Arrays, self_weight: float | None, dst_weights: RankWeights, add: bool
@@ -267,7 +263,7 @@ class Window:
                 self._poll()
 
     def _sent(self) -> Pending:
-        return Pending(None if self._slots.empty else FlushRequest(self._slots), lambda: None)
+        return Pending(None if self._slots.empty else self._slots, lambda: None)
 
     # The slots
 
@@ -416,28 +412,12 @@ class Window:
             self._poll()
             return {rank: self._slots.unread(0, k) for rank, k in self._out.items()}
 
-    waiting = unread  # the former names
-    near = property(lambda self: self.node_neighbors)
-
-    def claim(self, rank: int) -> bool:
-        """Former name of `locks.try_lock`."""
-        return self.locks.try_lock(rank)
-
-    @property
-    def claimant(self) -> int | None:
-        """Former name of `locks.owner`."""
-        return self.locks.owner
-
-    def unclaim(self, hand_over: bool = False) -> None:
-        """Former name of `locks.unlock`."""
-        self.locks.unlock(hand_over)
-
     def flush(self) -> None:
         """Return when all that this rank has sent is in its slots."""
         with self._engine:
             if not self.closed:
                 self._open()
-                self._slots.flush()
+                self._slots.wait()
 
     def _poll(self) -> None:
         if not self._quiet:
@@ -458,7 +438,7 @@ class Window:
         if self.closed:
             return
         with self._engine:
-            self._slots.flush()
+            self._slots.wait()
             number = self._slots.number
             least, most = self._together.minimum(
                 np.array([number, -number]), "the end of the window"
@@ -499,34 +479,6 @@ class Window:
 
     def __repr__(self) -> str:
         return f"Window({self._layout.words}, {len(self.in_neighbors)} slots{', closed' * self.closed})"
-
-
-class PendingGets:
-    """Several values under way."""
-
-    def __init__(self, requests: list[GetRequest]):
-        self._requests = requests
-
-    def test(self) -> bool:
-        return all(one.test() for one in self._requests)
-
-    def wait(self) -> None:
-        for one in self._requests:
-            one.wait()
-
-
-class FlushRequest:
-    """Rows under way."""
-
-    def __init__(self, slots: Slots):
-        self._slots = slots
-
-    def test(self) -> bool:
-        self._slots.poll()
-        return self._slots.empty
-
-    def wait(self) -> None:
-        self._slots.flush()
 
 
 def _number(name: str, value: SupportsFloat | None, infinite: bool = False) -> float:

@@ -125,7 +125,7 @@ class _Run:
             file.checkpoint(self.records.now(0.0), {})
         if isinstance(runner, PushRunner) and self.before.events:
             runner.send_again()
-            runner.slots.flush()
+            runner.slots.wait()
             net.agree()  # everything is in its slot
         elapsed, reason = self._events(interrupted)
         rows, sizes = self.records.finish(number)
@@ -181,7 +181,7 @@ class _Run:
             while True:
                 runner.run(interrupted, between_events, monitor)
                 elapsed = max(clock(), 1e-9)
-                runner.slots.flush()
+                runner.slots.wait()
                 net.agree()  # everything is in its slot
                 runner.collect()
                 snapshots.look(elapsed, termination.events, runner.messages, due=True)
