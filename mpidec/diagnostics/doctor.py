@@ -278,7 +278,7 @@ def windows(comm: MPI.Intracomm) -> Finding:
     return Finding(
         OK,
         f"{near} of {pairs} pairs of neighbours share memory, the others exchange messages: put, accumulate and "
-        f"update wait for nobody; get, mutex, claim and flush {wait}",
+        f"update wait for nobody; get, mutex, try_lock and flush {wait}",
     )
 
 

@@ -135,7 +135,7 @@ class PushSum(Asynchronous):
         for bucket, window, arrived in zip(self._buckets, self._windows, self._arrived):
             share = 1 / (len(window.out_neighbors) + 1)
             torch.mul(bucket.rows[0], window.p, out=window.value)
-            ready = [j for j, transfers in window.waiting.items() if not transfers]
+            ready = [j for j, transfers in window.unread.items() if not transfers]
             if ready and window.p >= _LEAST:
                 window.accumulate(
                     window.value,
@@ -233,25 +233,25 @@ class PairwiseMethod(Asynchronous):
             places = self._draws.integers(count, size=self._wanted).tolist() if self._wanted else []
             for place in dict.fromkeys(places):  # each neighbour at most once per step
                 j = self._neighbors[place]
-                if window.claim(j):
+                if window.locks.try_lock(j):
                     self._wanted -= 1
                     for pairs in self._pairs:
                         pairs.average(j, t)
                         self.bytes += (
                             2 * pairs.bucket.bytes
                         )  # the neighbour's row, and the difference
-            window.unclaim()
+            window.locks.unlock()
 
     def _take_self(self) -> bool:
-        """Claim this worker, unless a neighbour has it whose differences have not all come."""
+        """Take the lock of this worker, unless a neighbour has it whose differences have not all come."""
         window = self._windows[0]
-        if window.claimant is None:
-            return bool(window.claim(self._net.lo))
+        if window.locks.owner is None:
+            return window.locks.try_lock(self._net.lo)
         if not all(pairs.received for pairs in self._pairs):
             return False
         for pairs in self._pairs:
             pairs.received = False
-        window.unclaim(hand_over=True)
+        window.locks.unlock(hand_over=True)
         return True
 
     def _saved(self) -> list[dict[str, Any]]:
@@ -267,7 +267,7 @@ class PairwiseMethod(Asynchronous):
             pairs.load(saved)
             self._wanted, self._draws.bit_generator.state = saved["wanted"], saved["draws"]
         if self._pairs:
-            self._windows[0].unclaim(hand_over=self._pairs[0].received)
+            self._windows[0].locks.unlock(hand_over=self._pairs[0].received)
 
     def show(self) -> None:
         for pairs in self._pairs:
@@ -299,7 +299,7 @@ class PairState:
     differences : Window
         What they move this row by, and the number of averagings that this comes from.
     received : bool
-        Whether the difference of the neighbour that has claimed this worker has come.
+        Whether the difference of the neighbour that has this worker's lock has come.
     """
 
     def __init__(

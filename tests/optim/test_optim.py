@@ -482,20 +482,20 @@ def test_a_worker_that_waits_long_leaves_the_others_weight(net):
 def test_a_worker_has_itself_while_it_averages_with_others(net, monkeypatch):
     """From a neighbour that has had it until now, too: a third one would average with a row that is about to change."""
     model, optimizer = filled(net, "complete", "pairwise")
-    window = optimizer.averager._method._windows[0]
-    claim, unclaim, holders, handed = window.claim, window.unclaim, [], []
+    locks = optimizer.averager._method._windows[0].locks
+    try_lock, unlock, owners, handed = locks.try_lock, locks.unlock, [], []
 
-    def claimed(rank):
+    def tried(rank):
         if rank != net.rank:
-            holders.append(window.claimant)
-        return claim(rank)
+            owners.append(locks.owner)
+        return try_lock(rank)
 
-    def unclaimed(hand_over=False):
+    def unlocked(hand_over=False):
         handed.append(hand_over)
-        unclaim(hand_over)
+        unlock(hand_over)
 
-    monkeypatch.setattr(window, "claim", claimed)
-    monkeypatch.setattr(window, "unclaim", unclaimed)
+    monkeypatch.setattr(locks, "try_lock", tried)
+    monkeypatch.setattr(locks, "unlock", unlocked)
     for turn in range(
         8 * net.size
     ):  # one after the other, so that the draws decide who averages with whom
@@ -503,7 +503,7 @@ def test_a_worker_has_itself_while_it_averages_with_others(net, monkeypatch):
             backward(model, optimizer, net.rank, turn)
             optimizer.step()
         net.barrier()
-    assert set(holders) <= {net.rank} and (net.size == 1 or net.comm.allreduce(sum(handed)) > 0)
+    assert set(owners) <= {net.rank} and (net.size == 1 or net.comm.allreduce(sum(handed)) > 0)
     optimizer.close()
 
 

@@ -540,8 +540,8 @@ def test_a_lock_is_one_rank_s_until_its_owner_lets_go(net, comm):
         assert not win.locks.try_lock(0)
         net.barrier()
         if net.rank == 0:
-            win.unclaim()  # the former names
-            assert win.claimant is None and win.claim(0) and not win.locks.try_lock(0)
+            win.locks.unlock()
+            assert win.locks.owner is None and win.locks.try_lock(0) and not win.locks.try_lock(0)
         with pytest.raises(
             ValueError, match=r"lock of rank 99, expected this rank or one of its neighbours"
         ):
