@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 from functools import lru_cache
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ DATA, REFUSED, FAILED, QUERY, MIXING_QUERY, LAST, LEFT = range(7)  # kinds of me
 EDGE, UP, DOWN, CONFIRMATION, TO_LEADER, FROM_LEADER = range(6)  # stages of an operation
 
 _FIXED = struct.Struct("<QqqdqIIIBBBx")  # see `pack`
-_LENGTHS = struct.Struct("<5I")
 _PAIR, _CONFIRM, _OUT_OF_STEP = 1, 2, 4  # flags
 _ALIGNMENT = 16  # bytes: the array behind a header begins at a multiple
 
@@ -73,6 +72,22 @@ class Header(NamedTuple):
     before: int = 0
     out_of_step: bool = False
 
+    @property
+    def call(self) -> str:
+        """The operation in words."""
+        return describe(self.subject.op, self.subject.mode, self.number)
+
+
+def describe(op: str, mode: str, number: int) -> str:
+    """A call in words.
+
+    Examples
+    --------
+    >>> describe("neighbor_allreduce", "push", 3)
+    'neighbor_allreduce (push) call 3'
+    """
+    return f"{op} ({mode}) call {number}" if mode else f"{op} call {number}"
+
 
 def pack(serial: int, header: Header) -> bytes:
     """The bytes of a header, a multiple of 16, for the network `serial`.
@@ -130,22 +145,10 @@ def unpack(message: np.ndarray) -> tuple[int, Header, int]:
 
 @lru_cache(1024)
 def _pack_subject(subject: Subject) -> bytes:
-    texts, dims = (
-        [text.encode("utf-8", "backslashreplace") for text in subject[:4]],
-        len(subject.shape),
-    )
-    raw = b"".join(
-        (_LENGTHS.pack(*map(len, texts), dims), struct.pack(f"<{dims}q", *subject.shape), *texts)
-    )
+    raw = pickle.dumps(tuple(subject), 4)
     return raw + bytes(-(_FIXED.size + len(raw)) % _ALIGNMENT)
 
 
 @lru_cache(1024)
 def _unpack_subject(raw: bytes) -> Subject:
-    *sizes, dims = _LENGTHS.unpack_from(raw)
-    shape = struct.unpack_from(f"<{dims}q", raw, _LENGTHS.size)
-    ends = [_LENGTHS.size + 8 * dims]
-    for size in sizes:
-        ends.append(ends[-1] + size)
-    op, mode, signature, dtype = (raw[start:end].decode() for start, end in pairwise(ends))
-    return Subject(op, mode, signature, dtype, shape)
+    return Subject(*pickle.loads(raw))

@@ -31,11 +31,19 @@ class PastOperation(NamedTuple):
 
 
 class History:
-    """Records of the last operations of one rank."""
+    """Records of the last operations of one rank.
+
+    Attributes
+    ----------
+    registered : list of (int, PastOperation or None)
+        Operations of all ranks that send no headers, each at its number modulo `REMEMBERED`.
+    failures : dict of int to str
+        Registered operations that another rank gave up, and why, until the waits for them ask.
+    """
 
     def __init__(self) -> None:
         self._completed: OrderedDict[Key, PastOperation] = OrderedDict()
-        self._registered: list[tuple[int, PastOperation | None]] = [(0, None)] * REMEMBERED
+        self.registered: list[tuple[int, PastOperation | None]] = [(0, None)] * REMEMBERED
         self.failures: OrderedDict[int, str] = OrderedDict()
 
     def add(self, key: Key, record: PastOperation) -> None:
@@ -44,17 +52,13 @@ class History:
         if len(self._completed) > REMEMBERED:
             self._completed.popitem(last=False)
 
-    def register(self, number: int, record: PastOperation) -> None:
-        """Add an operation of all ranks that sends no headers, or replace its record."""
-        self._registered[number % REMEMBERED] = number, record
-
     def find(self, key: Key) -> PastOperation | None:
         """The record of an operation that is not under way with headers."""
-        number, record = self._registered[key[0] % REMEMBERED]
+        number, record = self.registered[key[0] % REMEMBERED]
         return record if number == key[0] and key[1] == -1 else self._completed.get(key)
 
     def fail(self, number: int, text: str) -> None:
-        """Remember that another rank gave up a registered operation, until the wait for that operation asks."""
+        """Add a registered operation that another rank gave up."""
         self.failures[number] = text
         if len(self.failures) > REMEMBERED:
             self.failures.popitem(last=False)

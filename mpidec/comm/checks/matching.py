@@ -31,26 +31,17 @@ from .header import (
     REFUSED,
     Header,
     Subject,
+    describe,
     pack,
     unpack,
 )
-from .history import History, Key, PastOperation
-from .mismatch import (
-    closes,
-    describe,
-    different_calls,
-    different_signatures,
-    not_expected,
-    not_sent,
-)
+from .history import REMEMBERED, History, Key, PastOperation
+from .mismatch import closes, different_calls, different_signatures, not_expected, not_sent
 from .operation import ARRIVED, Operation, Steps, tree
 
 _HEADER, _PAYLOAD, _PAYLOADS = 16384, 16385, 16000  # tags; mixers use small ones
-_INLINE, _CHUNK = (
-    1 << 16,
-    1 << 30,
-)  # bytes that follow a header in its message, and at most in one message
-_BYTES = np.dtype(np.uint8)
+_INLINE, _CHUNK = 1 << 16, 1 << 30  # most bytes that follow a header, and that are in one message
+_BYTES, _NOTHING = np.dtype(np.uint8), np.empty(0, np.uint8)
 _PATIENCE = 0.9  # of the time-out: for how long a rank that leaves waits for rank 0
 _REASON = 100  # characters of the exception that a network is out of step after
 _OUT_OF_STEP = "the network is out of step ({}): close it and make a new one"
@@ -104,9 +95,7 @@ class Matching:
         self._early: dict[Key, list[tuple[int, Header, np.ndarray]]] = {}
         self._unclaimed: list[list[MPI.Request]] = []
         self._late: list[Exception] = []  # found out when no operation could take it
-        self._leaver: Exception | None = (
-            None  # the exception with which another rank has left, to be raised here
-        )
+        self._leaver: Exception | None = None  # with which another rank has left, to be raised here
         self._heard: set[int] = set()  # ranks that have left
         self._peers: set[int] = set()  # ranks that got a message
         self._status = MPI.Status()
@@ -192,11 +181,8 @@ class Matching:
             On both sides, if they are elsewhere.
         """
         operation = self.operation(op)
-        operation.signature, operation.array, operation.receivers = (
-            signature,
-            None,
-            frozenset(dests),
-        )
+        operation.signature, operation.array = signature, None
+        operation.receivers = frozenset(dests)
         operation.senders = {(rank, EDGE) for rank in sources}
 
         def steps() -> Steps:
@@ -229,7 +215,7 @@ class Matching:
         if self.broken:
             raise RuntimeError(_OUT_OF_STEP.format(self.broken))
         self._count = number = self._count + 1
-        self._history.register(number, record)
+        self._history.registered[number % REMEMBERED] = number, record
         if self._early:
             self._deliver_early((number, -1))
         return number
@@ -270,7 +256,8 @@ class Matching:
             record = self._history.find((number, -1)) or PastOperation(
                 op, "", signature, frozenset(), ""
             )
-            self._history.register(number, record._replace(error=self.broken))
+            record = record._replace(error=self.broken)
+            self._history.registered[number % REMEMBERED] = number, record
         self._raise_late()
 
     def ask_about_mixing(self, rank: int, number: int, op: str, before: int | None = None) -> None:
@@ -456,26 +443,15 @@ class Matching:
         if header.kind == FAILED and self.broken:
             header = header._replace(out_of_step=True)
         send = self.comm.Issend if synchronous else self.comm.Isend
-        if array is None or not array.nbytes:
-            requests = [send([pack(self._serial, header), MPI.BYTE], dest, _HEADER)]
-        elif array.nbytes <= _INLINE:
-            requests = [
-                send(
-                    [b"".join((pack(self._serial, header), array.view(np.uint8).data)), MPI.BYTE],
-                    dest,
-                    _HEADER,
-                )
-            ]
-        else:
+        behind: list[np.ndarray] = []
+        data = _NOTHING if array is None or not array.nbytes else array.view(np.uint8)
+        if len(data) > _INLINE:
             self._payloads += 1
-            tag = _PAYLOAD + self._payloads % _PAYLOADS
-            requests = [
-                send([pack(self._serial, header._replace(tag=tag)), MPI.BYTE], dest, _HEADER)
-            ]
-            requests += [
-                self.comm.Isend([piece, MPI.BYTE], dest, tag)
-                for piece in _pieces(array.view(np.uint8))
-            ]
+            header = header._replace(tag=_PAYLOAD + self._payloads % _PAYLOADS)
+            data, behind = _NOTHING, _pieces(data)
+        message = b"".join((pack(self._serial, header), data.data))
+        requests = [send([message, MPI.BYTE], dest, _HEADER)]
+        requests += [self.comm.Isend([piece, MPI.BYTE], dest, header.tag) for piece in behind]
         if header.kind != DATA:
             self.keep(requests)
         return requests
@@ -586,8 +562,7 @@ class Matching:
         self, operation: Operation | None, past: PastOperation | None, source: int, header: Header
     ) -> None:
         """Reply to the query of a rank that waits for this one, if it waits in vain."""
-        subject, record = header.subject, operation or past
-        call = describe(subject.op, subject.mode, header.number)
+        record, call = operation or past, header.call
         last = self._last(source, header)
         if past is not None and past.error:
             self._reply(FAILED, source, header, past.error)
@@ -597,7 +572,7 @@ class Matching:
             )  # it begins no more, and has left its last
         elif record is None:
             return  # long ago
-        elif (record.op, record.mode, record.signature) != subject[:3]:
+        elif (record.op, record.mode, record.signature) != header.subject[:3]:
             self._report_mismatch(
                 operation, source, header, self._not_matched(source, header, record)
             )
@@ -623,12 +598,7 @@ class Matching:
 
     def _report_elsewhere(self, source: int, header: Header, mine: str) -> None:
         """Report to both sides that they are in different calls."""
-        subject = header.subject
-        theirs = (
-            subject.op
-            if header.kind == MIXING_QUERY
-            else describe(subject.op, subject.mode, header.number)
-        )
+        theirs = header.subject.op if header.kind == MIXING_QUERY else header.call
         self._report_mismatch(
             None, source, header, different_calls(source, theirs, self.rank, mine)
         )
@@ -653,8 +623,7 @@ class Matching:
         self, source: int, header: Header, record: Operation | PastOperation | None
     ) -> str:
         """Why a message does not match the record of its operation, in words."""
-        subject = header.subject
-        call = describe(subject.op, subject.mode, header.number)
+        subject, call = header.subject, header.call
         if record is not None and (record.op, record.mode) != subject[:2]:
             return different_calls(
                 source, call, self.rank, describe(record.op, record.mode, header.number)

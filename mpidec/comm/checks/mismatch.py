@@ -7,17 +7,6 @@ import numpy as np
 from .header import Subject
 
 
-def describe(op: str, mode: str, number: int) -> str:
-    """A call in words.
-
-    Examples
-    --------
-    >>> describe("neighbor_allreduce", "push", 3)
-    'neighbor_allreduce (push) call 3'
-    """
-    return f"{op} ({mode}) call {number}" if mode else f"{op} call {number}"
-
-
 def different_calls(rank: int, call: str, other: int, others: str) -> str:
     """Two ranks are in different calls."""
     return f"rank {rank} is in {call}, rank {other} in {others}: every rank must make the same calls in the same order"

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
 from ...exceptions import RankMismatchError
 from ..runtime.mpi import MPI
-from .header import CONFIRMATION, DATA, DOWN, EDGE, FAILED, QUERY, UP, Header, Subject
+from .header import CONFIRMATION, DATA, DOWN, EDGE, FAILED, QUERY, UP, Header, Subject, describe
 from .history import Key
-from .mismatch import (
-    describe,
-    different_arrays,
-    different_calls,
-    different_signatures,
-    not_expected,
-)
+from .mismatch import different_arrays, different_calls, different_signatures, not_expected
 
-ARRIVED, SENT = (
-    False,
-    True,
-)  # what steps yield for: the messages expected; and that all sent are complete
+# What steps yield for: the messages expected; and that all sent are complete
+ARRIVED, SENT = False, True
 Steps = Generator[bool, None, Any]
 
 
@@ -251,12 +244,9 @@ class Operation:
         me, theirs, mine = self._engine.rank, header.subject, self.subject
         place, same = (source, header.stage), theirs == mine
         if not same and theirs[:2] != mine[:2]:
-            return different_calls(
-                source, describe(theirs.op, theirs.mode, header.number), me, str(self)
-            )
+            return different_calls(source, header.call, me, str(self))
         if not same and theirs.signature != mine.signature:
-            call = describe(theirs.op, theirs.mode, header.number)
-            return different_signatures(source, theirs.signature, call, me, mine.signature)
+            return different_signatures(source, theirs.signature, header.call, me, mine.signature)
         if (
             place not in self.senders and not (self.any_sender and header.stage == EDGE)
         ) or place in self.received:
@@ -330,6 +320,7 @@ class Operation:
         self.received, self._arriving, self._leaving, self._awaited = {}, [], [], set()
 
 
+@lru_cache(4096)
 def tree(rank: int, size: int, root: int = 0) -> tuple[int | None, list[int]]:
     """The parent and the children of a rank in the binomial tree, whose subtrees hold consecutive ranks (from the root on).
 
@@ -349,9 +340,4 @@ def tree(rank: int, size: int, root: int = 0) -> tuple[int | None, list[int]]:
 
 
 def _complete(requests: list[MPI.Request]) -> bool:
-    if not requests:
-        return True
-    if not MPI.Request.Testall(requests):
-        return False
-    requests.clear()
-    return True
+    return not requests or MPI.Request.Testall(requests)
