@@ -95,89 +95,69 @@ class Slots:
         step = records.stride(self._count, X.dtype)
         self.senders = _others(topology.rows(lo, hi), lo)
         self.receivers = _others(topology.columns(lo, hi), lo)
-        degree = [len(ranks) for ranks in self.senders]
-        board = records.HEADER + -(-8 * context.size // records.ALIGNED) * records.ALIGNED
+        # A block: the mutex, control words, with `half` 16-bit rows, and records: values, a buffer, slots.
         most = max(context.partition.counts())
-        halves = board + records.ALIGNED * (1 + most)
+        words = records.HEADER + -(-8 * context.size // records.ALIGNED) * records.ALIGNED
+        halves = words + records.ALIGNED * (1 + most)
         width = -(-2 * self._count // records.ALIGNED) * records.ALIGNED if half else 0
         values = halves + width * most
-        size = values + step * (m + 1 + sum(degree))
-        value_at = [values + step * i for i in range(m)]
+        size = values + step * (m + 1 + sum(map(len, self.senders)))
 
-        def shown_of(block: np.ndarray, place: int) -> np.ndarray:
-            at = halves + width * place
-            return block[at : at + 2 * self._count].view(flat_dtype(half))
+        def shown_in(block: np.ndarray) -> np.ndarray:
+            rows = block[halves:values].reshape(most, -1)
+            return rows[:, : 2 * self._count].view(flat_dtype(half))
 
         def prepare(block: np.ndarray) -> None:
-            self.values = np.ndarray(
-                (m, self._count),
-                X.dtype,
-                block.data,
-                values + records.HEADER,
-                (step, X.dtype.itemsize),
-            )
+            mine = block[values:].reshape(-1, step)[:m]
+            mine[:, : records.HEADER].view(np.float64)[:, 2] = 1.0  # p
+            stop = records.HEADER + self._count * X.dtype.itemsize
+            self.values = mine[:, records.HEADER : stop].view(X.dtype)
             self.values[:] = X
-            self.shown = [shown_of(block, place) for place in range(m)] if half else []
+            self.shown = list(shown_in(block)[:m]) if half else []
             for shown, x in zip(self.shown, X):
                 shown[:] = narrow(x, half)
-            for at in value_at:
-                block[at : at + records.HEADER].view(np.float64)[2] = 1.0  # p
 
         region = Region(context, together, size, prepare, what)
-        self._blocks, block = region.blocks, region.block
+        self._blocks = blocks = region.blocks
         self.mutex = Mutex(
-            {rank: block[:board] for rank, block in region.blocks.items()},
+            {rank: block[:words] for rank, block in blocks.items()},
             context.rank,
             self._ask,
             nullcontext() if messenger is None else messenger.lock,
         )
         self.control_words = {
-            rank: block[board:halves].view(np.uint64).reshape(-1, 8)
-            for rank, block in region.blocks.items()
+            rank: block[words:halves].view(np.uint64).reshape(-1, 8)
+            for rank, block in blocks.items()
         }
         self.others: Callable[[int, Message], None] = _unexpected
-
-        def record(block: np.ndarray, at: int) -> np.ndarray:
-            return block[at : at + step]
+        parts = {rank: block[values:].reshape(-1, step) for rank, block in blocks.items()}
+        places: dict[int, dict[tuple[int, int], int]] = {}  # of the slots of each rank
 
         def slot_of(sender: int, receiver: int, rank: int) -> np.ndarray:
-            first, last = context.partition.bounds(rank)
-            if rank not in heads:
-                theirs = (
-                    self.senders
-                    if rank == context.rank
-                    else _others(topology.rows(first, last), first)
-                )
-                heads[rank] = (
-                    theirs,
-                    np.concatenate([[0], np.cumsum([len(some) for some in theirs])]),
-                )
-            theirs, starts = heads[rank]
-            place = receiver - first
-            index = int(starts[place]) + theirs[place].index(sender)
-            return record(region.blocks[rank], values + step * (last - first + 1 + index))
+            if rank not in places:
+                first, last = context.partition.bounds(rank)
+                rows = topology.rows(first, last)
+                theirs = self.senders if rank == context.rank else _others(rows, first)
+                edges = [(j, first + i) for i, some in enumerate(theirs) for j in some]
+                places[rank] = {edge: last - first + 1 + k for k, edge in enumerate(edges)}
+            part: np.ndarray = parts[rank][places[rank][sender, receiver]]
+            return part
 
-        heads: dict[int, tuple[list[list[int]], np.ndarray]] = {}
         self.agents: list[records.native.AgentRecords] = []
         self._shown: dict[tuple[int, int], np.ndarray] = {}  # of in-neighbours on this node
         self._remote: dict[tuple[int, int], RemoteEdge] = {}
         self._asked: dict[tuple[int, int], list[Callable[[np.ndarray, float], None]]] = {}
-        scratch, at, patience = values + step * m, values + step * (m + 1), timeout()
+        mine, patience = parts[context.rank], timeout()
         for place, agent in enumerate(range(lo, hi)):
             ins, outs, sources = [], [], []
-            for _ in self.senders[place]:
-                ins.append(record(block, at))
-                at += step
             for k, (sender, rank) in enumerate(self._owners(self.senders[place])):
+                ins.append(slot_of(sender, agent, context.rank))
                 there = sender - context.partition.bounds(rank)[0]
-                start = values + step * there
-                if half and rank in region.blocks:
-                    self._shown[place, k] = shown_of(region.blocks[rank], there)
-                sources.append(
-                    record(region.blocks[rank], start) if rank in region.blocks else None
-                )
+                sources.append(parts[rank][there] if rank in parts else None)
+                if half and rank in parts:
+                    self._shown[place, k] = shown_in(blocks[rank])[there]
             for k, (receiver, rank) in enumerate(self._owners(self.receivers[place])):
-                if rank in region.blocks:
+                if rank in parts:
                     outs.append(slot_of(agent, receiver, rank))
                 else:
                     outs.append(_aligned(step))
@@ -188,17 +168,15 @@ class Slots:
                     self._count,
                     X.dtype == np.float32,
                     patience,
-                    record(block, value_at[place]),
-                    record(block, scratch),
+                    mine[place],
+                    mine[m],
                     ins,
                     outs,
                     sources,
                 )
             )
         self._lo, self._buffer = lo, np.empty(self._count, X.dtype)
-        self.near = [
-            [rank in region.blocks for _, rank in self._owners(some)] for some in self.senders
-        ]
+        self.near = [[rank in blocks for _, rank in self._owners(some)] for some in self.senders]
         self.quiet = region.complete  # no messages ever
         self.closed = False
         self.number = 0 if messenger is None else messenger.register(self._receive)
