@@ -451,7 +451,8 @@ class Matching:
             data, behind = _NOTHING, _pieces(data)
         message = b"".join((pack(self._serial, header), data.data))
         requests = [send([message, MPI.BYTE], dest, _HEADER)]
-        requests += [self.comm.Isend([piece, MPI.BYTE], dest, header.tag) for piece in behind]
+        for piece in behind:
+            requests.append(self.comm.Isend([piece, MPI.BYTE], dest, header.tag))
         if header.kind != DATA:
             self.keep(requests)
         return requests

@@ -88,6 +88,7 @@ class MessageSum(Transport):
     ):
         self._context, self._exchange, self._plan, self._count = context, exchange, plan, count
         self._kept: dict[Kind, tuple[PersistentExchange, PastOperation]] = {}
+        self._keeps = exchange.periodic  # whether requests are kept
         self._under_way = False  # whether an exchange by persistent requests is
 
     def fetch(self, rows: np.ndarray, shape: str | None) -> tuple[MessageRequest, np.ndarray]:
@@ -115,7 +116,8 @@ class MessageSum(Transport):
                 self._mix_again(rows, target, kind, *kept)
             else:
                 self.start(rows, target, kind[1]).wait()
-                self._keep(kind, rows.shape[1])
+                if self._keeps and kept is None:
+                    self._keep(kind, rows.shape[1])
         return target
 
     def _mix_again(
@@ -178,11 +180,8 @@ class MessageSum(Transport):
     def _keep(self, kind: Kind, d: int) -> None:
         """Make the requests for rows (m, d) of a kind that have just been exchanged without them."""
         plan, messages = self._plan, self._exchange.messages(self._plan)
-        if (
-            not isinstance(messages, PointToPoint)
-            or not self._exchange.periodic
-            or kind in self._kept
-        ):
+        self._keeps = isinstance(messages, PointToPoint)
+        if not isinstance(messages, PointToPoint):
             return
         if len(self._kept) >= _KINDS:
             self._kept.pop(next(iter(self._kept)))[0].free()
