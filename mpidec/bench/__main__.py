@@ -1,8 +1,6 @@
 """``python -m mpidec.bench``."""
 
-import sys
-
 from .command import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

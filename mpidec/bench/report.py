@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..cli.tables import grouped
+
 LOCAL, ALLREDUCE, HAND = "local limit", "MPI_Allreduce", "by hand"
 NO_COMMUNICATION, DDP = "no communication", "DistributedDataParallel"
 SCHEMA = "mpidec.bench/2"
@@ -205,30 +207,22 @@ def table(rows: Sequence[Mapping[str, Any]], group: str, graph: str) -> str:
     mine = [row for row in rows if (row["group"], row["graph"]) == (group, graph)]
     sizes = list(dict.fromkeys(row["bytes"] for row in mine))
     names = list(dict.fromkeys(row["contender"] for row in mine))
-    cell = {(row["contender"], row["bytes"]): row for row in mine}
-    width = max(map(len, [graph, *names]))
-    shown = GROUPS[group].ratios
-    across = 10 + 7 * len(shown)
+    cells = {(row["contender"], row["bytes"]): row for row in mine}
+    columns = {"us": "median_us"} | {RATIOS[name].heading: name for name in GROUPS[group].ratios}
     parts = []
     for start in range(0, len(sizes), _COLUMNS):
-        some = sizes[start : start + _COLUMNS]
-        lines = [
-            f"{graph:<{width}}" + "".join(f"{size_name(size):>{across}}" for size in some),
-            " " * width
-            + (f"{'us':>10}" + "".join(f"{RATIOS[name].heading:>7}" for name in shown)) * len(some),
-        ]
-        lines += [
-            f"{name:<{width}}" + "".join(_cell(cell.get((name, size)), shown) for size in some)
-            for name in names
-        ]
-        parts.append("\n".join(line.rstrip() for line in lines))
+        shown = {
+            size_name(size): [
+                [*columns],
+                *(
+                    [_short(cells.get((name, size), {}).get(key)) for key in columns.values()]
+                    for name in names
+                ),
+            ]
+            for size in sizes[start : start + _COLUMNS]
+        }
+        parts.append("\n".join(grouped([graph, "", *names], shown)))
     return "\n\n".join(parts)
-
-
-def _cell(row: Mapping[str, Any] | None, shown: Sequence[str]) -> str:
-    if row is None:
-        return " " * (10 + 7 * len(shown))
-    return f"{_short(row['median_us']):>10}" + "".join(f"{_short(row[name]):>7}" for name in shown)
 
 
 def _short(value: float | None) -> str:

@@ -284,39 +284,40 @@ def windows(comm: MPI.Intracomm) -> Finding:
 
 def gpu(comm: MPI.Intracomm) -> Finding:
     """CUDA devices, the libraries that use them, and whether MPI accepts device arrays."""
-    found = host.gpu(cuda_aware.detect())
-    libraries = " and ".join(found.libraries) or "neither cupy nor torch is installed"
-    if not found.devices:
+    devices, installed = host.devices(), host.gpu_libraries()
+    aware, evidence = cuda_aware.detect()
+    libraries = " and ".join(installed) or "neither cupy nor torch is installed"
+    if not devices:
         accepts = (
             "would accept"
-            if found.aware
+            if aware
             else "does not accept"
-            if found.aware is False
+            if aware is False
             else "may or may not accept"
         )
         return Finding(
             OK,
             f"no CUDA device ({libraries}): rows are arrays on the CPU; MPI {accepts} device arrays "
-            f"({found.evidence})",
+            f"({evidence})",
         )
-    said = f"{plural(found.devices, 'CUDA device')} ({libraries})"
-    if not found.libraries:
+    said = f"{plural(devices, 'CUDA device')} ({libraries})"
+    if not installed:
         return Finding(
             WARN,
             f"{said}: pip install 'mpidec[cuda]' or 'mpidec[torch]' to use "
-            f"{'them' if found.devices > 1 else 'it'}",
+            f"{'them' if devices > 1 else 'it'}",
         )
-    if found.aware:
-        return Finding(OK, f"{said}; MPI accepts device arrays ({found.evidence})")
-    if found.aware is None:
+    if aware:
+        return Finding(OK, f"{said}; MPI accepts device arrays ({evidence})")
+    if aware is None:
         return Finding(
             WARN,
-            f"{said}; unknown whether MPI accepts device arrays ({found.evidence}), so they are copied "
+            f"{said}; unknown whether MPI accepts device arrays ({evidence}), so they are copied "
             "through host memory; set MPIDEC_GPU_MPI=on if you know that it does",
         )
     return Finding(
         OK,
-        f"{said}; MPI does not accept device arrays ({found.evidence}): they are copied through host memory",
+        f"{said}; MPI does not accept device arrays ({evidence}): they are copied through host memory",
     )
 
 

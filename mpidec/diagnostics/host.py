@@ -13,7 +13,6 @@ import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
 
 from ..comm.runtime.cores import cores as cores
 
@@ -24,15 +23,6 @@ KERNEL, NODE_MEMORY, RECORDS = COMPILED = (
 )
 
 READS_MEMORY = sys.platform == "linux"  # elsewhere the ranks of a node exchange messages
-
-
-class Gpu(NamedTuple):
-    """Devices of this host, the installed libraries that use them, and whether MPI accepts device arrays."""
-
-    devices: int
-    libraries: list[str]
-    aware: bool | None
-    evidence: str
 
 
 def cpu() -> str:
@@ -101,10 +91,9 @@ def installed(package: str) -> str | None:
         return "(version unknown)"
 
 
-def gpu(verdict: tuple[bool | None, str]) -> Gpu:
-    """CUDA devices and the libraries that use them; `verdict` tells whether MPI accepts device arrays, and why."""
-    names = [f"{name} {found}" for name in ("cupy", "torch") if (found := installed(name))]
-    return Gpu(devices(), names, *verdict)
+def gpu_libraries() -> list[str]:
+    """The installed libraries for CUDA devices, with their versions."""
+    return [f"{name} {found}" for name in ("cupy", "torch") if (found := installed(name))]
 
 
 def devices() -> int:

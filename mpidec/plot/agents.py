@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._style import COLOURS, STYLES, figure as empty
-from ..record import Run, read
+from ..record import Run
 from .labels import labels
+from .runs import Path, check_style, read_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ NAMED = 12  # edges with their agents below
 
 
 def agents(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: Path | Sequence[Path],
     label: Sequence[str] | None = None,
     style: str = "screen",
 ) -> Figure:
@@ -57,11 +57,8 @@ def agents(
     >>> len(agents(path).axes)
     2
     """
-    if style not in STYLES:
-        raise ValueError(f"style {style!r} is unknown, expected one of {', '.join(STYLES)}")
-    runs = [read(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
-    if not runs:
-        raise ValueError("0 runs: expected at least one")
+    check_style(style)
+    runs = read_runs(paths)
     for run in runs:
         if not run.asynchronous:
             ended = "has not ended" if "clock" in run.attributes else "takes common steps"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,32 +43,28 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Line:
-    """Line of a panel: one curve, or several that make a band (smallest to largest) around their median."""
-
-    label: str
-    curves: Sequence[Curve]
-
-
-@dataclass(frozen=True)
 class Panel:
-    """One pair of axes: its lines, labels and title; panels of one `y` have a common scale.  `share`: the values are in [0, 1]."""
+    """One pair of axes: its lines, labels and title; panels of one `y` have a common scale.
 
-    lines: Sequence[Line]
+    A line has one curve, or several that make a band (smallest to largest) around their median.  `share`: the values are in [0, 1].
+    """
+
+    lines: Mapping[str, Sequence[Curve]]
     x: str
     y: str
     title: str = ""
     unit: str = ""
-    whole: bool = field(default=False)
-    share: bool = field(default=False)
+    whole: bool = False
+    share: bool = False
 
 
 def draw(panels: Sequence[Panel], columns: int, style: str, title: str = "") -> Figure:
     """Return a figure of panels, row by row, with `columns` panels side by side, and a common legend above them."""
     from matplotlib import rc_context
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     rows = math.ceil(len(panels) / columns)
-    names = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
+    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     with rc_context(STYLES[style]):
         width = _width(columns, style)
         across = _across(names, width, style)
@@ -82,12 +78,13 @@ def draw(panels: Sequence[Panel], columns: int, style: str, title: str = "") -> 
         for place, (axes, panel) in enumerate(zip(grid.flat, panels)):
             _draw(axes, panel, names, handles, style)
             below = panels[place + columns : place + columns + 1]
-            _dress(
-                axes,
-                panel,
-                labelled_x=not below or below[0].x != panel.x,
-                labelled_y=place % columns == 0 or panel.y != panels[place - 1].y,
-            )
+            axes.xaxis.set_major_locator(MaxNLocator(4, integer=panel.whole, steps=[1, 2, 5, 10]))
+            if panel.unit:
+                axes.xaxis.set_major_formatter(EngFormatter(panel.unit))
+            if not below or below[0].x != panel.x:
+                axes.set_xlabel(panel.x)
+            if place % columns == 0 or panel.y != panels[place - 1].y:
+                axes.set_ylabel(panel.y)
             if place < columns or panels[place - columns].title != panel.title:
                 axes.set_title(panel.title)
         for axes in grid.flat[len(panels) :]:
@@ -128,8 +125,8 @@ def _draw(
 ) -> None:
     count = len(names)
     base = 1.3 if style == "screen" else 1.0
-    for line in panel.lines:
-        number = names.index(line.label)
+    for name, curves in panel.lines.items():
+        number = names.index(name)
         colour = COLOURS[number % len(COLOURS)]
         dash = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
         broad = base * (
@@ -144,7 +141,7 @@ def _draw(
             "markeredgecolor": "white",
             "markeredgewidth": 0.4,
         }
-        regular = [curve for curve in line.curves if not curve.diverged]
+        regular = [curve for curve in curves if not curve.diverged]
         if len(regular) > 1:
             x, low, middle, high = band(regular)
             axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
@@ -158,17 +155,15 @@ def _draw(
                         linewidth=0.5 * base,
                         alpha=0.7,
                     )
-            others = [curve for curve in line.curves if curve.diverged]
+            others = [curve for curve in curves if curve.diverged]
         else:
-            shown, others = [], list(line.curves)
+            shown, others = [], list(curves)
         for curve in others:
             x, y = _thinned(curve)
-            thin = (
-                {"alpha": 0.5, "linewidth": 0.8 * base} if regular and len(line.curves) > 1 else {}
-            )
+            thin = {"alpha": 0.5, "linewidth": 0.8 * base} if regular and len(curves) > 1 else {}
             shown += axes.plot(x, y, **{**look, **thin}, markevery=_marked(x, number, count))
         if shown:
-            handles.setdefault(line.label, shown[0])
+            handles.setdefault(name, shown[0])
 
 
 def band(curves: Sequence[Curve]) -> tuple[NDArray[np.float64], ...]:
@@ -211,18 +206,6 @@ def _marked(x: NDArray[np.float64], number: int, count: int) -> list[int]:
     return sorted({int(np.abs(finite - place).argmin()) for place in places})
 
 
-def _dress(axes: Axes, panel: Panel, labelled_x: bool, labelled_y: bool) -> None:
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
-    if labelled_x:
-        axes.set_xlabel(panel.x)
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=panel.whole, steps=[1, 2, 5, 10]))
-    if panel.unit:
-        axes.xaxis.set_major_formatter(EngFormatter(panel.unit))
-    if labelled_y:
-        axes.set_ylabel(panel.y)
-
-
 def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
     """Give the panels of one quantity a common scale: logarithmic if positive values span more than two decades.
 
@@ -230,7 +213,7 @@ def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
     """
     from matplotlib.ticker import LogLocator
 
-    curves = [curve for _, panel in group for line in panel.lines for curve in line.curves]
+    curves = [curve for _, panel in group for line in panel.lines.values() for curve in line]
     if group[0][1].share:
         low, high = _shares(curves)
         for axes, _ in group:
@@ -259,10 +242,8 @@ def _scale(group: Sequence[tuple[Any, Panel]]) -> None:
 
 def _shares(curves: Sequence[Curve]) -> tuple[float, float]:
     """Return the ends of an axis of accuracies: from 0, or higher up if the second halves of all curves are above 0.5."""
-    late, values = (
-        _finite([curve.y[len(curve.y) // 2 :] for curve in curves]),
-        _finite([curve.y for curve in curves]),
-    )
+    late = _finite([curve.y[len(curve.y) // 2 :] for curve in curves])
+    values = _finite([curve.y for curve in curves])
     if not values.size:
         return 0.0, 1.0
     low = max(0.5, math.floor(20 * late.min() - 10) / 10) if late.size and late.min() > 0.5 else 0.0
@@ -271,9 +252,7 @@ def _shares(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def _finite(columns: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    values = (
-        np.concatenate([np.ravel(column) for column in columns]) if len(columns) else np.zeros(0)
-    )
+    values = np.concatenate([np.zeros(0), *columns])
     result: NDArray[np.float64] = values[np.isfinite(values)]
     return result
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .._style import STYLES
 from ..record import Run, read
-from .drawing import WRAP, Curve, Line, Panel, draw
+from .drawing import WRAP, Curve, Panel, draw
 from .labels import common, labels, of_seeds
 from .quantities import X, axes_by_default, drawn_by_default, x_values, y_values
 
@@ -74,20 +74,19 @@ def figure(
     >>> len(figure(path, x="steps").axes)
     3
     """
-    if style not in STYLES:
-        raise ValueError(f"style {style!r} is unknown, expected one of {', '.join(STYLES)}")
+    check_style(style)
     if isinstance(paths, Mapping):
         if label is not None:
             raise ValueError(
                 "label has no effect with a mapping, whose keys are the labels: omit it"
             )
         parts = {
-            title: {name: _runs(files) for name, files in lines.items()}
+            title: {name: read_runs(files) for name, files in lines.items()}
             for title, lines in paths.items()
         }
         title = common([run for lines in parts.values() for runs in lines.values() for run in runs])
     else:
-        runs = _runs(paths)
+        runs = read_runs(paths)
         groups = of_seeds(runs)
         if label is not None and len(label) == len(runs):
             groups = [[run] for run in runs]
@@ -105,9 +104,9 @@ def figure(
             raise ValueError(f"labels {', '.join(names)}: expected different ones")
         parts, title = {"": dict(zip(names, groups))}, common(runs) if len(groups) > 1 else ""
     every = [run for lines in parts.values() for runs in lines.values() for run in runs]
+    banded = isinstance(paths, Mapping)
     if not every:
         raise ValueError("0 runs: expected at least one")
-    banded = isinstance(paths, Mapping)
     columns = _list(x) or (["steps"] if banded else axes_by_default(every))
     rows = _list(y) or (drawn_by_default(every)[-1:] if banded else drawn_by_default(every))
     values = {row: y_values(every, row) for row in rows}
@@ -119,7 +118,7 @@ def figure(
                 x_values(run, column), values[row][0][number[id(run)]], run.outcome == "diverged"
             )
 
-        lines = [Line(name, [curve(run) for run in runs]) for name, runs in parts[title].items()]
+        lines = {name: [curve(run) for run in runs] for name, runs in parts[title].items()}
         return Panel(
             lines,
             X[column][1],
@@ -139,8 +138,18 @@ def figure(
     return draw(panels, across, style, title)
 
 
-def _runs(paths: Path | Sequence[Path]) -> list[Run]:
-    return [read(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+def check_style(style: str) -> None:
+    """Raise ValueError for an unknown style."""
+    if style not in STYLES:
+        raise ValueError(f"style {style!r} is unknown, expected one of {', '.join(STYLES)}")
+
+
+def read_runs(paths: Path | Sequence[Path]) -> list[Run]:
+    """Return the runs in one file or several."""
+    files = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    if not files:
+        raise ValueError("0 runs: expected at least one")
+    return [read(path) for path in files]
 
 
 def _list(names: str | Sequence[str] | None) -> list[str]:

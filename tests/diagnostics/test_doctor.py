@@ -156,9 +156,9 @@ def test_ranks_and_cores():
     ],
 )
 def test_gpu_verdict(devices, libraries, aware, status, said, monkeypatch):
-    monkeypatch.setattr(
-        _machine, "gpu", lambda verdict: _machine.Gpu(devices, libraries, aware, "why")
-    )
+    monkeypatch.setattr(_machine, "devices", lambda: devices)
+    monkeypatch.setattr(_machine, "gpu_libraries", lambda: libraries)
+    monkeypatch.setattr(doctor.cuda_aware, "detect", lambda: (aware, "why"))
     found = doctor.gpu(MPI.COMM_SELF)
     assert found.status == status and said in found.text
 
