@@ -41,8 +41,7 @@ from .record import Record as Record, read as read
 # Imported on first use: jobs with many ranks start faster.
 _LAZY = ("nn", "optim", "plot", "problems", "solvers", "sweep", "topology", "train")
 _PYTORCH = ("nn", "optim", "train")
-_EAGER = (
-    "__version__",
+__all__ = [
     "ConfigError",
     "InputError",
     "Interrupted",
@@ -55,10 +54,11 @@ _EAGER = (
     "Result",
     "ResumeError",
     "Unstable",
+    "__version__",
     "read",
     "solve",
     "tune",
-)
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -73,4 +73,4 @@ def __dir__() -> list[str]:
     missing = (
         _PYTORCH if find_spec("torch") is None else ()
     )  # they raise an ImportError with the remedy on use
-    return sorted({*_EAGER, *_LAZY, "simulate"} - {*missing})
+    return sorted({*__all__, *_LAZY, "simulate"} - {*missing})

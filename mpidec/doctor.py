@@ -1,8 +1,6 @@
 """``python -m mpidec.doctor``."""
 
-import sys
-
 from .diagnostics.doctor import main as main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

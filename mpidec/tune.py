@@ -16,4 +16,4 @@ class _Function(ModuleType):
 sys.modules[__name__].__class__ = _Function
 
 if __name__ == "__main__":
-    sys.exit(TUNE.main())
+    raise SystemExit(TUNE.main())

@@ -12,8 +12,11 @@ from ..plugins import is_plugin
 from .program import DISK, Status, say
 
 
-def free_name(out: str, given: bool) -> str:
-    """Return the name of the output file: one that exists is refused if it was `given` by a flag, else a number is added."""
+def free_name(command: str, out: str, given: bool, quiet: bool) -> str:
+    """Return the name of the output file: one that exists is refused if it was `given` by a flag, else a number is added.
+
+    If the command is `quiet`, which prints no summary with the name, a line states the number.
+    """
     if not os.path.isfile(out):
         return out
     if given:
@@ -25,7 +28,10 @@ def free_name(out: str, given: bool) -> str:
     stem, number = re.sub(r"-\d+$", "", stem), 2
     while os.path.isfile(f"{stem}-{number}{suffix}"):
         number += 1
-    return f"{stem}-{number}{suffix}"
+    name = f"{stem}-{number}{suffix}"
+    if quiet:
+        say(command, f"{out} exists, the file is {name}")
+    return name
 
 
 def announce_code(command: str, path: str, names: Mapping[str, str]) -> None:

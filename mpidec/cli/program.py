@@ -256,7 +256,9 @@ class Command(Generic[T]):
 
 
 def say(name: str, text: str) -> None:
-    """Print a line of a command to stderr."""
+    """Print a line of a command to stderr; other commands in it are written as the user has written this one."""
+    if os.path.basename(sys.argv[0]) == "mpidec":
+        text = text.replace("python -m mpidec.", "mpidec ")
     print(f"mpidec.{name}: {text}", file=sys.stderr, flush=True)
 
 

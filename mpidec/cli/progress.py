@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-__all__ = ["Bar", "Lines", "Silent", "progress", "terminal"]
-
 COLUMNS = ("objective", "gradient_norm", "consensus", "error")
 Describe = Callable[[Mapping[str, Any]], str]
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "orterun", "srun")

@@ -1,4 +1,4 @@
-"""Ctrl-C while ``python -m mpidec.run`` is still loading: one line and status 130 instead of the traceback of an import."""
+"""Ctrl-C while a command is still loading: one line and status 130 instead of the traceback of an import."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ import sys
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
 
+def _command() -> str:
+    """The command that is started: ``python -m mpidec.run``, or ``mpidec run``; "" for other programs."""
+    started, *rest = sys.argv or [""]
+    if started == "-m":
+        started, *rest = sys.orig_argv[sys.orig_argv.index("-m") + 1 :]
+    if os.path.basename(started) == "mpidec":
+        return ".".join(["mpidec", *rest[:1]])
+    return started if started.startswith("mpidec.") else ""
+
+
 def _end(*_: object) -> None:
     if next((os.environ[name] for name in _RANKS if name in os.environ), "0") == "0":
-        os.write(2, b"mpidec.run: interrupted\n")
+        os.write(2, f"{_COMMAND}: interrupted\n".encode())
     os._exit(130)
 
 
-if (
-    sys.argv[:1] == ["-m"]
-    and "mpidec.run" in sys.orig_argv
-    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-):
+_COMMAND = _command()
+if _COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _end)
 
 

@@ -6,8 +6,6 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["aligned", "csv_text", "facts", "grouped", "latex", "options", "plural", "quantity"]
-
 _LATEX = str.maketrans({"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$"})
 
 

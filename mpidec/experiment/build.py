@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -109,36 +109,21 @@ class Job:
             "stop": stop,
             "progress": progress,
         }
-        faults: dict[str, Any] = (
-            {"delay": wanted.delay, "drop": wanted.drop or 0.0} if self.asynchronous else {}
-        )
         pauses = wanted.pauses()
-        result: Result | AsyncResult
+        own: dict[str, Any] = {"net": net, "mixing": self.mixing}
+        if self.asynchronous:
+            own = {"delay": wanted.delay, "drop": wanted.drop or 0.0}
+            rates = [1 / (1 + pauses.get(agent, 0.0)) for agent in range(net.n)]
+            own |= (
+                {"rates": rates if pauses else None}
+                if wanted.simulate
+                else {"net": net, "straggler": pauses or None}
+            )
+        run = cast(Callable[..., Result | AsyncResult], simulate if wanted.simulate else solve)
         try:
-            if wanted.simulate:
-                rates = (
-                    [1 / (1 + pauses.get(agent, 0.0)) for agent in range(net.n)] if pauses else None
-                )
-                result = simulate(
-                    self.oracle, self.solver, self.topology, rates=rates, **common, **faults
-                )
-            elif self.asynchronous:
-                result = solve(
-                    self.oracle,
-                    self.solver,
-                    self.topology,
-                    net=net,
-                    straggler=pauses or None,
-                    **common,
-                    **faults,
-                )
-            else:
-                result = solve(
-                    self.oracle, self.solver, self.topology, net=net, mixing=self.mixing, **common
-                )
-            return result
+            return run(self.oracle, self.solver, self.topology, **common, **own)
         except Interrupted as end:
-            result = end.result
+            result: Result | AsyncResult = end.result
             return result
         except (Unstable, ResumeError) as error:
             raise InputError(str(error)) from error

@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from .. import registry as catalogue
 from ..cli import progress
@@ -74,15 +73,20 @@ exit status: 0 completed, or stopped by --stop-error; 1 error in the program or 
 --resume continues the run).  Ctrl-C, SIGTERM and SIGUSR1 (which batch systems send before the time limit) interrupt a run."""
 
 
-class Request(NamedTuple):
-    """What the command line asks for: an experiment to run, to resume, or to find the step size of."""
+TUNE_EPILOG = """\
+examples:
+  python -m mpidec.tune                                     the step size of the default experiment
+  python -m mpidec.tune --solver extra --topology ring --steps 500
+  mpirun -n 4 python -m mpidec.tune experiment.toml -o tune.png
+  python -m mpidec.tune --step-size "inverse(auto)"         where a schedule starts
 
-    experiment: Experiment
-    resume: bool = False
-    quiet: bool = False
-    tune: bool = False
-    picture: str | None = None
+Experiment files and --set: see mpidec run --help.  The choice is the step size that needs the fewest steps to --stop-error TOL,
+or has the smallest error after --steps K.
 
+exit status: 0 found; 1 error in the program; 2 error in the input; 130 interrupted."""
+
+
+Request = tuple[Experiment, argparse.Namespace]  # the experiment, and how the command treats it
 
 FLAGS = [
     EXPERIMENT,
@@ -104,7 +108,7 @@ FLAGS = [
 
 
 def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
-    """Return what the arguments ask for in a job of `ranks` ranks, or a text to print.
+    """Return the experiment in a job of `ranks` ranks and the arguments, or a text to print.
 
     Raises
     ------
@@ -127,7 +131,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
             raise ConfigError(
                 f"--force replaces {args.resume}, --resume continues it: omit one of them"
             )
-        return Request(_resumed(args.resume, given), True, args.quiet)
+        return _resumed(args.resume, given), args
     if args.picture is not None and not args.tune:
         raise ConfigError("-o is the picture of --tune; the output file of a run is --out")
     file = config.read_toml(args.experiment) if args.experiment else []
@@ -142,9 +146,10 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
             f"--simulate takes place in one process, this job has {ranks}: start it without mpirun"
         )
     if not (args.force or args.tune):
-        out = free_name(experiment.run.out, given=any(each.key == "run.out" for each in given))
+        chosen = any(each.key == "run.out" for each in given)
+        out = free_name("run", experiment.run.out, chosen, args.quiet)
         experiment = replace(experiment, run=replace(experiment.run, out=out))
-    return Request(experiment, quiet=args.quiet, tune=args.tune, picture=args.picture)
+    return experiment, args
 
 
 def _prepare_search(args: argparse.Namespace, ranks: int) -> Request | str:
@@ -223,16 +228,17 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
 def execute(request: Request, comm: MPI.Intracomm) -> int:
     """Run the experiment, or find its step size, on all ranks of `comm`; return the exit status."""
     warn_if_not_compiled(not host.uncompiled())
-    with Network(request.experiment.run.agents, comm) as net:
-        job = build.build(request.experiment, net)
-        return _search(job, request.picture, net) if request.tune else _run(job, request, net)
+    experiment, args = request
+    with Network(experiment.run.agents, comm) as net:
+        job = build.build(experiment, net)
+        return _search(job, args.picture, net) if args.tune else _run(job, args, net)
 
 
-def _run(job: build.Job, request: Request, net: Network) -> int:
+def _run(job: build.Job, args: argparse.Namespace, net: Network) -> int:
     wanted, ranks = job.experiment.run, net.size
-    shown = progress.progress("none" if request.quiet or net.rank else wanted.progress)
+    shown = progress.progress("none" if args.quiet or net.rank else wanted.progress)
     try:
-        result = job.solve(net, wanted.out, request.resume, shown, job.config)
+        result = job.solve(net, wanted.out, args.resume is not None, shown, job.config)
     except OSError as error:  # of the file, on all ranks
         can_resume = os.path.isfile(wanted.out) and not (
             wanted.simulate or cannot_resume(job.solver)
@@ -245,7 +251,7 @@ def _run(job: build.Job, request: Request, net: Network) -> int:
     if net.rank == 0:
         if line := ending(job, result, ranks):
             say("run", line)
-        if not request.quiet:
+        if not args.quiet:
             print(summary(job, result, ranks), flush=True)
     return Status.of(result.outcome)
 
@@ -286,5 +292,11 @@ RUN = Command(
     execute=execute,
     interrupts=Interrupts.DEFERRED,
 )
-TUNE = replace(RUN, name="tune", prepare=_prepare_search)
+TUNE = replace(
+    RUN,
+    name="tune",
+    description="Print the step sizes that auto compares for an experiment, and its choice; nothing is run or written.",
+    epilog=TUNE_EPILOG,
+    prepare=_prepare_search,
+)
 main = RUN.main

@@ -25,25 +25,18 @@ from ..exceptions import ConfigError as ConfigError
 from ..problems import registry
 from ..solvers.step_schedules import SCHEDULES, WORDS, parsed as schedule
 from . import schema
-from .schema import Entry, Setting, entries, setting, unknown
-from .values import Value, abbreviate, describe, is_toml_type, parse, to_toml
-
-__all__ = [
-    "ConfigError",
-    "Experiment",
-    "Mixing",
-    "Problem",
-    "Run",
-    "Setting",
-    "Solver",
-    "Topology",
-    "is_auto",
-    "load",
-    "parameters",
-    "parse_set",
-    "read_toml",
-    "unknown",
-]
+from .schema import (
+    Entry,
+    Setting as Setting,
+    Value,
+    abbreviate,
+    describe,
+    entries,
+    is_toml_type,
+    parse,
+    setting,
+    to_toml,
+)
 
 C = TypeVar("C")
 Given = dict[str, dict[str, Setting]]  # by table and key

@@ -52,12 +52,14 @@ class Asynchronous(Method):
         return window
 
     def after(self, k: int) -> None:
+        self._refuse_closed("a step is taken")
+        self._exchange(k)
+
+    def _refuse_closed(self, what: str) -> None:
         if self._last is not None:
             raise RuntimeError(
-                "a step is taken after close(), when an asynchronous algorithm has no windows left: wrap the "
-                "optimizer again"
+                f"{what} after close(), when an asynchronous algorithm has no windows left: wrap the optimizer again"
             )
-        self._exchange(k)
 
     @abstractmethod
     def _exchange(self, k: int) -> None:
@@ -79,15 +81,9 @@ class Asynchronous(Method):
             return self._saved()
 
     def load(self, state: Sequence[Mapping[str, Any]]) -> None:
-        if self._last is not None:
-            raise RuntimeError(
-                "a state is loaded after close(), when an asynchronous algorithm has no windows left: wrap the "
-                "optimizer again"
-            )
-        lengths, expected = (
-            [int(saved[self._row].numel()) for saved in state],
-            [bucket.d for bucket in self._buckets],
-        )
+        self._refuse_closed("a state is loaded")
+        lengths = [int(saved[self._row].numel()) for saved in state]
+        expected = [bucket.d for bucket in self._buckets]
         if lengths != expected:
             raise ValueError(
                 f"the saved state has rows of {lengths} entries, expected {expected}: it belongs to another model, or "

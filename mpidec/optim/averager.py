@@ -105,7 +105,16 @@ class Averager:
         self.net = net = (
             Network(stacks.pop() * MPI.COMM_WORLD.size if stacks else None) if net is None else net
         )
-        net.agree(self._refusal())
+        self._names = {
+            id(p): f"{i}.{name}" if len(self._models) > 1 else name
+            for i, part in enumerate(self._models)
+            for name, p in part.named_parameters()
+        }
+        every_parameter: list[dict[str, Any]] = [
+            {"params": [p for part in self._models for p in part.parameters()], "lr": 1.0}
+        ]
+        groups = _groups or (lambda: every_parameter)
+        net.agree(self._refusal(groups()))
         plain = {
             name: options[name]
             for name in sorted(options)
@@ -121,16 +130,6 @@ class Averager:
             trace=trace is not None,
             options=plain,
         )
-        self._names = {
-            id(p): f"{i}.{name}" if len(self._models) > 1 else name
-            for i, part in enumerate(self._models)
-            for name, p in part.named_parameters()
-        }
-        every_parameter: list[dict[str, Any]] = [
-            {"params": [p for part in self._models for p in part.parameters()], "lr": 1.0}
-        ]
-        groups = _groups or (lambda: every_parameter)
-        net.agree(_strangers(groups(), self._names))
         check_trained(
             net,
             [(self._names[id(p)], p.requires_grad) for group in groups() for p in group["params"]],
@@ -207,7 +206,7 @@ class Averager:
                 bucket, rows, self.steps, "gradient"
             )
 
-    def _refusal(self) -> Exception | None:
+    def _refusal(self, groups: list[dict[str, Any]]) -> Exception | None:
         for part in self._models:
             held = part.m if isinstance(part, Stacked) else 1
             if held != self.net.m:
@@ -221,6 +220,13 @@ class Averager:
             return ValueError(
                 f"trace is {os.fspath(self._trace)}, expected a file in a folder that exists"
             )
+        for g, group in enumerate(groups):
+            for i, parameter in enumerate(group["params"]):
+                if id(parameter) not in self._names:
+                    return ValueError(
+                        f"parameter {i} of group {g} of the optimizer, of shape {tuple(parameter.shape)}, is not a "
+                        "parameter of the model: pass all models that the optimizer trains, as a list"
+                    )
         return None
 
     def _made(
@@ -570,15 +576,3 @@ def _polled(models: Iterable[torch.nn.Module], poll: Callable[[], None]) -> list
             if p.requires_grad
         ]
     return hooks
-
-
-def _strangers(groups: list[dict[str, Any]], names: dict[int, str]) -> Exception | None:
-    """The error of an optimizer with parameters that are not the model's."""
-    for g, group in enumerate(groups):
-        for i, parameter in enumerate(group["params"]):
-            if id(parameter) not in names:
-                return ValueError(
-                    f"parameter {i} of group {g} of the optimizer, of shape {tuple(parameter.shape)}, is not a "
-                    "parameter of the model: pass all models that the optimizer trains, as a list"
-                )
-    return None

@@ -166,23 +166,6 @@ class Decentralized(torch.optim.Optimizer):
             raise AttributeError(name)
         return getattr(self.optimizer, name)
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of the optimizer."""
-        groups: list[dict[str, Any]] = self.optimizer.param_groups
-        return groups
-
-    @property
-    def state(self) -> Any:
-        """The state of the optimizer."""
-        return self.optimizer.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The default options of the optimizer."""
-        defaults: dict[str, Any] = self.optimizer.defaults
-        return defaults
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, or set them to zero."""
         self.optimizer.zero_grad(set_to_none)

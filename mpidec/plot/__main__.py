@@ -1,8 +1,6 @@
 """Entry point of ``python -m mpidec.plot``."""
 
-import sys
-
 from .command import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

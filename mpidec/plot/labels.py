@@ -31,7 +31,7 @@ FIRST = (
     "data.name",
     "data.alpha",
     "train.workers",
-)  # told first, and shared ones in the title
+)  # stated first, and shared ones in the title
 TRAININGS = (
     "algorithm.name",
     "topology.name",
@@ -42,7 +42,8 @@ TRAININGS = (
     "optimizer.lr",
     "train.workers",
     "train.batch",
-)  # told of trainings wherever they differ, also if they follow from others
+)  # stated of trainings wherever they differ, also if they follow from others
+PROBLEMS = ("problem.name", "problem.data")  # likewise of runs
 OMITTED = (
     "run.out",
     "run.every",
@@ -184,7 +185,7 @@ def labels(groups: Sequence[Sequence[Run]]) -> list[str]:
     """Return one label per group of runs: the fewest settings that tell the groups apart, or the names of their files.
 
     A setting that follows from others is omitted: runs of two solvers with two step sizes are labelled by the solver, but trainings
-    by all of TRAININGS that differ.  What some run has chosen itself counts only if nothing else differs.
+    by all of TRAININGS that differ, and runs by their problems, too.  What some run has chosen counts only if nothing else differs.
     """
     runs = [group[0] for group in groups]
     given = _given(runs)
@@ -221,12 +222,8 @@ def distinguishing(
 ) -> list[list[str]]:
     """Return for each run the fewest keys, in order of interest, whose values tell it from the others as far as possible.
 
-    The keys in `last` come last.  Of trainings, all those of TRAININGS that differ are among the keys.
+    The keys in `last` come last.  All those of TRAININGS, of trainings, or of PROBLEMS that differ are among the keys.
     """
-    trainings = [one for one in given if "algorithm.name" in one]
-    differing = [
-        key for key in TRAININGS if len({str(one[key]) for one in trainings if key in one}) > 1
-    ]
     every = [
         key
         for key in dict.fromkeys([*FIRST, *(key for one in given for key in one)])
@@ -245,7 +242,13 @@ def distinguishing(
             if len(same) < len(alike):
                 keys.append(key)
             alike = same
-        keys += [key for key in differing if one in trainings and key in one and key not in keys]
+        kind = [
+            other for other in given if ("algorithm.name" in other) == ("algorithm.name" in one)
+        ]
+        for key in TRAININGS if "algorithm.name" in one else PROBLEMS:
+            values = {str(other[key]) for other in kind if key in other}
+            if key in one and key not in keys and len(values) > 1:
+                keys.append(key)
         result.append(sorted(keys, key=every.index))
     return result
 

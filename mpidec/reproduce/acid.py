@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,7 @@ from ..comm.runtime.interrupts import interrupts
 from ..comm.runtime.mpi import MPI
 from ..driver.asynchronous import simulate
 from ..driver.solve import solve
-from .runs import OnLine
-from .tables import Cell, Table
+from .tables import Cell, OnLine, Table
 
 NAME = "acid-table4"
 WORKERS, EPOCHS, QUICK = (16, 32, 64), 40, 4
@@ -61,34 +62,20 @@ def measured(
         return Neural(model, ([data.train_x] * m, [data.train_y] * m))
 
     solver = solvers.A2CiD2(rate, eta=eta, momentum=MOMENTUM)
-    if comm is None or comm.size == 1:
-        local = problem(n)
-        result = simulate(
-            MiniBatch(local, BATCH),
-            solver,
-            topology.ring(n),
-            steps=steps,
-            x0=local.initial(),
-            seed=seed,
-            every=steps,
+    ring = topology.ring(n)
+    with ExitStack() as stack:
+        if comm is None or comm.size == 1:
+            local, run = problem(n), simulate
+        else:
+            net = stack.enter_context(Network(n, comm))
+            local, run = problem(net.m), partial(solve, net=net)
+        x0 = local.initial()
+        result = run(
+            MiniBatch(local, BATCH), solver, ring, steps=steps, x0=x0, seed=seed, every=steps
         )
         accuracies = local.accuracy(result.X, data.test_x, data.test_y)
-    else:
-        with Network(n, comm) as net:
-            local = problem(net.m)
-            result = solve(
-                MiniBatch(local, BATCH),
-                solver,
-                topology.ring(n),
-                steps=steps,
-                x0=local.initial(),
-                net=net,
-                seed=seed,
-                every=steps,
-            )
-            accuracies = np.concatenate(
-                comm.allgather(local.accuracy(result.X, data.test_x, data.test_y))
-            )
+        if comm is not None:
+            accuracies = np.concatenate(comm.allgather(accuracies))
     return (
         100 * float(local.accuracy(result.x, data.test_x, data.test_y)[0]),
         100 * float(accuracies.min()),

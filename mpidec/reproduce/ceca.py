@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from ..cli.tables import plural
 from ..comm.mixing import Network
 from ..comm.runtime.mpi import MPI
-from .runs import OnLine, trained, worst
-from .tables import Cell, Table
+from .tables import Cell, OnLine, Table, trained, worst
 
 NAME = "ceca-table2"
 WORKERS, EPOCHS, LAST, QUICK = 17, 20, 5, 3

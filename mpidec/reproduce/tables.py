@@ -1,15 +1,19 @@
-"""Tables of published and measured figures."""
+"""Tables of published and measured figures, and the trainings that are measured."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..cli.tables import csv_text, grouped
+from ..comm.mixing import Network
 
 NONE = "-"
+OnLine = Callable[[str], None]
 
 
 class Cell(NamedTuple):
@@ -131,3 +135,36 @@ class Table:
                 measured = [f"{x:.6g}" for x in cell.measured]
                 lines.append([label, column, *figures, cell.settings, *measured])
         return csv_text(lines)
+
+
+def trained(net: Network, **settings: Any) -> Any:
+    """Result of `mpidec.train.fit` with these settings.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If Ctrl-C has ended the training.
+    """
+    from ..train import fit
+
+    result = fit(net=net, **settings)
+    if result.outcome == "interrupted":
+        raise KeyboardInterrupt
+    return result
+
+
+def worst(accuracy: np.ndarray, last: int) -> float:
+    """Accuracy in percent of the worst worker, each in the mean over its `last` evaluations.
+
+    Parameters
+    ----------
+    accuracy : (evaluations, n) array
+    last : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> float(worst(np.array([[0.1, 0.1], [0.75, 1.0], [1.0, 0.5]]), last=2))
+    75.0
+    """
+    return 100 * float(accuracy[-last:].mean(axis=0).min())

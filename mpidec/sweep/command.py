@@ -18,8 +18,7 @@ from ..experiment import settings as config
 from ..experiment.schema import flag_settings, flags
 from ..plot.drawing import check_name
 from ..plot.quantities import X
-from .cases import parse_vary
-from .files import RUNS, check_results
+from .cases import RUNS, check_results, parse_vary
 from .study import Plan, plan, run_plan
 from .tables import Table, runs_csv
 

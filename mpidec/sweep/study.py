@@ -20,12 +20,11 @@ from ..driver.asynchronous import AsyncResult
 from ..driver.solve import Outcome, Result
 from ..exceptions import ConfigError, InputError
 from ..experiment import build, settings as config
+from ..experiment.schema import abbreviate
 from ..experiment.settings import Experiment, Setting
-from ..experiment.values import abbreviate
 from ..plot.labels import flat
 from ..record import read
-from .cases import Case, Variation, cases, check_table
-from .files import Status, config_text, status
+from .cases import Case, Status, Variation, cases, check_table, config_text, status
 from .sharing import WorkQueue
 from .tables import Table, table
 

@@ -14,14 +14,9 @@ if TYPE_CHECKING:
     from .settings import Settings as Settings
 
 __all__ = ["Settings", "Trained", "fit"]
-_PLACES = {
-    "Settings": "settings",
-    "Trained": "loop",
-    "fit": "loop",
-}  # loaded on first use: they need PyTorch
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    if name in __all__:  # on first use: PyTorch is loaded
+        return getattr(import_module(".loop", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..cli import progress
 from ..cli.output import announce_code, file_error, free_name, resume_command
@@ -22,7 +22,7 @@ from ..cli.program import (
     file_flags,
     say,
 )
-from ..cli.tables import facts, options, plural, quantity
+from ..cli.tables import aligned, facts, options, plural, quantity
 from ..comm.mixing.network import Network
 from ..comm.runtime.agreement import REFUSALS
 from ..comm.runtime.mpi import MPI
@@ -65,14 +65,6 @@ exit status: 0 completed; 1 error in the program or on the disk; 2 error in the 
 time limit) interrupt a training."""
 
 
-class Request(NamedTuple):
-    """What the command line asks for: a training to begin or to resume."""
-
-    settings: Settings
-    resume: bool = False
-    quiet: bool = False
-
-
 def flags() -> list[Flag]:
     """Return the arguments.
 
@@ -104,15 +96,14 @@ def listing() -> str:
         "schedule": "learning-rate schedules",
     }
     tables = {title: names(setting) for setting, title in titles.items()}
-    width = max(len(name) for table in tables.values() for name in table)
     return "\n\n".join(
-        "\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in table.items())])
+        "\n".join([f"{title}:", *(f"  {line}" for line in aligned(list(table.items()), "<<"))])
         for title, table in tables.items()
     )
 
 
-def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
-    """Return what the arguments ask for, or a text to print.
+def prepare(args: argparse.Namespace, ranks: int) -> tuple[Settings, argparse.Namespace] | str:
+    """Return the settings and the arguments, or a text to print.
 
     Raises
     ------
@@ -127,13 +118,14 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
     if args.resume is not None:
         for other in filter(None, [args.experiment, "--force" * args.force]):
             raise ConfigError(f"--resume continues the training in {args.resume}: omit {other}")
-        return Request(_resumed(args.resume, given), True, args.quiet)
+        return _resumed(args.resume, given), args
     file = read_toml(args.experiment) if args.experiment else []
     settings = Settings.load([*file, *given])
     out = settings.out or "train.h5"
     if not args.force:
-        out = free_name(out, given=any(each.key == "train.out" for each in given))
-    return Request(replace(settings, out=out), quiet=args.quiet)
+        chosen = any(each.key == "train.out" for each in given)
+        out = free_name("train", out, chosen, args.quiet)
+    return replace(settings, out=out), args
 
 
 def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
@@ -164,20 +156,20 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
     return replace(settings, out=path, trace=given[-1] if given else None)
 
 
-def execute(request: Request, comm: MPI.Intracomm) -> int:
+def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -> int:
     """Train on all ranks of `comm`, and return the exit status."""
     from .loop import Training, workers
 
-    settings = request.settings
+    settings, args = request
     try:
         net = Network(workers(settings, comm), comm)
-        training = Training(settings, net, request.resume)
+        training = Training(settings, net, args.resume is not None)
     except REFUSALS as error:  # raised on all ranks
         full = getattr(error, "errno", None) in DISK
         raise InputError(
             str(error) or type(error).__name__, Status.FAILED if full else Status.INPUT
         ) from error
-    shown = progress.progress("none" if request.quiet or comm.rank else "auto", line)
+    shown = progress.progress("none" if args.quiet or comm.rank else "auto", line)
     try:
         trained = training.run(shown)
     except OSError as error:  # of the file, on all ranks
@@ -194,7 +186,7 @@ def execute(request: Request, comm: MPI.Intracomm) -> int:
                 "train",
                 f"interrupted after step {trained.metrics['step'][-1]}: continue with {again}",
             )
-        if not request.quiet:
+        if not args.quiet:
             print(
                 summary(trained, training.workers.size, comm.size, training.workers.note),
                 flush=True,

@@ -13,8 +13,7 @@ from ..datasets.images import image_sets
 from ..datasets.user_data import is_labelled
 from ..exceptions import ConfigError
 from ..experiment import schema
-from ..experiment.schema import Entry, Setting, setting
-from ..experiment.values import Value, parse, to_toml
+from ..experiment.schema import Entry, Setting, Value, parse, setting, to_toml
 from ..nn import models
 from ..nn.schedules import SCHEDULES
 from ..optim.algorithms import Algorithm

@@ -15,7 +15,7 @@ from ..datasets.images import augment, images, split
 from ..datasets.user_data import is_labelled
 from ..nn import Stacked
 from ..plugins import is_plugin
-from . import own
+from .options import model as make_model, stacked
 from .settings import Settings
 
 CHUNK = 512  # test images in a forward pass
@@ -74,12 +74,12 @@ class Workers:
             raise ValueError(
                 f"augment crops and mirrors images, got samples of the shape {data.shape}: omit it"
             )
-        model = own.model(
+        model = make_model(
             settings.model, data.shape, data.classes, settings.seed, settings.model_options
         ).to(device)
         if self.m > 1:
             model = (
-                own.stacked(model, self.m, self._train[0][:2])
+                stacked(model, self.m, self._train[0][:2])
                 if is_plugin(settings.model)
                 else Stacked(model, self.m)
             )

@@ -580,7 +580,7 @@ def test_the_examples_of_the_help_are_accepted(tmp_path):
     for line in lines:
         argv = line.partition("    ")[0].split()
         if "--resume" not in argv:
-            assert run.RUN.parse(argv, 1).experiment is not None
+            assert run.RUN.parse(argv, 1)[0] is not None
 
 
 def test_quiet_is_quiet(capsys):
@@ -679,13 +679,15 @@ def test_ranks_that_believe_to_be_alone_are_told():
 
 
 @pytest.mark.launch
-def test_an_interrupt_while_loading_is_one_line(tmp_path):
+@pytest.mark.parametrize("typed", ["mpidec.run", "mpidec run"])
+def test_an_interrupt_while_loading_is_one_line(typed, tmp_path):
     """With a stand-in for mpi4py that is interrupted while it is imported."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text(
         "import os, time\nos.kill(os.getpid(), 2)\ntime.sleep(9)\n"
     )
-    done = launch.mpirun(0, ["-m", "mpidec.run"], env={"PYTHONPATH": f"{tmp_path}:{launch.ROOT}"})
+    path = f"{tmp_path}:{launch.ROOT}"
+    done = launch.mpirun(0, ["-m", *typed.split()], env={"PYTHONPATH": path})
     assert (done.returncode, done.stderr, done.stdout) == (130, "mpidec.run: interrupted\n", "")
 
 

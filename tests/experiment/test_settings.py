@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from mpidec import registry as catalogue
-from mpidec.experiment import settings as config, values
+from mpidec.experiment import schema, settings as config
 from mpidec.experiment.command import RUN
 from mpidec.experiment.settings import ConfigError, Experiment, Setting, load, read_toml
 
@@ -64,7 +64,7 @@ def word(value: object) -> str:
 @given(experiments(), st.data())
 def test_file_flags_and_set_agree(tmp_path_factory, wanted, data):
     path = tmp_path_factory.mktemp("config") / "experiment.toml"
-    lines = [f"{key} = {values.to_toml(value)}" for key, value in wanted.items()]
+    lines = [f"{key} = {schema.to_toml(value)}" for key, value in wanted.items()]
     path.write_text("\n".join(lines), encoding="utf-8")
 
     def flag(key: str) -> list[str]:
@@ -91,7 +91,7 @@ def test_file_flags_and_set_agree(tmp_path_factory, wanted, data):
         by_set,
         [str(some), *last],
     ):
-        made = RUN.parse(argv, 1).experiment
+        made = RUN.parse(argv, 1)[0]
         assert made == expected
         assert made.to_toml() == expected.to_toml()
     assert load(read_toml(text=expected.to_toml())) == expected
@@ -102,29 +102,28 @@ def test_later_sources_win(tmp_path):
     path.write_text("[run]\nsteps = 1\nseed = 1\nevery = 1\n")
     run = RUN.parse(
         [str(path), "--steps=2", "--set", "run.seed=3", "--seed", "2", "--set", "run.seed=4"], 1
-    ).experiment.run
+    )[0].run
     assert (run.every, run.steps, run.seed) == (1, 2, 4)
 
 
 def test_the_default_experiment():
     experiment = load([])
-    assert experiment == RUN.parse([], 1).experiment == load(read_toml(text=experiment.to_toml()))
+    assert experiment == RUN.parse([], 1)[0] == load(read_toml(text=experiment.to_toml()))
     assert (experiment.problem.name, experiment.problem.data) == ("logistic", "breast_cancer")
     assert (experiment.solver.name, experiment.topology.name) == (
         "gradient_tracking",
         "exponential",
     )
     assert experiment.run.agents == 16 and experiment.run.stop_error == 1e-8
-    assert RUN.parse([], 5).experiment.run.agents == 5
-    assert RUN.parse(["--agents", "7"], 5).experiment.run.agents == 7
+    assert RUN.parse([], 5)[0].run.agents == 5
+    assert RUN.parse(["--agents", "7"], 5)[0].run.agents == 7
 
 
 def test_the_default_graph_is_that_of_the_solver_class():
     for name, solver in catalogue.SOLVERS.items():
-        assert RUN.parse(["--solver", name], 1).experiment.topology.name == solver.graph
+        assert RUN.parse(["--solver", name], 1)[0].topology.name == solver.graph
     assert (
-        RUN.parse(["--set", "mixing.accelerate=3"], 1).experiment.topology.name
-        == "symmetric_exponential"
+        RUN.parse(["--set", "mixing.accelerate=3"], 1)[0].topology.name == "symmetric_exponential"
     )
     assert "step_size" not in load([]).solver.options
 
@@ -144,15 +143,15 @@ def test_the_default_graph_is_that_of_the_solver_class():
 )
 def test_step_sizes_are_numbers_words_and_schedules(text):
     for argv in (["--step-size", text], ["--set", f"solver.step_size={text}"]):
-        experiment = RUN.parse(argv, 1).experiment
+        experiment = RUN.parse(argv, 1)[0]
         assert str(experiment.solver.options["step_size"]) == text
         assert load(read_toml(text=experiment.to_toml())) == experiment
 
 
 def test_steps_said_are_taken():
-    assert RUN.parse(["--steps", "10"], 1).experiment.run.stop_error is None
-    assert RUN.parse(["--steps", "10", "--stop-error", "1e-3"], 1).experiment.run.stop_error == 1e-3
-    run = RUN.parse(["--stop-error", "none"], 1).experiment.run
+    assert RUN.parse(["--steps", "10"], 1)[0].run.stop_error is None
+    assert RUN.parse(["--steps", "10", "--stop-error", "1e-3"], 1)[0].run.stop_error == 1e-3
+    run = RUN.parse(["--stop-error", "none"], 1)[0].run
     assert (run.steps, run.stop_error) == (config.STEPS, None)
 
 
@@ -162,7 +161,7 @@ def test_another_component_leaves_the_files_parameters_behind(tmp_path):
         '[solver]\nname = "gradient_tracking"\nvariant = "diging"\nstep_size = 0.5\n'
         '[problem]\nname = "huber"\ndelta = 2\n'
     )
-    experiment = RUN.parse([str(path), "--solver", "dgd", "--problem", "logistic"], 1).experiment
+    experiment = RUN.parse([str(path), "--solver", "dgd", "--problem", "logistic"], 1)[0]
     assert experiment.solver.options == {"step_size": 0.5}
     assert experiment.problem.options == {"l2": 1.0}
     with pytest.raises(ConfigError, match="variant"):
@@ -170,9 +169,9 @@ def test_another_component_leaves_the_files_parameters_behind(tmp_path):
 
 
 def test_random_topologies_follow_the_seed():
-    options = RUN.parse(
-        ["--topology=erdos_renyi", "--set=topology.p=0.5", "--seed=7"], 1
-    ).experiment.topology.options
+    options = RUN.parse(["--topology=erdos_renyi", "--set=topology.p=0.5", "--seed=7"], 1)[
+        0
+    ].topology.options
     assert options == {"p": 0.5, "seed": 7}
 
 
@@ -184,7 +183,7 @@ def test_a_parameter_of_the_data_set():
         "--set",
         "problem.d=7",
     ]
-    assert RUN.parse(argv, 1).experiment.problem.options == {
+    assert RUN.parse(argv, 1)[0].problem.options == {
         "heterogeneity": 4.0,
         "d": 7,
         "seed": 0,
@@ -346,7 +345,7 @@ def test_every_component_has_settable_parameters_and_a_line():
         for name, component in table.items():
             assert f"  {name} " in listing
             for parameter in config.parameters(component).values():
-                assert values.describe(parameter.annotation)
+                assert schema.describe(parameter.annotation)
     assert "step_size" in config.parameters(catalogue.SOLVERS["dgd"])
     assert "A" not in config.parameters(catalogue.PROBLEMS["logistic"])
 

@@ -593,7 +593,7 @@ def test_an_unfinished_run_continues_with_what_it_had_chosen(tmp_path):
 
 def interrupted_at_30(case: Case) -> None:
     """Make the first 30 of the case's 40 steps, and then Ctrl-C."""
-    from mpidec.sweep.files import Status
+    from mpidec.sweep.cases import Status
     from mpidec.sweep.study import Plan, run_case
 
     records = []
