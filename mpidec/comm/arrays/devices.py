@@ -49,140 +49,83 @@ class Event(Protocol):
         """Wait until all work queued before the event is done."""
 
 
-class Device(Protocol):
-    """Device arrays of one library.
+class CuPy:
+    """Arrays of class `cupy.ndarray`; a place is a device number.
 
     A `place` identifies the device that holds an array, in the library's own terms; a `format` is the dtype of the entries, in
     NumPy's notation (`"<f4"`), or `"bfloat16"`.
     """
 
-    name: str
+    name = "cupy"
+
+    @property
+    def library(self) -> Any:
+        """The library, imported when an array needs it."""
+        import cupy
+
+        return cupy
 
     def matches(self, families: set[str], X: object) -> bool:
         """Whether `X` is an array of this library on a device; `families` are the packages of its class and base classes."""
-
-    def format(self, X: Array) -> str:
-        """The format of the entries."""
-
-    def place(self, X: Array) -> Place:
-        """The device that holds `X`."""
-
-    def span(self, X: Array) -> tuple[int, int]:
-        """Address range `(begin, end)` of the array's memory."""
-
-    def on(self, place: Place) -> AbstractContextManager[object]:
-        """Context in which `place` is the current device."""
-
-    def synchronize(self, place: Place) -> None:
-        """Wait for all work queued on the current stream of `place`."""
-
-    # Copies
-
-    def empty(self, shape: Sequence[int], format: str, place: Place) -> Array:
-        """Uninitialized array on a device."""
-
-    def bytes(self, X: Array) -> Array:
-        """The memory of `X` as a 1-D array of bytes; a queued copy if `X` is not contiguous."""
-
-    def pinned(self, nbytes: int) -> tuple[Pinned, np.ndarray]:
-        """Pinned host memory, as an object of this library and as a NumPy array."""
-
-    def copy_out(self, part: Array, buffer: Pinned) -> Event:
-        """Queue a copy of bytes from the device to pinned memory."""
-
-    def copy_in(self, part: Array, buffer: Pinned) -> Event:
-        """Queue a copy of bytes from pinned memory to the device."""
-
-    # Arithmetic
-
-    def flat(self, X: Array) -> Array:
-        """`X` as a contiguous matrix with one row per row of `X`."""
-
-    def real(self, flat: Array) -> Array:
-        """Contiguous matrix as real numbers of the working precision: float16 and bfloat16 become float32, complex entries become
-        pairs of real ones."""
-
-    def from_real(self, rows: Array, shape: Sequence[int], format: str) -> Array:
-        """Inverse of `flat` followed by `real`: an array of this shape and format."""
-
-    def constant(self, values: np.ndarray, place: Place) -> Array:
-        """Copy of a NumPy array on a device."""
-
-    def concatenate(self, parts: Sequence[Array], axis: int) -> Array:
-        """The parts, joined along an axis."""
-
-    def zeros_like(self, rows: Array) -> Array:
-        """Array of zeros of the same shape and dtype on the same device."""
-
-
-class CuPy:
-    """Arrays of class `cupy.ndarray`; a place is a device number."""
-
-    name = "cupy"
-
-    def matches(self, families: set[str], X: object) -> bool:
         return "cupy" in families
 
     def format(self, X: cupy.ndarray) -> str:
+        """The format of the entries."""
         return str(X.dtype.newbyteorder("=").str)
 
     def place(self, X: cupy.ndarray) -> int:
+        """The device that holds `X`."""
         return int(X.device.id)
 
     def span(self, X: cupy.ndarray) -> tuple[int, int]:
+        """Address range `(begin, end)` of the array's memory."""
         return extent(X.data.ptr, X.shape, X.strides, X.itemsize)
 
     def on(self, place: Place) -> AbstractContextManager[object]:
-        import cupy
-
-        return cast(AbstractContextManager[object], cupy.cuda.Device(place))
+        """Context in which `place` is the current device."""
+        return cast(AbstractContextManager[object], self.library.cuda.Device(place))
 
     def synchronize(self, place: Place) -> None:
-        import cupy
-
+        """Wait for all work queued on the current stream of `place`."""
         with self.on(place):
-            cupy.cuda.get_current_stream().synchronize()
+            self.library.cuda.get_current_stream().synchronize()
 
     def empty(self, shape: Sequence[int], format: str, place: Place) -> cupy.ndarray:
-        import cupy
-
+        """Uninitialized array on a device."""
         with self.on(place):
-            return cupy.empty(tuple(shape), format)
+            return self.library.empty(tuple(shape), format)
 
     def bytes(self, X: cupy.ndarray) -> cupy.ndarray:
-        import cupy
-
+        """The memory of `X` as a 1-D array of bytes; a queued copy if `X` is not contiguous."""
         with self.on(self.place(X)):
-            return cupy.ascontiguousarray(X).reshape(-1).view(np.uint8)
+            return self.library.ascontiguousarray(X).reshape(-1).view(np.uint8)
 
     def pinned(self, nbytes: int) -> tuple[np.ndarray, np.ndarray]:
-        import cupy
-
-        memory = np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+        """Pinned host memory, as an object of this library and as a NumPy array."""
+        memory = np.frombuffer(self.library.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
         return memory, memory
 
     def copy_out(self, part: cupy.ndarray, buffer: np.ndarray) -> Event:
-        import cupy
-
+        """Queue a copy of bytes from the device to pinned memory."""
         with self.on(self.place(part)):
-            stream = cupy.cuda.get_current_stream()
+            stream = self.library.cuda.get_current_stream()
             part.get(stream=stream, out=buffer, blocking=False)
             return cast(Event, stream.record())
 
     def copy_in(self, part: cupy.ndarray, buffer: np.ndarray) -> Event:
-        import cupy
-
+        """Queue a copy of bytes from pinned memory to the device."""
         with self.on(self.place(part)):
-            stream = cupy.cuda.get_current_stream()
+            stream = self.library.cuda.get_current_stream()
             part.set(buffer, stream=stream)
             return cast(Event, stream.record())
 
     def flat(self, X: cupy.ndarray) -> cupy.ndarray:
-        import cupy
-
-        return cupy.ascontiguousarray(X).reshape(len(X), math.prod(X.shape[1:]))
+        """`X` as a contiguous matrix with one row per row of `X`."""
+        return self.library.ascontiguousarray(X).reshape(len(X), math.prod(X.shape[1:]))
 
     def real(self, flat: cupy.ndarray) -> cupy.ndarray:
+        """Contiguous matrix as real numbers of the working precision: float16 and bfloat16 become float32, complex entries become
+        pairs of real ones."""
         return (
             flat.view(flat.real.dtype)
             if flat.dtype.kind == "c"
@@ -190,33 +133,38 @@ class CuPy:
         )
 
     def from_real(self, rows: cupy.ndarray, shape: Sequence[int], format: str) -> cupy.ndarray:
+        """Inverse of `flat` followed by `real`: an array of this shape and format."""
         dtype = np.dtype(format)
         return (rows.view(dtype) if dtype.kind == "c" else rows.astype(dtype, copy=False)).reshape(
             tuple(shape)
         )
 
     def constant(self, values: np.ndarray, place: Place) -> cupy.ndarray:
-        import cupy
-
+        """Copy of a NumPy array on a device."""
         with self.on(place):
-            return cupy.asarray(values)
+            return self.library.asarray(values)
 
     def concatenate(self, parts: Sequence[cupy.ndarray], axis: int) -> cupy.ndarray:
-        import cupy
-
-        return cupy.concatenate(parts, axis=axis)
+        """The parts, joined along an axis."""
+        return self.library.concatenate(parts, axis=axis)
 
     def zeros_like(self, rows: cupy.ndarray) -> cupy.ndarray:
-        import cupy
-
-        return cupy.zeros_like(rows)
+        """Array of zeros of the same shape and dtype on the same device."""
+        return self.library.zeros_like(rows)
 
 
 class Torch:
-    """Tensors of class `torch.Tensor` on a CUDA device; a place is a `torch.device`."""
+    """Tensors of class `torch.Tensor` on a CUDA device, with the methods of `CuPy`; a place is a `torch.device`."""
 
     name = "torch"
     kind = "cuda"
+
+    @property
+    def library(self) -> Any:
+        """The library, imported when a tensor needs it."""
+        import torch
+
+        return torch
 
     def matches(self, families: set[str], X: torch.Tensor) -> bool:
         return "torch" in families and X.device.type == self.kind
@@ -232,29 +180,19 @@ class Torch:
         return extent(X.data_ptr(), X.shape, [step * size for step in X.stride()], size)
 
     def on(self, place: torch.device) -> AbstractContextManager[object]:
-        import torch
-
-        return cast(AbstractContextManager[object], torch.cuda.device(place))
+        return cast(AbstractContextManager[object], self.library.cuda.device(place))
 
     def synchronize(self, place: torch.device) -> None:
-        import torch
-
-        torch.cuda.current_stream(place).synchronize()
+        self.library.cuda.current_stream(place).synchronize()
 
     def empty(self, shape: Sequence[int], format: str, place: torch.device) -> torch.Tensor:
-        import torch
-
-        return torch.empty(tuple(shape), dtype=torch_dtype(format), device=place)
+        return self.library.empty(tuple(shape), dtype=torch_dtype(format), device=place)
 
     def bytes(self, X: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        return plain(X).contiguous().reshape(-1).view(torch.uint8)
+        return plain(X).contiguous().reshape(-1).view(self.library.uint8)
 
     def pinned(self, nbytes: int) -> tuple[torch.Tensor, np.ndarray]:
-        import torch
-
-        memory = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        memory = self.library.empty(nbytes, dtype=self.library.uint8, pin_memory=True)
         return memory, memory.numpy()
 
     def copy_out(self, part: torch.Tensor, buffer: torch.Tensor) -> Event:
@@ -266,48 +204,37 @@ class Torch:
         return self._record(part.device)
 
     def _record(self, place: torch.device) -> Event:
-        import torch
-
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(place))
+        event = self.library.cuda.Event()
+        event.record(self.library.cuda.current_stream(place))
         return cast(Event, event)
 
     def flat(self, X: torch.Tensor) -> torch.Tensor:
         return plain(X).contiguous().reshape(len(X), math.prod(X.shape[1:]))
 
     def real(self, flat: torch.Tensor) -> torch.Tensor:
-        import torch
-
         if flat.is_complex():
-            return torch.view_as_real(flat).reshape(flat.shape[0], 2 * flat.shape[1])
-        return flat.to(torch.float32) if flat.element_size() == 2 else flat
+            return self.library.view_as_real(flat).reshape(flat.shape[0], 2 * flat.shape[1])
+        return flat.to(self.library.float32) if flat.element_size() == 2 else flat
 
     def from_real(self, rows: torch.Tensor, shape: Sequence[int], format: str) -> torch.Tensor:
-        import torch
-
         dtype = torch_dtype(format)
         if dtype.is_complex:
-            return torch.view_as_complex(
+            return self.library.view_as_complex(
                 rows.reshape(rows.shape[0], rows.shape[1] // 2, 2)
             ).reshape(tuple(shape))
         return rows.to(dtype).reshape(tuple(shape))
 
     def constant(self, values: np.ndarray, place: torch.device) -> torch.Tensor:
-        import torch
-
-        return torch.from_numpy(np.ascontiguousarray(values)).to(place)
+        return self.library.from_numpy(np.ascontiguousarray(values)).to(place)
 
     def concatenate(self, parts: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
-        import torch
-
-        return torch.cat(list(parts), dim=axis)
+        return self.library.cat(list(parts), dim=axis)
 
     def zeros_like(self, rows: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        return torch.zeros_like(rows)
+        return self.library.zeros_like(rows)
 
 
+Device = CuPy | Torch  # arrays of one library on a device
 KNOWN: list[Device] = [CuPy(), Torch()]
 
 

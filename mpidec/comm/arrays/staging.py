@@ -11,7 +11,7 @@ from itertools import cycle
 
 import numpy as np
 
-from .devices import Array, Device, Event
+from .devices import Array, Device, Event, Pinned
 
 CHUNK = 8 << 20  # size of a buffer in bytes
 
@@ -20,7 +20,8 @@ class Buffer:
     """Pinned host memory, and the event of the last copy that used it."""
 
     def __init__(self, device: Device):
-        self.memory, self.host = device.pinned(CHUNK)
+        pinned: tuple[Pinned, np.ndarray] = device.pinned(CHUNK)
+        self.memory, self.host = pinned
         self.event: Event | None = None
 
     def wait(self) -> None:
