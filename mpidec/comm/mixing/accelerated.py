@@ -6,12 +6,12 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NoReturn
+from typing import ClassVar
 
 import numpy as np
 
+from ... import _validation as check
 from ..runtime.pending import Pending
-from .codecs import Codec
 from .operator import Operator, StepOperator
 from .packing import Empty
 from .wrapped import Wrapped, WrappedPhase
@@ -121,13 +121,16 @@ class Accelerated(Wrapped[AcceleratedPhase]):
     (0.00297..., 0.00297...)
     """
 
+    refused: ClassVar = {
+        "compress": "compress of a mixer that is accelerated already: compress first, then accelerate: "
+        "W.compress(...).accelerate(K)",
+        "accelerate": "accelerate of an accelerated mixer: ask for all mixings at once, W.accelerate(K)",
+    }
+
     def __init__(self, W: Operator[StepOperator], K: int, method: str = "chebyshev"):
         super().__init__(W)
-        if method not in METHODS:
-            raise ValueError(f"method is {method!r}, expected one of {', '.join(METHODS)}")
-        if isinstance(K, bool) or not isinstance(K, (int, np.integer)) or K < 1:
-            raise ValueError(f"K is {K!r}, expected a whole number of mixings >= 1")
-        self.K, self.method = int(K), method
+        self.method = check.choice(method, "method", METHODS)
+        self.K = check.integer(K, "K")
         remedy = 'take topology.symmetric_exponential(n), or an undirected graph with weights="metropolis"'
         if W.topology.period != 1:
             raise ValueError(
@@ -173,37 +176,6 @@ class Accelerated(Wrapped[AcceleratedPhase]):
         gamma = self.W.gamma(d)
         radius: float = max(1 - gamma * (1 - self.s), gamma * (1 + self.s) - 1)
         return radius
-
-    def compress(
-        self,
-        codec: str | Codec,
-        *,
-        feedback: bool | None = None,
-        gamma: float | None = None,
-        seed: int | None = None,
-        **options: object,
-    ) -> NoReturn:
-        """Refused: compress first.
-
-        Raises
-        ------
-        ValueError
-        """
-        raise ValueError(
-            "compress of a mixer that is accelerated already: compress first, then accelerate: "
-            "W.compress(...).accelerate(K)"
-        )
-
-    def accelerate(self, K: int, method: str = "chebyshev") -> NoReturn:
-        """Refused: give the number of all mixings at once.
-
-        Raises
-        ------
-        ValueError
-        """
-        raise ValueError(
-            "accelerate of an accelerated mixer: ask for all mixings at once, W.accelerate(K)"
-        )
 
 
 @lru_cache(maxsize=256)

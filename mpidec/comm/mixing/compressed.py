@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from ... import _validation as check
 from ..runtime.pending import Pending
 from .accelerated import Accelerated
 from .codecs import Codec
@@ -288,7 +289,7 @@ class Compressed(Wrapped[CompressedPhase]):
     Sent per call: an encoded row to each neighbour; `bytes` counts it.  Agents on one rank exchange decoded rows, too.
 
     With feedback a mixer remembers :math:`\hat X`, zero at first, of its own agents and of their neighbours on other ranks.
-    Each call that a solver makes within a step mixes a different quantity and has its own :math:`\hat X`: calls are told apart
+    Each call that a solver makes within a step mixes a different quantity and has its own :math:`\hat X`: calls are distinguished
     by their order since `W.at(k)`, and by the length and the dtype of the rows.  The calls of the mixer itself, `W(X)`, are
     steps with one call each.  `memory()` returns :math:`\hat X` of the local agents and `recall` continues with it; `solve`
     stores it in its checkpoints, so that a resumed run has the bits of an uninterrupted one.
@@ -319,6 +320,11 @@ class Compressed(Wrapped[CompressedPhase]):
     [12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0] 24.0
     """
 
+    refused: ClassVar = {
+        "compress": "compress of a mixer that is compressed already: compress once, then accelerate: "
+        "W.compress(...).accelerate(K)"
+    }
+
     def __init__(
         self, W: Operator[Phase], codec: Codec, feedback: bool, gamma: float | None = None
     ):
@@ -328,9 +334,8 @@ class Compressed(Wrapped[CompressedPhase]):
                 f"error feedback needs the same neighbours at every step, those of {W.topology.name} change: take "
                 'feedback=False, with a codec such as "blockwise8" or "qsgd", or a static topology'
             )
-        number = isinstance(gamma, (int, float, np.number)) and not isinstance(gamma, bool)
-        if gamma is not None and not (number and 0 < gamma <= 1):
-            raise ValueError(f"compress: gamma is {gamma!r}, expected a number > 0 and <= 1")
+        if gamma is not None:
+            gamma = check.number(gamma, "compress: gamma", above=0, most=1)
         self.codec, self.feedback = codec, feedback
         self._memory, self._phase_at = Memory() if feedback else None, W.at
         self._compression = Compression(codec, W.agents, gamma, self._memory)
@@ -342,26 +347,6 @@ class Compressed(Wrapped[CompressedPhase]):
     def gamma(self, d: int) -> float:
         r""":math:`\gamma` for rows of `d` entries."""
         return self._compression.step_size(d)
-
-    def compress(
-        self,
-        codec: str | Codec,
-        *,
-        feedback: bool | None = None,
-        gamma: float | None = None,
-        seed: int | None = None,
-        **options: object,
-    ) -> NoReturn:
-        """Refused: compress once.
-
-        Raises
-        ------
-        ValueError
-        """
-        raise ValueError(
-            "compress of a mixer that is compressed already: compress once, then accelerate: "
-            "W.compress(...).accelerate(K)"
-        )
 
     def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
         """K mixings in one call; see `Mixer.accelerate`.

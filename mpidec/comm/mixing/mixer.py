@@ -14,8 +14,8 @@ from ..runtime.pending import Pending
 from ..transport.base import Counters
 from ..transport.halo import Ending, Kinds
 from ..transport.messages import neighbor_collectives
+from . import codecs
 from .accelerated import Accelerated
-from .codecs import Codec, codec_of
 from .compressed import Compressed
 from .operator import Operator
 from .packing import RowsT
@@ -141,7 +141,7 @@ class Mixer(Operator[Phase]):
 
     def compress(
         self,
-        codec: str | Codec,
+        codec: str | codecs.Codec,
         *,
         feedback: bool | None = None,
         gamma: float | None = None,
@@ -171,7 +171,7 @@ class Mixer(Operator[Phase]):
         ...     W(np.array([[3.14159], [0.], [0.], [0.]])).ravel().tolist(), W.bytes
         ([1.047..., 1.046875, 0.0, 1.046875], 16)
         """
-        made = codec_of(codec, seed, **options)
+        made = codecs.codec(codec, seed, **options)
         return Compressed(self, made, made.feedback if feedback is None else bool(feedback), gamma)
 
     def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:

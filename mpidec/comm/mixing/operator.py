@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -114,6 +114,7 @@ class Operator(ABC, Generic[Step]):
     """
 
     feedback: bool = False
+    refused: ClassVar[Mapping[str, str]] = {}  # calls that a mixer has no answer to, and why
 
     def __init__(
         self,
@@ -142,7 +143,6 @@ class Operator(ABC, Generic[Step]):
         self._step += 1
         return self.at(self._step - 1)
 
-    @abstractmethod
     def compress(
         self,
         codec: str | Codec,
@@ -152,11 +152,24 @@ class Operator(ABC, Generic[Step]):
         seed: int | None = None,
         **options: object,
     ) -> Operator[StepOperator]:
-        """This mixer with encoded rows; see `Mixer.compress`."""
+        """This mixer with encoded rows; see `Mixer.compress`.
 
-    @abstractmethod
+        Raises
+        ------
+        ValueError
+            If it is compressed or accelerated already: compress first, then accelerate.
+        """
+        raise ValueError(self.refused["compress"])
+
     def accelerate(self, K: int, method: str = "chebyshev") -> Operator[StepOperator]:
-        """K mixings in one call; see `Mixer.accelerate`."""
+        """K mixings in one call; see `Mixer.accelerate`.
+
+        Raises
+        ------
+        ValueError
+            If it is accelerated already: give the number of all mixings at once.
+        """
+        raise ValueError(self.refused["accelerate"])
 
     @property
     def rounds(self) -> int:

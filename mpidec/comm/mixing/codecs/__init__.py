@@ -28,27 +28,31 @@ CODECS: dict[str, type[Codec]] = {
 """All codecs by name."""
 
 
-def codec(name: str | Codec, **options: Any) -> Codec:
+def codec(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
     """The codec with this name and these parameters; a `Codec` is returned unchanged.
+
+    `seed` (by default 0) is used only if the codec draws random numbers.
 
     Raises
     ------
-    ValueError
-        If no codec or no parameter has this name; the message lists similar names.
+    ValueError, TypeError
+        If no codec or no parameter has this name (the message lists similar names), or a parameter is out of range.
 
     Examples
     --------
     >>> codec("top_k", fraction=0.05)
     TopK(fraction=0.05, k=None)
+    >>> codec("rand_k", 3, k=2), codec("float16", 3)
+    (RandK(fraction=0.01, k=2, seed=3), Float16())
     >>> codec("topk")
     Traceback (most recent call last):
     ...
     ValueError: codec 'topk' is unknown: did you mean top_k?
     """
     if isinstance(name, Codec):
-        if options:
+        if given := [*options, *["seed"] * (seed is not None)]:
             raise ValueError(
-                f"{name!r} already has its parameters, got {', '.join(options)}: pass the codec's name instead"
+                f"{name!r} already has its parameters, got {', '.join(given)}: pass the codec's name instead"
             )
         return name
     if name not in CODECS:
@@ -57,23 +61,6 @@ def codec(name: str | Codec, **options: Any) -> Codec:
     for option in options:
         if option not in known:
             raise ValueError(f"codec {name} has no parameter {option!r}: {nearest(option, known)}")
-    return CODECS[name](**options)
-
-
-def codec_of(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
-    """The codec with this name; `seed` (by default 0) is used only if the codec draws random numbers.
-
-    Raises
-    ------
-    ValueError
-        As `codec` does.
-
-    Examples
-    --------
-    >>> codec_of("rand_k", 3, k=2), codec_of("float16", 3)
-    (RandK(fraction=0.01, k=2, seed=3), Float16())
-    """
-    takes = isinstance(name, Codec) or (
-        name in CODECS and "seed" in signature(CODECS[name]).parameters
+    return CODECS[name](
+        **options, **({"seed": seed} if seed is not None and "seed" in known else {})
     )
-    return codec(name, **options, **({"seed": seed} if takes and seed is not None else {}))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -67,25 +66,6 @@ class Codec:
     def delta(self, d: int) -> float:
         r"""The contraction parameter :math:`\delta`, in (0, 1], for rows of `d` entries; :math:`1 / (1 + \omega)` if unbiased."""
         raise NotImplementedError
-
-
-def integer(codec: str, name: str, value: Any, least: int, most: int) -> int:
-    """The parameter `name` of a codec as an int from `least` to `most`.
-
-    Raises
-    ------
-    ValueError
-        If it is not such an integer.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if not least <= number <= most or isinstance(value, (bool, np.bool_)):
-        raise ValueError(
-            f"{codec}: {name} is {value!r}, expected an integer from {least} to {most}"
-        )
-    return number
 
 
 def bytes_of(Z: np.ndarray) -> np.ndarray:

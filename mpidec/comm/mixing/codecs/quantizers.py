@@ -11,9 +11,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .... import _validation as check
 from ...._random import ROUNDING, Streams
 from ...arrays.formats import BFLOAT16, narrow, widen
-from .base import Agents, Codec, bytes_of, integer, numbers_of
+from .base import Agents, Codec, bytes_of, numbers_of
 
 _TINY = float(np.finfo(np.float32).tiny)
 _SLAB = 1 << 15  # entries of a row processed at a time, so that they fit in the cache
@@ -152,7 +153,7 @@ class Blockwise8(Codec):
     block: int = 4096
 
     def __post_init__(self) -> None:
-        integer("blockwise8", "block", self.block, 1, 1 << 15)
+        check.integer(self.block, "blockwise8: block", least=1, most=1 << 15)
 
     def nbytes(self, d: int, dtype: DTypeLike) -> int:
         return 4 * -(-d // self.block) + d
@@ -230,9 +231,9 @@ class QSGD(Codec):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        integer("qsgd", "levels", self.levels, 1, 127)
-        integer("qsgd", "seed", self.seed, 0, 2**64 - 1)
-        if integer("qsgd", "bucket", self.bucket, 8, 1 << 20) % 8:
+        check.integer(self.levels, "qsgd: levels", least=1, most=127)
+        check.integer(self.seed, "qsgd: seed", least=0, most=2**64 - 1)
+        if check.integer(self.bucket, "qsgd: bucket", least=8, most=1 << 20) % 8:
             raise ValueError(
                 f"qsgd: bucket is {self.bucket}, expected a multiple of 8 (e.g. {self.bucket // 8 * 8})"
             )

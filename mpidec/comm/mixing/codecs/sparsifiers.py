@@ -9,8 +9,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .... import _validation as check
 from ...._random import COORDINATES, Streams
-from .base import Agents, Codec, bytes_of, integer, numbers_of
+from .base import Agents, Codec, bytes_of, numbers_of
 
 _PART = 1 << 16  # a 16-bit index counts from the start of its part of the row
 _SHORT = 1 << 10  # length up to which rows are sorted in full
@@ -27,14 +28,8 @@ class _Sparse(Codec):
     def __post_init__(self) -> None:
         name = type(self).__name__
         if self.k is not None:
-            integer(name, "k", self.k, 1, 2**63 - 1)
-        number = isinstance(self.fraction, (int, float, np.number)) and not isinstance(
-            self.fraction, bool
-        )
-        if not number or not 0 < self.fraction <= 1:
-            raise ValueError(
-                f"{name}: fraction is {self.fraction!r}, expected a number > 0 and <= 1"
-            )
+            check.integer(self.k, f"{name}: k", most=2**63 - 1)
+        check.number(self.fraction, f"{name}: fraction", above=0, most=1)
 
     def kept(self, d: int) -> int:
         """Number of entries sent for a row of `d` entries."""
@@ -141,7 +136,7 @@ class RandK(_Sparse):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        integer("RandK", "seed", self.seed, 0, 2**64 - 1)
+        check.integer(self.seed, "RandK: seed", least=0, most=2**64 - 1)
 
     def nbytes(self, d: int, dtype: DTypeLike) -> int:
         nbytes: int = self.kept(d) * np.dtype(dtype).itemsize
