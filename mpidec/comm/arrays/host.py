@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -92,7 +92,8 @@ def native(X: ArrayLike | None, kinds: str) -> np.ndarray:
     TypeError
         If the dtype is of another kind (objects, for example), or the array is masked.
     """
-    _unmasked(X)
+    if isinstance(X, np.ma.MaskedArray):
+        _refuse_mask()
     X = np.asarray(X)
     if X.dtype.kind not in kinds or X.dtype.hasobject:
         raise TypeError(f"the array has dtype {X.dtype}, expected numbers")
@@ -100,11 +101,10 @@ def native(X: ArrayLike | None, kinds: str) -> np.ndarray:
     return result
 
 
-def _unmasked(X: object) -> None:
-    if isinstance(X, np.ma.MaskedArray):
-        raise TypeError(
-            "masked arrays are not supported: fill the array, X.filled(0.0), or mix values and mask separately"
-        )
+def _refuse_mask() -> NoReturn:
+    raise TypeError(
+        "masked arrays are not supported: fill the array, X.filled(0.0), or mix values and mask separately"
+    )
 
 
 def as_rows(
@@ -137,7 +137,8 @@ def as_rows(
     matrix = type(X) is np.ndarray and X.ndim == 2 and len(X) == m and X.dtype.char in "fdFD"
     if matrix and X.flags.c_contiguous and X.flags.aligned and X.dtype.isnative:
         return X, _identity
-    _unmasked(X)
+    if isinstance(X, np.ma.MaskedArray):
+        _refuse_mask()
     if isinstance(X, np.ndarray):
         format, restore = X.dtype.str, cast(Restore[Any], _numpy)
     else:

@@ -20,6 +20,7 @@ from ..transport.messages import Messages
 from ..transport.node_reader import NodeReader
 from ..transport.plan import Plan
 from ..transport.sums import average
+from .codecs.base import bytes_of
 from .gradients import refuse_grad
 from .operator import StepOperator
 
@@ -94,7 +95,7 @@ class EdgeExchange(StepOperator):
             halo = empty((len(self.halo), flat.shape[1]), flat.dtype)
             if self._single_node:
                 return Pending(
-                    self._halo_reader.start(_bytes(flat), _bytes(halo)),
+                    self._halo_reader.start(bytes_of(flat), bytes_of(halo)),
                     lambda: halo.reshape(len(halo), *shape),
                 )
             self._count(row_bytes(flat))
@@ -181,7 +182,7 @@ class EdgeExchange(StepOperator):
                 rows, format, restore = self._checked_messages(M)
                 arrived = np.empty((self.in_edges, *rows.shape[1:]), rows.dtype)
                 if self._single_node:
-                    reading = self._edge_reader.start(_bytes(rows), _bytes(arrived))
+                    reading = self._edge_reader.start(bytes_of(rows), bytes_of(arrived))
                 else:
                     route, arrival = self.plan.edge_route
                     self._count(row_bytes(rows))
@@ -264,12 +265,3 @@ class EdgeExchange(StepOperator):
     def free(self, ends: Ending = "complete") -> None:
         """Free requests and communicators; collective.  See `HaloExchange.free`."""
         self._exchange.free(ends)
-
-
-def _bytes(rows: np.ndarray) -> np.ndarray:
-    width = rows.itemsize * math.prod(rows.shape[1:])
-    return (
-        np.ndarray((len(rows), width), np.uint8, rows)
-        if rows.size
-        else np.empty((len(rows), width), np.uint8)
-    )

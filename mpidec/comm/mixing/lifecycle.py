@@ -9,12 +9,12 @@ import os
 import secrets
 import sys
 import weakref
-from functools import partial
 from itertools import count
 from typing import TypeVar
 
 import numpy as np
 
+from ... import _validation as check
 from ..checks.matching import Matching
 from ..kernels.weighted import COMPILED
 from ..rma.messenger import WindowMessenger
@@ -77,7 +77,11 @@ class Lifecycle:
             node = None
         self.node = node
         self.matching = Matching(
-            self.comm, self.serial, partial(_mixings, node), self.engine, partial(_refusal, node)
+            self.comm,
+            self.serial,
+            lambda: 0 if node is None else node.node.seq,
+            self.engine,
+            lambda: None if node is None else node.refusal(),
         )
         self.engine.add(self.matching.poll)
         self.collectives.ask = self.matching.look_for_leavers
@@ -96,10 +100,6 @@ class Lifecycle:
         self._messengers: dict[str, WindowMessenger] = {}
         self._number = next(_NUMBERS)
         _OPEN.add(self)
-
-    def _open(self) -> None:
-        if self.comm == MPI.COMM_NULL:
-            raise RuntimeError("the network is closed: make a new one")
 
     def close(self) -> None:
         """Free the communicators and datatypes of the network and of its mixers; collective, and safe to repeat."""
@@ -145,11 +145,6 @@ class Lifecycle:
             self.engine.close()
         if error is not None:
             raise error
-
-    @property
-    def _interrupted(self) -> bool:
-        """Whether this rank may be one call apart from the others."""
-        return bool(self.matching.interrupted) or self.collectives.interrupted
 
     def _drop(self, together: Collectives) -> None:
         """Free what needs no call on a communicator whose ranks are one call apart; collective over another one."""
@@ -215,8 +210,7 @@ def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int,
     try:
         agents = _whole(comm.size if n is None else n)
         chosen = transport or os.environ.get("MPIDEC_TRANSPORT") or "auto"
-        if chosen not in TRANSPORTS:
-            raise ValueError(f"transport is {chosen!r}, expected one of {', '.join(TRANSPORTS)}")
+        check.choice(chosen, "transport", TRANSPORTS)
         per_node = os.environ.get("MPIDEC_RANKS_PER_NODE") or "0"
         if not per_node.isdigit():
             raise ValueError(f"MPIDEC_RANKS_PER_NODE is {per_node!r}, expected a whole number")
@@ -231,18 +225,19 @@ def _agreed(comm: MPI.Intracomm, n: object, transport: str | None) -> tuple[int,
     mine[:3] = agents, TRANSPORTS.index(chosen), int(per_node)
     left = [net for net in _LEFT if net.size == comm.size]
     mine[3 : 3 + len(left[:_LEFT_AT_ONCE])] = [
-        -net.serial if net._interrupted else net.serial for net in left[:_LEFT_AT_ONCE]
+        -net.serial if net.matching.interrupted or net.collectives.interrupted else net.serial
+        for net in left[:_LEFT_AT_ONCE]
     ]
     all_ = together.gather_all(mine, "Network()")
     for column, what in enumerate(("n", "transport", "MPIDEC_RANKS_PER_NODE")):
         values = all_[:, column].tolist()
         if len(set(values)) > 1:
             other = next(rank for rank, value in enumerate(values) if value != values[0])
-            said = [
+            given = [
                 TRANSPORTS[value] if column == 1 else value for value in (values[0], values[other])
             ]
             raise ValueError(
-                f"Network: {what} is {said[0]} on rank 0 and {said[1]} on rank {other}, expected the same everywhere"
+                f"Network: {what} is {given[0]} on rank 0 and {given[1]} on rank {other}, expected the same everywhere"
             )
     serials = all_[:, 3:]
     common = set.intersection(*(set(row.tolist()) for row in abs(serials))) - {0}
@@ -259,14 +254,6 @@ def _named(comm: object) -> str:
     if not isinstance(comm, MPI.Comm):
         return f"{comm!r:.60}"
     return "MPI.COMM_NULL" if comm == MPI.COMM_NULL else "an intercommunicator"
-
-
-def _mixings(memory: NodeMemory | None) -> int:
-    return 0 if memory is None else memory.node.seq
-
-
-def _refusal(memory: NodeMemory | None) -> Exception | None:
-    return None if memory is None else memory.refusal()
 
 
 def _whole(n: object) -> int:

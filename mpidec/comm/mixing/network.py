@@ -24,7 +24,7 @@ class Network(LocalView):
     Parameters
     ----------
     n : int, optional
-        Number of agents; one per rank by default.  Any number goes: a rank hosts `n / size` agents, rounded up on the
+        Number of agents; one per rank by default.  Any number is allowed: a rank hosts `n / size` agents, rounded up on the
         first ranks and down on the last; with fewer agents than ranks the last ranks host none.
     comm : mpi4py.MPI.Intracomm, optional
         `MPI.COMM_WORLD` by default.  The network works on a duplicate that it owns, so that its messages never meet yours.
@@ -125,8 +125,7 @@ class Network(LocalView):
         ...         win.update().tolist()
         [0.0, 1.0, 2.0]
         """
-        layout, error = None, None
-        try:
+        with self.agreeing("net.window"):
             self._one_agent_each()
             if topology is None and self._graph is not None:
                 topology = self._graph.topology  # type: ignore[assignment]
@@ -148,10 +147,7 @@ class Network(LocalView):
             if progress is None:
                 progress = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
             layout = Layout(x)
-        except (TypeError, ValueError) as caught:
-            error = caught
-        self._agree(error, "net.window")
-        if layout is None or topology is None:
+        if topology is None:
             raise RuntimeError("unreachable")
         if self.size > 1:
             self._same_everywhere(topology, "net.window")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -36,30 +37,35 @@ class NetworkOperators(NetworkReductions):
         Collective: two small reductions.  With `neighbor` a third one, and a graph communicator for each topology of the
         schedule; one with a period of more than 64 steps, or none, uses point-to-point messages.
         """
-        error: Exception | None = None
-        try:
-            check_graph("net.mixer", topology)
-            if topology.n != self.n:
-                raise ValueError(
-                    f"{topology.name} topology has {topology.n} agents, the network has {self.n}"
-                )
-        except (TypeError, ValueError) as caught:
-            error = caught
-        self.agree(error)
-        if self.size > 1:
-            self._same_everywhere(topology, "net.mixer")
+        return self._mixer("net.mixer", topology)
+
+    def _mixer(self, op: str, topology: Topology | Schedule) -> Mixer:
+        self._check_topology(op, topology, self.n)
         self._mixers = [mixer for mixer in self._mixers if not mixer.closed]
         with self.engine:
             self._mixers.append(Mixer(self.context, topology))
         return self._mixers[-1]
 
+    def _check_topology(
+        self, op: str, topology: Topology | Schedule, n: int, what: str = ""
+    ) -> None:
+        """Refuse a topology that is not for `n` agents, or differs between ranks; collective."""
+        with self.agreeing(op):
+            check_graph(op, topology)
+            if topology.n != n:
+                raise ValueError(
+                    f"{topology.name} topology has {topology.n} agents, the network has {n}{what}"
+                )
+        if self.size > 1:
+            self._same_everywhere(topology, op)
+
     def _same_everywhere(self, topology: Topology | Schedule, op: str) -> None:
         fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
         low, high = np.array([fingerprint, -fingerprint], np.int64), np.empty(2, np.int64)
-        self.operation(op)(lambda: self.comm.Iallreduce(low, high, MPI.MIN))
+        self.operation(op)(partial(self.comm.Iallreduce, low, high, MPI.MIN))
         if high[0] != -high[1]:
             raise ValueError(
-                f"the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
+                f"{op}: the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "
                 "must build the same one: give random topologies the same seed everywhere"
             )
 
@@ -130,7 +136,7 @@ class NetworkOperators(NetworkReductions):
         return keeping
 
     def wait_for_readers(self) -> None:
-        """Return when the rows that a solver's steps have kept may be changed."""
+        """Wait until neighbours have read all rows still referenced by past steps."""
         if self.node is not None:
             with self.engine:
                 self.node.node.drain()

@@ -257,7 +257,9 @@ class Phase(EdgeExchange):
                     self._withdraw(error, op)
 
     def _start(self, X: Any, out: Any) -> Pending:
-        refuse_grad(X, out)
+        host = type(X) is np.ndarray
+        if not host or out is not None:
+            refuse_grad(X, out)
         if isinstance(X, Mapping):
             names = by_name(X)
             values = self._start_many([X[name] for name in names], out, names)
@@ -269,7 +271,7 @@ class Phase(EdgeExchange):
             return Pending(None, by_their_names)
         if isinstance(X, (list, tuple)):
             return self._start_many(X, out)
-        device = device_of(X)
+        device = None if host else device_of(X)
         if device is not None and self._on_devices.usable:
             many = self._on_devices.start(device, [X], out)
             return Pending(many, lambda: many.wait()[0])

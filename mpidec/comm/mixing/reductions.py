@@ -35,6 +35,8 @@ class NetworkReductions(Lifecycle):
         super().__init__(n, comm, transport=transport)
         self._agreed: set[tuple[str, str]] = set()
         self._others = frozenset(range(self.size))
+        parent, children = tree(self.rank, self.size)
+        self._near = children if parent is None else [parent, *children]
 
     @property
     def check(self) -> bool:
@@ -73,20 +75,22 @@ class NetworkReductions(Lifecycle):
         columns, row_type = Partition(Z.shape[1], self.size), self.context.row_type
         width, held = columns.counts(), self.partition.counts()
         cuts = np.cumsum(width)[:-1]
-        out = np.concatenate([part.ravel() for part in np.split(Z, cuts, axis=1)])
+        out = np.concatenate(list(map(np.ravel, np.split(Z, cuts, axis=1))))
         mine = np.empty((self.n, width[self.rank]), Z.dtype)
         item = row_type(Z.itemsize)
         sent, received = width * self.m, held * width[self.rank]
         wait = self.operation(op, f"rows of {Z.shape[1]} {Z.dtype}")
         wait(
-            lambda: self.comm.Ialltoallv(
+            partial(
+                self.comm.Ialltoallv,
                 [out, (sent, np.cumsum(sent) - sent), item],
                 [mine, (received, np.cumsum(received) - received), item],
             )
         )
         total, slice_sum = np.empty(Z.shape[1], Z.dtype), ordered_sum(mine)
         wait(
-            lambda: self.comm.Iallgatherv(
+            partial(
+                self.comm.Iallgatherv,
                 [slice_sum, int(width[self.rank]), item],
                 [total, (width, np.cumsum(width) - width), item],
             )
@@ -122,17 +126,13 @@ class NetworkReductions(Lifecycle):
 
         `counts` are the numbers of rows on each rank, if they are known.
         """
-        rows, error = np.empty(0), None
-        try:
+        with self.agreeing("net.gather"):
             rows = np.ascontiguousarray(native(X, "biufcSUV"))
             if rows.ndim == 0 or (counts is not None and len(rows) != counts[self.rank]):
                 raise ValueError(
                     f"rank {self.rank}: rows have shape {rows.shape}, expected "
                     f"({'m' if counts is None else counts[self.rank]}, ...): one row for each agent on the rank"
                 )
-        except (TypeError, ValueError) as caught:
-            error = caught
-        self._agree(error, "net.gather")
         if self.size == 1:
             return np.array(rows)
         wait = self.operation(
@@ -145,7 +145,7 @@ class NetworkReductions(Lifecycle):
             np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype) if self.rank == 0 else None
         )
         into = None if stack is None else [stack, (counts, np.cumsum(counts) - counts), row]
-        wait(lambda: self.comm.Igatherv([rows, len(rows), row], into))
+        wait(partial(self.comm.Igatherv, [rows, len(rows), row], into))
         return stack
 
     def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
@@ -157,17 +157,14 @@ class NetworkReductions(Lifecycle):
             On every rank: a wrong number of rows, entries that are no numbers.
         """
         counts = self.partition.counts() if counts is None else counts
-        whole, error = np.empty(0), None
-        if self.rank == 0:
-            try:
+        whole = np.empty(0)
+        with self.agreeing("net.scatter"):
+            if self.rank == 0:
                 whole = np.ascontiguousarray(native(stack, "biufcSUV"))
                 if whole.ndim == 0 or len(whole) != counts.sum():
                     raise ValueError(
                         f"the stack has shape {whole.shape}, expected ({counts.sum()}, ...): one row for each agent"
                     )
-            except (TypeError, ValueError) as caught:
-                error = caught
-        self._agree(error, "net.scatter")
         if self.size == 1:
             return whole
         wait = self.operation("net.scatter")
@@ -175,8 +172,18 @@ class NetworkReductions(Lifecycle):
         rows = np.empty((int(counts[self.rank]), *shape[1:]), dtype)
         row = self.context.row_type(rows.itemsize * int(np.prod(shape[1:])))
         source = [whole, (counts, np.cumsum(counts) - counts), row] if self.rank == 0 else None
-        wait(lambda: self.comm.Iscatterv(source, [rows, len(rows), row]))
+        wait(partial(self.comm.Iscatterv, source, [rows, len(rows), row]))
         return rows
+
+    @contextmanager
+    def agreeing(self, op: str) -> Iterator[None]:
+        """A context of all ranks: if one refuses its arguments in it, all raise the error of the lowest such rank."""
+        error = None
+        try:
+            yield
+        except (TypeError, ValueError) as caught:
+            error = caught
+        self._agree(error, op)
 
     def agree(self, error: Exception | None = None) -> None:
         """Raise on every rank if any rank has an error: that of the lowest such rank.
@@ -207,7 +214,7 @@ class NetworkReductions(Lifecycle):
         self.collectives.raise_from(first, error, op)
 
     def _rows(self, op: str, X: ArrayLike) -> np.ndarray:
-        """The rows `X`, checked; the other ranks are told when they are wrong."""
+        """The rows `X`, checked; errors are reported to the other ranks."""
         try:
             rows = native(X, "biufc")
             if rows.ndim == 0 or len(rows) != self.m:
@@ -226,22 +233,19 @@ class NetworkReductions(Lifecycle):
     ) -> Callable[[Callable[[], MPI.Request]], None]:
         """Begin a call of all ranks, after they have agreed on its signature once; the function that completes its requests."""
         number, ask = self._asking(op, signature)
-        if self.check:
+        if self.matching.check:
             self._compare(number, op, signature, ask, self.size)
-        return lambda begin: self.collectives.wait(begin, op, ask)
+        return partial(self.collectives.wait, what=op, ask=ask)
 
     def _asking(self, op: str, signature: str = "") -> tuple[int, Callable[[], None]]:
         with self.engine:
-            self._open()
             matching, before = self.matching, self.context.mixings
-            if signature and self.check and (op, signature) not in self._agreed:
+            if signature and matching.check and (op, signature) not in self._agreed:
                 number = matching.agree(op, signature)
                 self._agreed.add((op, signature))
             else:
                 number = matching.register(PastOperation(op, "", signature, self._others, ""))
-        parent, children = tree(self.rank, self.size)
-        near = children if parent is None else [parent, *children]
-        return number, partial(matching.ask, near, number, op, signature, before)
+        return number, partial(matching.ask, self._near, number, op, signature, before)
 
     def _compare(
         self, number: int, op: str, signature: str, ask: Callable[[], None], first: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -52,7 +53,7 @@ class Collectives:
         if self._comm.size == 1:
             return mine
         least = np.empty_like(mine)
-        self.wait(lambda: self._comm.Iallreduce(mine, least, MPI.MIN), what, ask)
+        self.wait(partial(self._comm.Iallreduce, mine, least, MPI.MIN), what, ask)
         return least
 
     def gather_all(self, mine: np.ndarray, what: str) -> np.ndarray:

@@ -39,8 +39,13 @@ def arena() -> tuple[int, int] | None:
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An uninitialized array; in the arena if it is large and there is one."""
-    with memory():
+    if arena() is None:
         return np.empty(shape, dtype)
+    before = shared.use_arena()
+    try:
+        return np.empty(shape, dtype)
+    finally:
+        shared.restore_handler(before)
 
 
 class memory:

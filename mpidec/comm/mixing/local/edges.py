@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, SupportsFloat, SupportsIndex
 
 import numpy as np
 
+from .... import _validation as check
 from ...transport.plan import Plan
+
+Nodes = Mapping[int, float] | Iterable[int] | None  # with their weights, or each with weight 1
+Weight = SupportsFloat | None
 
 
 class Edges(NamedTuple):
@@ -44,9 +49,9 @@ class Edges(NamedTuple):
         plan: Plan | None,
         me: int,
         size: int,
-        self_weight: Any,
-        src: Any,
-        dst: Any,
+        self_weight: Weight,
+        src: Nodes,
+        dst: Nodes,
         names: tuple[str, str],
         kind: str = "rank",
     ) -> Edges:
@@ -71,16 +76,7 @@ class Edges(NamedTuple):
                 "(push), with both (push-pull), or nothing (the topology's weights)"
             )
         own = number(self_weight, "self_weight") if given[0] else 0.0
-        weights = weighted(src, src_name, me, size, kind) if given[1] else None
-        if not given[2]:
-            return cls.static(plan, weights, own, src_name, kind)
-        return cls(
-            "dynamic" if given[1] else "push",
-            tuple(weights or ()),
-            weighted(dst, dst_name, me, size, kind),
-            own,
-            weights,
-        )
+        return cls.lists(plan, me, size, src, dst, names, own, kind)
 
     @classmethod
     def static(
@@ -110,19 +106,26 @@ class Edges(NamedTuple):
 
     @classmethod
     def lists(
-        cls, plan: Plan | None, me: int, size: int, src: Any, dst: Any, names: tuple[str, str]
+        cls,
+        plan: Plan | None,
+        me: int,
+        size: int,
+        src: Nodes,
+        dst: Nodes,
+        names: tuple[str, str],
+        own: float = 0.0,
+        kind: str = "rank",
     ) -> Edges:
-        """The same without weights: lists of ranks."""
-        sources = weighted(src, names[0], me, size) if src is not None else None
-        dests = weighted(dst, names[1], me, size) if dst is not None else {}
+        """From lists of nodes, or their weights, and the weight of this one."""
+        weights = None if src is None else weighted(src, names[0], me, size, kind)
         if dst is None:
-            return cls.static(plan, sources, 0.0, names[0], "rank")
+            return cls.static(plan, weights, own, names[0], kind)
         return cls(
-            "dynamic" if src is not None else "push",
-            tuple(sorted(sources or ())),
-            dests,
-            0.0,
-            sources,
+            "push" if weights is None else "dynamic",
+            tuple(weights or ()),
+            weighted(dst, names[1], me, size, kind),
+            own,
+            weights,
         )
 
     def terms(
@@ -140,7 +143,7 @@ class Edges(NamedTuple):
         return [(weight, array) for _, weight, array in terms]
 
 
-def weighted(given: Any, what: str, me: int, size: int, kind: str = "rank") -> dict[int, float]:
+def weighted(given: Nodes, what: str, me: int, size: int, kind: str = "rank") -> dict[int, float]:
     """`{node: weight}`, ascending, from a dict, or from a list of nodes, which then have weight 1."""
     if type(given) is not dict and (
         isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable))
@@ -166,7 +169,7 @@ def weighted(given: Any, what: str, me: int, size: int, kind: str = "rank") -> d
     return dict(sorted(result.items()))
 
 
-def index(key: Any, what: str, size: int, kind: str = "rank") -> int:
+def index(key: SupportsIndex, what: str, size: int, kind: str = "rank") -> int:
     """A node's number, checked."""
     try:
         node = operator.index(key)
@@ -179,21 +182,14 @@ def index(key: Any, what: str, size: int, kind: str = "rank") -> int:
     return node
 
 
-def number(weight: Any, what: str, node: int | None = None) -> float:
+def number(weight: object, what: str, node: int | None = None) -> float:
     """A weight (of a node) as a float, checked."""
-    try:
-        value = float(weight)
-    except (TypeError, ValueError):
-        value = None
-    if value is not None and math.isfinite(value):
-        return value
-    where = what if node is None else f"{what}[{node}]"
-    if value is None:
-        raise TypeError(f"{where} is {weight!r}, expected a number")
-    raise ValueError(f"{where} is {value}, expected a finite number")
+    with contextlib.suppress(TypeError, ValueError):
+        weight = float(weight)  # type: ignore[arg-type]  # also of tensors and strings
+    return check.number(weight, what if node is None else f"{what}[{node}]")
 
 
-def valid_nodes(given: Any, size: int) -> set[int]:
+def valid_nodes(given: object, size: int) -> set[int]:
     """The nodes in an argument that may be wrong otherwise."""
     if isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Iterable)):
         return set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...runtime.partition import Partition
@@ -29,7 +29,7 @@ class Graph:
 
     def __init__(self, topology: Topology | Schedule, node: int, mixer: Mixer | None = None):
         self.topology, self.node, self.mixer, self.step = topology, node, mixer, 0
-        self._plans: OrderedDict[int, Plan] = OrderedDict()
+        self._plan = lru_cache(_PLANS if topology.period is None else None)(self._make_plan)
 
     def take(self) -> Plan:
         """The plan of the current step; the next call gets the next one."""
@@ -48,13 +48,11 @@ class Graph:
 
     def at(self, step: int) -> Plan:
         """The plan of a step."""
-        key = self._key(step)
-        if key not in self._plans:
-            if len(self._plans) >= _PLANS and self.topology.period is None:
-                self._plans.popitem(last=False)
-            n = self.topology.n
-            self._plans[key] = Plan(self.topology.at(key), Partition(n, n), self.node)
-        return self._plans[key]
+        return self._plan(self._key(step))
+
+    def _make_plan(self, key: int) -> Plan:
+        n = self.topology.n
+        return Plan(self.topology.at(key), Partition(n, n), self.node)
 
     def _key(self, step: int) -> int:
         return step if self.topology.period is None else step % self.topology.period

@@ -12,10 +12,12 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays.devices import Array
 from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
 from ...checks.operation import Operation, Steps
 from ...runtime.mpi import MPI
@@ -24,12 +26,13 @@ from ...transport.node_calls import NodeCalls, WeightedSum
 from ...transport.plan import Plan
 from ..operators import NetworkOperators
 from . import operations
-from .edges import Edges, index, number, valid_nodes
+from .edges import Edges, Nodes, Weight, index, number, valid_nodes
 from .flat import FlatArray, combine
 from .graph import Graph
 
 if TYPE_CHECKING:
     from ....topology import Schedule, Topology
+    from ..mixer import Mixer
 
 _NUMBERS = "biufc"  # kinds of dtypes that can be sent
 _KNOWN = 4096  # lists of neighbours that are remembered
@@ -83,13 +86,14 @@ class LocalView(NetworkOperators):
 
         Notes
         -----
-        Collective: a message up and down a tree.
+        Collective: a few small reductions.
         """
-        self._agree_on("set_topology", topology, lambda: self.size)
+        self._one_agent_each()
+        mixer = self._mixer("set_topology", topology)
         if self._graph is not None and self._graph.mixer is not None:
             self._graph.mixer.close()
         self._sums.clear()
-        self._graph = Graph(topology, self.rank, self.mixer(topology))
+        self._graph = Graph(topology, self.rank, mixer)
 
     def set_machine_topology(self, topology: Topology | Schedule) -> None:
         """Set the graph between machines for `hierarchical_neighbor_allreduce`; machines are numbered by their lowest ranks.
@@ -101,7 +105,9 @@ class LocalView(NetworkOperators):
         ValueError
             If the topology is not for the number of machines, or differs between ranks.
         """
-        self._agree_on("set_machine_topology", topology, lambda: len(self.machines()))
+        self._one_agent_each()
+        count = len(self.machines())
+        self._check_topology("set_machine_topology", topology, count, " machines")
         self._machine_graph = Graph(topology, self._machine)
 
     def machines(self) -> list[list[int]]:
@@ -115,21 +121,19 @@ class LocalView(NetworkOperators):
         [[0]]
         """
         if self._machine_list is None:
-            self._open()
             per = os.environ.get("MPIDEC_RANKS_PER_NODE") or ""
-            wrong = per and not (per.isdigit() and int(per) >= 1)
-            self._agree(
-                None
-                if not wrong
-                else ValueError(f"MPIDEC_RANKS_PER_NODE is {per!r}, expected a whole number >= 1"),
-                "net.machines",
-            )
+            with self.agreeing("net.machines"):
+                if per and not (per.isdigit() and int(per) >= 1):
+                    raise ValueError(
+                        f"MPIDEC_RANKS_PER_NODE is {per!r}, expected a whole number >= 1"
+                    )
             if per:
                 leaders = [rank - rank % int(per) for rank in range(self.size)]
             else:  # by now all ranks have come
-                node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-                leader = MPI.Group.Translate_ranks(node.group, [0], self.comm.group)[0]
-                node.Free()
+                with self.engine:
+                    node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+                    leader = MPI.Group.Translate_ranks(node.group, [0], self.comm.group)[0]
+                    node.Free()
                 leaders = self.collectives.gather_all(np.array(leader), "net.machines").tolist()
             self._machine_list = [
                 [rank for rank, its in enumerate(leaders) if its == leader]
@@ -144,7 +148,11 @@ class LocalView(NetworkOperators):
     # Calls along the edges
 
     def neighbor_allreduce(
-        self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None
+        self,
+        x: Any,
+        self_weight: Weight = None,
+        src_weights: Nodes = None,
+        dst_weights: Nodes = None,
     ) -> Any:
         r"""A weighted sum of this rank's array and its neighbours': :math:`s_i x_i + \sum_j r_{ij} t_{ji} x_j`.
 
@@ -190,12 +198,13 @@ class LocalView(NetworkOperators):
         graph = self._graph
         if (
             graph is not None
+            and graph.mixer is not None
             and self_weight is None
             and src_weights is None
             and dst_weights is None
             and type(x) is np.ndarray
         ):
-            phase = cast(Any, graph.mixer).at(graph.step)
+            phase = graph.mixer.at(graph.step)
             graph.step += 1  # also if the mixing raises
             y = phase.mix(
                 x.reshape(1, -1), None
@@ -210,7 +219,11 @@ class LocalView(NetworkOperators):
         return self.start_neighbor_allreduce(x, self_weight, src_weights, dst_weights).wait()
 
     def start_neighbor_allreduce(
-        self, x: Any, self_weight: Any = None, src_weights: Any = None, dst_weights: Any = None
+        self,
+        x: Any,
+        self_weight: Weight = None,
+        src_weights: Nodes = None,
+        dst_weights: Nodes = None,
     ) -> Pending:
         """Begin `neighbor_allreduce`."""
         if (
@@ -218,8 +231,9 @@ class LocalView(NetworkOperators):
             and src_weights is None
             and dst_weights is None
             and self._graph is not None
+            and self._graph.mixer is not None
         ):
-            return self._start_mixing(x, self._graph)
+            return self._start_mixing(x, self._graph, self._graph.mixer)
         if self._node_calls is not None:
             return self._start_on_node(self._node_calls, x, self_weight, src_weights, dst_weights)
 
@@ -243,7 +257,7 @@ class LocalView(NetworkOperators):
         return self._begin("neighbor_allreduce", prepare, src_weights, dst_weights)
 
     def _start_on_node(
-        self, calls: NodeCalls, x: Any, self_weight: Any, src_weights: Any, dst_weights: Any
+        self, calls: NodeCalls, x: Any, self_weight: Weight, src_weights: Nodes, dst_weights: Nodes
     ) -> Pending:
         """With weights of this call, through the memory of the node."""
         self._one_agent_each()
@@ -298,7 +312,7 @@ class LocalView(NetworkOperators):
         return Pending(call, finish)
 
     def _sum_as_before(
-        self, x: np.ndarray, self_weight: Any, src_weights: Any, dst_weights: Any
+        self, x: np.ndarray, self_weight: Weight, src_weights: Any, dst_weights: Any
     ) -> np.ndarray | None:
         """The sum with weights of this call, if one of such an array over the same ranks has been taken before; else None."""
         key = self._sum_key(x, src_weights, dst_weights)
@@ -313,7 +327,7 @@ class LocalView(NetworkOperators):
             self._graph.step -= y is None
             return y
 
-    def _sum_key(self, x: Any, src_weights: Any, dst_weights: Any) -> tuple[Any, ...] | None:
+    def _sum_key(self, x: Any, src_weights: Nodes, dst_weights: Nodes) -> tuple[Any, ...] | None:
         """What identifies the ranks of a call with weights, and its array; None if the next one is to be prepared again."""
         if (
             type(x) is not np.ndarray
@@ -333,18 +347,19 @@ class LocalView(NetworkOperators):
             None if dst_weights is None else tuple(dst_weights),
         )
 
-    def _start_mixing(self, x: Any, graph: Graph) -> Pending:
+    def _start_mixing(self, x: Array, graph: Graph, mixer: Mixer) -> Pending:
         """Along the topology that was set, with its weights: a mixing of one row."""
         self._one_agent_each()
-        shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
-        phase = cast(Any, graph.mixer).at(graph.step)
+        array: Array = x if hasattr(x, "reshape") else np.asarray(x)
+        shape = tuple(array.shape)
+        phase = mixer.at(graph.step)
         graph.step += 1
-        mixing = phase.start(
-            (x if hasattr(x, "reshape") else np.asarray(x)).reshape((1, math.prod(shape)))
-        )
+        mixing = phase.start(array.reshape((1, math.prod(shape))))
         return Pending(mixing, lambda: mixing.wait().reshape(shape))
 
-    def neighbor_allgather(self, x: Any, src_ranks: Any = None, dst_ranks: Any = None) -> Any:
+    def neighbor_allgather(
+        self, x: Any, src_ranks: Iterable[int] | None = None, dst_ranks: Iterable[int] | None = None
+    ) -> Any:
         """The neighbours' arrays, one after the other along the first axis; this rank's own is not among them.
 
         Parameters
@@ -369,7 +384,7 @@ class LocalView(NetworkOperators):
         return self.start_neighbor_allgather(x, src_ranks, dst_ranks).wait()
 
     def start_neighbor_allgather(
-        self, x: Any, src_ranks: Any = None, dst_ranks: Any = None
+        self, x: Any, src_ranks: Iterable[int] | None = None, dst_ranks: Iterable[int] | None = None
     ) -> Pending:
         """Begin `neighbor_allgather`."""
 
@@ -383,7 +398,10 @@ class LocalView(NetworkOperators):
             edges = Edges.lists(
                 plan, self.rank, self.size, src_ranks, dst_ranks, ("src_ranks", "dst_ranks")
             )
-            operation.array, operation.comparable = (array.dtype, array.shape), _but_first
+            operation.array, operation.comparable = (
+                (array.dtype, array.shape),
+                itemgetter(slice(1, None)),
+            )
             order = None if src_ranks is None else [int(rank) for rank in src_ranks]
             return operations.neighbor_allgather(
                 operation, array, edges, order, self._connect(operation, edges)
@@ -391,7 +409,9 @@ class LocalView(NetworkOperators):
 
         return self._begin("neighbor_allgather", prepare, src_ranks, dst_ranks)
 
-    def exchange(self, messages: Mapping[int, Any], src_ranks: Any = None) -> dict[int, Any]:
+    def exchange(
+        self, messages: Mapping[int, Any], src_ranks: Iterable[int] | None = None
+    ) -> dict[int, Any]:
         """Send a different array to each of some ranks.
 
         Parameters
@@ -416,7 +436,9 @@ class LocalView(NetworkOperators):
         result: dict[int, Any] = self.start_exchange(messages, src_ranks).wait()
         return result
 
-    def start_exchange(self, messages: Mapping[int, Any], src_ranks: Any = None) -> Pending:
+    def start_exchange(
+        self, messages: Mapping[int, Any], src_ranks: Iterable[int] | None = None
+    ) -> Pending:
         """Begin `exchange`."""
 
         def prepare(operation: Operation) -> Steps:
@@ -480,9 +502,9 @@ class LocalView(NetworkOperators):
     def hierarchical_neighbor_allreduce(
         self,
         x: Any,
-        self_weight: Any = None,
-        src_machine_weights: Any = None,
-        dst_machine_weights: Any = None,
+        self_weight: Weight = None,
+        src_machine_weights: Nodes = None,
+        dst_machine_weights: Nodes = None,
     ) -> Any:
         r"""The machines' averages, mixed between machines: every rank of machine m gets :math:`\sum_{m'} W_{mm'} \bar x_{m'}`.
 
@@ -512,9 +534,9 @@ class LocalView(NetworkOperators):
     def start_hierarchical_neighbor_allreduce(
         self,
         x: Any,
-        self_weight: Any = None,
-        src_machine_weights: Any = None,
-        dst_machine_weights: Any = None,
+        self_weight: Weight = None,
+        src_machine_weights: Nodes = None,
+        dst_machine_weights: Nodes = None,
     ) -> Pending:
         """Begin `hierarchical_neighbor_allreduce`."""
         self._one_agent_each()
@@ -647,13 +669,12 @@ class LocalView(NetworkOperators):
         self,
         op: str,
         prepare: Callable[[Operation], Steps],
-        *lists: Any,
+        *lists: object,
         peer: int | None = None,
         members: Iterable[int] = (),
     ) -> Pending:
-        """Begin a call; if its arguments are wrong, the ranks that would wait for this one are told."""
+        """Begin a call; errors in its arguments are reported to the ranks that would wait for this one."""
         self._one_agent_each()
-        self._open()
         operation = self.matching.operation(op, peer)
         try:
             steps = prepare(operation)
@@ -671,7 +692,7 @@ class LocalView(NetworkOperators):
         self.matching.start(operation, steps)
         return Pending(operation, lambda: operation.result)
 
-    def _step(self, dests: Any) -> Plan | None:
+    def _step(self, dests: object) -> Plan | None:
         return self._graph.take() if dests is None and self._graph is not None else None
 
     def _connect(self, operation: Operation, edges: Edges, check: bool = True) -> bool:
@@ -695,40 +716,3 @@ class LocalView(NetworkOperators):
         known.add(key)
         operation.senders.update((rank, CONFIRMATION) for rank in edges.dests)
         return True
-
-    def _agree_on(
-        self,
-        op: str,
-        topology: Topology | Schedule | None = None,
-        count: Callable[[], int] | None = None,
-    ) -> None:
-        """Return when all ranks have made the same call with the same topology.
-
-        Raises
-        ------
-        ValueError
-            If they have not, or if the topology does not have `count()` agents.
-        """
-
-        def prepare(operation: Operation) -> Steps:
-            if topology is not None:
-                if not hasattr(topology, "fingerprint"):
-                    raise TypeError(
-                        f"the topology is {type(topology).__name__}, expected one of mpidec.topology "
-                        "(from_networkx makes one of a graph)"
-                    )
-                operation.signature = (
-                    f"topology {topology.name} #{topology.fingerprint() & 0xFFFFFFFF:08x}"
-                )
-            operation.join_tree()
-            return operation.barrier()
-
-        self._begin(op, prepare).wait()
-        if topology is not None and count is not None and topology.n != count():
-            raise ValueError(
-                f"the {topology.name} topology has {topology.n} agents, expected {count()}"
-            )
-
-
-def _but_first(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape[1:]
