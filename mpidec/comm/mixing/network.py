@@ -147,8 +147,6 @@ class Network(LocalView):
             if progress is None:
                 progress = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
             layout = Layout(x)
-        if topology is None:
-            raise RuntimeError("unreachable")
         if self.size > 1:
             self._same_everywhere(topology, "net.window")
             self.operation("net.window", f"{layout.words}, zero={bool(zero)}")

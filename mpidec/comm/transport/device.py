@@ -45,7 +45,8 @@ class DeviceSum:
         """Where the rows of the halo will be."""
         with self.device.on(self.place):
             shape = len(self.plan.halo), flat.shape[1]
-            return self.device.empty(shape, self.device.format(flat), self.place)
+            halo: Array = self.device.empty(shape, self.device.format(flat), self.place)
+            return halo
 
     def leaving(self, flat: Array) -> Array:
         """The rows in the order in which they are sent."""
