@@ -148,11 +148,6 @@ class Job:
         return float(self.topology.spectral_gap())
 
 
-def is_asynchronous(experiment: Experiment) -> bool:
-    """Whether the agents of an experiment take steps at times of their own."""
-    return bool(getattr(catalogue.SOLVERS[experiment.solver.name], "asynchronous", False))
-
-
 def build(experiment: Experiment, net: Network) -> Job:
     """Load, partition and scatter the data, and build the problem, the topology and the solver; collective.
 

@@ -136,7 +136,8 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
         raise ConfigError("-o is the picture of --tune; the output file of a run is --out")
     file = config.read_toml(args.experiment) if args.experiment else []
     experiment = config.load([*file, *given], ranks)
-    if args.tune and build.is_asynchronous(experiment):
+    solver = catalogue.SOLVERS[experiment.solver.name]
+    if args.tune and getattr(solver, "asynchronous", False):
         raise ConfigError(
             f"--tune searches with common steps, which {short(experiment.solver.name)} does not take: omit it; its "
             "step size auto is a bound, and --step-size takes other ones"

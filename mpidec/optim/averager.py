@@ -156,11 +156,13 @@ class Averager:
         self._copies, self._looked = Copies(net, self.algorithm.asynchronous), False
         self._watch(check)
         self._timeline = None if trace is None else Timeline(net, self._models[0])
-        self._unwritten = (
-            weakref.finalize(self, _warn_unwritten, os.fspath(trace))
-            if trace is not None and not net.rank
-            else None
+        self._unwritten = weakref.finalize(
+            self,
+            sys.stderr.write,
+            f"mpidec: the timeline {trace} is not written: call close(), or use the optimizer in a with statement\n",
         )
+        if trace is None or net.rank:
+            self._unwritten.detach()
 
     def _period(self, every: int | None) -> int:
         period = self.algorithm.every if every is None else every
@@ -540,8 +542,7 @@ class Averager:
         if self._timeline is not None and self._trace is not None:
             self._timeline.write(self.net, self._trace)
             self._timeline = None
-            if self._unwritten is not None:
-                self._unwritten.detach()
+            self._unwritten.detach()
         for hook in self._hooks:
             hook.remove()
         if self._own:
@@ -553,12 +554,6 @@ class Averager:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
-
-
-def _warn_unwritten(trace: str) -> None:
-    sys.stderr.write(
-        f"mpidec: the timeline {trace} is not written: call close(), or use the optimizer in a with statement\n"
-    )
 
 
 def _polled(models: Iterable[torch.nn.Module], poll: Callable[[], None]) -> list[Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._style import COLOURS, STYLES, figure as empty
 from ..record import Run
@@ -19,6 +18,12 @@ if TYPE_CHECKING:
 
 FEW = 40  # bars with gaps between them; more are one area
 NAMED = 12  # edges with their agents below
+PANELS = {  # colour and labels of the arrays of a run
+    "steps": (COLOURS[0], "agent", "steps"),
+    "averagings": (COLOURS[2], "edge", "averagings"),
+    "staleness": (COLOURS[2], "messages of a sender found at a reading", "readings"),
+    "idle": (COLOURS[1], "rank", "idle, % of the time"),
+}
 
 
 def agents(
@@ -70,7 +75,7 @@ def agents(
         raise ValueError(f"{len(runs)} runs, {len(names)} labels: expected one label per run")
     from matplotlib import rc_context
 
-    drawn = [[draw for name, draw in PANELS if name in run.asynchronous] for run in runs]
+    drawn = [[panel for panel in PANELS if panel in run.asynchronous] for run in runs]
     columns = max(map(len, drawn))
     with rc_context(STYLES[style]):
         size = (
@@ -81,8 +86,8 @@ def agents(
         figure = empty(figsize=size, layout="constrained")
         grid = figure.subplots(len(runs), columns, squeeze=False)
         for row, (run, some, name) in enumerate(zip(runs, drawn, names)):
-            for column, draw in enumerate(some):
-                draw(grid[row, column], run)
+            for column, panel in enumerate(some):
+                _bars(grid[row, column], run, panel)
             if len(runs) > 1:
                 grid[row, 0].set_title(name, loc="left")
             for axes in grid[row, len(some) :]:
@@ -90,58 +95,26 @@ def agents(
     return figure
 
 
-def _steps(axes: Axes, run: Run) -> None:
-    _bars(axes, run.asynchronous["steps"], COLOURS[0], "agent", "steps")
-
-
-def _averagings(axes: Axes, run: Run) -> None:
-    edges = run.asynchronous["edges"]
-    _bars(axes, run.asynchronous["averagings"], COLOURS[2], "edge", "averagings")
-    if len(edges) <= NAMED:
-        axes.set_xticks(
-            range(len(edges)),
-            [f"{i}–{j}" for i, j in edges.tolist()],
-            rotation=45 if len(edges) > 6 else 0,
-        )
-
-
-def _staleness(axes: Axes, run: Run) -> None:
-    simulated = run.attributes.get("clock") == "simulated"
-    _bars(
-        axes,
-        run.asynchronous["staleness"],
-        COLOURS[2],
-        "age of a message when it is read"
-        if simulated
-        else "messages of a sender found at a reading",
-        "messages" if simulated else "readings",
-    )
-    if run.asynchronous["staleness"].max() > 100:
-        axes.set_yscale("log")
-
-
-def _idle(axes: Axes, run: Run) -> None:
-    _bars(axes, 100 * run.asynchronous["idle"], COLOURS[1], "rank", "idle, % of the time")
-    axes.set_ylim(0, max(1.0, *(105 * run.asynchronous["idle"])))
-
-
-PANELS: tuple[tuple[str, Callable[[Any, Run], None]], ...] = (
-    ("steps", _steps),
-    ("averagings", _averagings),
-    ("staleness", _staleness),
-    ("idle", _idle),
-)
-
-
-def _bars(axes: Axes, values: NDArray[Any], colour: str, x: str, y: str) -> None:
+def _bars(axes: Axes, run: Run, name: str) -> None:
+    """Draw one of the arrays of PANELS as bars, or as an area if there are many."""
     from matplotlib.ticker import MaxNLocator
 
-    places = np.arange(len(values))
+    values = run.asynchronous[name] * (100 if name == "idle" else 1)
+    colour, x, y = PANELS[name]
+    if name == "staleness" and run.attributes.get("clock") == "simulated":
+        x, y = "age of a message when it is read", "messages"
     if len(values) <= FEW:
-        axes.bar(places, values, color=colour, width=0.8)
+        axes.bar(np.arange(len(values)), values, color=colour, width=0.8)
     else:
         axes.stairs(values, np.arange(len(values) + 1) - 0.5, fill=True, color=colour)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
     axes.grid(visible=False, axis="x")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+    if name == "averagings" and len(values) <= NAMED:
+        edges = [f"{i}–{j}" for i, j in run.asynchronous["edges"].tolist()]
+        axes.set_xticks(range(len(edges)), edges, rotation=45 if len(edges) > 6 else 0)
+    if name == "staleness" and values.max() > 100:
+        axes.set_yscale("log")
+    if name == "idle":
+        axes.set_ylim(0, max(1.0, *(1.05 * values)))

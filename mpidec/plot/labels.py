@@ -142,15 +142,13 @@ def chosen(run: Run) -> set[str]:
 def _given(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the settings by which runs can be compared: those of their experiments, or of the calls of `mpidec.solve`."""
     own = [settings(run) for run in runs]
-    given = [one or _of_call(run) for one, run in zip(own, runs)]
+    given = [
+        one or json.loads(run.attributes.get("settings", "null")) or called(run.config)
+        for one, run in zip(own, runs)
+    ]
     if any(own) and any(one and not mine for one, mine in zip(given, own)):
         given = [{key: value for key, value in one.items() if key in SHARED} for one in given]
     return given
-
-
-def _of_call(run: Run) -> dict[str, Any]:
-    text = run.attributes.get("settings")
-    return called(run.config) if text is None else dict(json.loads(text))
 
 
 def of_seeds(runs: Sequence[Run]) -> list[list[Run]]:
@@ -196,7 +194,9 @@ def labels(groups: Sequence[Sequence[Run]]) -> list[str]:
     ]
     if not any(names):
         names = [", ".join(worded(key, one[key]) for key in FIRST if key in one) for one in given]
-    files = _files([run.path for run in runs])
+    files = [Path(run.path).stem for run in runs]
+    if len({*files}) < len(files):
+        files = [run.path for run in runs]
     full = [
         f"{name} ({file})" if name and names.count(name) > 1 else name or file
         for name, file in zip(names, files)
@@ -275,11 +275,6 @@ def worded(key: str, value: object) -> str:
     if name in ("name", "data", "codec", "partition"):
         return Path(text).name.replace("_", " ") if value != MISSING else f"{table} {text}"
     return f"{name.replace('_', ' ')} {text}"
-
-
-def _files(paths: Sequence[str]) -> list[str]:
-    stems = [Path(path).stem for path in paths]
-    return stems if len(set(stems)) == len(stems) else list(paths)
 
 
 def _ending(group: Sequence[Run]) -> str:

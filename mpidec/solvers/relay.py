@@ -118,7 +118,7 @@ class RelaySGD(Solver):
         if topology.period != 1 or not topology.at(0).is_tree:
             raise ValueError(
                 f"{name_of(self)} needs a tree (undirected, connected, n - 1 edges), the {topology.name} topology is "
-                "not one: use topology.chain(n), star(n) or binary_tree(n), or a spanning tree of your graph"
+                "not one: use the topology chain, star or binary_tree, or a spanning tree of your graph"
             )
 
 

@@ -215,12 +215,14 @@ def run_plan(
             lambda number: run_case(number, wanted, queue.own, queue.poll),
             lambda report: report.outcome == "interrupted",
         )
-    finished, made = comm.bcast(
-        (done == len(wanted.cases), _made(wanted, failures, notes)) if comm.rank == 0 else None
-    )
-    if not finished:
+    made: Table | None = None
+    if comm.rank == 0 and done == len(wanted.cases):
+        found = table(wanted.cases, wanted.target, failures)
+        made = replace(found, notes=(*found.notes, *notes))
+    made, failures = comm.bcast((made, failures))
+    if made is None:
         raise KeyboardInterrupt
-    return made, comm.bcast(failures)
+    return made, failures
 
 
 def run_case(number: int, wanted: Plan, comm: MPI.Intracomm, poll: Callable[[], object]) -> Report:
@@ -290,8 +292,3 @@ def _ended(report: Report, metric: str) -> str:
         return f"failed: {report.notes[0]}"
     value = f", {metric} {report.value:.2e}" if report.value == report.value else ""
     return f"{report.outcome} after {report.steps} steps{value}, {report.seconds:.1f} s"
-
-
-def _made(wanted: Plan, failures: Mapping[str, str], notes: Mapping[str, None]) -> Table:
-    result = table(wanted.cases, wanted.target, failures)
-    return replace(result, notes=(*result.notes, *notes))

@@ -211,7 +211,9 @@ def table(
     if True in clocks:
         what = "simulated time is in" if clocks == {True} else "the seconds of simulated runs are"
         notes.append(f"{what} units of their own time, in which an agent computes one gradient")
-    limit = _default_limit(cases) if limit is None else limit
+    if limit is None:
+        given = [case.experiment.run.stop_error for case in cases]
+        limit = max((error for error in given if error is not None), default=1e-6)
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         groups.setdefault(tuple(map(str, case.varied.values())), []).append(case)
@@ -374,15 +376,6 @@ def _alike(runs: Sequence[Run | None]) -> bool:
             for run in runs[1:]
         )
     )
-
-
-def _default_limit(cases: Sequence[Case]) -> float:
-    given = [
-        case.experiment.run.stop_error
-        for case in cases
-        if case.experiment.run.stop_error is not None
-    ]
-    return max(given, default=1e-6)
 
 
 def _title(key: str, keys: Sequence[str]) -> str:

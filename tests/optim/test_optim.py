@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers.counting import calls
 from mpi4py import MPI
 
 import mpidec
@@ -771,6 +772,19 @@ def test_broadcasts(net):
     assert (
         len({*net.comm.allgather((flat(model).sum().item(), float(state["exp_avg"].sum())))}) == 1
     )
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_step_is_a_few_calls(net):
+    """Rows are mixed as arrays, in one call."""
+    model = perceptron()
+    with optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, "ring", net=net
+    ) as optimizer:
+        for k in range(8):  # in the first ones gradients are compared
+            backward(model, optimizer, net.rank, k)
+            count = calls(optimizer.step, "/mpidec/")
+    assert count <= 40
 
 
 def test_timeline(net, shared_tmp):

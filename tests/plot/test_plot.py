@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -18,7 +19,7 @@ from mpidec.driver.provenance import settings
 from mpidec.plot import figure
 from mpidec.plot.command import main
 from mpidec.plot.drawing import Curve, band
-from mpidec.plot.labels import called
+from mpidec.plot.labels import called, labels
 from mpidec.record import RunFile
 
 pytest.importorskip("matplotlib")
@@ -199,6 +200,18 @@ def test_what_a_run_has_chosen_is_no_difference_unless_nothing_else_differs(tmp_
     ]
     assert legend(figure([first, auto("d.h5", size=0.06, seed=1)])) == ["extra, ring (2 seeds)"]
     assert legend(figure([first, auto("e.h5", size=0.06)])) == ["step size 0.05", "step size 0.06"]
+
+
+def test_different_problems_are_in_the_legend_beside_the_solvers(tmp_path):
+    texts = [
+        '[problem]\nname = "logistic"\ndata = "digits"\n[solver]\nname = "dgd"\n',
+        '[problem]\nname = "softmax"\ndata = "digits"\n[solver]\nname = "extra"\n',
+    ]
+    runs = [
+        SimpleNamespace(config=text, attributes={}, path="", outcome="completed", steps=1)
+        for text in texts
+    ]
+    assert labels([[run] for run in runs]) == ["dgd, logistic", "extra, softmax"]
 
 
 def test_runs_from_python_are_labelled_by_solver_and_topology(tmp_path):
