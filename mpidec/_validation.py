@@ -11,7 +11,7 @@ from typing import SupportsIndex, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .plugins import nearest
+from .plugins import did_you_mean as did_you_mean
 
 Array = NDArray[np.float64]
 T = TypeVar("T")
@@ -141,18 +141,6 @@ def known_name(name: str, known: Iterable[str], what: str) -> str:
     )
 
 
-def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return "did you mean A or B?", with those of `known` that are similar to `name`; empty if there are none.
-
-    Examples
-    --------
-    >>> did_you_mean("rign", ["ring", "star"]), did_you_mean("x", ["ring", "star"])
-    ('did you mean ring?', '')
-    """
-    hint = nearest(str(name), known, cutoff)
-    return hint if hint.startswith("did") else ""
-
-
 def plural(count: int, noun: str) -> str:
     """Return the count with its noun.
 
@@ -223,6 +211,14 @@ def valid(mask: ArrayLike | None, A: Array) -> NDArray[np.bool_] | None:
             f"local agent {int(empty.argmax())} has no samples, expected at least one "
             "(use no more agents than there are samples)"
         )
+    return array
+
+
+def minimizer(x_star: ArrayLike | None, d: int) -> Array | None:
+    """Return a known minimizer as a float64 array (d,), a copy; None if there is none."""
+    array = None if x_star is None else np.array(x_star, dtype=np.float64)
+    if array is not None and array.shape != (d,):
+        raise ValueError(f"x_star has shape {array.shape}, expected ({d},)")
     return array
 
 

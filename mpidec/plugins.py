@@ -54,10 +54,20 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     'expected one of dgd, extra'
     """
     known = list(known)
-    near = similar(name, known, cutoff)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"expected one of {', '.join(dict.fromkeys(known)) or 'none'}"
+    expected = f"expected one of {', '.join(dict.fromkeys(known)) or 'none'}"
+    return did_you_mean(name, known, cutoff) or expected
+
+
+def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return "did you mean A or B?", with those of `known` that are similar to `name`; empty if there are none.
+
+    Examples
+    --------
+    >>> did_you_mean("rign", ["ring", "star"]), did_you_mean("x", ["ring", "star"])
+    ('did you mean ring?', '')
+    """
+    near = similar(str(name), known, cutoff)
+    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def similar(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
@@ -247,13 +257,9 @@ def _load(name: str, kind: str, check: Callable[[object], str | None]) -> Any:
 
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
-        near = similar(path.name, [other.name for other in path.parent.glob("*.py")])
-        hint = (
-            f"did you mean {' or '.join(near)}?"
-            if near
-            else "a path is relative to the experiment file or the working folder"
-        )
-        raise ValueError(f"{path}: no such file: {hint}")
+        hint = did_you_mean(path.name, [other.name for other in path.parent.glob("*.py")], 0.6)
+        relative = "a path is relative to the experiment file or the working folder"
+        raise ValueError(f"{path}: no such file: {hint or relative}")
     name = f"{MODULES}{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
     if name in sys.modules:
         return sys.modules[name]

@@ -27,25 +27,35 @@ class Collectives(Protocol):
 
 
 class Reductions(Protocol):
-    """n agents over the ranks of a job, and sums over them: all that the loops around solvers need of a network.
-
-    This rank hosts the `m` agents `lo:hi`; it is rank `rank` of `size`.
-    """
+    """n agents over the ranks of a job, and sums over them: all that the loops around solvers need of a network."""
 
     @property
-    def n(self) -> int: ...
+    def n(self) -> int:
+        """Number of agents."""
+
     @property
-    def m(self) -> int: ...
+    def m(self) -> int:
+        """Number of agents of this rank."""
+
     @property
-    def lo(self) -> int: ...
+    def lo(self) -> int:
+        """First agent of this rank."""
+
     @property
-    def hi(self) -> int: ...
+    def hi(self) -> int:
+        """The agent after the last one of this rank."""
+
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """Number of this rank."""
+
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Number of ranks."""
+
     @property
-    def collectives(self) -> Collectives: ...
+    def collectives(self) -> Collectives:
+        """Collective operations of the ranks."""
 
     def sum(self, X: np.ndarray) -> np.ndarray:
         """The sum of the rows of all agents, on every rank: the same bits for any number of ranks."""
@@ -64,7 +74,8 @@ class Agents(Reductions, Protocol):
     """Agents over ranks, whose rows rank 0 can hand out."""
 
     @property
-    def agents(self) -> range: ...
+    def agents(self) -> range:
+        """The agents of this rank."""
 
     def scatter(self, X: np.ndarray | None) -> np.ndarray:
         """The rows of the local agents, of the stack that rank 0 has."""
@@ -81,15 +92,24 @@ class Graph(Protocol):
     """What a solver asks of a graph, of one topology or of a schedule of them."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name, such as "ring"."""
+
     @property
-    def n(self) -> int: ...
+    def n(self) -> int:
+        """Number of agents."""
+
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """Stochasticity of W: "doubly", "row" or "column"."""
+
     @property
-    def directed(self) -> bool: ...
+    def directed(self) -> bool:
+        """Whether some agent sends to another without receiving from it."""
+
     @property
-    def period(self) -> int | None: ...
+    def period(self) -> int | None:
+        """Steps after which the graphs repeat; None if they never do."""
 
     def at(self, k: int) -> ConstantGraph:
         """The graph of step k."""
@@ -99,26 +119,40 @@ class ConstantGraph(Graph, Protocol):
     """A graph that does not vary with the step."""
 
     @property
-    def W(self) -> Matrix: ...
+    def W(self) -> Matrix:
+        """Mixing matrix."""
+
     @property
-    def connected(self) -> bool: ...
+    def connected(self) -> bool:
+        """Whether there is a path from every agent to every other."""
+
     @property
-    def is_tree(self) -> bool: ...
+    def is_tree(self) -> bool:
+        """Whether the graph is undirected and connected with n - 1 edges."""
 
 
 class Operator(Protocol):
     """The operator `W` of one step, as solvers see it: arrays are stacks of rows of NumPy, PyTorch or CuPy."""
 
     @property
-    def n(self) -> int: ...
+    def n(self) -> int:
+        """Number of agents."""
+
     @property
-    def m(self) -> int: ...
+    def m(self) -> int:
+        """Number of local agents."""
+
     @property
-    def topology(self) -> Any: ...  # of the class that the solver's `check` demands
+    def topology(self) -> Any:
+        """Graph of this step, of the class that the solver's `check` demands."""
+
     @property
-    def next(self) -> Operator: ...
+    def next(self) -> Operator:
+        """The operator of the following step."""
+
     @property
-    def in_edges(self) -> int: ...
+    def in_edges(self) -> int:
+        """Number of edges into the local agents."""
 
     def at(self, k: int) -> Operator:
         """The operator of step k."""

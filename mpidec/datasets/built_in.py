@@ -332,7 +332,8 @@ def class_numbers(y: ArrayLike) -> NDArray[np.intp]:
     return _distinct_labels(y)[1]
 
 
-def _sklearn(name: str, **options: Any) -> tuple[Array, Array]:
+def from_sklearn(name: str) -> tuple[Array, Array]:
+    """Return samples and targets of a data set that comes with scikit-learn."""
     try:
         from sklearn import datasets
     except ImportError:
@@ -340,7 +341,7 @@ def _sklearn(name: str, **options: Any) -> tuple[Array, Array]:
             f"data set {name} comes with scikit-learn, which is not installed: pip install scikit-learn, "
             "or give a file such as data/breast_cancer.csv"
         ) from None
-    A, y = getattr(datasets, f"load_{name}")(return_X_y=True, **options)
+    A, y = getattr(datasets, f"load_{name}")(return_X_y=True)
     return np.ascontiguousarray(A, dtype=np.float64), np.asarray(y, dtype=np.float64)
 
 
@@ -353,7 +354,7 @@ def breast_cancer() -> Dataset:
     >>> breast_cancer().A.shape
     (569, 30)
     """
-    A, y = _sklearn("breast_cancer")
+    A, y = from_sklearn("breast_cancer")
     return Dataset(standardized(A), signs(y), "breast_cancer", "classification", "sorted")
 
 
@@ -366,7 +367,7 @@ def digits() -> Dataset:
     >>> digits().A.shape
     (1797, 64)
     """
-    A, y = _sklearn("digits")
+    A, y = from_sklearn("digits")
     return Dataset(A / 16, y, "digits", "classification", "sorted")
 
 
@@ -379,7 +380,7 @@ def diabetes() -> Dataset:
     >>> diabetes().A.shape
     (442, 10)
     """
-    A, y = _sklearn("diabetes")
+    A, y = from_sklearn("diabetes")
     return Dataset(
         standardized(A), standardized(y[:, None])[:, 0], "diabetes", "regression", "sorted"
     )

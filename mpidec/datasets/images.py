@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .built_in import from_sklearn
 from .partition import Index, partition
 from .user_data import Images as Images, is_labelled, labelled
 
@@ -180,14 +181,9 @@ def _digits(name: str, path: str | os.PathLike[str] | None) -> tuple[NDArray[Any
             f"data set {name} comes with scikit-learn and is not read from files, but path = {os.fspath(path)!r} was "
             "given (leave it out)"
         )
-    try:
-        from sklearn.datasets import load_digits
-        from sklearn.model_selection import train_test_split
-    except ImportError:
-        raise ValueError(
-            "data set digits comes with scikit-learn, which is not installed: pip install scikit-learn"
-        ) from None
-    x, y = load_digits(return_X_y=True)
+    x, y = from_sklearn("digits")
+    from sklearn.model_selection import train_test_split
+
     train_x, test_x, train_y, test_y = train_test_split(
         x.reshape(-1, 1, 8, 8), y, test_size=360, stratify=y, random_state=0
     )

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import _validation as check
+
 Shape = tuple[int, ...]  # channels, height, width; mlp takes any
 VGG11 = (
     64,
@@ -344,8 +346,7 @@ def start(
     Linear(in_features=3, out_features=2, bias=True)
     """
     if isinstance(model, str):
-        if model not in MODELS:
-            raise ValueError(f"unknown model {model!r}: expected one of {', '.join(MODELS)}")
+        check.known_name(model, MODELS, "model")
         _check(model, MODELS[model], options)
         if len(shape) != 3 and model != "mlp":
             raise ValueError(

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from typing import Protocol
 
 import torch
 from torch.utils.data import Sampler
 
-
-class Agents(Protocol):
-    """What is needed of a network: n agents, of which those from `lo` to `hi` are here."""
-
-    @property
-    def n(self) -> int:
-        """Number of agents."""
-
-    @property
-    def lo(self) -> int:
-        """First agent of this rank."""
-
-    @property
-    def hi(self) -> int:
-        """The agent after its last one."""
+from ..protocols import Reductions
 
 
 class AgentSampler(Sampler[int]):
     """Indices of the samples that the agents of a rank draw in an epoch; see `sampler`."""
 
-    def __init__(self, data: Sized, net: Agents, shuffle: bool, seed: int, drop_last: bool):
+    def __init__(self, data: Sized, net: Reductions, shuffle: bool, seed: int, drop_last: bool):
         self._net, self._shuffle, self._seed, self._epoch = net, shuffle, seed, 0
         self._samples = len(data)
         self._each = self._samples // net.n if drop_last else -(-self._samples // net.n)
@@ -61,7 +46,7 @@ class AgentSampler(Sampler[int]):
 
 
 def sampler(
-    data: Sized, net: Agents, *, shuffle: bool = True, seed: int = 0, drop_last: bool = False
+    data: Sized, net: Reductions, *, shuffle: bool = True, seed: int = 0, drop_last: bool = False
 ) -> AgentSampler:
     """A sampler of torch that gives each rank its own part of a data set, with as many samples for every worker.
 

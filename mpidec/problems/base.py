@@ -146,13 +146,7 @@ class LinearModel:
         self._penalty: float | Array = (
             self.l2 * (np.arange(self.d) < self.d - free) if free else self.l2
         )
-        self.x_star = None if x_star is None else self._point(x_star)
-
-    def _point(self, x_star: ArrayLike) -> Array:
-        array = np.array(x_star, dtype=np.float64)
-        if array.shape != (self.d,):
-            raise ValueError(f"x_star has shape {array.shape}, expected ({self.d},)")
-        return array
+        self.x_star = check.minimizer(x_star, self.d)
 
     def _encode(self, y: Array) -> Array:
         """Return the targets as an array that matches the scores, (m, p) -> (m, p, c)."""
@@ -272,15 +266,16 @@ class LinearModel:
         ValueError
             If there are no local agents, or there is no finite minimizer.
         """
-        if not self.m:
-            raise ValueError(
-                "no local agents, so there is no solution: concatenate the problems of all ranks first"
-            )
         return self._minimize(
             *self._pooled(), self.m * self._penalty, np.zeros(self.d), np.zeros(self.d), self.m
         )
 
     def _pooled(self) -> tuple[Array, Array]:
+        """Return the samples and targets of all local agents together, for a solution."""
+        if not self.m:
+            raise ValueError(
+                "no local agents, so there is no solution: concatenate the problems of all ranks first"
+            )
         return self.A.reshape(-1, self.features), self._Y.reshape(-1, self._Y.shape[2])
 
     def prox(self, V: Array, t: float | Array) -> Array:

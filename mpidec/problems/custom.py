@@ -72,9 +72,7 @@ class Custom:
         self.m = check.integer(m, "m", least=0)
         self.d = check.integer(d, "d")
         self._some = by_agents(grad, self.m)
-        self.x_star = None if x_star is None else np.array(x_star, dtype=np.float64)
-        if self.x_star is not None and self.x_star.shape != (self.d,):
-            raise ValueError(f"x_star has shape {self.x_star.shape}, expected ({self.d},)")
+        self.x_star = check.minimizer(x_star, self.d)
         self._smoothness: Array | None = None
         if smoothness is not None:
             constants = np.asarray(smoothness, dtype=np.float64)

@@ -190,7 +190,11 @@ def load_problem(
         **params,
     }
     if net is None:
-        prepared = prepare(data, _agents(n), problem, **settings)
+        if n is None:
+            raise TypeError(
+                "load_problem needs n, the number of agents (load_problem(data, n=16)), or net=, a Network"
+            )
+        prepared = prepare(data, check.integer(n, "n"), problem, **settings)
         _warn(prepared.note)
         return local(prepared, 0 if lo is None else lo, prepared.whole.m if hi is None else hi)
     made, error = None, None
@@ -210,14 +214,6 @@ def load_problem(
     if made is not None:
         _warn(made.note)
     return scattered(made, problem, net)
-
-
-def _agents(n: int | None) -> int:
-    if n is None:
-        raise TypeError(
-            "load_problem needs n, the number of agents (load_problem(data, n=16)), or net=, a Network"
-        )
-    return check.integer(n, "n")
 
 
 def _warn(note: str) -> None:

@@ -99,10 +99,6 @@ class LeastSquares(LinearModel):
         """Return the minimizer (of least norm) of the average of the local f_i, (d,), by scipy.linalg.lstsq."""
         from scipy.linalg import lstsq
 
-        if not self.m:
-            raise ValueError(
-                "no local agents, so there is no solution: concatenate the problems of all ranks first"
-            )
         if self.term is not None:
             return super().solution()
         A, b = self._pooled()

@@ -79,11 +79,6 @@ class RelaySGD(Solver):
         X0: np.ndarray
         M: np.ndarray  # what arrived over each edge: a row, and its count as the last column
 
-        @property
-        def C(self) -> np.ndarray:
-            """The count that arrived over each edge."""
-            return self.M[:, -1:]
-
     @property
     def exact(self) -> bool:  # type: ignore[override]
         return self.relay == "model"

@@ -26,13 +26,16 @@ LATTICES = ("grid", "torus", "hypercube")
 BY_DISTANCE = ("geometric", "from_networkx", "from_weights")
 
 
-def draw(name: str, phases: Sequence[Any], gap: float | None, more: str, style: str) -> Figure:
+def draw(
+    name: str, phases: Sequence[Any], kind: str, gap: float | None, more: str, style: str
+) -> Figure:
     """Return the picture of a topology (one phase) or of the phases of a schedule, and of how they mix.
 
     Parameters
     ----------
     name : name of the topology or schedule
     phases : the topologies to draw; with several, also products of them in this order
+    kind : stochasticity of all phases
     gap : spectral gap, None if it is not known
     more : remark on phases that are not drawn
     style : "screen" or "paper"
@@ -65,13 +68,10 @@ def draw(name: str, phases: Sequence[Any], gap: float | None, more: str, style: 
         (_spectrum if len(phases) == 1 else _contraction)(grid[len(shown)], phases)
         for axes in grid[len(shown) + 1 :]:
             axes.set_visible(False)
-        kind = {
-            "doubly": "doubly stochastic",
-            "row": "row stochastic",
-            "column": "column stochastic",
-        }[_kind(phases)]
         known = "" if gap is None else f", spectral gap {gap:.4g}"
-        result.suptitle(f"{name.replace('_', ' ')}, {n} agent{'s' * (n > 1)}, {kind}{known}{more}")
+        result.suptitle(
+            f"{name.replace('_', ' ')}, {n} agent{'s' * (n > 1)}, {kind} stochastic{known}{more}"
+        )
     return result
 
 
@@ -238,7 +238,3 @@ def _contraction(axes: Axes, phases: Sequence[Any]) -> None:
     axes.locator_params(axis="x", integer=True)
     axes.set_title("largest disagreement left")
     axes.set_box_aspect(0.9)
-
-
-def _kind(phases: Sequence[Any]) -> str:
-    return next((str(phase.kind) for phase in phases if phase.kind != "doubly"), "doubly")

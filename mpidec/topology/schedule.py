@@ -80,6 +80,7 @@ class Schedule(ABC):
         return draw(
             self.name,
             [self.at(k) for k in range(steps)],
+            self.kind,
             self.spectral_gap() if self.period else None,
             more,
             style,

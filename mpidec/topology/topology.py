@@ -185,7 +185,7 @@ class Topology:
         >>> len(exponential(8).plot().axes)
         2
         """
-        return draw(self.name, [self], self.spectral_gap(), "", style)
+        return draw(self.name, [self], self.kind, self.spectral_gap(), "", style)
 
     def fingerprint(self) -> int:
         """Return a 63-bit hash of name, n and W, the same on every rank and in every process."""

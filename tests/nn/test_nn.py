@@ -116,7 +116,7 @@ def test_patches_are_the_pixels_of_squares():
     [
         (
             lambda: models.make("mpl", (1, 8, 8), 10),
-            "unknown model 'mpl': expected one of mlp, cnn",
+            "unknown model 'mpl': did you mean mlp.* expected one of mlp, cnn",
         ),
         (
             lambda: models.make("mlp", (1, 8, 8), 10, depth=3),

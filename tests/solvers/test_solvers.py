@@ -480,10 +480,9 @@ def test_relay_counts_add_up_to_n_on_every_edge():
         s = solver.init(np.zeros((net.m, 1)), W.at(0))
         for k in range(n):
             s = solver.step(s, np.zeros((net.m, 1)), W.at(k))
-        back = W.at(0).exchange(
-            s.C
-        )  # an undirected edge has the same place among in-edges and out-edges
-        np.testing.assert_array_equal(s.C + back, np.full_like(back, n))
+        counts = s.M[:, -1:]
+        back = W.at(0).exchange(counts)  # an edge has the same place among in-edges and out-edges
+        np.testing.assert_array_equal(counts + back, np.full_like(back, n))
 
 
 @pytest.mark.parametrize(
