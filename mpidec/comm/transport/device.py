@@ -61,26 +61,22 @@ class DeviceSum:
 
     def sum(self, flat: Array, halo: Array) -> Array:
         """`W X` in the working precision; `Device.from_real` converts it to the format of the rows."""
-        with self.device.on(self.place):
-            return self._sum(self.device.real(flat), halo)
-
-    def _sum(self, X: Array, halo: Array) -> Array:
-        weights = self.plan.weights
-        total = self.device.zeros_like(X)
-        dtype = np.dtype(self.device.format(X))
-        if isinstance(weights, Runs):
-            for start, stop, shifts, w in weights.runs:
-                for shift, weight in zip(shifts.tolist(), w.astype(dtype).tolist()):
-                    total[start:stop] += (
-                        weight * X[start + shift : stop + shift] - weight * X[start:stop]
-                    )
-            whole: Array = X + total
-            return whole
-        rows = self.device.concatenate([X, self.device.real(halo)], 0) if len(halo) else X
-        for at, places, wt, vt in self._terms(weights, dtype):
-            total[at] += wt * rows[places] - vt * X[at]
-        result: Array = X + total
-        return result
+        device, weights = self.device, self.plan.weights
+        with device.on(self.place):
+            X = device.real(flat)
+            total, dtype = device.zeros_like(X), np.dtype(device.format(X))
+            if isinstance(weights, Runs):
+                for start, stop, shifts, w in weights.runs:
+                    for shift, weight in zip(shifts.tolist(), w.astype(dtype).tolist()):
+                        total[start:stop] += (
+                            weight * X[start + shift : stop + shift] - weight * X[start:stop]
+                        )
+            else:
+                rows = device.concatenate([X, device.real(halo)], 0) if len(halo) else X
+                for at, places, wt, vt in self._terms(weights, dtype):
+                    total[at] += wt * rows[places] - vt * X[at]
+            result: Array = X + total
+            return result
 
     def _terms(self, weights: Weights, dtype: np.dtype) -> list[tuple[Array, ...]]:
         if dtype not in self._slots:

@@ -53,7 +53,7 @@ class HaloExchange:
         self._context, self._over, self._signature = context, over, signature
         self.periodic = periodic
         self._kinds: Kinds = {} if periodic else kinds
-        self._words: dict[Kind, tuple[str, str, frozenset[int], list[int]]] = {}
+        self._calls: dict[Kind, tuple[PastOperation, list[int]]] = {}
         self._messages: dict[Plan, Messages] = {}
         self._under_way: set[MessageRequest] = set()
 
@@ -101,30 +101,27 @@ class HaloExchange:
         Returns the function that asks them where they are.
         """
         matching, before = self._context.matching, self._context.mixings
-        op, signature, dests, sources = self.describe(kind, route)
+        call, sources = self.describe(kind, route)
         known = self._kinds.setdefault(plan if self.periodic else None, set())
         if matching.check and kind not in known:
-            number = matching.verify(op, signature, dests, sources)
+            number = matching.verify(call.op, call.signature, call.receivers, sources)
         else:
-            number = matching.register(PastOperation(op, "", signature, dests, ""))
+            number = matching.register(call)
         if isinstance(
             self._messages.get(plan), NeighborCollective
         ):  # no tags tell the kinds apart: any change is verified
             known.clear()
         known.add(kind)
-        return partial(matching.ask, sources, number, op, signature, before)
+        return partial(matching.ask, sources, number, call.op, call.signature, before)
 
-    def describe(self, kind: Kind, route: Route) -> tuple[str, str, frozenset[int], list[int]]:
-        """What an exchange is called, what must be the same on both sides, and who receives and sends."""
-        if kind not in self._words:
+    def describe(self, kind: Kind, route: Route) -> tuple[PastOperation, list[int]]:
+        """What an exchange is called, what must be the same on both sides, and who receives; who sends."""
+        if kind not in self._calls:
             signature = f"rows of {kind[1]} {kind[2]}, topology #{self._signature & 0xFFFFFFFF:08x}"
-            self._words[kind] = (
-                kind[0] + self._over,
-                signature,
-                frozenset(route.dests.tolist()),
-                route.sources.tolist(),
-            )
-        return self._words[kind]
+            dests = frozenset(route.dests.tolist())
+            call = PastOperation(kind[0] + self._over, "", signature, dests, "")
+            self._calls[kind] = call, route.sources.tolist()
+        return self._calls[kind]
 
     def known(self, plan: Plan, kind: Kind) -> bool:
         """Whether an exchange need not be announced."""

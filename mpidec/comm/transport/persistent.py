@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -33,6 +34,12 @@ class PersistentExchange:
     dtype : dtype
     kind : int
         Fingerprint of the rows; see `Messages.post`.
+
+    Attributes
+    ----------
+    halo : array (places, d)
+    free : callable
+        Frees the requests, all of which have ended.
     """
 
     def __init__(
@@ -50,7 +57,7 @@ class PersistentExchange:
         self._sent = None if route.send is None else empty((len(route.send), d), dtype)
         self._receives = messages.bind_receives(route, self.halo, self._nbytes, kind)
         self._sends: OrderedDict[int, list[Any]] = OrderedDict()
-        self._free = weakref.finalize(self, _free_all, self._receives, self._sends)
+        self.free = weakref.finalize(self, _free, self._receives, self._sends)
 
     def start(self, X: np.ndarray) -> list[Any]:
         """Begin to send the rows `X` and to receive `halo`: the requests, which have been started."""
@@ -67,7 +74,8 @@ class PersistentExchange:
     def _bind(self, address: int, count: int) -> list[Any]:
         """Requests for rows at a place; they do not keep the array alive, and are only started for an array at that place."""
         if len(self._sends) >= _PLACES:
-            _free(self._sends.popitem(last=False)[1])
+            for request in self._sends.popitem(last=False)[1]:
+                request.Free()
         place = MPI.buffer.fromaddress(address, count * self._nbytes)
         rows = np.ndarray((count, self._nbytes), np.uint8, cast(memoryview, place))
         self._sends[address] = self._messages.bind_sends(
@@ -77,20 +85,11 @@ class PersistentExchange:
 
     def abandon(self) -> None:
         """Leave requests alone that are under way and will not be waited for."""
-        self._free.detach()
-
-    def free(self) -> None:
-        """Free the requests, all of which have ended."""
-        self._free()
+        self.free.detach()
 
 
-def _free(requests: list[Any]) -> None:
+def _free(receives: list[Any], sends: OrderedDict[int, list[Any]]) -> None:
     """Free requests that have ended; those of a finalized library are gone already."""
     if not MPI.Is_finalized():
-        for request in requests:
+        for request in chain(receives, *sends.values()):
             request.Free()
-
-
-def _free_all(receives: list[Any], sends: OrderedDict[int, list[Any]]) -> None:
-    for requests in (receives, *sends.values()):
-        _free(requests)

@@ -185,13 +185,11 @@ class MessageSum(Transport):
             return
         if len(self._kept) >= _KINDS:
             self._kept.pop(next(iter(self._kept)))[0].free()
-        op, signature, dests, _ = self._exchange.describe(kind, plan.halo_route)
-        self._kept[kind] = (
-            PersistentExchange(
-                messages, plan.halo_route, d, len(plan.halo), kind[2], fingerprint(kind)
-            ),
-            PastOperation(op, "", signature, dests, ""),
+        call, _ = self._exchange.describe(kind, plan.halo_route)
+        persistent = PersistentExchange(
+            messages, plan.halo_route, d, len(plan.halo), kind[2], fingerprint(kind)
         )
+        self._kept[kind] = persistent, call
 
     def free(self) -> None:
         while self._kept:
