@@ -113,8 +113,6 @@ def pack(serial: int, header: Header) -> bytes:
         header.stage,
         _PAIR * header.pair + _CONFIRM * header.confirm + _OUT_OF_STEP * header.out_of_step,
     )
-    if not reason:
-        return fixed + subject
     return b"".join((fixed, subject, reason, bytes(-len(reason) % _ALIGNMENT)))
 
 

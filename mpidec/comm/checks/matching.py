@@ -61,7 +61,7 @@ class Matching:
     engine : ProgressEngine, optional
         Refuses calls of other threads, of forked children, and of a closed network.
     refusal : callable, optional
-        A mismatch in shared memory that this rank was told of and has not raised, or None.
+        A mismatch in shared memory that was reported to this rank and has not been raised, or None.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Matching:
         self._unclaimed: list[list[MPI.Request]] = []
         self._late: list[Exception] = []  # found out when no operation could take it
         self._leaver: Exception | None = None  # with which another rank has left, to be raised here
-        self._heard: set[int] = set()  # ranks that have left
+        self._leavers: set[int] = set()  # ranks that have left
         self._peers: set[int] = set()  # ranks that got a message
         self._status = MPI.Status()
         self._polling = self._closing = self._reported = False
@@ -229,7 +229,7 @@ class Matching:
         self.broken = self.broken or reason
 
     def withdraw(self, op: str, error: Exception, concerned: Iterable[int]) -> None:
-        """Take no part in an operation without headers: the ranks that would wait for this one are told."""
+        """Take no part in an operation without headers, and notify the ranks that would wait for this one."""
         operation = self.operation(op)
         self.broken = self.broken or str(error)
         self.reject(operation, error, concerned)
@@ -312,7 +312,7 @@ class Matching:
             self._polling = False
 
     def leave(self, apart: bool = False) -> None:
-        """Begin no more operations: ranks that wait for this one are told in its next polls.
+        """Refuse new operations; waiting ranks are notified at the next poll.
 
         With `apart`, the last operation was left, too, and this rank may be one collective of MPI apart from the others.
         """
@@ -387,7 +387,8 @@ class Matching:
         until = time.monotonic() + (1 if self.rank == 0 else _PATIENCE * timeout())
         wait_until(
             lambda: (
-                (self._idle() and (self.rank == 0 or 0 in self._heard)) or time.monotonic() > until
+                (self._idle() and (self.rank == 0 or 0 in self._leavers))
+                or time.monotonic() > until
             ),
             "rank 0 to leave",
         )
@@ -399,13 +400,13 @@ class Matching:
             error, self._leaver = self._leaver, None
             raise error
 
-    def _hear(self, source: int, text: str) -> None:
+    def _receive_leave(self, source: int, text: str) -> None:
         """Have every wait of this rank raise the exception with which another rank has left."""
-        if not self._heard:
+        if not self._leavers:
             self._leaver = leaver = pickle.loads(text.encode("latin-1"))
             mark(leaver, from_another_rank=True)
             wake_waits()
-        self._heard.add(source)
+        self._leavers.add(source)
 
     def _idle(self) -> bool:
         self.poll()
@@ -422,7 +423,7 @@ class Matching:
             operation.ask()
 
     def _report(self, operation: Operation) -> str:
-        """Which ranks an operation waits for, and the others under way, in words."""
+        """Describe which ranks an operation waits for, and the others under way."""
         others = [
             f"{other} waits for {ranks(other.missing())}"
             for other in self._active.values()
@@ -499,7 +500,7 @@ class Matching:
         elif header.kind == LAST:
             self._met[source, header.number] = header
         elif header.kind == LEFT:
-            self._hear(source, header.text)
+            self._receive_leave(source, header.text)
         else:
             if (
                 header.kind == QUERY
@@ -623,7 +624,7 @@ class Matching:
     def _not_matched(
         self, source: int, header: Header, record: Operation | PastOperation | None
     ) -> str:
-        """Why a message does not match the record of its operation, in words."""
+        """Describe why a message does not match the record of its operation."""
         subject, call = header.subject, header.call
         if record is not None and (record.op, record.mode) != subject[:2]:
             return different_calls(

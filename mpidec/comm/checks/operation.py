@@ -92,7 +92,7 @@ class Operation:
         self.tree: tuple[int | None, list[int]] = (None, [])
         self.received: dict[tuple[int, int], tuple[Header, np.ndarray]] = {}
         self.error: Exception | None = None
-        self.text = ""  # the error as other ranks are told
+        self.text = ""  # the error as it is reported to other ranks
         self.result: Any = None
         self.done = False
         self._subject: Subject | None = None

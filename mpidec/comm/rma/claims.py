@@ -16,7 +16,7 @@ from .slots import Slots
 
 
 class Claims:
-    """Who has an agent: nobody, or one agent, which may be that agent itself.
+    """Ownership of agents: an agent is free, or owned by exactly one agent, possibly itself.
 
     Parameters
     ----------
@@ -34,11 +34,11 @@ class Claims:
         return self._owner(agent) in self._slots.control_words
 
     def take(self, agent: int, by: int) -> bool:
-        """Take a near agent, if nobody has it."""
+        """Take a near agent, if it is free."""
         return self.pass_on(agent, -1, by)
 
     def pass_on(self, agent: int, by: int, to: int) -> bool:
-        """Let `to` have a near agent, if `by` has it; -1 is nobody."""
+        """Pass a near agent on to `to`, if `by` has it; -1: it is free."""
         rank = self._owner(agent)
         return bool(
             native.swap(
@@ -50,7 +50,7 @@ class Claims:
         )
 
     def holder(self, agent: int) -> int:
-        """Who has a near agent; -1: nobody."""
+        """The owner of a near agent; -1: it is free."""
         rank = self._owner(agent)
         return (
             int(self._slots.control_words[rank][1 + agent - self._partition.bounds(rank)[0], 0]) - 1
@@ -85,9 +85,7 @@ class Claims:
 
 
 class RankLocks:
-    """A lock of each rank, which is tried and never waited for, and which the rank itself lets go, not who has taken it.
-
-    A pair of ranks can so have a row of one of them for itself until that rank has received what the other one sends.
+    """Try-locks that their targets release: two ranks can reserve a row until the target has applied the other's update.
 
     Parameters
     ----------
@@ -105,7 +103,7 @@ class RankLocks:
         self._asked, self._answer = -1, False  # the rank whose answer is awaited
 
     def try_lock(self, rank: int) -> bool:
-        """Take the lock of a rank if it is free: then nobody else can take it until that rank calls `unlock`.
+        """Take the lock of a rank if it is free: no other rank can take it until that rank calls `unlock`.
 
         Parameters
         ----------
@@ -119,7 +117,7 @@ class RankLocks:
 
         Notes
         -----
-        Communicates with that rank only.  On a node it waits for nobody; ranks elsewhere answer when they make a call of this
+        Communicates with that rank only.  On a node it does not wait; ranks elsewhere answer when they make a call of this
         package.
         """
         with self._engine:
@@ -157,7 +155,7 @@ class RankLocks:
             return None if owner < 0 else owner
 
     def unlock(self, hand_over: bool = False) -> None:
-        """Let the lock of this rank go, whoever has it; or hand it over to this rank, so that nobody else can take it."""
+        """Release this rank's lock; with `hand_over`, acquire it for this rank."""
         with self._engine:
             self._require_open()
             to = self._me if hand_over else -1

@@ -1,7 +1,6 @@
-"""Messages of windows between ranks that share no memory, and the thread that handles them while a rank computes.
+"""Window messages between ranks without shared memory, and the thread that handles them while a rank computes.
 
-Every rank looks after its messages in each call of a window and in every wait of the package; nobody ever waits for a message to be
-received, except for what has to be answered.
+Messages are progressed in every window call and every wait; only requests with a reply block.
 """
 
 from __future__ import annotations
@@ -201,7 +200,7 @@ class WindowMessenger:
 
         Notes
         -----
-        Collective.  Nobody waits for the answer to some messages, such as a `get` that is not waited for: they may be on their way
+        Collective.  Some answers are not waited for, such as that to a `get` whose handle is dropped: they may be on their way
         when all calls have ended, and a later communicator may have the same number within MPI.
         """
         self._receivers.clear()  # from here on this rank answers nothing

@@ -69,7 +69,7 @@ class Slots:
         One on each rank.
     control_words : dict of int to array (1 + agents, 8) of uint64
         Words of the ranks whose memory this one reads and writes, itself included: 8 of the rank and 8 of each of its agents, zeros
-        at first, for what is built on slots; `records.native.swap` changes one of them if nobody else has.
+        at first, for what is built on slots; `records.native.swap` changes one of them if no other rank has.
     others : callable (rank, message) -> None
         Receives messages of other kinds.
 

@@ -30,8 +30,8 @@ class Window:
     .. math:: \text{slot}_{ij} \leftarrow w_{ij} x_j \quad\text{or}\quad \text{slot}_{ij} + w_{ij} x_j, \qquad
               x_i \leftarrow s_i x_i + \sum_j r_{ij}\, \text{slot}_{ij}
 
-    Nobody waits for anybody: a rank that computes, or sleeps, does not delay its neighbours.  Every transfer moves and scales the
-    push-sum weight `p` exactly as it moves and scales the array, and nobody ever sees the two at different moments.
+    Transfers do not block: a rank that is computing or sleeping does not delay its neighbours.  Every transfer moves and scales the
+    push-sum weight `p` exactly as it moves and scales the array, and no rank ever sees the two at different moments.
 
     Made by `Network.window`; leaving its context (or `close`) is collective.
 
@@ -179,7 +179,7 @@ class Window:
 
         Notes
         -----
-        Communicates with nobody but these ranks, and waits for none of them.
+        Communicates with these ranks only, and waits for none of them.
         """
         self._send(x, self_weight, dst_weights, False)
 
@@ -199,7 +199,7 @@ class Window:
 
         Notes
         -----
-        On a node it waits for nobody; ranks elsewhere answer when they make a call of this package.
+        On a node it does not wait; ranks elsewhere answer when they make a call of this package.
         """
         request = self._get(src_weights)
         if request is not None:
@@ -287,7 +287,7 @@ class Window:
 
         Notes
         -----
-        Communicates with nobody.
+        No communication.
         """
         with self._engine:
             self._open()
@@ -317,7 +317,7 @@ class Window:
 
         Notes
         -----
-        Communicates with nobody.
+        No communication.
         """
         with self._engine:
             self._open()

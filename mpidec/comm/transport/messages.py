@@ -196,5 +196,5 @@ def neighbor_collectives(
 
 
 def waiting_for(sources: Sequence[int], where: str) -> str:
-    """What a rank waits for, in words."""
+    """Describe what a rank waits for."""
     return f"messages of {ranks(sources)} in {where}"

@@ -79,14 +79,14 @@ class NodeReports:
             self._refused = wait, now
         elif now - self._refused[1] > _SEEN:
             first = refusal if refusal.startswith("rank ") else f"rank {other}: {refusal}"
-            self._memory.node.refuse(first)  # so that those that wait for this rank are told, too
+            self._memory.node.refuse(first)  # also for those that wait for this rank
             raise RuntimeError(
                 f"rank {other} is out of step ({refusal}), and does not come to mixing {wait[1]} ({self._where}): "
                 "close the network and make a new one"
             )
 
     def _mismatch(self, index: int, other: int, seq: int) -> str:
-        """This rank and another one mix different things, in words."""
+        """Describe what this rank and another one mix."""
         me, node = self._context.rank, self._memory.node
         if node.tag(index, seq) ^ self._signature == shared.GAVE_UP:
             reason = node.note(index, seq) or "its arguments were wrong"
