@@ -286,23 +286,28 @@ def test_an_update_takes_all_slots_or_none():
     not records.COMPILED, reason="without the compiled extension one process uses a record"
 )
 def test_a_lock_has_one_holder():
-    """Two processes add to one slot as fast as they can: nothing is lost."""
-    memory, turns = np.frombuffer(mmap.mmap(-1, 4096), np.uint8), 200_000
-    slot, ready = memory[:128], memory[2048:2050]
+    """Two processes add to one slot until they have often done so at the same time, or half a second is over: nothing is lost."""
+    memory = np.frombuffer(mmap.mmap(-1, 4096), np.uint8)
+    slot, ready, over, sent = memory[:128], memory[1024:1026], memory[2048:2049], memory[3072:3088]
     child = os.fork()
-    me, x = int(child == 0), np.ones(8)
+    me, x, together, until = int(child == 0), np.ones(8), 0, time.monotonic() + 0.5
     port = records.native.AgentRecords(
         me, 8, False, 10.0, aligned(128), aligned(64), [], [slot], []
     )
-    ready[me] = 1
+    ready[me], sent = 1, sent.view(np.int64)
     while not ready.all():
-        pass
-    for _ in range(turns):
-        port.send(x, [1.0], None, True)
+        os.sched_yield()
+    while not over[0]:
+        others = sent[1 - me]
+        for _ in range(100):
+            port.send(x, [1.0], None, True)
+        sent[me] += 100
+        together += int(sent[1 - me] > others)
+        over[0] |= together == 400 or time.monotonic() > until
     if not child:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert row(slot).tolist() == [2 * turns] * 8 and field(slot, 1) == 2 * turns
+    assert row(slot).tolist() == [sent.sum()] * 8 and field(slot, 1) == sent.sum()
 
 
 def aligned(size):
