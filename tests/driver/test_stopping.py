@@ -127,6 +127,53 @@ def test_noise_around_a_start_at_the_solution_is_no_explosion():
     assert endings.exploded([{"objective": 2.0}, {"objective": 1e207}], [0.0, 1e103])
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "values, error, sizes, said",
+    [
+        ([1.0, 1.0, 1e5, 2e6], None, (1.0, 2e3), "the objective grew from 1 to 2e+06"),
+        ([1.0, 3e5, 1e6, 2e6], None, (1.0, 2e3), ""),  # it had grown by the first half of the run
+        ([1.0, 1.0, 1e5, 2e6], None, (1.0, 5e2), ""),
+        ([1.0] * 4, (0.5, 2e3), (1.0, 1.0), "the error grew from 0.5 to 2e+03"),
+        ([1.0] * 4, (1e-9, 1e-3), (1.0, 1.0), ""),  # from a start at the solution
+        ([1.0] * 4, (5.0, 3e3), (1.0, 1.0), ""),
+        ([1.0] * 4, None, (1.0, 2e30), "the rows grew from 1 to 2e+30"),
+        (None, None, (1.0, 2e6), "the rows grew from 1 to 2e+06"),
+        (None, None, (1.0, 5e5), ""),
+    ],
+)
+def test_what_counts_as_an_explosion(values, error, sizes, said):
+    records = [{"step": k} | ({"objective": values[k]} if values else {}) for k in range(4)]
+    if error:
+        records[0]["error"], records[-1]["error"] = error
+    assert endings.exploded(records, [sizes[0], sizes[0], sizes[1], sizes[1]]) == said
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "stop, how, last, outcome",
+    [
+        ({"error": 1.0}, "stopped", {"error": 0.5, "objective": np.nan}, "stopped"),
+        ({"rounds": 9}, "stopped", {"error": 1e9}, "diverged"),
+        (lambda metrics: True, "stopped", {"error": 1e9}, "diverged"),
+        ({"rounds": 9}, "stopped", {}, "stopped"),
+        ({"error": 0.1}, "interrupted", {}, "interrupted"),
+        ({"error": 0.1}, "interrupted", {"error": np.nan}, "diverged"),
+        ({"error": 0.1, "rounds": 9}, "", {}, "missed"),
+        ({"rounds": 9}, "", {}, "completed"),
+        (None, "", {}, "completed"),
+    ],
+)
+def test_the_outcome_of_the_last_record(stop, how, last, outcome):
+    """A target that is reached comes first, then divergence, then budgets, functions and Ctrl-C, then a target that is missed."""
+    records = [{"step": 9 * k, "rounds": 9 * k, "error": 1.0, "objective": 1.0} for k in (0, 1)]
+    records[1] |= last
+    target = endings.Target(stop) if isinstance(stop, dict) else stop
+    ways = dict(stopped=how == "stopped", interrupted=how == "interrupted")
+    end = endings.decide_outcome(records, [1, 1], "at last", lambda: 3, target=target, **ways)
+    assert end.outcome == outcome and (end.agent == 3) == (outcome == "diverged")
+
+
 class Exponential:
     """f_i(x) = sum(exp(x)) - c_i sum(x): far to the right the gradients explode, far to the left they are constant."""
 
