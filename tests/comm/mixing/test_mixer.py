@@ -345,6 +345,17 @@ def test_mean_and_gather():
         np.testing.assert_array_equal(net.scatter(whole), X[net.lo : net.hi])
 
 
+def test_the_mean_of_half_precision_is_rounded_once():
+    """The sum, 91,000, is larger than any float16, and 1001.0 / 10 is not the rounded sum divided by 10."""
+    n = 10
+    X = np.array([[9100.0, 100.1]] * n, np.float16)
+    X[0] += np.array([0.0, 1.0], np.float16)
+    with mpidec.Network(n) as net:
+        mean = net.mean(X[net.lo : net.hi])
+    assert mean.dtype == np.float16
+    np.testing.assert_array_equal(mean, X.astype(float).mean(axis=0).astype(np.float16))
+
+
 @pytest.mark.parametrize("columns", [1, 2, 3, 30])
 def test_sums_have_the_same_bits_on_any_number_of_ranks(columns):
     n = 1000
