@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import pytest
 from helpers import launch
 
 from mpidec import __main__ as console
+from mpidec.cli.program import warnings_from_rank_0
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -81,3 +83,11 @@ def test_on_several_ranks(mpirun, tmp_path):
     assert (done.stdout, done.stderr) == ("", "") and (tmp_path / "run.h5").exists()
     done = mpirun(3, ["-m", "mpidec", "runn"], cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.count("did you mean run") == 1
+
+
+def test_warnings_are_printed_once_by_rank_0(capsys):
+    for rank in (0, 1):
+        with warnings_from_rank_0(rank, "run"):
+            warnings.warn("slow", RuntimeWarning, stacklevel=1)
+            warnings.warn("slow", RuntimeWarning, stacklevel=1)
+    assert capsys.readouterr().err == "mpidec.run: warning: slow\n"

@@ -1,5 +1,6 @@
 """The loop: outcomes, metrics, files, stopping, wrong use."""
 
+import errno
 import os
 import signal
 import sys
@@ -16,8 +17,9 @@ from mpi4py import MPI
 import mpidec
 from mpidec import solvers as S, topology as T
 from mpidec.comm.mixing.codecs import CODECS
+from mpidec.driver import decisions
 from mpidec.driver.provenance import data_hash
-from mpidec.record import last_checkpoint
+from mpidec.record import RunFile, last_checkpoint, recorder
 
 pytestmark = pytest.mark.most(2)
 
@@ -702,10 +704,11 @@ def test_a_resumed_run_has_the_data_of_its_beginning(net, shared_tmp):
     assert (
         run.steps == 9 and run.attributes["f_star"] == least
     )  # that of the solution as it is known now
-    assert (
-        run.attributes["resumed"].startswith("step 5, created: ")
-        and "command: " in run.attributes["resumed"]
-    )
+    go(problem, 12, mpidec.Record(path, resume=True))
+    net.comm.Barrier()
+    parts = mpidec.read(path).attributes["resumed"].splitlines()
+    assert [part.partition("created: ")[0] for part in parts] == ["step 5, ", "step 9, "]
+    assert all("command: " in part for part in parts)
 
 
 def refused_then_replaced(path, run, comm=None):
@@ -764,6 +767,48 @@ def test_a_run_is_resumed_with_its_own_topology(tmp_path):
         ).steps
         == 9
     )
+
+
+@pytest.mark.serial
+def test_a_large_topology_is_not_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "_LARGEST_TOPOLOGY", 11)
+    problem, path = (
+        mpidec.problems.LeastSquares(np.ones((4, 2, 3)), np.ones((4, 2))),
+        tmp_path / "run.h5",
+    )
+    for steps in (5, 9):
+        record = mpidec.Record(path, resume=steps == 9)
+        mpidec.solve(problem, S.EXTRA(0.1), T.ring(4), steps=steps, record=record)
+        assert not mpidec.read(path).topology and mpidec.read(path).steps == steps
+
+
+def test_a_run_that_resumes_between_two_records_adds_none_there(comm, shared_tmp, monkeypatch):
+    monkeypatch.setattr(decisions.Control, "_interval", lambda *arguments: 1)  # a decision per step
+    path = shared_tmp / "run.h5"
+    with mpidec.Network(2 * comm.size) as net:
+        for call in (8, 0):
+            record = mpidec.Record(path, resume=call == 0, checkpoint_seconds=1e-9)
+            problem = Broken(net, "grad", call, 0)
+            ended = pytest.raises(ZeroDivisionError) if call else nullcontext()
+            with ended:
+                mpidec.solve(
+                    problem, S.DGD(0.05), "ring", steps=10, every=5, net=net, record=record
+                )
+            if call and net.rank == 0:
+                assert last_checkpoint(path)[0] % 5
+        net.comm.Barrier()
+        assert mpidec.read(path).metrics["step"].tolist() == [0, 5, 10]
+
+
+def test_an_error_at_the_end_of_the_file_is_raised_on_all_ranks(net, shared_tmp, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunFile, "finish", full)
+    with pytest.raises(OSError, match="No space left"):
+        mpidec.solve(
+            problem_of(net)[0], S.DGD(0.02), "ring", steps=3, net=net, record=shared_tmp / "run.h5"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

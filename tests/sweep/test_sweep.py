@@ -20,7 +20,7 @@ from mpidec import InputError, record, solvers
 from mpidec.experiment import settings as config
 from mpidec.record import RunFile
 from mpidec.sweep import sweep
-from mpidec.sweep.cases import Case, cases, parse_vary
+from mpidec.sweep.cases import Case, Variation, cases, parse_vary
 from mpidec.sweep.command import main
 from mpidec.sweep.sharing import WorkQueue
 from mpidec.sweep.tables import table
@@ -242,6 +242,19 @@ def test_cases_and_their_files():
     ] == ["out/ring.h5"]
     first = cases(load(**{"run.seed": 3}), [], 2, "out")
     assert [case.seed for case in first] == [3, 4]
+    (kept,) = cases(load(**{"run.trajectory": True}), [], None, "out")
+    assert kept.experiment.run.trajectory and kept.experiment.run.checkpoint == 5.0
+    file = config.Setting("solver.name", "atc", "file.toml:solver.name", text=False, level=0)
+    (case,) = cases([*load(), file], [parse_vary("solver.name=dgd")], None, "out")
+    assert case.experiment.solver.name == "dgd"  # instead of what a file says
+    both = Variation("problem.standardize", (False, True), "vary", text=False)
+    assert [case.experiment.problem.standardize for case in cases(load(), [both], None, "out")] == [
+        False,
+        True,
+    ]
+    long = Variation("problem.label", ("x" * 300 + "1", "x" * 300 + "2"), "vary", text=False)
+    with pytest.raises(config.ConfigError, match="two runs of the sweep have the same file"):
+        cases(load(), [long], None, "out")
 
 
 @pytest.mark.serial

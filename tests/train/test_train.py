@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import signal
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 import mpidec  # noqa: E402
-from mpidec.train import Settings, fit  # noqa: E402
+from mpidec.train import Settings, fit, loop  # noqa: E402
 from mpidec.train.command import main  # noqa: E402
 from mpidec.train.loop import METRICS, Training  # noqa: E402
 from mpidec.train.settings import read_toml  # noqa: E402
@@ -54,6 +56,10 @@ def test_learns_and_records(net, shared_tmp):
     assert (np.diff(trained.metrics["bytes"]) > 0).all() and (
         trained.metrics["samples_per_second"][1:] > 0
     ).all()
+    samples = trained.metrics["samples_per_second"][1:] * np.diff(trained.metrics["time"])
+    np.testing.assert_allclose(
+        samples, np.diff(trained.metrics["step"]) * trained.settings.batch * net.n
+    )
     assert len(trained.models) == net.m and not any(
         isinstance(model, mpidec.nn.Stacked) for model in trained.models
     )
@@ -88,11 +94,23 @@ def test_same_seed_same_bits_and_global_random_numbers_stay(net):
     )
 
 
-@pytest.mark.parametrize("algorithm", ["atc", "awc", "relay"])
-def test_resumed_training_equals_an_uninterrupted_one(net, shared_tmp, algorithm):
+@pytest.mark.parametrize(
+    "algorithm, model",
+    [("atc", {}), ("awc", {}), ("relay", {}), ("atc", {"dropout": 0.2, "dim": 8, "layers": 1})],
+    ids=["atc", "awc", "relay", "dropout"],
+)
+def test_resumed_training_equals_an_uninterrupted_one(
+    net, shared_tmp, monkeypatch, algorithm, model
+):
+    clock = itertools.count()
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     settings = Settings(
         algorithm=algorithm, schedule="relaysgd", out=str(shared_tmp / "train.h5"), **QUICK
     )
+    if model:
+        settings = dataclasses.replace(
+            settings, model="transformer", model_options=model, batch=64, epochs=1
+        )
     whole = fit(settings, net=net, out=None)
 
     sent = []
@@ -117,6 +135,7 @@ def test_resumed_training_equals_an_uninterrupted_one(net, shared_tmp, algorithm
     )  # rows under way at the end are sent again
     assert np.array_equal(rest.accuracy[-1], whole.accuracy[-1])
     assert np.array_equal(mpidec.read(settings.out).metrics["step"], rest.metrics["step"])
+    assert (np.diff(rest.metrics["time"]) > 0).all()  # by a clock that shows the next second
 
 
 @pytest.mark.parametrize("algorithm", ["async_push_sum", "a2cid2"])
@@ -177,6 +196,36 @@ def test_settings_work_together(net, changes):
         np.isfinite(trained.loss).all()
         and trained.metrics["loss_mean"][-1] < trained.metrics["loss_mean"][0]
     )
+
+
+def test_a_step_takes_the_rate_of_its_middle_and_clips_the_average(net):
+    """With a warm-up of five epochs from 0, and decays; the averaged gradient is clipped, and not that of each worker."""
+    settings = Settings(
+        algorithm="allreduce",
+        schedule="relaysgd",
+        lr=0.4,
+        momentum=0.0,
+        nesterov=False,
+        weight_decay=0.0,
+        clip=0.01,
+        batch=32,
+        epochs=1,
+    )
+    rates, rows = [], []
+
+    def note(step, steps, metrics):
+        rates.append(training.optimizer.param_groups[0]["lr"])
+        rows.append(training.workers.rows().astype(float))
+
+    with Training(settings, net) as training:
+        rows.append(training.workers.rows().astype(float))
+        training.run(note)
+    middles = (np.arange(training.steps) + 0.5) / training.per_epoch
+    decay = 0.1 ** np.sum([middles >= 0.75, middles >= 0.9], axis=0)
+    np.testing.assert_allclose(rates, 0.4 * middles / 5 * decay, rtol=1e-12)
+    fastest = int(np.argmax(rates))
+    moved = np.linalg.norm(rows[fastest + 1] - rows[fastest], axis=1)
+    np.testing.assert_allclose(moved, rates[fastest] * settings.clip, rtol=1e-3)
 
 
 def test_clipping_is_per_worker(net):

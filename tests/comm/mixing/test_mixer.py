@@ -97,10 +97,11 @@ def test_many_arrays_travel_as_one():
         assert W([]) == []
 
 
-def test_out_is_filled_and_input_is_left_alone():
+@pytest.mark.parametrize("shape", [(3,), (2, 2)])
+def test_out_is_filled_and_input_is_left_alone(shape):
     with mpidec.Network(6) as net:
-        W, X = net.mixer(T.ring(6)), stack(6)[net.lo : net.hi].copy()
-        before, out = X.copy(), net.empty(3)
+        W, X = net.mixer(T.ring(6)), stack(6, shape)[net.lo : net.hi].copy()
+        before, out = X.copy(), net.empty(shape)
         assert W(X, out=out) is out
         np.testing.assert_array_equal(X, before)
         np.testing.assert_array_equal(out, W(X))
@@ -207,7 +208,7 @@ def test_pending_mixings_complete_in_any_order():
 
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
 def test_any_memory_layout(order):
-    n, X = 6, stack(6, (4,))
+    n, X = 6, stack(6, (4, 3))
     given = {"C": X, "F": np.asfortranarray(X), "strided": np.repeat(X, 2, axis=1)[:, ::2]}[order]
     with mpidec.Network(n) as net:
         W = net.mixer(T.ring(n))

@@ -565,14 +565,16 @@ def test_a_network_pretends_to_be_several_nodes(monkeypatch, comm):
 
 
 @several
-def test_rows_of_different_shapes_are_found(net):
+@pytest.mark.parametrize("shapes", [((3,), (4,)), ((2, 3), (3, 2))], ids=["width", "axes"])
+def test_rows_of_different_shapes_are_found(net, shapes):
     W = net.mixer(T.complete(net.n))
+    words = "(" + "|".join(" x ".join(map(str, shape)) for shape in shapes) + ")"
     with pytest.raises(
         ValueError,
-        match=r"rank \d+ and rank \d+ mix different things in mixing 1: rows of [34] float64 in "
-        r"W\(X\) over complete on rank \d+, rows of [34] float64 on rank \d+;",
+        match=rf"rank \d+ and rank \d+ mix different things in mixing 1: rows of {words} float64 in "
+        rf"W\(X\) over complete on rank \d+, rows of {words} float64 on rank \d+;",
     ):
-        W(np.zeros((net.m, 4 if net.rank else 3)))
+        W(np.zeros((net.m, *shapes[net.rank > 0])))
 
 
 def calls(W, d, count, odd):
