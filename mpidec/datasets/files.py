@@ -282,9 +282,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _is_header(words: list[str]) -> bool:
-    if any(word.strip().lower() in LABELS for word in words):
-        return True
-    return any(word.strip() for word in words) and all(_float(word) is None for word in words)
+    named = any(word.strip().lower() in LABELS for word in words)
+    return named or (any(map(str.strip, words)) and all(_float(word) is None for word in words))
 
 
 # -- LIBSVM ------------------------------------------------------------------------------------------------------

@@ -65,10 +65,9 @@ class StepSchedule:
         return replace(self, start=float(start))
 
     def __str__(self) -> str:
-        values = [
-            f"{field.name}={getattr(self, field.name)!r}".replace("'", "") for field in fields(self)
-        ]
-        return f"{self.name}({', '.join(values)})"
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown = (f"{name}={value}" for name, value in values.items())
+        return f"{self.name}({', '.join(shown)})"
 
 
 @dataclass(frozen=True)
@@ -228,10 +227,6 @@ class WarmUp(StepSchedule):
             return (k + 1) / math.ceil(self.steps)
         return self.then(k - math.ceil(self.steps))  # type: ignore[operator]
 
-    def __str__(self) -> str:
-        start = str(self.start)
-        return f"{self.name}(start={start}, steps={self.steps!r}, then={self.then})"
-
 
 SCHEDULES: dict[str, type[StepSchedule]] = {
     made.name: made for made in (Constant, Inverse, InverseSqrt, StepDecay, Cosine, WarmUp)
@@ -256,8 +251,10 @@ def parsed(text: str) -> StepSchedule:
     try:
         schedule = _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        unread = "it cannot be read as name(start, parameter=value)"
+        reason = unread if isinstance(error, SyntaxError) else str(error).replace(".__init__()", "")
         raise ValueError(
-            f"{text!r} is not a schedule: {_reason(error)}; expected one of {', '.join(SCHEDULES)}, such as "
+            f"{text!r} is not a schedule: {reason}; expected one of {', '.join(SCHEDULES)}, such as "
             "inverse(0.1) or cosine(0.1, steps=2000)"
         ) from None
     if not isinstance(schedule, StepSchedule):
@@ -289,9 +286,3 @@ def _made(name: str, *args: Any, **options: Any) -> StepSchedule:
     for option in options:
         check.known_name(option, known, f"parameter of the schedule {name}")
     return SCHEDULES[name](*args, **options)
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, SyntaxError):
-        return "it cannot be read as name(start, parameter=value)"
-    return str(error).replace(".__init__()", "")
