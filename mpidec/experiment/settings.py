@@ -259,7 +259,7 @@ class Experiment:
         tables = {}
         for table in TABLES:
             part = getattr(self, table)
-            own = {e.name: getattr(part, e.name) for e in ENTRIES.values() if e.table == table}
+            own = {name: getattr(part, name) for name in OWN[table]}
             tables[table] = {**own, **dict(sorted(getattr(part, "options", {}).items()))}
         return to_toml(tables)
 
@@ -285,6 +285,7 @@ TABLES: dict[str, type] = {
     "run": Run,
 }
 ENTRIES = {key: entry for table in TABLES for key, entry in entries(TABLES[table], table).items()}
+OWN = {table: [e.name for e in ENTRIES.values() if e.table == table] for table in TABLES}
 STEP_SIZE = _StepSize(
     key="solver.step_size",
     hint=float | str,
@@ -467,11 +468,10 @@ def parameters(component: object) -> dict[str, inspect.Parameter]:
 
 def _own_values(table: str, given: Mapping[str, Setting]) -> dict[str, Any]:
     """Return the values of the keys of the table itself, without those of the component that it names."""
-    own = [entry.name for entry in ENTRIES.values() if entry.table == table]
     if table == "run":
         for key, each in given.items():
-            schema.check_name("key of [run]", key, own, each.origin)
-    return {key: ENTRIES[given[key].key].convert(given[key]) for key in given if key in own}
+            schema.check_name("key of [run]", key, OWN[table], each.origin)
+    return {key: ENTRIES[given[key].key].convert(given[key]) for key in given if key in OWN[table]}
 
 
 def _options(
@@ -482,17 +482,16 @@ def _options(
 ) -> dict[str, Value]:
     """Return the values of the component's parameters; unknown and missing ones are errors."""
     name = content["name"] if table != "mixing" else content.get("codec", "mixing without a codec")
-    own = [entry.name for entry in ENTRIES.values() if entry.table == table]
     level = max((given[key].level for key in ("name", "data", "codec") if key in given), default=-1)
     options = {}
     for key, each in sorted(given.items()):
-        if key in known and key not in own:
+        if key in known and key not in OWN[table]:
             entry = STEP_SIZE if each.key == STEP_SIZE.key else Entry(each.key)
             options[key] = entry._replace(hint=known[key].annotation).convert(each)
-        elif key not in own and each.level >= level:
+        elif key not in OWN[table] and each.level >= level:
             if each.key == STEP_SIZE.key:
                 raise ConfigError(f"{each.origin}: {name} has no step size: omit it")
-            schema.check_name(f"parameter of {name}", key, [*known, *own], each.origin)
+            schema.check_name(f"parameter of {name}", key, [*known, *OWN[table]], each.origin)
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in {*options, "step_size"}:
             raise ConfigError(
