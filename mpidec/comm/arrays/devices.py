@@ -170,7 +170,7 @@ class Torch:
         return "torch" in families and X.device.type == self.kind
 
     def format(self, X: torch.Tensor) -> str:
-        return torch_format(X)
+        return torch_format(X.dtype)
 
     def place(self, X: torch.Tensor) -> torch.device:
         return X.device
@@ -261,13 +261,9 @@ def plain(X: torch.Tensor) -> torch.Tensor:
     return X.detach().resolve_conj().resolve_neg()
 
 
-def torch_format(X: torch.Tensor) -> str:
-    """The format of a tensor."""
-    return _torch_format(X.dtype)
-
-
 @lru_cache
-def _torch_format(dtype: torch.dtype) -> str:
+def torch_format(dtype: torch.dtype) -> str:
+    """The format of tensors of a dtype of PyTorch."""
     name = str(dtype).removeprefix("torch.")
     if name == BFLOAT16:
         return name

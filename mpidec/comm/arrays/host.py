@@ -225,7 +225,8 @@ def check_out(out: Array, X: Array) -> Device | None:
             and device.format(out) == device.format(X)
             and _contiguous(out)
         )
-        if matches and _overlap(device.span(out), device.span(X)):
+        (begin, end), (first, last) = device.span(out), device.span(X)
+        if matches and begin < last and first < end:
             raise ValueError("out overlaps the rows to be mixed: pass a separate array")
     elif matches:
         matches = (
@@ -261,7 +262,7 @@ def _format(X: Array) -> str:
     return (
         np.asarray(X).dtype.newbyteorder("=").str
         if isinstance(X, np.ndarray) or "torch" not in families(X)
-        else torch_format(X)
+        else torch_format(X.dtype)
     )
 
 
@@ -271,10 +272,6 @@ def _bits(Y: np.ndarray, format: str) -> np.ndarray:
 
 def _contiguous(X: Any) -> bool:
     return bool(X.is_contiguous() if hasattr(X, "is_contiguous") else X.flags.c_contiguous)
-
-
-def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
 
 
 def _aligned(X: np.ndarray) -> np.ndarray:
@@ -317,7 +314,7 @@ def _from_torch(X: torch.Tensor) -> tuple[np.ndarray, str, Restore[torch.Tensor]
         )
     if X.layout is not torch.strided:
         raise TypeError(f"the tensor has layout {X.layout}, expected a dense tensor: X.to_dense()")
-    format, X = torch_format(X), plain(X)
+    format, X = torch_format(X.dtype), plain(X)
     if format == BFLOAT16:
         return X.contiguous().view(torch.int16).numpy().view(np.uint16), format, _torch
     return X.numpy(), format, _torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ from .gradients import refuse_grad
 from .operator import Operator, StepOperator
 from .packing import Empty
 from .phase import Phase
-from .wrapped import Wrapped, WrappedPhase, flat
+from .wrapped import Wrapped, WrappedPhase
 
 if TYPE_CHECKING:
     from ...topology import Topology
@@ -242,7 +243,7 @@ class CompressedPhase(WrappedPhase):
                     "out-edge"
                 )
             refuse_grad(M)
-            rows = flat(M)
+            rows = np.ascontiguousarray(M).reshape(len(M), math.prod(M.shape[1:]))
             _check(rows)
         _, step = self._call()
         with self._propagate_errors("W.exchange(M)"):

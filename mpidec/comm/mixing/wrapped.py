@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -155,8 +154,3 @@ class Wrapped(Operator[Step]):
     def close(self) -> None:
         """Close the mixer below; collective, and safe to repeat."""
         self.W.close()
-
-
-def flat(M: np.ndarray) -> np.ndarray:
-    """The rows as a C-contiguous matrix: `(m, ...) -> (m, d)`."""
-    return np.ascontiguousarray(M).reshape(len(M), math.prod(M.shape[1:]))

@@ -71,15 +71,11 @@ def on_all_ranks(net: Reductions) -> Iterator[None]:
 @contextmanager
 def agreed(net: Reductions) -> Iterator[None]:
     """A context of all ranks: if one refuses its input in it, all raise its `InputError`; other errors are raised as they are."""
-    try:
-        yield
-    except REFUSALS as caught:
-        net.agree(InputError(message(caught)))
-        raise
-    except Exception as caught:
-        net.agree(caught)
-        raise
-    net.agree()
+    with on_all_ranks(net):
+        try:
+            yield
+        except REFUSALS as caught:
+            raise InputError(message(caught)) from caught
 
 
 def message(error: BaseException) -> str:
