@@ -370,20 +370,12 @@ class RunFile:
                 maxshape=(None, *more),
                 chunks=(self._chunk_rows(), *more),
             )
-        if self._X is None:
-            file.create_dataset("trajectory/x", (0, *rows), self._dtype)
-            file.create_dataset("trajectory/step", (0,), np.int64)
-        else:
-            file.create_dataset(
-                "trajectory/x",
-                (0, *rows),
-                self._dtype,
-                maxshape=(None, *rows),
-                chunks=self._chunks(),
-            )
-            file.create_dataset(
-                "trajectory/step", (0,), np.int64, maxshape=(None,), chunks=(self._chunk_rows(),)
-            )
+        for name, row, dtype, chunks in (
+            ("x", rows, self._dtype, self._chunks()),
+            ("step", (), np.int64, (self._chunk_rows(),)),
+        ):
+            grows = {} if self._X is None else {"maxshape": (None, *row), "chunks": chunks}
+            file.create_dataset(f"trajectory/{name}", (0, *row), dtype, **grows)
         _add_scales(file)
         file.create_dataset("result/x", rows, self._dtype, fillvalue=np.nan)
         _set_result(file, None, RUNNING, 0)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ...comm.checks.matching import Matching
 from ...comm.mixing.network import Network
 from ...comm.runtime.interrupts import interrupts
 from ...comm.runtime.progress import abandon
@@ -173,10 +172,7 @@ class _Run:
             if timer.is_due(now):
                 runner.end(PAUSED)
 
-        reporter = None
-        if plan.progress is not None and net.rank == 0:
-            reporter = ProgressReporter(plan, termination, self.before.events, net.n, clock)
-        monitor = FailureMonitor(net.matching, reporter)
+        monitor = Monitor(plan, termination, self.before.events, clock)
         try:
             while True:
                 runner.run(interrupted, between_events, monitor)
@@ -282,43 +278,38 @@ class CheckpointTimer:
         self._next = now + max(self._seconds, _PAUSE * (now - self._asked))
 
 
-class ProgressReporter:
-    """Reports how far the run is, as far as rank 0 knows."""
+class Monitor:
+    """Now and then, looks for ranks that have left the run with an exception, which is raised; rank 0 reports how far the run is.
+
+    Parameters
+    ----------
+    plan : Plan
+    termination : Termination
+    before : int
+        Events of the run before this part of it.
+    clock : callable () -> float
+        The time of the run.
+    """
 
     def __init__(
-        self,
-        plan: Plan,
-        termination: Termination,
-        before: int,
-        n: int,
-        clock: Callable[[], float],
+        self, plan: Plan, termination: Termination, before: int, clock: Callable[[], float]
     ):
-        self._plan, self._termination, self._before, self._n = plan, termination, before, n
-        self._clock, self._next = clock, 0
+        self._plan, self._termination, self._before, self._clock = plan, termination, before, clock
+        self._next, self._next_step = 0.0, 0
         self._every = max(1, min(plan.every, plan.steps // _SHARES))
 
     def __call__(self) -> None:
+        plan, net, now = self._plan, self._plan.net, time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _LOOK
+        net.matching.poll()
+        net.matching.look_for_leavers()
         events = self._before + self._termination.total
-        step = min(events // self._n, self._plan.steps)
-        if step >= self._next and self._plan.progress is not None:
-            self._next = step + self._every
-            self._plan.progress(step, self._plan.steps, {"time": self._clock(), "events": events})
-
-
-class FailureMonitor:
-    """Now and then, looks for ranks that have left the run with an exception, which is raised."""
-
-    def __init__(self, matching: Matching, report: ProgressReporter | None):
-        self._matching, self._report, self._next = matching, report, 0.0
-
-    def __call__(self) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _LOOK
-            self._matching.poll()
-            self._matching.look_for_leavers()
-            if self._report is not None:
-                self._report()
+        step = min(events // net.n, plan.steps)
+        if plan.progress is not None and net.rank == 0 and step >= self._next_step:
+            self._next_step = step + self._every
+            plan.progress(step, plan.steps, {"time": self._clock(), "events": events})
 
 
 def _warn_of_sleepers(net: Network, straggler: Mapping[int, float] | None) -> None:

@@ -233,6 +233,5 @@ def collected(states: Sequence[AgentState], stacks: Mapping[str, np.ndarray]) ->
 def histogram(counts: Mapping[int, int]) -> np.ndarray:
     """Return the number of messages of each age."""
     ages = np.zeros(max(counts, default=-1) + 1, np.int64)
-    for age, count in counts.items():
-        ages[age] = count
+    ages[list(counts)] = list(counts.values())
     return ages
