@@ -278,7 +278,8 @@ class Records:
         self._before, self._width, self._gradients = before, width, gradients
         seconds = math.inf if file is None else max(file.record.flush_seconds, 1e-3)
         self._seconds = self._next = net.collectives.broadcast(seconds, 0, "the record")
-        self._comm, self._begun = net.comm.Dup(), 0
+        # during the run, reductions overlap with other calls of the network
+        self._comm, self._begun = net.comm if file is None else net.comm.Dup(), 0
         self._parts: Iterator[list[MPI.Request]] | None = None
         self._requests: list[MPI.Request] = []
         self._row: dict[str, float] = {}  # of the last record, on rank 0
@@ -330,7 +331,8 @@ class Records:
             held = self._stack
         if self._file is not None and root:
             self._file.append(rows[-1], held)
-        self._comm.Free()
+        if self._file is not None:
+            self._comm.Free()
         return self._net.collectives.broadcast((rows, sizes), 0, "the records")
 
     def _complete_begun(self) -> None:
