@@ -281,6 +281,9 @@ def test_no_file_is_replaced_silently(capsys):
         assert run.main([*small, f"--steps={steps}"]) == 0
         assert record.read(name).steps == steps
     before = Path("run.h5").read_bytes()
+    assert capsys.readouterr().err == "".join(
+        f"mpidec.run: run.h5 exists, the file is run-{k}.h5\n" for k in (2, 3)
+    )
     assert run.main([*small, "--steps=9", "--out=run.h5"]) == 2
     assert capsys.readouterr().err == (
         "mpidec.run: error: --out run.h5 exists: choose another name, replace it with --force, or "
