@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _validation as check
 from .._validation import Array
 from ..plugins import Table
-from . import files
+from . import readers
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +121,7 @@ def load(
                 f"{name} takes no parameters, but {', '.join(options)} was given "
                 "(only synthetic data sets have parameters)"
             )
-        A, y, called, hint = files.read(Path(name), label)
+        A, y, called, hint = readers.read(Path(name), label)
         try:
             kind = "regression" if called.lower() == "b" else None
             result = replace(dataset(A, y, name, kind, called), hint=hint)
@@ -153,7 +153,7 @@ def maker(name: str) -> Callable[..., Any] | None:
     hint = check.did_you_mean(name, DATA_TABLE, cutoff=0.7)
     raise ValueError(
         f"unknown data set {name!r}: {hint}{hint and ' '}expected one of {', '.join(DATA_TABLE)}, or the path of a "
-        f"file: {' '.join(files.READERS)}"
+        f"file: {' '.join(readers.READERS)}"
     )
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .built_in import from_sklearn
+from .labelled import Images as Images, is_labelled, labelled
 from .partition import Index, partition
-from .user_data import Images as Images, is_labelled, labelled
 
 Pixels = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -43,7 +43,7 @@ def images(name: str, path: str | os.PathLike[str] | None = None, seed: int = 0)
     ----------
     name : {"digits", "mnist", "fashion_mnist", "cifar10"}, ``FILE.npz`` or ``FILE.py:NAME``
         ``digits`` comes with scikit-learn (1437 training and 360 test images of 8 x 8 pixels, all classes in the same proportions).
-        The others are read from files; for data of your own see `mpidec.datasets.user_data.labelled`.
+        The others are read from files; for data of your own see `mpidec.datasets.labelled.labelled`.
     path : path, optional
         Folder of the files. ``mnist`` and ``fashion_mnist``: the four IDX files ``train-images-idx3-ubyte``,
         ``train-labels-idx1-ubyte``, ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, plain or ``.gz``. ``cifar10``: the

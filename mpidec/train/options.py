@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..datasets.user_data import raised
+from ..datasets.labelled import raised
 from ..exceptions import ConfigError
 from ..experiment.schema import Entry, Setting, abbreviate
 from ..nn import Stacked, models

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from .. import optim, plugins, topology
 from ..datasets.images import image_sets
-from ..datasets.user_data import is_labelled
+from ..datasets.labelled import is_labelled
 from ..exceptions import ConfigError
 from ..experiment import schema
 from ..experiment.schema import Entry, Setting, Value, parse, setting, to_toml
@@ -39,7 +39,7 @@ class Settings:
     ----------
     data, path : str
         Name of the images, and the folder of their files; or ``FILE.npz`` or ``FILE.py:NAME``, as in
-        `mpidec.datasets.user_data.labelled`.
+        `mpidec.datasets.labelled.labelled`.
     alpha : float or "iid"
         Concentration of the Dirichlet split over the workers.
     model, algorithm, topology, optimizer, schedule : str

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from ..datasets.batches import Batches
 from ..datasets.images import augment, images, split
-from ..datasets.user_data import is_labelled
+from ..datasets.labelled import is_labelled
 from ..nn import Stacked
 from ..plugins import is_plugin
 from .options import model as make_model, stacked

@@ -1,4 +1,4 @@
-"""Images samples of the user's own for training: the arrays of FILE.npz, or those that a function FILE.py:NAME returns."""
+"""Images, and samples of the user's own for training: the arrays of FILE.npz, or those that a function FILE.py:NAME returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import plugins
-from . import files
+from . import readers
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 SHAPES = "(N, d), (N, height, width) or (N, channels, height, width)"
@@ -99,7 +99,7 @@ def labelled(name: str, seed: int = 0) -> Images:
     ((8, 3), (2,), '2 of 10 samples held out for testing')
     """
     given: Mapping[Any, Any] = (
-        files.arrays(Path(name), NAMES, "file, x_train=..., y_train=...")
+        readers.arrays(Path(name), NAMES, "file, x_train=..., y_train=...")
         if name.endswith(".npz")
         else _returned(name)
     )
