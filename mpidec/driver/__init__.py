@@ -1,1 +1,1 @@
-"""The loop around solvers: solve, simulate and tune; results, stopping, metrics, provenance, step sizes."""
+"""The loop around solvers: solve, simulate and tune; results, outcomes, metrics, provenance, step sizes."""

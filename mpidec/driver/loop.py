@@ -23,11 +23,11 @@ from .arguments import Delay, problem_of
 from .decisions import Control
 from .diagnosis import likely_cause
 from .metrics import Metrics, columns
+from .outcome import Outcome, RunEnd, Stop, StopFunction, Target, decide_outcome, not_finite
 from .provenance import attributes
 from .result import Result
 from .stepsize import Choice, Guard, Retry, Search, requested_rule, with_size
 from .stepsize.guard import ATTEMPTS
-from .stopping import Outcome, RunEnd, Stop, StopFunction, Target, decide_outcome, not_finite
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem

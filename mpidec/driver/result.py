@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..record.reader import last_values
+from .outcome import Outcome
 from .stepsize import Choice
-from .stopping import Outcome
 
 
 @dataclass(frozen=True, repr=False)

@@ -35,8 +35,8 @@ from .asynchronous.ranks import run as run_on_ranks
 from .asynchronous.result import AsyncResult
 from .loop import Mixing, Plan, Progress as Progress, arithmetic, evaluator
 from .metrics import GROWING
+from .outcome import Outcome as Outcome, Stop, StopFunction, Target, target_of
 from .result import Result as Result
-from .stopping import Outcome as Outcome, Stop, StopFunction, Target, target_of
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem

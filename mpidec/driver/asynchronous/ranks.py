@@ -17,8 +17,8 @@ from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ..diagnosis import likely_cause
 from ..loop import RESUMED, Plan, note
 from ..metrics import Metrics, columns
+from ..outcome import Outcome, RunEnd, decide_outcome
 from ..provenance import attributes
-from ..stopping import Outcome, RunEnd, decide_outcome
 from .files import (
     AsyncFile,
     Records,

@@ -13,7 +13,7 @@ from ...record.reader import last_values
 from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
 from ...solvers.step_schedules import StepSize
 from ...topology import Topology
-from ..stopping import Outcome
+from ..outcome import Outcome
 from .clocks import Gradient
 
 SIMULATED = "a simulated run cannot be resumed: repeat it"

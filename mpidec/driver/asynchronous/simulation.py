@@ -38,9 +38,9 @@ from ..arguments import (
     problem_of,
 )
 from ..metrics import ASYNCHRONOUS, Metrics, columns
+from ..outcome import Outcome, Stop, Target, decide_outcome, not_finite, target_of
 from ..provenance import attributes
 from ..stepsize import requested_rule, with_size
-from ..stopping import Outcome, Stop, Target, decide_outcome, not_finite, target_of
 from .clocks import (
     AVERAGING,
     GRADIENT,

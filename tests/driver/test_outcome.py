@@ -13,7 +13,7 @@ import pytest
 
 import mpidec
 from mpidec import solvers as S, topology as T
-from mpidec.driver import stopping as endings
+from mpidec.driver import outcome as endings
 
 pytestmark = pytest.mark.most(1)
 
