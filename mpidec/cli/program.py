@@ -242,7 +242,7 @@ class Command(Generic[T]):
                 raise InputError(message(error)) from error
         if isinstance(asked, str):
             if comm.rank == 0:
-                print(asked, flush=True)
+                show(asked)
             return Status.OK
         with warnings_from_rank_0(comm.rank, self.name):
             return self.execute(asked, comm)
@@ -260,6 +260,14 @@ def say(name: str, text: str) -> None:
     if os.path.basename(sys.argv[0]) == "mpidec":
         text = text.replace("python -m mpidec.", "mpidec ")
     print(f"mpidec.{name}: {text}", file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Print a text to stdout, or what of it is read (``--help | head``)."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
 
 
 def version() -> str:

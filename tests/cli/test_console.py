@@ -48,6 +48,12 @@ def test_help_lists_the_commands(capsys):
     )
 
 
+def test_the_reader_of_a_help_text_may_leave():
+    script = f"set -o pipefail; {sys.executable} -m mpidec.bench --help | true"
+    done = launch.finish(launch.start(["bash", "-c", script], text=True, stderr=-1), 60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_commands_are_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["mpidec"])
