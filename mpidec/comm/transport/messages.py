@@ -16,7 +16,7 @@ from ..runtime.progress import ranks, wait_until
 from ..runtime.row_types import RowTypes
 from .plan import Plan, Route
 
-RequestT = TypeVar("RequestT", MPI.Request, MPI.Prequest)
+RequestT = TypeVar("RequestT", "MPI.Request", "MPI.Prequest")
 _TAGS = 16000  # tags below those of message headers
 
 
