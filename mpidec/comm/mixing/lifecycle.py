@@ -85,6 +85,7 @@ class Lifecycle:
         )
         self.engine.add(self.matching.poll)
         self.collectives.ask = self.matching.look_for_leavers
+        self.collectives.on_interrupt = self.engine.interrupt
         self.context = Context(
             self.comm,
             self.rank,

@@ -62,7 +62,8 @@ class NetworkOperators(NetworkReductions):
     def _same_everywhere(self, topology: Topology | Schedule, op: str) -> None:
         fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
         low, high = np.array([fingerprint, -fingerprint], np.int64), np.empty(2, np.int64)
-        self.operation(op)(partial(self.comm.Iallreduce, low, high, MPI.MIN))
+        with self.collectives:
+            self.operation(op)(partial(self.comm.Iallreduce, low, high, MPI.MIN))
         if high[0] != -high[1]:
             raise ValueError(
                 f"{op}: the ranks hand in different topologies ({topology.name} here, on rank {self.rank}); every rank "

@@ -79,22 +79,23 @@ class NetworkReductions(Lifecycle):
         mine = np.empty((self.n, width[self.rank]), Z.dtype)
         item = row_type(Z.itemsize)
         sent, received = width * self.m, held * width[self.rank]
-        wait = self.operation(op, f"rows of {Z.shape[1]} {Z.dtype}")
-        wait(
-            partial(
-                self.comm.Ialltoallv,
-                [out, (sent, np.cumsum(sent) - sent), item],
-                [mine, (received, np.cumsum(received) - received), item],
+        with self.collectives:
+            wait = self.operation(op, f"rows of {Z.shape[1]} {Z.dtype}")
+            wait(
+                partial(
+                    self.comm.Ialltoallv,
+                    [out, (sent, np.cumsum(sent) - sent), item],
+                    [mine, (received, np.cumsum(received) - received), item],
+                )
             )
-        )
-        total, slice_sum = np.empty(Z.shape[1], Z.dtype), ordered_sum(mine)
-        wait(
-            partial(
-                self.comm.Iallgatherv,
-                [slice_sum, int(width[self.rank]), item],
-                [total, (width, np.cumsum(width) - width), item],
+            total, slice_sum = np.empty(Z.shape[1], Z.dtype), ordered_sum(mine)
+            wait(
+                partial(
+                    self.comm.Iallgatherv,
+                    [slice_sum, int(width[self.rank]), item],
+                    [total, (width, np.cumsum(width) - width), item],
+                )
             )
-        )
         return total.reshape(X.shape[1:])
 
     def mean(self, X: np.ndarray) -> np.ndarray:
@@ -135,17 +136,20 @@ class NetworkReductions(Lifecycle):
                 )
         if self.size == 1:
             return np.array(rows)
-        wait = self.operation(
-            "net.gather", f"rows of {' x '.join(map(str, rows.shape[1:]))} {rows.dtype}"
-        )
-        if counts is None:
-            counts = self.collectives.gather_all(np.array(len(rows)), "net.gather")
-        row = self.context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
-        stack = (
-            np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype) if self.rank == 0 else None
-        )
-        into = None if stack is None else [stack, (counts, np.cumsum(counts) - counts), row]
-        wait(partial(self.comm.Igatherv, [rows, len(rows), row], into))
+        with self.collectives:
+            wait = self.operation(
+                "net.gather", f"rows of {' x '.join(map(str, rows.shape[1:]))} {rows.dtype}"
+            )
+            if counts is None:
+                counts = self.collectives.gather_all(np.array(len(rows)), "net.gather")
+            row = self.context.row_type(rows.itemsize * int(np.prod(rows.shape[1:])))
+            stack = (
+                np.empty((int(counts.sum()), *rows.shape[1:]), rows.dtype)
+                if self.rank == 0
+                else None
+            )
+            into = None if stack is None else [stack, (counts, np.cumsum(counts) - counts), row]
+            wait(partial(self.comm.Igatherv, [rows, len(rows), row], into))
         return stack
 
     def scatter(self, stack: np.ndarray | None, counts: np.ndarray | None = None) -> np.ndarray:
@@ -167,12 +171,13 @@ class NetworkReductions(Lifecycle):
                     )
         if self.size == 1:
             return whole
-        wait = self.operation("net.scatter")
-        shape, dtype = self.collectives.broadcast((whole.shape, whole.dtype), 0, "net.scatter")
-        rows = np.empty((int(counts[self.rank]), *shape[1:]), dtype)
-        row = self.context.row_type(rows.itemsize * int(np.prod(shape[1:])))
-        source = [whole, (counts, np.cumsum(counts) - counts), row] if self.rank == 0 else None
-        wait(partial(self.comm.Iscatterv, source, [rows, len(rows), row]))
+        with self.collectives:
+            wait = self.operation("net.scatter")
+            shape, dtype = self.collectives.broadcast((whole.shape, whole.dtype), 0, "net.scatter")
+            rows = np.empty((int(counts[self.rank]), *shape[1:]), dtype)
+            row = self.context.row_type(rows.itemsize * int(np.prod(shape[1:])))
+            source = [whole, (counts, np.cumsum(counts) - counts), row] if self.rank == 0 else None
+            wait(partial(self.comm.Iscatterv, source, [rows, len(rows), row]))
         return rows
 
     @contextmanager
@@ -209,9 +214,10 @@ class NetworkReductions(Lifecycle):
             if error is not None:
                 raise error
             return
-        number, ask = self._asking(op)
-        first = self._compare(number, op, "", ask, self.size if error is None else self.rank)
-        self.collectives.raise_from(first, error, op)
+        with self.collectives:
+            number, ask = self._asking(op)
+            first = self._compare(number, op, "", ask, self.size if error is None else self.rank)
+            self.collectives.raise_from(first, error, op)
 
     def _rows(self, op: str, X: ArrayLike) -> np.ndarray:
         """The rows `X`, checked; errors are reported to the other ranks."""

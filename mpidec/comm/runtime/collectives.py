@@ -11,7 +11,7 @@ import numpy as np
 
 from ...exceptions import mark
 from .mpi import MPI
-from .progress import abandon, wait_until
+from .progress import OWN_ERRORS, abandon, wait_until
 
 T = TypeVar("T")
 
@@ -26,14 +26,30 @@ class Collectives:
     Attributes
     ----------
     interrupted : bool
-        Whether an exception has ended a wait: other ranks may be one collective apart from this one.
+        Whether an exception has ended a wait or a call: other ranks may be one collective apart from this one.
     ask : callable, optional
         Called from time to time in waits that have no `ask` of their own; raises what other ranks report.
+    on_interrupt : callable, optional
+        Called with the name of an exception from outside (Ctrl-C, a signal handler) that has ended a call.
+
+    Notes
+    -----
+    `with collectives:` is around each call of several collectives: an exception from outside may also come between them.
     """
 
     def __init__(self, comm: MPI.Intracomm):
         self._comm, self.interrupted = comm, False
         self.ask: Callable[[], None] | None = None
+        self.on_interrupt: Callable[[str], None] | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, OWN_ERRORS):
+            self.interrupted = True
+            if self.on_interrupt is not None:
+                self.on_interrupt(kind.__name__)
 
     def wait(
         self, begin: Callable[[], MPI.Request], what: str, ask: Callable[[], None] | None = None

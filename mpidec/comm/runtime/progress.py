@@ -22,7 +22,7 @@ _TURNS = 100  # tests before a clock is read
 _FIRST, _RARELY = 0.1, 10.0  # seconds before the first status query, and at most between two
 _BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two tests
 _ABANDONED: list[object] = []
-_OWN_ERRORS = (
+OWN_ERRORS = (
     TypeError,
     ValueError,
     RuntimeError,
@@ -130,7 +130,7 @@ class ProgressEngine:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.lock.release()
-        if kind is not None and not issubclass(kind, _OWN_ERRORS):
+        if kind is not None and not issubclass(kind, OWN_ERRORS):
             self.interrupt(kind.__name__)
 
 

@@ -1,0 +1,108 @@
+"""Ctrl-C on one rank within a call of all ranks, wherever it comes: the others are told, and none waits for the time-out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mpidec
+from mpidec import topology as T
+from mpidec.comm.checks.matching import Matching
+from mpidec.comm.mixing import reductions
+from mpidec.comm.runtime.collectives import Collectives
+
+pytestmark = [pytest.mark.most(1), pytest.mark.mpi(min_size=2), pytest.mark.timeout(100)]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """The test's own limit is shorter, and shows where the ranks are."""
+    monkeypatch.setenv("MPIDEC_TIMEOUT", "600")
+
+
+def interrupt(monkeypatch, owner, name, call, after=0):
+    """Call `call()` while the function `owner.name` raises KeyboardInterrupt, as a signal handler does, when it has been called
+    `after` times."""
+    real, calls = getattr(owner, name), []
+
+    def interrupted(*args, **kwargs):
+        calls.append(name)
+        if len(calls) == after + 1:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted)
+        call()
+    raise KeyboardInterrupt  # it has not been called so often
+
+
+def rows(net):
+    return np.full((net.m, 3), 1.0 + net.rank)
+
+
+def told(monkeypatch, call, *where, prepare=lambda net: None):
+    """Rank 0 is interrupted in `call(net)`, and leaves; each other rank returns from it, or is told in it or in the next one."""
+
+    def work(net):
+        with net:
+            prepare(net)
+            net.barrier()
+            if net.rank == 0:
+                interrupt(monkeypatch, *where[:2], lambda: call(net), *where[2:])
+            else:
+                call(net)
+                net.barrier()
+
+    net = mpidec.Network()
+    with pytest.raises(KeyboardInterrupt if net.rank == 0 else (ValueError, RuntimeError)):
+        work(net)
+    with mpidec.Network() as net:
+        np.testing.assert_allclose(net.mean(rows(net)), (net.n + 1) / 2)
+
+
+SUMS = {
+    "sum": lambda net: net.sum(rows(net)),
+    "gather": lambda net: net.gather(rows(net)),
+    "gather_rows": lambda net: net.gather_rows(rows(net)),
+    "scatter": lambda net: net.scatter(np.ones((net.n, 2)) if net.rank == 0 else None),
+    "agree": lambda net: net.agree(),
+    "mixer": lambda net: net.mixer(T.ring(net.n)),
+}
+
+
+STEPS = {
+    "numbering": (reductions.NetworkReductions, "_asking"),
+    "comparison": (reductions.NetworkReductions, "_compare"),
+    "agreement": (Matching, "wait"),
+    "first wait": (Collectives, "wait"),
+    "second wait": (Collectives, "wait", 1),
+    "arithmetic": (reductions, "ordered_sum"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("call", SUMS)
+def test_between_the_steps_of_a_reduction(monkeypatch, call, step):
+    told(monkeypatch, SUMS[call], *STEPS[step])
+
+
+@pytest.mark.parametrize("call", ["sum", "gather"])
+def test_in_a_reduction_of_a_kind_that_is_known(monkeypatch, call):
+    told(monkeypatch, SUMS[call], *STEPS["second wait"], prepare=SUMS[call])
+
+
+def test_a_rank_that_was_interrupted_in_a_sum_makes_no_more_calls(comm, monkeypatch):
+    """It may be one collective apart: another sum would meet the rest of this one."""
+    net = mpidec.Network()
+    net.sum(rows(net))
+    if net.rank == 0:
+        with pytest.raises(KeyboardInterrupt):
+            interrupt(monkeypatch, reductions, "ordered_sum", lambda: net.sum(rows(net)))
+        with pytest.raises(RuntimeError, match="out of step"):
+            net.sum(rows(net))
+    else:
+        with pytest.raises(ValueError, match="rank 0 closes the network"):
+            net.sum(rows(net))
+    net.close()
+    comm.Barrier()
