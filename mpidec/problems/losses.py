@@ -238,9 +238,9 @@ class Softmax(LinearModel):
         some of the agents.
     l2 : float
         Ridge :math:`\lambda \ge 0` of every agent (n agents together have n times as much).
-        Without a ridge, the minimizer is unique only up to adding the same
-        vector to all :math:`x_c`; :meth:`solution` returns the one with :math:`\sum_c x_c = 0`, a property that
-        gradient iterations from zero preserve.
+        Without a ridge, the minimizer is unique only up to adding the same vector to all :math:`x_c`, and with one
+        the intercepts are, up to adding the same number to all; :meth:`solution` returns the one with
+        :math:`\sum_c x_c = 0` there, a property that gradient iterations from zero preserve.
     mask : (m, p) array, optional
         True for samples, False for padding (of agents with fewer samples than `p`).
     x_star : (d,) array, optional
@@ -287,6 +287,21 @@ class Softmax(LinearModel):
             A, y, mask=mask, x_star=x_star, l2=l2, weight=weight, term=term, intercept=intercept
         )
         self.options["classes"] = self.classes
+
+    def solution(self) -> Array:
+        """Return the minimizer of the average of the local f_i, (d,), with sum_c x_c = 0 in the features without a penalty.
+
+        Raises
+        ------
+        ValueError
+            If there are no local agents, or there is no finite minimizer.
+        """
+        X = super().solution().reshape(self.features, -1)
+        free = (np.broadcast_to(self._penalty, self.d).reshape(X.shape) == 0).all(axis=1)
+        if self.term is not None:  # it leaves the intercept alone
+            free[: self.features - self.intercept] = False
+        X[free] -= X[free].mean(axis=1, keepdims=True)
+        return X.ravel()
 
     def _encode(self, y: Array) -> Array:
         if self.classes is None:

@@ -117,6 +117,15 @@ def test_solution_and_prox_meet_the_optimality_condition(name, term, weight, int
     np.testing.assert_allclose(step(P, problem.grad(P) + (P - V) / 0.7), P, atol=1e-9)
 
 
+@pytest.mark.parametrize("term", [None, Separable(l1=0.1)])
+def test_intercepts_of_classes_sum_to_zero_as_those_of_gradient_methods(term):
+    rng = np.random.default_rng(4)
+    A = np.concatenate([rng.standard_normal((3, 9, 2)), np.ones((3, 9, 1))], axis=2)
+    y = rng.integers(0, 4, (3, 9))
+    problem = Softmax(A, y, classes=4, l2=0.2, term=term, intercept=True)
+    assert abs(problem.solution()[-4:].sum()) < 1e-12
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_derivatives_with_weight_and_intercept(name):
     problem = losses(l2=0.3, weight=0.2, intercept=True)[name]

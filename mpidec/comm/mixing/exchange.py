@@ -95,7 +95,7 @@ class EdgeExchange(StepOperator):
             halo = empty((len(self.halo), flat.shape[1]), flat.dtype)
             if self._single_node:
                 return Pending(
-                    self._halo_reader.start(bytes_of(flat), bytes_of(halo)),
+                    self._halo_reader.start(bytes_of(flat), bytes_of(halo), _kind(rows)),
                     lambda: halo.reshape(len(halo), *shape),
                 )
             self._count(row_bytes(flat))
@@ -182,7 +182,8 @@ class EdgeExchange(StepOperator):
                 rows, format, restore = self._checked_messages(M)
                 arrived = np.empty((self.in_edges, *rows.shape[1:]), rows.dtype)
                 if self._single_node:
-                    reading = self._edge_reader.start(bytes_of(rows), bytes_of(arrived))
+                    sent, kind = bytes_of(rows), _kind(rows)
+                    reading = self._edge_reader.start(sent, bytes_of(arrived), kind)
                 else:
                     route, arrival = self.plan.edge_route
                     self._count(row_bytes(rows))
@@ -265,3 +266,8 @@ class EdgeExchange(StepOperator):
     def free(self, ends: Ending = "complete") -> None:
         """Free requests and communicators; collective.  See `HaloExchange.free`."""
         self._exchange.free(ends)
+
+
+def _kind(rows: np.ndarray) -> str:
+    """What rows are that travel as bytes."""
+    return f"{words(rows.shape[1:])} {rows.dtype}"

@@ -15,7 +15,7 @@ from ..arrays.formats import BFLOAT16
 from ..arrays.host import as_rows, as_target, plain_tensor
 from ..runtime.context import Context
 from ..runtime.memory import empty
-from ..runtime.pending import Pending
+from ..runtime.pending import Pending, Several
 from ..transport.base import Counters, Transport, words
 from ..transport.device import DeviceSums
 from ..transport.half import HalfSum
@@ -268,7 +268,7 @@ class Phase(EdgeExchange):
                 mixed = dict(zip(names, values.wait()))
                 return {name: mixed[name] for name in X}
 
-            return Pending(None, by_their_names)
+            return Pending(values, by_their_names)
         if isinstance(X, (list, tuple)):
             return self._start_many(X, out)
         device = None if host else device_of(X)
@@ -312,7 +312,7 @@ class Phase(EdgeExchange):
                     results[place] = result
             return results
 
-        return Pending(None, collect)
+        return Pending(Several([pending for _, pending in started]), collect)
 
     def _start_rows(
         self, rows: np.ndarray, target: np.ndarray | None, restore: Restore, shape: str

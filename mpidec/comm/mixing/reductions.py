@@ -108,9 +108,10 @@ class NetworkReductions(Lifecycle):
         ...     net.mean(np.array([[1., 0.], [2., 0.], [6., 3.]])).tolist()
         [3.0, 1.0]
         """
-        if getattr(X, "dtype", None) == np.float16:  # summed in float32, rounded once
-            return (self._sum("net.mean", X.astype(np.float32)) / self.n).astype(np.float16)
-        return self._sum("net.mean", X) / self.n
+        rows = self._rows("net.mean", X)
+        if rows.dtype == np.float16:  # summed in float32, rounded once
+            return (self._sum("net.mean", rows.astype(np.float32)) / self.n).astype(np.float16)
+        return self._sum("net.mean", rows) / self.n
 
     def gather(self, X: np.ndarray) -> np.ndarray | None:
         """The rows of all agents in their order, shape `(n, ...)`, on rank 0; None on the others.

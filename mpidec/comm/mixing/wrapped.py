@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.host import as_rows, as_target
-from ..runtime.pending import Pending
+from ..runtime.pending import Pending, Several
 from .gradients import refuse_grad
 from .operator import Operator, Step, StepOperator
 from .packing import Empty, Restore, RowsT, by_name
@@ -92,7 +92,7 @@ class WrappedPhase(StepOperator):
 
     def _start_separately(self, arrays: list[Any]) -> Pending:
         separate = [self.start(X) for X in arrays]
-        return Pending(None, lambda: [pending.wait() for pending in separate])
+        return Pending(Several(separate), lambda: [pending.wait() for pending in separate])
 
     def _start_joint(self, rows: np.ndarray, pairs: list[tuple[np.ndarray, Restore]]) -> Pending:
         joint = self.start(rows)

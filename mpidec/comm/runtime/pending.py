@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 
@@ -59,3 +59,17 @@ class Pending:
     def test(self) -> bool:
         """Whether `wait` would return (or raise) at once; makes progress."""
         return self._finish is None or self._request is None or self._request.test()
+
+
+class Several:
+    """Communications under way, as the one request of a handle."""
+
+    def __init__(self, parts: Sequence[Pending]):
+        self._parts = parts
+
+    def wait(self) -> None:
+        for part in self._parts:
+            part.wait()
+
+    def test(self) -> bool:
+        return all([part.test() for part in self._parts])  # each makes progress

@@ -257,7 +257,9 @@ def _shaped(shape: str, d: int, dtype: np.dtype) -> tuple[int, str | None]:
     """A fingerprint of what rows of `d` numbers were before they were flattened, and a note for ranks with other rows."""
     if shape == str(d):
         return 0, None
-    return zlib.crc32(shape.encode()) << 16 | 1 << 60, f"rows of {shape} {dtype}"
+    return zlib.crc32(shape.encode()) << 16 | 1 << 60, (
+        f"rows of {shape}" if dtype == np.uint8 else f"rows of {shape} {dtype}"
+    )
 
 
 class NodeRequest:

@@ -352,9 +352,10 @@ def test_the_mean_of_half_precision_is_rounded_once():
     X = np.array([[9100.0, 100.1]] * n, np.float16)
     X[0] += np.array([0.0, 1.0], np.float16)
     with mpidec.Network(n) as net:
-        mean = net.mean(X[net.lo : net.hi])
-    assert mean.dtype == np.float16
-    np.testing.assert_array_equal(mean, X.astype(float).mean(axis=0).astype(np.float16))
+        mine = X[net.lo : net.hi]
+        for mean in (net.mean(mine), net.mean(mine.astype(">f2")), net.mean(list(mine))):
+            assert mean.dtype == np.float16
+            np.testing.assert_array_equal(mean, X.astype(float).mean(axis=0).astype(np.float16))
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 30])

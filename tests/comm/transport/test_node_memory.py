@@ -577,6 +577,19 @@ def test_rows_of_different_shapes_are_found(net, shapes):
         W(np.zeros((net.m, *shapes[net.rank > 0])))
 
 
+@several
+@pytest.mark.parametrize("kinds", [("3 int32", "3 float32"), ("2 x 3 float64", "6 float64")])
+def test_messages_of_different_kinds_are_found(net, kinds):
+    """Also where both have as many bytes."""
+    W, (shape, dtype) = net.mixer(T.complete(net.n)).at(0), kinds[net.rank > 0].rsplit(" ", 1)
+    M = np.zeros((W.out_edges, *map(int, shape.split(" x "))), dtype)
+    words = "(" + "|".join(kinds) + ")"
+    with pytest.raises(
+        ValueError, match=rf"rows of {words} in W.exchange\(M\) .* rows of {words} on rank"
+    ):
+        W.exchange(M)
+
+
 def calls(W, d, count, odd):
     """What came of so many calls, of which this rank makes the first one wrongly if it is the odd one: numbers, or errors."""
     got = []

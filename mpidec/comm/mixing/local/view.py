@@ -121,7 +121,7 @@ class LocalView(NetworkOperators):
         [[0]]
         """
         if self._machine_list is None:
-            per = os.environ.get("MPIDEC_RANKS_PER_NODE") or ""
+            per = os.environ.get("MPIDEC_RANKS_PER_NODE", "").lstrip("0")
             with self.agreeing("net.machines"):
                 if per and not (per.isdigit() and int(per) >= 1):
                     raise ValueError(
