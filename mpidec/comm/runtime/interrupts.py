@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -22,12 +21,15 @@ class _Deferred:
         self.noted = True
 
 
+_current: list[_Deferred] = []  # that of the outermost context
+
+
 @contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Context that defers Ctrl-C and yields a function that returns whether it was pressed; the second Ctrl-C raises.
+    """Context that defers Ctrl-C and `interrupt`, and yields a function that returns whether one came; the second Ctrl-C raises.
 
-    Within another such context it shares the outer one's interrupts.  Where SIGINT has another handler, or outside the main
-    thread, it changes nothing.
+    Within another such context it shares the outer one's interrupts.  Where SIGINT has another handler, or is ignored, as in the
+    background of a shell script, it stays so; outside the main thread nothing is deferred.
 
     Examples
     --------
@@ -35,28 +37,27 @@ def interrupts() -> Iterator[Callable[[], bool]]:
     ...     interrupted()
     False
     """
-    current = signal.getsignal(signal.SIGINT)
-    if isinstance(current, _Deferred):
-        yield lambda: current.noted
+    if _current:
+        outer = _current[0]
+        yield lambda: outer.noted
         return
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or current is not signal.default_int_handler
-    ):
+    if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    deferred = _Deferred()
-    signal.signal(signal.SIGINT, deferred)
+    deferred, handled = _Deferred(), signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    _current.append(deferred)
+    if handled:
+        signal.signal(signal.SIGINT, deferred)
     try:
         yield lambda: deferred.noted
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        _current.clear()
 
 
 def interrupt(*_: object) -> None:
     """Interrupt this process like the first Ctrl-C, however often it is called: a launcher may pass a signal on twice."""
-    current = signal.getsignal(signal.SIGINT)
-    if isinstance(current, _Deferred):
-        current.noted = True
-    else:
-        os.kill(os.getpid(), signal.SIGINT)
+    if not _current:
+        raise KeyboardInterrupt
+    _current[0].noted = True
