@@ -173,12 +173,12 @@ class AsyncFile:
             raise ValueError(reason)
         self.last, stored, totals, _ = self.recorder.load(self._topology, self._meta)
         for name, values in stored._asdict().items():
-            field = name[0].lower() + name[1:]
-            if field in self._agents.stacks:
-                self._agents.stacks[field][:] = values
+            stack = self._agents.stacks.get(name[0].lower() + name[1:])
+            if stack is not None:
+                stack[:] = values
             else:
                 for s, value in zip(self._agents.states, values.tolist()):
-                    setattr(s, field, value)
+                    setattr(s, name, value)
         for s in self._agents.states:
             if hasattr(s, "t"):  # the clocks of the agents begin anew
                 s.t = 0.0

@@ -272,7 +272,8 @@ def simulate(
             stopped, halted = reached(0.0), interrupted()
         while not (stopped or halted or t == end or (k and not_finite(rows[-1], last=False))):
             k += 1
-            t = min(k * (every * unit), end)
+            t = k * (every * unit)
+            t = t if t < end * (1 - 1e-12) else end  # not two records that rounding errors separate
             simulator.run(t)
             if t == end:
                 simulator.finish()

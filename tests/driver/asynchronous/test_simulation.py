@@ -788,3 +788,12 @@ def test_own_solvers_that_break_the_protocol():
         simulated(solver=Short(0.1))
     with pytest.raises(ValueError, match=r"an event has assigned s.x, expected changes in place"):
         simulated(least_squares(4), Rebinds(0.1))
+
+
+def test_the_last_record_is_the_end():
+    """Also where the distance of records, times their number, is one rounding error below the end."""
+    rates = np.random.default_rng(5).uniform(0.2, 2, 3)
+    result = mpidec.simulate(
+        least_squares(3), S.AsyncPushSum(0.02), "ring", steps=50, every=10, rates=rates
+    )
+    assert result.metrics["step"].tolist() == [0, 10, 20, 30, 40, 50]
