@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Container, Iterator
@@ -124,6 +125,12 @@ def _number(word: str, line: str, place: str, hint: str = "") -> float:
 # -- .npz --------------------------------------------------------------------------------------------------------
 
 
+DAMAGED = (
+    *(ValueError, TypeError, SyntaxError, OverflowError, MemoryError),  # by a header of an array
+    *(zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, tokenize.TokenError),
+)
+
+
 def arrays(path: Path, names: Container[str], example: str) -> dict[str, NDArray[Any] | None]:
     """Return the arrays of an .npz file by name, None for those that are not in `names`; `example` shows what is expected.
 
@@ -143,7 +150,7 @@ def arrays(path: Path, names: Container[str], example: str) -> dict[str, NDArray
             with np.load(path, allow_pickle=False) as archive:
                 for name in archive.files:
                     found[name] = np.asarray(archive[name]) if name in names else None
-        except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        except DAMAGED as error:
             why = (
                 "holds Python objects (a pickle), which are never loaded"
                 if "bject" in str(error)

@@ -298,6 +298,16 @@ def test_damaged_archives(tmp_path):
         assert str(path) in said
 
 
+@pytest.mark.parametrize("shape", ["(10**15, 3)", "(10**20, 3)", "(True, 3)", "(6, 3"])
+def test_damaged_headers(tmp_path, shape):
+    size = shape.replace("10**15", f"{10**15}").replace("10**20", f"{10**20}")
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {size}, }}\n".encode()
+    with zipfile.ZipFile(tmp_path / "bad.npz", "w") as archive:
+        text = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        archive.writestr("A.npy", text + bytes(144))
+    refused(tmp_path / "bad.npz", "A is damaged")
+
+
 def test_paths(tmp_path):
     refused(tmp_path / "missing.csv", "no such file")
     refused(tmp_path / "none" / "missing.csv", "no such file")
