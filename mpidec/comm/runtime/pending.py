@@ -72,4 +72,5 @@ class Several:
             part.wait()
 
     def test(self) -> bool:
-        return all([part.test() for part in self._parts])  # each makes progress
+        complete = [part.test() for part in self._parts]  # each makes progress
+        return all(complete)

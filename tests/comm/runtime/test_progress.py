@@ -456,6 +456,21 @@ def test_test_makes_progress(net):
     assert pending.test() and pending.wait() is pending.wait()
 
 
+@pytest.mark.parametrize("codec", [None, "blockwise8"])
+def test_several_arrays_are_under_way_until_all_ranks_have_come(net, comm, codec):
+    W, X = net.mixer(T.complete(net.n)), rows(net, 3)
+    W = W if codec is None else W.compress(codec)
+    for many in ([X, X], {"a": X, "b": X}, [X, X.astype(np.float32)]):
+        W.start(many).wait()
+        if net.rank:
+            comm.Barrier()
+        pending = W.start(many)
+        if not net.rank:
+            assert not pending.test()
+            comm.Barrier()
+        pending.wait()
+
+
 def test_local_view_calls_under_way(net):
     """Calls of both kinds are started in one order, and waited for in another one on each rank."""
     net.set_topology(T.complete(net.n))
