@@ -182,8 +182,9 @@ class EdgeExchange(StepOperator):
                 rows, format, restore = self._checked_messages(M)
                 arrived = np.empty((self.in_edges, *rows.shape[1:]), rows.dtype)
                 if self._single_node:
-                    sent, kind = bytes_of(rows), _kind(rows)
-                    reading = self._edge_reader.start(sent, bytes_of(arrived), kind)
+                    reading = self._edge_reader.start(
+                        bytes_of(rows), bytes_of(arrived), _kind(rows)
+                    )
                 else:
                     route, arrival = self.plan.edge_route
                     self._count(row_bytes(rows))

@@ -582,7 +582,7 @@ def test_rows_of_different_shapes_are_found(net, shapes):
 def test_messages_of_different_kinds_are_found(net, kinds):
     """Also where both have as many bytes."""
     W, (shape, dtype) = net.mixer(T.complete(net.n)).at(0), kinds[net.rank > 0].rsplit(" ", 1)
-    M = np.zeros((W.out_edges, *map(int, shape.split(" x "))), dtype)
+    M = np.zeros((len(W.to_edges(np.empty((net.m, 1)))), *map(int, shape.split(" x "))), dtype)
     words = "(" + "|".join(kinds) + ")"
     with pytest.raises(
         ValueError, match=rf"rows of {words} in W.exchange\(M\) .* rows of {words} on rank"
