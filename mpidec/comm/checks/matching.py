@@ -135,7 +135,7 @@ class Matching:
             operation.advance()
         return operation
 
-    def reject(self, operation: Operation, error: Exception, concerned: Iterable[int]) -> None:
+    def reject(self, operation: Operation, error: BaseException, concerned: Iterable[int]) -> None:
         """End an operation that could not begin, and tell the ranks that may wait for this one."""
         self._active[operation.key] = operation
         operation.fail(error, concerned)

@@ -45,6 +45,9 @@ class Engine(Protocol):
     def test(self, operation: Operation) -> bool:
         """Whether `wait` would return or raise at once, after progress."""
 
+    def interrupt(self, where: str, error: BaseException) -> None:
+        """Refuse all further operations."""
+
 
 class Operation:
     """A call under way.
@@ -236,6 +239,13 @@ class Operation:
                     self.result, self._steps = stop.value, None
         except Exception as error:
             self.fail(error)
+        except (
+            BaseException
+        ) as error:  # Ctrl-C: the steps have ended, and the result is not complete
+            self._engine.interrupt(str(self), error)
+            if not self.done:
+                self.fail(error)
+            raise
         finally:
             self._running = False
 
@@ -293,14 +303,16 @@ class Operation:
             )
         self._asked |= self._awaited
 
-    def fail(self, error: Exception, concerned: Iterable[int] = ()) -> None:
+    def fail(self, error: BaseException, concerned: Iterable[int] = ()) -> None:
         """Give up, and tell the ranks that may wait for this one."""
-        self.error = error
         self.text = (
             str(error)
             if isinstance(error, RankMismatchError)
-            else f"rank {self._engine.rank} gave up {self}: {type(error).__name__}: {error}"
+            else f"rank {self._engine.rank} gave up {self}: {type(error).__name__}: {error}".rstrip(
+                ": "
+            )
         )
+        self.error = error if isinstance(error, Exception) else RuntimeError(self.text)
         for rank in sorted(self.receivers | {rank for rank, _ in self.senders} | set(concerned)):
             self._engine.send(
                 rank,

@@ -1,4 +1,4 @@
-"""Ctrl-C on one rank within a call of all ranks, wherever it comes: the others are told, and none waits for the time-out."""
+"""Ctrl-C on one rank within a call, wherever it comes: the others are told, and none waits for the time-out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import pytest
 import mpidec
 from mpidec import topology as T
 from mpidec.comm.checks.matching import Matching
+from mpidec.comm.checks.operation import Operation
 from mpidec.comm.mixing import reductions
+from mpidec.comm.mixing.local import operations
+from mpidec.comm.mixing.local.flat import FlatArray
 from mpidec.comm.runtime.collectives import Collectives
 
 pytestmark = [pytest.mark.most(1), pytest.mark.mpi(min_size=2), pytest.mark.timeout(100)]
@@ -104,5 +107,56 @@ def test_a_rank_that_was_interrupted_in_a_sum_makes_no_more_calls(comm, monkeypa
     else:
         with pytest.raises(ValueError, match="rank 0 closes the network"):
             net.sum(rows(net))
+    net.close()
+    comm.Barrier()
+
+
+CALLS = {
+    "neighbor_allreduce": lambda net: net.neighbor_allreduce(rows(net)),
+    "neighbor_allreduce of lists": lambda net: net.neighbor_allreduce(
+        rows(net), 0.5, dict.fromkeys(others(net), 0.5), others(net)
+    ),
+    "neighbor_allgather": lambda net: net.neighbor_allgather(rows(net)),
+    "exchange": lambda net: net.exchange(dict.fromkeys(others(net), rows(net))),
+    "hierarchical": lambda net: net.hierarchical_neighbor_allreduce(rows(net)),
+    "allreduce": lambda net: net.allreduce(rows(net)),
+    "broadcast": lambda net: net.broadcast(rows(net), 0),
+}
+
+
+def others(net):
+    return [rank for rank in range(net.size) if rank != net.rank]
+
+
+def prepared(net):
+    """The topologies of local-view calls, and all that is made at the first of them."""
+    net.set_topology(T.complete(net.n))
+    net.set_machine_topology(T.complete(len(net.machines())))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [(FlatArray, "of"), (operations, "combine"), (Operation, "send"), (Operation, "expect")],
+    ids=lambda where: where[1],
+)
+@pytest.mark.parametrize("call", CALLS)
+def test_within_a_local_view_call(monkeypatch, call, where):
+    monkeypatch.setenv("MPIDEC_TRANSPORT", "p2p")
+    told(monkeypatch, CALLS[call], *where, prepare=prepared)
+
+
+def test_a_call_that_was_interrupted_while_another_one_is_waited_for_has_no_result(
+    comm, monkeypatch
+):
+    net = mpidec.Network()
+    pending = net.start_allreduce(rows(net))
+    if net.rank == 0:
+        with pytest.raises(KeyboardInterrupt):
+            interrupt(monkeypatch, Operation, "take", net.barrier)
+        with pytest.raises(RuntimeError, match=r"rank 0 gave up allreduce .*: KeyboardInterrupt"):
+            pending.wait()
+    else:
+        with pytest.raises(ValueError, match=r"rank 0 gave up allreduce .*: KeyboardInterrupt"):
+            pending.wait()
     net.close()
     comm.Barrier()

@@ -678,7 +678,7 @@ class LocalView(NetworkOperators):
         operation = self.matching.operation(op, peer)
         try:
             steps = prepare(operation)
-        except Exception as error:
+        except BaseException as error:  # Ctrl-C as well: the others count this call
             concerned = set().union(*(valid_nodes(some, self.size) for some in lists), members)
             if self._graph is not None and peer is None:
                 route = self._graph.at(max(self._graph.step - 1, 0)).halo_route
@@ -687,9 +687,15 @@ class LocalView(NetworkOperators):
                 operation.join_tree()
             else:
                 concerned.add(peer)
+            if not isinstance(error, Exception):
+                self.engine.interrupt(f"{type(error).__name__} in {operation}")
             self.matching.reject(operation, error, concerned - {self.rank})
             raise
-        self.matching.start(operation, steps)
+        try:
+            self.matching.start(operation, steps)
+        except BaseException as error:
+            self.engine.interrupt(f"{type(error).__name__} in {operation}")
+            raise
         return Pending(operation, lambda: operation.result)
 
     def _step(self, dests: object) -> Plan | None:
