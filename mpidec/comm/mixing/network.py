@@ -147,20 +147,21 @@ class Network(LocalView):
             if progress is None:
                 progress = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
             layout = Layout(x)
-        if self.size > 1:
-            self._same_everywhere(topology, "net.window")
-            self.operation("net.window", f"{layout.words}, zero={bool(zero)}")
-        window = Window(
-            self.context,
-            self.collectives,
-            self._window_messenger("windows"),
-            topology,
-            x,
-            layout,
-            zero,
-            bool(progress),
-            self._windows.remove,
-        )
+        with self.collectives:
+            if self.size > 1:
+                self._same_everywhere(topology, "net.window")
+                self.operation("net.window", f"{layout.words}, zero={bool(zero)}")
+            window = Window(
+                self.context,
+                self.collectives,
+                self._window_messenger("windows"),
+                topology,
+                x,
+                layout,
+                zero,
+                bool(progress),
+                self._windows.remove,
+            )
         self._windows.append(window)
         return window
 
@@ -178,17 +179,18 @@ class Network(LocalView):
         -----
         Collective.  See `mpidec.comm.rma.slots.Slots`.
         """
-        if self.size > 1:
-            self._same_everywhere(topology, "net.slots")
-            self.operation("net.slots", f"rows of {X.shape[1]} {X.dtype}")
-        return Slots(
-            self.context,
-            self.collectives,
-            self._window_messenger("slots"),
-            topology,
-            X,
-            "net.slots",
-        )
+        with self.collectives:
+            if self.size > 1:
+                self._same_everywhere(topology, "net.slots")
+                self.operation("net.slots", f"rows of {X.shape[1]} {X.dtype}")
+            return Slots(
+                self.context,
+                self.collectives,
+                self._window_messenger("slots"),
+                topology,
+                X,
+                "net.slots",
+            )
 
     def _window_messenger(self, what: str) -> WindowMessenger | None:
         """The messages of windows, which a helper may look after, or of other slots, whose receivers are not made for that."""

@@ -252,7 +252,11 @@ class NetworkReductions(Lifecycle):
                 self._agreed.add((op, signature))
             else:
                 number = matching.register(PastOperation(op, "", signature, self._others, ""))
-        return number, partial(matching.ask, self._near, number, op, signature, before)
+        ask = partial(matching.ask, self._near, number, op, signature, before)
+        self.collectives.ask = (
+            ask  # also of waits that this call consists of, and of those after it
+        )
+        return number, ask
 
     def _compare(
         self, number: int, op: str, signature: str, ask: Callable[[], None], first: int

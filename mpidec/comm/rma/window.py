@@ -437,7 +437,7 @@ class Window:
         """Free the window; collective, and safe to repeat.  `value` and `p` stay readable."""
         if self.closed:
             return
-        with self._engine:
+        with self._engine, self._together:
             self._slots.wait()
             number = self._slots.number
             least, most = self._together.minimum(

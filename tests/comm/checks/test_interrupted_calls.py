@@ -12,6 +12,8 @@ from mpidec.comm.checks.operation import Operation
 from mpidec.comm.mixing import reductions
 from mpidec.comm.mixing.local import operations
 from mpidec.comm.mixing.local.flat import FlatArray
+from mpidec.comm.rma.claims import RankLocks
+from mpidec.comm.rma.region import Region
 from mpidec.comm.runtime.collectives import Collectives
 
 pytestmark = [pytest.mark.most(1), pytest.mark.mpi(min_size=2), pytest.mark.timeout(100)]
@@ -88,6 +90,27 @@ STEPS = {
 @pytest.mark.parametrize("call", SUMS)
 def test_between_the_steps_of_a_reduction(monkeypatch, call, step):
     told(monkeypatch, SUMS[call], *STEPS[step])
+
+
+LONG = {  # calls of many waits, with the number of these
+    "window": (lambda net: net.window(rows(net)[0], T.ring(net.n)).close(), 9),
+    "slots": (lambda net: net.slots(T.ring(net.n), rows(net)), 6),
+    "gather_rows": (SUMS["gather_rows"], 4),
+    "scatter": (SUMS["scatter"], 5),
+    "machines": (lambda net: net.machines(), 2),
+}
+
+
+@pytest.mark.parametrize(
+    "call, wait", [(call, k) for call in LONG for k in range(1, LONG[call][1])]
+)
+def test_in_any_wait_of_a_call(monkeypatch, call, wait):
+    told(monkeypatch, LONG[call][0], Collectives, "wait", wait)
+
+
+def test_between_the_waits_of_a_window(monkeypatch):
+    told(monkeypatch, lambda net: net.window(rows(net)[0], T.ring(net.n)), Region, "__init__")
+    told(monkeypatch, lambda net: net.window(rows(net)[0], T.ring(net.n)), RankLocks, "__init__")
 
 
 @pytest.mark.parametrize("call", ["sum", "gather"])

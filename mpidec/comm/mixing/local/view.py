@@ -130,11 +130,11 @@ class LocalView(NetworkOperators):
             if per:
                 leaders = [rank - rank % int(per) for rank in range(self.size)]
             else:  # by now all ranks have come
-                with self.engine:
+                with self.engine, self.collectives:
                     node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
                     leader = MPI.Group.Translate_ranks(node.group, [0], self.comm.group)[0]
                     node.Free()
-                leaders = self.collectives.gather_all(np.array(leader), "net.machines").tolist()
+                    leaders = self.collectives.gather_all(np.array(leader), "net.machines").tolist()
             self._machine_list = [
                 [rank for rank, its in enumerate(leaders) if its == leader]
                 for leader in sorted(set(leaders))
