@@ -90,11 +90,11 @@ class ProgressEngine:
             refuse(reason)
 
     def poll(self) -> None:
-        """Make progress, unless the network belongs to another thread (that of its last call), or a poll is being made already."""
+        """Make progress, unless the network belongs to another live thread (that of its last call), or is being polled."""
         if (
             self._polls
             and not self._polling
-            and self.lock.thread == threading.get_ident()
+            and (self.lock.thread == threading.get_ident() or not _lives(self.lock.thread))
             and self.lock.acquire(True) > 0
         ):
             self._polling = True
@@ -132,6 +132,11 @@ class ProgressEngine:
         self.lock.release()
         if kind is not None and not issubclass(kind, OWN_ERRORS):
             self.interrupt(kind.__name__)
+
+
+def _lives(thread: int) -> bool:
+    """Whether a thread has not ended."""
+    return thread in sys._current_frames()
 
 
 _ENGINES: weakref.WeakSet[ProgressEngine] = weakref.WeakSet()

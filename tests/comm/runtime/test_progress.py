@@ -62,21 +62,51 @@ def equal(Y, value):
     np.testing.assert_allclose(Y, np.full_like(Y, value), rtol=1e-13)
 
 
-def test_only_the_thread_that_uses_a_network_polls_it():
+def test_only_the_thread_that_uses_a_network_polls_it_while_it_lives():
     engine, threads = progress.ProgressEngine(), []
     engine.add(lambda: threads.append(threading.get_ident()))
+    used, end = threading.Event(), threading.Event()
 
     def use():
         progress.progress()  # it belongs to the main thread
         with engine:  # and from now on to this one
             progress.progress()
+        used.set()
+        end.wait()
 
     worker = threading.Thread(target=use)
     worker.start()
-    worker.join()
+    used.wait()
     progress.progress()
-    engine.close()
     assert threads == [worker.ident]
+    end.set()
+    worker.join()
+    progress.progress()  # nobody else would
+    engine.close()
+    assert threads == [worker.ident, threading.get_ident()]
+
+
+@pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_SERIALIZED, reason="MPI without threads")
+@pytest.mark.parametrize("call", ["mixing", "allreduce"])
+def test_what_a_thread_has_started_goes_on_after_its_end(way, call):
+    """The main thread waits on another network, and the others for what the thread has started."""
+    with mpidec.Network() as one, mpidec.Network() as other:
+        W, got = other.mixer(T.complete(other.n)), []
+
+        def start():
+            X = rows(other)
+            got.append(W.start(X) if call == "mixing" else other.start_allreduce(X))
+
+        if one.rank == 0:
+            worker = threading.Thread(target=start)
+            worker.start()
+            worker.join()
+            one.barrier()
+            equal(got[0].wait(), mean(other))
+        else:
+            start()
+            equal(got[0].wait(), mean(other))
+            one.barrier()
 
 
 def test_what_an_interrupted_wait_reads_into_is_kept(monkeypatch):
