@@ -14,6 +14,7 @@ from ..runtime.progress import progress, timeout
 from .messenger import Kind, Message
 from .records import native
 
+CLOSED = "the window is closed: make a new one"
 _BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two tries
 
 
@@ -61,10 +62,12 @@ class Mutex:
         Raises
         ------
         RuntimeError
-            One of them is held already by this rank.
+            One of them is held already by this rank, or the window is closed.
         TimeoutError
             After `patience` seconds.
         """
+        if not self._memory:
+            raise RuntimeError(CLOSED)
         taken: list[int] = []
         for rank in ranks:
             if rank in self._held:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..runtime.pending import Pending
 from .claims import RankLocks, is_rank
 from .layout import Arrays, Layout
 from .messenger import WindowMessenger
+from .mutex import CLOSED
 from .records import Weights
 from .slots import GetRequest, Slots
 
@@ -395,14 +396,7 @@ class Window:
                     f"mutex of rank {rank!r}, expected ranks 0, ..., {self._context.size - 1}"
                 )
         patience = None if timeout is None else _number("timeout", timeout, infinite=True)
-        return self._holding([int(rank) for rank in chosen], patience)
-
-    @contextmanager
-    def _holding(self, ranks: list[int], patience: float | None) -> Iterator[None]:
-        with self._engine:
-            self._open()  # it may have been closed since `mutex`
-        with self._slots.mutex.held(ranks, patience, self._slots.poll):
-            yield
+        return self._slots.mutex.held([int(rank) for rank in chosen], patience, self._slots.poll)
 
     @property
     def unread(self) -> dict[int, int]:
@@ -425,7 +419,7 @@ class Window:
 
     def _open(self) -> None:
         if self.closed:
-            raise RuntimeError("the window is closed: make a new one")
+            raise RuntimeError(CLOSED)
         if self._context.matching.interrupted:
             self._context.matching.require_in_step()
         if self._messenger is not None and self._messenger.broken:
