@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ...exceptions import mark
+from ...exceptions import mark, on_all_ranks
 from .mpi import MPI
 from .progress import OWN_ERRORS, abandon, wait_until
 
@@ -45,11 +45,12 @@ class Collectives:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(kind, OWN_ERRORS):
-            self.interrupted = True
-            if self.on_interrupt is not None:
-                self.on_interrupt(kind.__name__)
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        if error is None or isinstance(error, OWN_ERRORS) or on_all_ranks(error):
+            return
+        self.interrupted = True
+        if self.on_interrupt is not None:
+            self.on_interrupt(type(error).__name__)
 
     def wait(
         self, begin: Callable[[], MPI.Request], what: str, ask: Callable[[], None] | None = None

@@ -134,6 +134,13 @@ def test_a_rank_that_was_interrupted_in_a_sum_makes_no_more_calls(comm, monkeypa
     comm.Barrier()
 
 
+def test_an_error_of_any_kind_that_ranks_have_agreed_on_interrupts_nothing():
+    with mpidec.Network() as net:
+        with pytest.raises(ArithmeticError, match="of rank 1"):
+            net.agree(ArithmeticError("of rank 1") if net.rank == 1 else None)
+        np.testing.assert_allclose(net.mean(rows(net)), (net.n + 1) / 2)
+
+
 CALLS = {
     "neighbor_allreduce": lambda net: net.neighbor_allreduce(rows(net)),
     "neighbor_allreduce of lists": lambda net: net.neighbor_allreduce(
