@@ -14,7 +14,6 @@ from ..runtime.progress import progress, timeout
 from .messenger import Kind, Message
 from .records import native
 
-CLOSED = "the window is closed: make a new one"
 _BRIEFLY = 0.02  # seconds of waiting after which a rank sleeps between two tries
 
 
@@ -55,19 +54,22 @@ class Mutex:
 
     @contextlib.contextmanager
     def held(
-        self, ranks: Sequence[int], patience: float | None, poll: Callable[[], None]
+        self,
+        ranks: Sequence[int],
+        patience: float | None,
+        poll: Callable[[], None],
+        check: Callable[[], None],
     ) -> Iterator[None]:
         """Hold the mutexes of some ranks.
 
         Raises
         ------
         RuntimeError
-            One of them is held already by this rank, or the window is closed.
+            One of them is held already by this rank; what `check` raises.
         TimeoutError
             After `patience` seconds.
         """
-        if not self._memory:
-            raise RuntimeError(CLOSED)
+        check()  # the window may have been closed since the context was made
         taken: list[int] = []
         for rank in ranks:
             if rank in self._held:

@@ -15,7 +15,6 @@ from ..runtime.pending import Pending
 from .claims import RankLocks, is_rank
 from .layout import Arrays, Layout
 from .messenger import WindowMessenger
-from .mutex import CLOSED
 from .records import Weights
 from .slots import GetRequest, Slots
 
@@ -396,7 +395,8 @@ class Window:
                     f"mutex of rank {rank!r}, expected ranks 0, ..., {self._context.size - 1}"
                 )
         patience = None if timeout is None else _number("timeout", timeout, infinite=True)
-        return self._slots.mutex.held([int(rank) for rank in chosen], patience, self._slots.poll)
+        some = [int(rank) for rank in chosen]
+        return self._slots.mutex.held(some, patience, self._slots.poll, self._open)
 
     @property
     def unread(self) -> dict[int, int]:
@@ -419,7 +419,7 @@ class Window:
 
     def _open(self) -> None:
         if self.closed:
-            raise RuntimeError(CLOSED)
+            raise RuntimeError("the window is closed: make a new one")
         if self._context.matching.interrupted:
             self._context.matching.require_in_step()
         if self._messenger is not None and self._messenger.broken:
