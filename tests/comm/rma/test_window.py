@@ -622,7 +622,9 @@ def test_a_rank_that_stops_while_it_hands_a_mutex_over(monkeypatch):
     records.native.try_mutex(memory, 1)
     with (
         pytest.raises(TimeoutError, match="held by rank 1"),
-        queue(memory, []).held([0], 0.0, lambda: records.native.leave_mutex(memory, 0)),
+        queue(memory, []).held(
+            [0], 0.0, lambda: records.native.leave_mutex(memory, 0), lambda: None
+        ),
     ):  # the first step, never the second
         pass
 
