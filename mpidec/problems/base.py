@@ -22,6 +22,33 @@ DENSE = 2000  # largest number of unknowns for which the Hessian is formed
 Model = TypeVar("Model", bound="LinearModel")
 
 
+def rank_tolerance(A: Array) -> float:
+    """Return the size, relative to the largest, up to which singular values of A are rounding errors of zero.
+
+    Examples
+    --------
+    >>> rank_tolerance(np.ones((4, 2))) / 2.0**-52
+    4.0
+    """
+    return float(max(A.shape) * np.finfo(np.float64).eps)
+
+
+def row_space(A: Array) -> Array | None:
+    """Return an orthonormal basis of the row space of A, (d, r), or None if the columns are linearly independent.
+
+    Examples
+    --------
+    >>> row_space(np.ones((3, 2))).shape, row_space(np.eye(3, 2)) is None
+    ((2, 1), True)
+    """
+    from scipy.linalg import qr
+
+    R = qr(A, mode="r")[0][: A.shape[1]] if A.shape[0] > A.shape[1] else A
+    S, Vt = np.linalg.svd(R, full_matrices=False)[1:]
+    rank = np.count_nonzero(rank_tolerance(A) * S.max(initial=0.0) < S)
+    return None if rank == A.shape[1] else np.asarray(Vt[:rank].T)
+
+
 class Problem(Protocol):
     """Functions f_i of the local agents; row i of `X` is the point of local agent i.
 
@@ -261,14 +288,22 @@ class LinearModel:
     def solution(self) -> Array:
         """Return the minimizer of the average of the local f_i, (d,), computed by scipy to rounding accuracy.
 
+        If columns of the data are linearly dependent, and there is neither a ridge nor a term, it lies in the row space of the
+        data, as the iterates of gradient methods from zero do: of the minimizers with these scores, it has the least norm.
+
         Raises
         ------
         ValueError
             If there are no local agents, or there is no finite minimizer.
         """
-        return self._minimize(
-            *self._pooled(), self.m * self._penalty, np.zeros(self.d), np.zeros(self.d), self.m
-        )
+        A, Y = self._pooled()
+        V = None if self.l2 or self.term is not None else row_space(A)
+        if V is None:
+            x0 = np.zeros(self.d)
+            return self._minimize(A, Y, self.m * self._penalty, x0, x0, self.m)
+        z0 = np.zeros(V.shape[1] * Y.shape[1])
+        z = self._minimize(A @ V, Y, 0.0, z0, z0, self.m)
+        return np.asarray(V @ z.reshape(V.shape[1], -1)).ravel()  # x = V z
 
     def _pooled(self) -> tuple[Array, Array]:
         """Return the samples and targets of all local agents together, for a solution."""
@@ -303,7 +338,7 @@ class LinearModel:
         """Minimize weight sum_s loss(a_s x; y_s) + x^T diag(ridge) x / 2 - <pull, x> + agents * term(x), A (N, features)."""
         from scipy.sparse.linalg import LinearOperator
 
-        size, shape = np.abs(A.T), (self.features, Y.shape[1])
+        size, shape = np.abs(A.T), (A.shape[1], Y.shape[1])
         if self.weight != 1:
             ridge, pull = ridge / self.weight, pull / self.weight
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from .. import _validation as check
 from .._validation import Array
-from .base import LinearModel
+from .base import LinearModel, rank_tolerance
 from .terms import Term
 
 
@@ -105,8 +105,11 @@ class LeastSquares(LinearModel):
         if self.l2:
             A = np.vstack([A, np.sqrt(self.m * self._penalty / self.weight) * np.eye(self.d)])
             b = np.vstack([b, np.zeros((self.d, 1))])
-        x = lstsq(A, b)[0]
-        x += lstsq(A, b - A @ x)[0]  # one step of iterative refinement
+        cond = rank_tolerance(
+            A
+        )  # scipy's default, eps, takes the rounding errors of dependent columns for curvature
+        x = lstsq(A, b, cond)[0]
+        x += lstsq(A, b - A @ x, cond)[0]  # one step of iterative refinement
         return np.asarray(x[:, 0])
 
     @cached_property

@@ -303,6 +303,32 @@ def test_rank_deficient_least_squares_has_the_solution_of_least_norm():
     np.testing.assert_allclose(problem.solution(), [1.0, 1.0])
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("dense", [True, False])
+@pytest.mark.parametrize("case", ["twice", "sum", "zero", "one-hot"])
+def test_solution_of_dependent_columns_has_the_least_norm(loss, dense, case, monkeypatch):
+    monkeypatch.setattr(base, "DENSE", 2000 if dense else 0)
+    problem = make(loss, 8, 16, 5)
+    A = np.concatenate(
+        {
+            "twice": [problem.A, 3 * problem.A[..., ::-1]],
+            "sum": [problem.A, problem.A[..., :1] + problem.A[..., 1:2]],
+            "zero": [problem.A, 0 * problem.A[..., :2]],
+            "one-hot": [np.ones((8, 16, 1)), np.eye(3)[np.arange(8 * 16).reshape(8, 16) % 3]],
+        }[case],
+        axis=2,
+    )
+    wide = type(problem)(A, problem.y, **problem.options)
+    x = wide.solution()
+    assert relative_gradient(wide, x) <= 1e-11
+    B, Z = A.reshape(-1, A.shape[2]), x.reshape(A.shape[2], -1)
+    np.testing.assert_allclose(
+        np.linalg.pinv(B, rcond=1e-10) @ (B @ Z), Z, atol=1e-9 * np.abs(Z).max()
+    )
+    if loss == "softmax":
+        assert np.abs(Z.sum(axis=1)).max() <= 1e-9 * np.abs(Z).max()
+
+
 @pytest.mark.parametrize("loss, l2, masked", VARIANTS)
 @pytest.mark.parametrize("p, d", [(7, 4), (3, 6)])
 def test_prox_solves_its_equation(loss, l2, masked, p, d):
