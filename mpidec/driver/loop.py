@@ -111,7 +111,7 @@ def run(plan: Plan) -> Result:
             if search is not None and choice is not None:
                 solver = with_size(asked, choice.step_size)
                 if search.point is not None:
-                    guard = Guard(net, search.point, X, choice, plan.steps)
+                    guard = Guard(net, search.point, X, choice, plan.steps, search.away)
             try:
                 return _Run(
                     replace(plan, solver=solver), mixer, choice, guard, attempt == ATTEMPTS

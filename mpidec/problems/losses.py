@@ -105,9 +105,9 @@ class LeastSquares(LinearModel):
         if self.l2:
             A = np.vstack([A, np.sqrt(self.m * self._penalty / self.weight) * np.eye(self.d)])
             b = np.vstack([b, np.zeros((self.d, 1))])
-        cond = rank_tolerance(
-            A
-        )  # scipy's default, eps, takes the rounding errors of dependent columns for curvature
+        cond = rank_tolerance(A)  # scipy's default, eps, takes rounding errors for curvature
+        if np.linalg.norm(A.T @ b) <= cond * np.linalg.norm(np.abs(A.T) @ np.abs(b)):
+            return np.zeros(self.d)  # where the gradient vanishes up to rounding
         x = lstsq(A, b, cond)[0]
         x += lstsq(A, b - A @ x, cond)[0]  # one step of iterative refinement
         return np.asarray(x[:, 0])

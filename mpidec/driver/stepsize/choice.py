@@ -305,6 +305,7 @@ class Search:
         self._exact = bool(solver.exact) and not self._noisy and not self._varying
         self._model: LinearModel | None = None  # on rank 0
         self.point: np.ndarray | None = None
+        self.away = 0.0  # how far the agents' own gradients lead from there, see `Guard`
 
     def __call__(self) -> Choice:
         """The choice, the same on all ranks."""
@@ -316,6 +317,8 @@ class Search:
         choice: Choice | None = None
         if requested_rule(self._solver) == "auto" and net.n <= MANY and self._smooth:
             self._model, self.point, gradients = self._linearized(mean)
+            away = 0.0 if self._model is None else self._model.away
+            self.away = float(net.collectives.broadcast(away, 0, "the size of the gradients"))
             choice = self._on_root(lambda base: self._raced(base, gradients))
             if choice is not None and self._varying:
                 choice = self._tried_out(choice)

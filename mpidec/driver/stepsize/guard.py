@@ -16,7 +16,7 @@ class Retry(Exception):
 
 
 class Guard:
-    """Checks of the distance to the estimated minimizer, at few steps of a run.
+    r"""Checks of the distance to the estimated minimizer, at few steps of a run.
 
     Parameters
     ----------
@@ -28,13 +28,23 @@ class Guard:
     choice : Choice
     steps : int
         Steps of the run.
+    away : float
+        :math:`\sqrt{\tfrac{1}{n} \sum_i \|\nabla f_i(\hat x)\|^2} / L`, how far the agents' own gradients lead from the estimated
+        minimizer: the scale of distances where that is zero, or zero up to rounding.
     """
 
     def __init__(
-        self, net: Reductions, point: np.ndarray, X0: np.ndarray, choice: Choice, steps: int
+        self,
+        net: Reductions,
+        point: np.ndarray,
+        X0: np.ndarray,
+        choice: Choice,
+        steps: int,
+        away: float = 0.0,
     ):
         self._net, self._point = net, point
-        start, scale = self._distance(X0), np.sqrt(net.n) * (float(np.linalg.norm(point)) or 1.0)
+        size = max(float(np.linalg.norm(point)) or 1.0, away)
+        start, scale = self._distance(X0), np.sqrt(net.n) * size
         self._start = start
         self._far, self._near = EXPLOSION * max(start, scale), max(start, 1e-3 * scale)
         half = choice.expected / 2

@@ -81,6 +81,12 @@ class LinearModel:
         """The number of dimensions."""
         return int(self.start.shape[1])
 
+    @property
+    def away(self) -> float:
+        r""":math:`\sqrt{\tfrac{1}{n} \sum_i \|g_i\|^2} / L`, 0 without a curvature L: how far a step 1 / L leads from e = 0."""
+        size = float(np.linalg.norm(self.g[0])) / math.sqrt(self.n)
+        return size / self.curvature if self.curvature > 0 and math.isfinite(size) else 0.0
+
     def answer(self, uses: str, V: np.ndarray, sizes: np.ndarray, k: int) -> np.ndarray | None:
         """What a solver uses at the rows `V`, one column per candidate and coordinate: gradients, proximal points, or nothing."""
         E = V.reshape(len(V), self.r, -1)

@@ -338,6 +338,24 @@ def test_a_run_is_checked_at_half_of_the_expected_steps():
             checks.check(half, X0)
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("agents_alike", [True, False])
+def test_a_minimizer_that_is_zero_up_to_rounding_needs_no_smaller_step_size(known, agents_alike):
+    n, p = 6, 20
+    A = np.random.default_rng(3).standard_normal((n, p, D))
+    A -= A.mean(axis=1 if agents_alike else (0, 1), keepdims=True)  # so is A^T 1
+    y = np.full((n, p), 3.0)
+    with mpidec.Network(n) as net, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        problem = P.LeastSquares(A[net.lo : net.hi], y[net.lo : net.hi])
+        problem.x_star = P.LeastSquares(A, y).solution() if known else None
+        result = mpidec.solve(problem, S.GradientTracking(), T.ring(n), steps=200, net=net)
+    largest = np.linalg.norm(A.reshape(-1, D), 2) ** 2 / n
+    assert str(result.outcome) == "completed" and result.step_size > 0.01 / largest
+    assert np.abs(result.X).max(initial=0.0) < 1e-4
+    assert not known or result.metrics["error"][-1] < 1e-4  # absolute, as x* = 0
+
+
 def test_safe_is_a_bound():
     n = 6
     with mpidec.Network(n) as net:
