@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..protocols import Reductions
-from ..solvers.base import Solver
+from ..solvers.base import Solver, name_of
+from .verdict import limit_of, resting_since
 
 if TYPE_CHECKING:
     from ..problems.base import Problem
@@ -78,6 +79,13 @@ def likely_cause(
             return (
                 f"the columns of the data differ in size by a factor of {ratio:.2g} (column {largest} the largest, column "
                 f"{smallest} the smallest, counted from 0): standardize them (problem.standardize=true)"
+            )
+    if not getattr(solver, "exact", False) and isinstance(solver.step_size, (int, float)):
+        level = last if resting_since(values, steps) is not None else limit_of(values)
+        if level > limit:
+            return (
+                f"{name} comes to rest near {level:.2g}: {name_of(solver)}, a method with a bias, stays at a distance that "
+                "shrinks with the step size: use an exact method, such as gradient_tracking, or a smaller step size"
             )
     disagreement = metrics["consensus"][-1]
     if (

@@ -10,6 +10,7 @@ import numpy as np
 from ..record.reader import last_values
 from .outcome import Outcome
 from .stepsize import Choice
+from .verdict import verdict
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,7 +52,13 @@ class Result:
     step_size: float | Callable[[int], float] | None = None
     choice: Choice | None = None
 
+    @property
+    def verdict(self) -> str:
+        """What has become of the agents' error, as in "error_rms rests at 0.13 since step 600"; see `mpidec.driver.verdict`."""
+        return verdict(self.metrics)
+
     def __repr__(self) -> str:
+        told = self.reason or (self.verdict if self.outcome is Outcome.COMPLETED else "")
         size = (
             f", step size {self.step_size:.4g}"
             if self.step_size and isinstance(self.step_size, (int, float))
@@ -60,5 +67,5 @@ class Result:
         return (
             f"Result({self.outcome} after {self.steps} steps{size}{last_values(self.metrics)}; X {self.X.shape}, "
             f"x {self.x.shape}, records: {len(self.metrics.get('step', ()))}"
-            f"{f'; {self.reason}' if self.reason else ''})"
+            f"{f'; {told}' if told else ''})"
         )

@@ -45,6 +45,8 @@ def summary(job: Job, result: Result | AsyncResult, ranks: int) -> str:
         outcome += f" at step {result.steps}"
     elif outcome == "missed":
         outcome += f": error > {wanted.stop_error:g} after {result.steps} steps"
+    elif outcome == "completed" and result.verdict:
+        outcome += f": {result.verdict}"
     gap = job.spectral_gap()
     rows = {
         "problem": f"{short(problem.name)}{options(_penalties(problem))}",

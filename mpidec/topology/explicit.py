@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,15 @@ def from_weights(
     matrix = _matrix(W)
     _check_entries(matrix, signed)
     _check_sums(matrix)
-    return _topology("from_weights", Stored(matrix), connected)
+    topology = _topology("from_weights", Stored(matrix), connected)
+    if (turns := _period(matrix)) > 1:
+        warnings.warn(
+            f"from_weights: W is periodic (period {turns}: no agent has a weight of its own, and all cycles have lengths "
+            f"divisible by {turns}): its powers do not converge, and agents never agree; use (I + W) / 2",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return topology
 
 
 def from_networkx(
@@ -170,6 +179,23 @@ def _check_sums(matrix: csr_array) -> None:
             f"from_weights: agent {i}: {word} of W sums to {total:.12g}, expected 1 "
             "(metropolis weights of the same graph: topology.from_networkx(G))"
         )
+
+
+def _period(matrix: csr_array) -> int:
+    """The greatest common divisor of the lengths of all cycles, for a strongly connected graph; 1 if it is not connected."""
+    from scipy.sparse.csgraph import breadth_first_order
+
+    n = matrix.shape[0]
+    if n == 1 or matrix.diagonal().any():
+        return 1
+    order, before = breadth_first_order(matrix, 0)
+    if len(order) < n:
+        return 1
+    depth = np.zeros(n, np.int64)
+    for i in order[1:]:
+        depth[i] = depth[before[i]] + 1
+    edges = matrix.tocoo()
+    return int(np.gcd.reduce(depth[edges.row] + 1 - depth[edges.col]))
 
 
 def _topology(name: str, source: Stored, connected: bool) -> Topology:

@@ -262,6 +262,17 @@ def test_a_missed_target_has_its_own_status_and_says_the_cause(capsys):
     assert record.read("run.h5").outcome == "missed"
 
 
+def test_a_completed_run_says_what_has_become_of_its_error(capsys):
+    assert run.main([*SMALL, "--agents=4", "--steps=400", "--solver=dgd", "--step-size=0.05"]) == 0
+    table = rows(capsys.readouterr().out)
+    said = r"completed: error_rms rests at (\S+) since step (\d+)"
+    found = re.fullmatch(said, table["outcome"])
+    assert found, table
+    errors = record.read("run.h5").metrics["error_rms"]
+    np.testing.assert_allclose(errors[int(found[2]) // 10 :], float(found[1]), rtol=0.03)
+    assert errors[int(found[2]) // 20] > 1.01 * errors[-1]
+
+
 def test_an_explosion_is_divergence(capsys):
     assert run.main([*SMALL, "--agents=4", "--steps=40", "--step-size=100"]) == 3
     said = capsys.readouterr()
@@ -834,7 +845,7 @@ def test_the_memory_of_a_mixer_moves_to_another_number_of_ranks(before, after):
         done = launch.mpirun(
             after, ["-m", "mpidec.run", "--resume", path, "--steps=63"], check=True
         )
-        assert rows(done.stdout)["outcome"] == "completed" and "warning" not in done.stderr
+        assert rows(done.stdout)["outcome"].startswith("completed") and "warning" not in done.stderr
         assert same(f"{name}.h5", path)
 
 

@@ -1,0 +1,97 @@
+"""Verdict on a run in a few words: whether its error rests, falls, has grown, or is where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+MEASURES = ("error_rms", "gradient_norm", "consensus")  # the first one of a run is judged
+LEAST = 8  # records
+STILL, LEVEL = 0.01, 0.3  # largest change, in logarithms, of what rests; if its values are noisy
+SURE = 4.0  # standard errors
+UNMOVED = 0.01  # relative change in a run without progress
+PART = 0.25  # of the run, in which what rests has not moved
+TINY = 1e-3  # of the largest value: below, a growth is rounding, or a start at the solution
+
+
+def verdict(metrics: Mapping[str, np.ndarray]) -> str:
+    """What has become of the agents' error (or gradient norm, or consensus) in a run; empty if too little is recorded.
+
+    Parameters
+    ----------
+    metrics : dict of arrays
+        All records of the run.
+
+    Examples
+    --------
+    >>> steps = np.arange(0, 1010, 10)
+    >>> verdict({"step": steps, "error_rms": 0.9**steps + 0.13})
+    'error_rms rests at 0.13 since step 70'
+    >>> verdict({"step": steps, "error_rms": 0.99**steps})
+    'error_rms still falls'
+    >>> verdict({"step": steps, "error_rms": 1.01**steps})
+    'error_rms has grown from 1 to 2.1e+04'
+    >>> verdict({"step": steps, "error_rms": np.ones(101)})
+    'no progress: error_rms is 1, as at the start'
+    """
+    name = next((name for name in MEASURES if name in metrics), None)
+    if name is None or len(metrics[name]) < LEAST or not np.isfinite(metrics[name]).all():
+        return ""
+    values, steps = np.asarray(metrics[name], float), np.asarray(metrics["step"])
+    first, last = values[0], values[-1]
+    if np.ptp(values) <= UNMOVED * first:
+        return f"no progress: {name} is {last:.3g}, as at the start"
+    since = resting_since(values, steps)
+    if since is not None:
+        level = float(np.median(values[since:]))
+        farther = f", farther than at the start ({first:.2g})" if level > 2 * first else ""
+        return f"{name} rests at {level:.2g} since step {steps[since]}{farther}"
+    if last > 2 * first and last > TINY * values.max():
+        return f"{name} has grown from {first:.2g} to {last:.2g}"
+    quarter = np.searchsorted(steps, steps[-1] - PART * (steps[-1] - steps[0]))
+    before, after = np.median(values[quarter // 2 : quarter]), np.median(values[quarter:])
+    return f"{name} still falls" if after < before else ""
+
+
+def resting_since(values: np.ndarray, steps: np.ndarray) -> int | None:
+    r"""The record from which on the values rest, which is at least the last quarter of the run; None if they do not.
+
+    They rest if the line through their logarithms in that quarter is level: it changes by less than 1 %, or by less than
+    its own uncertainty if the gradients are random, and by less than a tenth of the change before, as in a slow but steady fall
+    it would not.
+    """
+    quarter = int(np.searchsorted(steps, steps[-1] - PART * (steps[-1] - steps[0])))
+    tail = values[quarter:]
+    if quarter < 2 or len(tail) < 3:
+        return None
+    if not tail.min() > 0:
+        return None if tail.any() else int(np.flatnonzero(np.append(1.0, values))[-1])
+    y, t = np.log(tail), np.linspace(-0.5, 0.5, len(tail))
+    change = float(t @ y / (t @ t))
+    noise = float(np.linalg.norm(y - y.mean() - change * t) / np.sqrt(len(t) - 2))
+    moved = np.abs(np.log(values[:quarter].clip(min=1e-300)) - y.mean()).max()
+    uncertain = min(SURE * noise / float(np.linalg.norm(t)), LEVEL) * (len(t) >= LEAST)
+    if abs(change) > max(STILL, uncertain) or (
+        change < 0 and -change > max(0.1 * moved, uncertain)
+    ):
+        return None
+    inside = (values <= tail.max() * (1 + STILL)) & (values >= tail.min() * (1 - STILL))
+    return int(np.flatnonzero(~np.append(False, inside))[-1])  # the record after the last outside
+
+
+def limit_of(values: np.ndarray) -> float:
+    r"""Where a sequence :math:`v_k = v + c \rho^k` comes to rest, by Aitken's extrapolation from its second half; 0 if unknown.
+
+    Examples
+    --------
+    >>> round(limit_of(0.9 ** np.arange(20) + 0.13), 6)
+    0.13
+    """
+    if len(values) < 5:
+        return 0.0
+    span = (len(values) - 1) // 4
+    a, b, c = (float(values[-1 - j * span]) for j in (2, 1, 0))
+    if not a > b > c > 0 or not a - b > b - c:
+        return 0.0
+    return max(c - (b - c) ** 2 / ((a - b) - (b - c)), 0.0)
