@@ -38,6 +38,9 @@ class Solver:
     ----------
     kinds : tuple of str
         The kinds of `W` that the solver converges with: "doubly", "row" or "column" stochastic.
+    positive : bool
+        Whether the solver divides by weights that `W` mixes: they remain > 0 if `W` is doubly stochastic or has no negative
+        entries.
     uses : {"gradient", "prox", "nothing"}
         What `step` needs of the problem at `point(s)`, as its argument `G`: the gradients; the proximal points
         :math:`\\arg\\min_x f_i(x) + \\|x - v_i\\|^2 / (2 \\alpha)`; or nothing (None).
@@ -71,6 +74,7 @@ class Solver:
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("doubly",)
+    positive: ClassVar[bool] = False
     uses: ClassVar[str] = "gradient"
     per_edge: ClassVar[tuple[str, ...]] = ()
     keeps_rows: ClassVar[bool] = False
@@ -116,6 +120,12 @@ class Solver:
             raise ValueError(
                 f"{name_of(self)} needs a {' or '.join(self.kinds)} stochastic W, the {topology.name} topology is "
                 f"{topology.kind} stochastic; {REMEDIES[self.kinds[-1]]}"
+            )
+        signed = self.positive and topology.kind != "doubly" and 1 < topology.n <= _LARGE
+        if signed and topology.period == 1 and topology.at(0).W.toarray().min() < 0:
+            raise ValueError(
+                f"{name_of(self)} divides by weights that W mixes, which need a W without negative entries unless it is "
+                f"doubly stochastic, the {topology.name} topology has some; {REMEDIES['column']}"
             )
         step = getattr(self, "step_size", None)
         if getattr(step, "start", step) != "auto" and (cause := self.unstable(topology)):
@@ -208,6 +218,8 @@ def positive_step(solver: Solver) -> None:
     ValueError
     """
     step = solver.step_size
+    if isinstance(step, np.floating):  # a float keeps the dtype of float32 rows
+        object.__setattr__(solver, "step_size", step := float(step))
     if callable(step) or (isinstance(step, str) and step in WORDS):
         return
     what = f"{name_of(solver)}: step_size is {step!r}, expected a finite number >= 0"

@@ -33,7 +33,7 @@ class PushSum(Solver):
     Notes
     -----
     Sent per step: one row, of :math:`U^k - \alpha \nabla F(X^k)`, and its weight :math:`w^k` to each out-neighbour, in one
-    message.  `W`: column (or doubly) stochastic, directed or not, constant or varying in time.
+    message.  `W`: column stochastic without negative entries, or doubly stochastic; directed or not, constant or varying in time.
 
     Examples
     --------
@@ -54,6 +54,7 @@ class PushSum(Solver):
     """
 
     kinds: ClassVar = ("doubly", "column")
+    positive: ClassVar = True
     keeps_rows: ClassVar = True
     exact: ClassVar = False
     graph: ClassVar = "exponential"
@@ -111,6 +112,7 @@ class OSGP(Solver):
     """
 
     kinds: ClassVar = ("doubly", "column")
+    positive: ClassVar = True
     keeps_rows: ClassVar = True
     exact: ClassVar = False
     graph: ClassVar = "exponential"
@@ -153,7 +155,7 @@ class PushDIGing(Solver):
     Notes
     -----
     Sent per step: two rows, of :math:`U^k - \alpha Y^k` and :math:`Y^k`, and the weight :math:`w^k` to each out-neighbour, in
-    one message.  `W`: column (or doubly) stochastic, directed or not, constant or varying in time.
+    one message.  `W`: column stochastic without negative entries, or doubly stochastic; directed or not, constant or varying.
 
     Examples
     --------
@@ -170,6 +172,7 @@ class PushDIGing(Solver):
     """
 
     kinds: ClassVar = ("doubly", "column")
+    positive: ClassVar = True
     keeps_rows: ClassVar = True
     least_delta: ClassVar = 0.9999
     graph: ClassVar = "exponential"

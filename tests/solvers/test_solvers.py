@@ -588,3 +588,15 @@ def test_the_catalogue_is_what_is_exported():
         if isinstance(value, type) and issubclass(value, S.Solver)
     } - {S.Solver}
     assert set(S.CATALOGUE.values()) == exported
+
+
+def test_weights_that_may_vanish_are_refused():
+    signed = T.from_weights([[1.4, -0.3, 0.2], [-0.2, 0.9, 0.3], [-0.2, 0.4, 0.5]], signed=True)
+    best = T.star(
+        16, weights="best_constant"
+    )  # negative, and doubly stochastic: all weights stay 1
+    for solver in (S.PushSum(), S.PushDIGing(), S.OSGP()):
+        solver.check(best)
+        with pytest.raises(ValueError, match="without negative entries unless"):
+            solver.check(signed)
+    S.GradientTracking().check(best)
