@@ -167,7 +167,7 @@ def real(values: ArrayLike, name: str) -> NDArray[np.number]:
 
 
 def data(A: ArrayLike) -> Array:
-    """Return the local agents' samples as a C-contiguous float64 array (m, p, d)."""
+    """Return the local agents' samples as a C-contiguous array (m, p, d), float32 if they are so, else float64."""
     array = real(A, "A")
     if array.ndim != 3:
         raise ValueError(
@@ -179,17 +179,19 @@ def data(A: ArrayLike) -> Array:
             f"A has shape {array.shape}, expected at least one sample and one feature per agent "
             "(use no more agents than there are samples)"
         )
-    return np.ascontiguousarray(array, dtype=np.float64)
+    return np.ascontiguousarray(
+        array, dtype=np.float32 if array.dtype == np.float32 else np.float64
+    )
 
 
 def targets(y: ArrayLike, name: str, A: Array) -> Array:
-    """Return one target per sample, (m, p) float64, matching `A`."""
+    """Return one target per sample, (m, p), with the dtype of `A`."""
     array = real(y, name)
     if array.shape != A.shape[:2]:
         raise ValueError(
             f"{name} has shape {array.shape}, expected {A.shape[:2]}: one target per sample of A"
         )
-    return np.ascontiguousarray(array, dtype=np.float64)
+    return np.ascontiguousarray(array, dtype=A.dtype)
 
 
 def valid(mask: ArrayLike | None, A: Array) -> NDArray[np.bool_] | None:

@@ -544,11 +544,14 @@ def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions)
             f"{net.lo}:{net.hi} of {net.n}): {graph}pass the data of the local agents, A[net.lo:net.hi], or "
             "load_problem(..., net=net)"
         )
+    dtype = getattr(problem, "dtype", getattr(x0, "dtype", None))  # of Neural, a torch.dtype
+    single = isinstance(dtype, np.dtype) and dtype == np.float32
+    dtype = np.dtype(np.float32 if single else np.float64)
     if x0 is None:
-        return np.zeros((net.m, getattr(problem, "d", 1)))
+        return np.zeros((net.m, getattr(problem, "d", 1)), dtype)
     d = np.shape(x0)[-1] if problem is None and np.ndim(x0) else getattr(problem, "d", 1)
     try:
-        x0 = np.asarray(x0, float)
+        x0 = np.asarray(x0, dtype)
     except (TypeError, ValueError):
         raise ValueError(
             f"x0 is {x0!r:.60}, expected numbers of shape ({d},) or ({net.n}, {d})"

@@ -345,7 +345,7 @@ class _Run:
                     raise ValueError(
                         f"the problem returned gradients (or proximal points) of shape {np.shape(G)}, expected {V.shape}"
                     )
-                return G
+                return None if G is None else np.asarray(G).astype(V.dtype, copy=False)
             except Exception as error:
                 if self.net.size == 1:
                     raise

@@ -62,7 +62,8 @@ class Metrics:
     Notes
     -----
     A call takes two sums of one row over all agents (the second one at the mean, which the first one finds), one gradient and
-    one value of each local agent, and a maximum over the ranks if :math:`x^\star` is known.
+    one value of each local agent, and a maximum over the ranks if :math:`x^\star` is known.  Rows of float32 are cast to float64
+    before.
     """
 
     def __init__(self, net: Reductions, problem: Problem | None):
@@ -81,6 +82,7 @@ class Metrics:
 
     def __call__(self, X: np.ndarray, rows: int = 0, sent: int = 0) -> dict[str, float]:
         """Return the metrics of the rows `X`, shape `(m, d)`, and the sums over all ranks of the `rows` and bytes `sent`."""
+        X = X.astype(np.float64, copy=False)
         mean = self._net.mean(X)
         return self.of(mean, self._net.sum(self.terms(X, mean, rows, sent)), self._worst(X))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NoReturn, overload
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from .._validation import integer
@@ -193,6 +194,10 @@ def solve(
     record (an objective of +inf only at the last one), or when its last record is an explosion: the objective has grown by 1e6
     and the iterates by 1e3.  Explosions are judged at the end only, so that no run ends early that would have come back.
 
+    The iterates have the dtype of the problem's data, float32 or float64, or of `x0` if the problem has no `dtype`; so have
+    gradients, what is sent, and what is in the file.  Metrics are computed in float64 from these iterates, and so are minimizers
+    and the search for a step size.  Asynchronous solvers compute in float64.
+
     The iterates are bit-identical on any number of ranks; to this end BLAS runs with one thread during the call.
 
     NumPy allocates large temporaries in the memory of `Network.memory`, where mixing needs no copies.
@@ -235,6 +240,8 @@ def solve(
             evaluator(oracle, method, net.agents, seed)
             steps, every = integer(steps, "steps", least=0), integer(every, "every")
             X = initial_rows(x0, functions, net)
+            if method.asynchronous:
+                X = X.astype(np.float64, copy=False)
             check_callbacks(functions, X, net.lo, method.uses == "gradient")
             if functions is not None:
                 check_step_size(method)

@@ -110,6 +110,9 @@ class LinearModel:
     All arithmetic is batched over the leading axis, one agent after the other, so an agent's results are
     bit-identical whichever other agents the process holds. Nothing is communicated.
 
+    Data in float32 stay so: gradients and proximal points at float32 rows are float32, and `solve` iterates and sends float32.
+    Values are summed in float64; minimizers and constants are computed in float64, and `solve` evaluates metrics at float64 points.
+
     Examples
     --------
     A loss of your own, :math:`\sqrt{1 + r^2}`; ``load_problem("mine.csv", n=16, problem=Absolute)`` fills it with data:
@@ -191,6 +194,11 @@ class LinearModel:
         """Return the second derivative of the loss with respect to the scores, (N, c) -> (N, c, c)."""
         raise NotImplementedError
 
+    @property
+    def dtype(self) -> np.dtype[np.floating[Any]]:
+        """The dtype of the data, float32 or float64, which that of the iterates in `solve` follows."""
+        return self.A.dtype
+
     # -- values and gradients ------------------------------------------------------------------------------------
 
     def _columns(self, X: Array, m: int | None = None) -> Array:
@@ -208,8 +216,11 @@ class LinearModel:
         loss = self._loss(self.A @ self._columns(X), self._Y)
         if self.mask is not None:
             loss *= self.mask
-        total: Array = loss.sum(axis=1) if self.weight == 1 else self.weight * loss.sum(axis=1)
+        total: Array = loss.sum(axis=1, dtype=np.float64)
+        if self.weight != 1:
+            total *= self.weight
         if self.l2:
+            X = X.astype(np.float64, copy=False)
             total = total + (
                 0.5 * (self._penalty * X * X).sum(axis=1)
                 if self.intercept
@@ -270,8 +281,9 @@ class LinearModel:
     @cached_property
     def _spectrum(self) -> Array:
         """Largest min(p, features) eigenvalues of each A_i^T A_i, ascending (all others are 0)."""
-        At = self.A.transpose(0, 2, 1)
-        return np.linalg.eigvalsh(At @ self.A if self.features <= self.p else self.A @ At)
+        A = self.A.astype(np.float64, copy=False)
+        At = A.transpose(0, 2, 1)
+        return np.linalg.eigvalsh(At @ A if self.features <= self.p else A @ At)
 
     @property
     def smoothness(self) -> Array:
@@ -311,7 +323,8 @@ class LinearModel:
             raise ValueError(
                 "no local agents, so there is no solution: concatenate the problems of all ranks first"
             )
-        return self.A.reshape(-1, self.features), self._Y.reshape(-1, self._Y.shape[2])
+        A, Y = self.A.reshape(-1, self.features), self._Y.reshape(-1, self._Y.shape[2])
+        return A.astype(np.float64, copy=False), Y.astype(np.float64, copy=False)
 
     def prox(self, V: Array, t: float | Array) -> Array:
         r"""Return :math:`\arg\min_x f_i(x) + \|x - v_i\|^2 / (2t)` at row i, (m, d) -> (m, d), by Newton's method.
@@ -319,11 +332,10 @@ class LinearModel:
         `t` > 0 is one number or one per local agent, (m,).
         """
         t = self._steps(t)
-        X = np.empty_like(V)
+        X, V = np.empty_like(V), V.astype(np.float64, copy=False)
+        A, Y = (array.astype(np.float64, copy=False) for array in (self.A, self._Y))
         for i in range(self.m):
-            X[i] = self._minimize(
-                self.A[i], self._Y[i], self._penalty + 1 / t[i], V[i] / t[i], V[i], 1
-            )
+            X[i] = self._minimize(A[i], Y[i], self._penalty + 1 / t[i], V[i] / t[i], V[i], 1)
         return X
 
     def _steps(self, t: float | Array) -> Array:

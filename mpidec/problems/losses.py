@@ -22,7 +22,7 @@ class LeastSquares(LinearModel):
     Parameters
     ----------
     A : (m, p, d) array
-        Samples of the local agents; not copied if contiguous float64 and without a mask.
+        Samples of the local agents; not copied if contiguous, float32 or float64, and without a mask.
     b : (m, p) array
         Targets.
     l2 : float
@@ -114,7 +114,7 @@ class LeastSquares(LinearModel):
 
     @cached_property
     def _factors(self) -> tuple[Array, Array, Array]:
-        U, S, Vt = np.linalg.svd(self.A, full_matrices=False)
+        U, S, Vt = np.linalg.svd(self.A.astype(np.float64, copy=False), full_matrices=False)
         return S, Vt, S * (U.transpose(0, 2, 1) @ self._Y)[..., 0]
 
     def prox(self, V: Array, t: float | Array) -> Array:
@@ -132,7 +132,9 @@ class LeastSquares(LinearModel):
         if self.features > self.p:  # component of v_i outside the row space of A_i
             coordinates -= inside / ridge
         X: Array = (Vt.transpose(0, 2, 1) @ coordinates[:, :, None])[..., 0]
-        return X + pull / ridge if self.features > self.p else X
+        if self.features > self.p:
+            X += pull / ridge
+        return X.astype(V.dtype, copy=False)
 
 
 class LogisticRegression(LinearModel):
@@ -145,7 +147,7 @@ class LogisticRegression(LinearModel):
     Parameters
     ----------
     A : (m, p, d) array
-        Samples of the local agents; not copied if contiguous float64 and without a mask.
+        Samples of the local agents; not copied if contiguous, float32 or float64, and without a mask.
     y : (m, p) array
         Labels, -1 or +1; :func:`mpidec.problems.signs` converts any two values.
     l2 : float
@@ -233,7 +235,7 @@ class Softmax(LinearModel):
     Parameters
     ----------
     A : (m, p, features) array
-        Samples of the local agents; not copied if contiguous float64 and without a mask.
+        Samples of the local agents; not copied if contiguous, float32 or float64, and without a mask.
     y : (m, p) array of int
         Class numbers, 0 .. `classes` - 1; :func:`mpidec.problems.class_numbers` converts any values.
     classes : int, optional
@@ -320,7 +322,7 @@ class Softmax(LinearModel):
                 f"y has the label {y[i, s]:g} at local agent {i}, row {s}, expected integers "
                 f"0 .. {self.classes - 1} (problems.class_numbers(y) converts any values)"
             )
-        return np.asarray(y[:, :, None] == np.arange(self.classes), dtype=np.float64)
+        return np.asarray(y[:, :, None] == np.arange(self.classes), dtype=self.A.dtype)
 
     def _loss(self, T: Array, Y: Array) -> Array:
         top = T.max(axis=-1)
@@ -348,7 +350,7 @@ class Huber(LinearModel):
     Parameters
     ----------
     A : (m, p, d) array
-        Samples of the local agents; not copied if contiguous float64 and without a mask.
+        Samples of the local agents; not copied if contiguous, float32 or float64, and without a mask.
     b : (m, p) array
         Targets.
     delta : float

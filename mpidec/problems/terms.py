@@ -123,7 +123,7 @@ class Separable(Term):
             Z /= 1 + t * self.l2
         if self.bounded:
             np.clip(Z, self.lower, self.upper, out=Z)
-        return X
+        return X.astype(V.dtype, copy=False)
 
     def subgradient(self, X: Array) -> Array:
         r"""Return :math:`\lambda_1\, \mathrm{sign}(x) + \lambda_2 x` at every row, (m, d) -> (m, d).
@@ -188,7 +188,7 @@ class Simplex(Term):
         excess = (np.cumsum(down, axis=-1) - self.total) / np.arange(1, Z.shape[-1] + 1)
         last = (down > excess).sum(axis=-1, keepdims=True) - 1
         np.maximum(Z - np.take_along_axis(excess, last, axis=-1), 0.0, out=Z)
-        return X
+        return X.astype(V.dtype, copy=False)
 
     def subgradient(self, X: Array) -> Array:
         """Raise a ValueError: a constraint has no subgradient that leads back to it."""

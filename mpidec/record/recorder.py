@@ -174,6 +174,7 @@ class Recorder(Generic[State]):
                 topology=phases(topology),
                 trajectory=self._spec.trajectory,
                 state=shapes,
+                dtype=shapes["X"][1],
                 flush_seconds=self._spec.flush_seconds,
                 records=records,
             )

@@ -157,7 +157,7 @@ def simulate(
     graph, method = as_topology(topology, n), as_asynchronous(as_solver(solver, problem))
     seed = integer(seed, "seed", least=0)
     net = SerialNetwork(n)
-    X = initial_rows(x0, functions, net)
+    X = initial_rows(x0, functions, net).astype(np.float64, copy=False)
     check_callbacks(functions, X)
     method.check(graph)
     static = graph.at(0)

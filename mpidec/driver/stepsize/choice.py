@@ -293,7 +293,8 @@ class Search:
             topology,
             mixer,
         )
-        self._X0, self._steps, self._tol = X0, steps, min(tol, TOLERANCE)
+        self._X0 = X0.astype(np.float64, copy=False)  # the search computes in float64
+        self._steps, self._tol = steps, min(tol, TOLERANCE)
         self._noisy = (
             oracle is not None and hasattr(oracle, "start") and getattr(oracle, "random", True)
         )

@@ -1,0 +1,85 @@
+"""float32 problems: iterates, messages, bytes and files in float32; metrics, minimizers and step sizes in float64."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import mpidec
+from mpidec import problems as P, solvers as S, topology as T
+
+N, P_, D = 6, 7, 3
+
+
+def made(loss, dtype, lo=0, hi=N, **options):
+    rng = np.random.default_rng(2)
+    A, b = rng.standard_normal((N, P_, D)).astype(np.float32), rng.standard_normal((N, P_))
+    y = np.where(b > 0, 1, -1)
+    target = {"LeastSquares": b, "Huber": b, "LogisticRegression": y, "Softmax": y > 0}[loss]
+    make = getattr(P, loss)
+    target = np.asarray(target, np.float32)
+    whole = make(A.astype(dtype), target.astype(dtype), l2=0.3, **options)
+    problem = make(A[lo:hi].astype(dtype), target[lo:hi].astype(dtype), l2=0.3, **options)
+    problem.x_star = whole.solution()
+    return problem
+
+
+@pytest.mark.parametrize("loss", ["LeastSquares", "LogisticRegression", "Softmax", "Huber"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_a_float32_problem_keeps_its_dtype(loss, intercept):
+    problem, exact = (made(loss, dtype, intercept=intercept) for dtype in (np.float32, np.float64))
+    X = np.random.default_rng(3).standard_normal((N, problem.d)).astype(np.float32)
+    assert problem.dtype == problem.A.dtype == problem.grad(X).dtype == np.float32
+    assert problem.value(X).dtype == problem.x_star.dtype == problem.smoothness.dtype == np.float64
+    np.testing.assert_allclose(problem.grad(X), exact.grad(X.astype(float)), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(problem.value(X), exact.value(X.astype(float)), rtol=1e-6)
+    np.testing.assert_allclose(problem.x_star, exact.x_star, rtol=1e-9)
+    np.testing.assert_allclose(problem.smoothness, exact.smoothness, rtol=1e-12)
+    V = problem.prox(X, 0.5)
+    assert V.dtype == np.float32
+    np.testing.assert_allclose(V, exact.prox(X.astype(float), 0.5), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("solver", [S.ExactDiffusion(), S.DGD(0.02), S.KGT(0.02)], ids=repr)
+@pytest.mark.parametrize("oracle", ["full", "mini-batch", "noisy"])
+def test_a_run_of_a_float32_problem_is_one_in_float32(solver, oracle, shared_tmp):
+    results = {}
+    for dtype in (np.float32, np.float64):
+        with mpidec.Network(N) as net, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            problem = made("LeastSquares", dtype, net.lo, net.hi)
+            wrapped = {
+                "full": problem,
+                "mini-batch": P.MiniBatch(problem, 3),
+                "noisy": P.Noisy(problem, 0.1),
+            }
+            result = mpidec.solve(
+                wrapped[oracle],
+                solver,
+                T.ring(N),
+                steps=200,
+                net=net,
+                record=shared_tmp / f"{np.dtype(dtype)}.h5",
+            )
+            net.comm.Barrier()
+        assert result.X.dtype == result.x.dtype == dtype
+        assert mpidec.read(shared_tmp / f"{np.dtype(dtype)}.h5").x.dtype == dtype
+        results[dtype] = result
+    single, double = results[np.float32], results[np.float64]
+    np.testing.assert_array_equal(2 * single.metrics["bytes"], double.metrics["bytes"])
+    np.testing.assert_allclose(single.X, double.X, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(single.step_size, double.step_size, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_x0_decides_where_the_problem_does_not(dtype):
+    with mpidec.Network(N) as net:
+        problem = P.Custom(lambda X: (X * X).sum(axis=1), lambda X: 2 * X, net.m, D)
+        result = mpidec.solve(
+            problem, S.GradientTracking(0.1), T.ring(N), steps=5, net=net, x0=np.ones(D, dtype)
+        )
+        assert result.X.dtype == dtype
+        mixed = mpidec.solve(
+            None, S.Consensus(), T.ring(N), steps=5, net=net, x0=np.ones((N, D), dtype)
+        )
+        assert mixed.X.dtype == dtype
