@@ -9,7 +9,7 @@ from numbers import Real
 from typing import SupportsIndex, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .plugins import did_you_mean as did_you_mean
 
@@ -179,9 +179,18 @@ def data(A: ArrayLike) -> Array:
             f"A has shape {array.shape}, expected at least one sample and one feature per agent "
             "(use no more agents than there are samples)"
         )
-    return np.ascontiguousarray(
-        array, dtype=np.float32 if array.dtype == np.float32 else np.float64
-    )
+    return np.ascontiguousarray(array, dtype=precision(array))
+
+
+def precision(array: NDArray[np.generic]) -> DTypeLike:
+    """Return the type in which to compute with data: float32 for float32, float64 for everything else.
+
+    Examples
+    --------
+    >>> precision(np.ones(2, np.float32)), precision(np.ones(2, int))
+    (<class 'numpy.float32'>, <class 'numpy.float64'>)
+    """
+    return np.float32 if array.dtype == np.float32 else np.float64
 
 
 def targets(y: ArrayLike, name: str, A: Array) -> Array:

@@ -25,7 +25,7 @@ class Dataset:
     Parameters
     ----------
     A : (N, d) array
-        One sample per row.
+        One sample per row, float32 or float64: the dtype of all iterates of the problem.
     y : (N,) array
         Targets, or class labels as given; class names are numbered in alphabetical order.
     name : str
@@ -193,7 +193,7 @@ def dataset(
     Parameters
     ----------
     A : (N, d) array_like or scipy.sparse matrix
-        One sample per row.
+        One sample per row; float32 stays so, all else becomes float64.
     y : (N,) array_like
         Targets or labels.
     name : str
@@ -248,7 +248,7 @@ def dataset(
             f"{called} has shape {labels.shape}, expected ({len(A)},): one target per row of A {A.shape}{flat}"
         )
     A, targets = (
-        np.ascontiguousarray(A, dtype=np.float64),
+        np.ascontiguousarray(A, dtype=check.precision(A)),
         np.ascontiguousarray(labels, dtype=np.float64),
     )
     check.finite(A, "A", ("row", "column"))
@@ -265,6 +265,8 @@ def _kind(y: Array) -> str:
 def standardized(A: Array) -> Array:
     """Return `A` (N, d) with every column shifted and scaled to mean 0 and variance 1 (constant columns become 0).
 
+    The dtype is that of `A`; sums are taken in float64.
+
     Examples
     --------
     >>> import numpy as np
@@ -273,6 +275,8 @@ def standardized(A: Array) -> Array:
     array([[-1.,  0.],
            [ 1.,  0.]])
     """
+    given = check.precision(A)
+    A = A.astype(np.float64, copy=False)
     A = np.ldexp(
         A, -np.frexp(np.abs(A).max(axis=0))[1]
     )  # by powers of 2, which leave no trace: squares do not overflow
@@ -280,7 +284,7 @@ def standardized(A: Array) -> Array:
     deviation: Array = np.sqrt((shifted * shifted).mean(axis=0))
     constant = deviation <= 1e-13 * np.abs(A).max(axis=0)
     result: Array = np.where(constant, 0.0, shifted / np.where(constant, 1.0, deviation))
-    return result
+    return result.astype(given, copy=False)
 
 
 def _distinct_labels(y: ArrayLike) -> tuple[NDArray[Any], NDArray[np.intp]]:

@@ -157,6 +157,7 @@ def stack(
     -------
     A : (hi-lo, width, d) array
     y : (hi-lo, width) array
+        Both of float32 if `A` is, otherwise of float64.
     mask : (hi-lo, width) array of bool, or None
         True for samples; None if all n agents have exactly `width` samples.
 
@@ -187,8 +188,9 @@ def stack(
         raise ValueError(
             f"width = {width}, expected at least {most}, the number of samples of agent {sizes.index(most)}"
         )
-    local_A = np.zeros((hi - lo, width, A.shape[1]))
-    local_y = np.zeros((hi - lo, width))
+    dtype = check.precision(A)
+    local_A = np.zeros((hi - lo, width, A.shape[1]), dtype)
+    local_y = np.zeros((hi - lo, width), dtype)
     for i, part in enumerate(parts[lo:hi]):
         local_A[i, : len(part)] = A[part]
         local_y[i, : len(part)] = y[part]

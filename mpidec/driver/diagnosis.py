@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = 30.0  # ratio of column norms that slows a run down
 _STILL = 1e-9  # relative change over half of a run that has come to rest
+_ROUNDED = 1e-4  # relative error below which a run that rests in float32 does so by rounding
 _SLOW = 1000  # factor of the steps taken that are missing when a run has come to rest
 _LARGE = 500  # agents up to which the spectral gap is computed for a message
 
@@ -58,6 +59,13 @@ def likely_cause(
         return f"the objective grew from {objective[0]:.3g} to {objective[-1]:.3g}: use a step size smaller{size}"
     if stochastic and len(values) > 2 and last > 0.5 * values[middle]:
         return f"the gradients are random, and {name} has stopped falling: use a smaller step size{size} or larger batches"
+    dtype = getattr(problem, "dtype", None)  # of Neural, a torch.dtype
+    single = isinstance(dtype, np.dtype) and dtype == np.float32
+    if single and len(values) > 2 and _ROUNDED > last > 0.5 * values[middle]:
+        return (
+            f"{name} has stopped falling at the accuracy of float32, the dtype of the data: give float64 data, or a "
+            "larger target"
+        )
     if codec and len(values) > 2 and last > 0.5 * values[middle]:
         return codec
     if len(values) > 2 and change <= _STILL * abs(last) and name == "objective":

@@ -23,7 +23,10 @@ from .registry import ProblemSpec, problem_spec
 
 SCALES = ("sum", "mean")
 UNEVEN = 1e3  # ratio of column sizes that is worth a hint
-LARGEST = 1e70  # entry of data whose fourth power, times their number, is a float64
+LARGEST = {  # entries of data: their fourth power, times their number, is a float64, and their square a float32
+    "float64": 1e70,
+    "float32": 1e15,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,7 +307,9 @@ def prepare(
     N, how = len(whole_set.y), partition or whole_set.partition
     options |= _scales(spec, n, N, scale, given)
     if intercept:
-        whole_set = replace(whole_set, A=np.hstack([whole_set.A, np.ones((N, 1))]))
+        whole_set = replace(
+            whole_set, A=np.hstack([whole_set.A, np.ones((N, 1), whole_set.A.dtype)])
+        )
         options["intercept"] = True
     parts = split(whole_set.y, n, how, alpha=alpha, seed=seed)
     options, arrays = registry.recipe(spec, whole_set, parts, 0, n, **options)
@@ -376,22 +381,24 @@ def _arrays(data: Any) -> Dataset:
 
 
 def _check_size(data: Dataset) -> None:
-    """Refuse data whose squares, and their squares, exceed the range of float64."""
+    """Refuse data whose squares, and in float64 their squares, exceed the range of their dtype."""
+    dtype = np.dtype(check.precision(data.A)).name
+    limit, products = LARGEST[dtype], "two" if dtype == "float32" else "four"
     for name, values, remedy in (
         ("A", data.A, "standardize=True (--set problem.standardize=true) removes their scale"),
         ("y", np.asarray(data.y), "change their unit"),
     ):
         largest = float(np.abs(values).max(initial=0.0)) if values.dtype.kind == "f" else 0.0
-        if largest > 0 and not 1 / LARGEST <= largest <= LARGEST:
+        if largest > 0 and not 1 / limit <= largest <= limit:
             raise ValueError(
-                f"data {data.name}: the largest entry of {name} is {largest:.1g}, expected {1 / LARGEST:g} to "
-                f"{LARGEST:g}, since products of four entries must fit into float64: {remedy}"
+                f"data {data.name}: the largest entry of {name} is {largest:.1g}, expected {1 / limit:g} to "
+                f"{limit:g}, since products of {products} entries must fit into {dtype}: {remedy}"
             )
 
 
 def _uneven(data: Dataset) -> str:
     """Return a hint if the columns differ very much in size, or an empty text."""
-    size = np.sqrt((data.A * data.A).mean(axis=0))
+    size = np.sqrt(np.square(data.A, dtype=np.float64).mean(axis=0))
     if not (size > 0).any() or (ratio := size.max() / size[size > 0].min()) <= UNEVEN:
         return ""
     return (

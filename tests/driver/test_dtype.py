@@ -71,6 +71,41 @@ def test_a_run_of_a_float32_problem_is_one_in_float32(solver, oracle, shared_tmp
     np.testing.assert_allclose(single.step_size, double.step_size, rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["least_squares", "logistic", "softmax"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_data_of_float32_make_a_run_in_float32(name, scaled, shared_tmp):
+    rng = np.random.default_rng(1)
+    A, y = (5 * scaled + rng.standard_normal((50, D))).astype(np.float32), np.arange(50) % 2
+    np.savez(shared_tmp / "mine.npz", A=A, y=y)
+    options = {"standardize": scaled, "intercept": scaled, "l2": 0.5, "n": N, "problem": name}
+    exact = P.load_problem((A.astype(float), y), **options)
+    with mpidec.Network(N) as net:
+        for data in ((A, y), shared_tmp / "mine.npz"):
+            problem = P.load_problem(data, net=net, **options)
+            assert problem.dtype == problem.y.dtype == np.float32
+            np.testing.assert_allclose(problem.x_star, exact.x_star, rtol=1e-5, atol=1e-7)
+        result = mpidec.solve(
+            problem, S.GradientTracking(), T.ring(N), steps=300, net=net, stop={"error_rms": 1e-12}
+        )
+    assert result.X.dtype == np.float32 and result.metrics["error_rms"][-1] < 1e-5
+    assert "the accuracy of float32" in result.reason
+
+
+def test_columns_of_float32_are_scaled_by_sums_in_float64():
+    A = np.full((200_000, 2), 4097.0, np.float32)
+    A[::2, 0] += 0.25
+    scaled = P.standardized(A)
+    assert scaled.dtype == np.float32 and not scaled[:, 1].any()
+    np.testing.assert_allclose(scaled[:2, 0], [1, -1], rtol=1e-6)
+
+
+def test_squares_of_float32_data_must_fit():
+    A = np.full((8, 1), 1e20, np.float32)
+    with pytest.raises(ValueError, match="products of two entries must fit into float32"):
+        P.load_problem((A, np.arange(8)), 2, "least_squares")
+    P.load_problem((A.astype(float), np.arange(8)), 2, "least_squares")
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_x0_decides_where_the_problem_does_not(dtype):
     with mpidec.Network(N) as net:
