@@ -21,6 +21,12 @@ from .circulant import (
 )
 from .equitopo import equitopo as equitopo
 from .explicit import from_networkx as from_networkx, from_weights as from_weights
+from .finite_time import (
+    base_k as base_k,
+    hypercuboid as hypercuboid,
+    one_peer_hypercube as one_peer_hypercube,
+)
+from .inner_outer import inner_outer as inner_outer
 from .one_peer import one_peer_exponential as one_peer_exponential
 from .pairwise import edge_rates as edge_rates, mixing_constants as mixing_constants
 from .periodic_average import periodic_average as periodic_average
@@ -36,6 +42,7 @@ from .static import (
     double_binary_trees as double_binary_trees,
     grid as grid,
     hypercube as hypercube,
+    regular_tree as regular_tree,
     star as star,
     torus as torus,
 )
@@ -47,7 +54,8 @@ CATALOGUE: dict[str, Callable[..., Topology | Schedule]] = {
     for name, make in sorted(globals().items())
     if isfunction(make)
     and next(iter(signature(make).parameters)) == "n"
-    and signature(make).return_annotation in ("Topology", "Schedule", "Topology | Schedule")
+    and signature(make).return_annotation
+    in ("Topology", "Schedule", "Periodic", "Topology | Schedule")
 }
 
 

@@ -171,6 +171,68 @@ class Star(Rule):
 
 
 @dataclass(frozen=True)
+class RegularTree(Rule):
+    """Tree filled level by level, in which agent 0 is the root and every inner agent but the last has `degree` neighbours."""
+
+    n: int
+    degree_inside: int
+
+    @property
+    def degrees(self) -> tuple[int, int]:
+        return min(1, self.n - 1), min(self.degree_inside, self.n - 1)
+
+    @property
+    def arcs(self) -> int:
+        return 2 * (self.n - 1)
+
+    def candidates(self, agents: Indices) -> tuple[Indices, NDArray[np.bool_]]:
+        children = self.degree_inside - 1
+        parent = np.where(agents > 0, np.maximum(agents - 2, 0) // children, 1)  # of 0: agent 1
+        first = 2 + children * agents
+        found = np.c_[parent, first[:, None] + np.arange(children, dtype=agents.dtype)]
+        return found, found < self.n
+
+
+@dataclass(frozen=True)
+class Cliques(Rule):
+    """Agents in a row-major array of the given shape; those that differ in the index of one axis only are joined."""
+
+    shape: tuple[int, ...]
+    axis: int
+
+    @property
+    def n(self) -> int:  # type: ignore[override]
+        return math.prod(self.shape)
+
+    @property
+    def group(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.shape
+
+    @property
+    def connected(self) -> bool:  # type: ignore[override]
+        return self.shape[self.axis] == self.n
+
+    @property
+    def degrees(self) -> tuple[int, int]:
+        return self.shape[self.axis] - 1, self.shape[self.axis] - 1
+
+    @property
+    def arcs(self) -> int:
+        return self.n * (self.shape[self.axis] - 1)
+
+    def candidates(self, agents: Indices) -> tuple[Indices, NDArray[np.bool_]]:
+        found = clique(agents, self.shape[self.axis], math.prod(self.shape[self.axis + 1 :]))
+        return found, found != agents[:, None]
+
+
+def clique(agents: Indices, size: int, stride: int) -> Indices:
+    """Return the agents whose numbers differ in one digit: that of weight `stride`, below `size`; a row for each given agent."""
+    first = agents - agents // stride % size * stride
+    found: np.ndarray = first[:, None] + np.arange(size, dtype=agents.dtype) * stride
+    return found
+
+
+@dataclass(frozen=True)
 class Pairs(Rule):
     """Perfect matching of an even number of agents: agent i of the given parity pairs with i + hop (mod n), hop odd."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Run = tuple[int, int, NDArray[np.int64], NDArray[np.float64]]
+Table = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[np.float64]]]
 
 TOLERANCE = 1e-10  # on the row and column sums of a user's matrix
 
@@ -85,6 +86,43 @@ class Source(ABC):
     @abstractmethod
     def token(self) -> bytes:
         """Return bytes that identify W, for fingerprints."""
+
+
+class Computed(Source):
+    """Mixing matrix whose rows and columns are computed from the agents' numbers, in O(degree) memory each.
+
+    A table has a line per agent, with columns of W and the weights there; those of weight 0 do not count, and the agent itself
+    is one of the columns.
+    """
+
+    kind = "doubly"
+
+    @abstractmethod
+    def senders(self, agents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Return the table of the rows of W: whom each agent receives from, and the weights."""
+
+    def receivers(self, agents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Return the table of the columns of W: whom each agent sends to; of a symmetric W by default."""
+        return self.senders(agents)
+
+    def rows(self, lo: int, hi: int) -> Block:
+        return self._block(self.senders, lo, hi)
+
+    def columns(self, lo: int, hi: int) -> Block:
+        return self._block(self.receivers, lo, hi)
+
+    def token(self) -> bytes:
+        return repr(self).encode()
+
+    def _block(self, table: Table, lo: int, hi: int) -> Block:
+        columns, weights = table(np.arange(lo, hi))
+        kind = index_type(self.n, columns.size)
+        order = np.argsort(columns, axis=1)
+        columns, weights = (np.take_along_axis(part, order, axis=1) for part in (columns, weights))
+        used = weights != 0
+        indptr = np.zeros(hi - lo + 1, kind)
+        np.cumsum(used.sum(axis=1), out=indptr[1:])
+        return Block(weights[used], columns[used].astype(kind), indptr, self.n)
 
 
 class Stored(Source):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import _validation as check
-from .rules import BinaryTree, Lattice, ReversedBinaryTree, Rule, Star
+from .rules import BinaryTree, Lattice, RegularTree, ReversedBinaryTree, Rule, Star
 from .source import Block
 from .spectra import laplacian, laplacian_of_group
 from .topology import Topology
@@ -217,6 +217,40 @@ def binary_tree(n: int, *, reverse: bool = False, weights: WeightsLike = "metrop
         raise TypeError(f"binary_tree: reverse is {reverse!r}, expected True or False")
     tree = ReversedBinaryTree if reverse else BinaryTree
     return _weighted("binary_tree", tree(check.integer(n, "binary_tree: n")), weights)
+
+
+def regular_tree(n: int, degree: int = 3, *, weights: WeightsLike = "metropolis") -> Topology:
+    """Regular tree: every inner agent has the same number of neighbours; agent 0 is the root.
+
+    The tree is filled level by level: the root has `degree` children, every other agent degree - 1, until there are n agents.
+
+    Parameters
+    ----------
+    n : int
+        Number of agents, at least 1.
+    degree : int
+        Number of neighbours, at least 2; of the last inner agent perhaps fewer.
+    weights : str or float
+        Edge weights, see `mpidec.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        Undirected tree of the smallest diameter for this degree, doubly stochastic with metropolis weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument has the wrong type or is out of range.
+
+    Examples
+    --------
+    >>> regular_tree(10).neighbors(0), regular_tree(10).neighbors(1)
+    (array([1, 2, 3]), array([0, 4, 5]))
+    """
+    name = "regular_tree"
+    n, degree = check.integer(n, f"{name}: n"), check.integer(degree, f"{name}: degree", least=2)
+    return _weighted(name, RegularTree(n, degree), weights)
 
 
 def double_binary_trees(

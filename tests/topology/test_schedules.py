@@ -9,6 +9,7 @@ import pytest
 from helpers.sets import first
 
 import mpidec.topology as T
+from mpidec.solvers import GradientTracking
 
 pytestmark = pytest.mark.serial
 
@@ -77,7 +78,7 @@ def block_average(schedule, transposed_start=False):
 
 @pytest.mark.parametrize("options", CECA, ids=str)
 def test_ceca_averages_any_number_of_agents_exactly(options):
-    for n in range(1, 49):
+    for n in range(1, 65):
         if options["ports"] == 1 and n % 2 and n > 1:
             continue
         schedule = T.ceca(n, **options)
@@ -145,6 +146,127 @@ def test_reference_rounds_of_ceca(n, reference):
             sent = x[k] if t.digit else y[k]
             mean = (sent + (2 * t.W.toarray() - np.eye(n)) @ sent) / 2
             np.testing.assert_allclose(mean, x[k + 1] if t.digit else y[k + 1], atol=1e-13)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Exact averaging of any number of agents by symmetric matrices
+
+
+def assert_exact(schedule, degree):
+    n = schedule.n
+    assert (schedule.kind, schedule.directed, schedule.spectral_gap()) == ("doubly", False, 1)
+    for k in range(schedule.period):
+        W = schedule.at(k).W.toarray()
+        assert (W == W.T).all() and (W >= 0).all() and abs(W.sum(axis=0) - 1).max() < 1e-15
+        assert np.count_nonzero(W - np.diag(np.diag(W)), axis=1).max() <= degree
+    assert abs(product(schedule) - 1 / n).max() < 1e-14
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_base_k_averages_exactly(k):
+    for n in range(1, 49):
+        assert_exact(T.base_k(n, k), k)
+
+
+def test_lengths_of_base_k():
+    lengths = {(6, 1): 4, (7, 1): 5, (12, 1): 5, (13, 1): 7, (24, 1): 6}
+    lengths |= {(47, 1): 11, (47, 2): 7, (47, 4): 5, (25, 4): 2, (1, 1): 1, (2, 1): 1, (5, 4): 1}
+    assert {key: T.base_k(*key).period for key in lengths} == lengths
+    for n, k in [(29, 1), (37, 2), (48, 4)]:  # also where the period begins elsewhere
+        schedule = T.base_k(n, k)
+        W = np.eye(n)
+        for step in range(2 * schedule.period - 1):
+            W = schedule.at(3 + step).W.toarray() @ W
+        assert abs(W - 1 / n).max() < 1e-14
+
+
+def test_hypercuboid_averages_within_groups_that_differ_in_one_digit():
+    for n in range(1, 49):
+        schedule = T.hypercuboid(n)
+        assert_exact(schedule, max(n - 1, 0))
+        assert n == math.prod(int(1 / schedule.at(k).W[0, 0] + 0.5) for k in range(schedule.period))
+    schedule = T.hypercuboid(24, [2, 4, 3])
+    for r, p in enumerate([2, 4, 3]):
+        digit = [[i // s % q for q, s in ((2, 1), (4, 2), (3, 8))] for i in range(24)]
+        for i, j in np.ndindex(24, 24):
+            same = all(digit[i][s] == digit[j][s] for s in range(3) if s != r)
+            assert schedule.at(r).W[i, j] == (1 / p if same else 0)
+    assert schedule.spectral_gap() == 1 and T.hypercuboid(24, (24,)).period == 1
+
+
+def test_one_peer_hypercube_is_exact_with_one_peer():
+    for n in range(1, 65):
+        schedule = T.one_peer_hypercube(n)
+        assert_exact(schedule, 1)
+        if n & (n - 1) == 0:
+            assert schedule.period == rounds(n)
+            for k, i in np.ndindex(rounds(n), n):
+                assert schedule.at(k).neighbors(i).tolist() == [i ^ 2**k] * (n > 1)
+        else:
+            assert schedule.period <= 2 * math.floor(math.log2(n)) + 1
+
+
+def test_exact_schedules_of_a_million_agents_are_computed_by_block():
+    for schedule in (T.base_k(10**6 + 1, 3), T.hypercuboid(10**6), T.one_peer_hypercube(10**6 - 1)):
+        ones = np.ones(schedule.n)
+        for k in range(schedule.period):
+            lo = 123_456 + 37 * k
+            block = schedule.at(k).rows(lo, lo + 500)
+            assert abs(block @ ones - 1).max() < 1e-14
+            assert (block != schedule.at(k).columns(lo, lo + 500)).nnz == 0
+        assert len(pickle.dumps(schedule)) < 20_000
+
+
+@pytest.mark.parametrize("make", [T.base_k, T.hypercuboid, T.one_peer_hypercube])
+def test_gradient_tracking_on_exact_schedules(make):
+    """Linear objectives: a period makes all trackers the mean gradient, the next one makes the iterates agree."""
+    n, schedule, rng = 7, make(7), np.random.default_rng(0)
+    B, solver = rng.standard_normal((n, 3)), GradientTracking(0.1, "semi-atc")
+    state = solver.init(rng.standard_normal((n, 3)))
+    for k in range(2 * schedule.period):
+        W = schedule.at(k).W
+        state = solver.step(state, B, lambda parts: [W @ part for part in parts])  # noqa: B023
+        exact = abs(state.WY - B.mean(axis=0)).max() < 1e-14
+        assert exact or k < schedule.period - 1
+    assert np.ptp(state.X, axis=0).max() < 1e-14
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Inner-outer
+
+
+def test_permutations_of_inner_outer():
+    """Those that BlueFog's generators make."""
+    sends = {
+        (6, 3, "ring"): ["321054", "240513", "105432"],
+        (6, 3, "exponential"): ["321054", "240513", "105432"],
+        (8, 4, "ring"): ["42310675", "25306174"],
+        (8, 4, "exponential"): ["42310675", "35027146", "13605724", "20176453"],
+    }
+    for (n, size, kind), maps in sends.items():
+        schedule = T.inner_outer(n, size, kind)
+        for k, expected in enumerate(maps):
+            P = np.zeros((n, n))
+            P[[int(i) for i in expected], range(n)] = 1
+            assert (schedule.at(k).W.toarray() == (np.eye(n) + P) / 2).all()
+
+
+@pytest.mark.parametrize("kind", ["ring", "exponential"])
+def test_agents_of_inner_outer_meet(kind):
+    for n, size in [(5, 1), (9, 3), (16, 4), (24, 8), (20, 5), (7, 7)]:
+        schedule, machines = T.inner_outer(n, size, kind), n // size
+        met = {
+            (i, int(j))
+            for k in range(schedule.period)
+            for i in range(n)
+            for j in schedule.at(k).out_neighbors(i)
+        }
+        outside = {(j // size - i // size) % machines for i, j in met if i // size != j // size}
+        hops = {2**r for r in range(8) if 2**r < machines} if kind == "exponential" else {1}
+        assert outside == (hops if machines > 1 else set())
+        for i in range(n):  # every agent uses every distance
+            assert {(j // size - i // size) % machines for a, j in met if a == i} - {0} == outside
+        assert schedule.spectral_gap() > 0.01
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -313,6 +435,16 @@ WRONG = [
     ),
     (lambda: T.equitopo(6, M=0), ValueError, "equitopo: M is 0, expected an integer >= 1"),
     (lambda: T.equitopo(6).at(-1), ValueError, "equitopo.at: k is -1, expected an integer >= 0"),
+    (lambda: T.base_k(6, 0), ValueError, "base_k: k is 0, expected an integer >= 1"),
+    (
+        lambda: T.hypercuboid(12, [3, 3]),
+        ValueError,
+        "hypercuboid: factors [3, 3] have product 9, expected n = 12, e.g. [2, 2, 3]",
+    ),
+    (lambda: T.hypercuboid(12, 3), TypeError, "factors is 3, expected a sequence of integers"),
+    (lambda: T.inner_outer(12, 5), ValueError, "machine_size is 5, expected a divisor"),
+    (lambda: T.inner_outer(12, 2), ValueError, "machine_size is 2, expected 1 or at least 3"),
+    (lambda: T.inner_outer(12, kind="rings"), ValueError, "did you mean ring?"),
     (lambda: T.cycle([]), ValueError, "expected at least one"),
     (lambda: T.cycle(T.ring(4)), TypeError, "expected a list of topologies"),
     (lambda: T.cycle(3), TypeError, "expected a list of topologies, got 3 (int)"),

@@ -24,11 +24,12 @@ STATIC = [name for name, make in T.CATALOGUE.items() if isinstance(make(2), T.To
 RANDOM = ["erdos_renyi", "geometric", "small_world"]
 RULES = [name for name in STATIC if name not in RANDOM]
 REGULAR = ["ring", "complete", "torus", "hypercube", "exponential", "symmetric_exponential"]
-TREES = ["chain", "star", "binary_tree"]
+TREES = ["chain", "star", "binary_tree", "regular_tree"]
 
 
 def sizes(name):
-    return POWERS if name == "hypercube" else SIZES
+    some = ("base_k", "inner_outer")  # with many phases
+    return POWERS if name == "hypercube" else [*range(1, 13), 21, 40] if name in some else SIZES
 
 
 def every(name):
@@ -41,11 +42,12 @@ def every(name):
     ports += (
         [{"kind": kind} for kind in ("OU", "D-static", "U-static")] if name == "equitopo" else []
     )
+    ports += [{"k": 3}] if name == "base_k" else []
     for n, options in itertools.product(sizes(name), ports):
         if options.get("ports") == 1 and n % 2 and n > 1:
             continue
         made = T.CATALOGUE[name](n, **options)
-        yield from (made.at(r) for r in range(made.period or 5))
+        yield from (made.at(r) for r in range(min(made.period or 5, 6)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -79,6 +81,11 @@ EDGES = {
     "hypercube": lambda n: {(i, j) for i in range(n) for j in range(n) if (i ^ j).bit_count() == 1},
     "binary_tree": lambda n: both(
         {(0, 1)} | {(w // 2, w) for w in range(2, n)} if n > 1 else set()
+    ),
+    "regular_tree": lambda n: both(
+        {
+            ((w - 4) // 2 + 1 if w > 3 else 0, w) for w in range(1, n)
+        }  # agents 1, 2, 3 below the root
     ),
     "exponential": lambda n: {(i, (i + h) % n) for i in range(n) for h in powers(2, n - 1)},
     "symmetric_exponential": lambda n: both(
@@ -136,9 +143,13 @@ def test_other_weights_by_definition(name, weights):
 def test_every_entry_of_the_catalogue_is_checked_here():
     assert set(STATIC) == {*EDGES, *RANDOM}
     assert set(T.CATALOGUE) - set(STATIC) == {
-        "one_peer_exponential",
+        "base_k",
         "ceca",
         "equitopo",
+        "hypercuboid",
+        "inner_outer",
+        "one_peer_exponential",
+        "one_peer_hypercube",
     }  # test_schedules.py
     assert all(inspect.getdoc(make).splitlines()[0] for make in T.CATALOGUE.values())
     assert all(getattr(T, name) is make for name, make in T.CATALOGUE.items())
@@ -570,6 +581,12 @@ def distinct():
         T.ceca(8, ports=1, parity="repository"),
         T.cycle([T.ring(8)]),
         T.cycle([T.ring(8), T.chain(8)]),
+        T.base_k(8, 3),
+        T.hypercuboid(8, [4, 2]),
+        T.hypercuboid(8, [2, 4]),
+        T.inner_outer(8, kind="ring"),
+        T.inner_outer(8, 8),
+        T.regular_tree(8, 4),
         T.equitopo(8, "OU"),
         T.equitopo(8, eta=0.4),
         T.equitopo(8, seed=1),
