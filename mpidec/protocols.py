@@ -151,6 +151,14 @@ class Operator(Protocol):
         """The operator of the following step."""
 
     @property
+    def R(self) -> Operator:
+        """The row-stochastic operator of a pair of two (`weights="push-pull"`), which is also `W` itself; else `W`."""
+
+    @property
+    def C(self) -> Operator:
+        """The column-stochastic operator of a pair; else `W`."""
+
+    @property
     def in_edges(self) -> int:
         """Number of edges into the local agents."""
 

@@ -39,7 +39,8 @@ class Run:
     asynchronous : of an asynchronous run that has ended: arrays `steps` (n,) of each agent; `edges` (E, 2) and `averagings` (E,) on
         them (pairwise methods); `staleness`, a histogram (push methods); `idle` (ranks,), shares of the time.  Else empty
     agents : arrays (records, n) by name, with a number for each agent at each record: of a training, `accuracy` and `loss`
-    topology : mixing matrices (n, n), one per phase; empty if they were not recorded
+    topology : mixing matrices (n, n), one per phase, R of a pair; empty if they were not recorded
+    columns : the matrices C of pairs, one per phase; empty without pairs
     """
 
     path: str
@@ -53,6 +54,7 @@ class Run:
     reason: str = ""
     asynchronous: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     agents: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    columns: tuple[csr_array, ...] = ()
 
     def __repr__(self) -> str:
         agents = self.attributes.get("agents", "?")
@@ -127,7 +129,8 @@ def read(path: str | os.PathLike[str]) -> Run:
             outcome=outcome,
             steps=int(result.attrs["steps"]),
             x=None if outcome in (RUNNING, FAILED) else stored(result)[()],
-            topology=tuple(_phases(file, n)),
+            topology=tuple(_matrix(phase, n) for phase in _phases(file)),
+            columns=tuple(_matrix(phase["C"], n) for phase in _phases(file) if "C" in phase),
             reason=str(result.attrs.get("reason", "")),
             asynchronous={
                 name: stored(dataset)[()] for name, dataset in file.get("asynchronous", {}).items()
@@ -282,14 +285,16 @@ def columns(file: h5py.File, grows: bool = False) -> dict[str, Any]:
     return found
 
 
-def _phases(file: h5py.File, n: int) -> Iterator[csr_array]:
+def _phases(file: h5py.File) -> list[h5py.Group]:
+    group = file.get("topology", {})
+    return [group] if "data" in group else [group[key] for key in sorted(group, key=int)]
+
+
+def _matrix(group: h5py.Group, n: int) -> csr_array:
     from scipy.sparse import csr_array
 
-    group = file.get("topology", {})
-    phases = [group] if "data" in group else [group[key] for key in sorted(group, key=int)]
-    for phase in phases:
-        W = csr_array(
-            tuple(stored(phase[name])[()] for name in ("data", "indices", "indptr")), shape=(n, n)
-        )
-        W.check_format(full_check=True)  # an index out of range would be read beyond the array
-        yield W
+    W = csr_array(
+        tuple(stored(group[name])[()] for name in ("data", "indices", "indptr")), shape=(n, n)
+    )
+    W.check_format(full_check=True)  # an index out of range would be read beyond the array
+    return W

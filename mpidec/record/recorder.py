@@ -65,9 +65,15 @@ class Phase(Protocol):
     @property
     def W(self) -> csr_array: ...
 
+    @property
+    def C(self) -> Phase: ...
+
 
 class Phases(Protocol):
     """A topology, or a sequence of them with a period or without."""
+
+    @property
+    def kind(self) -> str: ...
 
     @property
     def period(self) -> int | None: ...
@@ -172,6 +178,7 @@ class Recorder(Generic[State]):
                 metrics=names,
                 meta=meta,
                 topology=phases(topology),
+                columns=column_phases(topology),
                 trajectory=self._spec.trajectory,
                 state=shapes,
                 dtype=shapes["X"][1],
@@ -196,6 +203,7 @@ class Recorder(Generic[State]):
                     read(self._spec.path),
                     phases(topology),
                 )
+                given = None if given is None else given + column_phases(topology)
             except ValueError as error:
                 raise ResumeError(str(error)) from error
             if other := change(run.attributes, meta, self._spec.sources):
@@ -204,7 +212,7 @@ class Recorder(Generic[State]):
                     f"{'another record' if self._spec.sources is None else '--out another file'}"
                 )
             self._parts = str(run.attributes.get("resumed", ""))
-            there = run.topology
+            there = run.topology + run.columns
             same = not there or (
                 given is not None
                 and len(there) == len(given)
@@ -394,3 +402,9 @@ def phases(topology: Phases) -> list[csr_array] | None:
         return None
     found = [topology.at(k).W for k in range(topology.period)]
     return found if sum(W.nnz for W in found) <= _LARGEST_TOPOLOGY else None
+
+
+def column_phases(topology: Phases) -> list[csr_array]:
+    """Return the column-stochastic matrices of one period, if there are pairs in it and `phases` has matrices."""
+    pairs = topology.kind == "pair" and phases(topology) is not None
+    return [topology.at(k).C.W for k in range(topology.period or 0)] if pairs else []

@@ -46,6 +46,7 @@ class RunFile:
     metrics : names of the metrics of a record; ``step`` is always added in front
     meta : root attributes: ``mpidec`` (version), ``config`` (TOML text), ``seed``, ``ranks``, ``mpi``
     topology : mixing matrices (n, n), one per phase
+    columns : column-stochastic matrices of pairs, one per phase; they become ``C`` in the group of the phase
     trajectory : whether all iterates are recorded; if not, ``/trajectory/x`` and ``/trajectory/step`` have no rows
     state : shape and dtype of each array of the checkpoints; a dtype that cannot be stored is refused at once
     dtype : dtype of the iterates
@@ -93,6 +94,7 @@ class RunFile:
         metrics: Sequence[str],
         meta: Mapping[str, str | int],
         topology: Sequence[csr_array] | None = None,
+        columns: Sequence[csr_array] = (),
         trajectory: bool = True,
         state: Mapping[str, tuple[tuple[int, ...], DTypeLike]] | None = None,
         dtype: DTypeLike = np.float64,
@@ -112,6 +114,7 @@ class RunFile:
         self._layout = (
             {"mpidec": "", "created": created, **meta, "schema": SCHEMA, "agents": n},
             tuple(topology or ()),
+            tuple(columns),
         )
         self._expected = records if records is not None else 8 * CHUNK_ROWS
         names += [f"{AGENTS}{name}" for name in per_agent]
@@ -355,7 +358,7 @@ class RunFile:
         self._due = time.monotonic() + self._seconds
 
     def _create(self, file: h5py.File) -> None:
-        attributes, topology = self._layout
+        attributes, topology, columns = self._layout
         file.attrs.update(attributes)
         rows = self._shape
         for name in ("step", *self._names):
@@ -383,6 +386,8 @@ class RunFile:
             group = file.require_group("topology" if len(topology) == 1 else f"topology/{phase}")
             for name in ("indptr", "indices", "data"):
                 group[name] = getattr(W, name)
+                if columns:
+                    group[f"C/{name}"] = getattr(columns[phase], name)
 
     def _chunks(self) -> tuple[int, ...]:
         """Return the shape of chunks of about 256 KB: whole records, or whole rows of one record."""

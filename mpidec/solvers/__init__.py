@@ -21,6 +21,7 @@ from .outer import (
 from .pairwise import A2CiD2 as A2CiD2, PairwiseGossip as PairwiseGossip
 from .primal_dual import D2 as D2, EXTRA as EXTRA, ExactDiffusion as ExactDiffusion
 from .push import OSGP as OSGP, PushDIGing as PushDIGing, PushSum as PushSum
+from .push_pull import PushPull as PushPull
 from .relay import RelaySGD as RelaySGD
 from .step_schedules import (
     Constant as Constant,
@@ -43,6 +44,7 @@ CATALOGUE: dict[str, type[Solver]] = {
     "push_sum": PushSum,
     "osgp": OSGP,
     "push_diging": PushDIGing,
+    "push_pull": PushPull,
     "relaysgd": RelaySGD,
     "dsgd_ceca": DSGDCECA,
     "decentralized_momentum": DecentralizedMomentum,

@@ -37,7 +37,8 @@ class Solver:
     Attributes
     ----------
     kinds : tuple of str
-        The kinds of `W` that the solver converges with: "doubly", "row" or "column" stochastic.
+        The kinds of `W` that the solver converges with: "doubly", "row" or "column" stochastic, or "pair", a row-stochastic
+        `W.R` and a column-stochastic `W.C`.
     positive : bool
         Whether the solver divides by weights that `W` mixes: they remain > 0 if `W` is doubly stochastic or has no negative
         entries.
@@ -117,9 +118,12 @@ class Solver:
             With the reason, and with a topology that works.
         """
         if topology.kind not in self.kinds:
+            single = " or ".join(kind for kind in self.kinds if kind != "pair") + " stochastic W"
+            pair = ", or a row and a column stochastic one" if "pair" in self.kinds else ""
+            given = "a pair" if topology.kind == "pair" else f"{topology.kind} stochastic"
             raise ValueError(
-                f"{name_of(self)} needs a {' or '.join(self.kinds)} stochastic W, the {topology.name} topology is "
-                f"{topology.kind} stochastic; {REMEDIES[self.kinds[-1]]}"
+                f"{name_of(self)} needs a {single}{pair}, the {topology.name} topology is {given}; "
+                f"{REMEDIES[self.kinds[-1]]}"
             )
         signed = self.positive and topology.kind != "doubly" and 1 < topology.n <= _LARGE
         if signed and topology.period == 1 and topology.at(0).W.toarray().min() < 0:
@@ -144,6 +148,7 @@ FACTOR = {"least": 0.0, "below": 1.0}  # of a momentum
 REMEDIES = {
     "doubly": 'use weights="metropolis" on an undirected graph, or topology.exponential(n)',
     "column": 'use weights="push" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
+    "pair": 'use weights="push-pull" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
     "row": 'use weights="uniform" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
 }
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _validation as check
-from .source import TOLERANCE, Stored
+from .source import TOLERANCE, Pair, Stored
 from .topology import Topology
 from .weights import WeightsLike, stored
 
@@ -198,9 +198,10 @@ def _period(matrix: csr_array) -> int:
     return int(np.gcd.reduce(depth[edges.row] + 1 - depth[edges.col]))
 
 
-def _topology(name: str, source: Stored, connected: bool) -> Topology:
+def _topology(name: str, source: Stored | Pair, connected: bool) -> Topology:
     if connected and not source.connected:
-        parts, label = source.parts
+        one = cast("Stored", source.R) if isinstance(source, Pair) else source
+        parts, label = one.parts
         other = int(np.argmax(label != label[0]))
         how = "strongly connected" if source.directed else "connected"
         raise ValueError(

@@ -134,12 +134,14 @@ class Periodic(Schedule):
                     f"{self.name}: topology {k} ({phase.name}) has {phase.n} agents and topology 0 "
                     f"({first.name}) {first.n}, expected the same number in all"
                 )
-        if {"row", "column"} <= {phase.kind for phase in self.phases}:
-            k, j = ([phase.kind for phase in self.phases].index(kind) for kind in ("row", "column"))
+        kinds = [phase.kind for phase in self.phases]
+        found = [kind for kind in ("row", "column", "pair") if kind in kinds]
+        if len(found) > 1:
+            k, j = kinds.index(found[0]), kinds.index(found[1])
+            other = "a pair" if found[1] == "pair" else f"{found[1]} stochastic"
             raise ValueError(
-                f"{self.name}: topology {k} ({self.phases[k].name}) is row stochastic and topology {j} "
-                f"({self.phases[j].name}) column stochastic, expected one kind (doubly stochastic ones "
-                "combine with either)"
+                f"{self.name}: topology {k} ({self.phases[k].name}) is {found[0]} stochastic and topology {j} "
+                f"({self.phases[j].name}) {other}, expected one kind (doubly stochastic ones combine with any)"
             )
 
     @property
@@ -149,7 +151,7 @@ class Periodic(Schedule):
 
     @property
     def kind(self) -> str:  # type: ignore[override]
-        """Stochasticity of all phases: "doubly", "row" or "column"."""
+        """Stochasticity of all phases: "doubly", "row", "column" or "pair"."""
         return next((phase.kind for phase in self.phases if phase.kind != "doubly"), "doubly")
 
     @property
@@ -199,16 +201,16 @@ def cycle(topologies: Iterable[Topology | Schedule]) -> Schedule:
     Returns
     -------
     Schedule
-        Doubly stochastic if all topologies are; row or column stochastic if some are and the others are doubly
-        stochastic.
+        Doubly stochastic if all topologies are; row or column stochastic, or of pairs, if some are and the others are
+        doubly stochastic.
 
     Raises
     ------
     TypeError
         The argument is not a list of topologies and schedules.
     ValueError
-        The list is empty, the numbers of agents differ, a schedule has no period, or row and column stochastic
-        topologies are mixed.
+        The list is empty, the numbers of agents differ, a schedule has no period, or row stochastic topologies, column
+        stochastic ones and pairs are mixed.
 
     Examples
     --------

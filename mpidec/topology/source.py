@@ -172,6 +172,33 @@ class Stored(Source):
         return Stored, (self.W,)
 
 
+class Pair(Source):
+    """A row-stochastic matrix R and a column-stochastic matrix C; as a matrix it is R."""
+
+    kind, symmetric = "pair", False
+
+    def __init__(self, R: Source, C: Source) -> None:
+        self.R, self.C, self.n = R, C, R.n
+        self.directed = R.directed or C.directed
+
+    @property
+    def connected(self) -> bool:  # type: ignore[override]
+        return self.R.connected and self.C.connected
+
+    @property
+    def arcs(self) -> int:
+        return self.R.arcs
+
+    def rows(self, lo: int, hi: int) -> Block:
+        return self.R.rows(lo, hi)
+
+    def columns(self, lo: int, hi: int) -> Block:
+        return self.R.columns(lo, hi)
+
+    def token(self) -> bytes:
+        return b"R " + self.R.token() + b" C " + self.C.token()
+
+
 def _cut(W: csr_array, lo: int, hi: int) -> Block:
     part = slice(W.indptr[lo], W.indptr[hi])
     return Block(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .source import Source
+from .source import Pair, Source
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -21,8 +21,12 @@ EXACT = 1e-13  # contraction factor below which averaging counts as exact
 def gap(factors: Sequence[Source], kind: str) -> float:
     """Return 1 - rho^(1/T) with the contraction factor rho of a product of T mixing matrices, applied in the given order.
 
-    rho is the second largest singular value if `kind` is "doubly", else the second largest modulus of an eigenvalue.
+    rho is the second largest singular value if `kind` is "doubly", else the second largest modulus of an eigenvalue, and for
+    pairs the larger one of R and C.
     """
+    if kind == "pair":
+        parts = [(W.R, W.C) if isinstance(W, Pair) else (W, W) for W in factors]
+        return min(gap(R_or_C, "row") for R_or_C in zip(*parts))
     n = factors[0].n
     if n == 1:
         return 1.0

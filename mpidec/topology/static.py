@@ -12,7 +12,7 @@ from .rules import BinaryTree, Lattice, RegularTree, ReversedBinaryTree, Rule, S
 from .source import Block
 from .spectra import laplacian, laplacian_of_group
 from .topology import Topology
-from .weights import Weighted, WeightsLike, resolve
+from .weights import WeightsLike, resolve, weighted
 
 
 def chain(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
@@ -302,7 +302,7 @@ def _weighted(name: str, graph: Rule, weights: WeightsLike) -> Topology:
 
     low, degree = graph.degrees
     rule = resolve(name, weights, low == degree, degree, False, eigenvalues)
-    return Topology(name, Weighted(graph, rule))
+    return Topology(name, weighted(graph, rule))
 
 
 def _shape(where: str, n: int, shape: Sequence[int] | None) -> tuple[int, ...]:

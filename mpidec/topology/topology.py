@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .drawing import draw
-from .source import Block, Source
+from .source import Block, Pair, Source
 from .spectra import gap
 
 if TYPE_CHECKING:
@@ -58,8 +58,18 @@ class Topology:
 
     @property
     def kind(self) -> str:
-        """Stochasticity of W, by the sums that are 1: "doubly" (rows and columns), "row" or "column"."""
+        """Stochasticity of W, by the sums that are 1: "doubly" (rows and columns), "row" or "column"; "pair" of R and C."""
         return self.source.kind
+
+    @property
+    def R(self) -> Topology:
+        """The row-stochastic part of a pair (see `push_pull`), which is its W; any other topology itself."""
+        return Topology(self.name, self.source.R) if isinstance(self.source, Pair) else self
+
+    @property
+    def C(self) -> Topology:
+        """The column-stochastic part of a pair; any other topology itself."""
+        return Topology(self.name, self.source.C) if isinstance(self.source, Pair) else self
 
     @property
     def directed(self) -> bool:
@@ -124,8 +134,8 @@ class Topology:
         .. math:: 1 - \sigma_2(W)
 
         with the second largest singular value of a doubly stochastic W.  For a row or column stochastic W it is
-        :math:`1 - |\lambda_2(W)|` with the second largest modulus of an eigenvalue.  1 means an exact average in one
-        step, 0 that a step need not reduce the disagreement.
+        :math:`1 - |\lambda_2(W)|` with the second largest modulus of an eigenvalue, and for a pair the smaller one of R and
+        C.  1 means an exact average in one step, 0 that a step need not reduce the disagreement.
 
         Notes
         -----

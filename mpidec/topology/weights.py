@@ -8,12 +8,13 @@ name               W[i, j], j a neighbour of i                     W is
 "metropolis"       1 / (1 + max(d_i, d_j))                         symmetric, doubly stochastic; graph undirected
 "uniform"          1 / (1 + d_i), d_i the in-degree                row stochastic; doubly on regular graphs
 "push"             1 / (1 + d_j), d_j the out-degree               column stochastic; doubly on regular graphs
+"push-pull"        both of these, W.R and W.C                      a pair, see `push_pull`; doubly on regular graphs
 "best_constant"    2 / (lambda_1 + lambda_{n-1}) of the Laplacian  symmetric; fastest of all constant weights
 a number w         w                                               row stochastic; doubly on balanced graphs
 =================  ==============================================  ============================================
 
 and W[i, i] is the remainder to 1 of the row sum, or for "push" of the column sum.  On a regular graph (all in-degrees
-and out-degrees equal d) the first three coincide: 1 / (1 + d) everywhere, and "metropolis" is then allowed for directed
+and out-degrees equal d) the first four coincide: 1 / (1 + d) everywhere, and "metropolis" is then allowed for directed
 graphs too.
 """
 
@@ -28,14 +29,15 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .rules import Rule
-from .source import Block, Source, Stored, index_type
+from .source import Block, Pair, Source, Stored, index_type
 from .spectra import laplacian
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 PIECE = 1 << 14  # agents whose rows are computed at a time, so that temporaries stay in the cache
-NAMES = ("metropolis", "uniform", "push", "best_constant")
+NAMES = ("metropolis", "uniform", "push", "push-pull", "best_constant")
+PARTS = ("uniform", "push")  # of "push-pull"
 WeightsLike = str | float
 Floats = NDArray[np.float64]
 Indices = NDArray[Any]
@@ -127,6 +129,13 @@ def resolve(
     return EdgeWeights("constant", value)
 
 
+def weighted(graph: Rule, rule: EdgeWeights) -> Source:
+    """Return the mixing matrix of an undirected graph defined by a rule, or the pair of matrices of "push-pull"."""
+    if rule.rule == "push-pull":
+        return Pair(*(Weighted(graph, EdgeWeights(part)) for part in PARTS))
+    return Weighted(graph, rule)
+
+
 class Weighted(Source):
     """Mixing matrix of an undirected graph defined by a rule; blocks of W are computed on request."""
 
@@ -184,7 +193,7 @@ class Weighted(Source):
         )
 
 
-def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored:
+def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored | Pair:
     """Return the mixing matrix of a stored graph; row i of `adjacency` holds the in-neighbours of agent i."""
     indptr, indices = adjacency.indptr, adjacency.indices
     incoming, outgoing = np.diff(indptr), np.bincount(indices, minlength=adjacency.shape[0])
@@ -197,6 +206,8 @@ def stored(where: str, adjacency: csr_array, weights: WeightsLike) -> Stored:
         (adjacency != adjacency.T).nnz > 0,
         lambda: laplacian(adjacency),
     )
+    if rule.rule == "push-pull":
+        return Pair(*(stored(where, adjacency, part) for part in PARTS))
     data = rule.edges(np.repeat(incoming, incoming), outgoing[indices])
     own = rule.own(incoming, outgoing, lambda: sums(data, indptr))
     return Stored(with_diagonal(0, adjacency.shape[0], indptr, indices, data, own).csr)

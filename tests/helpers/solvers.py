@@ -1,6 +1,27 @@
 """Solvers with a graph each: exact ones and biased ones."""
 
+import numpy as np
+
 from mpidec import solvers as S, topology as T
+
+
+def digraph(n, seed=3):
+    """A pair of random weights on a random strongly connected digraph, with unequal degrees."""
+    rng = np.random.default_rng([seed, n])
+    A = (
+        (rng.random((n, n)) < 0.3)
+        | np.eye(n, dtype=bool)
+        | np.roll(np.eye(n, dtype=bool), 1, axis=0)
+    )
+    R, C = (A * rng.uniform(0.5, 2, (n, n)) for _ in range(2))
+    return T.push_pull(
+        T.from_weights(R / R.sum(axis=1, keepdims=True)), T.from_weights(C / C.sum(axis=0))
+    )
+
+
+def push_pull_star(n):
+    return T.star(n, weights="push-pull")
+
 
 EXACT = [
     (S.EXTRA(0.2), T.ring),
@@ -15,6 +36,9 @@ EXACT = [
     (S.GradientTracking(0.1, variant="diging"), T.ring),
     (S.PushDIGing(0.05), T.exponential),
     (S.PushDIGing(0.05), lambda n: T.star(n, weights="push")),
+    (S.PushPull(0.1), push_pull_star),
+    (S.PushPull(0.1), digraph),
+    (S.PushPull(0.05, variant="ab"), digraph),
     (S.RelaySGD(0.2), T.chain),
     (S.RelaySGD(0.2, missing="count"), T.binary_tree),
     (S.RelaySGD(0.2, missing="own"), T.star),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.solvers import ALL, BIASED, EXACT, label
+from helpers.solvers import ALL, BIASED, EXACT, digraph, label
 from mpi4py import MPI
 
 import mpidec
@@ -132,6 +132,10 @@ def dense(solver, topology, grad, X, steps):
                 V, D = U - a * G, np.diag(np.diag(W))
                 U, w, late = D @ V + late[0], D @ w + late[1], ((W - D) @ V, (W - D) @ w)
                 new = U / w
+            case S.PushPull():
+                R, C = topology.at(k).R.W.toarray(), topology.at(max(k - 1, 0)).C.W.toarray()
+                Y = C @ Y + G - Gs[-2] if k else Y
+                new = R @ X - a * Y if solver.variant == "ab" else R @ (X - a * Y)
             case S.PushDIGing():
                 Y = before @ Y + G - Gs[-2] if k else Y
                 U, w = W @ (U - a * Y), W @ w
@@ -187,6 +191,10 @@ def push_and_ring(n):
     return T.cycle([T.star(n, weights="push"), T.ring(n)])
 
 
+def stars(n):
+    return T.cycle([T.star(n, weights="push-pull"), T.ring(n), digraph(n)])
+
+
 PAPERS = [
     (dense, solver, graph)
     for graph in (T.grid, ring_and_star)
@@ -202,6 +210,11 @@ PAPERS = [
 PAPERS += [(dense, solver, T.grid) for solver in (S.EXTRA(0.1), S.ExactDiffusion(0.1), S.D2(0.1))]
 PAPERS += [
     (dense, solver, push_and_ring) for solver in (S.PushSum(0.1), S.OSGP(0.1), S.PushDIGing(0.1))
+]
+PAPERS += [
+    (dense, S.PushPull(0.1, variant), graph)
+    for variant in ("atc", "ab")
+    for graph in (T.grid, ring_and_star, digraph, stars)
 ]
 PAPERS += [
     (dense_relay, S.RelaySGD(0.1, missing=missing), T.binary_tree)
@@ -378,9 +391,9 @@ class Watched:
     def at(self, k):
         return Watched(self._W.at(k), self._handed)
 
-    @property
-    def next(self):
-        return Watched(self._W.next, self._handed)
+    next = property(lambda self: Watched(self._W.next, self._handed))
+    R = property(lambda self: Watched(self._W.R, self._handed))
+    C = property(lambda self: Watched(self._W.C, self._handed))
 
     def __call__(self, X):
         self._handed.extend((rows, rows.copy()) for rows in (X if isinstance(X, list) else [X]))

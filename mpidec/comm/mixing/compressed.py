@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import count
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ...topology import Topology
     from ...topology.source import Block
 
+PAIR = "C_"  # begins the names of what the column-stochastic operator of a pair remembers
 _MAX_CALLS = 1 << 6  # per step: each call has its own memory and its own random numbers
 
 
@@ -110,6 +112,11 @@ class Compression:
     gamma: float | None
     memory: Memory | None
 
+    @cached_property
+    def columns(self) -> Compression:
+        """The same for the column-stochastic operator of a pair, whose neighbours may be others: with a memory of its own."""
+        return replace(self, memory=None if self.memory is None else Memory())
+
     def step_size(self, d: int) -> float:
         r""":math:`\gamma` for rows of `d` entries."""
         if self.gamma is not None:
@@ -128,6 +135,8 @@ class CompressedPhase(WrappedPhase):
     phase, k, at, empty
         See `WrappedPhase`.
     compression : Compression
+    calls : iterator of int
+        Numbers of the calls, shared by both operators of a pair.
     """
 
     _phase: Phase
@@ -139,19 +148,34 @@ class CompressedPhase(WrappedPhase):
         at: Callable[[int], StepOperator],
         empty: Empty,
         compression: Compression,
+        calls: Iterator[int],
     ):
         super().__init__(phase, k, at, empty)
-        self._compression, self._calls = compression, 0
+        self._compression, self._calls = compression, calls
+
+    @property
+    def C(self) -> CompressedPhase:
+        """The column-stochastic operator of a pair, with the same codec; of any other `W`, itself."""
+        if self._phase.C is self._phase:
+            return self
+        return CompressedPhase(
+            self._phase.C,
+            self._k,
+            lambda k: self._at(k).C,
+            self._empty,
+            self._compression.columns,
+            self._calls,
+        )
 
     def _call(self) -> tuple[int, int]:
         """The number of this call within the step, and the step of its random numbers."""
-        if self._calls == _MAX_CALLS:
+        call = next(self._calls)
+        if call == _MAX_CALLS:
             raise RuntimeError(
                 f"more than {_MAX_CALLS} calls in one step of a compressed mixer: use the operator of each step, "
                 "W.at(k)"
             )
-        self._calls += 1
-        return self._calls - 1, self._k * _MAX_CALLS + self._calls - 1
+        return call, self._k * _MAX_CALLS + call
 
     def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
         super().abort_operation(error, "fetch" if op == "W(X)" else op)
@@ -343,7 +367,9 @@ class Compressed(Wrapped[CompressedPhase]):
 
     def at(self, k: int) -> CompressedPhase:
         """The operator of step `k`; its calls are counted from zero."""
-        return CompressedPhase(self._phase_at(k), k, self.at, self.empty, self._compression)
+        return CompressedPhase(
+            self._phase_at(k), k, self.at, self.empty, self._compression, count()
+        )
 
     def gamma(self, d: int) -> float:
         r""":math:`\gamma` for rows of `d` entries."""
@@ -365,13 +391,16 @@ class Compressed(Wrapped[CompressedPhase]):
         return Accelerated(self, K, method)
 
     def memory(self) -> dict[str, np.ndarray]:
-        r""":math:`\hat X` of the local agents, by "call_d_dtype": arrays (m, d); empty without feedback.
+        r""":math:`\hat X` of the local agents, by "call_d_dtype", or "C_call_d_dtype": arrays (m, d); empty without feedback.
 
         Notes
         -----
         Collective: mixings under way are completed.
         """
-        return {} if self._memory is None else self._memory.save()
+        if self._memory is None:
+            return {}
+        columns = cast("Memory", self._compression.columns.memory).save()
+        return self._memory.save() | {f"{PAIR}{name}": X for name, X in columns.items()}
 
     def recall(self, memory: Mapping[str, np.ndarray]) -> None:
         r"""Continue with the :math:`\hat X` that `memory` returned, perhaps on another number of ranks.
@@ -387,8 +416,12 @@ class Compressed(Wrapped[CompressedPhase]):
         """
         if self._memory is None:
             super().recall(memory)
-        else:
-            self._memory.restore(memory, self._phase_at(0))
+            return
+        rows = {name: X for name, X in memory.items() if not name.startswith(PAIR)}
+        self._memory.restore(rows, self._phase_at(0))
+        if len(rows) < len(memory):
+            columns = {name[len(PAIR) :]: memory[name] for name in memory if name not in rows}
+            cast("Memory", self._compression.columns.memory).restore(columns, self._phase_at(0).C)
 
 
 def _check(rows: np.ndarray) -> None:

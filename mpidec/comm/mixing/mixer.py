@@ -6,6 +6,7 @@ from collections import OrderedDict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ...topology.pair import column_part
 from ...topology.transposed import transpose
 from ..runtime.context import Context
 from ..runtime.memory import empty
@@ -102,6 +103,7 @@ class Mixer(Operator[Phase]):
                 self.counts,
                 self.at,
                 lambda k: self.T.at(k),
+                lambda k: self.C.at(k),
                 period is not None,
                 self._kinds,
             )
@@ -138,6 +140,26 @@ class Mixer(Operator[Phase]):
             transposed = Mixer(self._context, transpose(self.topology), self.counts)
         transposed.__dict__["T"] = self
         return transposed
+
+    @cached_property
+    def C(self) -> Mixer:
+        """The mixer of the column-stochastic matrices of a topology of pairs, counted together with this one; else itself.
+
+        Collective when it is used for the first time.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.chain(3, weights="push-pull"))
+        ...     W.at(0).R(np.ones((3, 1))).ravel().tolist(), float(W.C(np.array([[3.], [0.], [0.]])).sum())
+        ([1.0, 1.0, 1.0], 3.0)
+        """
+        if self.topology.kind != "pair":
+            return self
+        with self._context.engine:
+            return Mixer(self._context, column_part(self.topology), self.counts)
 
     def compress(
         self,
@@ -205,3 +227,5 @@ class Mixer(Operator[Phase]):
         self._static = None
         if "T" in self.__dict__:
             self.T.close(ends)
+        if self.__dict__.get("C", self) is not self:
+            self.C.close(ends)

@@ -38,6 +38,16 @@ class StepOperator(ABC):
     def next(self) -> StepOperator:
         """The operator of the following step; a static one returns itself."""
 
+    @property
+    def R(self) -> StepOperator:
+        """The row-stochastic operator of a pair; of any other `W`, itself."""
+        return self
+
+    @property
+    def C(self) -> StepOperator:
+        """The column-stochastic operator of a pair; of any other `W`, itself."""
+        return self
+
     @abstractmethod
     def at(self, k: int) -> StepOperator:
         """The operator of step `k`."""

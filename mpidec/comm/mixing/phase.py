@@ -51,8 +51,9 @@ class Phase(EdgeExchange):
         The step.
     counts : Counts
         Counters of what is sent.
-    at, transposed : callable
-        `at(k)`: the operator of another step; `transposed(k)`: that of a step of the transposed topologies.
+    at, transposed, columns : callable
+        `at(k)`: the operator of another step; `transposed(k)`: that of a step of the transposed topologies; `columns(k)`: that
+        of a step of the column-stochastic matrices of pairs.
     periodic : bool
         Whether the phase comes again.
     kinds : dict
@@ -73,12 +74,13 @@ class Phase(EdgeExchange):
         counts: Counters,
         at: Callable[[int], Phase],
         transposed: Callable[[int], Phase],
+        columns: Callable[[int], Phase],
         periodic: bool,
         kinds: Kinds,
     ):
         over = f" over {topology.name}" + f", step {k}" * (k > 0)
         super().__init__(context, topology, over, counts, periodic, kinds)
-        self._k, self._at, self._transposed = k, at, transposed
+        self._k, self._at, self._transposed, self._columns = k, at, transposed, columns
         self._transport = self._make_transport()
         self.mix = cast(OneCall, self._transport.call)
 
@@ -123,6 +125,11 @@ class Phase(EdgeExchange):
     def T(self) -> Phase:
         """The transposed operator; itself when W is symmetric."""
         return self._at(self._k) if self.topology.symmetric else self._transposed(self._k)
+
+    @property
+    def C(self) -> Phase:
+        """The column-stochastic operator of a pair; of any other `W`, itself."""
+        return self._columns(self._k) if self.topology.kind == "pair" else self
 
     def __call__(self, X: RowsT, out: RowsT | None = None) -> RowsT:
         """Mix the rows `X`, shape `(m, ...)`; several arrays are mixed in one message.
