@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 T = TypeVar("T")
+StepSize = float | str | Callable[[int], float]
+"""A number, "auto", "safe", the text of a schedule, or a function of the step k; within a step, a number."""
 Rows = TypeVar("Rows", np.ndarray, list[np.ndarray])
 
 
@@ -79,6 +81,19 @@ class Agents(Reductions, Protocol):
 
     def scatter(self, X: np.ndarray | None) -> np.ndarray:
         """The rows of the local agents, of the stack that rank 0 has."""
+
+
+class Functions(Protocol):
+    """The functions of the local agents at one step, for solvers with `uses = "functions"`."""
+
+    def grad(self, X: np.ndarray) -> np.ndarray:
+        """The gradients of the smooth parts, of the oracle's draw for this step: `(m, d) -> (m, d)`, a new array."""
+
+    def value(self, X: np.ndarray) -> np.ndarray:
+        """The values of the functions, with their term: `(m, d) -> (m,)`."""
+
+    def prox(self, V: np.ndarray, t: StepSize) -> np.ndarray:
+        """The proximal points of the term, with the number `t`: `(m, d) -> (m, d)`; `V` itself where there is no term."""
 
 
 class Matrix(Protocol):

@@ -271,13 +271,13 @@ def _with_term(solver: Solver, problem: Problem | Oracle | None) -> Solver:
     if _takes_term(solver):
         given = getattr(solver, "term", None) is not None
         return solver if given else dataclasses.replace(solver, term=term)  # type: ignore[type-var]
-    if solver.uses == "gradient" and not getattr(problem, "includes_term", False):
+    if _ignores_term(solver) and not getattr(problem, "includes_term", False):
         bounded = getattr(term, "bounded", True)
         remedy = (
-            "use a solver with a proximal step (docs/protocol.md)"
+            "use a solver with a proximal step, such as NIDS"
             if bounded
             else (
-                "wrap the problem in mpidec.problems.Subgradient(problem), or use a solver with a proximal step (docs/protocol.md)"
+                "wrap the problem in mpidec.problems.Subgradient(problem), or use a solver with a proximal step, such as NIDS"
             )
         )
         raise ValueError(
@@ -285,6 +285,10 @@ def _with_term(solver: Solver, problem: Problem | Oracle | None) -> Solver:
             f"{remedy}"
         )
     return solver
+
+
+def _ignores_term(solver: Solver | type[Solver]) -> bool:
+    return solver.uses == "gradient" or (solver.uses == "functions" and not solver.composite)
 
 
 def _takes_term(solver: Solver | type[Solver]) -> bool:
@@ -304,7 +308,7 @@ def with_subgradients(oracle: Problem | Oracle, solver: type[Solver]) -> Problem
     'Subgradient'
     """
     term = getattr(problem_of(oracle), "term", None)
-    if term is None or solver.uses != "gradient" or _takes_term(solver):
+    if term is None or not _ignores_term(solver) or _takes_term(solver):
         return oracle
     from ..problems import Subgradient
 

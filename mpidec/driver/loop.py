@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..comm.mixing import Mixer, Network
 from ..comm.mixing.operator import Operator, StepOperator
@@ -22,6 +23,7 @@ from . import codec_limits
 from .arguments import Delay, problem_of
 from .decisions import Control
 from .diagnosis import likely_cause
+from .functions import LocalFunctions, term_of
 from .metrics import Metrics, columns
 from .outcome import Outcome, RunEnd, Stop, StopFunction, Target, decide_outcome, not_finite
 from .provenance import attributes
@@ -158,6 +160,12 @@ class _Run:
         self.plan, self.net, self.solver, self.mixer = plan, plan.net, plan.solver, mixer
         self.choice, self.guard, self.last = choice, guard, last
         self.evaluate = evaluator(plan.oracle, plan.solver, plan.net.agents, plan.seed)
+        self.functions: LocalFunctions | None = None
+        if plan.solver.uses == "functions" and plan.problem is not None:
+            self.functions = LocalFunctions(
+                plan.problem, term_of(plan.oracle), self.evaluate, self._or_zeros
+            )
+        self.first = 0  # step with which this process has begun
         self.measure = Metrics(plan.net, plan.problem)
         self.records: list[dict[str, float]] = []
         self.sizes: list[float] = []
@@ -254,7 +262,13 @@ class _Run:
     def _loop(
         self, s: State, first: int, control: Control, interrupted: Callable[[], bool]
     ) -> tuple[State, int, RunEnd]:
-        solver, mixer, gradients = self.solver, self.mixer, self._gradients
+        solver, mixer, gradients, functions = (
+            self.solver,
+            self.mixer,
+            self._gradients,
+            self.functions,
+        )
+        self.first = first
         steps, every, shape = self.plan.steps, self.plan.every, s.X.shape
         self._clock = time.perf_counter() - self._elapsed
         stopped = False
@@ -271,7 +285,8 @@ class _Run:
             if varying:
                 step = at_step(solver, k).step
                 step = self.net.keeping(step) if solver.keeps_rows else step
-            s = step(s, gradients(solver.point(s), k), mixer.at(k))
+            G = gradients(solver.point(s), k) if functions is None else functions.at(k)
+            s = step(s, G, mixer.at(k))
             if k == first:
                 state(solver, "step", s, shape)
             k += 1
@@ -334,23 +349,30 @@ class _Run:
         )
 
     def _gradients(self, V: np.ndarray, k: int) -> np.ndarray | None:
-        """The gradients (or proximal points) of step `k`; if they fail on one of several ranks, zeros until the next decision.
+        """The gradients (or proximal points) of step `k`; None for a solver that uses nothing."""
+        return self._or_zeros(lambda: self.evaluate(V, k), V.shape, V.dtype)
+
+    def _or_zeros(
+        self, evaluate: Callable[[], np.ndarray | None], shape: tuple[int, ...], dtype: DTypeLike
+    ) -> np.ndarray | None:
+        """What the problem answers; if that fails on one of several ranks, zeros until the next decision.
 
         The other ranks wait for this one in their mixings: it goes on to the decision, where all ranks raise its exception.
         """
         if self.error is None:
             try:
-                G = self.evaluate(V, k)
-                if G is not None and np.shape(G) != V.shape:
+                answer = evaluate()
+                if answer is not None and np.shape(answer) != shape:
                     raise ValueError(
-                        f"the problem returned gradients (or proximal points) of shape {np.shape(G)}, expected {V.shape}"
+                        "the problem returned gradients (or values, or proximal points) of shape "
+                        f"{np.shape(answer)}, expected {shape}"
                     )
-                return None if G is None else np.asarray(G).astype(V.dtype, copy=False)
+                return None if answer is None else np.asarray(answer).astype(dtype, copy=False)
             except Exception as error:
                 if self.net.size == 1:
                     raise
                 self.error = error
-        return np.zeros_like(V)
+        return np.zeros(shape, dtype)
 
     def _fail(self, error: Exception | None) -> None:
         """Raise the exception of the lowest rank that has one, on all ranks."""
@@ -368,7 +390,7 @@ class _Run:
             "step": k,
             "time": begun - self._clock,
             "rounds": self.mixer.rounds,
-            "gradients": k * (uses == "gradient"),
+            "gradients": self._gradients_until(k),
             "prox": k * (uses == "prox"),
             **self.measure(s.X, self.mixer.messages, self.mixer.bytes),
         }
@@ -386,6 +408,12 @@ class _Run:
         stopped = self._reached(metrics)
         self._clock += time.perf_counter() - begun
         return stopped
+
+    def _gradients_until(self, k: int) -> int:
+        """Gradients of each agent in k steps; in a resumed run, as many per step before as since."""
+        if self.functions is None:
+            return k * (self.solver.uses == "gradient")
+        return round(k * self.functions.gradients / max(k - self.first, 1))
 
     def _reached(self, metrics: Mapping[str, float]) -> bool:
         """Whether to stop; where the clock or a callable decides, rank 0 does."""
@@ -441,6 +469,11 @@ def evaluator(
     if problem is None:
         raise ValueError(
             f"{type(solver).__name__} needs the {solver.uses} of a problem, but problem is None"
+        )
+    if solver.uses == "functions" and solver.asynchronous:
+        raise ValueError(
+            f'{type(solver).__name__} has uses = "functions" and asynchronous = True, expected uses = "gradient": '
+            "events take one gradient each"
         )
     if solver.uses == "prox":
         prox = getattr(problem, "prox", None)

@@ -242,7 +242,7 @@ def solve(
             X = initial_rows(x0, functions, net)
             if method.asynchronous:
                 X = X.astype(np.float64, copy=False)
-            check_callbacks(functions, X, net.lo, method.uses == "gradient")
+            check_callbacks(functions, X, net.lo, method.uses in ("gradient", "functions"))
             if functions is not None:
                 check_step_size(method)
             with warnings.catch_warnings():

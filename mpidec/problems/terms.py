@@ -28,6 +28,11 @@ class Term(ABC):
     Every agent has the same term, :math:`f_i(x) = s_i(x) + r(x)` with a smooth :math:`s_i`. A problem with a term returns
     the gradient of :math:`s_i` from `grad`, and the value and the proximal point of :math:`f_i` from `value` and `prox`.
 
+    Attributes
+    ----------
+    l2 : float
+        Curvature on every face.
+
     Examples
     --------
     >>> import numpy as np
@@ -36,6 +41,8 @@ class Term(ABC):
     >>> problem.solution().round(12)
     array([1.5])
     """
+
+    l2: float = 0.0
 
     @abstractmethod
     def value(self, X: Array) -> Array:
@@ -148,7 +155,9 @@ class Separable(Term):
         )
         slope, ridge = np.zeros_like(x), np.zeros_like(x)
         self._held(slope)[...], self._held(ridge)[...] = self.l1 * np.sign(at), self.l2
-        return Face(np.eye(len(x))[:, moving], slope, ridge)
+        basis = np.zeros((len(x), int(moving.sum())))
+        basis[np.flatnonzero(moving), np.arange(basis.shape[1])] = 1.0
+        return Face(basis, slope, ridge)
 
 
 @dataclass(frozen=True)
@@ -206,7 +215,9 @@ class Simplex(Term):
         return Face(np.hstack([basis, rest]), np.zeros_like(x), np.zeros_like(x))
 
 
-NO_SUBGRADIENT = "a box or a simplex has no subgradient, expected a solver with a proximal step (docs/protocol.md)"
+NO_SUBGRADIENT = (
+    "a box or a simplex has no subgradient, expected a solver with a proximal step, such as NIDS"
+)
 
 
 def l1(strength: float) -> Separable:

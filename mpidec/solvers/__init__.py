@@ -3,6 +3,11 @@
 from .async_push import AsyncPushSum as AsyncPushSum, RunningSumTracking as RunningSumTracking
 from .base import Solver as Solver
 from .ceca import DSGDCECA as DSGDCECA
+from .composite import (
+    NIDS as NIDS,
+    PGEXTRA as PGEXTRA,
+    ProximalGradientTracking as ProximalGradientTracking,
+)
 from .diffusion import DGD as DGD, Consensus as Consensus, Diffusion as Diffusion
 from .gradient_tracking import GradientTracking as GradientTracking
 from .momentum import (
@@ -41,6 +46,9 @@ CATALOGUE: dict[str, type[Solver]] = {
     "exact_diffusion": ExactDiffusion,
     "d2": D2,
     "gradient_tracking": GradientTracking,
+    "nids": NIDS,
+    "pg_extra": PGEXTRA,
+    "proximal_gradient_tracking": ProximalGradientTracking,
     "push_sum": PushSum,
     "osgp": OSGP,
     "push_diging": PushDIGing,

@@ -42,9 +42,13 @@ class Solver:
     positive : bool
         Whether the solver divides by weights that `W` mixes: they remain > 0 if `W` is doubly stochastic or has no negative
         entries.
-    uses : {"gradient", "prox", "nothing"}
+    uses : {"gradient", "prox", "functions", "nothing"}
         What `step` needs of the problem at `point(s)`, as its argument `G`: the gradients; the proximal points
-        :math:`\\arg\\min_x f_i(x) + \\|x - v_i\\|^2 / (2 \\alpha)`; or nothing (None).
+        :math:`\\arg\\min_x f_i(x) + \\|x - v_i\\|^2 / (2 \\alpha)`; or nothing (None).  With "functions", `step(s, F, W)` is given
+        the functions themselves, `mpidec.protocols.Functions`, and `point` is not called.
+    composite : bool
+        Whether a solver with `uses = "functions"` takes proximal steps of the term of the functions (`F.prox`).  Problems with a
+        term are refused for solvers that would ignore it.
     per_edge : tuple of str
         Fields of the state with a row per edge.
     keeps_rows : bool
@@ -79,6 +83,7 @@ class Solver:
     uses: ClassVar[str] = "gradient"
     per_edge: ClassVar[tuple[str, ...]] = ()
     keeps_rows: ClassVar[bool] = False
+    composite: ClassVar[bool] = False
     exact: ClassVar[bool] = True
     graph: ClassVar[str] = "symmetric_exponential"
     edgewise: ClassVar[bool] = False
@@ -100,7 +105,10 @@ class Solver:
         raise NotImplementedError
 
     def step(self, s: Any, G: Any, W: Operator) -> Any:
-        """The state after one step, from the gradients `G`, shape `(m, d)`, at `point(s)`, with the operator `W` of the step."""
+        """The state after one step, from the gradients `G`, shape `(m, d)`, at `point(s)`, with the operator `W` of the step.
+
+        With `uses = "functions"`, `G` is a `mpidec.protocols.Functions`.
+        """
         raise NotImplementedError
 
     def point(self, s: Any) -> Any:

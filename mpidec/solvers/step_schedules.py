@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from .. import _validation as check
-
-StepSize = float | str | Callable[[int], float]
-"""A number, "auto", "safe", the text of a schedule, or a function of the step k."""
+from ..protocols import StepSize as StepSize
 
 WORDS = ("auto", "safe")  # step sizes that `solve` replaces by numbers
 

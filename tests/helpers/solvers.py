@@ -45,6 +45,9 @@ EXACT = [
     (S.RelaySGD(0.2, missing="current"), T.chain),
     (S.KGT(0.05, local_steps=3), T.one_peer_exponential),
     (S.LED(0.2, 3), T.ring),
+    (S.NIDS(0.3), T.ring),
+    (S.PGEXTRA(0.2), T.erdos_renyi),
+    (S.ProximalGradientTracking(0.1), T.one_peer_exponential),
 ]
 
 

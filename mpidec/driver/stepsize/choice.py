@@ -21,7 +21,8 @@ from ...comm.runtime.mpi import MPI
 from ...exceptions import Unstable as Unstable
 from ...solvers.base import Solver, name_of, with_step_size
 from ...solvers.step_schedules import WORDS, StepSchedule
-from .linear import LinearModel, dimensions, evaluations, linear_model
+from ..functions import term_of
+from .linear import Gradient, LinearModel, dimensions, evaluations, linear_model
 from .race import (
     FEWEST,
     MANY,
@@ -40,12 +41,13 @@ from .race import (
     trial_length,
     trial_run,
 )
-from .reference import MOST, minimizer, together
+from .reference import MOST, composite_minimizer, minimizer, together
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ...problems import Oracle, Problem
+    from ...problems.terms import Term
     from ...topology import Schedule, Topology
 
 T = TypeVar("T")
@@ -301,10 +303,12 @@ class Search:
         self._gradient = None
         if self._noisy and hasattr(oracle, "start"):
             self._gradient = oracle.start(net.agents, seed)
+        self._term = None if solver.uses == "gradient" else term_of(oracle)
         self._smooth = bool(getattr(oracle, "smooth", True))
         self._varying = isinstance(solver.step_size, StepSchedule)
         self._exact = bool(solver.exact) and not self._noisy and not self._varying
         self._model: LinearModel | None = None  # on rank 0
+        self._without_term: LinearModel | None = None
         self.point: np.ndarray | None = None
         self.away = 0.0  # how far the agents' own gradients lead from there, see `Guard`
 
@@ -369,6 +373,8 @@ class Search:
         )
         bounded = self._varying and not self._noisy and self._solver.uses == "gradient"
         few = evaluations(self._steps)
+        if self._term is not None:
+            return self._composite(self._term, x0, batches, few)
         x, spent = minimizer(
             net,
             self._problem,
@@ -390,6 +396,39 @@ class Search:
             net, self._grad, cast("np.ndarray", x), self._X0, batches, self._steps, bounded
         )
         return model, x, spent + count
+
+    def _composite(
+        self,
+        term: Term,
+        x0: np.ndarray,
+        batches: Callable[[int], Gradient] | None,
+        few: int,
+    ) -> tuple[LinearModel | None, np.ndarray | None, int]:
+        """As `_linearized`, of functions with a term whose proximal points the solver takes; collective."""
+        net, steps, spent = self._net, self._steps, 1
+        on_face = self._solver.uses == "prox"
+        known = getattr(self._problem, "x_star", None) is not None
+        if not known and not on_face and len(x0) <= min(dimensions(net.n), few):
+            model, x, count = linear_model(
+                net, self._grad, x0, self._X0, batches, steps, quadratic=True, term=term
+            )
+            spent += count
+            if x is not None:
+                return model, x, spent
+        point, count = composite_minimizer(net, self._problem, term, x0, min(few, MOST))
+        spent += count
+        model, x, count = linear_model(
+            net, self._grad, point, self._X0, batches, steps, term=term, on_face=on_face
+        )
+        spent += count
+        reduced = model is not None and model.prox is not None and model.V is not None
+        if net.collectives.broadcast(reduced, 0, "the linear model"):
+            # before the face is reached, the step is as stable as without the term
+            self._without_term, _, count = linear_model(
+                net, self._grad, point, self._X0, None, steps
+            )
+            spent += count
+        return model, x, spent
 
     def _grad(self, X: np.ndarray) -> np.ndarray:
         return together(self._net, lambda: self._problem.grad(X), X)
@@ -431,6 +470,8 @@ class Search:
         if ranking is None:
             return None
         size = self._checked(W, model, ranking.size, ranking.steps) if self._exact else ranking.size
+        if self._without_term is not None:
+            size = self._checked(W, self._without_term, size, ranking.steps)
         if compressed(self._mixer) and self._exact and model.r == self._X0.shape[1]:
             size = self._with_codec(base, model, size)
         return Choice(

@@ -6,12 +6,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from ...problems import composite
 from ...protocols import Reductions
-from .reference import ENOUGH
+from .reference import ENOUGH, residual
+
+if TYPE_CHECKING:
+    from ...problems.terms import Term
 
 ENTRIES = 2**17  # largest n r^2, all entries of all agents' curvatures
 LARGEST = 100  # largest r
@@ -29,6 +33,7 @@ NEGLIGIBLE = 1e-6  # relative size of a direction that is left out
 
 T = TypeVar("T")
 Gradient = Callable[[np.ndarray], np.ndarray]
+Prox = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,9 @@ class LinearModel:
         is linear everywhere.
     V : array (d, r) or None
         Orthonormal basis of the dimensions; None for the coordinates themselves.
+    prox : callable or None
+        `prox(E, t)`: the proximal points of the term, (n, r, S) -> (n, r, S), with the parameters t, (S,); the g_i are then not
+        centred, as the average gradient does not vanish at the minimizer.
     """
 
     H: np.ndarray
@@ -69,6 +77,7 @@ class LinearModel:
     far: np.ndarray | None = None
     slope: np.ndarray | None = None
     V: np.ndarray | None = None
+    prox: Prox | None = None
     _draws: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
@@ -101,6 +110,10 @@ class LinearModel:
         G += g[:, :, None]
         return G.reshape(V.shape)
 
+    def functions(self, k: int) -> ModelFunctions:
+        """What a solver with `uses = "functions"` is given at step `k`."""
+        return ModelFunctions(self, k)
+
     def _drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """One of the draws for each agent."""
         block, place = divmod(k, 1024)
@@ -130,6 +143,8 @@ class LinearModel:
         It contains the initial points and the g_i, and each H_i maps it to itself.  Directions outside it come from linearly
         dependent columns of data, and from the classes of a softmax; there the curvature is often only that of the l2 term.
         """
+        if self.prox is not None:
+            return np.eye(self.r)
         H = self.H[0] / (np.abs(self.H[0]).max() or 1.0)
         B = _orthonormal(np.vstack([_scaled(self.start), _scaled(self.g[0])]).T)
         while 0 < B.shape[1] < self.r:
@@ -146,6 +161,39 @@ class LinearModel:
         return values.clip(min=0.0), Q
 
 
+@dataclass(frozen=True)
+class ModelFunctions:
+    """The functions of all agents in a linear model at one step, one column per candidate and coordinate."""
+
+    model: LinearModel
+    k: int
+
+    def grad(self, X: np.ndarray) -> np.ndarray:
+        """The gradients of the smooth parts."""
+        G = self.model.answer("gradient", X, np.empty(0), self.k)
+        return np.asarray(G)
+
+    def value(self, X: np.ndarray) -> np.ndarray:
+        """Refused: the candidates have a value each.
+
+        Raises
+        ------
+        ValueError
+        """
+        raise ValueError(
+            'step_size="auto": the solver asks for the values of the functions, expected a number or a schedule as step_size'
+        )
+
+    def prox(self, V: np.ndarray, t: float | np.ndarray) -> np.ndarray:
+        """The proximal points of the term; `t` is a number, or one per column."""
+        model = self.model
+        if model.prox is None:
+            return V
+        E = V.reshape(len(V), model.r, -1)
+        sizes = np.broadcast_to(np.asarray(t, float), V.shape[1:]).reshape(E.shape[1:])[0]
+        return model.prox(E, sizes).reshape(V.shape)
+
+
 def linear_model(
     net: Reductions,
     grad: Gradient,
@@ -155,6 +203,8 @@ def linear_model(
     steps: int = 0,
     bounded: bool = False,
     quadratic: bool = False,
+    term: Term | None = None,
+    on_face: bool = False,
 ) -> tuple[LinearModel | None, np.ndarray | None, int]:
     """The linear model at the point `x`, on rank 0 (None on the others), the point, and the gradients; collective.
 
@@ -175,6 +225,11 @@ def linear_model(
     quadratic : bool
         Whether the point is the minimizer that follows from the curvatures at `x`, by Newton's method.  If the gradient does not
         vanish there, the functions are not quadratic: the point is None, and so is the model.
+    term : Term, optional
+        Term of the functions, whose proximal points the solver takes.
+    on_face : bool
+        Whether the solver takes the proximal points of the functions with their term; the dimensions are then those in which the
+        term is smooth.
 
     Notes
     -----
@@ -190,15 +245,25 @@ def linear_model(
     few = evaluations(steps)
     h = 1e-6 * max(float(np.linalg.norm(x)), 1e-3)
     V, count, images = None, 1, None
+    Z = None  # basis of the face of the term
+    if term is not None and (on_face or min(d, most) > few or d > most):
+        Z = term.face(x).basis
+        if not Z.shape[1] or d * Z.shape[1] > STACK:
+            return None, x, count
 
     def product(rows: np.ndarray) -> np.ndarray:
-        return np.asarray((grad(at + h * rows) - G) / h)
+        return onto((grad(at + h * onto(rows)) - G) / h)
 
-    if min(d, most) > few:
-        vectors, images = _lanczos(net, product, X0 - at, few, keep=True)
+    def onto(rows: np.ndarray) -> np.ndarray:
+        return np.asarray(rows if Z is None else _project(_project(rows, Z), Z.T))
+
+    if Z is not None and Z.shape[1] <= min(most, few):
+        V = Z
+    elif min(d, most) > few:
+        vectors, images = _lanczos(net, product, onto(X0 - at), few, keep=True)
         V = np.ascontiguousarray(vectors.T)
     elif d > most:
-        V, count = _basis(net, product, G, X0 - at, most)
+        V, count = _basis(net, product, onto(G), onto(X0 - at), most)
     r = d if V is None else V.shape[1]
 
     def curvatures(
@@ -213,19 +278,27 @@ def linear_model(
 
     H, count = curvatures(grad, G, images), count + r
     if quadratic:
-        first = float(np.linalg.norm(net.mean(G)))
+        t = 1.0 if term is None else 1 / _curvature(net, H)
+        first = residual(term, x, net.mean(G), t)
         for _ in range(NEWTON):
-            x = x - _solved(net, H, net.mean(G))
+            x = _newton(net, H, x, net.mean(G), term)
             at = np.tile(x, (m, 1))
             G, count = grad(at), count + 1
-            if found := float(np.linalg.norm(net.mean(G))) <= ENOUGH * first:
+            if found := residual(term, x, net.mean(G), t) <= ENOUGH * first:
                 break
         if not found:
             return None, None, count
-    away, g = X0 - at, G - net.mean(G)
+    if term is not None and V is None:  # to the minimizer of the model, without another gradient
+        moved = _newton(net, H, x, net.mean(G), term)
+        G = G + H @ (moved - x)
+        x, at = moved, np.tile(moved, (m, 1))
+    mean_gradient = net.mean(G)
+    away, g = X0 - at, G - mean_gradient * (term is None or on_face)
     distance = _on_root(net, away, lambda stack: float(np.linalg.norm(stack)), 0.0)
     if V is not None:
         g, away = _project(g, V), _project(away, V)
+    if Z is not None and term is not None and on_face:
+        H = H + term.l2 * np.eye(r)
     Hs, gs = H[None], g[None]
     if batches is not None:
         draws = int(
@@ -262,7 +335,17 @@ def linear_model(
     far, slope = slopes
     return (
         LinearModel(
-            Hs, gs, start, mean, float(np.linalg.norm(x)), curvature, distance, far, slope, V
+            Hs,
+            gs,
+            start,
+            mean,
+            float(np.linalg.norm(x)),
+            curvature,
+            distance,
+            far,
+            slope,
+            V,
+            None if term is None or on_face else _proximal(term, x, mean_gradient, V),
         ),
         x,
         count,
@@ -284,16 +367,56 @@ def flat(X: np.ndarray) -> np.ndarray:
     return X.reshape(len(X), math.prod(X.shape[1:]))
 
 
-def _solved(net: Reductions, H: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """Newton's step with the average of the curvatures of all agents; collective."""
+def _proximal(term: Term, x: np.ndarray, gradient: np.ndarray, V: np.ndarray | None) -> Prox:
+    """The proximal points of a term around the minimizer `x`, exactly; or on the face of `x`, in a basis `V` of it."""
+    if V is not None:
+        slope = V.T @ gradient  # minus that of the term, at the minimizer
+        return lambda E, t: np.asarray((E + slope[:, None] * t) / (1 + term.l2 * t))
 
-    def step(stack: np.ndarray) -> np.ndarray:
+    def prox(E: np.ndarray, t: np.ndarray) -> np.ndarray:
+        rows = E.transpose(0, 2, 1).reshape(-1, len(x)) + x
+        points = term.prox(rows, np.tile(t, len(E))) - x
+        return np.asarray(points.reshape(len(E), len(t), len(x)).transpose(0, 2, 1))
+
+    return prox
+
+
+def _curvature(net: Reductions, H: np.ndarray) -> float:
+    """The largest eigenvalue of the average of the curvatures of all agents, or 1 if there is none above 0; collective."""
+
+    def act(stack: np.ndarray) -> float:
         mean = np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0))
-        return np.asarray(np.linalg.lstsq(mean, gradient, rcond=1e-12)[0])
+        return float(np.linalg.eigvalsh(mean)[-1])
 
-    return np.asarray(
-        net.collectives.broadcast(_on_root(net, flat(H), step, gradient), 0, "Newton's step")
-    )
+    largest = net.collectives.broadcast(_on_root(net, flat(H), act, 0.0), 0, "the curvature")
+    return largest if largest > 0 else 1.0
+
+
+def _newton(
+    net: Reductions, H: np.ndarray, x: np.ndarray, gradient: np.ndarray, term: Term | None
+) -> np.ndarray:
+    """The minimizer of the quadratic model at `x` with the average of the curvatures of all agents, plus the term; collective."""
+
+    def act(stack: np.ndarray) -> np.ndarray:
+        mean = np.nan_to_num(stack.reshape(net.n, *H.shape[1:]).mean(axis=0))
+        if term is None:
+            return np.asarray(x - np.linalg.lstsq(mean, gradient, rcond=1e-12)[0])
+        pull = mean @ x - gradient
+        try:
+            return composite.minimize(
+                lambda y: float(y @ (mean @ y) / 2 - pull @ y),
+                lambda y: mean @ y - pull,
+                lambda y: mean,
+                lambda y: float(np.linalg.norm(np.abs(mean) @ np.abs(y) + np.abs(pull))),
+                x,
+                float(np.linalg.eigvalsh(mean)[-1]),
+                term,
+                1.0,
+            )
+        except ValueError:
+            return x
+
+    return np.asarray(net.collectives.broadcast(_on_root(net, flat(H), act, x), 0, "Newton's step"))
 
 
 def _scaled(rows: np.ndarray) -> np.ndarray:

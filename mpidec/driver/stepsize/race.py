@@ -22,6 +22,7 @@ TRIAL_PART, FEWEST = (
 )  # a trial run takes this part of the steps of a run, and at least so many
 LARGER, SMALLER = 5, 4  # step sizes around the choice, in factors of sqrt(2)
 NEAR = 1.1  # ratio of two predictions that agree
+REACHED = 1e-3  # of the tolerance, below which errors are not compared where the model has a term
 SPARE = 0.5  # part of the largest stable step size, for agents of different curvatures
 UNKNOWN = 0.25  # in units of 1 / L, where every step size is unstable
 MANY = 10_000  # agents from which on fewer step sizes and steps are tried
@@ -71,10 +72,13 @@ class Stack:
     def run(self, steps: int) -> None:
         """Take the steps up to `steps`."""
         s, model, W, uses = self._state, self._model, self._W, self._make.uses
-        G: Any  # None for a solver that uses nothing
+        G: Any  # as the solver uses it
         while self._k < steps:
             solver = self._solver(self._k)
-            G = model.answer(uses, solver.point(s), self._last * self.sizes, self._k)
+            if uses == "functions":
+                G = model.functions(self._k)
+            else:
+                G = model.answer(uses, solver.point(s), self._last * self.sizes, self._k)
             s = solver.step(s, G, W.at(self._k))
             if self._k == 0:
                 state(solver, "step", s, self._state.X.shape)
@@ -161,11 +165,18 @@ def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
         np.full(len(sizes), np.inf),
     )
     goal = tol * np.sqrt(model.n) * (model.size or 1.0)
-    before = _errors(stack, model)
+    least_error = (
+        0.0 if model.prox is None else REACHED * goal
+    )  # a face is reached in finitely many steps
+
+    def errors() -> tuple[np.ndarray, ...]:
+        return tuple(np.maximum(error, least_error) for error in _errors(stack, model))
+
+    before = errors()
     last, K = 0, SHORTEST
     while True:
         stack.run(K)
-        now, places = _errors(stack, model), _places(stack, sizes, alive)
+        now, places = errors(), _places(stack, sizes, alive)
         T = np.full(len(alive), -np.inf)
         for old, new in zip(before, now):
             rate = np.log(old / new)[places] / (K - last)
@@ -185,7 +196,7 @@ def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
             )
         if len(left) < len(alive):
             kept, alive = _places(stack, sizes, left), left
-            before = (now[0][kept], now[1][kept]) if stack.keep(kept) else now
+            before = tuple(error[kept] for error in now) if stack.keep(kept) else now
         else:
             before = now
         last, K = K, 2 * K
