@@ -123,9 +123,6 @@ def choice(value: object, name: str, known: Iterable[T], more: str = "") -> T:
     )
 
 
-SHOWN = 15  # names that a message lists
-
-
 def known_name(name: str, known: Iterable[str], what: str) -> str:
     """Return `name`, the user's name of a `what`, if it is one of `known`; the error suggests similar ones.
 
@@ -139,10 +136,8 @@ def known_name(name: str, known: Iterable[str], what: str) -> str:
     if name in known:
         return name
     hint = did_you_mean(name, known)
-    more = len(known) - SHOWN
-    shown = known if more < 5 else [*known[:SHOWN], f"... ({more} more: mpidec run --list)"]
     raise ValueError(
-        f"unknown {what} {name!r}: {hint}{hint and ' '}expected one of {', '.join(shown)}"
+        f"unknown {what} {name!r}: {hint}{hint and ' '}expected one of {', '.join(known)}"
     )
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Table", "is_plugin", "located", "nearest", "short", "similar", "source"]
 
 T = TypeVar("T")
+SHOWN = 15  # names that a message lists
 MODULES = "mpidec_plugin_"  # names of the modules of files
 PLUGIN = re.compile(r"(?P<place>.+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
 
@@ -54,7 +55,10 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     'expected one of dgd, extra'
     """
     known = list(known)
-    expected = f"expected one of {', '.join(dict.fromkeys(known)) or 'none'}"
+    names = list(dict.fromkeys(known))
+    if len(names) > SHOWN + 5:
+        names[SHOWN:] = [f"... ({len(names) - SHOWN} more: mpidec run --list)"]
+    expected = f"expected one of {', '.join(names) or 'none'}"
     return did_you_mean(name, known, cutoff) or expected
 
 

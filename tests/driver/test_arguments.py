@@ -228,9 +228,9 @@ TRIES = {
     "solver misspelt": (
         lambda: solve(s="gradient tracking"),
         "unknown solver 'gradient tracking'",
-        "did you mean gradient_tracking?",
+        "did you mean gradient_tracking",
     ),
-    "solver in camel case": (lambda: solve(s="GradientTraking"), "did you mean gradient_tracking?"),
+    "solver in camel case": (lambda: solve(s="GradientTraking"), "did you mean gradient_tracking"),
     "solver unknown": (
         lambda: solve(s="adam"),
         "unknown solver 'adam'",
