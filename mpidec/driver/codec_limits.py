@@ -31,17 +31,20 @@ def warning(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
     if compressed is None:
         return ""
     codec, least = compressed.codec, getattr(solver, "least_delta", 0.0)
-    if codec.feedback and not compressed.feedback and getattr(solver, "exact", False):
+    feedback = compressed.feedback and not solver.edgewise
+    if (codec.feedback or codec.unbiased) and not feedback and getattr(solver, "exact", False):
         remedy = (
-            "leave out feedback=False (mixing.feedback=false), or send"
+            "messages to single neighbours exclude it: round"
+            if solver.edgewise
+            else "leave out feedback=False (mixing.feedback=false), or round"
             if mixer.topology.period == 1
-            else "graphs that change exclude it: send"
+            else "graphs that change exclude it: round"
         )
         return (
             f"{name} does not come close to the minimizer, or diverges, with {codec!r} without error feedback: {remedy} all "
-            'entries, as "blockwise8" or "float16" do'
+            'entries to nearest, as "blockwise8" or "float16" do'
         )
-    if codec.delta(d) < least and (compressed.feedback or codec.unbiased):
+    if codec.delta(d) < least and (feedback or codec.unbiased):
         return (
             f"{name} may diverge with {codec!r}, which has a contraction parameter delta of {codec.delta(d):.3g} for rows of "
             f"{d}; expected >= {least:g}: send more of each row, or take another solver, such as gradient_tracking"
@@ -52,10 +55,12 @@ def warning(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
 def limit(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
     """Why the codec of a mixer limits the accuracy of an exact method, in one sentence with a remedy, or ""."""
     compressed = lossy(mixer, d)
-    if compressed is None or compressed.feedback or not getattr(solver, "exact", False):
+    if compressed is None or not getattr(solver, "exact", False):
+        return ""
+    if compressed.feedback and not solver.edgewise:
         return ""
     remedy = (
-        " use feedback=True (mixing.feedback=true), or"
+        " leave out feedback=False (mixing.feedback=false), or"
         if mixer.topology.period == 1 and not solver.edgewise
         else ""
     )

@@ -244,7 +244,8 @@ class _Run:
         first, s, counters, memory = recorder.load(mixer.topology, meta)
         # an earlier version has counted no rows
         self._elapsed, rounds, sent, rows = (*counters, 0.0)[:4]
-        if first > 0 and mixer.feedback and not memory and self.net.rank == 0:
+        expected = mixer.feedback and not self.solver.edgewise
+        if first > 0 and expected and not memory and self.net.rank == 0:
             warnings.warn(
                 f"{record.path}: the checkpoint of step {first} contains no error feedback memory (it was written by an "
                 "earlier version): the memory starts at zero, and the results differ from an uninterrupted run",

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from .. import problems, registry as catalogue
+from ..comm.mixing.compressed import with_feedback
 from ..comm.mixing.network import Network
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.agreement import REFUSALS, agreed, message, on_root
@@ -18,8 +19,9 @@ from ..driver.solve import Progress, Result, solve
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
 from ..problems.loading import Prepared, prepare, scattered
 from ..record import Record
+from ..solvers.base import Solver
 from ..topology import Schedule, Topology
-from .settings import Experiment, parameters
+from .settings import Experiment, Mixing, parameters
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,10 @@ class Job:
                 )
                 options = {"seed": self.experiment.run.seed, **wanted.options} if own else {}
                 W = W.compress(codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
+            feedback = W.feedback
             if wanted.accelerate is not None:
                 W = W.accelerate(wanted.accelerate, wanted.method or "chebyshev")
-            if self.solver.edgewise and (wanted.accelerate or getattr(W, "feedback", False)):
+            if self.solver.edgewise and (wanted.accelerate or feedback):
                 raise ValueError(
                     f"{self.experiment.solver.name} sends a row of its own to each neighbour, which excludes "
                     "acceleration and error feedback: use mixing.codec=blockwise8, or another solver"
@@ -194,6 +197,7 @@ def build(experiment: Experiment, net: Network) -> Job:
         oracle = _oracle(problem, experiment)
         solver = catalogue.SOLVERS[experiment.solver.name](**solver_options)
         solver.check(topology)
+        experiment = replace(experiment, mixing=_mixing(experiment.mixing, solver, topology))
     x0 = None
     if solver.uses == "nothing":
         x0 = np.stack(
@@ -205,6 +209,15 @@ def build(experiment: Experiment, net: Network) -> Job:
     return Job(
         experiment, oracle, solver, topology, x0, x_star, samples, problem.d, note, classes, label
     )
+
+
+def _mixing(wanted: Mixing, solver: Solver, topology: Topology | Schedule) -> Mixing:
+    """Return the table ``[mixing]`` with the error feedback that it leaves to the codec, the solver and the graph."""
+    if wanted.codec is None or wanted.feedback is not None:
+        return wanted
+    codec = catalogue.CODECS.find(wanted.codec)
+    edgewise = solver.edgewise and not codec.feedback
+    return replace(wanted, feedback=not edgewise and with_feedback(codec, topology))
 
 
 def _topology(experiment: Experiment) -> Topology | Schedule:

@@ -204,6 +204,12 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
             f"mpidec.solve(..., record=mpidec.Record({path!r}, resume=True))"
         )
     settings = config.read_toml(path, text=run.config)
+    stated = {setting.key: setting.value for setting in settings}
+    settings += [
+        config.Setting(key, value, f"{path}:{key}", text=False)
+        for key, value in config.former(stated).items()
+        if key not in stated
+    ]
     announce_code(
         "run",
         path,

@@ -302,9 +302,33 @@ TOTAL_L2 = {
 }  # summed over all agents
 OWN_PACE = ("delay", "drop", "straggler", "simulate")  # keys of [run] for asynchronous solvers
 
+FORMER: Mapping[str, Mapping[str, Value]] = {
+    "dgd": {"order": "atc"},
+}  # defaults of solvers in earlier versions, whose run files do not state them
+
 
 read_toml = partial(schema.read_toml, tables=TABLES)
 parse_set = partial(schema.parse_set, tables=TABLES, example="problem.l2=0.05")
+
+
+def former(given: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings, by ``table.key``, of a run file, with those added that an earlier version has left to defaults of its own.
+
+    Run files state the settings whose defaults have changed.
+
+    Examples
+    --------
+    >>> former({"solver.name": "dgd", "mixing.codec": "qsgd"})
+    {'solver.name': 'dgd', 'mixing.codec': 'qsgd', 'solver.order': 'atc', 'mixing.feedback': False}
+    """
+    defaults: dict[str, object] = {
+        f"solver.{key}": value
+        for key, value in FORMER.get(str(given.get("solver.name")), {}).items()
+    }
+    codec = given.get("mixing.codec")
+    if codec in catalogue.CODECS.own:
+        defaults["mixing.feedback"] = catalogue.CODECS.find(str(codec)).feedback
+    return {**given, **{key: defaults[key] for key in defaults if key not in given}}
 
 
 def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
@@ -353,6 +377,8 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     }
     for table, parameters_of in known.items():
         tables[table]["options"] = _options(table, tables[table], given[table], parameters_of)
+    for key in FORMER.get(tables["solver"]["name"], {}):
+        tables["solver"]["options"].setdefault(key, known["solver"][key].default)
     agents = run.setdefault("agents", ranks if ranks > 1 else AGENTS_ALONE)
     if _check_pace(solver, tables, given):
         known["mixing"] = {}

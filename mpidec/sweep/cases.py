@@ -295,7 +295,7 @@ def _difference(wanted: Experiment, text: str) -> str:
     """Return the first setting in which an experiment differs from that of a file, for a message; "" if they are equal."""
     asked = flat(wanted.to_toml())
     try:
-        found = flat(text)
+        found = config.former(flat(text))
     except (ValueError, AttributeError):
         return "without settings"
     head = text.partition("\n")[0]

@@ -278,7 +278,7 @@ def _solved(
 
 def _resumed(case: Case) -> Experiment:
     """Return the experiment in the file of an unfinished case."""
-    given = flat(read(case.file).config)
+    given = config.former(flat(read(case.file).config))
     settings = [
         Setting(key, value, f"{case.file}:{key}", text=False, level=0)
         for key, value in given.items()

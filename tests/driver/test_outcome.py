@@ -257,6 +257,7 @@ def test_a_missed_target_far_away_does_not_blame_the_bias_of_an_exact_method(net
         ),
         (S.EXTRA(0.02), "rand_k", {"k": 1}, "delta of 0.333 for rows of 3; expected >= 0.6"),
         (S.PushDIGing(0.02), "qsgd", {"feedback": True}, "expected >= 0.9999"),
+        (S.PushDIGing(0.02), "qsgd", {"feedback": False}, "without error feedback: leave out"),
         (S.ExactDiffusion(0.02), "blockwise8", {"feedback": True}, ""),
         (S.EXTRA(0.02), "bfloat16", {}, ""),
         (S.EXTRA(0.02), "identity", {"feedback": False}, ""),
@@ -295,7 +296,8 @@ def test_a_codec_that_limits_the_accuracy_is_the_cause_of_a_missed_target(net):
     missed = run(False)
     assert missed.outcome == "missed"
     assert (
-        "BFloat16() without error feedback limits the accuracy: use feedback=True" in missed.reason
+        "BFloat16() without error feedback limits the accuracy: leave out feedback=False"
+        in missed.reason
     )
     assert run(True).outcome == "stopped"
 

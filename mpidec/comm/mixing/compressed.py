@@ -22,7 +22,7 @@ from .phase import Phase
 from .wrapped import Wrapped, WrappedPhase
 
 if TYPE_CHECKING:
-    from ...topology import Topology
+    from ...topology import Schedule, Topology
     from ...topology.source import Block
 
 PAIR = "C_"  # begins the names of what the column-stochastic operator of a pair remembers
@@ -105,12 +105,15 @@ class Compression:
         Step towards the neighbours; None for the default of the codec.
     memory : Memory, optional
         None without feedback.
+    exchanges : bool
+        Whether rows for single neighbours, which have no feedback, may be sent: it was neither requested nor is it needed.
     """
 
     codec: Codec
     agents: range
     gamma: float | None
     memory: Memory | None
+    exchanges: bool
 
     @cached_property
     def columns(self) -> Compression:
@@ -251,10 +254,10 @@ class CompressedPhase(WrappedPhase):
         Raises
         ------
         ValueError
-            If the mixer or its codec works with error feedback: `exchange` has none.
+            If error feedback was requested, or the codec needs it: `exchange` has none.
         """
         codec, agents = self._compression.codec, self._compression.agents
-        if self._compression.memory is not None or codec.feedback:
+        if not self._compression.exchanges:
             raise ValueError(
                 f"a different row for each neighbour is sent without error feedback, and {codec!r} mixes with it: "
                 'take compress("blockwise8") or "float16", without feedback'
@@ -296,8 +299,8 @@ class Compressed(Wrapped[CompressedPhase]):
     ----------
     W : Mixer
     codec : Codec
-    feedback : bool
-        Only with the same neighbours at every step.
+    feedback : bool, optional
+        Only with the same neighbours at every step; by default `with_feedback(codec, W.topology)`.
     gamma : float, optional
         By default :math:`\delta / (2 - \delta)` with feedback, the largest for which random coordinates are stable for any
         spectrum of W; without feedback 1, or :math:`\delta` if C is unbiased.
@@ -351,9 +354,16 @@ class Compressed(Wrapped[CompressedPhase]):
     }
 
     def __init__(
-        self, W: Operator[Phase], codec: Codec, feedback: bool, gamma: float | None = None
+        self,
+        W: Operator[Phase],
+        codec: Codec,
+        feedback: bool | None = None,
+        gamma: float | None = None,
     ):
         super().__init__(W)
+        exchanges = not (feedback or codec.feedback)
+        if feedback is None:
+            feedback = with_feedback(codec, W.topology)
         if feedback and W.topology.period != 1:
             raise ValueError(
                 f"error feedback needs the same neighbours at every step, those of {W.topology.name} change: take "
@@ -363,7 +373,7 @@ class Compressed(Wrapped[CompressedPhase]):
             gamma = check.number(gamma, "compress: gamma", above=0, most=1)
         self.codec, self.feedback = codec, feedback
         self._memory, self._phase_at = Memory() if feedback else None, W.at
-        self._compression = Compression(codec, W.agents, gamma, self._memory)
+        self._compression = Compression(codec, W.agents, gamma, self._memory, exchanges)
 
     def at(self, k: int) -> CompressedPhase:
         """The operator of step `k`; its calls are counted from zero."""
@@ -422,6 +432,21 @@ class Compressed(Wrapped[CompressedPhase]):
         if len(rows) < len(memory):
             columns = {name[len(PAIR) :]: memory[name] for name in memory if name not in rows}
             cast("Memory", self._compression.columns.memory).restore(columns, self._phase_at(0).C)
+
+
+def with_feedback(codec: Codec | type[Codec], topology: Topology | Schedule) -> bool:
+    """Whether mixing uses error feedback by default: the codec needs it, or it is lossy and the neighbours stay the same.
+
+    Examples
+    --------
+    >>> from mpidec import topology
+    >>> from mpidec.comm.mixing.codecs import QSGD, Identity
+    >>> [with_feedback(QSGD(), graph(8)) for graph in (topology.ring, topology.one_peer_exponential)]
+    [True, False]
+    >>> with_feedback(Identity(), topology.ring(8))
+    False
+    """
+    return codec.feedback or (codec.lossy and topology.period == 1)
 
 
 def _check(rows: np.ndarray) -> None:

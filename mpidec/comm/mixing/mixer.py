@@ -176,7 +176,9 @@ class Mixer(Operator[Phase]):
         ----------
         codec : {"identity", "float16", "bfloat16", "blockwise8", "qsgd", "top_k", "rand_k"} or Codec
         feedback : bool, optional
-            Whether neighbours remember an estimate of each row and receive only its changes; by default for top_k and rand_k.
+            Whether neighbours remember an estimate of each row and receive only its changes; by default, if the codec is lossy
+            and the topology is static.  Without it the rows themselves are rounded: an exact method ends at a distance
+            proportional to the rounding errors of its rows.
         gamma : float, optional
             Step towards the neighbours, in (0, 1].
         seed : int, optional
@@ -194,7 +196,7 @@ class Mixer(Operator[Phase]):
         ([1.047..., 1.046875, 0.0, 1.046875], 16)
         """
         made = codecs.codec(codec, seed, **options)
-        return Compressed(self, made, made.feedback if feedback is None else bool(feedback), gamma)
+        return Compressed(self, made, None if feedback is None else bool(feedback), gamma)
 
     def accelerate(self, K: int, method: str = "chebyshev") -> Accelerated:
         """K mixings in one call, combined so that they average better than K separate ones; see `Accelerated`.

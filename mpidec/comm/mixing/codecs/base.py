@@ -27,8 +27,10 @@ class Codec:
     ----------
     unbiased : bool
         Whether :math:`E\, C(x) = x`.
+    lossy : bool
+        Whether a decoded row may differ from the row: mixing over a static graph then uses error feedback by default.
     feedback : bool
-        Whether mixing uses error feedback by default, because the decoded row lacks most of the entries.
+        Whether mixing needs error feedback, because the decoded row lacks most of the entries.
 
     Notes
     -----
@@ -37,6 +39,7 @@ class Codec:
     """
 
     unbiased: ClassVar[bool] = False
+    lossy: ClassVar[bool] = True
     feedback: ClassVar[bool] = False
 
     def nbytes(self, d: int, dtype: DTypeLike) -> int:

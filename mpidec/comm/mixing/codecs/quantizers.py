@@ -31,6 +31,7 @@ class Identity(Codec):
     """
 
     unbiased: ClassVar[bool] = True
+    lossy: ClassVar[bool] = False
 
     def nbytes(self, d: int, dtype: DTypeLike) -> int:
         nbytes: int = d * np.dtype(dtype).itemsize
