@@ -41,7 +41,7 @@ class StepsCell(Cell):
         G[:] = self.rows(c)
         net = self._network()
         for solver, by_hand in (
-            (DGD(STEP_SIZE), dgd),
+            (DGD(STEP_SIZE, "atc"), dgd),
             (ExactDiffusion(STEP_SIZE), exact_diffusion),
             (EXTRA(STEP_SIZE), extra),
             (GradientTracking(STEP_SIZE), gradient_tracking),

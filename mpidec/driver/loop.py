@@ -95,6 +95,19 @@ def run(plan: Plan) -> Result:
             warning = "" if attempt else codec_limits.warning(solver, mixer, X.shape[1])
             if warning and net.rank == 0:
                 warnings.warn(warning, RuntimeWarning, stacklevel=3)
+            H = getattr(solver, "local_steps", 1)
+            if (
+                plan.steps < H
+                and not getattr(solver, "gossip", False)
+                and net.rank == 0
+                and not attempt
+            ):
+                warnings.warn(
+                    f"{type(solver).__name__} mixes every {H} steps, the run takes {plan.steps}, all without communication: "
+                    f"take more steps, or local_steps={max(1, plan.steps // 10)}",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
             if requested_rule(solver) and plan.problem is not None and plan.oracle is not None:
                 tol = plan.stop.get("error", 1.0) if isinstance(plan.stop, Mapping) else 1.0
                 search = Search(

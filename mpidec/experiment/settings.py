@@ -304,6 +304,9 @@ OWN_PACE = ("delay", "drop", "straggler", "simulate")  # keys of [run] for async
 
 FORMER: Mapping[str, Mapping[str, Value]] = {
     "dgd": {"order": "atc"},
+    **{
+        key: {"local_steps": 1} for key in ("local_dgd", "slowmo", "diloco", "gasloc", "kgt", "led")
+    },
 }  # defaults of solvers in earlier versions, whose run files do not state them
 
 
@@ -312,7 +315,7 @@ parse_set = partial(schema.parse_set, tables=TABLES, example="problem.l2=0.05")
 
 
 def former(given: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings, by ``table.key``, of a run file, with those added that an earlier version has left to defaults of its own.
+    """Return the settings, by ``table.key``, of a run file, and the defaults of the earlier version that has written it.
 
     Run files state the settings whose defaults have changed.
 

@@ -13,7 +13,7 @@ from .._validation import integer
 from ..comm.mixing import Network
 from ..comm.mixing.codecs.base import Codec
 from ..plugins import nearest
-from ..solvers import A2CiD2
+from ..solvers import A2CiD2, DiLoCo, GASLoC, SlowMo
 from ..solvers.asynchronous import PairwiseSolver
 from ..solvers.base import Solver
 from ..topology import Schedule, Topology
@@ -224,6 +224,40 @@ def _hierarchical(machine_size: int = 2) -> Algorithm:
     )
 
 
+def _slowmo(
+    momentum: float = SlowMo.momentum, local_steps: int = SlowMo.local_steps, **options: Any
+) -> Algorithm:
+    text = "local steps, then a step of slow momentum along their average"
+    solver = SlowMo(1.0, momentum=momentum, local_steps=1, **options)
+    every = integer(local_steps, "algorithm 'slowmo': local_steps")
+    return _equations("slowmo", text, solver, by_rate=True, graph="complete", every=every)
+
+
+def _diloco(
+    outer_step: float = DiLoCo.outer_step,
+    momentum: float = DiLoCo.momentum,
+    local_steps: int = DiLoCo.local_steps,
+) -> Algorithm:
+    text = (
+        "local steps, then a Nesterov step along their average; with a sparse graph a variant of it"
+    )
+    solver = DiLoCo(1.0, outer_step, momentum, local_steps=1)
+    every = integer(local_steps, "algorithm 'diloco': local_steps")
+    return _equations("diloco", text, solver, graph="complete", every=every)
+
+
+def _gasloc(
+    outer_step: float = GASLoC.outer_step,
+    momentum: float = 0.5,
+    local_steps: int = GASLoC.local_steps,
+) -> Algorithm:
+    text = "local steps, then a mixing with momentum: DiLoCo over sparse graphs"
+    solver = GASLoC(1.0, outer_step, momentum, local_steps=1)
+    return _equations(
+        "gasloc", text, solver, every=integer(local_steps, "algorithm 'gasloc': local_steps")
+    )
+
+
 def _a2cid2(
     rate: float = A2CiD2.rate,
     seed: int = 0,
@@ -254,8 +288,10 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
         of_gradients=True,
         each_step=True,
     ),
-    "local": lambda: _combine(
-        "local", "local steps, and a mixing every 8th step (local SGD)", every=8
+    "local": lambda local_steps=solvers.LocalDGD.local_steps: _combine(
+        "local",
+        f"local steps, and a mixing every {solvers.LocalDGD.local_steps}th step (local SGD)",
+        every=integer(local_steps, "algorithm 'local': local_steps"),
     ),
     "pga": _pga,
     "choco": _choco,
@@ -322,29 +358,9 @@ _MADE: dict[str, Callable[..., Algorithm]] = {
         by_rate=True,
         own_momentum=True,
     ),
-    "slowmo": lambda momentum=solvers.SlowMo.momentum, **options: _equations(
-        "slowmo",
-        "local steps, then a step of slow momentum along their average",
-        solvers.SlowMo(1.0, momentum=momentum, **options),
-        by_rate=True,
-        graph="complete",
-        every=8,
-    ),
-    "diloco": lambda outer_step=solvers.DiLoCo.outer_step, momentum=solvers.DiLoCo.momentum, **options: (
-        _equations(
-            "diloco",
-            "local steps, then a Nesterov step along their average; with a sparse graph its gossip form",
-            solvers.DiLoCo(1.0, outer_step=outer_step, momentum=momentum, **options),
-            graph="complete",
-            every=32,
-        )
-    ),
-    "gasloc": lambda outer_step=solvers.GASLoC.outer_step, momentum=0.5, **options: _equations(
-        "gasloc",
-        "local steps, then a mixing with momentum: DiLoCo over sparse graphs",
-        solvers.GASLoC(1.0, outer_step=outer_step, momentum=momentum, **options),
-        every=32,
-    ),
+    "slowmo": _slowmo,
+    "diloco": _diloco,
+    "gasloc": _gasloc,
 }
 
 

@@ -55,22 +55,22 @@ class Consensus(Solver):
 
 @dataclass(frozen=True)
 class DGD(Solver):
-    r"""Decentralized gradient descent, in its three orders.
+    r"""Decentralized gradient descent, DGD (awc), and the two orders of diffusion.
 
     .. math::
+        \text{awc}:\; X^{k+1} &= W^k X^k - \alpha \nabla F(X^k) \\
         \text{atc}:\; X^{k+1} &= W^k (X^k - \alpha \nabla F(X^k)) \\
-        \text{cta}:\; X^{k+1} &= \Phi^k - \alpha \nabla F(\Phi^k), \quad \Phi^k = W^k X^k \\
-        \text{awc}:\; X^{k+1} &= W^k X^k - \alpha \nabla F(X^k)
+        \text{cta}:\; X^{k+1} &= \Phi^k - \alpha \nabla F(\Phi^k), \quad \Phi^k = W^k X^k
 
-    Adapt-then-combine, combine-then-adapt, and adapt-while-combine (the original DGD, whose mixing can overlap with the
-    gradient).  With a constant step size the agents end near the optimum, at a distance proportional to `step_size` and to
-    the heterogeneity of their data.
+    Adapt-while-combine (default) is what the literature calls DGD; its mixing can overlap with the gradient.  Adapt-then-combine
+    and combine-then-adapt are `Diffusion`; they allow larger step sizes.  With a constant step size the agents end near the
+    optimum, at a distance proportional to `step_size` and to the heterogeneity of their data.
 
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
         :math:`\alpha`; atc is stable up to 2 / L, awc up to (1 + lambda_min(W)) / L.
-    order : {"atc", "cta", "awc"}
+    order : {"awc", "atc", "cta"}
 
     Notes
     -----
@@ -95,8 +95,8 @@ class DGD(Solver):
     exact: ClassVar = False
     graph: ClassVar = "exponential"
     step_size: StepSize = "auto"
-    order: str = "atc"
-    limits: ClassVar = {"order": ("atc", "cta", "awc")}
+    order: str = "awc"
+    limits: ClassVar = {"order": ("awc", "atc", "cta")}
 
     class State(NamedTuple):
         X: np.ndarray
@@ -122,7 +122,7 @@ class DGD(Solver):
 
 @dataclass(frozen=True)
 class Diffusion(DGD):
-    r"""Diffusion, the signal-processing name of DGD: adapt-then-combine (default) or combine-then-adapt.
+    r"""Diffusion, DGD with the gradient and the mixing one after the other: adapt-then-combine (default) or combine-then-adapt.
 
     .. math::
         \text{atc}:\; \Psi^k &= X^k - \alpha \nabla F(X^k), & X^{k+1} &= W^k \Psi^k \\
@@ -148,4 +148,5 @@ class Diffusion(DGD):
     F. Cattivelli, A. Sayed, "Diffusion LMS strategies for distributed estimation", IEEE TSP 58 (2010), eqs. (15), (18).
     """
 
+    order: str = "atc"
     limits: ClassVar = {"order": ("atc", "cta")}

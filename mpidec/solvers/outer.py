@@ -57,7 +57,7 @@ class LocalDGD(_LocalSteps):
         Y &\leftarrow Y - \alpha \nabla F(Y) \quad H \text{ times}, \text{ from } Y = X^t \\
         X^{t+1} &= W^t Y
 
-    With H = 1 this is `DGD`, with the complete graph local SGD (federated averaging).
+    With H = 1 this is `Diffusion`, with the complete graph local SGD (federated averaging).
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class LocalDGD(_LocalSteps):
 
     graph: ClassVar = "exponential"
     step_size: StepSize = "auto"
-    local_steps: int = 1
+    local_steps: int = 8
 
     class State(NamedTuple):
         X: np.ndarray
@@ -109,8 +109,13 @@ class SlowMo(_LocalSteps):
         U^{t+1} &= \beta U^t + (X^t - W^t Y) / \alpha, \qquad U^0 = 0 \\
         X^{t+1} &= X^t - a \alpha U^{t+1}
 
-    With the complete graph this is SlowMo as published, in which all agents start an outer step at the same point; with other
-    graphs it is its gossip form.  With H = 1 and a = 1 it is `DecentLaM`, with :math:`\beta = 0` and a = 1 `LocalDGD`.
+    With the complete graph this is SlowMo as published for local SGD, in which all agents start an outer step at the same point;
+    with other graphs it is a variant of this package.  The paper gossips otherwise: with `gossip=True` every step mixes,
+    :math:`Y \leftarrow W^k (Y - \alpha \nabla F(Y))`, and the outer step follows the last one, without :math:`W^t`.  Over
+    `topology.periodic_average(graph, H)`, whose every H-th mixing is the exact average (line 6), this is Algorithm 1 over the
+    graph; over the graph itself the paper's variant without exact averages.
+
+    With H = 1 and a = 1 it is `DecentLaM`, with :math:`\beta = 0` and a = 1 `LocalDGD`.
 
     Parameters
     ----------
@@ -122,12 +127,14 @@ class SlowMo(_LocalSteps):
     momentum : float
         :math:`\beta`, in [0, 1).
     local_steps : int
-        H
+        H, by default 12, as in the paper's experiments on CIFAR-10.
+    gossip : bool
+        Whether every step mixes.
 
     Notes
     -----
-    Sent per H steps: one row, of `Y`, to each neighbour.  `W`: symmetric, doubly stochastic, constant in time, such as the complete
-    graph; a `W` whose eigenvalues make the method unstable causes a warning.
+    Sent per H steps (`gossip`: per step): one row, of `Y`, to each neighbour.  `W`: symmetric, doubly stochastic, constant, such
+    as the complete graph; a `W` whose eigenvalues make the method unstable causes a warning.  With `gossip`, doubly stochastic.
 
     Examples
     --------
@@ -146,7 +153,8 @@ class SlowMo(_LocalSteps):
     step_size: StepSize = "auto"
     slow_step: float = 1.0
     momentum: float = 0.5
-    local_steps: int = 1
+    local_steps: int = 12
+    gossip: bool = False
     limits: ClassVar = {"slow_step": POSITIVE, "momentum": FACTOR}
 
     class State(NamedTuple):  # Z: X at the last outer step
@@ -158,18 +166,30 @@ class SlowMo(_LocalSteps):
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
         return self.State(X, X, zeros(X, *X.shape), 0)
 
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
+        if not self.gossip:
+            stepped: SlowMo.State = super().step(s, G, W)
+            return stepped
+        X = W(self._local(s, G))
+        if (s.k + 1) % self.local_steps:
+            return s._replace(X=X, k=s.k + 1)
+        return self._slow(s, s.Z - X)
+
     def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
+        return self._slow(s, s.Z - W(X))
+
+    def _slow(self, s: State, D: np.ndarray) -> State:
         alpha: Any = self.step_size
-        D, U = s.Z - W(X), self.momentum * s.U
+        U = self.momentum * s.U
         X = descend(s.Z - self.slow_step * D, self.slow_step * alpha, U)
         return self.State(X, X, U + per_step(D, alpha), s.k + 1)
 
     def unstable(self, topology: Graph) -> str:
-        a, b = self.slow_step, self.momentum
+        a, b, H = self.slow_step, self.momentum, self.local_steps if self.gossip else 1
         return disagreement(
             self,
             topology,
-            lambda lam: [1, -(1 - a * (1 - lam) + b), b],
+            lambda lam: [1, -(1 - a * (1 - lam**H) + b), b],
             "use a smaller slow_step or momentum",
         )
 
@@ -186,7 +206,7 @@ class DiLoCo(_LocalSteps):
         X^{t+1} &= X^t - \eta (\Delta^t + \mu M^{t+1})
 
     With the complete graph this is DiLoCo as published (with gradient steps as local steps), in which all agents start an outer
-    step at the same point; with other graphs it is a gossip form.
+    step at the same point; with other graphs it is a variant of this package.
 
     Parameters
     ----------
@@ -197,7 +217,7 @@ class DiLoCo(_LocalSteps):
     momentum : float
         :math:`\mu`, in [0, 1).
     local_steps : int
-        H
+        H, by default 50, the least of the paper's ablation; its own 500 needs runs of many thousand steps
 
     Notes
     -----
@@ -221,7 +241,7 @@ class DiLoCo(_LocalSteps):
     step_size: StepSize = "auto"
     outer_step: float = 0.7
     momentum: float = 0.9
-    local_steps: int = 1
+    local_steps: int = 50
     limits: ClassVar = {"outer_step": POSITIVE, "momentum": FACTOR}
 
     class State(NamedTuple):  # Z: X at the last outer step
@@ -271,7 +291,7 @@ class GASLoC(_LocalSteps):
     momentum : float
         :math:`\mu`, in [0, 1).
     local_steps : int
-        H
+        H, by default that of `DiLoCo`
 
     Notes
     -----
@@ -294,7 +314,7 @@ class GASLoC(_LocalSteps):
     step_size: StepSize = "auto"
     outer_step: float = 0.7
     momentum: float = 0.9
-    local_steps: int = 1
+    local_steps: int = 50
     limits: ClassVar = {"outer_step": POSITIVE, "momentum": FACTOR}
 
     class State(NamedTuple):  # Z: X at the last outer step; previous: Z^{t-1} of the equations
@@ -330,6 +350,9 @@ class KGT(_LocalSteps):
         C^{t+1} &= C^t - D^t + W^t D^t, \qquad C^0 = 0 \\
         X^{t+1} &= W^t (X^t - \eta (X^t - Y))
 
+    Algorithm 1 starts with :math:`C^0 = -\nabla F(X^0) + \tfrac1n 1 1^T \nabla F(X^0)`, and allows 0, which needs no
+    average over all.
+
     Parameters
     ----------
     step_size : float, "auto", "safe" or function of k
@@ -337,7 +360,7 @@ class KGT(_LocalSteps):
     outer_step : float
         :math:`\eta > 0`
     local_steps : int
-        H
+        H, by default 5; the paper leaves it open
 
     Notes
     -----
@@ -360,7 +383,7 @@ class KGT(_LocalSteps):
     exact: ClassVar = True
     step_size: StepSize = "auto"
     outer_step: float = 1.0
-    local_steps: int = 1
+    local_steps: int = 5
     limits: ClassVar = {"outer_step": POSITIVE}
 
     class State(NamedTuple):  # Z: X at the last outer step
@@ -399,7 +422,7 @@ class LED(_LocalSteps):
     step_size : float, "auto", "safe" or function of k
         :math:`\alpha`; k counts the local steps.
     local_steps : int
-        H
+        H, by default 5; the paper leaves it open
     dual_step : float, optional
         :math:`\beta > 0`, by default 1 / H.
 
@@ -422,7 +445,7 @@ class LED(_LocalSteps):
 
     exact: ClassVar = True
     step_size: StepSize = "auto"
-    local_steps: int = 1
+    local_steps: int = 5
     dual_step: float | None = None
     limits: ClassVar = {"dual_step": POSITIVE}
 

@@ -39,9 +39,10 @@ class RelaySGD(Solver):
         Relayed quantity: the half step, as above; or the update, with :math:`V^k = -\alpha \nabla F(X^k)` and
         :math:`X^{k+1} = X^k + S^k / n` (RelaySGD/Grad, where missing updates count as zero).
     missing : {"initial", "current", "count", "own"}
-        Replacement for the half steps of the :math:`n - c_i` agents that have not arrived yet: the initial iterate,
-        :math:`R^k = X^0`; the current one, :math:`R^k = X^k`; the agent's own half step, :math:`R^k = V^k`; or none,
-        :math:`X^{k+1} = S^k / c^k`.
+        Replacement for the half steps of the :math:`n - c_i` agents that have not arrived yet.  "initial", the rule of the
+        authors' published code: the initial iterate, :math:`R^k = X^0`.  "count", the rule of Algorithm 1: none, and
+        :math:`X^{k+1} = S^k / c^k`.  "current", that of the published code for lost messages: the current iterate,
+        :math:`R^k = X^k`.  "own": the agent's own half step, :math:`R^k = V^k`.  All four are one once :math:`c = n`.
 
     Notes
     -----
@@ -58,7 +59,7 @@ class RelaySGD(Solver):
     References
     ----------
     T. Vogels, L. He, A. Koloskova, T. Lin, S. P. Karimireddy, S. Stich, M. Jaggi, "RelaySum for decentralized deep learning
-    on heterogeneous data", NeurIPS 2021, Algorithm 1.
+    on heterogeneous data", NeurIPS 2021, Algorithm 1 (with `missing="count"`), and its code, github.com/epfml/relaysgd.
     """
 
     kinds: ClassVar = ("doubly", "row", "column")

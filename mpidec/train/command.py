@@ -130,7 +130,7 @@ def prepare(args: argparse.Namespace, ranks: int) -> tuple[Settings, argparse.Na
 
 def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
     """Return the settings in the file of a training, with the changes given by flags."""
-    from .settings import Settings, read_toml
+    from .settings import Settings, former, read_toml
 
     run = read_run(path)
     if "accuracy_worst" not in run.metrics:
@@ -144,7 +144,7 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Settings:
                 f"{flag.origin}: a resumed training keeps its settings, and only --epochs and --trace can be "
                 "changed"
             )
-    settings = Settings.load([*read_toml(path, text=run.config), *flags])
+    settings = Settings.load([*former(read_toml(path, text=run.config)), *flags])
     announce_code("train", path, {"data.name": settings.data, "model.name": settings.model})
     done = float(run.metrics["epoch"][-1]) if len(run.metrics["epoch"]) else 0.0
     if run.outcome == "completed" and done >= settings.epochs:

@@ -226,11 +226,13 @@ class Settings:
         """The settings of n workers, with the defaults that depend on others."""
         momentum = 0.0 if method(self).own_momentum else 0.9
         graph = None if self.algorithm == "allreduce" else graph_name(self)
+        stated = {"local_steps": method(self).every} if self.algorithm in FORMER else {}
         return replace(
             self,
             workers=n,
             lr=RATES[self.optimizer] if self.lr is None else self.lr,
             topology=self.topology or graph,
+            algorithm_options={**stated, **self.algorithm_options},
             momentum=momentum
             if self.optimizer == "sgd" and self.momentum is None
             else self.momentum,
@@ -267,6 +269,28 @@ class Settings:
         for table in WITH_OPTIONS:
             tables[table] |= dict(sorted(getattr(self, f"{table}_options").items()))
         return to_toml(tables)
+
+
+FORMER = {"local": 8, "slowmo": 8, "diloco": 32, "gasloc": 32}
+"""Local steps of algorithms in earlier versions, whose files do not state them."""
+
+
+def former(settings: list[Setting]) -> list[Setting]:
+    """The settings of a file, and the local steps that an earlier version has left to its defaults.
+
+    Examples
+    --------
+    >>> former([Setting("algorithm.name", "diloco", "a.h5")])[-1].value
+    32
+    """
+    given = {each.key: each for each in settings}
+    name = given.get("algorithm.name")
+    if name is None or name.value not in FORMER or "algorithm.local_steps" in given:
+        return settings
+    return [
+        *settings,
+        Setting("algorithm.local_steps", FORMER[str(name.value)], name.origin, False),
+    ]
 
 
 @cache

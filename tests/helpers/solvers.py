@@ -66,8 +66,9 @@ BIASED = [
     (S.DecentLaM(0.02), T.ring),
     (S.LocalDGD(0.05, local_steps=3), T.one_peer_exponential),
     (S.SlowMo(0.02, local_steps=3), T.complete),
+    (S.SlowMo(0.02, local_steps=3, gossip=True), T.ring),
     (S.DiLoCo(0.02, local_steps=3), T.ring),
-    (S.GASLoC(0.01), T.ring),
+    (S.GASLoC(0.01, local_steps=2), T.ring),
 ]
 
 

@@ -156,7 +156,11 @@ def test_algorithms_are_the_equations_of_their_solvers(net, name):
         "diloco": "DiLoCo",
         "gasloc": "GASLoC",
     }[name]
-    more = {"gradient_tracking": {"variant": "semi-atc"}, "gasloc": {"momentum": 0.5}}.get(name, {})
+    more: dict = {"gradient_tracking": {"variant": "semi-atc"}, "gasloc": {"momentum": 0.5}}.get(
+        name, {}
+    )
+    if name in ("slowmo", "diloco", "gasloc"):
+        more["local_steps"] = 1  # with every=1
     solver = getattr(mpidec.solvers, made)(lr, **more)
     if name in ("diloco", "gasloc"):  # the movement is a step of its own there
         solver = getattr(mpidec.solvers, made)(1.0, **more)

@@ -190,25 +190,58 @@ def test_an_outer_step_takes_the_pseudo_gradient_in_place_of_local_steps(solver)
         np.testing.assert_allclose(t.X, s.X, rtol=1e-12, atol=1e-12)
 
 
+def test_slowmo_as_published_gossips_in_every_step_and_averages_exactly():
+    """Algorithm 1 with gossip as its base optimizer: line 6 is the exact average of every H-th step."""
+    H, a, alpha, beta = 3, 0.8, 0.05, 0.5
+    X, U = X0, 0 * X0
+    for _ in range(4):
+        Y = X
+        for _ in range(H):
+            Y = W1 @ (Y - alpha * grad(Y, A, B))
+        U = beta * U + (X - Y.mean(axis=0)) / alpha
+        X = X - a * alpha * U
+    with mpidec.Network(N) as net:
+        W = net.mixer(T.periodic_average(T.from_weights(W1), H))
+        s = steps_of(S.SlowMo(alpha, a, beta, H, gossip=True), W, net, 4 * H)
+        np.testing.assert_allclose(s.X, X[net.lo : net.hi], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.serial
+def test_the_defaults_of_local_steps_are_local_and_those_of_training():
+    optim = pytest.importorskip("mpidec.optim")
+    for name, solver in [
+        ("local", S.LocalDGD),
+        ("slowmo", S.SlowMo),
+        ("diloco", S.DiLoCo),
+        ("gasloc", S.GASLoC),
+    ]:
+        assert optim.algorithms.algorithm(name).every == solver().local_steps > 1
+    assert S.KGT().local_steps > 1 and S.LED().local_steps > 1
+    problem = mpidec.problems.LeastSquares(np.ones((2, 1, 1)), np.ones((2, 1)))
+    with pytest.warns(RuntimeWarning, match="DiLoCo mixes every 50 steps, the run takes 20"):
+        mpidec.solve(problem, S.DiLoCo(0.1), T.complete(2), steps=20)
+
+
 def test_relations_between_the_methods():
     with mpidec.Network(N) as net:
         W = net.mixer(T.from_weights(W1))
         for one, other in [
-            (S.SlowMo(0.05, momentum=0.9), S.DecentLaM(0.05)),
-            (S.SlowMo(0.05, momentum=0), S.DGD(0.05)),
-            (S.LocalDGD(0.05), S.DGD(0.05)),
-            (S.LED(0.05), S.ExactDiffusion(0.05)),
-            (S.DecentLaM(0.05, 0), S.DGD(0.05)),
-            (S.DecentralizedMomentum(0.05, 0), S.DGD(0.05)),
-            (S.QuasiGlobalMomentum(0.05, 0), S.DGD(0.05)),
+            (S.SlowMo(0.05, momentum=0.9, local_steps=1), S.DecentLaM(0.05)),
+            (S.SlowMo(0.05, momentum=0, local_steps=1), S.Diffusion(0.05)),
+            (S.LocalDGD(0.05, 1), S.Diffusion(0.05)),
+            (S.LED(0.05, 1), S.ExactDiffusion(0.05)),
+            (S.DecentLaM(0.05, 0), S.Diffusion(0.05)),
+            (S.DecentralizedMomentum(0.05, 0), S.Diffusion(0.05)),
+            (S.QuasiGlobalMomentum(0.05, 0), S.Diffusion(0.05)),
+            (S.DGD(0.05), S.DGD(0.05, "awc")),
         ]:
             np.testing.assert_allclose(
                 steps_of(one, W, net, 20).X, steps_of(other, W, net, 20).X, rtol=1e-12, atol=1e-12
             )
         means = []  # of gradients of equal curvature
         for solver, graph in [
-            (S.GASLoC(0.05, 0.6, 0.5), T.from_weights(W1)),
-            (S.DiLoCo(0.05, 0.6, 0.5), T.complete(N)),
+            (S.GASLoC(0.05, 0.6, 0.5, 1), T.from_weights(W1)),
+            (S.DiLoCo(0.05, 0.6, 0.5, 1), T.complete(N)),
         ]:
             W, s = net.mixer(graph), solver.init(X0[net.lo : net.hi])
             for k in range(20):

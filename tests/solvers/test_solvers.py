@@ -35,7 +35,7 @@ def run(net, data, solver, topology, steps, x0=None, **options):
 
 VARYING = [
     (S.Consensus(), T.one_peer_exponential),
-    (S.DGD(0.1), T.one_peer_exponential),
+    (S.DGD(0.1, order="atc"), T.one_peer_exponential),
     (S.DGD(0.1, order="cta"), T.one_peer_exponential),
     (S.DGD(0.1, order="awc"), T.one_peer_exponential),
     (S.Diffusion(0.1), lambda n: T.cycle([T.ring(n), T.star(n)])),
@@ -200,7 +200,7 @@ PAPERS = [
     (dense, solver, graph)
     for graph in (T.grid, ring_and_star)
     for solver in (
-        S.DGD(0.1),
+        S.DGD(0.1, order="atc"),
         S.DGD(0.1, order="cta"),
         S.DGD(0.1, order="awc"),
         S.GradientTracking(0.1),
@@ -584,7 +584,7 @@ def test_a_wrong_step_size(solver, step_size):
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: S.DGD(0.1, order="act"), "order is 'act', expected one of atc, cta, awc"),
+        (lambda: S.DGD(0.1, order="act"), "order is 'act', expected one of awc, atc, cta"),
         (lambda: S.Diffusion(0.1, order="awc"), "expected one of atc, cta"),
         (lambda: S.GradientTracking(0.1, variant="x"), "expected one of atc, semi-atc, diging"),
         (lambda: S.RelaySGD(0.1, relay="x"), "expected one of model, gradient"),

@@ -88,8 +88,8 @@ def test_every_lossy_codec_has_feedback_by_default(name):
         assert not net.mixer(T.one_peer_exponential(N)).compress(name).feedback
         tree = net.mixer(T.binary_tree(N)).compress(name).at(0)
         assert tree.exchange(tree.to_edges(np.ones((N, 2)))).shape == (2 * (N - 1), 2)
+        W = net.mixer(T.binary_tree(N)).compress(name, feedback=True)
         with pytest.raises(ValueError, match="each neighbour is sent without error feedback"):
-            W = net.mixer(T.binary_tree(N)).compress(name, feedback=True)
             W.at(0).exchange(np.ones((2 * (N - 1), 2)))
     assert distance(S.GradientTracking(0.1), lambda W: W.compress(name), steps=800) < 1e-6
 

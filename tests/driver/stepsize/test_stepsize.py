@@ -45,9 +45,9 @@ ALL = [
     (S.QuasiGlobalMomentum(), T.ring),
     (S.DecentLaM(), T.ring),
     (S.LocalDGD(local_steps=2), T.ring),
-    (S.SlowMo(), T.complete),
+    (S.SlowMo(local_steps=2), T.complete),
     (S.DiLoCo(local_steps=3), T.ring),
-    (S.GASLoC(), T.ring),
+    (S.GASLoC(local_steps=2), T.ring),
     (S.KGT(local_steps=2), T.ring),
     (S.LED(local_steps=2), T.ring),
 ]
