@@ -28,6 +28,7 @@ from .finite_time import (
 )
 from .inner_outer import inner_outer as inner_outer
 from .one_peer import one_peer_exponential as one_peer_exponential
+from .optimized import fastest_mixing as fastest_mixing, sinkhorn as sinkhorn
 from .pair import push_pull as push_pull
 from .pairwise import edge_rates as edge_rates, mixing_constants as mixing_constants
 from .periodic_average import periodic_average as periodic_average

@@ -9,6 +9,7 @@ name               W[i, j], j a neighbour of i                     W is
 "uniform"          1 / (1 + d_i), d_i the in-degree                row stochastic; doubly on regular graphs
 "push"             1 / (1 + d_j), d_j the out-degree               column stochastic; doubly on regular graphs
 "push-pull"        both of these, W.R and W.C                      a pair, see `push_pull`; doubly on regular graphs
+"lazy(g)"          g / (1 + max(d_i, d_j)), 0 < g <= 1             (1 - g) I + g W of metropolis; "lazy" is g = 1/2
 "best_constant"    2 / (lambda_1 + lambda_{n-1}) of the Laplacian  symmetric; fastest of all constant weights
 a number w         w                                               row stochastic; doubly on balanced graphs
 =================  ==============================================  ============================================
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 PIECE = 1 << 14  # agents whose rows are computed at a time, so that temporaries stay in the cache
-NAMES = ("metropolis", "uniform", "push", "push-pull", "best_constant")
+NAMES = ("metropolis", "lazy", "uniform", "push", "push-pull", "best_constant")
 PARTS = ("uniform", "push")  # of "push-pull"
 WeightsLike = str | float
 Floats = NDArray[np.float64]
@@ -54,6 +55,8 @@ class EdgeWeights:
         """Return W[i, j] for edges given by the in-degree of i and the out-degree of j."""
         if self.rule == "metropolis":
             return 1.0 / (1 + np.maximum(receiver, sender))
+        if self.rule == "lazy":
+            return self.value / (1 + np.maximum(receiver, sender))
         if self.rule in ("uniform", "push"):
             return 1.0 / (1 + (receiver if self.rule == "uniform" else sender))
         return np.full(len(receiver), self.value)
@@ -62,7 +65,7 @@ class EdgeWeights:
         self, incoming: Indices, outgoing: Indices, off_diagonal: Callable[[], Floats]
     ) -> Floats:
         """Return W[i, i] for agents given by their degrees; `off_diagonal()` is the sum of each row's other entries."""
-        if self.rule == "metropolis":
+        if self.rule in ("metropolis", "lazy"):
             return 1.0 - off_diagonal()
         if self.rule in ("uniform", "push"):
             return 1.0 / (1 + (incoming if self.rule == "uniform" else outgoing))
@@ -102,12 +105,20 @@ def resolve(
         The argument is neither a known name nor a number, or its weights are not defined on this graph.
     """
     if isinstance(weights, str):
-        name = check.choice(weights, f"{where}: weights", NAMES, " or a number")
-        if directed and not regular and name == "metropolis":
+        gamma = _laziness(weights, where)
+        word = "lazy" if gamma is not None else weights
+        name = check.choice(word, f"{where}: weights", NAMES, " or a number")
+        if directed and not regular and name in ("metropolis", "lazy"):
             raise ValueError(
-                f"{where}: metropolis weights need an undirected or a regular graph, but this one is "
+                f"{where}: {name} weights need an undirected or a regular graph, but this one is "
                 "directed with unequal degrees (weights='uniform' makes W row stochastic, "
                 "weights='push' column stochastic)"
+            )
+        if gamma is not None:
+            return (
+                EdgeWeights("constant", gamma / (1 + degree))
+                if regular
+                else EdgeWeights(name, gamma)
             )
         if name != "best_constant":
             return EdgeWeights("regular", 1 / (1 + degree)) if regular else EdgeWeights(name)
@@ -134,6 +145,21 @@ def weighted(graph: Rule, rule: EdgeWeights) -> Source:
     if rule.rule == "push-pull":
         return Pair(*(Weighted(graph, EdgeWeights(part)) for part in PARTS))
     return Weighted(graph, rule)
+
+
+def _laziness(weights: str, where: str) -> float | None:
+    """The g of "lazy(g)", 1/2 of "lazy"; None for other weights."""
+    if not weights.startswith("lazy"):
+        return None
+    try:
+        gamma = 0.5 if weights == "lazy" else float(weights.removeprefix("lazy(").removesuffix(")"))
+    except ValueError:
+        gamma = 0.0
+    if not 0 < gamma <= 1:
+        raise ValueError(
+            f"{where}: weights is {weights!r}, expected lazy or lazy(gamma) with 0 < gamma <= 1, such as lazy(0.8)"
+        )
+    return gamma
 
 
 class Weighted(Source):

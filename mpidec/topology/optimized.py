@@ -1,0 +1,179 @@
+"""Weights made for a given graph: the fastest mixing, and doubly stochastic ones of a directed graph."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _validation as check
+from .explicit import from_weights
+from .topology import Topology
+
+LARGEST = 1024  # agents of a dense eigenvalue decomposition in every step
+Floats = NDArray[np.float64]
+
+
+def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology:
+    r"""The graph of a topology with the symmetric weights of fastest averaging (FDLA), or the fastest reversible chain (FMMC).
+
+    .. math:: \min_w \; \| W - \tfrac1n 1 1^T \|_2, \qquad W = I - \sum_{e = \{i, j\}} w_e (e_i - e_j)(e_i - e_j)^T
+
+    with :math:`W \ge 0` for FMMC.  The convex norm is smoothed, :math:`\tfrac1t \log \sum_k (e^{t \lambda_k} + e^{-t \lambda_k})`,
+    with t up to :math:`10^4`, and minimized by L-BFGS.
+
+    Parameters
+    ----------
+    topology : Topology
+        Undirected and connected, of at most 1024 agents.  Its own weights are not used.
+    nonnegative : bool
+        FMMC: for methods that need :math:`W \ge 0`.  FDLA weights are faster and may be negative.
+
+    Returns
+    -------
+    Topology
+        Symmetric, doubly stochastic.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no undirected topology, or too large.
+
+    Examples
+    --------
+    >>> from mpidec.topology import erdos_renyi
+    >>> graph = erdos_renyi(20)
+    >>> [round(1 - W.spectral_gap(), 2) for W in (graph, fastest_mixing(graph))]
+    [0.78, 0.59]
+
+    References
+    ----------
+    L. Xiao, S. Boyd, "Fast linear iterations for distributed averaging", Systems & Control Letters 53 (2004), eq. (15);
+    S. Boyd, P. Diaconis, L. Xiao, "Fastest mixing Markov chain on a graph", SIAM Review 46 (2004).
+    """
+    from scipy.optimize import minimize
+
+    W0 = _dense("fastest_mixing", topology)
+    n = topology.n
+    if topology.directed or not topology.connected:
+        raise ValueError(
+            f"fastest_mixing: {topology.name} is directed or not connected, expected a connected undirected graph: "
+            "topology.sinkhorn balances directed ones"
+        )
+    i, j = np.nonzero(np.triu(W0 != 0, 1))
+    if len(i) == 0:
+        return topology
+    degree = np.bincount(np.concatenate([i, j]), minlength=n)
+    w: Floats = 1.0 / (1 + np.maximum(degree[i], degree[j]))
+
+    def smoothed(w: Floats, t: float) -> tuple[float, Floats]:
+        M = _weighted(n, i, j, w) - 1 / n
+        lam, V = np.linalg.eigh(M)
+        top = np.abs(lam).max()
+        up, down = np.exp(t * (lam - top)), np.exp(t * (-lam - top))
+        total = (up + down).sum()
+        S = (V * ((up - down) / total)) @ V.T  # the gradient with respect to M
+        slope = 2 * S[i, j] - S[i, i] - S[j, j]
+        value = top + np.log(total) / t
+        if nonnegative:  # of the entries W[i, i], which are no variables
+            diagonal = 1 - _sums(n, i, j, w)
+            value += np.logaddexp(0, -t * diagonal).sum() / t
+            pull = 1 / (1 + np.exp(np.clip(t * diagonal, -500, 500)))
+            slope += pull[i] + pull[j]
+        return float(value), slope
+
+    bounds = [(0, None)] * len(w) if nonnegative else None
+    best, least = w, np.linalg.norm(_weighted(n, i, j, w) - 1 / n, 2)
+    for t in (10.0, 100.0, 1e3, 1e4):
+        w = minimize(
+            smoothed,
+            w,
+            (t,),
+            "L-BFGS-B",
+            jac=True,
+            bounds=bounds,
+            options={"maxiter": 500, "ftol": 1e-14},
+        ).x
+        if nonnegative:
+            w = w / max(1.0, _sums(n, i, j, w).max() + 1e-15)
+        reached = np.linalg.norm(_weighted(n, i, j, w) - 1 / n, 2)
+        if reached < least:
+            best, least = w, reached
+    W = _weighted(n, i, j, best)
+    if nonnegative:
+        W = np.maximum(W, 0)
+    return from_weights(W, signed=not nonnegative)
+
+
+def sinkhorn(topology: Topology) -> Topology:
+    r"""The doubly stochastic weights :math:`D_1 A D_2` of a graph, with A its weights and D diagonal: for directed graphs.
+
+    Rows and columns are divided by their sums in turn.  The limit exists where every edge lies on a cycle, that is, on every
+    strongly connected graph, since all own weights are positive.  Computing it takes all of W: no agent can do so alone.
+
+    Parameters
+    ----------
+    topology : Topology
+        Strongly connected, of at most 1024 agents.  Agents without an own weight get one, the mean of their other ones.
+
+    Returns
+    -------
+    Topology
+        Doubly stochastic.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no strongly connected topology, too large, has negative weights, or the sums do not converge.
+
+    Examples
+    --------
+    >>> from mpidec.topology import from_weights
+    >>> W = from_weights([[0.5, 0.5, 0], [0, 0.5, 0.5], [0.25, 0.25, 0.5]])
+    >>> W.kind, sinkhorn(W).kind
+    ('row', 'doubly')
+
+    References
+    ----------
+    R. Sinkhorn, P. Knopp, "Concerning nonnegative matrices and doubly stochastic matrices", Pacific J. Math. 21 (1967).
+    """
+    A = _dense("sinkhorn", topology)
+    if not topology.connected or A.min() < 0:
+        raise ValueError(
+            f"sinkhorn: {topology.name} is not strongly connected or has negative weights, expected neither"
+        )
+    own = np.diag(A) == 0
+    A[own, own] = 1.0
+    A[own, own] = ((A.sum(axis=1) - 1) / np.maximum((A != 0).sum(axis=1) - 1, 1))[own]
+    for _ in range(100_000):
+        A /= A.sum(axis=0)
+        rows = A.sum(axis=1)
+        A /= rows[:, None]
+        if np.abs(rows - 1).max() < 1e-14:
+            return from_weights(A)
+    raise ValueError(
+        f"sinkhorn: the sums of {topology.name} are still {np.abs(rows - 1).max():.1g} away from 1 after 100000 iterations, "
+        "expected 1e-14: its weights differ too much, use weights='uniform'"
+    )
+
+
+def _dense(where: str, topology: Topology) -> Floats:
+    if not isinstance(topology, Topology):
+        raise TypeError(
+            f"{where}: expected a topology, got {topology!r} ({type(topology).__name__})"
+        )
+    check.integer(topology.n, f"{where}: n", most=LARGEST)
+    W: Floats = topology.W.toarray()
+    return W
+
+
+def _sums(n: int, i: NDArray[np.intp], j: NDArray[np.intp], w: Floats) -> Floats:
+    """The sum of the weights of the edges at each agent."""
+    return np.bincount(i, w, n) + np.bincount(j, w, n)
+
+
+def _weighted(n: int, i: NDArray[np.intp], j: NDArray[np.intp], w: Floats) -> Floats:
+    """W of the edges (i, j) with the weights w."""
+    W = np.zeros((n, n))
+    W[i, j] = W[j, i] = w
+    np.fill_diagonal(W, 1 - _sums(n, i, j, w))
+    return W

@@ -1,0 +1,81 @@
+"""Lazy, fastest and balanced weights of a graph."""
+
+import numpy as np
+import pytest
+
+from mpidec import topology as T
+
+pytestmark = pytest.mark.serial
+
+
+def sigma(topology):
+    """The second largest singular value of W, dense."""
+    n = topology.n
+    return np.linalg.norm(topology.W.toarray() - np.full((n, n), 1 / n), 2)
+
+
+@pytest.mark.parametrize(
+    "make", [T.grid, T.symmetric_exponential, T.exponential, T.star, T.erdos_renyi]
+)
+@pytest.mark.parametrize("weights, gamma", [("lazy", 0.5), ("lazy(0.8)", 0.8)])
+def test_lazy_weights(make, weights, gamma):
+    n = 7
+    want = (1 - gamma) * np.eye(n) + gamma * make(n).W.toarray()
+    np.testing.assert_allclose(make(n, weights=weights).W.toarray(), want, atol=1e-15)
+
+
+@pytest.mark.parametrize("weights", ["lazy()", "lazy(0)", "lazy(1.5)", "lazy(a)", "lazy(nan)"])
+def test_wrong_lazy_weights(weights):
+    with pytest.raises(ValueError, match=r"lazy\(gamma\)"):
+        T.ring(5, weights=weights)
+
+
+def support(topology):
+    return (topology.W.toarray() != 0) | np.eye(topology.n, dtype=bool)
+
+
+@pytest.mark.parametrize("graph", [T.ring(9), T.star(7), T.hypercube(8), T.complete(5)], ids=repr)
+def test_the_fastest_weights_of_an_edge_transitive_graph_are_the_best_constant(graph):
+    fast = T.fastest_mixing(graph)
+    best = getattr(T, graph.name)(graph.n, weights="best_constant")
+    assert sigma(fast) < sigma(best) + 1e-4
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize(
+    "graph",
+    [T.erdos_renyi(20, seed=1), T.binary_tree(11), T.grid(12), T.chain(2), T.ring(1)],
+    ids=repr,
+)
+def test_fastest_mixing(graph, nonnegative):
+    fast = T.fastest_mixing(graph, nonnegative=nonnegative)
+    W = fast.W.toarray()
+    assert fast.kind == "doubly" and np.array_equal(W, W.T) and not (W != 0)[~support(graph)].any()
+    assert sigma(fast) <= sigma(graph) + 1e-12
+    if nonnegative:
+        assert W.min() >= 0
+    if graph.name == "erdos_renyi":
+        assert sigma(graph) > 0.77 and sigma(fast) < (0.61 if nonnegative else 0.594)
+
+
+def test_fastest_mixing_needs_an_undirected_graph():
+    with pytest.raises(ValueError, match="undirected"):
+        T.fastest_mixing(T.exponential(8))
+
+
+def test_balanced_weights_of_a_directed_graph():
+    rng = np.random.default_rng(0)
+    A = np.eye(9) + np.roll(np.eye(9), 1, axis=0) + (rng.random((9, 9)) < 0.2)
+    graph = T.from_weights(A / A.sum(axis=1, keepdims=True))
+    balanced = T.sinkhorn(graph)
+    W = balanced.W.toarray()
+    assert graph.kind == "row" and balanced.kind == "doubly"
+    np.testing.assert_allclose([W.sum(axis=0), W.sum(axis=1)], 1, atol=1e-12)
+    assert np.array_equal(W > 0, A > 0)
+    ratio = W[A > 0] / graph.W.toarray()[A > 0]  # D1 A D2: of rank one
+    logs = np.full((9, 9), np.nan)
+    logs[A > 0] = np.log(ratio)
+    r, c = np.nonzero(A > 0)
+    design = np.eye(9)[r], np.eye(9)[c]
+    residual = np.linalg.lstsq(np.hstack(design), np.log(ratio), rcond=None)[1]
+    assert residual.sum() < 1e-16
