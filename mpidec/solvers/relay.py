@@ -47,6 +47,10 @@ class RelaySGD(Solver):
     Notes
     -----
     Sent per step: a different row and count to each neighbour, in one message.  `W`: any tree; its weights are not used.
+    Half steps that arrive h - 1 steps late slow the average down: with small steps it moves as with
+    :math:`\alpha / (1 + \bar h)`, where :math:`\bar h` is the mean delay of all pairs, 2.5 on a binary tree of 16 and 5.6 of 64.
+    The same factor lowers the stationary noise of stochastic gradients.
+
     The count is one more column of the row, in the dtype of `X`: float32 counts exactly up to :math:`2^{24}` agents.
 
     Examples
