@@ -42,13 +42,14 @@ class RelaySGD(Solver):
         Replacement for the half steps of the :math:`n - c_i` agents that have not arrived yet.  "initial", the rule of the
         authors' published code: the initial iterate, :math:`R^k = X^0`.  "count", the rule of Algorithm 1: none, and
         :math:`X^{k+1} = S^k / c^k`.  "current", that of the published code for lost messages: the current iterate,
-        :math:`R^k = X^k`.  "own": the agent's own half step, :math:`R^k = V^k`.  All four are one once :math:`c = n`.
+        :math:`R^k = X^k`.  "own", that of the README beside this code: the agent's own half step, :math:`R^k = V^k`.  All four
+        are one once :math:`c = n`.
 
     Notes
     -----
     Sent per step: a different row and count to each neighbour, in one message.  `W`: any tree; its weights are not used.
     Half steps that arrive h - 1 steps late slow the average down: with small steps it moves as with
-    :math:`\alpha / (1 + \bar h)`, where :math:`\bar h` is the mean delay of all pairs, 2.5 on a binary tree of 16 and 5.6 of 64.
+    :math:`\alpha / (1 + \bar h)`, where :math:`\bar h` is the mean delay over all pairs, 2.3 on a binary tree of 16 and 5.5 of 64.
     The same factor lowers the stationary noise of stochastic gradients.
 
     The count is one more column of the row, in the dtype of `X`: float32 counts exactly up to :math:`2^{24}` agents.

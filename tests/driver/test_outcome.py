@@ -384,7 +384,7 @@ CAUSES = {
     ),
     "step size": (
         least_squares,
-        S.DGD(0.4),
+        S.Diffusion(0.4),
         10,
         "the objective grew from .*: use a step size smaller than 0.4",
     ),

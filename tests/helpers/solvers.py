@@ -52,7 +52,7 @@ EXACT = [
 
 
 BIASED = [
-    (S.DGD(0.1), T.ring),
+    (S.DGD(0.1, order="atc"), T.ring),
     (S.DGD(0.1, order="cta"), T.ring),
     (S.DGD(0.1, order="awc"), T.ring),
     (S.Diffusion(0.1), T.exponential),

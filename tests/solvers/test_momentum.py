@@ -295,7 +295,7 @@ def test_decentlam_has_the_bias_of_dgd():
     with mpidec.Network(n) as net:
         problem = mpidec.problems.LeastSquares(A[net.lo : net.hi], b[net.lo : net.hi])
         for solver, step in [
-            (S.DGD(a), a),
+            (S.Diffusion(a), a),
             (S.DecentLaM(a), a),
             (S.DecentralizedMomentum(a), a / (1 - 0.9)),
         ]:
@@ -309,7 +309,12 @@ def test_decentlam_has_the_bias_of_dgd():
 
 @pytest.mark.parametrize(
     "solver",
-    [S.QuasiGlobalMomentum(0.1), S.DecentLaM(0.1), S.SlowMo(0.1), S.KGT(0.1, local_steps=2)],
+    [
+        S.QuasiGlobalMomentum(0.1),
+        S.DecentLaM(0.1),
+        S.SlowMo(0.1, local_steps=1),
+        S.KGT(0.1, local_steps=2),
+    ],
     ids=repr,
 )
 def test_steps_of_size_zero(solver):
@@ -356,9 +361,10 @@ def test_wrong_arguments(make, words):
     "solver",
     [
         S.DecentLaM(0.01),
-        S.GASLoC(0.01),
-        S.SlowMo(0.01, 2.5),
-        S.DiLoCo(0.01, 1.9),
+        S.GASLoC(0.01, local_steps=1),
+        S.SlowMo(0.01, 2.5, local_steps=1),
+        S.SlowMo(0.01, 2.5, local_steps=2, gossip=True),
+        S.DiLoCo(0.01, 1.9, local_steps=1),
         S.LED(0.01, 2, 1.0),
         S.QuasiGlobalMomentum(0.01, 0.5),
         S.QuasiGlobalMomentum(0.01, 0.6, nesterov=False),

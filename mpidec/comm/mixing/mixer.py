@@ -193,7 +193,7 @@ class Mixer(Operator[Phase]):
         >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
         ...     W = net.mixer(mpidec.topology.ring(4)).compress("bfloat16")
         ...     W(np.array([[3.14159], [0.], [0.], [0.]])).ravel().tolist(), W.bytes
-        ([1.047..., 1.046875, 0.0, 1.046875], 16)
+        ([1.0479..., 1.0468..., 0.0, 1.0468...], 16)
         """
         made = codecs.codec(codec, seed, **options)
         return Compressed(self, made, None if feedback is None else bool(feedback), gamma)

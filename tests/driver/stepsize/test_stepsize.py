@@ -35,7 +35,7 @@ ALL = [
     (S.PushDIGing(), T.exponential),
     (S.RelaySGD(), T.chain),
     (S.RelaySGD(relay="gradient"), T.binary_tree),
-    (S.DGD(), T.ring),
+    (S.DGD(order="atc"), T.ring),
     (S.DGD(order="cta"), T.one_peer_exponential),
     (S.DGD(order="awc"), T.ring),
     (S.Diffusion(), T.exponential),
@@ -145,7 +145,7 @@ def test_pilots_choose_the_same_on_any_number_of_ranks(schedule, steps):
 
     with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
         ours, one = (
-            mpidec.tune(problem(a), S.DGD(schedule), T.ring(n), steps=steps, net=a)
+            mpidec.tune(problem(a), S.Diffusion(schedule), T.ring(n), steps=steps, net=a)
             for a in (net, alone)
         )
         assert ours.step_size == one.step_size and ours.predicted.tolist() == one.predicted.tolist()
