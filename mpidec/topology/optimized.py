@@ -168,7 +168,9 @@ def _dense(where: str, topology: Topology) -> Floats:
 
 def _sums(n: int, i: NDArray[np.intp], j: NDArray[np.intp], w: Floats) -> Floats:
     """The sum of the weights of the edges at each agent."""
-    sums: Floats = np.bincount(i, w, n) + np.bincount(j, w, n)
+    sums = np.zeros(n)
+    np.add.at(sums, i, w)
+    np.add.at(sums, j, w)
     return sums
 
 
