@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION = (
+SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS = (
     1,
     2,
     3,
     4,
     5,
     6,
+    7,
 )  # purposes: the streams of one seed never overlap
 
 
@@ -27,7 +28,7 @@ class Streams:
     ----------
     seed : int
         In 0, ..., 2**64 - 1.
-    purpose : {SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION}
+    purpose : {SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS}
 
     Raises
     ------

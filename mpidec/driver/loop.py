@@ -16,6 +16,8 @@ from ..comm.mixing import Mixer, Network
 from ..comm.mixing.operator import Operator, StepOperator
 from ..comm.runtime.agreement import on_all_ranks
 from ..comm.runtime.interrupts import interrupts
+from ..exceptions import ResumeError
+from ..problems.oracles import Remembering
 from ..record.reader import read
 from ..record.recorder import Record, Recorder
 from ..solvers.base import Solver, at_step, state
@@ -29,12 +31,13 @@ from .outcome import Outcome, RunEnd, Stop, StopFunction, Target, decide_outcome
 from .provenance import attributes
 from .result import Result
 from .stepsize import Choice, Guard, Retry, Search, requested_rule, with_size
-from .stepsize.guard import ATTEMPTS
+from .stepsize.guard import ATTEMPTS, LEFT
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
     from ..topology import Schedule, Topology
 
+_ORACLE = "oracle."  # prefix of what gradients remember, beside the memory of the mixer
 RESUMED = "resumed at step {}, that of the last checkpoint: later records are computed again"
 
 Progress = Callable[[int, int, Mapping[str, float]], None]
@@ -126,7 +129,8 @@ def run(plan: Plan) -> Result:
             if search is not None and choice is not None:
                 solver = with_size(asked, choice.step_size)
                 if search.point is not None:
-                    guard = Guard(net, search.point, X, choice, plan.steps, search.away)
+                    left = LEFT if search.reduced and attempt < 2 else 1.0
+                    guard = Guard(net, search.point, X, choice, plan.steps, search.away, left)
             try:
                 return _Run(
                     replace(plan, solver=solver), mixer, choice, guard, attempt == ATTEMPTS
@@ -257,6 +261,12 @@ class _Run:
         first, s, counters, memory = recorder.load(mixer.topology, meta)
         # an earlier version has counted no rows
         self._elapsed, rounds, sent, rows = (*counters, 0.0)[:4]
+        own = {
+            name.removeprefix(_ORACLE): rows
+            for name, rows in memory.items()
+            if name.startswith(_ORACLE)
+        }
+        memory = {name: rows for name, rows in memory.items() if not name.startswith(_ORACLE)}
         expected = mixer.feedback and not self.solver.edgewise
         if first > 0 and expected and not memory and self.net.rank == 0:
             warnings.warn(
@@ -266,6 +276,16 @@ class _Run:
                 stacklevel=4,
             )
         mixer.recall(memory)
+        if first > 0 and isinstance(self.evaluate, Remembering) != bool(own):
+            raise ResumeError(
+                f"{record.path}: the checkpoint of step {first} has {'a' if own else 'no'} memory of variance-reduced gradients: "
+                "resume with the oracle that wrote it"
+            )
+        if own and isinstance(self.evaluate, Remembering):
+            try:
+                self.evaluate.recall(own)
+            except ValueError as error:
+                raise ResumeError(f"{record.path}: {error}") from error
         counts, root = mixer.counts, self.net.rank == 0
         counts.rounds, counts.bytes = int(rounds), int(sent) * root
         counts.messages = int(rows) * root
@@ -461,7 +481,10 @@ class _Run:
             if self.net.size > 1:
                 sent = self.net.collectives.gather_all(sent, "a checkpoint")
             counters = [begun - self._clock, self.mixer.rounds, *sent.reshape(-1, 2).sum(axis=0)]
-            self.recorder.checkpoint(k, s, np.array(counters, float), self.mixer.memory())
+            memory = self.mixer.memory()
+            if isinstance(self.evaluate, Remembering):
+                memory |= {_ORACLE + name: rows for name, rows in self.evaluate.memory().items()}
+            self.recorder.checkpoint(k, s, np.array(counters, float), memory)
             self._clock += time.perf_counter() - begun
 
 

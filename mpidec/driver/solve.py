@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 from .._validation import integer
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
-from ..exceptions import Interrupted
+from ..exceptions import Interrupted, ResumeError
+from ..problems.oracles import Remembering
 from ..record.recorder import Record
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver
@@ -237,7 +238,11 @@ def solve(
                 {"mixing": mixing},
             )
             seed = integer(seed, "seed", least=0)
-            evaluator(oracle, method, net.agents, seed)
+            gradient = evaluator(oracle, method, net.agents, seed)
+            if method.asynchronous and saved and saved.resume and isinstance(gradient, Remembering):
+                raise ResumeError(
+                    f"{saved.path}: files of asynchronous runs hold no memory of variance-reduced gradients: repeat the run"
+                )
             steps, every = integer(steps, "steps", least=0), integer(every, "every")
             X = initial_rows(x0, functions, net)
             if method.asynchronous:

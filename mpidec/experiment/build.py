@@ -18,6 +18,7 @@ from ..driver.asynchronous import AsyncResult, simulate
 from ..driver.solve import Progress, Result, solve
 from ..exceptions import InputError, Interrupted, ResumeError, Unstable
 from ..problems.loading import Prepared, prepare, scattered
+from ..problems.variance_reduction import REDUCTIONS
 from ..record import Record
 from ..solvers.base import Solver
 from ..topology import Schedule, Topology
@@ -258,6 +259,12 @@ def _oracle(problem: Any, experiment: Experiment) -> Any:
     wanted, oracle = experiment.problem, problem
     if wanted.batch_size is not None:
         oracle = problems.MiniBatch(problem, wanted.batch_size)
+    if wanted.variance_reduction is not None and wanted.batch_size is not None:
+        reduction, period = REDUCTIONS[wanted.variance_reduction], wanted.snapshot_period
+        if period is not None and reduction is problems.SAGA:
+            raise InputError("problem.snapshot_period: SAGA takes no exact gradients: omit it")
+        options = {} if period is None else {"period": period}
+        oracle = reduction(problem, wanted.batch_size, **options)
     if wanted.noise is not None:
         oracle = problems.Noisy(oracle, wanted.noise)
     return resolve.with_subgradients(oracle, catalogue.SOLVERS.find(experiment.solver.name))

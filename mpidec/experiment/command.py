@@ -48,7 +48,8 @@ examples:
 tables of an experiment file (flags override the file, and --set overrides flags):
   [problem]   name, data, label (column of a file: name or number), partition = "iid" | "sorted" | "dirichlet" (alpha) | "blocks",
               standardize (columns to mean 0 and variance 1: set it if they differ much in size), intercept,
-              scale = "sum" | "mean" (of the losses; the mean is over all samples), batch_size, noise; delta, ...
+              scale = "sum" | "mean" (of the losses; the mean is over all samples), batch_size, noise,
+              variance_reduction = "svrg" | "lsvrg" | "sarah" | "saga" (of batches; snapshot_period); delta, ...
               l2, l1 (of each agent: with sums, n agents together have n times as much, so the solution depends on n),
               l2_total, l1_total (of all agents together: 1 / C of scikit-learn, the same solution for any number of agents),
               lower, upper (bounds of the unknowns), simplex (their sum)

@@ -82,6 +82,10 @@ class Problem:
     upper: float | None = None
     simplex: float | None = setting(None, "> 0")
     batch_size: int | None = setting(None, "> 0")
+    variance_reduction: Literal["svrg", "lsvrg", "sarah", "saga"] | None = setting(
+        None, requires="batch_size"
+    )
+    snapshot_period: int | None = setting(None, "> 0", requires="variance_reduction")
     noise: float | None = setting(None, ">= 0")
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -360,11 +364,13 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     codec = None
     if "codec" in mixing:
         codec = _component(catalogue.CODECS, "mixing", tables, given, "", key="codec")
-    for key in mixing:
-        if (needed := ENTRIES[f"mixing.{key}"].requires) and needed not in mixing:
-            raise ConfigError(
-                f"{given['mixing'][key].origin}: has no effect without mixing.{needed}: add --set mixing.{needed}=..."
-            )
+    for table in ("problem", "mixing"):
+        for key in tables[table]:
+            needed = ENTRIES[f"{table}.{key}"].requires
+            if needed and needed not in tables[table]:
+                raise ConfigError(
+                    f"{given[table][key].origin}: has no effect without {table}.{needed}: add --set {table}.{needed}=..."
+                )
     known = {
         "problem": {
             **_data(problem, given["problem"]),

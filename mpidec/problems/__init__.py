@@ -30,8 +30,13 @@ from .registry import (
     problem_parameters,
 )
 from .terms import Separable, Simplex, Term, box, elastic_net, l1, simplex, term
+from .variance_reduction import LSVRG, SAGA, SARAH, SVRG
 
 __all__ = [
+    "LSVRG",
+    "SAGA",
+    "SARAH",
+    "SVRG",
     "Batches",
     "Custom",
     "Dataset",

@@ -260,6 +260,41 @@ class LinearModel:
         some = np.arange(self.m)[:, None] if agents is None else np.asarray(agents)[:, None]
         return self._grad(X, self.A[some, rows], self._Y[some, rows], weight)
 
+    def slopes(
+        self,
+        X: Array,
+        rows: NDArray[np.intp] | None = None,
+        agents: Sequence[int] | None = None,
+    ) -> Array:
+        r"""Return the derivatives of the losses of selected samples with respect to their scores, (m, d) -> (m, B, c).
+
+        The arguments are those of `sample_grad`; without `rows`, of all samples.  `from_slopes` makes gradients of them.
+        """
+        A, Y = self._selected(rows, agents)
+        R = self._slope(A @ self._columns(X, len(A)), Y)
+        return R if self.weight == 1 else R * self.weight
+
+    def from_slopes(
+        self,
+        R: Array,
+        rows: NDArray[np.intp] | None = None,
+        agents: Sequence[int] | None = None,
+    ) -> Array:
+        r"""Return :math:`A_i^T R_i`, (m, B, c) -> (m, d): of the derivatives of all samples, the gradient without the ridge."""
+        A = self._selected(rows, agents)[0]
+        return np.asarray((A.transpose(0, 2, 1) @ R).reshape(len(A), self.d))
+
+    def _selected(
+        self, rows: NDArray[np.intp] | None, agents: Sequence[int] | None
+    ) -> tuple[Array, Array]:
+        some = np.arange(self.m) if agents is None else np.asarray(agents)
+        at = (some,) if rows is None else (some[:, None], rows)
+        return self.A[at], self._Y[at]
+
+    def ridge_grad(self, X: Array) -> Array:
+        r"""Return the gradient of the ridge at every row, :math:`\lambda x`, (m, d) -> (m, d)."""
+        return np.asarray(self._penalty * X) if self.l2 else np.zeros_like(X)
+
     def _grad(self, X: Array, A: Array, Y: Array, weight: Array | None) -> Array:
         R = self._slope(A @ self._columns(X, len(A)), Y)
         if weight is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import _validation as check
 from .._random import NOISE, SAMPLES, Streams as Streams
@@ -22,7 +23,9 @@ class Oracle(Protocol):
     For asynchronous runs, ``gradient(X, k, agents=[i, ...])`` returns those of some local agents, one row of `X` for each; without
     it, the gradients of all local agents are evaluated (`mpidec.problems.agents`).
 
-    Gradients are taken to be random, unless the oracle has the attribute ``random = False``; `step_size="auto"` asks for it.
+    Gradients are taken to be random, unless the oracle has the attribute ``random = False``; `step_size="auto"` asks for it.  Where
+    only their noise at the minimizer vanishes (`mpidec.problems.variance_reduction`), the attribute ``batches`` is an oracle that
+    draws the same curvatures.
     """
 
     @property
@@ -31,6 +34,31 @@ class Oracle(Protocol):
 
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k) -> G`` for the local `agents` (numbers among all agents)."""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A started gradient that depends on earlier steps; checkpoints hold what it remembers."""
+
+    def memory(self) -> dict[str, Array]:
+        """What is remembered of the local agents, by name: arrays (m, ...); empty before the first step."""
+
+    def recall(self, memory: Mapping[str, Array]) -> None:
+        """Continue with what `memory` returned, perhaps on another number of ranks."""
+
+
+def remembering(gradient: Gradient, source: Gradient) -> Gradient:
+    """Return `gradient`, with the memory of the gradient `source` that it is made of.
+
+    Examples
+    --------
+    >>> isinstance(remembering(lambda X, k: X, lambda X, k: X), Remembering)
+    False
+    """
+    if isinstance(source, Remembering):
+        setattr(gradient, "memory", source.memory)  # noqa: B010  (of a function)
+        setattr(gradient, "recall", source.recall)  # noqa: B010
+    return gradient
 
 
 def _check_agents(problem: Problem, agents: Sequence[int]) -> None:
@@ -121,37 +149,70 @@ class MiniBatch:
 
     def start(self, agents: Sequence[int], seed: int) -> Gradient:
         """Return ``gradient(X, k)`` for the local `agents` (numbers among all agents)."""
-        problem, B = self.problem, self.batch_size
-        _check_agents(problem, agents)
-        streams, counts = (
-            Streams(check.integer(seed, "seed", least=0), SAMPLES),
-            problem.counts.tolist(),
-        )
-        weight = problem.counts / B
-        order = None if problem.mask is None else np.argsort(~problem.mask, axis=1, kind="stable")
-        numbers, everyone = agents, range(problem.m)
+        draws = Draws(self.problem, self.batch_size, agents, seed)
 
         def gradient(X: Array, k: int, agents: Sequence[int] | None = None) -> Array:
-            local = everyone if agents is None else agents
-            rows = np.empty((len(local), B), dtype=np.intp)
-            for row, i in zip(rows, local):
-                draw = streams.at(
-                    numbers[i], k
-                )  # for few samples, permutation is faster than choice
-                row[:] = (
-                    draw.permutation(counts[i])[:B]
-                    if counts[i] < 1000
-                    else draw.choice(counts[i], B, replace=False, shuffle=False)
-                )
-            if agents is None:
-                return problem.sample_grad(
-                    X, rows if order is None else np.take_along_axis(order, rows, axis=1), weight
-                )
-            some = list(agents)
-            chosen = rows if order is None else np.take_along_axis(order[some], rows, axis=1)
-            return problem.sample_grad(X, chosen, weight[some], agents)
+            return draws.grad(X, draws(k, agents), agents)
 
         return gradient
+
+
+class Draws:
+    """The samples of each agent in the batch of each step, which (seed, agent, step) determine.
+
+    Parameters
+    ----------
+    problem : LinearModel
+    batch_size : int
+    agents : sequence of int
+        Numbers of the local agents among all agents.
+    seed : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpidec.problems import LeastSquares
+    >>> draws = Draws(LeastSquares(np.ones((2, 4, 1)), np.ones((2, 4))), 3, range(2), seed=0)
+    >>> draws(0).shape, (draws(5)[1:] == draws(5, agents=[1])).all()
+    ((2, 3), np.True_)
+    """
+
+    def __init__(
+        self, problem: LinearModel, batch_size: int, agents: Sequence[int], seed: int
+    ) -> None:
+        _check_agents(problem, agents)
+        self._problem, self._size, self._agents = problem, batch_size, agents
+        self._streams = Streams(check.integer(seed, "seed", least=0), SAMPLES)
+        self._counts, self._weight = problem.counts.tolist(), problem.counts / batch_size
+        mask = problem.mask
+        self._order = None if mask is None else np.argsort(~mask, axis=1, kind="stable")
+
+    def __call__(self, k: int, agents: Sequence[int] | None = None) -> NDArray[np.intp]:
+        """Sample numbers (m, B) for step k; with `agents`, of these local agents."""
+        local = range(self._problem.m) if agents is None else agents
+        rows = np.empty((len(local), self._size), dtype=np.intp)
+        for row, i in zip(rows, local):
+            draw, count = self._streams.at(self._agents[i], k), self._counts[i]
+            row[:] = (  # for few samples, permutation is faster than choice
+                draw.permutation(count)[: self._size]
+                if count < 1000
+                else draw.choice(count, self._size, replace=False, shuffle=False)
+            )
+        if self._order is None:
+            return rows
+        order = self._order if agents is None else self._order[list(agents)]
+        return np.take_along_axis(order, rows, axis=1)
+
+    def weight(self, agents: Sequence[int] | None = None) -> Array:
+        """The factors :math:`p_i / B`, (m,); with `agents`, of these local agents."""
+        return np.asarray(self._weight if agents is None else self._weight[list(agents)])
+
+    def grad(self, X: Array, rows: NDArray[np.intp], agents: Sequence[int] | None = None) -> Array:
+        """The gradients of the batches `rows`, (m, d) -> (m, d); with `agents`, of these local agents."""
+        weight = self.weight(agents)
+        if agents is None:
+            return self._problem.sample_grad(X, rows, weight)
+        return self._problem.sample_grad(X, rows, weight, agents)
 
 
 class Noisy:
@@ -207,7 +268,7 @@ class Noisy:
                 (exact(X, k) if agents is None else some(X, k, agents=agents)) + deviation * noise
             )
 
-        return gradient
+        return remembering(gradient, exact)
 
 
 class Subgradient:
@@ -265,4 +326,4 @@ class Subgradient:
                 (smooth(X, k) if agents is None else some(X, k, agents=agents)) + subgradient(X)
             )
 
-        return gradient
+        return remembering(gradient, smooth)

@@ -427,6 +427,32 @@ def test_a_run_of_a_version_with_other_defaults_goes_on_as_it_began(now, former)
     assert not np.array_equal(record.read("new.h5").x, record.read("whole.h5").x)
 
 
+def reduced(name: str) -> list[str]:
+    """The command line of a run with variance reduction."""
+    common = ["--agents=5", "--topology=ring", "--step-size=0.01", "--every=7"]
+    sizes = ["--set=problem.batch_size=2", f"--set=problem.variance_reduction={name}"]
+    return [*SMALL, *common, *sizes]
+
+
+def test_variance_reduction_on_the_command_line(capsys):
+    line = [*reduced("svrg"), "--set=problem.snapshot_period=3", "--step-size=auto"]
+    assert run.main([*line, "--stop-error=1e-10", "--steps=3000"]) == 0
+    assert run.main([*reduced("saga"), "--set=problem.snapshot_period=3"]) == 2
+    assert "SAGA takes no exact gradients" in capsys.readouterr().err
+    assert run.main([*SMALL, "--set=problem.variance_reduction=saga"]) == 2
+    assert "has no effect without problem.batch_size" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.launch
+def test_the_memory_of_variance_reduction_moves_to_another_number_of_ranks():
+    assert run.main([*reduced("saga"), "--steps=63", "--out=saga.h5", "--quiet"]) == 0
+    first = ["-m", "mpidec.run", *reduced("saga"), "--steps=28", "--out=parts.h5"]
+    launch.mpirun(2, first, check=True)
+    launch.mpirun(3, ["-m", "mpidec.run", "--resume", "parts.h5", "--steps=63"], check=True)
+    assert same("saga.h5", "parts.h5")
+
+
 def test_a_random_codec_draws_with_the_seed_of_the_run():
     for settings, out in (
         ([], "run.h5"),

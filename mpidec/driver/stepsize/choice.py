@@ -59,6 +59,7 @@ CODEC_STEPS, PROGRESS = (
     0.5,
 )  # a codec is tried for so many steps, which leave this part of the error
 SPAN, PER_OCTAVE = 6, 4  # range of a race, and step sizes in a factor of 2
+SPARE = 0.7  # part of the best step size with variance reduction, of whose gradients few draws are known
 TOP = 2.4  # largest step size of a race, in units of 1 / curvature
 
 
@@ -301,8 +302,12 @@ class Search:
             oracle is not None and hasattr(oracle, "start") and getattr(oracle, "random", True)
         )
         self._gradient = None
-        if self._noisy and hasattr(oracle, "start"):
-            self._gradient = oracle.start(net.agents, seed)
+        batches: Oracle | None = getattr(oracle, "batches", None)  # variance reduction
+        if self._noisy:
+            batches = cast("Oracle", oracle)
+        if batches is not None:
+            self._gradient = batches.start(net.agents, seed)
+        self.reduced = self._gradient is not None and not self._noisy
         self._term = None if solver.uses == "gradient" else term_of(oracle)
         self._smooth = bool(getattr(oracle, "smooth", True))
         self._varying = isinstance(solver.step_size, StepSchedule)
@@ -385,7 +390,15 @@ class Search:
         spent += 1
         if x is None:
             model, x, count = linear_model(
-                net, self._grad, x0, self._X0, batches, self._steps, bounded, quadratic=True
+                net,
+                self._grad,
+                x0,
+                self._X0,
+                batches,
+                self._steps,
+                bounded,
+                quadratic=True,
+                vanishing=not self._noisy,
             )
             spent += count
             if x is not None:
@@ -393,7 +406,14 @@ class Search:
             x, count = minimizer(net, self._problem, x0, most=min(few, MOST))
             spent += count
         model, x, count = linear_model(
-            net, self._grad, cast("np.ndarray", x), self._X0, batches, self._steps, bounded
+            net,
+            self._grad,
+            cast("np.ndarray", x),
+            self._X0,
+            batches,
+            self._steps,
+            bounded,
+            vanishing=not self._noisy,
         )
         return model, x, spent + count
 
@@ -410,7 +430,15 @@ class Search:
         known = getattr(self._problem, "x_star", None) is not None
         if not known and not on_face and len(x0) <= min(dimensions(net.n), few):
             model, x, count = linear_model(
-                net, self._grad, x0, self._X0, batches, steps, quadratic=True, term=term
+                net,
+                self._grad,
+                x0,
+                self._X0,
+                batches,
+                steps,
+                quadratic=True,
+                vanishing=not self._noisy,
+                term=term,
             )
             spent += count
             if x is not None:
@@ -418,7 +446,15 @@ class Search:
         point, count = composite_minimizer(net, self._problem, term, x0, min(few, MOST))
         spent += count
         model, x, count = linear_model(
-            net, self._grad, point, self._X0, batches, steps, term=term, on_face=on_face
+            net,
+            self._grad,
+            point,
+            self._X0,
+            batches,
+            steps,
+            vanishing=not self._noisy,
+            term=term,
+            on_face=on_face,
         )
         spent += count
         reduced = model is not None and model.prox is not None and model.V is not None
@@ -495,12 +531,13 @@ class Search:
         elif self._varying:
             octaves, top = (10, 16 * TOP) if model.slope is None else (13, 128 * TOP)
         factor = self._solver.step_size.factor if self._varying else _one
+        larger = MORE if not self.reduced else MORE / SPARE
         highest = int(np.floor(per_octave * np.log2(top / model.curvature)))
         for attempt in range(3):
             sizes = 2.0 ** (np.arange(highest, highest - octaves * per_octave - 1, -1) / per_octave)
             if self._exact:
                 ranking = fastest(
-                    Stack(self._solver, factor, W, model, MORE * sizes, noise(model)),
+                    Stack(self._solver, factor, W, model, larger * sizes, noise(model)),
                     model,
                     self._tol,
                 )

@@ -7,6 +7,7 @@ import numpy as np
 from ...protocols import Reductions
 from .choice import Choice
 
+LEFT = 0.1  # of the distance, when half of the way should be made with variance reduction
 ATTEMPTS = 6
 EXPLOSION, FARTHER = 1e6, 1e3  # factors of the distance, during a run and at its end
 
@@ -31,6 +32,8 @@ class Guard:
     away : float
         :math:`\sqrt{\tfrac{1}{n} \sum_i \|\nabla f_i(\hat x)\|^2} / L`, how far the agents' own gradients lead from the estimated
         minimizer: the scale of distances where that is zero, or zero up to rounding.
+    half : float
+        Part of the first distance that may be left when half of the way should be made.
     """
 
     def __init__(
@@ -41,14 +44,15 @@ class Guard:
         choice: Choice,
         steps: int,
         away: float = 0.0,
+        half: float = 1.0,
     ):
         self._net, self._point = net, point
         size = max(float(np.linalg.norm(point)) or 1.0, away)
         start, scale = self._distance(X0), np.sqrt(net.n) * size
         self._start = start
-        self._far, self._near = EXPLOSION * max(start, scale), max(start, 1e-3 * scale)
-        half = choice.expected / 2
-        self._half = max(32, int(half)) if choice.rule == "steps" and half <= steps else 0
+        self._far, self._near = EXPLOSION * max(start, scale), half * max(start, 1e-3 * scale)
+        middle = choice.expected / 2
+        self._half = max(32, int(middle)) if choice.rule == "steps" and middle <= steps else 0
         self._marks = {2**j for j in range(5, 40) if 2**j <= steps} | (
             {self._half} if self._half else set()
         )
@@ -63,7 +67,7 @@ class Guard:
         Raises
         ------
         Retry
-            If they have exploded, or are no closer to the minimizer than at the start when half of the way should be made.
+            If they have exploded, or are not so much closer to the minimizer than at the start when half of the way should be made.
         """
         distance = self._distance(X)
         if not distance <= self._far or (k == self._half and not distance < self._near):

@@ -26,6 +26,10 @@ KRYLOV, LOCAL, AGENTS = (
 )  # Lanczos vectors of the average; of an agent; agents whose top vector is added
 STACK = 2 * 10**7  # largest n d for which rows of all agents are gathered
 DRAWS = 16  # mini-batches per agent
+MORE = 4  # times as many for variance reduction, whose step size the rare large samples limit
+REMEMBERED = math.sqrt(
+    2.0
+)  # size of its noise, of e and of an earlier e, relative to that of a batch at e
 FAR = 1e3  # where slopes are bounded, in units of the size of the minimizer
 SHORT = 15  # least number of gradients for the curvatures, and for the minimizer
 NEWTON = 2  # steps of Newton's method: the second one corrects rounding errors
@@ -205,6 +209,7 @@ def linear_model(
     quadratic: bool = False,
     term: Term | None = None,
     on_face: bool = False,
+    vanishing: bool = False,
 ) -> tuple[LinearModel | None, np.ndarray | None, int]:
     """The linear model at the point `x`, on rank 0 (None on the others), the point, and the gradients; collective.
 
@@ -230,6 +235,8 @@ def linear_model(
     on_face : bool
         Whether the solver takes the proximal points of the functions with their term; the dimensions are then those in which the
         term is smooth.
+    vanishing : bool
+        Whether the random draws have noise at the point; with variance reduction it vanishes there.
 
     Notes
     -----
@@ -301,8 +308,11 @@ def linear_model(
         H = H + term.l2 * np.eye(r)
     Hs, gs = H[None], g[None]
     if batches is not None:
+        most_draws = MORE * DRAWS if vanishing else DRAWS
         draws = int(
-            np.clip(steps // (4 * (r + 1)), 4, min(DRAWS, max(4, ENTRIES * 8 // (net.n * r * r))))
+            np.clip(
+                steps // (4 * (r + 1)), 4, min(most_draws, max(4, ENTRIES * 8 // (net.n * r * r)))
+            )
         )
         drawn = []
         for k in range(draws):
@@ -310,7 +320,9 @@ def linear_model(
             base = gradient(at)
             drawn.append((curvatures(gradient, base), base if V is None else _project(base, V)))
         Hs, gs = np.stack([part[0] for part in drawn]), np.stack([part[1] for part in drawn])
-        gs = gs - gs.mean(axis=0) + g
+        gs = np.broadcast_to(g, gs.shape) if vanishing else gs - gs.mean(axis=0) + g
+        if vanishing:
+            Hs = H + REMEMBERED * (Hs - H)
         count += draws * (r + 1)
     slopes: tuple[np.ndarray | None, ...] = (None, None)
     if bounded:

@@ -1,0 +1,217 @@
+"""Variance reduction: the recursions, sample by sample; memories; linear convergence with mini-batches."""
+
+import numpy as np
+import pytest
+
+import mpidec
+from mpidec import problems as P, solvers as S, topology as T
+from mpidec.exceptions import ResumeError
+
+N, P_, D, B = 7, 9, 3, 2
+ORACLES = {
+    "SVRG": lambda problem: P.SVRG(problem, B, 4),
+    "LSVRG": lambda problem: P.LSVRG(problem, B, 4),
+    "SARAH": lambda problem: P.SARAH(problem, B, 4),
+    "SAGA": lambda problem: P.SAGA(problem, B),
+}
+
+
+def made(loss="LeastSquares", lo=0, hi=N, dtype=float):
+    rng = np.random.default_rng(5)
+    A, b = rng.standard_normal((N, P_, D)).astype(dtype), rng.standard_normal((N, P_))
+    mask = np.arange(P_) < rng.integers(4, P_ + 1, N)[:, None]
+    y = {"LeastSquares": b, "LogisticRegression": np.where(b > 0, 1, -1), "Softmax": b > 0}[loss]
+    make = getattr(P, loss)
+    whole = make(A, y.astype(dtype), mask=mask, l2=0.3, weight=0.7)
+    part = make(A[lo:hi], y[lo:hi].astype(dtype), mask=mask[lo:hi], l2=0.3, weight=0.7)
+    part.x_star = whole.solution()
+    return part
+
+
+def rows(problem, steps=13):
+    return np.random.default_rng(6).standard_normal((steps, N, problem.d))
+
+
+def sample_gradients(problem, i, x):
+    """The gradients of all samples of agent i at x, (p, d), without the ridge."""
+    zero = type(problem)(problem.A, problem.y, mask=problem.mask, weight=problem.weight)
+    X = np.tile(x, (N, 1))
+    return np.array(
+        [zero.sample_grad(X, np.full((N, 1), s), np.ones(N))[i] for s in range(problem.p)]
+    )
+
+
+def densely(name, problem, X, batches, coins):
+    """g_i^k for the points X (K, n, d), from the gradients of single samples."""
+    G = np.empty_like(X)
+    for i in range(N):
+        valid, lam = problem.mask[i], problem.l2
+        t = None
+        for k, x in enumerate(X[:, i]):
+            S, scale = batches[k][i], valid.sum() / B
+            now = sample_gradients(problem, i, x)
+            full = now[valid].sum(0) + lam * x
+            if name == "SAGA":
+                table = now.copy() if k == 0 else t
+                g = scale * (now - table)[S].sum(0) + table[valid].sum(0) + lam * x
+                table[S] = now[S]
+                t = table
+            elif k == 0 or (name in ("SVRG", "SARAH") and k % 4 == 0):
+                g, t = full, (now, x, full)
+            else:
+                old, z, base = t
+                g = scale * (now - old)[S].sum(0) + lam * (x - z) + base
+                if name == "SARAH":
+                    t = now, x, g
+                elif name == "LSVRG" and coins[k][i]:
+                    t = now, x, full
+            G[k, i] = g
+    return G
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("loss", ["LeastSquares", "LogisticRegression", "Softmax"])
+@pytest.mark.parametrize("name", ORACLES)
+def test_the_recursions_of_the_papers(name, loss):
+    problem = made(loss)
+    X, gradient = rows(problem), ORACLES[name](problem).start(range(N), 3)
+    draws = P.oracles.Draws(problem, B, range(N), 3)
+    coin = P.oracles.Streams(3, 7)
+    coins = [[coin.at(i, k).random() < 1 / 4 for i in range(N)] for k in range(len(X))]
+    expected = densely(name, problem, X, [draws(k) for k in range(len(X))], coins)
+    kept = X.copy()
+    found = [gradient(x, k) for k, x in enumerate(X)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    assert np.array_equal(X, kept)
+    assert 0 < np.sum(coins) < np.size(coins)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", ORACLES)
+def test_bits_and_memory_do_not_depend_on_who_holds_an_agent(name):
+    problem = made()
+    X, whole = rows(problem), ORACLES[name](problem).start(range(N), 3)
+    G = [whole(x, k) for k, x in enumerate(X)]
+    alone, parts = ORACLES[name](problem).start(range(N), 3), [(0, 3), (3, N)]
+    started = [ORACLES[name](made(lo=lo, hi=hi)).start(range(lo, hi), 3) for lo, hi in parts]
+    for k, x in enumerate(X):
+        for i in (4, 1, 0, 6, 5, 2, 3):  # one after the other, as in asynchronous runs
+            assert np.array_equal(alone(x[i : i + 1], k, agents=[i]), G[k][i : i + 1])
+        if k in (5, 6, 9):  # three other ranks go on
+            memory = [part.memory() for part in started]
+            joined = {key: np.concatenate([one[key] for one in memory]) for key in memory[0]}
+            parts = [(0, 2), (2, 4), (4, N)] if k == 5 else [(0, 4), (4, N)]
+            started = [
+                ORACLES[name](made(lo=lo, hi=hi)).start(range(lo, hi), 3) for lo, hi in parts
+            ]
+            for (lo, hi), part in zip(parts, started):
+                part.recall({key: rows[lo:hi] for key, rows in joined.items()})
+        for (lo, hi), part in zip(parts, started):
+            assert np.array_equal(part(x[lo:hi], k), G[k][lo:hi])
+
+
+@pytest.mark.parametrize("solver", [S.GradientTracking(), S.ExactDiffusion()], ids=repr)
+@pytest.mark.parametrize("name", ORACLES)
+def test_linear_convergence_with_mini_batches(name, solver):
+    with mpidec.Network(N) as net:
+        problem = made(lo=net.lo, hi=net.hi)
+        result = mpidec.solve(
+            ORACLES[name](problem),
+            solver,
+            T.ring(N),
+            steps=4000,
+            net=net,
+            stop={"error_rms": 1e-10},
+        )
+        X = net.gather(result.X)
+    assert result.outcome == "stopped"
+    if net.rank == 0:
+        whole = ORACLES[name](made())
+        alone = mpidec.solve(
+            whole,
+            type(solver)(result.step_size),
+            T.ring(N),
+            steps=result.steps,
+            net=mpidec.Network(N, comm=mpidec_self()),
+        )
+        assert np.array_equal(alone.X, X)  # the same bits as in one process
+
+
+def mpidec_self():
+    from mpi4py import MPI
+
+    return MPI.COMM_SELF
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_a_resumed_run_has_the_bits_of_one_without_a_break(name, shared_tmp):
+    results = {}
+    for path, parts in (("whole.h5", (45,)), ("parts.h5", (22, 45))):
+        for steps in parts:
+            with mpidec.Network(N) as net:
+                problem = P.Subgradient(P.Noisy(ORACLES[name](with_l1(net)), 0.01))
+                results[path] = mpidec.solve(
+                    problem,
+                    S.GradientTracking(0.01),
+                    T.ring(N),
+                    steps=steps,
+                    net=net,
+                    record=mpidec.Record(shared_tmp / path, resume=steps != parts[0]),
+                )
+    assert np.array_equal(results["whole.h5"].X, results["parts.h5"].X)
+    with mpidec.Network(N) as net, pytest.raises(ResumeError, match=r"memory|the arrays"):
+        mpidec.solve(
+            P.Subgradient(P.MiniBatch(with_l1(net), B)),
+            S.GradientTracking(0.01),
+            T.ring(N),
+            steps=60,
+            net=net,
+            record=mpidec.Record(shared_tmp / "whole.h5", resume=True),
+        )
+
+
+def with_l1(net):
+    part = made(lo=net.lo, hi=net.hi)
+    return P.LeastSquares(part.A, part.y, mask=part.mask, l2=0.3, term=P.l1(0.01))
+
+
+@pytest.mark.serial
+def test_float32_stays():
+    for name, oracle in ORACLES.items():
+        gradient = oracle(made(dtype=np.float32)).start(range(N), 0)
+        X = rows(made())[:3].astype(np.float32)
+        assert [gradient(x, k).dtype for k, x in enumerate(X)] == [np.float32] * 3, name
+        assert {rows.dtype for rows in gradient.memory().values()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.serial
+def test_refusals():
+    problem = made()
+    with pytest.raises(ValueError, match="batch_size"):
+        P.SAGA(problem, 10)
+    with pytest.raises(ValueError, match="period"):
+        P.SVRG(problem, 2, 0)
+    with pytest.raises(TypeError, match="MiniBatch cannot draw"):
+        P.SARAH(P.Custom(len, len, 1, 1), 1)
+    gradient = P.SAGA(problem, 2).start(range(N), 0)
+    with pytest.raises(ValueError, match="has the arrays none, expected slopes, sum"):
+        gradient.recall({})
+    with pytest.raises(ValueError, match=r"memory slopes has shape \(3, 1\), expected"):
+        gradient.recall({"slopes": np.ones((3, 1)), "sum": np.ones((N, D))})
+
+
+@pytest.mark.serial
+def test_asynchronous_runs_take_them_but_cannot_be_resumed(tmp_path):
+    problem = made()
+    result = mpidec.simulate(
+        P.SAGA(problem, 2), S.RunningSumTracking(0.01), T.ring(N), steps=900, seed=1
+    )
+    assert result.metrics["error"][-1] < 1e-3
+    with pytest.raises(ResumeError, match="no memory of variance-reduced gradients"):
+        mpidec.solve(
+            P.SAGA(problem, 2),
+            S.RunningSumTracking(0.003),
+            T.ring(N),
+            steps=10,
+            record=mpidec.Record(tmp_path / "run.h5", resume=True),
+        )
