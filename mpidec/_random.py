@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS = (
+SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS, LOSSES = (
     1,
     2,
     3,
@@ -15,6 +15,7 @@ SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS = (
     5,
     6,
     7,
+    8,
 )  # purposes: the streams of one seed never overlap
 
 
@@ -28,7 +29,7 @@ class Streams:
     ----------
     seed : int
         In 0, ..., 2**64 - 1.
-    purpose : {SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS}
+    purpose : {SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS, LOSSES}
 
     Raises
     ------

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..comm.mixing.accelerated import Accelerated
 from ..comm.mixing.compressed import Compressed
 from ..comm.mixing.operator import Operator, StepOperator
+from ..comm.mixing.wrapped import Wrapped
 from ..solvers.base import Solver
 
 
@@ -20,7 +20,7 @@ def lossy(mixer: Operator[StepOperator], d: int) -> Compressed | None:
     ...     [lossy(mixer, 8) is not None for mixer in (W, W.compress("identity"), W.compress("qsgd").accelerate(2))]
     [False, False, True]
     """
-    while isinstance(mixer, Accelerated):
+    while isinstance(mixer, Wrapped) and not isinstance(mixer, Compressed):
         mixer = mixer.W
     return mixer if isinstance(mixer, Compressed) and mixer.codec.delta(d) < 1 else None
 

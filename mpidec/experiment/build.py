@@ -42,7 +42,7 @@ class Job:
     label: str = ""
 
     def mixing(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
-        """Return the mixer of the experiment: `W`, compressed and accelerated according to the table ``[mixing]``.
+        """Return the mixer of the experiment: `W`, compressed and accelerated according to the table ``[mixing]``; with its losses.
 
         Random codecs draw with the seed of the run, unless the table has its own.
 
@@ -61,12 +61,19 @@ class Job:
                 options = {"seed": self.experiment.run.seed, **wanted.options} if own else {}
                 W = W.compress(codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
             feedback = W.feedback
+            if wanted.loss is not None:
+                W = W.lossy(
+                    wanted.loss, seed=self.experiment.run.seed, fill=wanted.fill or "renormalize"
+                )
+            if wanted.repeat is not None:
+                W = W.repeat(wanted.repeat)
             if wanted.accelerate is not None:
                 W = W.accelerate(wanted.accelerate, wanted.method or "chebyshev")
-            if self.solver.edgewise and (wanted.accelerate or feedback):
+            several = wanted.accelerate or wanted.repeat
+            if self.solver.edgewise and (several or feedback):
                 raise ValueError(
                     f"{self.experiment.solver.name} sends a row of its own to each neighbour, which excludes "
-                    "acceleration and error feedback: use mixing.codec=blockwise8, or another solver"
+                    "acceleration, repetition and error feedback: use mixing.codec=blockwise8, or another solver"
                 )
         except REFUSALS as error:
             raise InputError(message(error)) from error

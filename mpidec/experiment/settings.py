@@ -120,13 +120,16 @@ class Topology:
 
 @dataclass(frozen=True)
 class Mixing:
-    """Table ``[mixing]``: the codec of the rows (by default none), and the acceleration of the solver's mixings."""
+    """Table ``[mixing]``: the codec of the rows (by default none), lost messages, and several mixings in one."""
 
     codec: str | None = setting(None, locate=plugins.located)
     feedback: bool | None = setting(None, requires="codec")
     gamma: float | None = setting(None, "> 0", requires="codec")
     accelerate: int | None = setting(None, "> 0")
     method: Literal["chebyshev", "fastmix"] | None = setting(None, requires="accelerate")
+    loss: float | None = setting(None, ">= 0")
+    fill: Literal["renormalize", "own", "zero"] | None = setting(None, requires="loss")
+    repeat: int | None = setting(None, "> 0")
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

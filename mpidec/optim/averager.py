@@ -17,7 +17,7 @@ from ..comm.runtime.mpi import MPI
 from ..driver import arguments as resolve
 from ..exceptions import RankMismatchError
 from ..nn.stacked import Stacked
-from ..topology import CATALOGUE, Schedule, Topology, double_binary_trees
+from ..topology import CATALOGUE, Schedule, Striped, Topology
 from .algorithms import algorithm as algorithm_of, names
 from .broadcast import check_equal, check_settings, check_trained
 from .copies import Copies
@@ -278,11 +278,8 @@ class Averager:
                 f"algorithm {self.algorithm.name!r}: machine_size is {size}, expected a divisor of the number of "
                 f"workers {self.net.n}"
             )
-        return (
-            [*double_binary_trees(n)]
-            if given == "double_binary_trees"
-            else [resolve.as_topology(given, n)]
-        )
+        graph = resolve.as_topology(given, n)
+        return [*graph] if isinstance(graph, Striped) else [graph]
 
     def __call__(self, model: torch.nn.Module | None = None) -> None:
         """Average; after `optimizer.step()`.  The argument, a model, is ignored."""

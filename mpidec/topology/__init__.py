@@ -48,6 +48,7 @@ from .static import (
     star as star,
     torus as torus,
 )
+from .striped import Striped as Striped, striped as striped
 from .topology import Topology as Topology
 
 # Catalogue: every function imported above whose first parameter is n, and which returns one topology or schedule.
@@ -57,7 +58,7 @@ CATALOGUE: dict[str, Callable[..., Topology | Schedule]] = {
     if isfunction(make)
     and next(iter(signature(make).parameters)) == "n"
     and signature(make).return_annotation
-    in ("Topology", "Schedule", "Periodic", "Topology | Schedule")
+    in ("Topology", "Schedule", "Periodic", "Striped", "Topology | Schedule")
 }
 
 

@@ -36,6 +36,11 @@ class Schedule(ABC):
     def at(self, k: int) -> Topology:
         """Return the topology of step k."""
 
+    @property
+    def is_tree(self) -> bool:
+        """Whether there is one graph, and it is undirected and connected with n - 1 edges."""
+        return self.period == 1 and self.at(0).is_tree
+
     @abstractmethod
     def spectral_gap(self) -> float:
         """Return the spectral gap: the fraction by which a step reduces the largest disagreement, in the geometric mean."""

@@ -11,6 +11,7 @@ from .. import _validation as check
 from .rules import BinaryTree, Lattice, RegularTree, ReversedBinaryTree, Rule, Star
 from .source import Block
 from .spectra import laplacian, laplacian_of_group
+from .striped import Striped
 from .topology import Topology
 from .weights import WeightsLike, resolve, weighted
 
@@ -253,13 +254,11 @@ def regular_tree(n: int, degree: int = 3, *, weights: WeightsLike = "metropolis"
     return _weighted(name, RegularTree(n, degree), weights)
 
 
-def double_binary_trees(
-    n: int, *, weights: WeightsLike = "metropolis"
-) -> tuple[Topology, Topology]:
-    """Two binary trees, of which each agent is a leaf, or nearly so, in at least one.
+def double_binary_trees(n: int, *, weights: WeightsLike = "metropolis") -> Striped:
+    """Two binary trees at once, of which each agent is a leaf, or nearly so, in at least one.
 
-    With half of each row sent over either tree, all agents send about the same amount: the degrees in the two trees add up to at
-    most 4, while an inner agent of a single tree has 3 neighbours and a leaf one.
+    The even columns of a row travel over one tree and the odd ones over the other, so that all agents send about the same amount:
+    the degrees in the two trees add up to at most 4, while an inner agent of a single tree has 3 neighbours and a leaf one.
 
     Parameters
     ----------
@@ -270,8 +269,8 @@ def double_binary_trees(
 
     Returns
     -------
-    tuple of Topology
-        `binary_tree(n)` and `binary_tree(n, reverse=True)`.
+    Striped
+        Of `binary_tree(n)` and `binary_tree(n, reverse=True)`; iterating over it gives both.
 
     Raises
     ------
@@ -289,7 +288,8 @@ def double_binary_trees(
     Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi: RelaySum for decentralized deep learning on heterogeneous
     data, NeurIPS 2021.
     """
-    return binary_tree(n, weights=weights), binary_tree(n, reverse=True, weights=weights)
+    trees = (binary_tree(n, weights=weights), binary_tree(n, reverse=True, weights=weights))
+    return Striped("double_binary_trees", trees)
 
 
 def _weighted(name: str, graph: Rule, weights: WeightsLike) -> Topology:

@@ -146,6 +146,7 @@ def test_every_entry_of_the_catalogue_is_checked_here():
         "base_k",
         "ceca",
         "equitopo",
+        "double_binary_trees",
         "hypercuboid",
         "inner_outer",
         "one_peer_exponential",

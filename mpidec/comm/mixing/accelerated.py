@@ -125,6 +125,8 @@ class Accelerated(Wrapped[AcceleratedPhase]):
         "compress": "compress of a mixer that is accelerated already: compress first, then accelerate: "
         "W.compress(...).accelerate(K)",
         "accelerate": "accelerate of an accelerated mixer: ask for all mixings at once, W.accelerate(K)",
+        "lossy": "lossy of an accelerated mixer: its W would change from step to step: W.lossy(...).repeat(K)",
+        "repeat": "repeat of an accelerated mixer: ask for all mixings at once, W.accelerate(K)",
     }
 
     def __init__(self, W: Operator[StepOperator], K: int, method: str = "chebyshev"):
@@ -154,6 +156,9 @@ class Accelerated(Wrapped[AcceleratedPhase]):
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+    def over(self, W: Operator[StepOperator]) -> Accelerated:
+        return Accelerated(W, self.K, self.method)
 
     def at(self, k: int) -> AcceleratedPhase:
         """The operator of step `k`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -15,15 +15,17 @@ from ... import _validation as check
 from ..runtime.pending import Pending
 from .accelerated import Accelerated
 from .codecs import Codec
+from .edges import edges_into, edges_out_of
 from .gradients import refuse_grad
-from .operator import Operator, StepOperator
+from .lossy import Lossy
+from .operator import Lost, Operator, StepOperator
 from .packing import Empty
 from .phase import Phase
+from .repeated import Repeated
 from .wrapped import Wrapped, WrappedPhase
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
-    from ...topology.source import Block
 
 PAIR = "C_"  # begins the names of what the column-stochastic operator of a pair remembers
 _MAX_CALLS = 1 << 6  # per step: each call has its own memory and its own random numbers
@@ -375,6 +377,9 @@ class Compressed(Wrapped[CompressedPhase]):
         self._memory, self._phase_at = Memory() if feedback else None, W.at
         self._compression = Compression(codec, W.agents, gamma, self._memory, exchanges)
 
+    def over(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
+        return W.compress(self.codec, feedback=self.feedback, gamma=self._compression.gamma)
+
     def at(self, k: int) -> CompressedPhase:
         """The operator of step `k`; its calls are counted from zero."""
         return CompressedPhase(
@@ -399,6 +404,27 @@ class Compressed(Wrapped[CompressedPhase]):
                 'compress("blockwise8"), "qsgd" or "float16", or mix more often without acceleration'
             )
         return Accelerated(self, K, method)
+
+    def lossy(
+        self, messages: float | np.ndarray | Lost, *, seed: int = 0, fill: str = "renormalize"
+    ) -> Lossy:
+        """This mixer with encoded rows that are lost; see `Mixer.lossy`.
+
+        Raises
+        ------
+        ValueError
+            If it has error feedback, whose neighbours would not have the same estimates any more.
+        """
+        if self.feedback:
+            raise ValueError(
+                "lossy: neighbours would not have the same estimates any more after a loss: take a codec without error "
+                'feedback, W.compress("blockwise8", feedback=False).lossy(...)'
+            )
+        return Lossy(self, messages, seed, fill)
+
+    def repeat(self, S: int) -> Repeated:
+        """S mixings in one step; see `Mixer.repeat`."""
+        return Repeated(self, S)
 
     def memory(self) -> dict[str, np.ndarray]:
         r""":math:`\hat X` of the local agents, by "call_d_dtype", or "C_call_d_dtype": arrays (m, d); empty without feedback.
@@ -460,16 +486,10 @@ def _check(rows: np.ndarray) -> None:
         )
 
 
-@lru_cache(maxsize=16)
 def _edge_numbers(topology: Topology, lo: int, hi: int) -> tuple[np.ndarray, np.ndarray]:
     """The number `sender * n + receiver` of each edge out of and into the agents `lo:hi`, in the order of `exchange`."""
-    sender, to = _edges(topology.source.columns(lo, hi), lo)
-    receiver, source = _edges(topology.source.rows(lo, hi), lo)
-    return sender * topology.n + to, source * topology.n + receiver
-
-
-def _edges(block: Block, lo: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of the entries of a block of a matrix that are not on its diagonal."""
-    row = lo + np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-    column = block.indices.astype(np.int64)
-    return row[row != column], column[row != column]
+    leaving, arriving = (edges(topology, lo, hi) for edges in (edges_out_of, edges_into))
+    return (
+        leaving.senders * topology.n + leaving.receivers,
+        arriving.senders * topology.n + arriving.receivers,
+    )

@@ -240,12 +240,7 @@ class EdgeExchange(StepOperator):
         [[0.25, 0.0], [0.0, 0.5]]
         """
         refuse_grad(X)
-        rows, format, restore = to_host(X)
-        rows = widen(rows, format) if format == BFLOAT16 else rows
-        weights = self._diagonal.astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1))
-        scaled = weights * rows
-        result: ArrayT = restore(narrow(scaled, format) if format == BFLOAT16 else scaled, format)
-        return result
+        return scaled(X, self._diagonal)
 
     @cached_property
     def _diagonal(self) -> np.ndarray:
@@ -267,6 +262,15 @@ class EdgeExchange(StepOperator):
     def free(self, ends: Ending = "complete") -> None:
         """Free requests and communicators; collective.  See `HaloExchange.free`."""
         self._exchange.free(ends)
+
+
+def scaled(X: ArrayT, weights: np.ndarray) -> ArrayT:
+    """The rows of `X` times a number each, in the type of `X`."""
+    rows, format, restore = to_host(X)
+    rows = widen(rows, format) if format == BFLOAT16 else rows
+    product = weights.astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1)) * rows
+    made: ArrayT = restore(narrow(product, format) if format == BFLOAT16 else product, format)
+    return made
 
 
 def _kind(rows: np.ndarray) -> str:

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ...topology.pair import column_part
 from ...topology.transposed import transpose
 from ..runtime.context import Context
@@ -18,9 +20,11 @@ from ..transport.messages import neighbor_collectives
 from . import codecs
 from .accelerated import Accelerated
 from .compressed import Compressed
-from .operator import Operator
+from .lossy import Lossy
+from .operator import Lost, Operator
 from .packing import RowsT
 from .phase import Phase
+from .repeated import Repeated
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
@@ -76,7 +80,7 @@ class Mixer(Operator[Phase]):
             and topology.period is not None
             and topology.period <= _PHASES
         ):
-            phases = [self.at(k) for k in range(topology.period)]
+            phases = [self.phase(k) for k in range(topology.period)]
             made = neighbor_collectives(
                 context.comm, context.row_type, [phase.plan for phase in phases]
             )
@@ -85,6 +89,10 @@ class Mixer(Operator[Phase]):
 
     def at(self, k: int) -> Phase:
         """The operator of step `k`."""
+        return self.phase(k)
+
+    def phase(self, k: int) -> Phase:
+        """The operator of one topology of the schedule: that of step `k`."""
         if self._static is not None:
             return self._static
         if self.closed:
@@ -217,6 +225,49 @@ class Mixer(Operator[Phase]):
         ([1.176, 0.941, 0.941, 0.941], 2)
         """
         return Accelerated(self, K, method)
+
+    def lossy(
+        self, messages: float | np.ndarray | Lost, *, seed: int = 0, fill: str = "renormalize"
+    ) -> Lossy:
+        """This mixer with messages that are lost; see `Lossy`.
+
+        Parameters
+        ----------
+        messages : float, array of bool or callable
+            The probability of each message to be lost; the lost messages, `[step, receiver, sender]` (for graphs that divide
+            the columns `[step, graph, receiver, sender]`), none after the last step; or a function of (step, receivers,
+            senders) that returns which are lost, for arrays of agents.
+        seed : int
+            Of the draws for a probability: they belong to the seed, the step and the edge.
+        fill : {"renormalize", "own", "zero"}
+            What takes the place of a lost row in an average: the others, whose weights grow; the agent's own row; or zeros.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(3, comm=MPI.COMM_SELF) as net:
+        ...     lost = np.zeros((1, 3, 3), bool)
+        ...     lost[0, 1, 2] = True                             # agent 1 does not hear agent 2 in step 0
+        ...     W = net.mixer(mpidec.topology.complete(3))
+        ...     [W.lossy(lost, fill=fill)(np.diag([3., 6., 9.]))[1].round(9).tolist() for fill in ("renormalize", "own")]
+        [[1.5, 3.0, 0.0], [1.0, 4.0, 0.0]]
+        """
+        return Lossy(self, messages, seed, fill)
+
+    def repeat(self, S: int) -> Repeated:
+        """S mixings in one step, one after the other; see `Repeated`.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.one_peer_exponential(4)).repeat(2)
+        ...     W(np.array([[4.], [0.], [0.], [0.]])).ravel().tolist(), W.rounds
+        ([1.0, 1.0, 1.0, 1.0], 2)
+        """
+        return Repeated(self, S)
 
     def close(self, ends: Ending = "complete") -> None:
         """Free the communicators; collective, and safe to repeat."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ...topology import Schedule, Topology
 
 
+Lost = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
+
+
 class StepOperator(ABC):
     """The operator of one step.
 
@@ -32,6 +35,11 @@ class StepOperator(ABC):
     topology: Topology
     n: int
     m: int
+
+    @property
+    def parts(self) -> Sequence[StepOperator]:
+        """The operators of the graphs among which the columns of a row are divided: this one, if there is one graph."""
+        return [self]
 
     @property
     @abstractmethod
@@ -180,6 +188,26 @@ class Operator(ABC, Generic[Step]):
             If it is accelerated already: give the number of all mixings at once.
         """
         raise ValueError(self.refused["accelerate"])
+
+    def lossy(
+        self, messages: float | np.ndarray | Lost, *, seed: int = 0, fill: str = "renormalize"
+    ) -> Operator[StepOperator]:
+        """This mixer with messages that are lost; see `Mixer.lossy`.
+
+        Raises
+        ------
+        ValueError
+        """
+        raise ValueError(self.refused["lossy"])
+
+    def repeat(self, S: int) -> Operator[StepOperator]:
+        """S mixings in one step; see `Mixer.repeat`.
+
+        Raises
+        ------
+        ValueError
+        """
+        raise ValueError(self.refused["repeat"])
 
     @property
     def rounds(self) -> int:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ...topology.striped import Striped
 from ..arrays.host import empty_like
 from ..runtime.memory import empty, memory
 from ..runtime.mpi import MPI
 from .mixer import Mixer
 from .reductions import NetworkReductions
+from .striped_mixer import StripedMixer
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
@@ -43,7 +45,11 @@ class NetworkOperators(NetworkReductions):
         self._check_topology(op, topology, self.n)
         self._mixers = [mixer for mixer in self._mixers if not mixer.closed]
         with self.engine:
-            self._mixers.append(Mixer(self.context, topology))
+            self._mixers.append(
+                StripedMixer(self.context, topology)
+                if isinstance(topology, Striped)
+                else Mixer(self.context, topology)
+            )
         return self._mixers[-1]
 
     def _check_topology(

@@ -143,6 +143,10 @@ class Wrapped(Operator[Step]):
         super().__init__(W.topology, W.agents, W.empty, W.counts)
         self.W, self.feedback = W, W.feedback
 
+    @abstractmethod
+    def over(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
+        """The same mixer made of another one."""
+
     def memory(self) -> dict[str, np.ndarray]:
         """The memory of the mixer below."""
         return self.W.memory()

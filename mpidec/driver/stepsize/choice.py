@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
-from ...comm.mixing.accelerated import Accelerated
 from ...comm.mixing.compressed import Compressed
 from ...comm.mixing.mixer import Mixer
 from ...comm.mixing.network import Network
 from ...comm.mixing.operator import Operator, StepOperator
+from ...comm.mixing.wrapped import Wrapped
 from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...exceptions import Unstable as Unstable
@@ -238,10 +238,10 @@ def without_codec(
 
     The gamma is that of rows of `d` entries.
     """
-    if isinstance(mixer, Accelerated):
-        return without_codec(mixer.W, base, d, keep).accelerate(mixer.K, mixer.method)
-    if not isinstance(mixer, Compressed):
+    if not isinstance(mixer, Wrapped):
         return base
+    if not isinstance(mixer, Compressed):
+        return mixer.over(without_codec(mixer.W, base, d, keep))
     gamma = mixer.gamma(d)
     if keep:
         return base.compress(mixer.codec, feedback=mixer.feedback, gamma=gamma)
@@ -250,7 +250,7 @@ def without_codec(
 
 def compressed(mixer: Operator[StepOperator]) -> bool:
     """Whether a mixer has a codec."""
-    return isinstance(mixer, Compressed) or (isinstance(mixer, Accelerated) and compressed(mixer.W))
+    return isinstance(mixer, Compressed) or (isinstance(mixer, Wrapped) and compressed(mixer.W))
 
 
 class Search:

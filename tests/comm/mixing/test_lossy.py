@@ -1,0 +1,147 @@
+"""Mixers that lose messages, that mix several times, and that divide the columns among graphs, against dense products."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpidec
+from mpidec import topology as T
+
+N, D = 7, 5
+
+
+def stack(seed=0, d=D):
+    return np.random.default_rng(seed).standard_normal((N, d))
+
+
+def masks(*stripes, steps=3, share=0.3):
+    return np.random.default_rng(1).random((steps, *stripes, N, N)) < share
+
+
+def weights(W, lost, fill):
+    """The matrix of a step in which some messages are lost."""
+    left = W * ~(lost & ~np.eye(N, dtype=bool))
+    missing = W.sum(axis=1) - left.sum(axis=1)
+    if fill == "renormalize":
+        return left / left.sum(axis=1, keepdims=True) * W.sum(axis=1, keepdims=True)
+    return left + np.diag(missing) * (fill == "own")
+
+
+@pytest.mark.parametrize("fill", ["renormalize", "own", "zero"])
+@pytest.mark.parametrize("weights_of", ["metropolis", "push"])
+def test_lost_messages_are_entries_of_w(fill, weights_of):
+    X, lost, nothing = stack(), masks(), np.zeros((N, N), bool)
+    with mpidec.Network(N) as net:
+        W = net.mixer(T.erdos_renyi(N, seed=1, weights=weights_of))
+        dense, here, lossy = W.topology.W.toarray(), slice(net.lo, net.hi), W.lossy(lost, fill=fill)
+        for k in range(4):  # nothing is lost after the last mask
+            V = weights(dense, lost[k] if k < 3 else nothing, fill)
+            np.testing.assert_allclose(lossy.at(k)(X[here]), (V @ X)[here], atol=1e-15)
+            own = np.diag(V)[:, None] * X
+            np.testing.assert_allclose(lossy.at(k).own(X[here]), own[here], atol=1e-15)
+        A, B = lossy([X[here], X[here, :1].astype(np.float32)])
+        assert B.dtype == np.float32
+        np.testing.assert_allclose(A[:, :1], B, atol=1e-6)
+
+
+def test_a_lost_row_of_an_edge_arrives_as_zeros():
+    lost, topology = masks(), T.binary_tree(N)
+    edges = [(i, int(j)) for i in range(N) for j in topology.in_neighbors(i)]
+    with mpidec.Network(N) as net:
+        W = net.mixer(topology).lossy(lost).at(1)
+        M = W.exchange(W.to_edges(1.0 + np.arange(net.lo, net.hi)[:, None]))
+        want = [(j + 1) * (not lost[1, i, j]) for i, j in edges if i in net.agents]
+        np.testing.assert_array_equal(M.ravel(), want)
+
+
+@pytest.mark.parametrize("topology", [T.ring(N), T.double_binary_trees(N)], ids=["ring", "trees"])
+def test_draws_belong_to_the_edge_and_the_step(topology):
+    steps, X = 400, np.eye(N)
+
+    def count(net, seed):
+        W = net.mixer(topology).lossy(0.2, seed=seed, fill="zero")
+        arrived = [np.count_nonzero(W.at(k)(X[net.lo : net.hi]), axis=1) - 1 for k in range(steps)]
+        return np.array(arrived)
+
+    with mpidec.Network(N) as net, mpidec.Network(N, comm=MPI.COMM_SELF) as alone:
+        all_ = count(alone, 3)
+        np.testing.assert_array_equal(count(net, 3), all_[:, net.lo : net.hi])
+        assert (all_ != count(alone, 4)).any()
+    sent = sum(topology.at(k).source.arcs for k in range(topology.period)) * steps
+    if topology.period == 1:
+        assert all_.sum() / sent == pytest.approx(0.8, abs=4 * (0.16 / sent) ** 0.5)
+
+
+def test_a_function_says_what_is_lost():
+    X = stack()
+    asleep = lambda k, receivers, senders: (receivers % 3 == k) | (senders % 3 == k)
+    with mpidec.Network(N) as net:
+        W = net.mixer(T.complete(N)).lossy(asleep, fill="own")
+        for k in range(3):
+            i, j = np.indices((N, N))
+            V = weights(np.full((N, N), 1 / N), asleep(k, i, j), "own")
+            np.testing.assert_allclose(
+                W.at(k)(X[net.lo : net.hi]), (V @ X)[net.lo : net.hi], atol=1e-15
+            )
+            np.testing.assert_allclose(V.sum(axis=0), 1)  # lost in both directions: still doubly
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+def test_columns_are_divided_among_graphs(lossy):
+    X, lost, graphs = stack(), masks(2), T.striped([T.binary_tree(N), T.ring(N)])
+    want, edges = np.empty_like(X), []
+    for stripe, graph in enumerate(graphs):
+        V = graph.W.toarray()
+        V = weights(V, lost[1, stripe], "renormalize") if lossy else V
+        want[:, stripe::2] = (V @ X)[:, stripe::2]
+        arrives = ~lost[1, stripe] if lossy else np.ones((N, N), bool)
+        edges.append((np.where(V != 0, 1, 0) - np.eye(N)) * arrives)
+    with mpidec.Network(N) as net:
+        mixer, here = net.mixer(graphs), slice(net.lo, net.hi)
+        W = (mixer.lossy(lost) if lossy else mixer).at(1)
+        np.testing.assert_allclose(W(X[here]), want[here], atol=1e-15)
+        A, B = W([X[here], X[here, :3]])  # each array is divided by itself
+        np.testing.assert_array_equal(A[:, :3], B)
+        sums = W.sum_edges(W.exchange(W.to_edges(X[here])))
+        for stripe in range(2):
+            np.testing.assert_allclose(
+                sums[:, stripe::2], (edges[stripe] @ X)[here, stripe::2], atol=1e-14
+            )
+        one = mixer.bytes
+        mixer(X[here])
+        sent = net.sum(np.full((net.m, 1), (mixer.bytes - one) / net.m))
+        assert sent.item() == pytest.approx(
+            8 * sum(g.source.arcs * len(range(stripe, D, 2)) for stripe, g in enumerate(graphs))
+        )
+
+
+def test_several_mixings_in_a_step_go_on_with_the_schedule():
+    X, schedule, lost = stack(), T.one_peer_exponential(N), masks(steps=20)
+    with mpidec.Network(N) as net:
+        W = net.mixer(schedule)
+        for mixer, gone in (W.repeat(2), lost & False), (W.lossy(lost).repeat(2), lost):
+            for k in range(4):
+                want = X
+                for r in (2 * k, 2 * k + 1):
+                    want = weights(schedule.at(r).W.toarray(), gone[r], "renormalize") @ want
+                np.testing.assert_allclose(
+                    mixer.at(k)(X[net.lo : net.hi]), want[net.lo : net.hi], atol=1e-15
+                )
+
+
+def test_refusals():
+    with mpidec.Network(N) as net:
+        W = net.mixer(T.ring(N))
+        for make, text in [
+            (lambda: W.lossy(1.5), "lossy: messages is 1.5, expected"),
+            (lambda: W.lossy(np.zeros((3, 2))), r"bool \(steps, 7, 7\)"),
+            (lambda: W.lossy(0.1, fill="none"), "fill"),
+            (lambda: W.accelerate(2).lossy(0.1), r"W.lossy\(...\).repeat\(K\)"),
+            (lambda: W.lossy(0.1).accelerate(2), "changes from step to step"),
+            (lambda: W.compress("top_k", feedback=True).lossy(0.1), "feedback=False"),
+            (lambda: W.repeat(2).at(0).exchange(np.zeros((2, 1))), "averages only"),
+            (lambda: W.repeat(2).at(0).own(np.zeros((N, 1))), "diagonal"),
+            (lambda: net.mixer(T.double_binary_trees(N)).compress("float16"), "whole rows"),
+        ]:
+            with pytest.raises(ValueError, match=text):
+                make()
