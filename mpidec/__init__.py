@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         problems as problems,
         solvers as solvers,
         sweep as sweep,
+        testing as testing,
         topology as topology,
         train as train,
     )
@@ -39,7 +40,7 @@ from .exceptions import (
 from .record import Record as Record, read as read
 
 # Imported on first use: jobs with many ranks start faster.
-_LAZY = ("nn", "optim", "plot", "problems", "solvers", "sweep", "topology", "train")
+_LAZY = ("nn", "optim", "plot", "problems", "solvers", "sweep", "testing", "topology", "train")
 _PYTORCH = ("nn", "optim", "train")
 __all__ = [
     "ConfigError",

@@ -55,6 +55,7 @@ ROOMS = {
         (*MATHEMATICS, *COMM, "registry", "record"),
         ("scipy", "matplotlib", "threadpoolctl"),
     ),
+    "testing": ((*MATHEMATICS, *COMM, "driver"), ("torch",)),
     "optim": ((*MATHEMATICS, *COMM, "driver"), ("scipy", "torch")),
     "cli": ((*GROUND, "comm.runtime"), ("rich",)),
     "plot": ((*GROUND, "registry", "record", "comm.runtime", "cli"), ("h5py", "matplotlib")),
@@ -111,6 +112,7 @@ API = [
     "mpidec.record",
     "mpidec.plot",
     "mpidec.sweep",
+    "mpidec.testing",
 ]
 if importlib.util.find_spec("torch"):
     API += [

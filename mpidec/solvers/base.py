@@ -55,6 +55,8 @@ class Solver:
         Whether rows handed to `W` are never changed afterwards, neither by `step` nor by the gradient at `point(s)`.  Where
         a solver declares this, `solve` need not wait until the neighbours have read the rows.  All solvers of this package
         declare it; the default is False.
+    keeps_mean : bool
+        Whether, on a doubly stochastic W, the mean of the agents takes the steps of a single agent with the mean of the gradients.
     exact : bool
         Whether the iterates of all agents converge to the minimizer with a constant step size.  `step_size="auto"` is the fastest
         step size of an exact method, and otherwise the one of least error after the steps of the run.
@@ -84,6 +86,7 @@ class Solver:
     per_edge: ClassVar[tuple[str, ...]] = ()
     keeps_rows: ClassVar[bool] = False
     composite: ClassVar[bool] = False
+    keeps_mean: ClassVar[bool] = True
     exact: ClassVar[bool] = True
     graph: ClassVar[str] = "symmetric_exponential"
     edgewise: ClassVar[bool] = False

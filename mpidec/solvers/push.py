@@ -114,6 +114,7 @@ class OSGP(Solver):
     kinds: ClassVar = ("doubly", "column")
     positive: ClassVar = True
     keeps_rows: ClassVar = True
+    keeps_mean: ClassVar = False  # of what has arrived
     exact: ClassVar = False
     graph: ClassVar = "exponential"
     step_size: StepSize = "auto"

@@ -70,6 +70,7 @@ class RelaySGD(Solver):
     kinds: ClassVar = ("doubly", "row", "column")
     per_edge: ClassVar = ("M",)
     keeps_rows: ClassVar = True
+    keeps_mean: ClassVar = False  # half steps arrive late
     edgewise: ClassVar = True
     graph: ClassVar = "binary_tree"
     step_size: StepSize = "auto"

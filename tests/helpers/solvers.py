@@ -1,8 +1,12 @@
-"""Solvers with a graph each: exact ones and biased ones."""
+"""Solvers of the catalogue with a graph each."""
+
+from functools import partial
 
 import numpy as np
 
 from mpidec import solvers as S, topology as T
+from mpidec.testing.case import graph_of, with_number
+from mpidec.testing.contract import variants
 
 
 def digraph(n, seed=3):
@@ -19,65 +23,13 @@ def digraph(n, seed=3):
     )
 
 
-def push_pull_star(n):
-    return T.star(n, weights="push-pull")
-
-
-EXACT = [
-    (S.EXTRA(0.2), T.ring),
-    (S.EXTRA(0.2), T.erdos_renyi),
-    (S.ExactDiffusion(0.3), T.ring),
-    (S.ExactDiffusion(0.3), T.grid),
-    (S.ExactDiffusion(0.2), T.exponential),
-    (S.D2(0.3), T.star),
-    (S.GradientTracking(0.1), T.ring),
-    (S.GradientTracking(0.1), T.one_peer_exponential),
-    (S.GradientTracking(0.1, variant="semi-atc"), T.exponential),
-    (S.GradientTracking(0.1, variant="diging"), T.ring),
-    (S.PushDIGing(0.05), T.exponential),
-    (S.PushDIGing(0.05), lambda n: T.star(n, weights="push")),
-    (S.PushPull(0.1), push_pull_star),
-    (S.PushPull(0.1), digraph),
-    (S.PushPull(0.05, variant="ab"), digraph),
-    (S.RelaySGD(0.2), T.chain),
-    (S.RelaySGD(0.2, missing="count"), T.binary_tree),
-    (S.RelaySGD(0.2, missing="own"), T.star),
-    (S.RelaySGD(0.2, missing="current"), T.chain),
-    (S.KGT(0.05, local_steps=3), T.one_peer_exponential),
-    (S.LED(0.2, 3), T.ring),
-    (S.NIDS(0.3), T.ring),
-    (S.PGEXTRA(0.2), T.erdos_renyi),
-    (S.ProximalGradientTracking(0.1), T.one_peer_exponential),
+ALL = [
+    (with_number(solver, 0.02), partial(graph_of, solver))
+    for name, made in S.CATALOGUE.items()
+    if not made.asynchronous
+    for solver in variants(made)
 ]
-
-
-BIASED = [
-    (S.DGD(0.1, order="atc"), T.ring),
-    (S.DGD(0.1, order="cta"), T.ring),
-    (S.DGD(0.1, order="awc"), T.ring),
-    (S.Diffusion(0.1), T.exponential),
-    (S.PushSum(0.05), T.exponential),
-    (S.OSGP(0.05), T.exponential),
-    (S.DSGDCECA(0.05), T.ceca),
-    (S.RelaySGD(0.05, relay="gradient"), T.chain),
-    (S.DecentralizedMomentum(0.005), T.exponential),
-    (S.QuasiGlobalMomentum(0.01), T.ring),
-    (S.QuasiGlobalMomentum(0.1, nesterov=False, normalized=True), T.ring),
-    (S.DecentLaM(0.02), T.ring),
-    (S.LocalDGD(0.05, local_steps=3), T.one_peer_exponential),
-    (S.SlowMo(0.02, local_steps=3), T.complete),
-    (S.SlowMo(0.02, local_steps=3, gossip=True), T.ring),
-    (S.DiLoCo(0.02, local_steps=3), T.ring),
-    (S.GASLoC(0.01, local_steps=2), T.ring),
-]
-
-
-ALL = list(
-    {
-        repr(solver): (solver, graph)
-        for solver, graph in [(S.Consensus(), T.ring), *EXACT, *BIASED]
-    }.values()
-)
+"""Solvers of the catalogue with a number as step size, each with its graph as a function of n."""
 
 
 def label(case):

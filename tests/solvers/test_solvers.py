@@ -1,13 +1,11 @@
 """Solvers: against the papers' formulas, the centralized solution, and themselves on other numbers of ranks."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.solvers import ALL, BIASED, EXACT, digraph, label
-from mpi4py import MPI
+from helpers.solvers import digraph, label
 
 import mpidec
 from mpidec import solvers as S, topology as T
@@ -31,65 +29,6 @@ def run(net, data, solver, topology, steps, x0=None, **options):
     return mpidec.solve(
         problem, solver, topology, steps=steps, x0=x0, net=net, every=10**9, **options
     )
-
-
-VARYING = [
-    (S.Consensus(), T.one_peer_exponential),
-    (S.DGD(0.1, order="atc"), T.one_peer_exponential),
-    (S.DGD(0.1, order="cta"), T.one_peer_exponential),
-    (S.DGD(0.1, order="awc"), T.one_peer_exponential),
-    (S.Diffusion(0.1), lambda n: T.cycle([T.ring(n), T.star(n)])),
-    (S.EXTRA(0.01), T.one_peer_exponential),
-    (S.ExactDiffusion(0.01), T.one_peer_exponential),
-    (S.D2(0.01), T.one_peer_exponential),
-    (S.GradientTracking(0.1, variant="semi-atc"), T.one_peer_exponential),
-    (S.GradientTracking(0.1, variant="diging"), T.one_peer_exponential),
-    (S.PushSum(0.05), T.one_peer_exponential),
-    (S.OSGP(0.05), T.one_peer_exponential),
-    (S.PushDIGing(0.05), T.one_peer_exponential),
-]
-
-
-@pytest.mark.serial  # the bits of the next test carry it over to more ranks
-@pytest.mark.parametrize("solver, graph", EXACT, ids=label)
-@pytest.mark.filterwarnings("ignore:.*unstable")
-def test_exact_solvers_reach_the_centralized_solution(solver, graph):
-    n = 8
-    data = least_squares(n)
-    with mpidec.Network(n) as net:
-        result = run(net, data, solver, graph(n), 3000)
-        assert result.outcome == "completed"
-        np.testing.assert_allclose(result.X, np.tile(data[2], (net.m, 1)), atol=1e-9)
-
-
-@pytest.mark.serial
-@pytest.mark.parametrize("solver, graph", BIASED, ids=label)
-def test_the_others_come_close_and_closer_with_a_smaller_step(solver, graph):
-    n = 8
-    data = least_squares(n)
-    with mpidec.Network(n) as net:
-        far, near = (
-            np.linalg.norm(run(net, data, replace(solver, step_size=a), graph(n), 4000).x - data[2])
-            for a in (solver.step_size, solver.step_size / 4)
-        )
-    assert far < 0.1
-    assert near < far / 2 or near < 1e-9
-
-
-@pytest.mark.parametrize("n", [5, 16])
-@pytest.mark.parametrize(
-    "solver, graph", [(S.Consensus(), T.exponential), *EXACT, *BIASED, *VARYING], ids=label
-)
-@pytest.mark.filterwarnings("ignore:.*unstable")
-def test_the_same_bits_on_any_number_of_ranks(solver, graph, n):
-    data, x0 = least_squares(n), np.random.default_rng(7).standard_normal((n, D))
-    with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
-        one = run(alone, data, solver, graph(n), 30, x0)
-        all_ = run(net, data, solver, graph(n), 30, x0)
-        np.testing.assert_array_equal(all_.X, one.X[net.lo : net.hi])
-        np.testing.assert_array_equal(all_.x, one.x)
-        for name in set(one.metrics) - {"time"}:
-            np.testing.assert_array_equal(all_.metrics[name], one.metrics[name])
 
 
 def dense(solver, topology, grad, X, steps):
@@ -262,95 +201,6 @@ def quadratics(net, dtype, d=3):
     return [array[net.lo : net.hi].astype(dtype) for array in data]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("solver, graph", ALL, ids=label)
-def test_the_dtype_is_kept(solver, graph, dtype):
-    solver = (
-        replace(solver, step_size=np.float64(solver.step_size)) if solver.step_size else solver
-    )  # NumPy's scalar, too
-    with mpidec.Network(6) as net:
-        states = steps_of(solver, net.mixer(graph(6)), *quadratics(net, dtype))
-        for s in states:
-            arrays = {
-                name: value for name, value in zip(s._fields, s) if not isinstance(value, int)
-            }
-            assert {name: array.dtype for name, array in arrays.items()} == dict.fromkeys(
-                arrays, dtype
-            )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("solver, graph", ALL, ids=label)
-def test_tensors_of_torch_take_the_same_steps(solver, graph, dtype):
-    torch = pytest.importorskip("torch")
-    with mpidec.Network(6) as net:
-        W, data = net.mixer(graph(6)), quadratics(net, dtype)
-        ours, theirs = (
-            steps_of(solver, W, *arrays)
-            for arrays in (data, [torch.from_numpy(array) for array in data])
-        )
-        same_states(torch, ours, theirs)
-
-
-def same_states(torch, ours, theirs):
-    """Tensors of torch with the bits of NumPy's arrays."""
-    for mine, other in zip(ours, theirs, strict=True):
-        assert mine._fields == other._fields
-        for one, two in zip(mine, other):
-            if isinstance(one, np.ndarray):
-                assert isinstance(two, torch.Tensor)
-                np.testing.assert_array_equal(two.numpy(), one, strict=True)
-            else:
-                assert one == two
-
-
-class Edges:
-    """The calls for messages that differ from edge to edge, in one process and for every kind of array."""
-
-    def __init__(self, schedule, k=0):
-        self.schedule, self.k, self.topology, self.n = schedule, k, schedule.at(k), schedule.n
-        edges = [
-            (int(j), i) for i in range(self.n) for j in self.topology.in_neighbors(i)
-        ]  # j sends to i
-        self.receivers, out = [i for _, i in edges], sorted(edges)
-        self.senders, self.arrival = [j for j, _ in out], [out.index(edge) for edge in edges]
-        self.in_edges = len(edges)
-
-    def at(self, k):
-        return Edges(self.schedule, k)
-
-    next = property(lambda self: self.at(self.k + 1))
-
-    def to_edges(self, X):
-        return X[self.senders]
-
-    def exchange(self, M):
-        return M[self.arrival]
-
-    def sum_edges(self, M):
-        total = base.zeros(M, self.n, M.shape[1])
-        for i, row in zip(self.receivers, M):
-            total[i] += row
-        return total
-
-
-@pytest.mark.serial
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    "solver, graph",
-    [case for case in ALL if isinstance(case[0], (S.RelaySGD, S.DSGDCECA))],
-    ids=label,
-)
-def test_solvers_with_messages_for_each_edge_take_tensors(solver, graph, dtype):
-    torch = pytest.importorskip("torch")
-    with mpidec.Network(6) as net:
-        data = quadratics(net, dtype)
-        ours = steps_of(solver, net.mixer(graph(6)), *data)
-    same_states(
-        torch, ours, steps_of(solver, Edges(graph(6)), *[torch.from_numpy(array) for array in data])
-    )
-
-
 def test_zeros_are_made_by_the_module_of_the_array():
     class Cupy:
         """An array whose module is not NumPy's."""
@@ -381,58 +231,8 @@ def test_descend_has_the_bits_of_the_formula(columns):
         )
 
 
-class Watched:
-    """An operator that keeps all rows handed to it, each with a copy."""
-
-    def __init__(self, W, handed):
-        self._W, self._handed = W, handed
-
-    def __getattr__(self, name):
-        return getattr(self._W, name)
-
-    def at(self, k):
-        return Watched(self._W.at(k), self._handed)
-
-    next = property(lambda self: Watched(self._W.next, self._handed))
-    R = property(lambda self: Watched(self._W.R, self._handed))
-    C = property(lambda self: Watched(self._W.C, self._handed))
-
-    def __call__(self, X):
-        self._handed.extend((rows, rows.copy()) for rows in (X if isinstance(X, list) else [X]))
-        return self._W(X)
-
-    def exchange(self, M):
-        self._handed.append((M, M.copy()))
-        return self._W.exchange(M)
-
-
-@pytest.mark.parametrize("solver, graph", ALL, ids=label)
-def test_rows_handed_to_the_operator_are_never_changed(solver, graph):
-    handed = []
-    with mpidec.Network(6) as net:
-        steps_of(solver, Watched(net.mixer(graph(6)), handed), *quadratics(net, np.float64))
-    assert type(solver).keeps_rows is True
-    assert len(handed) >= 12 // getattr(solver, "local_steps", 1) - isinstance(solver, S.NIDS)
-    for rows, copy in handed:
-        np.testing.assert_array_equal(rows, copy)
-
-
 def test_rows_may_change_unless_a_solver_says_otherwise():
     assert S.Solver.keeps_rows is False
-
-
-@pytest.mark.parametrize("weights", ["push", "metropolis"])
-@pytest.mark.serial
-def test_push_sum_keeps_its_mass_and_finds_the_average(weights):
-    n, X = 9, np.random.default_rng(1).standard_normal((9, 3))
-    with mpidec.Network(n) as net:
-        W, solver = net.mixer(T.star(n, weights=weights)), S.PushSum()
-        s = solver.init(X[net.lo : net.hi])
-        for k in range(1000):
-            s = solver.step(s, 0.0, W.at(k))
-            if k % 100 == 99:
-                assert abs(net.sum(s.w)[0] - n) <= 1e-15 * n
-        np.testing.assert_allclose(s.X, np.tile(X.mean(axis=0), (net.m, 1)), atol=1e-13)
 
 
 def test_osgp_keeps_its_mass_and_finds_the_average(comm):

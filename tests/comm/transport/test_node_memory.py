@@ -20,6 +20,7 @@ from mpi4py import MPI
 import mpidec
 from mpidec import topology as T
 from mpidec.comm.runtime import memory as arena_module
+from mpidec.testing.linear import Quadratics
 
 shared = arena_module.shared
 pytestmark = [
@@ -712,6 +713,7 @@ def run(net, solver, graph, d=20_000, steps=STEPS, handle=True):
     rng = np.random.default_rng(0)
     W, topology = net.mixer(graph(net.n)), graph(net.n)
     figures, target = [], rng.standard_normal((net.n, d))[net.lo : net.hi].copy()
+    costs = Quadratics(np.ones((net.m, 1)), target)
     context = net.memory() if handle else contextlib.nullcontext()
     with context, net.keeping_rows() if handle else contextlib.nullcontext():
         s = solver.init(np.zeros((net.m, d)), W.at(0))
@@ -723,8 +725,7 @@ def run(net, solver, graph, d=20_000, steps=STEPS, handle=True):
                     resource.getrusage(resource.RUSAGE_THREAD).ru_minflt,
                 )
             )
-            G = solver.point(s) - target
-            s = solver.step(s, G, W.at(k))
+            s = solver.step(s, costs.answer(solver, s), W.at(k))
     assert topology.n == net.n
     return s, np.diff(np.array(figures), axis=0)
 

@@ -1,0 +1,75 @@
+"""What graphs and sizes solvers take: kinds of W, one and two agents."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+
+from ..driver.solve import solve
+from ..solvers.base import Solver
+from .case import alone, costs, directed, graph_of, problem, require, with_number
+
+
+def kinds(solver: Solver) -> None:
+    """A W of a kind that the class does not declare is refused, with a remedy; the solver's own graph is not."""
+    graph = graph_of(solver)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            with_number(solver).check(graph)
+            error = None
+        except (ValueError, RuntimeWarning) as found:
+            error = found
+    require(
+        error is None,
+        solver,
+        "kinds",
+        f"the solver's own graph, {graph.name}, is refused: {error}",
+        "change its attribute graph, or check()",
+    )
+    for kind in {"row", "column"} - {*solver.kinds}:
+        try:
+            solver.check(directed(kind))
+            words = None
+        except ValueError as refusal:
+            words = str(refusal)
+        require(
+            words is not None,
+            solver,
+            "kinds",
+            f"a {kind} stochastic W is accepted, but kinds is {solver.kinds}",
+            "does check() call super().check(topology)?",
+        )
+        require(
+            re.search(r"\buse\b|topology\.|weights=", words or ""),
+            solver,
+            "kinds",
+            f"the refusal names no remedy: {words!r}",
+            "name a topology or weights that work",
+        )
+
+
+def few_agents(solver: Solver) -> None:
+    """One agent alone takes steps and, with a problem, minimizes; two agents take steps."""
+    for n in (1, 2):
+        graph, f = graph_of(solver, n), costs(n)
+        X = np.zeros((n, 3)) + np.random.default_rng(n).standard_normal(3)
+        method = with_number(solver, 0.2)
+        target = X.mean(axis=0) if solver.uses == "nothing" else f.minimizer
+        with alone(n) as net:
+            if solver.uses == "nothing":
+                result = solve(None, method, graph, steps=400, x0=X, net=net, every=400)
+            else:
+                result = solve(problem(f), method, graph, steps=400, x0=X, net=net, every=400)
+        away = float(abs(result.X - target).max())
+        limit = 1e-8 if n == 1 or solver.exact else 1.0
+        require(
+            away <= limit,
+            solver,
+            "few_agents",
+            f"{n} agent{'s' * (n > 1)} ({graph.name}) rest at {away:.2g} from the minimizer after 400 steps, expected at "
+            f"most {limit:g}",
+            "does the solver divide by n - 1, or by the number of neighbours?",
+        )

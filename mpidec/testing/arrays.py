@@ -1,0 +1,196 @@
+"""How solvers treat arrays: dtype, rows that stay unchanged, tensors, columns, ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+
+from ..comm.mixing.network import Network
+from ..driver.solve import solve
+from ..protocols import Operator
+from ..solvers.base import Solver, with_step_size
+from .case import SMALL, alone, costs, graph_of, problem, require, with_number
+from .linear import Quadratics, run
+
+STEPS = 9
+
+
+def dtype(solver: Solver) -> None:
+    """With float32 iterates, the state and the messages are float32, also with a step size of NumPy's float64."""
+    messages = _Messages()
+    for k, s in enumerate(_states(solver, np.float32, messages)):
+        for name, value in zip(s._fields, s):
+            if hasattr(value, "dtype"):
+                require(
+                    value.dtype == np.float32,
+                    solver,
+                    "dtype",
+                    f"with an X of float32, the state's {name} is {value.dtype} after {k} steps, expected float32",
+                    "write np.zeros_like(X), not np.zeros(X.shape), and float(a) for numbers of NumPy",
+                )
+    wrong = {str(rows.dtype) for rows, _ in messages.sent} - {"float32"}
+    require(
+        not wrong,
+        solver,
+        "dtype",
+        f"with an X of float32, rows of {', '.join(sorted(wrong))} are handed to W, expected float32",
+        "write np.zeros_like(X), not np.zeros(X.shape), and float(a) for numbers of NumPy",
+    )
+
+
+def rows(solver: Solver) -> None:
+    """Rows handed to W are never changed afterwards, as `keeps_rows` declares."""
+    messages = _Messages()
+    for _ in _states(solver, np.float64, messages):
+        pass
+    require(
+        all(np.array_equal(sent, copy) for sent, copy in messages.sent),
+        solver,
+        "rows",
+        "rows handed to W are changed afterwards, but the class declares keeps_rows = True",
+        "make a new array, as X = X - a * G does and X -= a * G does not",
+    )
+
+
+def tensors(solver: Solver) -> None:
+    """Tensors of PyTorch take the same steps, if it is installed."""
+    if importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    pairs = zip(_states(solver, np.float32), _states(solver, np.float32, convert=torch.from_numpy))
+    for k, (ours, theirs) in enumerate(pairs):
+        for name, one, two in zip(ours._fields, ours, theirs):
+            if isinstance(one, np.ndarray):
+                tensor = isinstance(two, torch.Tensor)
+                require(
+                    tensor and np.array_equal(two.numpy(), one),
+                    solver,
+                    "tensors",
+                    f"with tensors of PyTorch, the state's {name} is "
+                    + ("another one" if tensor else f"a {type(two).__name__}")
+                    + f" after {k} steps, expected a tensor with the numbers of NumPy's array",
+                    "use operators, and mpidec.solvers.base.zeros(X, *shape) in place of NumPy's functions",
+                )
+
+
+def columns(solver: Solver) -> None:
+    """An array with one step size per column takes the steps of each of them, as the search for "auto" needs it."""
+    graph, sizes = graph_of(solver), (SMALL, SMALL / 2)
+    f = costs(graph.n, 2)
+    X = np.random.default_rng(3).standard_normal((graph.n, 2))
+    with alone(graph.n) as net:
+        W = net.mixer(graph)
+
+        def end(size: Any, at: slice) -> np.ndarray:
+            method = with_step_size(solver, size)
+            s = method.init(X[:, at], W.at(0))
+            end: np.ndarray = run(method, W, Quadratics(f.h, f.c[:, at]), s, STEPS).X
+            return end
+
+        both = end(np.array(sizes), slice(0, 2))
+        each = np.hstack([end(size, slice(j, j + 1)) for j, size in enumerate(sizes)])
+    away = float(abs(both - each).max())
+    require(
+        away <= 1e-12,
+        solver,
+        "columns",
+        f"a step size per column gives iterates that differ by {away:.2g} from those of each step size alone, expected 0",
+        'use equations on whole rows, without float(step_size), norms or sorting; or give a number in place of "auto"',
+    )
+
+
+def bits(solver: Solver) -> None:
+    """The iterates have the same bits on any number of ranks; collective over `MPI.COMM_WORLD`."""
+    graph = graph_of(solver)
+    n, method = graph.n, with_number(solver)
+    f = costs(n)
+    X = np.random.default_rng(7).standard_normal((n, 3))
+    with Network(n) as net, alone(n) as single:
+        results = [
+            solve(
+                None if solver.uses == "nothing" else problem(f, one.lo, one.hi),
+                method,
+                graph,
+                steps=20,
+                x0=X,
+                net=one,
+                every=10,
+            )
+            for one in (net, single)
+        ]
+        mine, whole = results[0].X, results[1].X[net.lo : net.hi]
+        different = np.array(-float(abs(mine - whole).max(initial=0)))
+        worst = -float(net.collectives.minimum(different, "the contract of a solver"))
+    require(
+        worst == 0,
+        solver,
+        "bits",
+        f"the iterates on {net.size} ranks differ by up to {worst:.2g} from those of one process, expected the same bits",
+        "do sums go over local rows only, or random numbers depend on the rank instead of the agent?",
+    )
+
+
+class _Messages:
+    """The rows that are handed to the operators, each with a copy."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def watch(self, W: Operator) -> _Watched:
+        return _Watched(W, self)
+
+
+class _Watched:
+    """An operator whose messages are kept."""
+
+    def __init__(self, W: Any, messages: _Messages):
+        self._W, self._messages = W, messages
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._W, name)
+        return _Watched(found, self._messages) if hasattr(found, "in_edges") else found
+
+    def _keep(self, X: Any) -> None:
+        several = X if isinstance(X, (list, tuple)) else [X]
+        self._messages.sent += [(one, one.copy()) for one in several]
+
+    def at(self, k: int) -> _Watched:
+        return _Watched(self._W.at(k), self._messages)
+
+    def __call__(self, X: Any) -> Any:
+        self._keep(X)
+        return self._W(X)
+
+    def start(self, X: Any) -> Any:
+        self._keep(X)
+        return self._W.start(X)
+
+    def exchange(self, M: Any) -> Any:
+        self._keep(M)
+        return self._W.exchange(M)
+
+
+def _states(
+    solver: Solver, kind: type, messages: _Messages | None = None, convert: Any = np.asarray
+) -> Any:
+    """The states of some steps from arrays of the dtype `kind`, made by `convert`."""
+    graph = graph_of(solver)
+    n = graph.n
+    method = with_number(solver)
+    if getattr(method, "step_size", None) and isinstance(method.step_size, float):
+        method = with_step_size(method, np.float64(method.step_size))  # NumPy's scalar, too
+    f = costs(n)
+    f = Quadratics(convert(f.h.astype(kind)), convert(f.c.astype(kind)))
+    X = convert(np.random.default_rng(3).standard_normal((n, 3)).astype(kind))
+    with alone(n) as net:
+        W: Any = net.mixer(graph)
+        if messages is not None:
+            W = messages.watch(W)
+        s = method.init(X, W.at(0))
+        yield s
+        for k in range(STEPS):
+            s = run(method, W, f, s, 1, k)
+            yield s

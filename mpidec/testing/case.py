@@ -1,0 +1,136 @@
+"""Cases on which solvers are checked: small graphs, and quadratics with different data on each agent."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+
+import numpy as np
+
+from ..comm.mixing.network import Network
+from ..comm.runtime.mpi import MPI
+from ..driver.arguments import as_topology
+from ..driver.result import Result
+from ..driver.solve import solve
+from ..problems import LeastSquares, Term
+from ..solvers.base import Solver, with_step_size
+from ..topology import Schedule, Topology, from_weights, push_pull
+from .linear import Quadratics
+
+SIZES = (7, 8, 6)  # numbers of agents: the first one that the solver's graph has
+FEW = 3  # local steps
+SMALL = 0.04  # a small step size; curvatures are about 1
+
+
+class ContractError(AssertionError):
+    """A solver or a graph lacks a property that it declares, or that all of them must have."""
+
+
+def require(truth: object, what: object, name: str, found: str, look: str) -> None:
+    """Raise a `ContractError` with the measurement `found`, and where to `look`, unless `truth`."""
+    if not truth:
+        raise ContractError(f"{what!r} fails '{name}': {found}; {look}")
+
+
+def made(solver: Solver | type[Solver]) -> Solver:
+    """The solver; a class is made with its defaults, but few local steps."""
+    if not inspect.isclass(solver):
+        return solver
+    try:
+        one = solver()
+        many = getattr(one, "local_steps", 1) > FEW
+        return dataclasses.replace(one, local_steps=FEW) if many else one  # type: ignore[type-var]
+    except TypeError as error:
+        raise TypeError(
+            f"{solver.__name__} cannot be made without arguments ({error}): hand over a solver with numbers, "
+            f"such as {solver.__name__}(...)"
+        ) from None
+
+
+def graph_of(solver: Solver, n: int = 0) -> Topology | Schedule:
+    """The solver's own graph of `n` agents, or of a small number of them.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> graph_of(mpidec.solvers.RelaySGD()).name
+    'binary_tree'
+    """
+    for size in (n,) if n else SIZES:
+        try:
+            return as_topology(solver.graph, size)
+        except ValueError:
+            if size == (n or SIZES[-1]):
+                raise
+    raise AssertionError
+
+
+@cache
+def directed(kind: str, n: int = 5) -> Topology:
+    """A directed, strongly connected graph with random weights: "row" or "column" stochastic, or a "pair" of both."""
+    if kind == "pair":
+        return push_pull(directed("row", n), directed("column", n))
+    rng = np.random.default_rng(n)
+    A = np.eye(n) + np.roll(np.eye(n), 1, axis=0) + (rng.random((n, n)) < 0.4)
+    A = (A > 0) * rng.uniform(0.2, 1, (n, n))
+    return from_weights(A / A.sum(axis=1 if kind == "row" else 0, keepdims=True))
+
+
+def bearable(solver: Solver, kinds: tuple[str, ...]) -> Iterator[Topology | Schedule]:
+    """The solver's own graph, and a directed graph of each of the `kinds` that the solver declares.
+
+    Not of a kind of which it takes special graphs only, such as trees.
+    """
+    yield graph_of(solver)
+    for kind in kinds:
+        with suppress(ValueError):
+            if kind in solver.kinds:
+                solver.check(directed(kind))
+                yield directed(kind)
+
+
+def costs(n: int, d: int = 3) -> Quadratics:
+    """Quadratics whose curvatures and minimizers differ between the agents."""
+    rng = np.random.default_rng([5, n])
+    return Quadratics(rng.uniform(0.5, 2, (n, 1)), rng.standard_normal((n, d)))
+
+
+def problem(
+    f: Quadratics, lo: int = 0, hi: int | None = None, term: Term | None = None
+) -> LeastSquares:
+    """The quadratics of the agents `lo` to `hi` as a problem, each agent with a basis of its own."""
+    n, d = f.c.shape
+    Q = np.linalg.qr(np.random.default_rng(n).standard_normal((n, d, d)))[0]
+    A = np.sqrt(f.h)[:, :, None] * Q
+    b = np.einsum("npd,nd->np", A, f.c)
+    return LeastSquares(A[lo:hi], b[lo:hi], term=term, x_star=f.minimizer if term is None else None)
+
+
+def alone(n: int) -> Network:
+    """A network of `n` agents in this process."""
+    return Network(n, comm=MPI.COMM_SELF)
+
+
+def searches(solver: Solver) -> bool:
+    """Whether the step size is "auto" or "safe"."""
+    return isinstance(getattr(solver, "step_size", None), str)
+
+
+def with_number(solver: Solver, size: float = SMALL) -> Solver:
+    """The solver with a number as step size."""
+    return with_step_size(solver, size) if searches(solver) else solver
+
+
+@cache
+def solved(solver: Solver) -> tuple[Result, Quadratics]:
+    """A run of an exact solver until the error is at rounding, and its costs."""
+    graph = graph_of(solver)
+    f = costs(graph.n)
+    with alone(graph.n) as net, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stop = {"error_max": 1e-11}
+        return solve(problem(f), solver, graph, steps=3000, net=net, every=2, stop=stop), f

@@ -1,0 +1,170 @@
+"""The contract of solvers: which properties each one must have, and tests of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+from ..solvers.asynchronous import Asynchronous
+from ..solvers.base import Solver
+from . import acceptance, arrays, asynchronous, convergence, invariants
+from .case import FEW, ContractError, made, searches
+
+
+class Property(NamedTuple):
+    """A property of solvers: its check, and whether a solver must have it."""
+
+    check: Callable[[Any], None]
+    applies: Callable[[Any], bool]
+
+
+def _always(solver: Solver) -> bool:
+    return True
+
+
+def _optimizes(solver: Solver) -> bool:
+    return solver.uses != "nothing"
+
+
+def _exact(solver: Solver) -> bool:
+    return solver.exact and _optimizes(solver)
+
+
+def _averages(solver: Solver) -> bool:
+    return solver.keeps_mean or "row" not in solver.kinds
+
+
+def _descends(solver: Solver) -> bool:
+    return solver.uses in ("gradient", "functions")
+
+
+COMMON = {
+    "minimizer": Property(convergence.minimizer, _exact),
+    "term": Property(convergence.term, lambda solver: solver.composite),
+    "rate": Property(convergence.rate, _exact),
+    "bias": Property(convergence.bias, lambda solver: not solver.exact and _descends(solver)),
+    "noise": Property(convergence.noise, lambda solver: _averages(solver) and _descends(solver)),
+    "mean": Property(invariants.mean, lambda solver: solver.keeps_mean and solver.uses != "prox"),
+    "average": Property(
+        invariants.average,
+        lambda solver: _averages(solver) and solver.uses != "prox",
+    ),
+    "dtype": Property(arrays.dtype, _always),
+    "rows": Property(arrays.rows, lambda solver: solver.keeps_rows),
+    "tensors": Property(arrays.tensors, _always),
+    "columns": Property(arrays.columns, searches),
+    "bits": Property(arrays.bits, _always),
+    "kinds": Property(acceptance.kinds, _always),
+    "few_agents": Property(acceptance.few_agents, _always),
+}
+"""The properties of solvers whose agents take common steps."""
+
+ASYNCHRONOUS = {
+    "minimizer": Property(asynchronous.minimizer, _exact),
+    "bias": Property(asynchronous.bias, lambda solver: not solver.exact),
+    "average": Property(asynchronous.average, lambda solver: not solver.needs_problem),
+    "kinds": Property(asynchronous.kinds, _always),
+    "few_agents": Property(asynchronous.few_agents, _always),
+}
+"""The properties of asynchronous solvers."""
+
+
+def properties(solver: Solver | type[Solver]) -> dict[str, Callable[[], None]]:
+    """The checks of the properties that a solver must have, by name.
+
+    Parameters
+    ----------
+    solver : Solver or class
+        A class is made with its defaults.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> list(properties(mpidec.solvers.PairwiseGossip))
+    ['bias', 'average', 'kinds', 'few_agents']
+    """
+    one = made(solver)
+    table = ASYNCHRONOUS if isinstance(one, Asynchronous) else COMMON
+    return {name: partial(check, one) for name, (check, applies) in table.items() if applies(one)}
+
+
+def check_solver(solver: Solver | type[Solver]) -> None:
+    """Check all properties that a solver must have; collective over `MPI.COMM_WORLD`.
+
+    Parameters
+    ----------
+    solver : Solver or class
+        A class is made with its defaults.
+
+    Raises
+    ------
+    ContractError
+        With a line for each property that the solver lacks.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> mpidec.testing.check_solver(mpidec.solvers.ExactDiffusion)
+    """
+    lacking = []
+    for name, check in properties(solver).items():
+        try:
+            check()
+        except ContractError as error:
+            lacking.append(str(error))
+        except Exception as error:
+            lacking.append(f"{made(solver)!r} fails '{name}': {type(error).__name__}: {error}")
+    if lacking:
+        raise ContractError("\n".join(lacking))
+
+
+class SolverContract:
+    """Base class of tests for pytest: a test for each property that a solver must have.
+
+    Attributes
+    ----------
+    solver : Solver or class
+        A class is made with its defaults.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> class TestEXTRA(mpidec.testing.SolverContract):
+    ...     solver = mpidec.solvers.EXTRA
+    >>> TestEXTRA().test_minimizer()
+    """
+
+    solver: ClassVar[Solver | type[Solver]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, check in properties(cls.solver).items():
+            setattr(cls, f"test_{name}", staticmethod(check))
+
+
+def variants(solver: type[Solver]) -> list[Solver]:
+    """A solver with its defaults, then with each other choice of a text or truth value, and with and without local steps.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> variants(mpidec.solvers.Diffusion)
+    [Diffusion(step_size='auto', order='atc'), Diffusion(step_size='auto', order='cta')]
+    """
+    first = made(solver)
+    found = [first]
+    for field in dataclasses.fields(first):  # type: ignore[arg-type]
+        value, limit = getattr(first, field.name), first.limits.get(field.name)
+        others: list[Any] = [FEW if value == 1 else 1] if field.name == "local_steps" else []
+        if isinstance(limit, tuple):
+            others = [choice for choice in limit if choice != value]
+        elif isinstance(value, bool):
+            others = [not value]
+        for other in others:
+            try:
+                found.append(dataclasses.replace(first, **{field.name: other}))  # type: ignore[type-var]
+            except ValueError:  # not with the other defaults
+                continue
+    return found

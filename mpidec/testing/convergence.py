@@ -1,0 +1,151 @@
+"""Where solvers lead to, and how fast: the minimizer, the rate, the bias, the noise floor."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..driver.solve import solve
+from ..problems import l1
+from ..solvers.base import Solver
+from .case import SMALL, alone, bearable, costs, graph_of, problem, require, solved, with_number
+from .linear import LinearMap, Quadratics, cycle_length, run
+
+
+def minimizer(solver: Solver) -> None:
+    """An exact solver leads all agents to the minimizer of the sum, with the step size that `solve` finds."""
+    result, f = solved(solver)
+    away = float(abs(result.X - f.minimizer).max() / np.linalg.norm(f.minimizer))
+    require(
+        away <= 1e-10,
+        solver,
+        "minimizer",
+        f"agents rest at a relative distance of {away:.2g} from the minimizer after {result.steps} steps with step size "
+        f"{result.step_size:.3g} on {graph_of(solver).name}, expected at most 1e-10",
+        "is a correction missing, or a sign wrong?  A method with a bias declares exact = False",
+    )
+    _, *others = bearable(solver, ("column", "pair"))
+    for graph in others:
+        f, method = costs(graph.n), with_number(solver)
+        with alone(graph.n) as net:
+            W = net.mixer(graph)
+            X = run(method, W, f, method.init(0 * f.c, W.at(0)), 1500).X
+        away = float(abs(X - f.minimizer).max())
+        require(
+            away <= 1e-10,
+            solver,
+            "minimizer",
+            f"agents are {away:.2g} away from the minimizer after 1500 steps with step size {SMALL:g} on a directed graph "
+            f"with a {graph.kind} stochastic W, expected 0",
+            "kinds declares such a W: are the weights of push-sum, or both matrices, in the right places?",
+        )
+
+
+def term(solver: Solver) -> None:
+    """A solver that takes proximal steps leads all agents to the minimizer with an l1 norm."""
+    graph = graph_of(solver)
+    f, n, strength = costs(graph.n), graph.n, 0.2
+    x, threshold = f.minimizer, strength * n / float(f.h.sum())
+    target = np.sign(x) * np.maximum(abs(x) - threshold, 0)
+    with alone(n) as net:
+        result = solve(problem(f, term=l1(strength)), solver, graph, steps=800, net=net, every=800)
+    away = float(abs(result.X - target).max())
+    require(
+        away <= 1e-9,
+        solver,
+        "term",
+        f"with the term l1({strength:g}), agents are {away:.2g} away from the minimizer after 800 steps with step size "
+        f"{result.step_size:.3g} on {graph.name}, expected 0",
+        "is F.prox taken with the step size, and of what the fixed point needs?",
+    )
+
+
+def rate(solver: Solver) -> None:
+    """The error of a run falls at the rate that the spectral radius of the step's own linear map predicts."""
+    result, f = solved(solver)
+    graph = graph_of(solver)
+    with alone(graph.n) as net:
+        W, method = net.mixer(graph), with_number(solver, float(result.step_size or 0))  # type: ignore[arg-type]
+        if cycle_length(method, W) is None or not (steps := LinearMap(method, W, f.h)).linear:
+            return
+        radius = steps.radius()
+    k, error = result.metrics["step"], result.metrics["error_rms"]
+    late = (error < 1e-5) & (error > 1e-11)
+    if late.sum() < 4:  # too fast to have a rate
+        return
+    observed = math.exp(np.polyfit(k[late], np.log(error[late]), 1)[0])
+    require(
+        abs(math.log(observed) / math.log(radius) - 1) <= 0.1,
+        solver,
+        "rate",
+        f"the error of a run falls by a factor of {observed:.4f} per step, the linear map of step() has the spectral "
+        f"radius {radius:.4f} (step size {result.step_size:.3g}, {graph.name}), expected logarithms within 10 %",
+        "does step() use the W of another step, or gradients from elsewhere than point(s)?",
+    )
+
+
+def bias(solver: Solver) -> None:
+    """The distance at which a biased solver rests is proportional to the step size, and 0 if the agents' minimizers are equal."""
+    graph = graph_of(solver)
+    f = costs(graph.n)
+    large, small = SMALL / 4, SMALL / 8
+    far, near = _rest(solver, large, f), _rest(solver, small, f)
+    require(
+        0.44 <= near / far <= 0.56 if far > 1e-9 else near <= 1e-9,
+        solver,
+        "bias",
+        f"agents rest at {far:.3g} from the minimizer with step size {large:g}, at {near:.3g} with half of it "
+        f"({graph.name}), expected half of the distance",
+        "does the step size multiply the whole gradient, once?",
+    )
+    same = _rest(solver, large, Quadratics(f.h, f.c[:1] + 0 * f.c))
+    require(
+        same <= 1e-9,
+        solver,
+        "bias",
+        f"agents whose minimizers are equal rest at {same:.3g} from it, expected 0",
+        "is the mixing an average (weights that sum to one), and is the gradient that of point(s)?",
+    )
+
+
+def _rest(solver: Solver, size: float, f: Quadratics) -> float:
+    """Distance from the minimizer at which the agents rest (root mean square)."""
+    graph, method = graph_of(solver), with_number(solver, size)
+    X = 0 * f.c + np.random.default_rng(1).standard_normal(f.c.shape[1])
+    with alone(graph.n) as net:
+        W = net.mixer(graph)
+        steps = LinearMap(method, W, f.h) if cycle_length(method, W) else None
+        if steps is not None and steps.linear:
+            X = steps.limit(f.c, X)
+        else:
+            X = run(method, W, f, method.init(X, W.at(0)), 6000).X
+    return float(np.sqrt(((X - f.minimizer) ** 2).sum(axis=1).mean()))
+
+
+def noise(solver: Solver) -> None:
+    """Under noisy gradients, the mean of n agents rests n times nearer (mean square) than one agent: the linear speed-up."""
+    n = graph_of(solver).n
+    many, one = _floor(solver, n), _floor(solver, 1)
+    require(
+        0.8 * n <= one / many <= 1.25 * n,
+        solver,
+        "noise",
+        f"under gradient noise, the mean square distance of a single agent is {one:.3g}, that of the mean of {n} agents "
+        f"{many:.3g}: a ratio of {one / many:.3g}, expected {n}",
+        "does the mean of the iterates follow the mean of the gradients, and does each gradient enter once?",
+    )
+
+
+def _floor(solver: Solver, n: int) -> float:
+    """Mean square distance of the mean from the minimizer, over problems side by side (one per column) and late steps."""
+    rng, shape, method = np.random.default_rng(n), (n, 240), with_number(solver)
+    burn, steps, total = 80, 240, 0.0
+    with alone(n) as net:
+        W = net.mixer(graph_of(solver, n))
+        s = method.init(np.zeros(shape), W.at(0))
+        for k in range(steps):
+            noisy = Quadratics(np.ones((n, 1)), rng.standard_normal(shape))
+            s = run(method, W, noisy, s, 1, k)
+            total += float((s.X.mean(axis=0) ** 2).mean()) * (k >= burn)
+    return total / (steps - burn)
