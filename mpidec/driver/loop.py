@@ -90,7 +90,7 @@ def run(plan: Plan) -> Result:
     """
     net, record, solver, X = plan.net, plan.record, plan.solver, plan.X
     if requested_rule(solver) is not None and record is not None and record.resume:
-        solver = with_size(solver, _recorded_step_size(net, record))
+        solver = with_size(solver, recorded_step_size(net, record))
     asked, search, choice, guard = solver, None, None, None
     for attempt in range(ATTEMPTS + 1):
         with closing(net.mixer(plan.topology)) as base:
@@ -557,7 +557,7 @@ def arithmetic(net: Network) -> Iterator[None]:
         yield
 
 
-def _recorded_step_size(net: Network, record: Record) -> float:
+def recorded_step_size(net: Network, record: Record) -> float:
     """The step size that the run in the file has chosen."""
     size = 0.0
     with on_all_ranks(net):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,9 +12,11 @@ from numpy.typing import ArrayLike
 from .._validation import integer
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
+from ..solvers.asynchronous import PairwiseSolver, PushSolver
 from ..solvers.base import Solver, with_step_size
 from ..solvers.step_schedules import StepSchedule
 from .arguments import (
+    Delay,
     as_oracle,
     as_solver,
     as_topology,
@@ -22,6 +25,10 @@ from .arguments import (
     network_for,
     problem_of,
 )
+from .asynchronous.events import Events
+from .asynchronous.runner import pauses
+from .asynchronous.search import AsyncSearch
+from .asynchronous.simulation import checked_rates, prepared
 from .loop import Mixing, arithmetic, closing, derived, evaluator
 from .stepsize import Choice, Search
 from .stepsize.choice import TOLERANCE
@@ -42,8 +49,12 @@ def tune(
     seed: int = 0,
     tol: float = TOLERANCE,
     mixing: Mixing | None = None,
+    delay: Delay | None = None,
+    drop: float = 0.0,
+    straggler: Mapping[int, float] | None = None,
+    rates: ArrayLike | None = None,
 ) -> Choice:
-    """Find the step size that `solve` finds with `step_size="auto"`, and show what it tried.
+    """Find the step size that `solve` or `simulate` finds with `step_size="auto"`, and show what it tried.
 
     Parameters
     ----------
@@ -53,6 +64,10 @@ def tune(
         Steps of the run to come; the choice depends on it for methods with bias, schedules and random gradients.
     tol : float
         Relative error to which steps are counted.
+    delay, drop, straggler
+        For asynchronous solvers, as in `solve`.
+    rates : float or array (n,), optional
+        As in `simulate`: the run to come is simulated, and the time of `delay` is that of its clocks; 1 if all agents are equal.
 
     Returns
     -------
@@ -82,11 +97,6 @@ def tune(
             if behind is None or not hasattr(method, "step_size") or method.uses == "nothing":
                 raise ValueError(f"{type(method).__name__} has no step size")
             functions = behind
-            if method.asynchronous:
-                raise ValueError(
-                    f"{type(method).__name__} is asynchronous, and tune takes common steps: give step_size as a "
-                    'number, or leave it to the bound of "auto"'
-                )
             steps = integer(steps, "steps", least=0)
             X = initial_rows(x0, functions, net)
             check_callbacks(functions, X, net.lo)
@@ -95,7 +105,26 @@ def tune(
             method = with_step_size(
                 method, replace(step, start="auto") if isinstance(step, StepSchedule) else "auto"
             )
+            events = None
+            if isinstance(method, (PairwiseSolver, PushSolver)):
+                method = prepared(method, graph.at(0))
+                paused = pauses(straggler, net.n)
+                events = (
+                    Events.of_ranks(method, graph.at(0), paused, delay, drop, seed)
+                    if rates is None
+                    else Events.of_clocks(
+                        method, graph.at(0), checked_rates(rates, net.n), delay, drop, seed
+                    )
+                )
+            elif delay is not None or drop or straggler or rates is not None:
+                raise ValueError(
+                    f"{type(method).__name__} takes common steps: leave out delay, drop, straggler and rates"
+                )
         stack.enter_context(arithmetic(net))
+        if events is not None and isinstance(method, (PairwiseSolver, PushSolver)):
+            return AsyncSearch(
+                net, functions, oracle, method, graph.at(0), events, X, steps, seed, tol
+            )()
         base = stack.enter_context(closing(net.mixer(graph)))
         mixer = derived(mixing, base, net)
         return Search(net, functions, oracle, method, graph, mixer, X, steps, seed, tol)()

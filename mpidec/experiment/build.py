@@ -79,6 +79,16 @@ class Job:
             raise InputError(message(error)) from error
         return W
 
+    def conditions(self, net: Network) -> dict[str, Any]:
+        """The arguments that only common steps have, or delays, losses and paces."""
+        wanted = self.experiment.run
+        pauses = wanted.pauses()
+        if not self.asynchronous:
+            return {"mixing": self.mixing}
+        rates = [1 / (1 + pauses.get(agent, 0.0)) for agent in range(net.n)]
+        paces = {"rates": rates} if wanted.simulate else {"straggler": pauses or None}
+        return {"delay": wanted.delay, "drop": wanted.drop or 0.0, **paces}
+
     @property
     def asynchronous(self) -> bool:
         """Whether agents take steps at times of their own."""
@@ -120,16 +130,7 @@ class Job:
             "stop": stop,
             "progress": progress,
         }
-        pauses = wanted.pauses()
-        own: dict[str, Any] = {"net": net, "mixing": self.mixing}
-        if self.asynchronous:
-            own = {"delay": wanted.delay, "drop": wanted.drop or 0.0}
-            rates = [1 / (1 + pauses.get(agent, 0.0)) for agent in range(net.n)]
-            own |= (
-                {"rates": rates if pauses else None}
-                if wanted.simulate
-                else {"net": net, "straggler": pauses or None}
-            )
+        own = self.conditions(net) | ({} if wanted.simulate else {"net": net})
         run = cast(Callable[..., Result | AsyncResult], simulate if wanted.simulate else solve)
         try:
             return run(self.oracle, self.solver, self.topology, **common, **own)

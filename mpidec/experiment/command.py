@@ -28,7 +28,6 @@ from ..diagnostics import host
 from ..driver.asynchronous.result import SIMULATED, cannot_resume
 from ..driver.tune import tune
 from ..exceptions import ConfigError
-from ..plugins import short
 from ..record import read as read_run
 from . import build, settings as config
 from .schema import flag_settings, flags
@@ -138,12 +137,6 @@ def prepare(args: argparse.Namespace, ranks: int) -> Request | str:
         raise ConfigError("-o is the picture of --tune; the output file of a run is --out")
     file = config.read_toml(args.experiment) if args.experiment else []
     experiment = config.load([*file, *given], ranks)
-    solver = catalogue.SOLVERS[experiment.solver.name]
-    if args.tune and getattr(solver, "asynchronous", False):
-        raise ConfigError(
-            f"--tune searches with common steps, which {short(experiment.solver.name)} does not take: omit it; its "
-            "step size auto is a bound, and --step-size takes other ones"
-        )
     if experiment.run.simulate and ranks > 1:
         raise ConfigError(
             f"--simulate takes place in one process, this job has {ranks}: start it without mpirun"
@@ -268,7 +261,9 @@ def _run(job: build.Job, args: argparse.Namespace, net: Network) -> int:
 def _search(job: build.Job, picture: str | None, net: Network) -> int:
     """Print the step sizes that "auto" compares for an experiment, and draw them."""
     wanted = job.experiment.run
-    tol = {} if wanted.stop_error is None else {"tol": wanted.stop_error}
+    options = job.conditions(net)
+    if wanted.stop_error is not None:
+        options["tol"] = wanted.stop_error
     with agreed(net):
         choice = tune(
             job.oracle,
@@ -278,8 +273,7 @@ def _search(job: build.Job, picture: str | None, net: Network) -> int:
             x0=job.x0,
             net=net,
             seed=wanted.seed,
-            mixing=job.mixing,
-            **tol,
+            **options,
         )
 
     def show() -> None:

@@ -64,11 +64,7 @@ def summary(job: Job, result: Result | AsyncResult, ranks: int) -> str:
         + (f", spectral gap {gap:.4g}" if gap is not None else ""),
         **_mixing(job.experiment.mixing),
         "solver": f"{short(job.experiment.solver.name)}{options(job.experiment.solver.options)}",
-        **(
-            {"step size": result.choice.line()}
-            if isinstance(result, Result) and result.choice is not None
-            else {}
-        ),
+        **({"step size": result.choice.line()} if result.choice is not None else {}),
         **(fault_rows(wanted) if job.asynchronous else {}),
         "steps": f"{result.steps} of {wanted.steps}",
         **(async_rows(result) if isinstance(result, AsyncResult) else {}),

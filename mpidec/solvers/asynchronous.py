@@ -47,7 +47,7 @@ class Asynchronous(Solver, ABC):
     Attributes
     ----------
     safe : float
-        "auto" and "safe" stand for the step size `safe` / L with the largest smoothness constant L of any agent.
+        "safe" stands for the step size `safe` / L with the largest smoothness constant L of any agent.
     needs_problem : bool
         Whether there must be a problem; without one, the other solvers compute the average.
     """
@@ -70,7 +70,7 @@ class Asynchronous(Solver, ABC):
         )
 
     def size(self, k: int) -> Any:
-        """Step size of the agent's own step k."""
+        """Step size of the agent's own step k: a number, or an array with one number per column, when "auto" tries many at once."""
         return self.step_size(k) if callable(self.step_size) else self.step_size
 
     def check(self, topology: Graph) -> None:

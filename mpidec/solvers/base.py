@@ -184,7 +184,7 @@ def name_of(solver: object) -> str:
     return type(solver).__name__
 
 
-def with_step_size(solver: S, step_size: StepSize | np.ndarray) -> S:
+def with_step_size(solver: S, step_size: StepSize | np.ndarray | Callable[[int], np.ndarray]) -> S:
     """The same solver with another step size: a number, a function of k, or an array with one number per column.
 
     Examples

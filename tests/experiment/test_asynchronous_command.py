@@ -178,7 +178,6 @@ def test_a_resumed_run_goes_on_with_its_time_and_its_counts():
             ["--set=mixing.codec=qsgd"],
             "--set mixing.codec: a2cid2 has no mixings that this could change: omit it",
         ),
-        (["--tune"], "--tune searches with common steps, which a2cid2 does not take: omit it"),
         (["--topology=one_peer_exponential"], "A2CiD2 needs a constant graph"),
         (
             ["--solver=dgd", "--delay=1"],
@@ -189,6 +188,16 @@ def test_a_resumed_run_goes_on_with_its_time_and_its_counts():
 )
 def test_wrong_flags_are_one_line(capsys, argv, text):
     refused(capsys, [*SMALL, "--solver=a2cid2", "--agents=4", "--steps=5", *argv], text)
+
+
+def test_tune_prints_the_step_sizes_of_a_run(capsys):
+    faults = ["--solver=a2cid2", "--agents=4", "--steps=20", "--straggler=0:9", "--delay=1"]
+    assert run.main([*SMALL, *faults, "--simulate", "--quiet", "--out=tuned.h5"]) in (0, 1)
+    size = float(record.read("tuned.h5").attributes["step_size"])
+    capsys.readouterr()
+    assert run.TUNE.main([*SMALL, *faults, "--simulate"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"step size {size:.4g} (auto: error" in lines[-1]
 
 
 def test_another_solver_drops_what_a_file_sets_for_the_other_kind():

@@ -21,6 +21,7 @@ from ...record.recorder import Record, Recorder
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ...topology import Schedule, Topology
 from ..metrics import ASYNCHRONOUS, COUNTERS, Metrics
+from ..stepsize import Retry
 from .result import AsyncResult, LocalAgents, cannot_resume, collected, histogram, stacked
 
 _MOST, _BYTES = 400, 1 << 26  # snapshots that are kept, and their size
@@ -438,12 +439,11 @@ def activity_arrays(
 
 @contextmanager
 def failing(recorder: Recorder[Any] | None) -> Iterator[None]:
-    """Context of a run: an exception is written into its file, with the outcome "failed"."""
+    """Context of a run: an exception is written into its file, with the outcome "failed"; a `Retry` closes the file."""
     try:
         yield
     except BaseException as error:
         if recorder is not None:
-            recorder.abandon(
-                f"{type(error).__name__}: {error}" if isinstance(error, Exception) else ""
-            )
+            failed = isinstance(error, Exception) and not isinstance(error, Retry)
+            recorder.abandon(f"{type(error).__name__}: {error}" if failed else "")
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import warnings
@@ -10,15 +11,19 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ...comm.mixing.network import Network
+from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.interrupts import interrupts
 from ...comm.runtime.progress import abandon
 from ...problems.agents import of_one
+from ...record.reader import read
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ..diagnosis import likely_cause
-from ..loop import RESUMED, Plan, note
+from ..loop import RESUMED, Plan, note, recorded_step_size
 from ..metrics import Metrics, columns
 from ..outcome import Outcome, RunEnd, decide_outcome
 from ..provenance import attributes
+from ..stepsize import Choice, Guard, Retry, requested_rule, with_size
+from .events import Events
 from .files import (
     AsyncFile,
     Records,
@@ -33,6 +38,7 @@ from .pairing import PairwiseRunner
 from .pushing import PushRunner
 from .result import AsyncResult, LocalAgents, collected
 from .runner import INTERRUPTED, PAUSED, Faults, FiniteGradient, Runner, Termination, pauses
+from .search import AsyncSearch, safe_size
 from .simulation import as_asynchronous, prepared, warn_of_losses
 
 _RECORDS = 200
@@ -55,11 +61,39 @@ def run(plan: Plan) -> AsyncResult:
     """
     net, topology, solver = plan.net, plan.topology.at(0), as_asynchronous(plan.solver)
     faults = Faults.checked(plan, solver)
-    solver = prepared(solver, topology, plan.problem, net)
+    solver = prepared(solver, topology)
     if net.rank == 0:
         warn_of_losses(solver, plan.drop)
         _warn_of_sleepers(net, plan.straggler)
-    agents = LocalAgents.of(solver, topology, plan.X, net.agents)
+    record, problem = plan.record, plan.problem
+    if problem is None or requested_rule(solver) is None:
+        return _attempt(plan, faults, solver)
+    if record is not None and record.resume:
+        return _attempt(plan, faults, with_size(solver, _recorded_step_size(plan, solver)))
+    paused = pauses(plan.straggler, net.n)
+    events = Events.of_ranks(solver, topology, paused, plan.delay, plan.drop, plan.seed)
+    tol = plan.stop.get("error", 1.0) if isinstance(plan.stop, Mapping) else 1.0
+    search = AsyncSearch(
+        net, problem, plan.oracle, solver, topology, events, plan.X, plan.steps, plan.seed, tol
+    )
+    return search.attempts(
+        lambda choice, guard, last: _attempt(
+            plan, faults, with_size(solver, choice.step_size), choice, guard, last
+        )
+    )
+
+
+def _attempt(
+    plan: Plan,
+    faults: Faults,
+    solver: PairwiseSolver | PushSolver,
+    choice: Choice | None = None,
+    guard: Guard | None = None,
+    last: bool = True,
+) -> AsyncResult:
+    """The run with one step size; `Retry` if it does not converge and is not the last attempt; collective."""
+    net = plan.net
+    agents = LocalAgents.of(solver, plan.topology.at(0), plan.X, net.agents)
     measure, before, file = Metrics(net, plan.problem), ResumedTotals(), None
     records = min(_RECORDS, plan.steps // plan.every + 1)
     if plan.record is not None:
@@ -71,6 +105,7 @@ def run(plan: Plan) -> AsyncResult:
             plan.steps,
             plan.every,
             plan.seed,
+            choice,
             problem=plan.problem,
         )
         meta["clock"] = "seconds"
@@ -78,8 +113,31 @@ def run(plan: Plan) -> AsyncResult:
         before = file.begin(names(measure, "rounds"), records)
         if plan.record.resume:
             note(plan, RESUMED.format(before.step))
+    if choice is not None:
+        note(plan, f"step size {choice.line()}")
     with failing(None if file is None else file.recorder), interrupts() as interrupted:
-        return _Run(plan, solver, agents, faults, measure, file, before)(records, interrupted)
+        run = _Run(plan, solver, agents, faults, measure, file, before, choice, guard, last)
+        return run(records, interrupted)
+
+
+def _recorded_step_size(plan: Plan, solver: PairwiseSolver | PushSolver) -> float:
+    """The step size that the run in the file has chosen; collective.
+
+    Earlier versions took the safe one for "auto".
+    """
+    net, record, problem = plan.net, plan.record, plan.problem
+    if record is None or problem is None:
+        raise RuntimeError("unreachable")
+    safe, earlier = safe_size(problem, solver, net), False
+    with on_all_ranks(net):
+        if net.rank == 0:
+            found = read(record.path).attributes
+            number = json.loads(str(found.get("settings", "{}"))).get("solver.step_size")
+            given = isinstance(number, float) and not math.isclose(number, safe, rel_tol=1e-9)
+            earlier = "step_size" not in found and not given
+    if net.collectives.broadcast(earlier, 0, "the step size of the run"):
+        return safe
+    return recorded_step_size(net, record)
 
 
 class _Run:
@@ -94,7 +152,11 @@ class _Run:
         measure: Metrics,
         file: AsyncFile | None,
         before: ResumedTotals,
+        choice: Choice | None,
+        guard: Guard | None,
+        last: bool,
     ):
+        self.choice, self.guard, self.last = choice, guard, last
         self.plan, self.net, self.solver, self.agents = plan, plan.net, solver, agents
         self.measure, self.file, self.before = measure, file, before
         net, problem = plan.net, plan.problem
@@ -132,6 +194,9 @@ class _Run:
         outcome, text, agent = self._end(reason, metrics, rows, sizes)
         counts, averagings, staleness, idle = self._activity(elapsed)
         X, states = self.agents.stacks["x"], self.agents.states
+        if outcome is Outcome.DIVERGED and self.guard is not None and not self.last:
+            runner.slots.close()
+            raise Retry(text)
         result = AsyncResult(
             X,
             net.mean(X),
@@ -146,6 +211,7 @@ class _Run:
             text,
             agent,
             idle,
+            self.choice,
         )
         runner.slots.close()
         if file is not None:
@@ -216,6 +282,11 @@ class _Run:
             lambda: self.measure.diverged_agent(self.agents.stacks["x"]),
             target=self.plan.target,
             interrupted=reason == INTERRUPTED,
+            too_far=lambda: (
+                self.guard.far(self.agents.stacks["x"], strict=self.last)
+                if self.guard is not None
+                else ""
+            ),
             cause=lambda name, limit: self._cause(metrics, name, limit),
         )
 

@@ -14,6 +14,7 @@ from ...solvers.asynchronous import PairwiseSolver, Place, PushSolver
 from ...solvers.step_schedules import StepSize
 from ...topology import Topology
 from ..outcome import Outcome
+from ..stepsize import Choice
 from ..verdict import verdict
 from .clocks import Gradient
 
@@ -101,6 +102,8 @@ class AsyncResult:
         For a diverged run, the first agent whose iterate was not finite, or the one farthest from zero.
     idle : array (ranks,) or None
         On ranks: the share of the time in which each rank waited: its gradients for its averagings, or for something to read.
+    choice : Choice or None
+        How the step size was found, if it was "auto" or "safe".
 
     Notes
     -----
@@ -120,6 +123,7 @@ class AsyncResult:
     reason: str = ""
     agent: int | None = None
     idle: np.ndarray | None = None
+    choice: Choice | None = None
 
     @property
     def verdict(self) -> str:

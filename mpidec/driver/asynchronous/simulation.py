@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,11 +21,10 @@ from ...comm.runtime.mpi import MPI
 from ...exceptions import Interrupted
 from ...problems.agents import of_one
 from ...problems.base import Problem
-from ...protocols import Reductions
 from ...record.recorder import Record
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ...solvers.base import Solver
-from ...topology import Topology, edge_rates, mixing_constants
+from ...topology import Schedule, Topology, mixing_constants
 from ..arguments import (
     Delay,
     as_oracle,
@@ -38,22 +38,28 @@ from ..arguments import (
     problem_of,
 )
 from ..metrics import ASYNCHRONOUS, Metrics, columns
-from ..outcome import Outcome, Stop, Target, decide_outcome, not_finite, target_of
+from ..outcome import (
+    Outcome,
+    Stop,
+    StopFunction,
+    Target,
+    decide_outcome,
+    not_finite,
+    target_of,
+)
 from ..provenance import attributes
-from ..stepsize import requested_rule, with_size
+from ..stepsize import Choice, Guard, Retry, requested_rule, with_size
 from .clocks import (
     AVERAGING,
     GRADIENT,
-    Event,
     checked,
     delays,
     losses,
-    meetings,
-    replayed,
 )
-from .files import AsyncFile, failing, maximum, names, with_counters
+from .events import Events
+from .files import AsyncFile, failing, names, with_counters
 from .result import SIMULATED, AsyncResult, LocalAgents, collected, histogram
-from .simulator import PairwiseSimulator, PushSimulator
+from .search import AsyncSearch
 
 if TYPE_CHECKING:
     from ...problems import Oracle
@@ -88,8 +94,8 @@ def simulate(
     problem : problem, oracle or None
         The functions of all n agents.  None for averaging alone, of the rows of `x0`.
     solver : Solver, class or str
-        An asynchronous solver, such as `mpidec.solvers.A2CiD2(0.1)`.  `step_size="auto"` or "safe" is a bound that needs the
-        largest smoothness constant of any agent.
+        An asynchronous solver, such as `mpidec.solvers.A2CiD2(0.1)`.  `step_size="auto"` is searched for in a simulation of the
+        same events with a linear model of the problem; "safe" is a bound from the largest smoothness constant of any agent.
     topology : Topology, str, networkx graph, matrix or function
         The graph; its weights are not used.
     steps : int, optional
@@ -169,17 +175,16 @@ def simulate(
     pairwise = isinstance(method, PairwiseSolver)
     number(every, "every", above=0)
     target = target_of(stop, functions, ASYNCHRONOUS)
-    pace = _rates(rates, n)
+    pace = checked_rates(rates, n)
     if rates is not None and events is not None:
         raise ValueError("rates is given, but the events are: leave out one of them")
     if rates is not None and pairwise and functions is None:
         raise ValueError(
             "rates are those of gradients, but problem is None; the averagings have the rate of the solver"
         )
-    between, lost = delays(delay, seed), losses(drop, seed)
+    delays(delay, seed), losses(drop, seed)  # checked
     warn_of_losses(method, drop)
-    bound = functions is not None and requested_rule(method) is not None
-    method = prepared(method, static, functions, net)
+    method, end = prepared(method, static), 0.0
     if events is not None:
         kinds = (
             ((GRADIENT, AVERAGING) if functions is not None else (AVERAGING,))
@@ -192,24 +197,12 @@ def simulate(
             kinds,
             type(method).__name__ + " without a problem" * (functions is None),
         )
-        source: Iterable[Event] = replayed(table)
-        end, unit = float(table["time"][-1]) if len(table) else 0.0, 1.0
+        happening = Events.of_table(table, delay, drop, seed)
+        end = float(table["time"][-1]) if len(table) else 0.0
     elif steps is not None:
-        steps, unit = integer(steps, "steps", least=0), 1 / float(pace.mean())
-        end = steps * unit
-        pairs = edge_rates(static, method.rate) if isinstance(method, PairwiseSolver) else None
-        source = meetings(seed, np.zeros(n) if pairwise and functions is None else pace, pairs)
-    gradient = None if functions is None else of_one(oracle, range(n), seed)
-    agents = LocalAgents.of(method, static, X, range(n))
-    X = agents.stacks["x"]
-    simulator = (
-        PairwiseSimulator(method, agents.states, source, gradient, between, lost)
-        if isinstance(method, PairwiseSolver)
-        else PushSimulator(
-            method, agents.states, source, gradient, agents.places, X.shape[1], between, lost
-        )
-    )
-    measure, total = Metrics(net, functions), round(end / unit)
+        clocks = np.zeros(n) if pairwise and functions is None else pace
+        happening = Events.of_clocks(method, static, clocks, delay, drop, seed)
+        end = integer(steps, "steps", least=0) * happening.unit
     saved = as_record(record)
     if saved is not None:
         saved.check()
@@ -217,103 +210,156 @@ def simulate(
             raise ValueError(f"{os.fspath(saved.path)}: {SIMULATED}")
     from threadpoolctl import threadpool_limits
 
-    with (
-        ExitStack() as stack,
-        threadpool_limits(1, user_api="blas"),
-        np.errstate(over="ignore", invalid="ignore", divide="ignore"),
-    ):
-        file = None
-        if saved is not None:
-            alone = stack.enter_context(Network(n, comm=MPI.COMM_SELF))
-            meta = attributes(
-                alone,
-                saved,
+    simulation = _Simulation(
+        net, functions, oracle, graph, happening, X, seed, end, every, target, saved, progress
+    )
+    with threadpool_limits(1, user_api="blas"):
+        if functions is None or requested_rule(method) is None:
+            return simulation(method)
+        tol = stop.get("error", 1.0) if isinstance(stop, Mapping) else 1.0
+        total = round(end / happening.unit)
+        search = AsyncSearch(net, functions, oracle, method, static, happening, X, total, seed, tol)
+        return search.attempts(
+            lambda choice, guard, last: simulation(
+                with_size(method, choice.step_size), choice, guard, last
+            )
+        )
+
+
+@dataclass(frozen=True)
+class _Simulation:
+    """A simulation but for its step size; see `simulate`."""
+
+    net: SerialNetwork
+    functions: Problem | None
+    oracle: Problem | Oracle | None
+    graph: Topology | Schedule
+    happening: Events
+    X0: np.ndarray
+    seed: int
+    end: float
+    every: float
+    target: Target | StopFunction | None
+    saved: Record | None
+    progress: Callable[[int, int, Mapping[str, float]], None] | None
+
+    def __call__(
+        self,
+        method: PairwiseSolver | PushSolver,
+        choice: Choice | None = None,
+        guard: Guard | None = None,
+        last: bool = True,
+    ) -> AsyncResult:
+        """The result with a step size; a `guard` ends the run with `Retry`, unless it is the last attempt."""
+        net, n, happening, end = self.net, self.net.n, self.happening, self.end
+        functions, saved, target, unit = self.functions, self.saved, self.target, happening.unit
+        gradient = None if functions is None else of_one(self.oracle, range(n), self.seed)
+        agents = LocalAgents.of(method, self.graph.at(0), self.X0, range(n))
+        X = agents.stacks["x"]
+        simulator = happening.simulator(method, agents, gradient)
+        measure, total = Metrics(net, functions), round(end / unit)
+        with (
+            ExitStack() as stack,
+            np.errstate(over="ignore", invalid="ignore", divide="ignore"),
+        ):
+            file = None
+            if saved is not None:
+                alone = stack.enter_context(Network(n, comm=MPI.COMM_SELF))
+                meta = attributes(
+                    alone,
+                    saved,
+                    method,
+                    self.graph,
+                    total,
+                    self.every,
+                    self.seed,
+                    choice,
+                    function="simulate",
+                    problem=functions,
+                )
+                meta["clock"] = "simulated"
+                file = AsyncFile(alone, saved, method, self.graph, measure, agents, meta)
+                file.begin(names(measure), int(total / self.every) + 2)
+            stack.enter_context(failing(None if file is None else file.recorder))
+            interrupted = stack.enter_context(interrupts())
+
+            rows: list[dict[str, float]] = []
+            sizes: list[float] = []
+
+            def reached(t: float) -> bool:
+                """Measure and record the iterates at time `t`; whether they have reached the target."""
+                row = with_counters(
+                    measure(X),
+                    int(t / unit + 1e-9),
+                    t,
+                    simulator.events,
+                    simulator.gradients,
+                    simulator.messages,
+                    agents.width,
+                )
+                rows.append(row)
+                sizes.append(measure.size)
+                if file is not None:
+                    file.append(row, X)
+                    net.agree(file.recorder.error)
+                if self.progress is not None:
+                    self.progress(int(row["step"]), total, row)
+                if guard is not None and not last and row["step"] > 0:
+                    guard.check(int(row["step"]), X)
+                if target is None:
+                    return False
+                return bool((target.reached if isinstance(target, Target) else target)(row))
+
+            k, t, stopped, halted = 0, -1.0, False, False
+            if end > 0:
+                stopped, halted = reached(0.0), interrupted()
+            while not (stopped or halted or t == end or (k and not_finite(rows[-1], last=False))):
+                k += 1
+                t = k * (self.every * unit)
+                t = t if t < end * (1 - 1e-12) else end  # not two that rounding errors separate
+                simulator.run(t)
+                if t == end:
+                    simulator.finish()
+                stopped, halted = reached(t), interrupted()
+            simulator.finish()
+            outcome, reason, agent = decide_outcome(
+                rows,
+                sizes,
+                f"at time {rows[-1]['time']:g}",
+                lambda: measure.diverged_agent(X),
+                target=target,
+                stopped=stopped,
+                interrupted=halted,
+                too_far=lambda: guard.far(X, strict=last) if guard is not None else "",
+                cause=lambda *_: (
+                    f"the step size {method.step_size:.3g} is a bound for all paces and delays, try a larger one"
+                    if choice is not None and choice.rule == "safe"
+                    else ""
+                ),
+            )
+            if outcome is Outcome.DIVERGED and guard is not None and not last:
+                raise Retry(reason)
+            metrics = columns(rows, names(measure))
+            result = AsyncResult(
+                X,
+                net.mean(X),
+                outcome,
+                int(metrics["step"][-1]),
+                metrics,
+                collected(agents.states, agents.stacks),
+                np.array([s.k for s in agents.states]),
+                dict(simulator.averagings),
+                histogram(simulator.staleness),
                 method,
-                graph,
-                total,
-                every,
-                seed,
-                function="simulate",
-                problem=functions,
+                reason,
+                agent,
+                choice=choice,
             )
-            meta["clock"] = "simulated"
-            file = AsyncFile(alone, saved, method, graph, measure, agents, meta)
-            file.begin(names(measure), int(total / every) + 2)
-        stack.enter_context(failing(None if file is None else file.recorder))
-        interrupted = stack.enter_context(interrupts())
-
-        rows: list[dict[str, float]] = []
-        sizes: list[float] = []
-
-        def reached(t: float) -> bool:
-            """Measure and record the iterates at time `t`; whether they have reached the target."""
-            row = with_counters(
-                measure(X),
-                int(t / unit + 1e-9),
-                t,
-                simulator.events,
-                simulator.gradients,
-                simulator.messages,
-                agents.width,
-            )
-            rows.append(row)
-            sizes.append(measure.size)
             if file is not None:
-                file.append(row, X)
-                net.agree(file.recorder.error)
-            if progress is not None:
-                progress(int(row["step"]), total, row)
-            if target is None:
-                return False
-            return bool((target.reached if isinstance(target, Target) else target)(row))
-
-        k, t, stopped, halted = 0, -1.0, False, False
-        if end > 0:
-            stopped, halted = reached(0.0), interrupted()
-        while not (stopped or halted or t == end or (k and not_finite(rows[-1], last=False))):
-            k += 1
-            t = k * (every * unit)
-            t = t if t < end * (1 - 1e-12) else end  # not two records that rounding errors separate
-            simulator.run(t)
-            if t == end:
-                simulator.finish()
-            stopped, halted = reached(t), interrupted()
-        simulator.finish()
-        safe = bound and isinstance(method.step_size, float)
-        outcome, reason, agent = decide_outcome(
-            rows,
-            sizes,
-            f"at time {rows[-1]['time']:g}",
-            lambda: measure.diverged_agent(X),
-            target=target,
-            stopped=stopped,
-            interrupted=halted,
-            cause=lambda *_: (
-                f"the step size {method.step_size:.3g} is a bound for all paces and delays, try a larger one"
-                if safe
-                else ""
-            ),
-        )
-        metrics = columns(rows, names(measure))
-        result = AsyncResult(
-            X,
-            net.mean(X),
-            outcome,
-            int(metrics["step"][-1]),
-            metrics,
-            collected(agents.states, agents.stacks),
-            np.array([s.k for s in agents.states]),
-            dict(simulator.averagings),
-            histogram(simulator.staleness),
-            method,
-            reason,
-            agent,
-        )
-        if file is not None:
-            file.finish(result)
-    if outcome is Outcome.INTERRUPTED:
-        raise Interrupted(result, saved)
-    return result
+                file.finish(result)
+        if outcome is Outcome.INTERRUPTED:
+            raise Interrupted(result, saved)
+        return result
 
 
 def as_asynchronous(solver: Solver) -> PairwiseSolver | PushSolver:
@@ -338,28 +384,16 @@ def warn_of_losses(solver: PairwiseSolver | PushSolver, drop: float) -> None:
 
 
 def prepared(
-    solver: PairwiseSolver | PushSolver,
-    topology: Topology,
-    problem: Problem | None,
-    net: Reductions,
+    solver: PairwiseSolver | PushSolver, topology: Topology
 ) -> PairwiseSolver | PushSolver:
-    """Return the asynchronous solver with numbers for its step size and for the parameters that depend on the graph; collective.
+    """Return the asynchronous solver with numbers for the parameters that depend on the graph.
 
     Examples
     --------
     >>> import mpidec
-    >>> prepared(mpidec.solvers.A2CiD2(0.1), mpidec.topology.complete(2), None, SerialNetwork(2)).eta
+    >>> prepared(mpidec.solvers.A2CiD2(0.1), mpidec.topology.complete(2)).eta
     1.0
     """
-    if problem is not None and requested_rule(solver) is not None:
-        smoothness = getattr(problem, "smoothness", None) if net.m else np.zeros(0)
-        if smoothness is None:
-            raise ValueError(
-                f"{type(problem).__name__} has no smoothness, from which {type(solver).__name__} could choose its "
-                "step size: give it as a number, step_size=0.1"
-            )
-        L = maximum(net, float(np.max(smoothness, initial=0.0)), "net.slots")
-        solver = with_size(solver, solver.safe / L if L > 0 else 1.0)
     if isinstance(solver, PairwiseSolver):
         return solver.prepared(partial(mixing_constants, topology))
     return solver
@@ -392,7 +426,7 @@ class SerialNetwork:
             raise error
 
 
-def _rates(rates: ArrayLike | None, n: int) -> np.ndarray:
+def checked_rates(rates: ArrayLike | None, n: int) -> np.ndarray:
     try:
         pace = np.asarray(1.0 if rates is None else rates, float)
     except (TypeError, ValueError):

@@ -19,6 +19,7 @@ from ...comm.mixing.wrapped import Wrapped
 from ...comm.runtime.agreement import on_all_ranks
 from ...comm.runtime.mpi import MPI
 from ...exceptions import Unstable as Unstable
+from ...protocols import Reductions
 from ...solvers.base import Solver, name_of, with_step_size
 from ...solvers.step_schedules import WORDS, StepSchedule
 from ..functions import term_of
@@ -253,8 +254,8 @@ def compressed(mixer: Operator[StepOperator]) -> bool:
     return isinstance(mixer, Compressed) or (isinstance(mixer, Wrapped) and compressed(mixer.W))
 
 
-class Search:
-    """Search for the step size of one run; collective.
+class Modelled:
+    """What every search for a step size begins with: the linear model of the problem at its minimizer.
 
     Parameters
     ----------
@@ -263,9 +264,6 @@ class Search:
         The local agents' functions; an oracle of random gradients, or None.
     solver : Solver
         With the step size "auto" or "safe".
-    topology : Topology or Schedule
-    mixer : mixer
-        The mixer of the run.
     X0 : array (m, d)
         The initial points of the local agents.
     steps : int
@@ -278,24 +276,17 @@ class Search:
 
     def __init__(
         self,
-        net: Network,
+        net: Reductions,
         problem: Problem,
-        oracle: Problem | Oracle,
+        oracle: Problem | Oracle | None,
         solver: Solver,
-        topology: Topology | Schedule,
-        mixer: Operator[StepOperator],
         X0: np.ndarray,
         steps: int,
         seed: int,
         tol: float,
     ):
-        self._net, self._problem, self._solver, self._topology, self._mixer = (
-            net,
-            problem,
-            solver,
-            topology,
-            mixer,
-        )
+        self._problem, self._solver = problem, solver
+        self._reductions = net
         self._X0 = X0.astype(np.float64, copy=False)  # the search computes in float64
         self._steps, self._tol = steps, min(tol, TOLERANCE)
         self._noisy = (
@@ -306,7 +297,7 @@ class Search:
         if self._noisy:
             batches = cast("Oracle", oracle)
         if batches is not None:
-            self._gradient = batches.start(net.agents, seed)
+            self._gradient = batches.start(range(net.lo, net.hi), seed)
         self.reduced = self._gradient is not None and not self._noisy
         self._term = None if solver.uses == "gradient" else term_of(oracle)
         self._smooth = bool(getattr(oracle, "smooth", True))
@@ -317,60 +308,17 @@ class Search:
         self.point: np.ndarray | None = None
         self.away = 0.0  # how far the agents' own gradients lead from there, see `Guard`
 
-    def __call__(self) -> Choice:
-        """The choice, the same on all ranks."""
-        net, gradients, why = self._net, 0, ""
-        if requested_rule(self._solver) == "auto":
-            self._grad(self._X0)  # what the first gradient imports, the run would import otherwise
-        mean = np.asarray(net.mean(self._X0))
-        begun = time.perf_counter()
-        choice: Choice | None = None
-        if requested_rule(self._solver) == "auto" and net.n <= MANY and self._smooth:
-            self._model, self.point, gradients = self._linearized(mean)
-            away = 0.0 if self._model is None else self._model.away
-            self.away = float(net.collectives.broadcast(away, 0, "the size of the gradients"))
-            choice = self._on_root(lambda base: self._raced(base, gradients))
-            if choice is not None and self._varying:
-                choice = self._tried_out(choice)
-            why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
-        elif not self._smooth:
-            why = "the problem is not smooth, and its subgradients have no linear model."
-        elif net.n > MANY:
-            why = f"it takes at most {MANY} agents."
-        if choice is None:
-            smoothness = self._smoothness()
-            if requested_rule(self._solver) == "auto" and (
-                unstable := self._solver.unstable(self._topology)
-            ):
-                if self.point is not None:
-                    raise Unstable(f'step_size="auto": no step size converges: {unstable}')
-                why += f" {unstable}."
-            if requested_rule(self._solver) == "auto" and net.rank == 0:
-                warnings.warn(
-                    f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size',
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-            size = self._on_root(
-                lambda base: safe(self._solver, self._alike(base), _in_range(smoothness))
-            )
-            choice = Choice(
-                size,
-                "safe",
-                np.empty(0),
-                np.empty(0),
-                self._steps,
-                self._tol,
-                smoothness,
-                gradients,
-                0.0,
-                why,
-            )
-        return replace(choice, seconds=time.perf_counter() - begun)
+    def _prepare(self, x0: np.ndarray) -> int:
+        """Set the model, the estimated minimizer and `away`; the gradients that this took; collective."""
+        self._model, self.point, gradients = self._linearized(x0)
+        away = 0.0 if self._model is None else self._model.away
+        shared = self._reductions.collectives.broadcast(away, 0, "the size of the gradients")
+        self.away = float(shared)
+        return gradients
 
     def _linearized(self, x0: np.ndarray) -> tuple[LinearModel | None, np.ndarray | None, int]:
         """The linear model on rank 0, the estimated minimizer, and the gradients that both took; collective."""
-        net, gradient = self._net, self._gradient
+        net, gradient = self._reductions, self._gradient
         batches = (
             None
             if gradient is None
@@ -425,7 +373,7 @@ class Search:
         few: int,
     ) -> tuple[LinearModel | None, np.ndarray | None, int]:
         """As `_linearized`, of functions with a term whose proximal points the solver takes; collective."""
-        net, steps, spent = self._net, self._steps, 1
+        net, steps, spent = self._reductions, self._steps, 1
         on_face = self._solver.uses == "prox"
         known = getattr(self._problem, "x_star", None) is not None
         if not known and not on_face and len(x0) <= min(dimensions(net.n), few):
@@ -467,7 +415,86 @@ class Search:
         return model, x, spent
 
     def _grad(self, X: np.ndarray) -> np.ndarray:
-        return together(self._net, lambda: self._problem.grad(X), X)
+        return together(self._reductions, lambda: self._problem.grad(X), X)
+
+
+class Search(Modelled):
+    """Search for the step size of one run in common steps; collective.
+
+    Parameters
+    ----------
+    net : Network
+    topology : Topology or Schedule
+    mixer : mixer
+        The mixer of the run.
+    problem, oracle, solver, X0, steps, seed, tol
+        As for `Modelled`.
+    """
+
+    def __init__(
+        self,
+        net: Network,
+        problem: Problem,
+        oracle: Problem | Oracle,
+        solver: Solver,
+        topology: Topology | Schedule,
+        mixer: Operator[StepOperator],
+        X0: np.ndarray,
+        steps: int,
+        seed: int,
+        tol: float,
+    ):
+        super().__init__(net, problem, oracle, solver, X0, steps, seed, tol)
+        self._net, self._topology, self._mixer = net, topology, mixer
+
+    def __call__(self) -> Choice:
+        """The choice, the same on all ranks."""
+        net, gradients, why = self._net, 0, ""
+        if requested_rule(self._solver) == "auto":
+            self._grad(self._X0)  # what the first gradient imports, the run would import otherwise
+        mean = np.asarray(net.mean(self._X0))
+        begun = time.perf_counter()
+        choice: Choice | None = None
+        if requested_rule(self._solver) == "auto" and net.n <= MANY and self._smooth:
+            gradients = self._prepare(mean)
+            choice = self._on_root(lambda base: self._raced(base, gradients))
+            if choice is not None and self._varying:
+                choice = self._tried_out(choice)
+            why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
+        elif not self._smooth:
+            why = "the problem is not smooth, and its subgradients have no linear model."
+        elif net.n > MANY:
+            why = f"it takes at most {MANY} agents."
+        if choice is None:
+            smoothness = self._smoothness()
+            if requested_rule(self._solver) == "auto" and (
+                unstable := self._solver.unstable(self._topology)
+            ):
+                if self.point is not None:
+                    raise Unstable(f'step_size="auto": no step size converges: {unstable}')
+                why += f" {unstable}."
+            if requested_rule(self._solver) == "auto" and net.rank == 0:
+                warnings.warn(
+                    f'step_size="auto": {why} {name_of(self._solver)} runs with the safe step size',
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+            size = self._on_root(
+                lambda base: safe(self._solver, self._alike(base), in_range(smoothness))
+            )
+            choice = Choice(
+                size,
+                "safe",
+                np.empty(0),
+                np.empty(0),
+                self._steps,
+                self._tol,
+                smoothness,
+                gradients,
+                0.0,
+                why,
+            )
+        return replace(choice, seconds=time.perf_counter() - begun)
 
     def smaller(self, choice: Choice, factor: float = 2.0) -> Choice:
         """At most 1 / `factor` of a choice with which the run did not converge, checked in the linear model."""
@@ -501,7 +528,7 @@ class Search:
         model, W = self._model, self._alike(base)
         if model is None or not np.isfinite(model.curvature) or model.curvature <= 0:
             return None
-        _in_range(model.curvature)
+        in_range(model.curvature)
         ranking = self._race(W, model)
         if ranking is None:
             return None
@@ -660,7 +687,7 @@ class Search:
         return float(self._net.collectives.gather_all(np.array(largest), "the smoothness").max())
 
 
-def _in_range(smoothness: float) -> float:
+def in_range(smoothness: float) -> float:
     """The smoothness constant, if its square and that of its inverse are in the range of float64.
 
     Raises

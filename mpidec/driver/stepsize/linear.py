@@ -114,20 +114,34 @@ class LinearModel:
         G += g[:, :, None]
         return G.reshape(V.shape)
 
+    def gradient(self, i: int, v: np.ndarray, k: int) -> np.ndarray:
+        """The gradients of agent i at its own step k, at the row `v`, one column per candidate and coordinate."""
+        E = v.reshape(self.r, -1)
+        draw = 0 if len(self.H) == 1 else int(self._chosen(k)[i])
+        G: np.ndarray = self.H[draw, i] @ E
+        if self.slope is not None and self.far is not None:
+            G = _bounded(G[None], self.far[i] * E[None], self.slope[i : i + 1, None, None])[0]
+        G += self.g[draw, i][:, None]
+        return G.reshape(v.shape)
+
     def functions(self, k: int) -> ModelFunctions:
         """What a solver with `uses = "functions"` is given at step `k`."""
         return ModelFunctions(self, k)
 
     def _drawn(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """One of the draws for each agent."""
+        chosen, rows = self._chosen(k), np.arange(self.n)
+        return self.H[chosen, rows], self.g[chosen, rows]
+
+    def _chosen(self, k: int) -> np.ndarray:
+        """The numbers of the draws of all agents in step k."""
         block, place = divmod(k, 1024)
         if block not in self._draws:
             self._draws.clear()
             self._draws[block] = np.random.default_rng([2, block]).integers(
                 len(self.H), size=(1024, self.n)
             )
-        chosen, rows = self._draws[block][place], np.arange(self.n)
-        return self.H[chosen, rows], self.g[chosen, rows]
+        return np.asarray(self._draws[block][place])
 
     def _prox(self, E: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         values, Q = self._spectra

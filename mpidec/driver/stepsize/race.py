@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -106,6 +106,22 @@ class Stack:
         return True
 
 
+class Candidates(Protocol):
+    """Runs on a linear model with several step sizes at once, such as `Stack`."""
+
+    sizes: np.ndarray
+
+    def run(self, steps: int) -> None:
+        """Go on up to so many steps."""
+
+    @property
+    def E(self) -> np.ndarray:
+        """The iterates, (m, r, S)."""
+
+    def keep(self, chosen: np.ndarray) -> bool:
+        """Continue with the chosen candidates only; False, and no change, if that is not possible."""
+
+
 @dataclass(frozen=True)
 class Ranking:
     """Result of a race.
@@ -147,7 +163,7 @@ def noise(model: LinearModel) -> np.ndarray:
     )
 
 
-def _errors(stack: Stack, model: LinearModel) -> tuple[np.ndarray, np.ndarray]:
+def _errors(stack: Candidates, model: LinearModel) -> tuple[np.ndarray, np.ndarray]:
     """The error of each candidate: as it is, and without the slow modes of the average."""
     E = stack.E
     mean = E.mean(axis=0)
@@ -156,8 +172,17 @@ def _errors(stack: Stack, model: LinearModel) -> tuple[np.ndarray, np.ndarray]:
     return np.sqrt(spread + len(E) * (mean**2).sum(axis=0)), np.sqrt(len(E) * fast + spread)
 
 
-def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
-    """The step size with the least predicted number of steps to a relative error `tol`."""
+def fastest(
+    stack: Candidates,
+    model: LinearModel,
+    tol: float,
+    longest: int = LONGEST,
+    enough: int = ENOUGH,
+) -> Ranking:
+    """The step size with the least predicted number of steps to a relative error `tol`, after `longest` steps at most.
+
+    A race of at least `enough` steps ends after a part of the predicted steps.
+    """
     sizes = stack.sizes
     alive, strikes, predicted = (
         np.arange(len(sizes)),
@@ -173,7 +198,7 @@ def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
         return tuple(np.maximum(error, least_error) for error in _errors(stack, model))
 
     before = errors()
-    last, K = 0, SHORTEST
+    last, K = 0, longest >> max(0, int(np.log2(longest / SHORTEST)))
     while True:
         stack.run(K)
         now, places = errors(), _places(stack, sizes, alive)
@@ -187,8 +212,8 @@ def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
         strikes[alive] = np.where(patience * least >= T, 0, strikes[alive] + 1)
         near = now[0][places] <= 1e3 * np.fmin.reduce(now[0][places])
         left = alive[(strikes[alive] < 2) & near]
-        enough = least <= max(K, PART * K * (K >= ENOUGH)) or len(left) <= 1
-        if (enough and np.isfinite(least)) or K >= LONGEST or not len(left):
+        known = least <= max(K, PART * K * (enough <= K)) or len(left) <= 1
+        if (known and np.isfinite(least)) or longest < 2 * K or not len(left):
             early = np.full(len(sizes), True)
             early[alive] = False
             return Ranking(
@@ -202,16 +227,21 @@ def fastest(stack: Stack, model: LinearModel, tol: float) -> Ranking:
         last, K = K, 2 * K
 
 
-def _places(stack: Stack, sizes: np.ndarray, alive: np.ndarray) -> np.ndarray:
+def _places(stack: Candidates, sizes: np.ndarray, alive: np.ndarray) -> np.ndarray:
     """Columns of the candidates `alive` in the stack, which may still hold those that have been dropped."""
     return np.flatnonzero(np.isin(stack.sizes, sizes[alive]))
 
 
 def most_accurate(
-    stack: Stack, model: LinearModel, steps: int, noisy: bool, decreasing: bool
+    stack: Candidates,
+    model: LinearModel,
+    steps: int,
+    noisy: bool,
+    decreasing: bool,
+    longest: int = HORIZON,
 ) -> Ranking:
-    """The step size with the least predicted relative error after `steps` steps."""
-    sizes, K = stack.sizes, max(1, min(steps, HORIZON))
+    """The step size with the least predicted relative error after `steps` steps, of which `longest` at most are taken."""
+    sizes, K = stack.sizes, max(1, min(steps, longest))
     scale = np.sqrt(model.n) * (model.size or 1.0)
     most = TRANSIENT * max(model.distance, scale)
     errors, near = [], np.full(len(sizes), True)

@@ -302,7 +302,6 @@ def test_running_sum_tracking_is_exact_though_messages_are_lost_and_late(graph):
         delay=(0, 3),
         rates=np.r_[0.2, np.ones(7)],
         stop={"error_rms": 1e-8},
-        every=50,
     )
     assert result.outcome == "stopped" and result.metrics["error_rms"][-1] <= 1e-8
     in_flight = sum(
@@ -384,7 +383,7 @@ def test_staleness_of_a_constant_delay():
 
 @pytest.mark.parametrize(
     "solver",
-    [S.A2CiD2(0.05), S.PairwiseGossip("auto"), S.AsyncPushSum(0.02), S.RunningSumTracking("safe")],
+    [S.A2CiD2(0.05), S.PairwiseGossip("safe"), S.AsyncPushSum(0.02), S.RunningSumTracking("safe")],
     ids=lambda solver: type(solver).__name__,
 )
 def test_a_run_is_a_function_of_its_arguments(solver):
@@ -709,16 +708,12 @@ REFUSED = [
         lambda: simulated(steps=None, events=table((1.0, 1, 1, 1))),
         r"events\[0\] averages the agents 1 and 1",
     ),
-    (lambda: simulated(Bare(), S.A2CiD2("auto")), "Bare has no smoothness.*step_size"),
+    (lambda: simulated(Bare(), S.A2CiD2("safe")), "Bare has no smoothness.*step_size"),
     (
         lambda: mpidec.solve(
             least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5, mixing=lambda W: W
         ),
         "mixing is given, but A2CiD2 has no common steps: leave it out",
-    ),
-    (
-        lambda: mpidec.tune(least_squares(4), S.A2CiD2(0.1), T.ring(4), steps=5),
-        "A2CiD2 is asynchronous, and tune takes common",
     ),
     (lambda: S.A2CiD2(0.1, eta=-1), "A2CiD2: eta is -1, expected a finite number >= 0"),
     (lambda: S.A2CiD2(0.1, alpha=0), "A2CiD2: alpha is 0, expected a finite number > 0"),
