@@ -420,8 +420,8 @@ def test_on_several_ranks_with_the_same_bits(here, mpirun):
         "with mpidec.Network(7) as net:\n"
         "    problem = mpidec.problems.load_problem('my.py:data', problem='my.py:Absolute', net=net, l1=0.2, scale='mean')\n"
         "    assert problem.m == net.m and problem.x_star is not None\n"
-        "    mpidec.solve(mpidec.problems.Subgradient(problem), mpidec.solvers.DGD(0.05), 'my.py:wheel', steps=20, record='dgd.h5',"
-        " net=net)\n"
+        "    mpidec.solve(mpidec.problems.Subgradient(problem), mpidec.solvers.DGD(0.05, order='atc'), 'my.py:wheel', steps=20,"
+        " record='dgd.h5', net=net)\n"
         "mpidec.solve(problem=None, solver='consensus', topology='ring', x0=[[1.0], [2.0], [6.0]], steps=2)\n"
     )
     done = mpirun(3, ["all.py"], check=True)

@@ -279,7 +279,7 @@ def test_malformed_commands_answer_in_one_line(tmp_path, capsys, monkeypatch):
         ([], "nothing is varied: add --vary table.key=value,value or --seeds N"),
         (
             ["--vary", "solver.name=extr"],
-            "--vary solver.name: unknown solver 'extr': did you mean extra?",
+            "--vary solver.name: unknown solver 'extr': did you mean extra",
         ),
         (
             ["--vary", "solvr.name=extra"],
