@@ -27,6 +27,8 @@ from .finite_time import (
     one_peer_hypercube as one_peer_hypercube,
 )
 from .inner_outer import inner_outer as inner_outer
+from .matchings import Matcha as Matcha, matcha as matcha, random_matchings as random_matchings
+from .named_graph import of_named_graph
 from .one_peer import one_peer_exponential as one_peer_exponential
 from .optimized import fastest_mixing as fastest_mixing, sinkhorn as sinkhorn
 from .pair import push_pull as push_pull
@@ -38,6 +40,7 @@ from .random_graphs import (
     small_world as small_world,
 )
 from .schedule import Periodic as Periodic, Schedule as Schedule, cycle as cycle
+from .spanning import spanning_tree as spanning_tree
 from .static import (
     binary_tree as binary_tree,
     chain as chain,
@@ -51,15 +54,20 @@ from .static import (
 from .striped import Striped as Striped, striped as striped
 from .topology import Topology as Topology
 
-# Catalogue: every function imported above whose first parameter is n, and which returns one topology or schedule.
+RETURNED = ("Topology", "Schedule", "Periodic", "Striped", "Topology | Schedule")
+
+# Catalogue: every function imported above whose first parameter is n, and which returns one topology or schedule; and functions
+# of a topology, which the catalogue takes by its name, `graph`.
 CATALOGUE: dict[str, Callable[..., Topology | Schedule]] = {
     name: make
     for name, make in sorted(globals().items())
     if isfunction(make)
     and next(iter(signature(make).parameters)) == "n"
-    and signature(make).return_annotation
-    in ("Topology", "Schedule", "Periodic", "Striped", "Topology | Schedule")
+    and signature(make).return_annotation in RETURNED
 }
+for _make in (matcha, periodic_average, random_matchings, spanning_tree):
+    CATALOGUE[_make.__name__] = of_named_graph(_make, CATALOGUE)
+CATALOGUE = dict(sorted(CATALOGUE.items()))
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ from .schedule import Periodic, Schedule
 from .topology import Topology
 
 
-def periodic_average(topology: Topology | Schedule, H: int) -> Schedule:
+def periodic_average(topology: Topology | Schedule, H: int = 8) -> Schedule:
     r"""Schedule of Gossip-PGA: the given topology, and in every H-th step the exact average over all agents.
 
     .. math:: \bar W^{(k)} = \tfrac1n 1 1^T \text{ if } (k + 1) \bmod H = 0, \text{ otherwise } W^{(k)}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ... import _validation as check
 from ..rma.layout import Layout
 from ..rma.messenger import WindowMessenger
 from ..rma.slots import Slots
@@ -13,6 +14,7 @@ from ..rma.window import Window
 from ..runtime.mpi import MPI
 from .local.view import LocalView
 from .operators import check_graph
+from .spanning import flood, found_tree
 
 if TYPE_CHECKING:
     from ...topology import Topology
@@ -79,6 +81,54 @@ class Network(LocalView):
     def agents(self) -> range:
         """The agents that this rank hosts."""
         return range(self.lo, self.hi)
+
+    def spanning_tree(self, topology: Topology, rounds: int | None = None) -> Topology:
+        """A spanning tree that the agents find by messages to their neighbours, of which alone they know.
+
+        Each agent tells its neighbours the smallest number of an agent that it has heard of, the root, and its own distance from
+        it; its parent is the neighbour that is closest to the root, of several the one with the smallest number.
+
+        Parameters
+        ----------
+        topology : Topology
+            Undirected and connected.
+        rounds : int, optional
+            Number of messages over each edge, at least the diameter of the graph; by default n - 1, which suffices for any.
+
+        Returns
+        -------
+        Topology
+            The tree `mpidec.topology.spanning_tree(topology)`, whatever the number of ranks, with metropolis weights.
+
+        Raises
+        ------
+        ValueError, TypeError
+            On every rank: the graph is directed, not connected, or time-varying, or `rounds` is less than its diameter.
+
+        Notes
+        -----
+        Collective.  Three integers travel over each edge in each round.  At the end, the parents are gathered on all ranks, since
+        a `Topology` describes all agents.
+
+        Examples
+        --------
+        >>> import mpidec
+        >>> with mpidec.Network(9, comm=MPI.COMM_SELF) as net:
+        ...     net.spanning_tree(mpidec.topology.torus(9)) == mpidec.topology.spanning_tree(mpidec.topology.torus(9))
+        True
+        """
+        with self.agreeing("net.spanning_tree"):
+            from ...topology.matchings import undirected_edges
+
+            undirected_edges("net.spanning_tree", topology)
+            limit = max(1, self.n - 1) if rounds is None else rounds
+            limit = check.integer(limit, "net.spanning_tree: rounds")
+        mixer = self.mixer(topology)
+        known = self.gather(flood(mixer.at(0), topology, self.agents, limit))
+        mixer.close()
+        with self.collectives:
+            known = self.collectives.broadcast(known, 0, "net.spanning_tree")
+        return found_tree(np.asarray(known), topology, limit)
 
     def window(
         self,

@@ -1,0 +1,463 @@
+"""Random schedules on a given graph: in each step, agents average over some of its matchings."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _validation as check
+from .schedule import Schedule
+from .source import Computed
+from .spectra import DENSE, _lanczos
+from .topology import Topology, fingerprint
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+DRAWS = 1000  # from which the expectation of random matchings is estimated; fewer for more than 1000 agents
+EDGES = 3000  # most edges of a graph for which probabilities are optimized
+ACCURACY, DIGITS = (
+    1e-8,
+    6,
+)  # of probabilities and weights; rounded, so that they are the same on all ranks
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def random_matchings(topology: Topology, seed: int = 0) -> Schedule:
+    r"""Random matchings: in each step, pairs of neighbours average, and each agent belongs to at most one pair.
+
+    The edges are taken in a random order, and one whose ends are both free becomes a pair, so that no edge is left between
+    two free agents.  With the partner :math:`\pi(i)` of agent i in the step, or i itself,
+
+    .. math:: W^{(k)} = \tfrac12 (I + P), \quad P_{i,\pi(i)} = 1, \qquad
+              E[W] = I - \tfrac12 \sum_{(i,j)} p_{ij} (e_i - e_j)(e_i - e_j)^T, \quad p_{ij} \ge \frac{1}{d_i + d_j - 1}
+
+    with the degrees d and the probability p of each edge.
+
+    Parameters
+    ----------
+    topology : Topology
+        Undirected graph; its weights are not used.
+    seed : int
+        Of the draws, at least 0; the matching of step k depends on `seed` and k only.
+
+    Returns
+    -------
+    Schedule
+        Doubly stochastic and symmetric, without a period, degree at most 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument has the wrong type, or the graph is directed.
+
+    Notes
+    -----
+    Every rank computes the matchings of all agents from the list of edges, without communication.  `spectral_gap()` is
+    :math:`1 - \sqrt{\rho(E[W] - \tfrac1n 1 1^T)}`, since :math:`W^T W = W`, with E[W] estimated from 1000 draws (fewer for more
+    than 1000 agents).
+
+    Examples
+    --------
+    >>> from mpidec.topology import ring
+    >>> W = random_matchings(ring(6), seed=1)
+    >>> [[int(j) for i in range(6) for j in W.at(k).neighbors(i)] for k in range(2)]
+    [[1, 0, 3, 2, 5, 4], [2, 1, 5, 4]]
+
+    References
+    ----------
+    Boyd, Ghosh, Prabhakar, Shah: Randomized gossip algorithms, IEEE Transactions on Information Theory 52, 2006.
+    """
+    where = "random_matchings"
+    edges = undirected_edges(where, topology)
+    return RandomMatchings(topology, edges, check.integer(seed, f"{where}: seed", least=0))
+
+
+def matcha(topology: Topology, budget: float = 0.5, seed: int = 0) -> Matcha:
+    r"""MATCHA: the edges of a graph, divided into matchings that are active at random, the important ones more often.
+
+    With the Laplacians :math:`L_1, \dots, L_M` of matchings that make up the graph, and independent
+    :math:`B_j^{(k)} \in \{0, 1\}` with the probabilities :math:`p_j`,
+
+    .. math:: W^{(k)} = I - \alpha \sum_j B_j^{(k)} L_j, \qquad
+              p = \arg\max_{0 \le p \le 1} \lambda_2\Bigl(\sum_j p_j L_j\Bigr) \text{ with } \sum_j p_j \le C M,
+
+    .. math:: \alpha = \arg\min_\alpha \rho\bigl(E[W^T W] - \tfrac1n 1 1^T\bigr), \qquad
+              E[W^T W] = I - 2 \alpha \bar L + \alpha^2 \Bigl(\bar L^2 + 2 \sum_j p_j (1 - p_j) L_j\Bigr), \quad
+              \bar L = \sum_j p_j L_j.
+
+    Parameters
+    ----------
+    topology : Topology
+        Undirected graph; its weights are not used.
+    budget : float
+        C, in (0, 1]: the fraction of the matchings that are active on average.
+    seed : int
+        Of the draws, at least 0; the matrix of step k depends on `seed` and k only.
+
+    Returns
+    -------
+    Matcha
+        Schedule of symmetric matrices whose rows sum to 1, without a period; with the attributes `matchings`, `probabilities`
+        and `alpha`.  If many matchings of an agent are active, its own weight may be negative.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument has the wrong type or is out of range, or the graph is directed or not connected.
+
+    Notes
+    -----
+    With budget 1 it is the graph with `best_constant` weights.  The matchings are an edge colouring of Misra and Gries, at most
+    one more than the largest degree.  p comes from an interior point method; for more than 600 agents or 3000 edges all p are
+    equal.  `spectral_gap()` is :math:`1 - \sqrt{\rho}` at the best alpha.
+
+    Examples
+    --------
+    >>> from mpidec.topology import star
+    >>> W = matcha(star(5), budget=0.5)
+    >>> W.probabilities.round(6).tolist(), round(W.alpha, 4), round(W.spectral_gap(), 4)
+    ([0.5, 0.5, 0.5, 0.5], 0.5, 0.1708)
+
+    References
+    ----------
+    Wang, Sahu, Yang, Joshi, Kar: MATCHA: speeding up decentralized SGD via matching decomposition sampling, ICC 2019.
+    """
+    where = "matcha"
+    i, j = undirected_edges(where, topology)
+    budget = check.number(budget, f"{where}: budget", above=0, most=1)
+    seed = check.integer(seed, f"{where}: seed", least=0)
+    if not topology.connected:
+        raise ValueError(f"{where}: {topology.name} is not connected, expected a connected graph")
+    return Matcha(topology.n, matching_decomposition(topology.n, i, j), budget, seed)
+
+
+class Matchings(Computed):
+    """W = I - weight * sum of the Laplacians of some matchings.
+
+    Parameters
+    ----------
+    partners : (M, n) int array
+        The partner of each agent in each matching, or the agent itself.
+    weight : float
+    """
+
+    directed, symmetric = False, True
+
+    def __init__(self, partners: Ints, weight: float) -> None:
+        self.partners, self.weight, self.n = partners, weight, partners.shape[1]
+
+    @property
+    def arcs(self) -> int:
+        return int(np.count_nonzero(self.partners != np.arange(self.n)))
+
+    @cached_property
+    def connected(self) -> bool:  # type: ignore[override]
+        from scipy.sparse.csgraph import connected_components
+
+        return bool(connected_components(self.rows(0, self.n).csr, directed=False)[0] == 1)
+
+    def senders(self, agents: NDArray[Any]) -> tuple[NDArray[Any], Floats]:
+        columns = np.c_[agents, self.partners[:, agents].T]
+        weights = np.where(columns == agents[:, None], 0.0, self.weight)
+        weights[:, 0] = 1 - weights[:, 1:].sum(axis=1)
+        return columns, weights
+
+    def token(self) -> bytes:
+        digest = hashlib.blake2b(b"matchings", digest_size=16)
+        digest.update(self.partners.astype("<i8").tobytes())
+        return digest.digest() + self.weight.hex().encode()
+
+
+class RandomMatchings(Schedule):
+    """One maximal matching of a graph in each step, drawn from the seed and the number of the step."""
+
+    name, kind, period, directed = "random_matchings", "doubly", None, False
+
+    def __init__(self, topology: Topology, edges: tuple[Ints, Ints], seed: int) -> None:
+        self.n, self.topology, self._edges, self._seed = topology.n, topology, edges, seed
+
+    def at(self, k: int) -> Topology:
+        """Return the topology of step k >= 0."""
+        k = check.integer(k, f"{self.name}.at: k", least=0)
+        return Topology(self.name, Matchings(self._partners(k)[None], 0.5))
+
+    def _partners(self, k: int) -> Ints:
+        i, j = self._edges
+        order = generator(self._seed, k).permutation(len(i))
+        agents: Ints = np.arange(self.n)
+        partner: Ints = agents.copy()
+        while len(order):  # edges that come before all edges that they meet are pairs
+            first = np.full(self.n, len(self._edges[0]))
+            np.minimum.at(first, i, order)
+            np.minimum.at(first, j, order)
+            pairs = (first[i] == order) & (first[j] == order)
+            partner[i[pairs]], partner[j[pairs]] = j[pairs], i[pairs]
+            free = partner == agents
+            left = free[i] & free[j]
+            i, j, order = i[left], j[left], order[left]
+        return partner
+
+    def spectral_gap(self) -> float:
+        r"""Return the fraction by which a step reduces the largest disagreement in the mean square, estimated from draws."""
+        if self.n == 1:
+            return 1.0
+        draws = max(20, min(DRAWS, 10**6 // self.n))
+        drawn = np.stack([self._partners(k) for k in range(draws)])
+        L = laplacian(drawn, np.full(draws, 0.5 / draws))
+        return 1 - math.sqrt(largest_eigenvalue(lambda x: x - L @ x, self.n))
+
+    def fingerprint(self) -> int:
+        """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
+        i, j = self._edges
+        return fingerprint(self.name, self.n, i.tobytes(), j.tobytes(), self._seed)
+
+
+class Matcha(Schedule):
+    """Matchings of a graph that are active at random.
+
+    Parameters
+    ----------
+    n : int
+    matchings : (M, n) int array
+        The partner of each agent in each matching, or the agent itself.
+    budget : float
+    seed : int
+
+    Attributes
+    ----------
+    probabilities : (M,) float array
+        Of the matchings to be active.
+    alpha : float
+        Weight of an active edge.
+
+    Examples
+    --------
+    >>> from mpidec.topology import ring
+    >>> matcha(ring(4), budget=0.5).matchings.tolist()
+    [[1, 0, 3, 2], [3, 2, 1, 0]]
+    """
+
+    name, kind, period, directed = "matcha", "doubly", None, False
+
+    def __init__(self, n: int, matchings: Ints, budget: float, seed: int) -> None:
+        self.n, self.matchings, self._seed = n, matchings, seed
+        self.probabilities = activation_probabilities(matchings, budget)
+        self.alpha, self._rho = best_weight(matchings, self.probabilities)
+
+    def at(self, k: int) -> Topology:
+        """Return the topology of step k >= 0."""
+        k = check.integer(k, f"{self.name}.at: k", least=0)
+        active = generator(self._seed, k).random(len(self.matchings)) < self.probabilities
+        return Topology(self.name, Matchings(self.matchings[active], self.alpha))
+
+    def spectral_gap(self) -> float:
+        r"""Return the fraction by which a step reduces the largest disagreement in the mean square.
+
+        .. math:: 1 - \sqrt{\rho\bigl(E[W^T W] - \tfrac1n 1 1^T\bigr)}
+        """
+        return 1 - math.sqrt(self._rho)
+
+    def fingerprint(self) -> int:
+        """Return a 63-bit hash of the whole schedule, the same on every rank and in every process."""
+        return fingerprint(
+            self.name,
+            self.n,
+            self.matchings.tobytes(),
+            self.probabilities.tolist(),
+            self.alpha,
+            self._seed,
+        )
+
+
+def generator(seed: int, k: int) -> np.random.Generator:
+    """Return the random numbers of step k: the highest word of Philox's counter is k, draws increment the lowest."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed), counter=[0, 0, 0, k]))
+
+
+def undirected_edges(where: str, topology: Topology) -> tuple[Ints, Ints]:
+    """Return the edges (i, j), i < j, of an undirected graph.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no topology, a schedule, or directed.
+    """
+    if not isinstance(topology, Topology):
+        raise TypeError(
+            f"{where}: expected a constant topology such as topology.ring(16), got {topology!r:.60}"
+        )
+    if topology.directed:
+        raise ValueError(
+            f"{where}: {topology.name} is directed, expected an undirected graph, such as ring or symmetric_exponential"
+        )
+    W = topology.W.tocoo()
+    upper = W.row < W.col
+    return W.row[upper].astype(np.int64), W.col[upper].astype(np.int64)
+
+
+def matching_decomposition(n: int, i: Ints, j: Ints) -> Ints:
+    """Return matchings, at most one more than the largest degree, in which each edge (i, j) lies once, shape (M, n).
+
+    Misra and Gries: A constructive proof of Vizing's theorem, Information Processing Letters 41, 1992.
+    """
+    near: list[dict[int, int]] = [{} for _ in range(n)]  # colour of an edge by neighbour
+    across: list[dict[int, int]] = [{} for _ in range(n)]  # neighbour by colour
+
+    def paint(u: int, v: int, colour: int) -> None:
+        for a, b in ((u, v), (v, u)):
+            near[a][b], across[a][colour] = colour, b
+
+    def erase(u: int, v: int) -> int:
+        colour = near[u][v]
+        for a, b in ((u, v), (v, u)):
+            del near[a][b], across[a][colour]
+        return colour
+
+    def free(u: int) -> int:
+        return next(c for c in range(len(near[u]) + 1) if c not in across[u])
+
+    most = int(np.bincount(np.r_[i, j]).max()) if len(i) else 0
+    for u, v in zip(i.tolist(), j.tolist()):
+        both = next((c for c in range(most) if c not in across[u] and c not in across[v]), None)
+        if both is not None:
+            paint(u, v, both)
+            continue
+        fan = [v]  # the colour of each edge to u is free at the agent before
+        while more := [w for w, c in near[u].items() if w not in fan and c not in across[fan[-1]]]:
+            fan.append(min(more))
+        c, d = free(u), free(fan[-1])
+        path, colour = [u], d  # exchange c and d along the path from u on
+        while colour in across[path[-1]]:
+            path.append(across[path[-1]][colour])
+            colour = c if colour == d else d
+        colours = [erase(a, b) for a, b in pairwise(path)]
+        for (a, b), old in zip(pairwise(path), colours):
+            paint(a, b, c if old == d else d)
+        end = 0
+        while d in across[fan[end]]:
+            end += 1
+        for k in range(end):  # rotate
+            paint(u, fan[k], erase(u, fan[k + 1]))
+        paint(u, fan[end], d)
+    count = 1 + max((c for colours in across for c in colours), default=-1)
+    partners = np.tile(np.arange(n), (count, 1))
+    for u, colours_of_u in enumerate(across):
+        for c, v in colours_of_u.items():
+            partners[c, u] = v
+    return partners
+
+
+def laplacian(partners: Ints, weights: Floats) -> csr_array:
+    """Return the weighted sum of the Laplacians of matchings."""
+    from scipy.sparse import coo_array, csr_array, diags_array
+
+    M, n = partners.shape
+    i = np.tile(np.arange(n), M)
+    j, w = partners.ravel(), np.repeat(weights, n)
+    off = i != j
+    A = csr_array(coo_array((w[off], (i[off], j[off])), shape=(n, n)))
+    return csr_array(diags_array(np.asarray(A.sum(axis=1))) - A)
+
+
+def activation_probabilities(partners: Ints, budget: float) -> Floats:
+    r"""Return the p with mean at most `budget` that maximize the second smallest eigenvalue of sum_j p_j L_j.
+
+    The largest t with :math:`S = \sum_j p_j L_j - t (I - J) + J \succ 0`, :math:`J = \tfrac1n 1 1^T`, by an interior point method:
+    Newton steps for the maximum of :math:`t / \mu + \log \det S + \sum_j (\log p_j + \log (1 - p_j)) + \log (C M - \sum_j p_j)`
+    with :math:`\mu \to 0`.
+    """
+    M, n = partners.shape
+    matching, i = np.nonzero(partners > np.arange(n))
+    j, edges = partners[matching, i], len(i)
+    if M < 2 or budget == 1 or n > DENSE or edges > EDGES:
+        return np.full(M, budget)
+    B = np.zeros((n, edges))  # columns e_i - e_j
+    B[i, range(edges)], B[j, range(edges)] = 1, -1
+    member = (matching == np.arange(M)[:, None]).astype(float)
+    centre = np.eye(n) - 1 / n
+
+    def matrix(x: Floats) -> Floats:
+        S: Floats = (B * x[matching]) @ B.T - x[M] * centre + 1 / n
+        return S
+
+    def objective(x: Floats, mu: float) -> float:
+        inside = np.r_[x[:M], 1 - x[:M], budget * M - x[:M].sum()]
+        try:
+            root = np.linalg.cholesky(matrix(x))
+        except np.linalg.LinAlgError:
+            return -np.inf
+        if inside.min() <= 0:
+            return -np.inf
+        return float(x[M] / mu + 2 * np.log(np.diag(root)).sum() + np.log(inside).sum())
+
+    x = np.r_[np.full(M, 0.9 * budget), 0.0]
+    x[M] = np.linalg.eigvalsh(matrix(x))[0] / 2
+    mu = x[M]
+    while mu * (n + 2 * M) > ACCURACY * x[M]:
+        mu /= 10
+        for _ in range(50):
+            p, rest = x[:M], budget * M - x[:M].sum()
+            P = np.linalg.inv(matrix(x)) - 1 / n
+            PB = P @ B
+            D = B.T @ PB
+            slope = np.r_[
+                member @ np.diag(D) + 1 / p - 1 / (1 - p) - 1 / rest, 1 / mu - np.trace(P)
+            ]
+            H = np.empty((M + 1, M + 1))  # minus the second derivatives
+            H[:M, :M] = member @ D**2 @ member.T + np.diag(p**-2 + (1 - p) ** -2) + rest**-2
+            H[:M, M] = H[M, :M] = -member @ (PB**2).sum(axis=0)
+            H[M, M] = (P**2).sum()
+            step = np.linalg.solve(H, slope)
+            gain, length, now = float(slope @ step), 1.0, objective(x, mu)
+            if gain < 1e-9:
+                break
+            while objective(x + length * step, mu) < now + 0.1 * length * gain and length > 1e-9:
+                length /= 2
+            x = x + length * step
+    found: Floats = np.clip(x[:M].round(DIGITS), 0, 1)
+    return found
+
+
+def best_weight(partners: Ints, p: Floats) -> tuple[float, float]:
+    """Return the weight alpha of active edges with the least rho(E[W^T W] - 11^T / n), and this rho."""
+    if partners.shape[1] == 1:
+        return 0.5, 0.0
+    from scipy.optimize import minimize_scalar
+
+    mean, spread = laplacian(partners, p), laplacian(partners, p * (1 - p))
+
+    def rho(alpha: float) -> float:
+        def apply(x: Floats) -> Floats:
+            y = mean @ x
+            z: Floats = x - 2 * alpha * y + alpha**2 * (mean @ y + 2 * (spread @ x))
+            return z
+
+        return largest_eigenvalue(apply, partners.shape[1])
+
+    alpha = round(
+        float(minimize_scalar(rho, bounds=(0, 1), method="bounded", options={"xatol": 1e-8}).x),
+        DIGITS,
+    )
+    return alpha, rho(alpha)
+
+
+def largest_eigenvalue(apply: Callable[[Floats], Floats], n: int) -> float:
+    """Return the largest eigenvalue, at least 0, of a symmetric matrix on the vectors orthogonal to 1."""
+
+    def centred(x: Floats) -> Floats:
+        y: Floats = apply(x - x.mean(axis=0))
+        return y
+
+    if n <= DENSE:
+        return max(float(np.linalg.eigvalsh(centred(np.eye(n)))[-1]), 0.0)
+    return max(_lanczos(centred, n, "LA"), 0.0)
