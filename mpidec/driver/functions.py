@@ -67,5 +67,9 @@ class LocalFunctions:
         term = self._term
         return V if term is None else self._checked(lambda: term.prox(V, t), V)
 
+    def argmin(self, V: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """The proximal points of the functions with their term, with a parameter for each agent."""
+        return self._checked(lambda: getattr(self._problem, "prox")(V, t[:, 0]), V)  # noqa: B009  (optional)
+
     def _checked(self, evaluate: Callable[[], np.ndarray | None], like: np.ndarray) -> np.ndarray:
         return np.asarray(self._guard(evaluate, like.shape, like.dtype))

@@ -512,6 +512,10 @@ def evaluator(
             f'{type(solver).__name__} has uses = "functions" and asynchronous = True, expected uses = "gradient": '
             "events take one gradient each"
         )
+    if solver.implicit and not hasattr(problem, "prox"):
+        raise ValueError(
+            f"{type(solver).__name__} needs problem.prox, which {type(problem).__name__} does not have"
+        )
     if solver.uses == "prox":
         prox = getattr(problem, "prox", None)
         if prox is None:

@@ -1,5 +1,12 @@
 """Solvers: one family per file, the paper's equations and nothing else."""
 
+from .admm import (
+    ADMM as ADMM,
+    ATG as ATG,
+    DLM as DLM,
+    LTADMM as LTADMM,
+    DiNNO as DiNNO,
+)
 from .async_push import AsyncPushSum as AsyncPushSum, RunningSumTracking as RunningSumTracking
 from .base import Solver as Solver
 from .ceca import DSGDCECA as DSGDCECA
@@ -24,7 +31,13 @@ from .outer import (
     SlowMo as SlowMo,
 )
 from .pairwise import A2CiD2 as A2CiD2, PairwiseGossip as PairwiseGossip
-from .primal_dual import D2 as D2, EXTRA as EXTRA, ExactDiffusion as ExactDiffusion
+from .primal_dual import (
+    D2 as D2,
+    EXTRA as EXTRA,
+    ExactDiffusion as ExactDiffusion,
+    ProxSkip as ProxSkip,
+    WangElia as WangElia,
+)
 from .push import OSGP as OSGP, PushDIGing as PushDIGing, PushSum as PushSum
 from .push_pull import PushPull as PushPull
 from .relay import RelaySGD as RelaySGD
@@ -46,6 +59,13 @@ CATALOGUE: dict[str, type[Solver]] = {
     "exact_diffusion": ExactDiffusion,
     "d2": D2,
     "gradient_tracking": GradientTracking,
+    "wang_elia": WangElia,
+    "admm": ADMM,
+    "dlm": DLM,
+    "dinno": DiNNO,
+    "lt_admm": LTADMM,
+    "atg": ATG,
+    "prox_skip": ProxSkip,
     "nids": NIDS,
     "pg_extra": PGEXTRA,
     "proximal_gradient_tracking": ProximalGradientTracking,

@@ -47,8 +47,10 @@ class Solver:
         :math:`\\arg\\min_x f_i(x) + \\|x - v_i\\|^2 / (2 \\alpha)`; or nothing (None).  With "functions", `step(s, F, W)` is given
         the functions themselves, `mpidec.protocols.Functions`, and `point` is not called.
     composite : bool
-        Whether a solver with `uses = "functions"` takes proximal steps of the term of the functions (`F.prox`).  Problems with a
-        term are refused for solvers that would ignore it.
+        Whether a solver with `uses = "functions"` takes proximal steps of the term of the functions (`F.prox`, `F.argmin`).
+        Problems with a term are refused for solvers that would ignore it.
+    implicit : bool
+        Whether a solver with `uses = "functions"` takes proximal points of whole functions (`F.argmin`).
     per_edge : tuple of str
         Fields of the state with a row per edge.
     keeps_rows : bool
@@ -87,6 +89,7 @@ class Solver:
     keeps_rows: ClassVar[bool] = False
     composite: ClassVar[bool] = False
     keeps_mean: ClassVar[bool] = True
+    implicit: ClassVar[bool] = False
     exact: ClassVar[bool] = True
     graph: ClassVar[str] = "symmetric_exponential"
     edgewise: ClassVar[bool] = False

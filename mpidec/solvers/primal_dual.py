@@ -1,4 +1,4 @@
-"""Exact methods with one mixing a step: EXTRA, exact diffusion, D2."""
+"""Exact methods of primal-dual form: EXTRA, exact diffusion, D2, Wang-Elia, ProxSkip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
-from .base import Solver, disagreement, zeros
+from .base import POSITIVE, Solver, disagreement, zeros
 from .step_schedules import StepSize
 
 
@@ -169,4 +169,144 @@ class D2(ExactDiffusion):
             topology,
             lambda lam: [1, -2 * lam, lam],
             "D2 needs lambda_min(W) > -1/3: use ExactDiffusion, which is D2 with (W + I)/2",
+        )
+
+
+@dataclass(frozen=True)
+class WangElia(Solver):
+    r"""Wang and Elia's method: gradient descent with proportional and integral feedback of the disagreement.
+
+    .. math::
+        X^{k+1} &= X^k - K (X^k + Z^k) - \alpha \nabla F(X^k), \qquad K = \tfrac12 (I - W) \\
+        Z^{k+1} &= Z^k + K X^k, \qquad Z^0 = 0
+
+    Parameters
+    ----------
+    step_size : float, "auto", "safe" or function of k
+        :math:`\alpha`
+
+    Notes
+    -----
+    Sent per step: two rows, of :math:`X^k` and :math:`Z^k`, to each neighbour in one message.  `W`: symmetric, doubly stochastic,
+    constant in time.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> mpidec.solve(problem, WangElia(0.2), mpidec.topology.ring(4), steps=500).X.round(9).ravel().tolist()
+    [2.0, 2.0, 2.0, 2.0]
+
+    References
+    ----------
+    J. Wang, N. Elia, "Control approach to distributed optimization", Allerton 2010, eq. (3), in discrete time.
+    """
+
+    keeps_rows: ClassVar = True
+    step_size: StepSize = "auto"
+
+    class State(NamedTuple):
+        X: np.ndarray
+        Z: np.ndarray
+
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
+        return self.State(X, zeros(X, *X.shape))
+
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
+        WX, WZ = W([s.X, s.Z])
+        KX, KZ = (s.X - WX) / 2, (s.Z - WZ) / 2
+        return self.State(descend(s.X, self.step_size, G) - KX - KZ, s.Z + KX)
+
+    def unstable(self, topology: Graph) -> str:
+        return disagreement(
+            self,
+            topology,
+            lambda lam: [1, -(3 + lam) / 2, (1 + lam) / 2 + (1 - lam) ** 2 / 4],
+            "it needs a symmetric W, such as topology.ring(n)",
+        )
+
+
+@dataclass(frozen=True)
+class ProxSkip(Solver):
+    r"""ProxSkip on a network: corrected gradient steps that communicate with probability p only.
+
+    .. math::
+        Z^k &= X^k - \alpha \nabla F(X^k) - Y^k \\
+        X^{k+1} &= \tilde W Z^k, \quad Y^{k+1} = Y^k + \beta (Z^k - X^{k+1})
+                   & \text{with probability } p, \quad \tilde W = I - \tfrac{1}{2 \chi} (I - W) \\
+        X^{k+1} &= Z^k, \quad Y^{k+1} = Y^k & \text{otherwise}
+
+    with :math:`Y^0 = 0`.  All agents toss the same coin, a function of `seed` and k.
+
+    Parameters
+    ----------
+    step_size : float, "auto", "safe" or function of k
+        :math:`\alpha`
+    probability : float
+        p, in (0, 1].
+    chi : float
+        :math:`\chi \ge 1`
+    dual_step : float, optional
+        :math:`\beta > 0`, by default p.
+    seed : int
+        Seed of the coin.
+
+    Notes
+    -----
+    Sent per step, p times on average: one row, of :math:`Z^k`, to each neighbour.  `W`: symmetric, doubly stochastic, constant in
+    time.  With p = 1 this is exact diffusion.  `W.accelerate(K)` makes several rounds of gossip of each communication.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> result = mpidec.solve(problem, ProxSkip(0.3, probability=0.4), mpidec.topology.ring(4), steps=600)
+    >>> result.X.round(9).ravel().tolist(), int(result.metrics["rounds"][-1])
+    ([2.0, 2.0, 2.0, 2.0], 236)
+
+    References
+    ----------
+    K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, "ProxSkip: yes! local gradient steps provably lead to communication
+    acceleration! finally!", ICML 2022.
+    L. Guo, S. Alghunaim, K. Yuan, L. Condat, J. Cao, "Revisiting decentralized ProxSkip: achieving linear speedup", arXiv
+    2310.07983, Algorithm 1.
+    """
+
+    keeps_rows: ClassVar = True
+    step_size: StepSize = "auto"
+    probability: float = 0.5
+    chi: float = 1.0
+    dual_step: float | None = None
+    seed: int = 0
+    limits: ClassVar = {
+        "probability": {"above": 0.0, "most": 1.0},
+        "chi": {"least": 1.0},
+        "dual_step": POSITIVE,
+    }
+
+    class State(NamedTuple):
+        X: np.ndarray
+        Y: np.ndarray
+        k: int
+        mixings: int
+
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
+        return self.State(X, zeros(X, *X.shape), 0, 0)
+
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
+        Z = descend(s.X, self.step_size, G) - s.Y
+        if np.random.default_rng([self.seed, s.k]).random() >= self.probability:
+            return self.State(Z, s.Y, s.k + 1, s.mixings)
+        D = (Z - W.at(s.mixings)(Z)) / (2 * self.chi)
+        beta = self.probability if self.dual_step is None else self.dual_step
+        return self.State(Z - D, s.Y + beta * D, s.k + 1, s.mixings + 1)
+
+    def unstable(self, topology: Graph) -> str:
+        def roots(lam: complex) -> list[complex]:
+            w = 1 - (1 - lam) / (2 * self.chi)
+            beta = self.probability if self.dual_step is None else self.dual_step
+            return [1, -(w + 1 - beta * (1 - w)), w]
+
+        return disagreement(
+            self, topology, roots, "it needs a symmetric W, such as topology.ring(n)"
         )

@@ -183,7 +183,14 @@ def test_the_papers_recursions(formula, solver, graph):
 def steps_of(solver, W, X, C, B, steps=12):
     """The states of some steps on the quadratics with the gradients C (X - B): the same bits for every kind of array."""
     s = solver.init(X, W.at(0))
-    states, functions = [s], SimpleNamespace(grad=lambda X: C * (X - B), prox=lambda V, t: V)
+    states, functions = (
+        [s],
+        SimpleNamespace(
+            grad=lambda X: C * (X - B),
+            prox=lambda V, t: V,
+            argmin=lambda V, t: (V + t * C * B) / (1 + t * C),
+        ),
+    )
     for k in range(steps):
         G = functions if solver.uses == "functions" else C * (solver.point(s) - B)
         s = solver.step(s, None if solver.uses == "nothing" else G, W.at(k))

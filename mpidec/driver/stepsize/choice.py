@@ -299,6 +299,7 @@ class Modelled:
         if batches is not None:
             self._gradient = batches.start(range(net.lo, net.hi), seed)
         self.reduced = self._gradient is not None and not self._noisy
+        self._implicit = solver.uses == "prox" or solver.implicit
         self._term = None if solver.uses == "gradient" else term_of(oracle)
         self._smooth = bool(getattr(oracle, "smooth", True))
         self._varying = isinstance(solver.step_size, StepSchedule)
@@ -374,7 +375,7 @@ class Modelled:
     ) -> tuple[LinearModel | None, np.ndarray | None, int]:
         """As `_linearized`, of functions with a term whose proximal points the solver takes; collective."""
         net, steps, spent = self._reductions, self._steps, 1
-        on_face = self._solver.uses == "prox"
+        on_face = self._implicit
         known = getattr(self._problem, "x_star", None) is not None
         if not known and not on_face and len(x0) <= min(dimensions(net.n), few):
             model, x, count = linear_model(
@@ -553,7 +554,7 @@ class Search(Modelled):
 
     def _race(self, W: Operator[StepOperator], model: LinearModel) -> Ranking | None:
         octaves, per_octave, top = SPAN, PER_OCTAVE, TOP
-        if self._solver.uses == "prox":
+        if self._implicit:
             octaves, per_octave, top = 2 * SPAN, 2, 64.0
         elif self._varying:
             octaves, top = (10, 16 * TOP) if model.slope is None else (13, 128 * TOP)

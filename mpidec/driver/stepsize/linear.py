@@ -106,7 +106,7 @@ class LinearModel:
         if uses == "nothing":
             return None
         if uses == "prox":
-            return self._prox(E, sizes).reshape(V.shape)
+            return self.proximal(E, sizes).reshape(V.shape)
         H, g = (self.H[0], self.g[0]) if len(self.H) == 1 else self._drawn(k)
         G: np.ndarray = H @ E
         if self.slope is not None and self.far is not None:
@@ -143,7 +143,8 @@ class LinearModel:
             )
         return np.asarray(self._draws[block][place])
 
-    def _prox(self, E: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    def proximal(self, E: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """The proximal points of the functions, (n, r, S), with the parameters `sizes`, (S,) or (n, 1, S)."""
         values, Q = self._spectra
         T = Q.transpose(0, 2, 1) @ (E / sizes - self.g[0][:, :, None])
         T /= values[:, :, None] + 1 / sizes
@@ -201,6 +202,13 @@ class ModelFunctions:
         raise ValueError(
             'step_size="auto": the solver asks for the values of the functions, expected a number or a schedule as step_size'
         )
+
+    def argmin(self, V: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """The proximal points of the functions; `t` is a number per agent, or one per column, too."""
+        model = self.model
+        E = V.reshape(len(V), model.r, -1)
+        sizes = np.broadcast_to(t, V.shape).reshape(E.shape)[:, :1]
+        return model.proximal(E, sizes).reshape(V.shape)
 
     def prox(self, V: np.ndarray, t: float | np.ndarray) -> np.ndarray:
         """The proximal points of the term; `t` is a number, or one per column."""
@@ -269,8 +277,9 @@ def linear_model(
     Z = None  # basis of the face of the term
     if term is not None and (on_face or min(d, most) > few or d > most):
         Z = term.face(x).basis
-        if not Z.shape[1] or d * Z.shape[1] > STACK:
+        if d * Z.shape[1] > STACK:
             return None, x, count
+        Z = Z if Z.shape[1] else None  # a vertex: as without a term
 
     def product(rows: np.ndarray) -> np.ndarray:
         return onto((grad(at + h * onto(rows)) - G) / h)
