@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -15,10 +15,9 @@ from .step_schedules import StepSize
 
 
 def _degrees(X: np.ndarray, W: Operator) -> np.ndarray:
-    """The weights of all neighbours of each agent, 1 - w_ii, as a column; 1 for an agent without neighbours."""
+    """The weights of all neighbours of each agent, 1 - w_ii, as a column."""
     ones = zeros(X, len(X), 1) + 1
     degrees: np.ndarray = ones - W.own(ones)
-    degrees[degrees == 0] = 1
     return degrees
 
 
@@ -58,6 +57,7 @@ class ADMM(Solver):
     """
 
     keeps_rows: ClassVar = True
+    keeps_mean: ClassVar = False
     uses: ClassVar = "functions"
     composite: ClassVar = True
     implicit: ClassVar = True
@@ -74,9 +74,10 @@ class ADMM(Solver):
         return self.State(X, W(X), zeros(X, *X.shape))
 
     def step(self, s: State, F: Functions, W: Operator) -> State:
-        degrees = _degrees(s.X, W)
+        degrees, zero = _degrees(s.X, W), zeros(s.X, *s.X.shape)
+        degrees = degrees + (degrees == 0)  # one agent alone
         V = s.X - ((s.X - s.WX) / 2 + s.P) / degrees
-        X = F.argmin(V, cast("float", self.step_size) * (1 / degrees))
+        X = F.argmin(V, descend(zero, self.step_size, zero - 1 / degrees))
         WX = W.next(X)
         return self.State(X, WX, s.P + (X - WX) / 2)
 
@@ -117,6 +118,7 @@ class DLM(Solver):
     """
 
     keeps_rows: ClassVar = True
+    keeps_mean: ClassVar = False
     step_size: StepSize = "auto"
     penalty: float = 1.0
     limits: ClassVar = {"penalty": POSITIVE}
@@ -206,6 +208,7 @@ class DiNNO(_Rounds):
     RA-L 7 (2022), Algorithm 1.
     """
 
+    keeps_mean: ClassVar = False
     step_size: StepSize = "auto"
     local_steps: int = 5
     penalty: float = 0.25
@@ -297,7 +300,8 @@ class ATG(Solver):
         X^{k+1} &= X^k + \gamma (Y^k - \alpha S^k - X^k) \\
         U_i^{k+1} &= P_i^k + \sum_{j \ne i} w_{ij} (Y, S)_j^k, \qquad P^{k+1} = P^k - \tfrac12 (I - W) (Y, S)^k
 
-    with :math:`U^0 = P^0 = 0`.  This is the paper's recursion with a row for each edge, summed over the neighbours.
+    with :math:`P^0 = 0`, and :math:`U^0` such that :math:`Y^0 = X^0`.
+    This is the paper's recursion with a row for each edge, summed over the neighbours.
 
     Parameters
     ----------
@@ -328,6 +332,7 @@ class ATG(Solver):
     """
 
     keeps_rows: ClassVar = True
+    keeps_mean: ClassVar = False
     step_size: StepSize = "auto"
     penalty: float = 1.0
     mixing: float = 1.0
@@ -341,8 +346,10 @@ class ATG(Solver):
         PG: np.ndarray
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
+        if W is None:
+            raise ValueError(f"{name_of(self)} begins with Y = X: init(X, W) needs the operator W")
         zero = zeros(X, *X.shape)
-        return self.State(X, zero, zero, zero, zero)
+        return self.State(X, X - W.own(X), zero, zero, zero)
 
     def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         rho, scale = self.penalty, 1 + self.penalty * _degrees(s.X, W)

@@ -32,6 +32,11 @@ def _exact(solver: Solver) -> bool:
     return solver.exact and _optimizes(solver)
 
 
+def _penalizes(solver: Solver) -> bool:
+    """Whether a penalty on the disagreement shortens the steps, by another part for n agents than for one."""
+    return solver.implicit or hasattr(solver, "penalty")
+
+
 def _averages(solver: Solver) -> bool:
     return solver.keeps_mean or "row" not in solver.kinds
 
@@ -45,7 +50,10 @@ COMMON = {
     "term": Property(convergence.term, lambda solver: solver.composite),
     "rate": Property(convergence.rate, _exact),
     "bias": Property(convergence.bias, lambda solver: not solver.exact and _descends(solver)),
-    "noise": Property(convergence.noise, lambda solver: _averages(solver) and _descends(solver)),
+    "noise": Property(
+        convergence.noise,
+        lambda solver: _averages(solver) and _descends(solver) and not _penalizes(solver),
+    ),
     "mean": Property(invariants.mean, lambda solver: solver.keeps_mean and solver.uses != "prox"),
     "average": Property(
         invariants.average,

@@ -64,6 +64,11 @@ class Quadratics:
         """V, since there is no term."""
         return V
 
+    def argmin(self, V: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """The proximal points of the functions, with a parameter for each agent."""
+        P: np.ndarray = (V + t * self.h * self.c) / (1 + t * self.h)
+        return P
+
 
 class Gradients(Quadratics):
     """Functions whose gradients are the rows of `G`, everywhere."""
@@ -86,7 +91,7 @@ def run(solver: Solver, W: Mixer, costs: Quadratics, s: Any, steps: int, first: 
 
 def cycle_length(solver: Solver, W: Mixer) -> int | None:
     """Steps after which a solver does the same again; None if never, or after too many."""
-    period = W.topology.period
+    period = W.topology.period if getattr(solver, "probability", 1) == 1 else None
     length = None if period is None else period * getattr(solver, "local_steps", 1)
     return length if length is not None and length <= LONGEST else None
 

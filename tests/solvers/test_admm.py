@@ -39,7 +39,7 @@ def by_edges(solver, W, functions, X, steps):
                 X = X - a * functions.grad(X) - C / solver.local_steps
             case S.ATG():
                 rho = solver.penalty
-                Y = (X + rho * ZY.sum(axis=1)) / (1 + rho * d)
+                Y = (X + rho * ZY.sum(axis=1)) / (1 + rho * d) if k else X
                 G = (functions.grad(X) + rho * ZG.sum(axis=1)) / (1 + rho * d)
                 X = (1 - solver.mixing) * X + solver.mixing * (Y - a * G)
                 ZY, ZG = exchanged(ZY, Y), exchanged(ZG, G)
