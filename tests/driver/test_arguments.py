@@ -232,8 +232,8 @@ TRIES = {
     ),
     "solver in camel case": (lambda: solve(s="GradientTraking"), "did you mean gradient_tracking"),
     "solver unknown": (
-        lambda: solve(s="adam"),
-        "unknown solver 'adam'",
+        lambda: solve(s="xyz"),
+        "unknown solver 'xyz'",
         "expected one of consensus, dgd",
         "FILE.py:NAME",
     ),
