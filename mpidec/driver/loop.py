@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +21,7 @@ from ..problems.oracles import Remembering
 from ..record.reader import read
 from ..record.recorder import Record, Recorder
 from ..solvers.base import Solver, at_step, state
+from ..topology.optimized import Adaptive
 from . import codec_limits
 from .arguments import Delay, problem_of
 from .decisions import Control
@@ -90,10 +91,14 @@ def run(plan: Plan) -> Result:
     """
     net, record, solver, X = plan.net, plan.record, plan.solver, plan.X
     if requested_rule(solver) is not None and record is not None and record.resume:
-        solver = with_size(solver, recorded_step_size(net, record))
+        size, weights = recorded_choice(net, record)
+        solver = with_size(solver, size)
+        if isinstance(plan.topology, Adaptive):
+            plan = replace(plan, topology=dict(plan.topology.choices).get(weights, plan.topology))
     asked, search, choice, guard = solver, None, None, None
     for attempt in range(ATTEMPTS + 1):
-        with closing(net.mixer(plan.topology)) as base:
+        with ExitStack() as mixers:
+            base = mixers.enter_context(closing(net.mixer(plan.topology)))
             mixer = derived(plan.mixing, base, net)
             warning = "" if attempt else codec_limits.warning(solver, mixer, X.shape[1])
             if warning and net.rank == 0:
@@ -126,6 +131,10 @@ def run(plan: Plan) -> Result:
                     tol,
                 )
                 choice = search()
+                if search.topology is not plan.topology:
+                    plan = replace(plan, topology=search.topology)
+                    base = mixers.enter_context(closing(net.mixer(plan.topology)))
+                    mixer = derived(plan.mixing, base, net)
             if search is not None and choice is not None:
                 solver = with_size(asked, choice.step_size)
                 if search.point is not None:
@@ -561,9 +570,9 @@ def arithmetic(net: Network) -> Iterator[None]:
         yield
 
 
-def recorded_step_size(net: Network, record: Record) -> float:
-    """The step size that the run in the file has chosen."""
-    size = 0.0
+def recorded_choice(net: Network, record: Record) -> tuple[float, str]:
+    """The step size that the run in the file has chosen, and the weights, or ""."""
+    size, weights = 0.0, ""
     with on_all_ranks(net):
         if net.rank == 0:
             found = read(record.path).attributes
@@ -571,5 +580,6 @@ def recorded_step_size(net: Network, record: Record) -> float:
                 raise ValueError(
                     f"{record.path}: its step size was given as a number: resume with the same number"
                 )
-            size = float(found["step_size"])
-    return float(net.collectives.broadcast(size, 0, "the step size of the run"))
+            size, weights = float(found["step_size"]), str(found.get("weights", ""))
+    size, weights = net.collectives.broadcast((size, weights), 0, "the step size of the run")
+    return float(size), str(weights)

@@ -67,6 +67,7 @@ def attributes(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         **({} if config else {"settings": json.dumps(settings(solver, topology))}),
         **({} if choice is None else {"step_size": choice.step_size}),
+        **({"weights": choice.weights} if choice is not None and choice.weights else {}),
     }
     if net.rank:
         return found

@@ -229,6 +229,17 @@ def _mixing(wanted: Mixing, solver: Solver, topology: Topology | Schedule) -> Mi
     return replace(wanted, feedback=not edgewise and with_feedback(codec, topology))
 
 
+def accepted(experiment: Experiment) -> bool:
+    """Whether the solver of an experiment can use its graph."""
+    topology = _topology(experiment)
+    solver = catalogue.SOLVERS[experiment.solver.name](**experiment.solver.options)
+    try:
+        solver.check(topology)
+    except ValueError:
+        return False
+    return not solver.unstable(topology)
+
+
 def _topology(experiment: Experiment) -> Topology | Schedule:
     make, n = catalogue.TOPOLOGIES.find(experiment.topology.name), experiment.run.agents
     return resolve.as_topology(

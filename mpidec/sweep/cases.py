@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from .. import registry as catalogue
 from ..driver.asynchronous.result import cannot_resume
 from ..experiment import settings as config
+from ..experiment.build import accepted
 from ..experiment.schema import abbreviate, check_name
 from ..experiment.settings import ConfigError, Experiment, Setting
 from ..plot.labels import CHOSEN, MISSING, flat, worded
@@ -30,6 +31,7 @@ DEFAULTS = [
     Setting("run.trajectory", False, "default of sweeps", text=False, level=-1),
     Setting("run.checkpoint", 5.0, "default of sweeps", text=False, level=-1),
 ]
+GRAPHS = ("symmetric_exponential", "ring", "binary_tree")  # beside the defaults of solvers
 LONGEST = 120  # characters of a file name
 ALWAYS = (
     "problem.partition",
@@ -158,6 +160,29 @@ def cases(
                 f"two runs of the sweep have the same file {case.file}: {other} and {case}"
             )
     return found
+
+
+def common_graph(settings: Sequence[Setting], variations: Sequence[Variation]) -> Sequence[Setting]:
+    """The graph of a sweep over solvers that names none: one that all of them can use, so that the table compares solvers.
+
+    None if they have the same default, or no graph for all.
+    """
+    solvers = [variation for variation in variations if variation.key == "solver.name"]
+    stated = {each.key.partition(".")[0] for each in settings}
+    stated |= {variation.key.partition(".")[0] for variation in variations}
+    if not solvers or "topology" in stated:
+        return ()
+    _, values, origin, text = solvers[0]
+    options = [Setting("solver.name", value, origin, text=text) for value in values]
+    kept = [each for each in settings if not each.key.startswith(("solver.", "mixing."))]
+    usual = dict.fromkeys(config.load([*kept, option]).topology.name for option in options)
+    for name in usual if len(usual) < 2 else dict.fromkeys([*usual, *GRAPHS]):
+        graph = Setting("topology.name", name, "graph of all solvers", text=False, level=-1)
+        if len(usual) > 1 and all(
+            accepted(config.load([*kept, option, graph])) for option in options
+        ):
+            return (graph,)
+    return ()
 
 
 def shown(key: str, value: object) -> str:

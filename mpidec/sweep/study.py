@@ -24,7 +24,7 @@ from ..experiment.schema import abbreviate
 from ..experiment.settings import Experiment, Setting
 from ..plot.labels import flat
 from ..record import read
-from .cases import Case, Status, Variation, cases, check_table, config_text, status
+from .cases import Case, Status, Variation, cases, check_table, common_graph, config_text, status
 from .sharing import WorkQueue
 from .tables import Table, table
 
@@ -44,6 +44,7 @@ class Plan:
     states: Sequence[Status]
     target: tuple[str, float | None]
     ranks_per_run: int
+    notes: tuple[str, ...] = ()
 
     def open(self) -> list[int]:
         """Return the numbers of the cases that have to run."""
@@ -159,7 +160,8 @@ def plan(
     """
     if not variations and seeds is None:
         raise ConfigError("nothing is varied: add --vary table.key=value,value or --seeds N")
-    every = cases(settings, variations, seeds, folder)
+    common = common_graph(settings, variations)
+    every = cases([*common, *settings], variations, seeds, folder)
     agents = min(case.experiment.run.agents for case in every)
     if not 1 <= ranks_per_run <= ranks:
         raise ConfigError(
@@ -176,7 +178,11 @@ def plan(
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise ConfigError(f"--out {folder}: is a file, expected a folder for the files of the runs")
     os.makedirs(folder, exist_ok=True)
-    return Plan(every, [status(case) for case in every], target, ranks_per_run)
+    notes = tuple(
+        f"all solvers run on the {graph.value} graph, which all of them accept (--topology takes another one)"
+        for graph in common
+    )
+    return Plan(every, [status(case) for case in every], target, ranks_per_run, notes)
 
 
 def run_plan(
@@ -218,7 +224,7 @@ def run_plan(
     made: Table | None = None
     if comm.rank == 0 and done == len(wanted.cases):
         found = table(wanted.cases, wanted.target, failures)
-        made = replace(found, notes=(*found.notes, *notes))
+        made = replace(found, notes=(*found.notes, *wanted.notes, *notes))
     made, failures = comm.bcast((made, failures))
     if made is None:
         raise KeyboardInterrupt

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .optimized import with_weights
 from .source import Block, Run, Source, index_type
 from .spectra import laplacian_of_group
 from .topology import Topology
@@ -169,6 +170,12 @@ def circulant(
     name: str, n: int, hops: Sequence[int] | NDArray[np.int64], weights: WeightsLike
 ) -> Topology:
     """Return the topology in which agent i sends to i + h (mod n) for each hop h; zero hops and duplicates are dropped."""
+    return with_weights(weights, lambda weights: _circulant(name, n, hops, weights))
+
+
+def _circulant(
+    name: str, n: int, hops: Sequence[int] | NDArray[np.int64], weights: WeightsLike
+) -> Topology:
     distances = np.unique(np.asarray(hops, np.int64) % n)
     distances = distances[distances > 0]
     directed = not np.array_equal(distances, np.sort(n - distances))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _validation as check
+from .optimized import with_weights
 from .source import TOLERANCE, Pair, Stored
 from .topology import Topology
 from .weights import WeightsLike, stored
@@ -123,7 +124,9 @@ def from_networkx(
     A = csr_array((A.data[off], (A.row[off], A.col[off])), shape=A.shape)
     A.sum_duplicates()
     if not by_attribute:
-        return _topology(where, stored(where, A, weights), connected)
+        return with_weights(
+            weights, lambda weights: _topology(where, stored(where, A, weights), connected)
+        )
     matrix = csr_array(A + diags_array(1 - A.sum(axis=1)))
     _check_entries(matrix, signed=False, where=where)
     return _topology(where, Stored(matrix), connected)

@@ -1,16 +1,49 @@
-"""Weights made for a given graph: the fastest mixing, and doubly stochastic ones of a directed graph."""
+"""Weights made for a given graph: the fastest mixing, doubly stochastic ones of a directed graph, and a choice of weights."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
-from .explicit import from_weights
+from .source import Stored
 from .topology import Topology
+from .weights import WeightsLike
 
 LARGEST = 1024  # agents of a dense eigenvalue decomposition in every step
 Floats = NDArray[np.float64]
+CHOICES = ("metropolis", "lazy(0.9)", "lazy(0.8)", "lazy(0.65)", "lazy(0.5)", "best_constant")
+"""Weights among which the search for a step size chooses with `weights="auto"`."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Adaptive(Topology):
+    """Graph with `weights="auto"`: Metropolis weights, until the search for a step size chooses among `choices`.
+
+    Parameters
+    ----------
+    choices : tuple of (str, Topology)
+        Names of weights, and the graph with each of them; the first one is this topology.
+    """
+
+    choices: tuple[tuple[str, Topology], ...]
+
+
+def with_weights(weights: WeightsLike, build: Callable[[WeightsLike], Topology]) -> Topology:
+    """Return `build(weights)`, or for weights that need the whole graph, as "fdla" and "auto" do, what is made of such graphs."""
+    if weights == "sinkhorn":
+        return sinkhorn(build("uniform"))
+    if weights in ("fdla", "fmmc"):
+        return fastest_mixing(build("metropolis"), nonnegative=weights == "fmmc")
+    if weights == "auto":
+        graph = build("metropolis")
+        names = CHOICES[: -1 if graph.directed or graph.n > LARGEST else None]
+        made = (graph, *(build(name) for name in names[1:]))
+        return Adaptive(graph.name, graph.source, tuple(zip(names, made)))
+    return build(weights)
 
 
 def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology:
@@ -98,10 +131,12 @@ def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology
         reached = np.linalg.norm(_weighted(n, i, j, w) - 1 / n, 2)
         if reached < least:
             best, least = w, reached
-    W = _weighted(n, i, j, best)
+    W = _weighted(
+        n, i, j, np.round(best * 2**30) / 2**30
+    )  # the same on machines that round otherwise
     if nonnegative:
         W = np.maximum(W, 0)
-    return from_weights(W, signed=not nonnegative)
+    return _stored(topology.name, W)
 
 
 def sinkhorn(topology: Topology) -> Topology:
@@ -149,7 +184,7 @@ def sinkhorn(topology: Topology) -> Topology:
         rows = A.sum(axis=1)
         A /= rows[:, None]
         if np.abs(rows - 1).max() < 1e-14:
-            return from_weights(A)
+            return _stored(topology.name, A)
     raise ValueError(
         f"sinkhorn: the sums of {topology.name} are still {np.abs(rows - 1).max():.1g} away from 1 after 100000 iterations, "
         "expected 1e-14: its weights differ too much, use weights='uniform'"
@@ -164,6 +199,12 @@ def _dense(where: str, topology: Topology) -> Floats:
     check.integer(topology.n, f"{where}: n", most=LARGEST)
     W: Floats = topology.W.toarray()
     return W
+
+
+def _stored(name: str, W: Floats) -> Topology:
+    from scipy.sparse import csr_array
+
+    return Topology(name, Stored(csr_array(W)))
 
 
 def _sums(n: int, i: NDArray[np.intp], j: NDArray[np.intp], w: Floats) -> Floats:

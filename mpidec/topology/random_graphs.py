@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .optimized import with_weights
 from .topology import Topology
 from .weights import WeightsLike, stored
 
@@ -224,6 +225,9 @@ def _draw(
     what: str,
     remedy: str,
 ) -> Topology:
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
     seed = check.integer(seed, f"{where}: seed", least=0)
     for attempt in range(ATTEMPTS):
         # Philox counter: the attempt is the highest word; draws increment the lowest, so streams never overlap.
@@ -232,11 +236,11 @@ def _draw(
         )
         i, j = draw(rng)
         entries = np.ones(2 * len(i)), (np.r_[i, j], np.r_[j, i])
-        from scipy.sparse import csr_array
-
-        source = stored(where, csr_array(entries, shape=(n, n)), weights)
-        if source.connected:
-            return Topology(where, source)
-    raise ValueError(
-        f"{where}: none of {ATTEMPTS} graphs with n = {n}, {what} from seed {seed} was connected ({remedy})"
-    )
+        adjacency = csr_array(entries, shape=(n, n))
+        if connected_components(adjacency, False, return_labels=False) == 1:
+            break
+    else:
+        raise ValueError(
+            f"{where}: none of {ATTEMPTS} graphs with n = {n}, {what} from seed {seed} was connected ({remedy})"
+        )
+    return with_weights(weights, lambda weights: Topology(where, stored(where, adjacency, weights)))

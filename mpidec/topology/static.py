@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import _validation as check
+from .optimized import with_weights
 from .rules import BinaryTree, Lattice, RegularTree, ReversedBinaryTree, Rule, Star
 from .source import Block
 from .spectra import laplacian, laplacian_of_group
@@ -293,6 +294,10 @@ def double_binary_trees(n: int, *, weights: WeightsLike = "metropolis") -> Strip
 
 
 def _weighted(name: str, graph: Rule, weights: WeightsLike) -> Topology:
+    return with_weights(weights, lambda weights: _with_rule(name, graph, weights))
+
+
+def _with_rule(name: str, graph: Rule, weights: WeightsLike) -> Topology:
     def eigenvalues() -> tuple[float, float]:
         if graph.group is not None:
             return laplacian_of_group(graph.group, graph.neighbors(0, 1)[1])

@@ -10,6 +10,9 @@ name               W[i, j], j a neighbour of i                     W is
 "push"             1 / (1 + d_j), d_j the out-degree               column stochastic; doubly on regular graphs
 "push-pull"        both of these, W.R and W.C                      a pair, see `push_pull`; doubly on regular graphs
 "lazy(g)"          g / (1 + max(d_i, d_j)), 0 < g <= 1             (1 - g) I + g W of metropolis; "lazy" is g = 1/2
+"fdla", "fmmc"     see `fastest_mixing`                            symmetric; fastest of all, or of all >= 0
+"sinkhorn"         see `sinkhorn`                                  doubly stochastic, of a directed graph
+"auto"             metropolis, lazy or best_constant               chosen together with the step size
 "best_constant"    2 / (lambda_1 + lambda_{n-1}) of the Laplacian  symmetric; fastest of all constant weights
 a number w         w                                               row stochastic; doubly on balanced graphs
 =================  ==============================================  ============================================
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 14  # agents whose rows are computed at a time, so that temporaries stay in the cache
 NAMES = ("metropolis", "lazy", "uniform", "push", "push-pull", "best_constant")
+OPTIMIZED = ("fdla", "fmmc", "sinkhorn", "auto")  # made of the whole graph
 PARTS = ("uniform", "push")  # of "push-pull"
 WeightsLike = str | float
 Floats = NDArray[np.float64]
@@ -107,7 +111,7 @@ def resolve(
     if isinstance(weights, str):
         gamma = _laziness(weights, where)
         word = "lazy" if gamma is not None else weights
-        name = check.choice(word, f"{where}: weights", NAMES, " or a number")
+        name = check.choice(word, f"{where}: weights", (*NAMES, *OPTIMIZED), " or a number")
         if directed and not regular and name in ("metropolis", "lazy"):
             raise ValueError(
                 f"{where}: {name} weights need an undirected or a regular graph, but this one is "

@@ -20,7 +20,7 @@ from mpidec import InputError, record, solvers
 from mpidec.experiment import settings as config
 from mpidec.record import RunFile
 from mpidec.sweep import sweep
-from mpidec.sweep.cases import Case, Variation, cases, parse_vary
+from mpidec.sweep.cases import Case, Variation, cases, common_graph, parse_vary
 from mpidec.sweep.command import main
 from mpidec.sweep.sharing import WorkQueue
 from mpidec.sweep.tables import table
@@ -544,7 +544,7 @@ def test_a_target_without_the_error_metric(tmp_path):
 def test_settings_that_follow_from_varied_ones_are_said(tmp_path):
     result = sweep(SMALL, vary={"solver.name": ["dgd", "relaysgd"]}, out=str(tmp_path / "found"))
     assert result.notes == (
-        "topology.name is not varied, but differs: exponential (dgd), binary_tree (relaysgd)",
+        "all solvers run on the binary_tree graph, which all of them accept (--topology takes another one)",
     )
 
 
@@ -707,3 +707,14 @@ def test_an_interrupted_sweep_says_how_to_go_on(tmp_path, ranks):
     if not ranks:
         assert done.stderr == "mpidec.sweep: interrupted: the same command continues the sweep\n"
     assert record.read(tmp_path / "sweep" / "seed=0.h5").outcome in ("interrupted", "running")
+
+
+def test_solvers_without_a_common_default_are_compared_on_one_graph():
+    def graphs(names, *given):
+        return [graph.value for graph in common_graph(given, [parse_vary(f"solver.name={names}")])]
+
+    ring = config.Setting("topology.name", "ring", "--topology")
+    assert graphs("gradient_tracking,exact_diffusion,extra") == ["symmetric_exponential"]
+    assert graphs("gradient_tracking,relaysgd") == ["binary_tree"]
+    assert graphs("gradient_tracking,extra", ring) == []
+    assert graphs("gradient_tracking,dgd") == []

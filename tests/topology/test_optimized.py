@@ -79,3 +79,35 @@ def test_balanced_weights_of_a_directed_graph():
     design = np.eye(9)[r], np.eye(9)[c]
     residual = np.linalg.lstsq(np.hstack(design), np.log(ratio), rcond=None)[1]
     assert residual.sum() < 1e-16
+
+
+@pytest.mark.parametrize("make", [T.ring, T.grid, T.erdos_renyi, "networkx"], ids=str)
+def test_weights_of_the_whole_graph_by_name(make):
+    import networkx as nx
+
+    def graph(weights="metropolis"):
+        return (
+            T.from_networkx(nx.petersen_graph(), weights=weights)
+            if make == "networkx"
+            else make(12, weights=weights)
+        )
+
+    for name, made in [
+        ("fdla", T.fastest_mixing(graph())),
+        ("fmmc", T.fastest_mixing(graph(), nonnegative=True)),
+        ("sinkhorn", T.sinkhorn(graph("uniform"))),
+    ]:
+        assert graph(name) == made and made.name == graph().name and made.kind == "doubly"
+    auto = graph("auto")
+    assert np.array_equal(auto.W.toarray(), graph().W.toarray()) and auto != graph()
+    for name, choice in auto.choices:
+        assert choice == graph(name), name
+
+
+def test_sinkhorn_by_name_balances_a_directed_graph():
+    import networkx as nx
+
+    graph = T.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)]), weights="sinkhorn")
+    assert graph.directed and graph.kind == "doubly"
+    with pytest.raises(ValueError, match="sinkhorn balances directed ones"):
+        T.exponential(9, weights="fdla")

@@ -740,7 +740,7 @@ WRONG = [
     (lambda: T.ring([4]), TypeError, "n is [4]"),
     (lambda: T.ring(np.array([4, 5])), TypeError, "n is array([4, 5])"),
     (lambda: T.ring(4, weights="metropoliss"), ValueError, "did you mean metropolis?"),
-    (lambda: T.ring(4, weights="foo"), ValueError, "best_constant or a number"),
+    (lambda: T.ring(4, weights="foo"), ValueError, "auto or a number"),
     (lambda: T.ring(4, weights=True), TypeError, "is True"),
     (
         lambda: T.ring(4, weights=None),

@@ -18,7 +18,7 @@ from ...problems.agents import of_one
 from ...record.reader import read
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
 from ..diagnosis import likely_cause
-from ..loop import RESUMED, Plan, note, recorded_step_size
+from ..loop import RESUMED, Plan, note, recorded_choice
 from ..metrics import Metrics, columns
 from ..outcome import Outcome, RunEnd, decide_outcome
 from ..provenance import attributes
@@ -137,7 +137,7 @@ def _recorded_step_size(plan: Plan, solver: PairwiseSolver | PushSolver) -> floa
             earlier = "step_size" not in found and not given
     if net.collectives.broadcast(earlier, 0, "the step size of the run"):
         return safe
-    return recorded_step_size(net, record)
+    return recorded_choice(net, record)[0]
 
 
 class _Run:

@@ -22,6 +22,7 @@ from ...exceptions import Unstable as Unstable
 from ...protocols import Reductions
 from ...solvers.base import Solver, name_of, with_step_size
 from ...solvers.step_schedules import WORDS, StepSchedule
+from ...topology.optimized import Adaptive
 from ..functions import term_of
 from .linear import Gradient, LinearModel, dimensions, evaluations, linear_model
 from .race import (
@@ -61,6 +62,7 @@ CODEC_STEPS, PROGRESS = (
 )  # a codec is tried for so many steps, which leave this part of the error
 SPAN, PER_OCTAVE = 6, 4  # range of a race, and step sizes in a factor of 2
 SPARE = 0.7  # part of the best step size with variance reduction, of whose gradients few draws are known
+CLEARLY = 0.95  # part of the steps that other weights than metropolis must save
 TOP = 2.4  # largest step size of a race, in units of 1 / curvature
 
 
@@ -93,6 +95,8 @@ class Choice:
         What else there is to know; empty if nothing.
     early : array of bool
         Which step sizes dropped out of the race early, being clearly slower than others in it.
+    weights : str
+        The weights that the search has chosen of a graph with `weights="auto"`; empty for other graphs.
     """
 
     step_size: float
@@ -106,6 +110,7 @@ class Choice:
     seconds: float
     note: str = ""
     early: np.ndarray = field(default_factory=lambda: np.empty(0, bool), repr=False)
+    weights: str = ""
 
     @property
     def expected(self) -> float:
@@ -133,6 +138,7 @@ class Choice:
             what = f"error {self.expected:.2g} expected after {self.steps} steps"
         return (
             f"{self.step_size:.4g} (auto: {what}; search: {self.gradients} gradients, {self.seconds:.2g} s)"
+            + (f"; weights {self.weights}" if self.weights else "")
             + (f"; {self.note}" if self.note else "")
         )
 
@@ -446,7 +452,8 @@ class Search(Modelled):
         tol: float,
     ):
         super().__init__(net, problem, oracle, solver, X0, steps, seed, tol)
-        self._net, self._topology, self._mixer = net, topology, mixer
+        self._net, self._mixer = net, mixer
+        self.topology = topology  # of a call: with the weights of its choice
 
     def __call__(self) -> Choice:
         """The choice, the same on all ranks."""
@@ -458,7 +465,7 @@ class Search(Modelled):
         choice: Choice | None = None
         if requested_rule(self._solver) == "auto" and net.n <= MANY and self._smooth:
             gradients = self._prepare(mean)
-            choice = self._on_root(lambda base: self._raced(base, gradients))
+            choice = self._fastest(gradients)
             if choice is not None and self._varying:
                 choice = self._tried_out(choice)
             why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
@@ -469,7 +476,7 @@ class Search(Modelled):
         if choice is None:
             smoothness = self._smoothness()
             if requested_rule(self._solver) == "auto" and (
-                unstable := self._solver.unstable(self._topology)
+                unstable := self._solver.unstable(self.topology)
             ):
                 if self.point is not None:
                     raise Unstable(f'step_size="auto": no step size converges: {unstable}')
@@ -515,7 +522,7 @@ class Search(Modelled):
             if self._net.rank == 0:
                 with (
                     Network(self._net.n, comm=MPI.COMM_SELF) as alone,
-                    closing(alone.mixer(self._topology)) as base,
+                    closing(alone.mixer(self.topology)) as base,
                 ):
                     result = act(base)
         return cast("T", self._net.collectives.broadcast(result, 0, "the choice of a step size"))
@@ -523,6 +530,28 @@ class Search(Modelled):
     def _alike(self, base: Mixer, codec: bool = False) -> Operator[StepOperator]:
         """The mixer of the run on another base, without its codec unless that is part of the question."""
         return without_codec(self._mixer, base, self._X0.shape[1], codec)
+
+    def _fastest(self, gradients: int) -> Choice | None:
+        """The choice of the race over the graph; over one with several weights, the best choice, with its graph."""
+        graph = self.topology
+        if not isinstance(graph, Adaptive):
+            return self._on_root(lambda base: self._raced(base, gradients))
+        best: Choice | None = None
+        chosen: Topology = graph
+        for weights, self.topology in graph.choices:
+            if best is None or self._bears(self.topology):
+                choice = self._on_root(lambda base: self._raced(base, gradients))
+                if choice and (best is None or choice.expected < CLEARLY * best.expected):
+                    best, chosen = replace(choice, weights=weights), self.topology
+        self.topology = chosen
+        return best
+
+    def _bears(self, topology: Topology) -> bool:
+        try:
+            self._solver.check(topology)
+        except ValueError:
+            return False
+        return not self._solver.unstable(topology)
 
     def _raced(self, base: Mixer, gradients: int) -> Choice | None:
         """The choice of the race; None if no step size converges."""
@@ -618,7 +647,7 @@ class Search(Modelled):
 
     def _trial_errors(self, sizes: np.ndarray, length: int) -> np.ndarray:
         """The predicted errors after trial runs with these step sizes; collective."""
-        base = self._net.mixer(self._topology)
+        base = self._net.mixer(self.topology)
         W = self._alike(base)
         ends = [
             self._net.gather(
