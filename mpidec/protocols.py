@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -129,6 +129,10 @@ class Graph(Protocol):
     def period(self) -> int | None:
         """Steps after which the graphs repeat; None if they never do."""
 
+    @property
+    def is_tree(self) -> bool:
+        """Whether there is one graph, or several at once, undirected and connected with n - 1 edges."""
+
     def at(self, k: int) -> ConstantGraph:
         """The graph of step k."""
 
@@ -175,6 +179,10 @@ class Operator(Protocol):
     @property
     def C(self) -> Operator:
         """The column-stochastic operator of a pair; else `W`."""
+
+    @property
+    def parts(self) -> Sequence[Operator]:
+        """The operators of the graphs among which the columns of a row are divided: itself, if there is one graph."""
 
     @property
     def in_edges(self) -> int:

@@ -50,6 +50,7 @@ from .step_schedules import (
     StepSchedule as StepSchedule,
     WarmUp as WarmUp,
 )
+from .updates import Adam as Adam, Momentum as Momentum
 
 CATALOGUE: dict[str, type[Solver]] = {
     "consensus": Consensus,

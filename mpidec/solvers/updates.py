@@ -1,0 +1,215 @@
+"""Local momentum and local Adam: updates that every agent computes of its own gradients, for any solver."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import namedtuple
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..protocols import Graph, Operator
+from .base import FACTOR, POSITIVE, Solver, name_of, with_step_size, zeros
+from .step_schedules import StepSize
+
+SHARED = (
+    "kinds",
+    "uses",
+    "per_edge",
+    "keeps_rows",
+    "exact",
+    "graph",
+    "edgewise",
+    "least_delta",
+    "keeps_mean",
+)
+
+
+class _Update(Solver):
+    """Solver that hands directions, made of the gradients, to another solver.
+
+    The state has the fields of that solver's state, and those named in `memory`.
+    """
+
+    memory: ClassVar[tuple[str, ...]]
+    solver: Solver
+
+    def __post_init__(self) -> None:
+        solver, name = self.solver, name_of(self)
+        if not isinstance(solver, Solver):
+            raise TypeError(
+                f"{name}: solver is {solver!r:.60}, expected a solver: {name}(solvers.DGD(0.1))"
+            )
+        if solver.uses != "gradient" or solver.asynchronous:
+            raise ValueError(
+                f"{name}: {name_of(solver)} takes no gradients in common steps: expected a solver that does, such as DGD"
+            )
+        if self.step_size is None:
+            object.__setattr__(self, "step_size", solver.step_size)
+        else:
+            object.__setattr__(self, "solver", with_step_size(solver, self.step_size))
+        for attribute in SHARED:
+            object.__setattr__(self, attribute, getattr(solver, attribute))
+        super().__post_init__()
+
+    @abstractmethod
+    def start(self, X: np.ndarray) -> tuple[Any, ...]:
+        """The memory before the first step."""
+
+    @abstractmethod
+    def direction(self, G: np.ndarray, *memory: Any) -> tuple[Any, ...]:
+        """The direction that takes the place of the gradients, and the memory after the step."""
+
+    def init(self, X: np.ndarray, W: Operator | None = None) -> Any:
+        return self._joined(self.solver.init(X, W), self.start(X))
+
+    def step(self, s: Any, G: np.ndarray, W: Operator) -> Any:
+        D, *memory = self.direction(G, *s[-len(self.memory) :])
+        return self._joined(self.solver.step(self._inner(s), D, W), memory)
+
+    def point(self, s: Any) -> Any:
+        return self.solver.point(self._inner(s))
+
+    def check(self, topology: Graph) -> None:
+        self.solver.check(topology)
+
+    def unstable(self, topology: Graph) -> str:
+        return self.solver.unstable(topology)
+
+    def _inner(self, s: Any) -> Any:
+        return s.inner(*s[: -len(self.memory)])
+
+    def _joined(self, inner: Any, memory: Any) -> Any:
+        return _state(type(inner), self.memory)(*inner, *memory)
+
+
+@cache
+def _state(inner: Any, memory: tuple[str, ...]) -> Any:
+    """The class of the states of a solver with more fields."""
+    made: Any = namedtuple("State", (*inner._fields, *memory))  # type: ignore[misc]
+    made.inner = inner
+    return made
+
+
+@dataclass(frozen=True)
+class Momentum(_Update):
+    r"""Local momentum for any solver: each agent's gradients become a momentum of its own, which is never sent.
+
+    .. math::
+        B^{k+1} &= \beta B^k + (1 - \delta) G^k, \qquad B^0 = 0 \\
+        D^k &= B^{k+1}
+
+    and the solver takes its step with :math:`D^k` in place of the gradients :math:`G^k`.  With `nesterov`,
+    :math:`D^k = G^k + \beta B^{k+1}`.
+
+    Parameters
+    ----------
+    solver : Solver
+        With its own step size.
+    momentum : float
+        :math:`\beta`, in [0, 1).
+    nesterov : bool
+    dampening : float
+        :math:`\delta`, in [0, 1); with :math:`\delta = \beta` the momentum is an average of gradients.
+    step_size : optional
+        That of `solver`; another one replaces it.
+
+    Notes
+    -----
+    Sent per step, and what `W` must satisfy: as `solver`.  Where the gradients have come to rest, so have the directions, at
+    :math:`G (1 - \delta) / (1 - \beta)` (with `nesterov` at :math:`G / (1 - \beta)` if :math:`\delta = 0`): a solver that is
+    exact without momentum is exact with it, and the bias of another one is that of the larger step size.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> solver = Momentum(mpidec.solvers.RelaySGD(0.05), nesterov=True)
+    >>> mpidec.solve(problem, solver, mpidec.topology.chain(4), steps=400).X.round(9).ravel().tolist()
+    [2.0, 2.0, 2.0, 2.0]
+
+    References
+    ----------
+    I. Sutskever, J. Martens, G. Dahl, G. Hinton, "On the importance of initialization and momentum in deep learning", ICML 2013;
+    in this form, without dampening, that of RelaySGD's experiments.
+    """
+
+    memory: ClassVar = ("buffer",)
+    limits: ClassVar = {"momentum": FACTOR, "dampening": FACTOR}
+    solver: Solver
+    momentum: float = 0.9
+    nesterov: bool = False
+    dampening: float = 0.0
+    step_size: StepSize | None = field(default=None, repr=False)
+
+    def start(self, X: np.ndarray) -> tuple[Any, ...]:
+        return (zeros(X, *X.shape),)
+
+    def direction(self, G: np.ndarray, *memory: Any) -> tuple[Any, ...]:
+        (B,) = memory
+        B = self.momentum * B + (1 - self.dampening) * G
+        return (G + self.momentum * B if self.nesterov else B), B
+
+
+@dataclass(frozen=True)
+class Adam(_Update):
+    r"""Local Adam for any solver: each agent scales the entries of its own gradients; nothing more is sent.
+
+    .. math::
+        M^{k+1} &= \beta_1 M^k + (1 - \beta_1) G^k, & V^{k+1} &= \beta_2 V^k + (1 - \beta_2) G^k \circ G^k \\
+        \hat M &= M^{k+1} / (1 - \beta_1^{k+1}), & \hat V &= V^{k+1} / (1 - \beta_2^{k+1}) \\
+        D^k &= \hat M / (\sqrt{\hat V} + \epsilon)
+
+    and the solver takes its step with :math:`D^k` in place of the gradients :math:`G^k`.
+
+    Parameters
+    ----------
+    solver : Solver
+        With its own step size.
+    beta1, beta2 : float
+        In [0, 1).
+    epsilon : float
+    step_size : optional
+        That of `solver`; another one replaces it.
+
+    Notes
+    -----
+    Sent per step, and what `W` must satisfy: as `solver`.  Agents with different data scale differently, so that the directions do
+    not add up to zero where the gradients do: with a constant step size, no solver is exact.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.full((4, 1), 2.0))
+    >>> solver = Adam(mpidec.solvers.RelaySGD(mpidec.solvers.InverseSqrt(0.1)))
+    >>> mpidec.solve(problem, solver, mpidec.topology.chain(4), steps=400).X.round(2).ravel().tolist()
+    [2.0, 2.0, 2.0, 2.0]
+
+    References
+    ----------
+    D. Kingma, J. Ba, "Adam: a method for stochastic optimization", ICLR 2015, Algorithm 1.
+    """
+
+    memory: ClassVar = ("first", "second", "updates")
+    limits: ClassVar = {"beta1": FACTOR, "beta2": FACTOR, "epsilon": POSITIVE}
+    solver: Solver
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    step_size: StepSize | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "exact", False)
+        object.__setattr__(self, "keeps_mean", False)
+
+    def start(self, X: np.ndarray) -> tuple[Any, ...]:
+        return zeros(X, *X.shape), zeros(X, *X.shape), 0
+
+    def direction(self, G: np.ndarray, *memory: Any) -> tuple[Any, ...]:
+        M, V, k = memory
+        M, V = self.beta1 * M + (1 - self.beta1) * G, self.beta2 * V + (1 - self.beta2) * G * G
+        scale = (V / (1 - self.beta2 ** (k + 1))) ** 0.5 + self.epsilon
+        return M / (1 - self.beta1 ** (k + 1)) / scale, M, V, k + 1
