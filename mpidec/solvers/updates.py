@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import namedtuple
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -82,15 +83,15 @@ class _Update(Solver):
         return s.inner(*s[: -len(self.memory)])
 
     def _joined(self, inner: Any, memory: Any) -> Any:
-        return _state(type(inner), self.memory)(*inner, *memory)
+        fields = (*inner._fields, *self.memory)
+        return _state(cast("Hashable", type(inner)), fields)(*inner, *memory)
 
 
 @cache
-def _state(inner: Any, memory: tuple[str, ...]) -> Any:
-    """The class of the states of a solver with more fields."""
-    made: Any = namedtuple("State", (*inner._fields, *memory))  # type: ignore[misc]
-    made.inner = inner
-    return made
+def _state(inner: Hashable, fields: tuple[str, ...]) -> Any:
+    """The class of the states with these fields, which begin with those of the class `inner`."""
+    base: Any = namedtuple("State", fields)  # type: ignore[misc]
+    return type("State", (base,), {"inner": inner, "__slots__": ()})
 
 
 @dataclass(frozen=True)
@@ -211,5 +212,5 @@ class Adam(_Update):
     def direction(self, G: np.ndarray, *memory: Any) -> tuple[Any, ...]:
         M, V, k = memory
         M, V = self.beta1 * M + (1 - self.beta1) * G, self.beta2 * V + (1 - self.beta2) * G * G
-        scale = (V / (1 - self.beta2 ** (k + 1))) ** 0.5 + self.epsilon
-        return M / (1 - self.beta1 ** (k + 1)) / scale, M, V, k + 1
+        one, two = (1 / (1 - beta ** (k + 1)) for beta in (self.beta1, self.beta2))
+        return one * M / ((two * V) ** 0.5 + self.epsilon), M, V, k + 1

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import solvers as S, topology as T
+from mpidec.testing.contract import properties
 
 N, D, STEPS = 6, 5, 20
 RNG = np.random.default_rng(4)
@@ -205,6 +206,27 @@ def test_push_sum_with_half_rounds():
             once = S.PushSum(0.0).step(S.PushSum(0.0).init(X[here]), G[here], W.at(0))
             if rounds == 3:  # a whole period: the exact average
                 np.testing.assert_allclose(once.X, np.tile(X.mean(axis=0), (n, 1))[here])
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "solver",
+    [
+        S.Momentum(S.RelaySGD(), 0.5, nesterov=True),
+        S.Momentum(S.GradientTracking(), 0.5, dampening=0.5),
+        S.Momentum(S.DGD()),
+    ],
+    ids=str,
+)
+def test_momentum_keeps_the_contract(solver):
+    mpidec.testing.check_solver(solver)
+
+
+@pytest.mark.serial
+def test_adam_keeps_kinds_and_types_of_arrays():
+    checks = properties(S.Adam(S.RelaySGD()))
+    for name in ("dtype", "rows", "tensors", "columns", "kinds", "few_agents"):
+        checks[name]()
 
 
 def test_refusals():
