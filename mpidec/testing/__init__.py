@@ -2,5 +2,12 @@
 
 from .case import ContractError as ContractError
 from .contract import SolverContract as SolverContract, check_solver as check_solver
+from .graphs import TopologyContract as TopologyContract, check_topology as check_topology
 
-__all__ = ["ContractError", "SolverContract", "check_solver"]
+__all__ = [
+    "ContractError",
+    "SolverContract",
+    "TopologyContract",
+    "check_solver",
+    "check_topology",
+]
