@@ -100,14 +100,20 @@ def costs(n: int, d: int = 3) -> Quadratics:
 
 
 def problem(
-    f: Quadratics, lo: int = 0, hi: int | None = None, term: Term | None = None
+    f: Quadratics,
+    lo: int = 0,
+    hi: int | None = None,
+    term: Term | None = None,
+    x_star: np.ndarray | None = None,
 ) -> LeastSquares:
     """The quadratics of the agents `lo` to `hi` as a problem, each agent with a basis of its own."""
     n, d = f.c.shape
     Q = np.linalg.qr(np.random.default_rng(n).standard_normal((n, d, d)))[0]
     A = np.sqrt(f.h)[:, :, None] * Q
     b = np.einsum("npd,nd->np", A, f.c)
-    return LeastSquares(A[lo:hi], b[lo:hi], term=term, x_star=f.minimizer if term is None else None)
+    return LeastSquares(
+        A[lo:hi], b[lo:hi], term=term, x_star=f.minimizer if x_star is None else x_star
+    )
 
 
 def alone(n: int) -> Network:

@@ -49,7 +49,9 @@ def term(solver: Solver) -> None:
     x, threshold = f.minimizer, strength * n / float(f.h.sum())
     target = np.sign(x) * np.maximum(abs(x) - threshold, 0)
     with alone(n) as net:
-        result = solve(problem(f, term=l1(strength)), solver, graph, steps=800, net=net, every=800)
+        made = problem(f, term=l1(strength), x_star=target)
+        stop = {"error_max": 1e-11}
+        result = solve(made, solver, graph, steps=800, net=net, every=20, stop=stop)
     away = float(abs(result.X - target).max())
     require(
         away <= 1e-9,
