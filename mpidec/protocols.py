@@ -148,6 +148,9 @@ class ConstantGraph(Graph, Protocol):
     def connected(self) -> bool:
         """Whether there is a path from every agent to every other."""
 
+    def spectral_gap(self) -> float:
+        """The fraction by which a step reduces the largest disagreement."""
+
     @property
     def is_tree(self) -> bool:
         """Whether the graph is undirected and connected with n - 1 edges."""

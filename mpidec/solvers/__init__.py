@@ -16,6 +16,7 @@ from .composite import (
     ProximalGradientTracking as ProximalGradientTracking,
 )
 from .diffusion import DGD as DGD, Consensus as Consensus, Diffusion as Diffusion
+from .federated import SCAFFOLD as SCAFFOLD, FedOpt as FedOpt, FedProx as FedProx
 from .gradient_tracking import GradientTracking as GradientTracking
 from .momentum import (
     DecentLaM as DecentLaM,
@@ -83,6 +84,9 @@ CATALOGUE: dict[str, type[Solver]] = {
     "slowmo": SlowMo,
     "diloco": DiLoCo,
     "gasloc": GASLoC,
+    "fedprox": FedProx,
+    "fedopt": FedOpt,
+    "scaffold": SCAFFOLD,
     "kgt": KGT,
     "led": LED,
     "async_push_sum": AsyncPushSum,

@@ -42,6 +42,8 @@ class Solver:
     positive : bool
         Whether the solver divides by weights that `W` mixes: they remain > 0 if `W` is doubly stochastic or has no negative
         entries.
+    samples : bool
+        Whether the solver bears the average over a sample of the agents in place of `W` (`topology.sampled_average`).
     uses : {"gradient", "prox", "functions", "nothing"}
         What `step` needs of the problem at `point(s)`, as its argument `G`: the gradients; the proximal points
         :math:`\\arg\\min_x f_i(x) + \\|x - v_i\\|^2 / (2 \\alpha)`; or nothing (None).  With "functions", `step(s, F, W)` is given
@@ -57,6 +59,9 @@ class Solver:
         Whether rows handed to `W` are never changed afterwards, neither by `step` nor by the gradient at `point(s)`.  Where
         a solver declares this, `solve` need not wait until the neighbours have read the rows.  All solvers of this package
         declare it; the default is False.
+    adaptive : bool
+        Whether a step divides by sizes of earlier gradients, so that bias and noise are not proportional to the step size, and the
+        agents' mean does not take the steps of a single agent.
     keeps_mean : bool
         Whether, on a doubly stochastic W, the mean of the agents takes the steps of a single agent with the mean of the gradients.
     exact : bool
@@ -84,6 +89,8 @@ class Solver:
 
     kinds: ClassVar[tuple[str, ...]] = ("doubly",)
     positive: ClassVar[bool] = False
+    samples: ClassVar[bool] = False
+    adaptive: ClassVar[bool] = False
     uses: ClassVar[str] = "gradient"
     per_edge: ClassVar[tuple[str, ...]] = ()
     keeps_rows: ClassVar[bool] = False
@@ -131,7 +138,8 @@ class Solver:
         ValueError
             With the reason, and with a topology that works.
         """
-        if topology.kind not in self.kinds:
+        sampled = self.samples and getattr(topology, "samples", False)
+        if topology.kind not in self.kinds and not sampled:
             single = " or ".join(kind for kind in self.kinds if kind != "pair") + " stochastic W"
             pair = ", or a row and a column stochastic one" if "pair" in self.kinds else ""
             given = "a pair" if topology.kind == "pair" else f"{topology.kind} stochastic"

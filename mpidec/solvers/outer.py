@@ -57,7 +57,8 @@ class LocalDGD(_LocalSteps):
         Y &\leftarrow Y - \alpha \nabla F(Y) \quad H \text{ times}, \text{ from } Y = X^t \\
         X^{t+1} &= W^t Y
 
-    With H = 1 this is `Diffusion`, with the complete graph local SGD (federated averaging).
+    With H = 1 this is `Diffusion`, with the complete graph local SGD, and with `topology.sampled_average` federated averaging
+    (FedAvg) with partial participation.
 
     Parameters
     ----------
@@ -84,6 +85,7 @@ class LocalDGD(_LocalSteps):
     updates", ICML 2020, Algorithm 1.
     """
 
+    samples: ClassVar = True
     graph: ClassVar = "exponential"
     step_size: StepSize = "auto"
     local_steps: int = 8
@@ -149,6 +151,7 @@ class SlowMo(_LocalSteps):
     ICLR 2020, Algorithm 1.
     """
 
+    samples: ClassVar = True
     graph: ClassVar = "complete"
     step_size: StepSize = "auto"
     slow_step: float = 1.0
@@ -237,6 +240,7 @@ class DiLoCo(_LocalSteps):
     low-communication training of language models", arXiv:2311.08105 (2023), Algorithm 1.
     """
 
+    samples: ClassVar = True
     graph: ClassVar = "complete"
     step_size: StepSize = "auto"
     outer_step: float = 0.7

@@ -38,7 +38,7 @@ def _penalizes(solver: Solver) -> bool:
 
 
 def _averages(solver: Solver) -> bool:
-    return solver.keeps_mean or "row" not in solver.kinds
+    return (solver.keeps_mean or "row" not in solver.kinds) and not solver.adaptive
 
 
 def _descends(solver: Solver) -> bool:
@@ -49,12 +49,18 @@ COMMON = {
     "minimizer": Property(convergence.minimizer, _exact),
     "term": Property(convergence.term, lambda solver: solver.composite),
     "rate": Property(convergence.rate, _exact),
-    "bias": Property(convergence.bias, lambda solver: not solver.exact and _descends(solver)),
+    "bias": Property(
+        convergence.bias,
+        lambda solver: not solver.exact and _descends(solver) and not solver.adaptive,
+    ),
     "noise": Property(
         convergence.noise,
         lambda solver: _averages(solver) and _descends(solver) and not _penalizes(solver),
     ),
-    "mean": Property(invariants.mean, lambda solver: solver.keeps_mean and solver.uses != "prox"),
+    "mean": Property(
+        invariants.mean,
+        lambda solver: solver.keeps_mean and solver.uses != "prox" and not solver.adaptive,
+    ),
     "average": Property(
         invariants.average,
         lambda solver: _averages(solver) and solver.uses != "prox",
@@ -65,7 +71,7 @@ COMMON = {
     "columns": Property(arrays.columns, searches),
     "bits": Property(arrays.bits, _always),
     "kinds": Property(acceptance.kinds, _always),
-    "few_agents": Property(acceptance.few_agents, _always),
+    "few_agents": Property(acceptance.few_agents, lambda solver: not solver.adaptive),
 }
 """The properties of solvers whose agents take common steps."""
 

@@ -39,6 +39,7 @@ from .random_graphs import (
     geometric as geometric,
     small_world as small_world,
 )
+from .sampled import sampled_average as sampled_average
 from .schedule import Periodic as Periodic, Schedule as Schedule, cycle as cycle
 from .spanning import spanning_tree as spanning_tree
 from .static import (

@@ -144,7 +144,8 @@ def test_every_entry_of_the_catalogue_is_checked_here():
         "random_matchings",
         "one_peer_exponential",
         "one_peer_hypercube",
-    }  # test_schedules.py
+        "sampled_average",
+    }  # test_schedules.py, and tests/solvers/test_federated.py
     assert all(inspect.getdoc(make).splitlines()[0] for make in T.CATALOGUE.values())
     assert all(getattr(T, name) is inspect.unwrap(make) for name, make in T.CATALOGUE.items())
 
