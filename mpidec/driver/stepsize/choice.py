@@ -589,6 +589,7 @@ class Search(Modelled):
             octaves, top = (10, 16 * TOP) if model.slope is None else (13, 128 * TOP)
         factor = self._solver.step_size.factor if self._varying else _one
         larger = MORE if not self.reduced else MORE / SPARE
+        random = self._noisy or self.topology.period is None
         highest = int(np.floor(per_octave * np.log2(top / model.curvature)))
         for attempt in range(3):
             sizes = 2.0 ** (np.arange(highest, highest - octaves * per_octave - 1, -1) / per_octave)
@@ -600,7 +601,7 @@ class Search(Modelled):
                 )
             else:
                 stack = Stack(self._solver, factor, W, model, sizes, model.start)
-                ranking = most_accurate(stack, model, self._steps, self._noisy, self._varying)
+                ranking = most_accurate(stack, model, self._steps, random, self._varying)
             ranking = replace(ranking, sizes=sizes)
             if ranking.best >= 0 and (attempt == 2 or ranking.best < len(sizes) - 1):
                 return ranking
