@@ -11,36 +11,58 @@ from numpy.typing import ArrayLike, NDArray
 from .. import _validation as check
 from .._validation import Array
 
-HOW = ("iid", "sorted", "dirichlet", "blocks")
+HOW = ("iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks")
 DRAWS = 1000  # of a Dirichlet split, after which the best one is taken
 Index = NDArray[np.intp]
 
 
 def partition(
-    y: ArrayLike, n: int, how: str = "iid", *, alpha: float = 1.0, seed: int = 0
+    y: ArrayLike,
+    n: int,
+    how: str = "iid",
+    *,
+    alpha: float = 1.0,
+    per_agent: int = 2,
+    seed: int = 0,
 ) -> list[Index]:
-    r"""Split N samples over n agents as evenly as possible (sizes differ by at most one).
+    r"""Split N samples over n agents.
 
-    ``iid`` shuffles the samples. ``sorted`` sorts them by target, so that agents hold different classes (or ranges).
-    ``blocks`` keeps the order of the data. ``dirichlet`` draws, for each class c, its distribution over the agents,
+    As evenly as possible (sizes differ by at most one):
 
-    .. math:: q_c \sim \mathrm{Dir}(\alpha 1_n),
+    - ``iid`` shuffles the samples.
+    - ``stratified`` deals out the shuffled samples of each class in turn, so that the classes of all agents are alike, to one
+      sample of each; with real targets, their ranges.
+    - ``sorted`` sorts the samples by target, so that agents hold different classes (or ranges).
+    - ``dirichlet`` draws, for each class c, its distribution over the agents,
 
-    in groups of 10 agents, and then re-splits evenly, as RelaySGD does. With a small :math:`\alpha` each agent has
-    few classes, with a large :math:`\alpha` all of them.
+      .. math:: q_c \sim \mathrm{Dir}(\alpha 1_n),
+
+      in groups of 10 agents, and then re-splits evenly, as RelaySGD does. With a small :math:`\alpha` each agent has
+      few classes, with a large :math:`\alpha` all of them.
+    - ``blocks`` keeps the order of the data.
+
+    With sizes that may differ:
+
+    - ``shards`` sorts by target and cuts n s shards of equal size (to one sample), of which each agent draws s = `per_agent`.
+    - ``labels`` gives each agent c = `per_agent` classes, all classes to equally many agents (to one), and divides the samples of a
+      class evenly among these.
+    - ``sizes`` shuffles, and draws the numbers of samples: each agent has one, and a part :math:`q_i` of the others,
+      :math:`q \sim \mathrm{Dir}(\alpha 1_n)`.
 
     Parameters
     ----------
     y : (N,) array
-        Targets; class labels for ``dirichlet``.
+        Targets; class labels for ``dirichlet`` and ``labels``.
     n : int
         Number of agents, at most N.
-    how : {"iid", "sorted", "dirichlet", "blocks"}
+    how : {"iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks"}
         The kind of partition.
     alpha : float
-        Concentration of ``dirichlet``, > 0.
+        Concentration of ``dirichlet`` and ``sizes``, > 0.
+    per_agent : int
+        Shards or classes of each agent.
     seed : int
-        Seed of ``iid`` and ``dirichlet``, in 0 .. 2**32 - 1.
+        Seed of all but ``sorted`` and ``blocks``, in 0 .. 2**32 - 1.
 
     Returns
     -------
@@ -50,7 +72,7 @@ def partition(
     Raises
     ------
     ValueError, TypeError
-        If there are more agents than samples, or an argument is out of range.
+        If there are more agents than samples, or an argument is out of range, or an agent would have no sample.
 
     Notes
     -----
@@ -66,6 +88,10 @@ def partition(
     ----------
     T. Vogels et al., "RelaySum for decentralized deep learning on heterogeneous data", NeurIPS 2021, app. B;
     code epfml/relaysgd. The split equals theirs if `seed` is their seed + 100.
+
+    Shards: H. B. McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017,
+    section 3.
+    Labels and sizes: Q. Li et al., "Federated learning on non-IID data silos: an experimental study", ICDE 2022, section 4.
     """
     y = check.real(y, "y")
     check.choice(how, "partition", HOW)
@@ -78,24 +104,84 @@ def partition(
         raise ValueError(
             f"{n} agents for {len(y)} samples, expected at most {len(y)} agents: each holds at least one"
         )
+    per_agent = check.integer(per_agent, "per_agent")
+    draw = np.random.default_rng(seed)
+    if how == "stratified":
+        shuffled = draw.permutation(len(y))
+        order = shuffled[np.argsort(y[shuffled], kind="stable")]
+        return [np.sort(order[i::n]) for i in range(n)]
+    if how == "shards":
+        return _shards(y, n, per_agent, draw)
+    if how == "labels":
+        return _labels(y, n, per_agent, draw)
+    if how == "sizes":
+        cuts = 1 + np.floor(np.cumsum(_shares(n, alpha, draw)) * (len(y) - n)).astype(int)
+        return np.split(draw.permutation(len(y)), (np.arange(n) + cuts)[:-1])
     if how == "sorted":
         order = np.argsort(y, kind="stable")
     elif how == "dirichlet":
         order = np.concatenate(dirichlet(y, n, alpha, seed))
     elif how == "iid":
-        order = np.random.default_rng(seed).permutation(len(y))
+        order = draw.permutation(len(y))
     else:
         order = np.arange(len(y))
     return np.array_split(order, n)
 
 
+def _shares(n: int, alpha: float, draw: np.random.Generator) -> NDArray[np.float64]:
+    """Shares of n agents, Dir(alpha 1); all of one agent if alpha is so small that the draw underflows."""
+    q = draw.dirichlet(np.full(n, alpha))
+    return q if np.isfinite(q).all() else np.eye(1, n, int(draw.integers(n)))[0]
+
+
+def _shards(y: NDArray[Any], n: int, s: int, draw: np.random.Generator) -> list[Index]:
+    if n * s > len(y):
+        raise ValueError(
+            f"per_agent = {s}: {n} agents need {n * s} shards, expected at most {len(y)}, the number of samples"
+        )
+    shards = np.array_split(np.argsort(y, kind="stable"), n * s)
+    drawn = draw.permutation(n * s).reshape(n, s)
+    return [np.concatenate([shards[k] for k in np.sort(row)]) for row in drawn]
+
+
+def _labels(y: NDArray[Any], n: int, c: int, draw: np.random.Generator) -> list[Index]:
+    classes, numbers = np.unique(y, return_inverse=True)
+    _check_classes(y, len(classes), "labels")
+    if not len(classes) <= n * c or c > len(classes):
+        raise ValueError(
+            f"per_agent = {c}: {n} agents with {c} classes each, expected {-(-len(classes) // n)} to {len(classes)} for "
+            f"{len(classes)} classes in all"
+        )
+    holders: list[list[int]] = [[] for _ in classes]
+    for i in range(n):  # the classes that fewest agents hold so far
+        order = sorted(draw.permutation(len(classes)).tolist(), key=lambda k: len(holders[k]))
+        for k in order[:c]:
+            holders[k].append(i)
+    held: list[list[Index]] = [[] for _ in range(n)]
+    for k, agents in enumerate(holders):
+        members = draw.permutation(np.flatnonzero(numbers == k))
+        for i, piece in zip(agents, np.array_split(members, len(agents))):
+            held[i].append(piece)
+    parts = [np.concatenate(pieces) for pieces in held]
+    if empty := [i for i, part in enumerate(parts) if not len(part)]:
+        raise ValueError(
+            f"agent {empty[0]} would have no sample, since its classes have fewer samples than agents: raise per_agent, or take "
+            "fewer agents"
+        )
+    return parts
+
+
+def _check_classes(y: NDArray[Any], distinct: int, how: str) -> None:
+    if distinct > max(len(y) // 2, 1):
+        raise ValueError(
+            f"y has {distinct} distinct values in {len(y)} samples, expected class labels for a "
+            f"{how} partition (for regression, sorted gives heterogeneous agents)"
+        )
+
+
 def dirichlet(y: NDArray[Any], n: int, alpha: float, seed: int) -> list[Index]:
     """Return RelaySGD's Dirichlet split before the even re-split: n index arrays of uneven sizes."""
-    if len(np.unique(y)) > max(len(y) // 2, 1):
-        raise ValueError(
-            f"y has {len(np.unique(y))} distinct values in {len(y)} samples, expected class labels for a "
-            "dirichlet partition (for regression, sorted gives heterogeneous agents)"
-        )
+    _check_classes(y, len(np.unique(y)), "dirichlet")
     random = np.random.RandomState(seed)  # legacy generator, to reproduce the original split
     order = np.arange(len(y))
     random.shuffle(order)

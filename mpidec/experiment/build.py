@@ -263,6 +263,7 @@ def _prepared(experiment: Experiment, n: int) -> Prepared:
         label=wanted.label,
         partition=wanted.partition,
         alpha=wanted.alpha or 1.0,
+        per_agent=wanted.per_agent or 2,
         seed=experiment.run.seed,
         standardize=wanted.standardize,
         intercept=bool(wanted.intercept),

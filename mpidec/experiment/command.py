@@ -45,7 +45,9 @@ examples:
   mpirun -n 16 python -m mpidec.run --resume run.h5       continue from the last checkpoint, on any number of ranks
 
 tables of an experiment file (flags override the file, and --set overrides flags):
-  [problem]   name, data, label (column of a file: name or number), partition = "iid" | "sorted" | "dirichlet" (alpha) | "blocks",
+  [problem]   name, data, label (column of a file: name or number),
+              partition = "iid" | "stratified" | "sorted" | "blocks" | "shards" | "labels" (per_agent) | "dirichlet" |
+              "sizes" (alpha),
               standardize (columns to mean 0 and variance 1: set it if they differ much in size), intercept,
               scale = "sum" | "mean" (of the losses; the mean is over all samples), batch_size, noise,
               variance_reduction = "svrg" | "lsvrg" | "sarah" | "saga" (of batches; snapshot_period); delta, ...

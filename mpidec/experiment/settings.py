@@ -70,8 +70,12 @@ class Problem:
         locate=_data_file,
     )
     label: int | str | None = None
-    partition: Literal["iid", "sorted", "dirichlet", "blocks"] | None = None
+    partition: (
+        Literal["iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks"]
+        | None
+    ) = None
     alpha: float | None = setting(None, "> 0")
+    per_agent: int | None = setting(None, "> 0")
     standardize: bool = False
     intercept: bool | None = None
     scale: Literal["sum", "mean"] | None = None
@@ -397,8 +401,10 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
     total = TOTAL_L2.get(problem["name"])
     if total and problem.get("scale") != "mean" and "l2_total" not in problem:
         problem["options"].setdefault("l2", total / agents)
-    if problem.get("partition") == "dirichlet":
+    if problem.get("partition") in ("dirichlet", "sizes"):
         problem.setdefault("alpha", 1.0)
+    if problem.get("partition") in ("shards", "labels"):
+        problem.setdefault("per_agent", 2)
     if "steps" not in run:
         run.setdefault("stop_error", STOP_ERROR)
     for table, parameters_of in known.items():

@@ -79,6 +79,7 @@ def load_problem(
     hi: int | None = None,
     partition: str | None = None,
     alpha: float = 1.0,
+    per_agent: int = 2,
     seed: int = 0,
     standardize: bool = False,
     intercept: bool = False,
@@ -122,10 +123,11 @@ def load_problem(
         loads the data.
     lo, hi : int, optional
         Agents lo..hi-1 only, without a network; by default all n.
-    partition : {"iid", "sorted", "dirichlet", "blocks"}, optional
+    partition : {"iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks"}, optional
         By default that of the data set; ``iid`` for files and arrays.
-    alpha, seed
-        Concentration of ``dirichlet``, and seed of the partition (see :func:`partition`) and of a synthetic data set.
+    alpha, per_agent, seed
+        Concentration of ``dirichlet`` and ``sizes``, number of ``shards`` or ``labels`` of each agent, and seed of the partition
+        (see :func:`partition`) and of a synthetic data set.
     standardize : bool
         Whether features are shifted and scaled to mean 0 and variance 1.
     intercept : bool
@@ -178,6 +180,7 @@ def load_problem(
     settings = {
         "partition": partition,
         "alpha": alpha,
+        "per_agent": per_agent,
         "seed": seed,
         "standardize": standardize,
         "intercept": intercept,
@@ -231,6 +234,7 @@ def prepare(
     *,
     partition: str | None = None,
     alpha: float = 1.0,
+    per_agent: int = 2,
     seed: int = 0,
     standardize: bool = False,
     intercept: bool = False,
@@ -311,7 +315,7 @@ def prepare(
             whole_set, A=np.hstack([whole_set.A, np.ones((N, 1), whole_set.A.dtype)])
         )
         options["intercept"] = True
-    parts = split(whole_set.y, n, how, alpha=alpha, seed=seed)
+    parts = split(whole_set.y, n, how, alpha=alpha, per_agent=per_agent, seed=seed)
     options, arrays = registry.recipe(spec, whole_set, parts, 0, n, **options)
     whole = spec.of_data(*arrays, **options)
     options.pop("x_star", None)

@@ -366,7 +366,7 @@ def test_a_wrong_label_is_refused(tmp_path):
 # -- partitions ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["iid", "sorted", "dirichlet", "blocks"])
+@pytest.mark.parametrize("how", ["iid", "stratified", "sorted", "dirichlet", "blocks"])
 @pytest.mark.parametrize(
     "N, n, classes", [(569, 16, 2), (100, 33, 10), (7, 7, 2), (5, 1, 2), (40, 3, 1)]
 )
@@ -376,6 +376,63 @@ def test_partitions_are_even_and_whole(how, N, n, classes):
     assert sorted(np.concatenate(parts)) == list(range(N))
     assert [len(part) for part in parts] == [len(part) for part in np.array_split(np.arange(N), n)]
     assert all(np.array_equal(a, b) for a, b in zip(parts, partition(y, n, how, alpha=0.1, seed=4)))
+
+
+def histograms(y, parts):
+    return np.array([np.bincount(y[part], minlength=y.max() + 1) for part in parts])
+
+
+@pytest.mark.parametrize("N, n, classes", [(500, 7, 10), (100, 33, 5), (40, 3, 1), (5, 1, 2)])
+def test_partitions_of_uneven_sizes_are_whole_and_repeat(N, n, classes):
+    y = np.random.default_rng(0).integers(0, classes, N)
+    for how in ("shards", "labels", "sizes"):
+        options = {"per_agent": 1 if classes == 1 else 2, "alpha": 0.3}
+        parts, again, other = (partition(y, n, how, seed=seed, **options) for seed in (4, 4, 5))
+        assert sorted(np.concatenate(parts)) == list(range(N)), how
+        assert min(map(len, parts)) >= 1
+        assert all(map(np.array_equal, parts, again))
+        assert n == 1 or classes == 1 or not all(map(np.array_equal, parts, other))
+
+
+def test_stratified_agents_have_the_classes_of_the_whole():
+    y = np.random.default_rng(1).choice(3, 500, p=[0.7, 0.2, 0.1])
+    share = np.bincount(y) / 7
+    assert np.abs(histograms(y, partition(y, 7, "stratified", seed=2)) - share).max() < 1
+    targets = np.random.default_rng(1).standard_normal(70)
+    tenths = np.argsort(np.argsort(targets)) // 7
+    assert (histograms(tenths, partition(targets, 7, "stratified")) == 1).all()
+
+
+@pytest.mark.parametrize("n, c", [(7, 2), (10, 1), (5, 3), (40, 4)])
+def test_agents_have_as_many_classes_as_asked_for(n, c):
+    y = np.random.default_rng(2).permutation(np.arange(2000) % 10)
+    found = histograms(y, partition(y, n, "labels", per_agent=c, seed=3))
+    assert ((found > 0).sum(axis=1) == c).all()
+    holders = (found > 0).sum(axis=0)
+    assert holders.max() - holders.min() <= 1
+    for column in found.T:  # evenly among those that hold the class
+        assert np.ptp(column[column > 0]) <= 1
+
+
+def test_shards_are_pieces_of_the_sorted_samples():
+    y = np.random.default_rng(2).permutation(np.arange(1000) % 10)
+    place = np.argsort(np.argsort(y, kind="stable"))
+    parts = partition(y, 20, "shards", per_agent=3, seed=1)
+    for part in parts:
+        runs = np.split(np.sort(place[part]), np.flatnonzero(np.diff(np.sort(place[part])) > 1) + 1)
+        assert len(part) in range(48, 52) and len(runs) <= 3
+        assert (histograms(y, [part]) > 0).sum() <= 6
+
+
+def test_sizes_are_those_of_a_dirichlet_distribution():
+    y = np.arange(3000) % 2
+    shares = np.array(
+        [[len(p) for p in partition(y, 6, "sizes", alpha=2.0, seed=s)] for s in range(300)]
+    )
+    np.testing.assert_allclose(shares.mean(axis=0), 500, rtol=0.1)
+    variance = (1 / 6) * (5 / 6) / (6 * 2.0 + 1)  # of Dir(2, ..., 2)
+    np.testing.assert_allclose((shares / 3000).var(axis=0).mean(), variance, rtol=0.15)
+    assert [len(p) for p in partition(y, 6, "sizes", alpha=1e-300)].count(1) == 5
 
 
 def test_partition_kinds():
@@ -434,6 +491,10 @@ def test_dirichlet_with_alpha_that_underflows():
             (np.linspace(0, 1, 9), 2, "dirichlet"),
             "9 distinct values in 9 samples, expected class labels.*sorted",
         ),
+        (ValueError, (np.arange(9), 2, "labels"), "expected class labels for a labels partition"),
+        (ValueError, ([0, 1, 2] * 3, 1, "labels"), "1 agents with 2 classes .* expected 3 to 3"),
+        (ValueError, ([0] * 9, 2, "labels"), "expected 1 to 1 for 1 classes"),
+        (ValueError, ([0, 1] * 3, 4, "shards"), "need 8 shards, expected at most 6"),
     ],
 )
 def test_partition_refuses(error, args, message):
@@ -442,6 +503,8 @@ def test_partition_refuses(error, args, message):
 
 
 def test_partition_refuses_numbers_out_of_range():
+    with pytest.raises(ValueError, match=r"agent \d would have no sample"):
+        partition([0, 1, 1, 1, 1, 1], 4, "labels", per_agent=1)
     for alpha in (0, -1, np.nan, np.inf):
         with pytest.raises(ValueError, match=r"alpha is .*expected a finite number > 0"):
             partition([0, 1], 1, "dirichlet", alpha=alpha)

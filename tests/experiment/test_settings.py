@@ -34,7 +34,7 @@ def experiments(draw) -> dict[str, object]:
     choice = {
         "problem.name": st.sampled_from(["logistic", "softmax", "least_squares", "huber"]),
         "problem.l2": ratio,
-        "problem.partition": st.sampled_from(["iid", "sorted", "dirichlet", "blocks"]),
+        "problem.partition": st.sampled_from(["iid", "labels", "sizes", "blocks"]),
         "problem.alpha": ratio,
         "problem.batch_size": positive,
         "problem.noise": ratio,
