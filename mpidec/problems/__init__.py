@@ -15,6 +15,7 @@ from ..datasets.built_in import (
 )
 from ..datasets.partition import partition, stack
 from .base import LinearModel, Problem
+from .coupled import ConstraintCoupled
 from .custom import Custom
 from .loading import load_problem
 from .losses import Huber, LeastSquares, LogisticRegression, Softmax
@@ -38,6 +39,7 @@ __all__ = [
     "SARAH",
     "SVRG",
     "Batches",
+    "ConstraintCoupled",
     "Custom",
     "Dataset",
     "Full",
