@@ -9,6 +9,7 @@ import numpy as np
 from ..driver.solve import solve
 from ..problems import l1
 from ..solvers.base import Solver
+from ..topology import Schedule, Topology
 from .case import SMALL, alone, bearable, costs, graph_of, problem, require, solved, with_number
 from .linear import LinearMap, Quadratics, cycle_length, run
 
@@ -92,7 +93,7 @@ def bias(solver: Solver) -> None:
     graph = graph_of(solver)
     f = costs(graph.n)
     large, small = SMALL / 4, SMALL / 8
-    far, near = _rest(solver, large, f), _rest(solver, small, f)
+    far, near = rest(solver, large, f), rest(solver, small, f)
     require(
         0.44 <= near / far <= 0.56 if far > 1e-9 else near <= 1e-9,
         solver,
@@ -101,7 +102,7 @@ def bias(solver: Solver) -> None:
         f"({graph.name}), expected half of the distance",
         "does the step size multiply the whole gradient, once?",
     )
-    same = _rest(solver, large, Quadratics(f.h, f.c[:1] + 0 * f.c))
+    same = rest(solver, large, Quadratics(f.h, f.c[:1] + 0 * f.c))
     require(
         same <= 1e-9,
         solver,
@@ -111,9 +112,11 @@ def bias(solver: Solver) -> None:
     )
 
 
-def _rest(solver: Solver, size: float, f: Quadratics) -> float:
-    """Distance from the minimizer at which the agents rest (root mean square)."""
-    graph, method = graph_of(solver), with_number(solver, size)
+def rest(
+    solver: Solver, size: float, f: Quadratics, graph: Topology | Schedule | None = None
+) -> float:
+    """Distance from the minimizer at which the agents rest (root mean square), on the solver's graph by default."""
+    graph, method = graph or graph_of(solver), with_number(solver, size)
     X = 0 * f.c + np.random.default_rng(1).standard_normal(f.c.shape[1])
     with alone(graph.n) as net:
         W = net.mixer(graph)

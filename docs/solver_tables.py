@@ -1,0 +1,198 @@
+"""Write the tables of solvers of docs/guide/choosing.md, measured: `python docs/solver_tables.py`.
+
+Each row is a solver of the catalogue.  Its class says what it is (`exact`, `composite`, `kinds`); what it sends is counted by
+the mixer, what it keeps is the size of its state, and which graphs it bears is tried on small quadratics.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+import mpidec
+from mpidec import topology as T
+from mpidec.solvers import CATALOGUE, Solver
+from mpidec.solvers.asynchronous import PushSolver
+from mpidec.testing.case import SMALL, alone, costs, graph_of, made, problem, with_number
+from mpidec.testing.convergence import rest
+from mpidec.testing.linear import LinearMap, Quadratics, cycle_length, run
+
+PAGE = Path(__file__).resolve().parent / "guide" / "choosing.md"
+BEGIN, END = "<!-- {}: written by docs/solver_tables.py -->", "<!-- end of {} -->"
+D = 200  # columns, so that rows and numbers can be told apart
+SYNCHRONOUS = (
+    "| solver | limit | bias | `W` | varying `W` | sent | kept | l1, bounds | reference |",
+    "|---|---|---|---|---|---|---|---|---|",
+)
+ASYNCHRONOUS = (
+    "| solver | limit | graph | sent | kept | lost messages | reference |",
+    "|---|---|---|---|---|---|---|",
+)
+DIRECTED = (
+    lambda: T.exponential(16),
+    lambda: T.from_weights((np.eye(5) + np.roll(np.eye(5), 1, axis=0)) / 2),
+)
+VARYING = (
+    lambda: T.cycle([T.ring(6), T.chain(6), T.star(6)]),
+    lambda: T.one_peer_hypercube(8),
+    lambda: T.one_peer_exponential(6),
+)
+
+
+def bears(solver: Solver, graph: T.Topology | T.Schedule) -> bool:
+    """Return whether a solver reaches the minimizer on a graph; a biased one, that of agents with the same minimizer."""
+    method, f = with_number(solver), costs(graph.n)
+    if not solver.exact:
+        f = Quadratics(f.h, f.c[:1] + 0 * f.c)
+    with warnings.catch_warnings(), alone(graph.n) as net, np.errstate(all="ignore"):
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            method.check(graph)
+        except (ValueError, RuntimeWarning):
+            return False
+        W = net.mixer(graph)
+        if solver.uses == "nothing":
+            X = np.random.default_rng(0).standard_normal((graph.n, 1))
+            end = run(method, W, f, method.init(X, W.at(0)), 600).X
+            return bool(np.ptp(end) < 1e-6)
+        if "column" not in solver.kinds and cycle_length(method, W) is not None:
+            steps = LinearMap(method, W, f.h)
+            if steps.linear:
+                end = steps.limit(f.c, 0 * f.c) if steps.radius() < 1 - 1e-9 else np.inf
+                return bool(np.max(abs(end - f.minimizer)) < 1e-6)
+        end = run(method, W, f, method.init(0 * f.c, W.at(0)), 1500).X
+        return bool(np.max(abs(end - f.minimizer)) < 1e-6)
+
+
+def operators(solver: Solver) -> tuple[str, str]:
+    """Return which W a solver bears, and whether it may vary with the step."""
+    if not bears(solver, T.ring(7)):
+        if bears(solver, T.chain(6)):
+            return "a tree", "–"
+        own = graph_of(solver)
+        return f"`{own.name}`", "that" if own.period != 1 else "–"
+    found = [
+        "doubly stochastic" if all(bears(solver, make()) for make in DIRECTED) else "symmetric"
+    ]
+    others = {"row": "row stochastic", "column": "column stochastic", "pair": "a pair"}
+    found += [text for kind, text in others.items() if kind in solver.kinds]
+    return ", ".join(found), "yes" if all(bears(solver, make()) for make in VARYING) else "–"
+
+
+def counted(solver: Solver) -> tuple[str, str]:
+    """Return the rows that an agent sends to each neighbour per step, and the rows that it keeps."""
+    graph = graph_of(solver)
+    f, method = costs(graph.n, D), with_number(solver)
+    H = getattr(solver, "local_steps", 1)
+    random = getattr(solver, "probability", 1.0) < 1
+    steps, warm = (40 if random else 4) * H * (graph.period or 4), H
+    with alone(graph.n) as net:
+        W = net.mixer(graph)
+        s = run(method, W, f, method.init(0 * f.c, W.at(0)), warm)
+        before = W.bytes
+        s = run(method, W, f, s, steps, warm)
+        sent, arcs = (W.bytes - before) / 8, 0
+        for k in range(warm // H, warm // H + steps // H):
+            arcs += graph.at(k).W.nnz - np.count_nonzero(graph.at(k).W.diagonal())
+        s = run(method, W, f, s, 1, warm + steps) if H > 1 else s  # between two mixings
+    rows, more = divmod(round(sent / arcs), D) if not random else (0, 0)
+    numbers = {0: "", 1: " and a number"}.get(more, f" and {more} numbers")
+    text = f"{rows}{numbers}" if not random else f"{sent / arcs / D:.1f} on average"
+    if H > 1:
+        text += " every H steps"
+    arrays = {id(value): (name, value) for name, value in zip(s._fields, s) if np.ndim(value) == 2}
+    kept = sum(
+        value.shape[1] >= D and name not in method.per_edge for name, value in arrays.values()
+    )
+    edges = sum(name in method.per_edge for name, _ in arrays.values())
+    return text, f"{kept}" + (f", {edges} per neighbour" if edges else "")
+
+
+def reference(solver: Solver) -> str:
+    """Return authors and year of the first paper of the docstring."""
+    papers = (inspect.getdoc(type(solver)) or "").partition("References\n----------\n")[2]
+    papers = re.sub(r"\s+", " ", papers)
+    names = re.findall(r"(?:[A-Z]\. )+([A-Z][\w-]+)", papers.partition('"')[0])
+    year = re.search(
+        r"\b(?:19|20)\d\d\b|(?<=arXiv )\d\d(?=\d\d\.)|(?<=arXiv:)\d\d(?=\d\d\.)", papers
+    )
+    when = "" if year is None else year[0] if len(year[0]) == 4 else f"20{year[0]}"
+    who = ", ".join(names) if len(names) < 3 else f"{names[0]} et al."
+    return f"{who} {when}".strip()
+
+
+def row(name: str, solver: Solver) -> str:
+    """Return the row of a solver whose agents take common steps."""
+    limit = "average" if solver.uses == "nothing" else "minimizer"
+    bias = "–"
+    if not solver.exact:
+        graph = T.ring(7) if bears(solver, T.ring(7)) else None
+        limit, bias = "near it", f"{rest(solver, SMALL / 4, costs(7), graph):.2g}"
+    if getattr(solver, "local_steps", 1) > 1 or "local_steps" in getattr(solver, "__dict__", {}):
+        limit += ", with H local steps"
+    composite = "yes" if solver.composite else "–"
+    W, varying = operators(solver)
+    sent, kept = counted(solver)
+    cells = [f"`{name}`", limit, bias, W, varying, sent, kept, composite, reference(solver)]
+    return f"| {' | '.join(cells)} |"
+
+
+def asynchronous_row(name: str, solver: Solver) -> str:
+    """Return the row of an asynchronous solver."""
+    graph, d = graph_of(solver), 8
+    n = graph.n
+    f = costs(n, d)
+    method, X = with_number(solver), np.random.default_rng(0).standard_normal((n, d))
+    limit = "minimizer" if solver.exact else "near it; without a problem, the average"
+    result = mpidec.simulate(problem(f), method, graph, steps=40, every=40)
+    sent = result.metrics["bytes"][-1] / result.metrics["messages"][-1] / 8
+    rows, more = divmod(round(sent), d)
+    push = isinstance(solver, PushSolver)
+    text = f"{rows}{' and a number' if more else ''} at {'a wake-up' if push else 'an averaging'}"
+    s = method.init(X[0])
+    kept = sum(np.size(getattr(s, field)) == d for field in s.__dataclass_fields__)
+    if solver.needs_problem:
+        method = with_number(solver, 0.1)
+        lossy = mpidec.simulate(problem(f), method, graph, steps=3000, drop=0.1, every=3000)
+        away = abs(lossy.X - f.minimizer).max()
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            lossy = mpidec.simulate(None, method, graph, steps=600, x0=X, drop=0.3, every=600)
+        away = abs(lossy.X - X.mean(axis=0)).max()
+    loss = "no effect on the limit" if away < 1e-6 else "move the limit"
+    edges = "strongly connected" if push else "undirected"
+    cells = [f"`{name}`", limit, edges, text, f"{kept}", loss, reference(solver)]
+    return f"| {' | '.join(cells)} |"
+
+
+def tables() -> dict[str, str]:
+    """Return both tables by name."""
+    solvers = {name: made(one) for name, one in CATALOGUE.items()}
+    together = [row(name, one) for name, one in solvers.items() if not one.asynchronous]
+    apart = [asynchronous_row(name, one) for name, one in solvers.items() if one.asynchronous]
+    return {
+        "solvers": "\n".join([*SYNCHRONOUS, *together]),
+        "asynchronous solvers": "\n".join([*ASYNCHRONOUS, *apart]),
+    }
+
+
+def written(page: str, found: dict[str, str]) -> str:
+    """Return the page with these tables between its marks."""
+    for name, table in found.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        before, _, rest = page.partition(begin)
+        page = f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--print"]:
+        print(*tables().values(), sep="\n\n")
+    else:
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
