@@ -132,7 +132,9 @@ def row(name: str, solver: Solver) -> str:
     bias = "–"
     if not solver.exact:
         graph = T.ring(7) if bears(solver, T.ring(7)) else None
-        limit, bias = "near it", f"{rest(solver, SMALL / 4, costs(7), graph):.2g}"
+        limit, bias = "near it", "adaptive"
+        if not solver.adaptive:
+            bias = f"{rest(solver, SMALL / 4, costs(7), graph):.2g}"
     if getattr(solver, "local_steps", 1) > 1 or "local_steps" in getattr(solver, "__dict__", {}):
         limit += ", with H local steps"
     composite = "yes" if solver.composite else "–"
@@ -174,7 +176,9 @@ def asynchronous_row(name: str, solver: Solver) -> str:
 def tables() -> dict[str, str]:
     """Return both tables by name."""
     solvers = {name: made(one) for name, one in CATALOGUE.items()}
-    together = [row(name, one) for name, one in solvers.items() if not one.asynchronous]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        together = [row(name, one) for name, one in solvers.items() if not one.asynchronous]
     apart = [asynchronous_row(name, one) for name, one in solvers.items() if one.asynchronous]
     return {
         "solvers": "\n".join([*SYNCHRONOUS, *together]),
