@@ -21,6 +21,7 @@ from .circulant import (
 )
 from .equitopo import equitopo as equitopo
 from .explicit import from_networkx as from_networkx, from_weights as from_weights
+from .failing import failing_links as failing_links, sleeping_agents as sleeping_agents
 from .finite_time import (
     base_k as base_k,
     hypercuboid as hypercuboid,
@@ -66,7 +67,14 @@ CATALOGUE: dict[str, Callable[..., Topology | Schedule]] = {
     and next(iter(signature(make).parameters)) == "n"
     and signature(make).return_annotation in RETURNED
 }
-for _make in (matcha, periodic_average, random_matchings, spanning_tree):
+for _make in (
+    failing_links,
+    sleeping_agents,
+    matcha,
+    periodic_average,
+    random_matchings,
+    spanning_tree,
+):
     CATALOGUE[_make.__name__] = of_named_graph(_make, CATALOGUE)
 CATALOGUE = dict(sorted(CATALOGUE.items()))
 
