@@ -93,7 +93,7 @@ def sleeping_agents(topology: Topology | Schedule, p: float = 0.1, seed: int = 0
     Examples
     --------
     >>> from mpidec.topology import ring
-    >>> W = sleeping_agents(ring(6), 0.3, seed=2)
+    >>> W = sleeping_agents(ring(6), 0.3, seed=1)
     >>> [[i for i in range(6) if not len(W.at(k).neighbors(i))] for k in range(3)]
     [[5], [], [3]]
     """

@@ -136,6 +136,7 @@ def test_every_entry_of_the_catalogue_is_checked_here():
         "base_k",
         "ceca",
         "equitopo",
+        "failing_links",
         "double_binary_trees",
         "hypercuboid",
         "inner_outer",
@@ -145,6 +146,7 @@ def test_every_entry_of_the_catalogue_is_checked_here():
         "one_peer_exponential",
         "one_peer_hypercube",
         "sampled_average",
+        "sleeping_agents",
     }  # test_schedules.py, and tests/solvers/test_federated.py
     assert all(inspect.getdoc(make).splitlines()[0] for make in T.CATALOGUE.values())
     assert all(getattr(T, name) is inspect.unwrap(make) for name, make in T.CATALOGUE.items())
