@@ -15,6 +15,7 @@ from .composite import (
     PGEXTRA as PGEXTRA,
     ProximalGradientTracking as ProximalGradientTracking,
 )
+from .compressed import BEER as BEER, CHOCO as CHOCO, LEAD as LEAD, MoTEF as MoTEF
 from .diffusion import DGD as DGD, Consensus as Consensus, Diffusion as Diffusion
 from .federated import SCAFFOLD as SCAFFOLD, FedOpt as FedOpt, FedProx as FedProx
 from .gradient_tracking import GradientTracking as GradientTracking
@@ -77,6 +78,10 @@ CATALOGUE: dict[str, type[Solver]] = {
     "push_pull": PushPull,
     "relaysgd": RelaySGD,
     "dsgd_ceca": DSGDCECA,
+    "choco": CHOCO,
+    "beer": BEER,
+    "motef": MoTEF,
+    "lead": LEAD,
     "decentralized_momentum": DecentralizedMomentum,
     "quasi_global_momentum": QuasiGlobalMomentum,
     "decentlam": DecentLaM,
