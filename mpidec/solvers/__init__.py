@@ -7,6 +7,7 @@ from .admm import (
     LTADMM as LTADMM,
     DiNNO as DiNNO,
 )
+from .accelerated import OPAPC as OPAPC, AccDNGD as AccDNGD
 from .async_push import AsyncPushSum as AsyncPushSum, RunningSumTracking as RunningSumTracking
 from .base import Solver as Solver
 from .ceca import DSGDCECA as DSGDCECA
@@ -78,6 +79,8 @@ CATALOGUE: dict[str, type[Solver]] = {
     "push_pull": PushPull,
     "relaysgd": RelaySGD,
     "dsgd_ceca": DSGDCECA,
+    "acc_dngd": AccDNGD,
+    "opapc": OPAPC,
     "choco": CHOCO,
     "beer": BEER,
     "motef": MoTEF,
