@@ -1,5 +1,6 @@
 """Solvers: one family per file, the paper's equations and nothing else."""
 
+from .accelerated import OPAPC as OPAPC, AccDNGD as AccDNGD
 from .admm import (
     ADMM as ADMM,
     ATG as ATG,
@@ -7,7 +8,6 @@ from .admm import (
     LTADMM as LTADMM,
     DiNNO as DiNNO,
 )
-from .accelerated import OPAPC as OPAPC, AccDNGD as AccDNGD
 from .async_push import AsyncPushSum as AsyncPushSum, RunningSumTracking as RunningSumTracking
 from .base import Solver as Solver
 from .ceca import DSGDCECA as DSGDCECA
