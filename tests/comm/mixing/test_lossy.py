@@ -72,6 +72,15 @@ def test_draws_belong_to_the_edge_and_the_step(topology):
         assert all_.sum() / sent == pytest.approx(0.8, abs=4 * (0.16 / sent) ** 0.5)
 
 
+def test_each_graph_has_losses_of_its_own():
+    with mpidec.Network(N, comm=MPI.COMM_SELF) as alone:
+        W = alone.mixer(T.striped([T.complete(N)] * 2)).lossy(0.3, fill="zero")
+        one, two = (
+            W.at(5)(np.repeat(np.eye(N), 2, axis=1))[:, stripe::2] != 0 for stripe in (0, 1)
+        )
+        assert (one != two).any()
+
+
 def test_a_function_says_what_is_lost():
     X = stack()
     asleep = lambda k, receivers, senders: (receivers % 3 == k) | (senders % 3 == k)
