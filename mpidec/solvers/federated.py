@@ -88,12 +88,12 @@ class FedOpt(_LocalSteps):
     entry by entry,
 
     .. math::
-        \Delta^t &= W^t Y - X^t \\
+        \Delta^t &= W^t (Y - X^t) \\
         M^{t+1} &= \beta_1 M^t + (1 - \beta_1) \Delta^t, \qquad M^0 = 0 \\
         V^{t+1} &= \begin{cases} V^t + (\Delta^t)^2 & \text{adagrad} \\
                    V^t - (1 - \beta_2) (\Delta^t)^2 \operatorname{sign}(V^t - (\Delta^t)^2) & \text{yogi} \\
                    \beta_2 V^t + (1 - \beta_2) (\Delta^t)^2 & \text{adam} \end{cases}, \qquad V^0 = \tau^2 \\
-        X^{t+1} &= X^t + \eta \frac{M^{t+1}}{\sqrt{V^{t+1}} + \tau}
+        X^{t+1} &= W^t X^t + \eta \frac{M^{t+1}}{\sqrt{V^{t+1}} + \tau}
 
     Parameters
     ----------
@@ -111,8 +111,9 @@ class FedOpt(_LocalSteps):
 
     Notes
     -----
-    Sent per H steps: one row, of `Y`.  `W`: the complete graph, or `topology.sampled_average`, on which all agents start an outer
-    step at the same point; with other doubly stochastic graphs it is a variant of this package.
+    Sent per H steps: two rows, of :math:`Y - X^t` and :math:`X^t`, which all agents hold alike but for rounding: without its
+    mixing, small denominators make rounding errors grow.  `W`: the complete graph, or `topology.sampled_average`; with other
+    doubly stochastic graphs it is a variant of this package.
 
     Examples
     --------
@@ -156,7 +157,7 @@ class FedOpt(_LocalSteps):
         return self.State(X, X, zeros(X, *X.shape), zeros(X, *X.shape) + self.floor**2, 0)
 
     def _outer(self, s: State, X: np.ndarray, W: Operator) -> State:
-        D, b1, b2 = W(X) - s.Z, self.momentum, self.decay
+        (D, Z), b1, b2 = W([X - s.Z, s.Z]), self.momentum, self.decay
         M, square = b1 * s.M + (1 - b1) * D, D * D
         if self.method == "adagrad":
             V = s.V + square
@@ -164,7 +165,7 @@ class FedOpt(_LocalSteps):
             V = s.V + (1 - b2) * (square * (square > s.V) - square * (square < s.V))
         else:
             V = b2 * s.V + (1 - b2) * square
-        X = s.Z + self.outer_step * (M / (V**0.5 + self.floor))
+        X = Z + self.outer_step * (M / (V**0.5 + self.floor))
         return self.State(X, X, M, V, s.k + 1)
 
 

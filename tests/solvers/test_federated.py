@@ -129,3 +129,12 @@ def test_sampled_average_by_definition(n, fraction, size):
     assert schedule == T.sampled_average(n, fraction, 5) != T.sampled_average(n + 1, fraction, 5)
     with pytest.raises(ValueError, match="fraction"):
         T.sampled_average(n, 1.1)
+
+
+@pytest.mark.serial
+def test_adaptive_steps_keep_the_agents_together():
+    B, y, x = data()
+    solver = S.FedOpt(1e-4, 0.1, floor=1e-5, local_steps=2)
+    for graph in (T.complete(N), T.sampled_average(N, 0.4)):
+        result = mpidec.solve(P.LeastSquares(B, y), solver, graph, steps=400, x0=x)
+        assert result.metrics["consensus"][-1] < 1e-10
