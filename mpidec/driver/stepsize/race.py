@@ -22,6 +22,7 @@ TRIAL_PART, FEWEST = (
 )  # a trial run takes this part of the steps of a run, and at least so many
 LARGER, SMALLER = 5, 4  # step sizes around the choice, in factors of sqrt(2)
 NEAR = 1.1  # ratio of two predictions that agree
+NOISE = 0.03  # part of the noise with a term: from farther away, steps may grow that the run does not meet
 REACHED = 1e-3  # of the tolerance, below which errors are not compared where the model has a term
 SPARE = 0.5  # part of the largest stable step size, for agents of different curvatures
 UNKNOWN = 0.25  # in units of 1 / L, where every step size is unstable
@@ -157,10 +158,9 @@ def noise(model: LinearModel) -> np.ndarray:
     Z, B = np.random.default_rng(1).standard_normal(model.start.shape), model.reachable
     if 0 < B.shape[1] < model.r:
         Z = (Z @ B) @ B.T
-    return np.asarray(
-        model.start
-        + Z * ((model.distance or np.sqrt(model.n) * model.size or 1.0) / np.linalg.norm(Z))
-    )
+    far = model.distance or np.sqrt(model.n) * model.size or 1.0
+    part = 1.0 if model.prox is None or model.V is not None else NOISE
+    return np.asarray(model.start + Z * (part * far / np.linalg.norm(Z)))
 
 
 def _errors(stack: Candidates, model: LinearModel) -> tuple[np.ndarray, np.ndarray]:
