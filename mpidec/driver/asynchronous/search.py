@@ -247,24 +247,26 @@ def least_biased(stack: AsyncStack, model: LinearModel, steps: int, longest: int
 
     The first half of the columns begins at the initial points, the second one, with the same step sizes, at the optimum.  By
     linearity, what the second half has, F, is the bias with its fluctuations, and the difference of the two, T, what is left of the
-    start.  The bias is there soon; since it fluctuates, and bursts where weights are small, it is taken at its largest in the last
-    K / 2 steps.  What is left of the start is, after `steps` steps, what a step size larger by `steps` / K leaves after K steps, as
-    long as that is stable:
+    start.  The bias is there soon; since it fluctuates, its mean square over the last K / 2 steps is taken.  What is left of the
+    start is, after `steps` steps, what a step size larger by `steps` / K leaves after K steps, as long as that is stable:
 
-    .. math:: e^2(a, \text{steps}) = \max_{K / 2 \le k \le K} \|F(a, k)\|^2 + \min_{a \le b \le a\, \text{steps} / K} \|T(b, K)\|^2
+    .. math:: e^2(a, \text{steps}) = \operatorname{mean}_{K / 2 \le k \le K} \|F(a, k)\|^2
+              + \min_{a \le b \le a\, \text{steps} / K} \|T(b, K)\|^2
     """
     S = len(stack.sizes) // 2
     sizes, scale = stack.sizes[:S], np.sqrt(model.n) * (model.size or 1.0)
-    far, finite, bias = TRANSIENT * max(model.distance, scale), np.full(S, True), np.zeros(S)
+    far, finite, biases = TRANSIENT * max(model.distance, scale), np.full(S, True), []
     marks = np.unique(np.r_[2 ** np.arange(12), np.linspace(0.5, 1, 9) * longest].astype(int))
     for mark in marks[(marks > 0) & (marks <= longest)]:
         stack.run(int(mark))
         E = stack.E
         finite &= np.sqrt((E**2).sum(axis=(0, 1)))[:S] <= far
         if mark >= longest / 2:
-            bias = np.maximum(bias, (E[:, :, S:] ** 2).sum(axis=(0, 1)))
+            biases.append((E[:, :, S:] ** 2).sum(axis=(0, 1)))
     left = ((E[:, :, :S] - E[:, :, S:]) ** 2).sum(axis=(0, 1))
-    squares = bias + later(sizes, np.where(finite, left, np.inf), steps / longest)
+    squares = np.mean(biases, axis=0) + later(
+        sizes, np.where(finite, left, np.inf), steps / longest
+    )
     predicted = np.where(finite & np.isfinite(squares), np.sqrt(squares), np.inf) / scale
     best = int(np.argmin(predicted))
     converges = predicted[best] <= max(model.distance / scale, 1.0)
