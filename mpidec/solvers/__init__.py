@@ -1,6 +1,7 @@
 """Solvers: one family per file, the paper's equations and nothing else."""
 
 from .accelerated import OPAPC as OPAPC, AccDNGD as AccDNGD
+from .adaptive import AdaptiveGradientTracking as AdaptiveGradientTracking
 from .admm import (
     ADMM as ADMM,
     ATG as ATG,
@@ -63,6 +64,7 @@ CATALOGUE: dict[str, type[Solver]] = {
     "exact_diffusion": ExactDiffusion,
     "d2": D2,
     "gradient_tracking": GradientTracking,
+    "adaptive_gradient_tracking": AdaptiveGradientTracking,
     "wang_elia": WangElia,
     "admm": ADMM,
     "dlm": DLM,

@@ -60,8 +60,8 @@ class Solver:
         a solver declares this, `solve` need not wait until the neighbours have read the rows.  All solvers of this package
         declare it; the default is False.
     adaptive : bool
-        Whether a step divides by sizes of earlier gradients, so that bias and noise are not proportional to the step size, and the
-        agents' mean does not take the steps of a single agent.
+        Whether a step divides by sizes of earlier gradients, or of their changes, so that bias and noise are not proportional to
+        the step size, and the agents' mean does not take the steps of a single agent.
     keeps_mean : bool
         Whether, on a doubly stochastic W, the mean of the agents takes the steps of a single agent with the mean of the gradients.
     exact : bool

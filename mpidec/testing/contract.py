@@ -48,7 +48,7 @@ def _descends(solver: Solver) -> bool:
 COMMON = {
     "minimizer": Property(convergence.minimizer, _exact),
     "term": Property(convergence.term, lambda solver: solver.composite),
-    "rate": Property(convergence.rate, _exact),
+    "rate": Property(convergence.rate, lambda solver: _exact(solver) and not solver.adaptive),
     "bias": Property(
         convergence.bias,
         lambda solver: not solver.exact and _descends(solver) and not solver.adaptive,

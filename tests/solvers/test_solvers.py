@@ -123,6 +123,23 @@ def dense_ceca(solver, topology, grad, X, steps):
     return X
 
 
+def dense_adaptive(solver, topology, grad, X, steps):
+    """Algorithm 2 of Chen and Wang, agent by agent."""
+    n, W, eta = len(X), topology.W.toarray(), [np.full(len(X), solver.step_size)]
+    Y = grad(X)
+    for k in range(steps):
+        new = W @ (X - eta[-1][:, None] * Y)
+        Z = W @ (Y + grad(new) - grad(X))
+        if k == 0:
+            eta.append(eta[0])
+        else:
+            limit = np.linalg.norm(new - X, axis=1) / np.linalg.norm(Z - Y, axis=1) / 2
+            grown = [np.sqrt(1 + eta[-1][i] / eta[-2][i]) * eta[-1][i] for i in range(n)]
+            eta.append(np.minimum(grown, limit))
+        X, Y = new, Z
+    return X
+
+
 def ring_and_star(n):
     return T.cycle([T.ring(n), T.star(n)])
 
@@ -164,6 +181,9 @@ PAPERS += [
     (dense_relay, S.RelaySGD(0.1, relay="gradient"), T.chain),
     (dense_ceca, S.DSGDCECA(0.1), T.ceca),
 ]
+
+
+PAPERS += [(dense_adaptive, S.AdaptiveGradientTracking(size), T.grid) for size in (1e-3, 1.0)]
 
 
 @pytest.mark.parametrize("formula, solver, graph", PAPERS, ids=label)

@@ -1,0 +1,96 @@
+"""Step sizes that the agents find during the run, each one its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from ..protocols import Operator
+from .base import POSITIVE, Solver, zeros
+
+
+@dataclass(frozen=True)
+class AdaptiveGradientTracking(Solver):
+    r"""Gradient tracking with step sizes that each agent adapts to the curvature that its iterates and trackers meet.
+
+    .. math::
+        X^{k+1} &= W (X^k - \eta^k \circ Y^k), \qquad
+        Y^{k+1} = W (Y^k + \nabla F(X^{k+1}) - \nabla F(X^k)), \\
+        \eta_i^{k+1} &= \min \Bigl\{ \sqrt{1 + \eta_i^k / \eta_i^{k-1}} \; \eta_i^k, \;
+                        \frac{\|x_i^{k+1} - x_i^k\|}{2 \|y_i^{k+1} - y_i^k\|} \Bigr\}
+
+    with :math:`Y^0 = \nabla F(X^0)` and :math:`\eta^1 = \eta^0`: the rule of adaptive gradient descent, with trackers in place of
+    gradients.  Nothing is known before the run, neither smoothness constants nor the graph, and no sum over all agents is taken.
+
+    Parameters
+    ----------
+    step_size : float
+        :math:`\eta^0` of each agent, to begin with.  It grows by up to 1.6 in each step, and is soon forgotten: take it small.
+
+    Notes
+    -----
+    Sent per step: two rows to each neighbour, as by `GradientTracking` (atc).  `W`: doubly stochastic, directed or not, constant
+    or varying in time.  An agent of which an iterate or a tracker has not moved keeps its step size.
+
+    Examples
+    --------
+    >>> import mpidec, numpy as np
+    >>> problem = mpidec.problems.LeastSquares(np.ones((4, 1, 1)), np.array([[1.], [3.], [0.], [4.]]))
+    >>> mpidec.solve(problem, AdaptiveGradientTracking(), mpidec.topology.ring(4), steps=200).X.round(9).ravel().tolist()
+    [2.0, 2.0, 2.0, 2.0]
+
+    References
+    ----------
+    Z. Chen, Y. Wang, "Automating stepsizes for decentralized optimization and learning with geometric convergence", Algorithm 2
+    with one round of consensus, as in the authors' programs.  The rule of a single agent: Y. Malitsky, K. Mishchenko, "Adaptive
+    gradient descent without descent", ICML 2020, Algorithm 1.
+    """
+
+    keeps_rows: ClassVar = True
+    keeps_mean: ClassVar = False  # the agents' step sizes differ
+    graph: ClassVar = "exponential"
+    adaptive: ClassVar = True
+    step_size: float = 1e-6
+    limits: ClassVar = {"step_size": POSITIVE}
+
+    class State(NamedTuple):
+        X: np.ndarray  # X^k
+        Y: np.ndarray  # Y^{k-1}
+        G: np.ndarray  # the gradient at X^{k-1}
+        moved: np.ndarray  # ||x_i^k - x_i^{k-1}||, (m, 1)
+        eta: np.ndarray  # eta^{k-1}, (m, 1)
+        ratio: np.ndarray  # eta^{k-1} / eta^{k-2}, (m, 1)
+        k: int
+
+    def init(self, X: np.ndarray, W: Operator | None = None) -> State:
+        zero, column = zeros(X, *X.shape), zeros(X, len(X), 1)
+        return self.State(X, zero, zero, column, column + self.step_size, column + 1, 0)
+
+    def step(self, s: State, G: np.ndarray, W: Operator) -> State:
+        Y, eta, ratio = s.Y + G - s.G, s.eta, s.ratio
+        if s.k > 0:
+            Y = W(Y)
+        if s.k > 1:
+            eta = _adapted(eta, ratio, s.moved, _norms(Y - s.Y))
+            ratio = eta / s.eta
+        X = W(s.X - eta * Y)
+        return self.State(X, Y, G, _norms(X - s.X), eta, ratio, s.k + 1)
+
+
+def _norms(D: np.ndarray) -> np.ndarray:
+    """The norms of the rows, (m, 1)."""
+    squares: np.ndarray = (D * D).sum(axis=1, keepdims=True)
+    return squares**0.5
+
+
+def _adapted(
+    eta: np.ndarray, ratio: np.ndarray, moved: np.ndarray, turned: np.ndarray
+) -> np.ndarray:
+    """The next step size of each agent, whose iterate has moved, and tracker has turned, by these norms."""
+    known = (moved > 0) & (turned > 0)
+    largest, limit = (1 + ratio) ** 0.5 * eta, moved / (2 * (turned + ~known))
+    less = known & (limit < largest)
+    adapted: np.ndarray = limit * less + largest * (known & ~less) + eta * ~known
+    return adapted
