@@ -31,8 +31,9 @@ class AdaptiveGradientTracking(Solver):
 
     Notes
     -----
-    Sent per step: two rows to each neighbour, as by `GradientTracking` (atc).  `W`: doubly stochastic, directed or not, constant
-    or varying in time.  An agent of which an iterate or a tracker has not moved keeps its step size.
+    Sent per step: two rows to each neighbour, as by `GradientTracking` (atc).  `W`: doubly stochastic, undirected and constant, or
+    an exponential graph.  On a directed ring, whose W has complex eigenvalues, it diverges.  An agent of which an iterate or a
+    tracker has not moved keeps its step size.
 
     Examples
     --------
