@@ -3,6 +3,8 @@
     Exception
     ├── InputError                invalid input of a command or a sweep; `status` is the exit status
     ├── WrongResult               a contender of the benchmark computes something else than the others
+    ├── AssertionError
+    │   └── ContractError         a solver or a graph lacks a property that it declares
     └── ValueError
         ├── ConfigError           invalid setting: of an experiment file, a flag, a keyword argument
         ├── RankMismatchError     the ranks do not make the same call
@@ -24,6 +26,7 @@ from typing import Any, Protocol
 
 __all__ = [
     "ConfigError",
+    "ContractError",
     "InputError",
     "Interrupted",
     "RankMismatchError",
@@ -49,6 +52,10 @@ class InputError(Exception):
 
 class WrongResult(Exception):
     """A contender of the benchmark does not compute what it should: the same on every rank."""
+
+
+class ContractError(AssertionError):
+    """A solver or a graph lacks a property that it declares, or that all of them must have."""
 
 
 class ConfigError(ValueError):

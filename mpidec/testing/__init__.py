@@ -1,6 +1,6 @@
 """Tests of components: the properties that every solver and every graph must have, for those of users, too."""
 
-from .case import ContractError as ContractError
+from ..exceptions import ContractError as ContractError
 from .contract import SolverContract as SolverContract, check_solver as check_solver
 from .graphs import TopologyContract as TopologyContract, check_topology as check_topology
 

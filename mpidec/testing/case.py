@@ -16,6 +16,7 @@ from ..comm.runtime.mpi import MPI
 from ..driver.arguments import as_topology
 from ..driver.result import Result
 from ..driver.solve import solve
+from ..exceptions import ContractError
 from ..problems import LeastSquares, Term
 from ..solvers.base import Solver, with_step_size
 from ..topology import Schedule, Topology, from_weights, push_pull
@@ -24,10 +25,6 @@ from .linear import Quadratics
 SIZES = (7, 8, 6)  # numbers of agents: the first one that the solver's graph has
 FEW = 3  # local steps
 SMALL = 0.04  # a small step size; curvatures are about 1
-
-
-class ContractError(AssertionError):
-    """A solver or a graph lacks a property that it declares, or that all of them must have."""
 
 
 def require(truth: object, what: object, name: str, found: str, look: str) -> None:

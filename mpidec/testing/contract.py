@@ -7,10 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+from ..exceptions import ContractError
 from ..solvers.asynchronous import Asynchronous
 from ..solvers.base import Solver
 from . import acceptance, arrays, asynchronous, convergence, invariants
-from .case import FEW, ContractError, made, searches
+from .case import FEW, made, searches
 
 
 class Property(NamedTuple):

@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from ..driver.arguments import as_topology
+from ..exceptions import ContractError
 from ..topology import Schedule, Topology
-from .case import ContractError, require
+from .case import require
 
 SIZES = (1, 2, 3, 5, 8, 12, 16)  # numbers of agents; those that a graph refuses are left out
 Make = Callable[[int], Topology | Schedule]
