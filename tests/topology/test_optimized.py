@@ -81,7 +81,11 @@ def test_balanced_weights_of_a_directed_graph():
     assert residual.sum() < 1e-16
 
 
-@pytest.mark.parametrize("make", [T.ring, T.grid, T.erdos_renyi, "networkx"], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [T.ring, T.grid, T.erdos_renyi, "networkx"],
+    ids=["ring", "grid", "erdos_renyi", "networkx"],
+)
 def test_weights_of_the_whole_graph_by_name(make):
     import networkx as nx
 
