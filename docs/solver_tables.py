@@ -116,7 +116,7 @@ def counted(solver: Solver) -> tuple[str, str]:
 def reference(solver: Solver) -> str:
     """Return authors and year of the first paper of the docstring."""
     papers = (inspect.getdoc(type(solver)) or "").partition("References\n----------\n")[2]
-    papers = re.sub(r"\s+", " ", papers)
+    papers = re.sub(r"\s+", " ", papers.partition(".  ")[0])
     names = re.findall(r"(?:[A-Z]\. )+([A-Z][\w-]+)", papers.partition('"')[0])
     year = re.search(
         r"\b(?:19|20)\d\d\b|(?<=arXiv )\d\d(?=\d\d\.)|(?<=arXiv:)\d\d(?=\d\d\.)", papers
