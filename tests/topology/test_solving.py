@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import mpidec
 import mpidec.topology as T
@@ -26,6 +27,7 @@ def least_squares(n, d=3, p=5):
 def test_diffusion_and_gradient_tracking_are_their_dense_recursions(name):
     schedule, alpha = SCHEDULES[name](), 0.02
     n = schedule.n
+    steps = 800 if MPI.COMM_WORLD.size == 1 else 80
     A, b, x_star = least_squares(n)
 
     def gradient(X):
@@ -33,7 +35,7 @@ def test_diffusion_and_gradient_tracking_are_their_dense_recursions(name):
 
     X = Z = np.zeros((n, 3))
     G = Y = gradient(Z)
-    for k in range(800):
+    for k in range(steps):
         W = schedule.at(k).W.toarray()
         X = W @ (X - alpha * gradient(X))
         Y = W @ (Y + gradient(Z) - G) if k else Y
@@ -42,9 +44,9 @@ def test_diffusion_and_gradient_tracking_are_their_dense_recursions(name):
         problem = mpidec.problems.LeastSquares(A[net.lo : net.hi], b[net.lo : net.hi])
         for solver, expected in (("diffusion", X), ("gradient_tracking", Z)):
             made = mpidec.solvers.CATALOGUE[solver](alpha)
-            result = mpidec.solve(problem, made, schedule, steps=800, every=800, net=net)
+            result = mpidec.solve(problem, made, schedule, steps=steps, every=steps, net=net)
             np.testing.assert_allclose(result.X, expected[net.lo : net.hi], rtol=0, atol=1e-13)
-            if solver == "gradient_tracking":
+            if solver == "gradient_tracking" and steps == 800:
                 assert abs(result.x - x_star).max() < 1e-11
 
 
