@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS, LOSSES = (
+SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS, LOSSES, CHANNELS = (
     1,
     2,
     3,
@@ -16,6 +16,7 @@ SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS, LOSSES =
     6,
     7,
     8,
+    9,
 )  # purposes: the streams of one seed never overlap
 
 
@@ -29,7 +30,7 @@ class Streams:
     ----------
     seed : int
         In 0, ..., 2**64 - 1.
-    purpose : {SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS, LOSSES}
+    purpose : {SAMPLES, NOISE, ROUNDING, COORDINATES, EPOCHS, AUGMENTATION, SNAPSHOTS, LOSSES, CHANNELS}
 
     Raises
     ------

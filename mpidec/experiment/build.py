@@ -42,7 +42,7 @@ class Job:
     label: str = ""
 
     def mixing(self, W: Operator[StepOperator]) -> Operator[StepOperator]:
-        """Return the mixer of the experiment: `W`, compressed and accelerated according to the table ``[mixing]``; with its losses.
+        """Return the mixer of the experiment: `W`, compressed and accelerated as the table ``[mixing]`` says; with its losses.
 
         Random codecs draw with the seed of the run, unless the table has its own.
 
@@ -61,19 +61,25 @@ class Job:
                 options = {"seed": self.experiment.run.seed, **wanted.options} if own else {}
                 W = W.compress(codec, feedback=wanted.feedback, gamma=wanted.gamma, **options)
             feedback = W.feedback
+            if wanted.attack is not None:
+                W = W.attacked(wanted.attacks())
+            if wanted.noise is not None:
+                W = W.noisy(wanted.noise, seed=self.experiment.run.seed)
             if wanted.loss is not None:
                 W = W.lossy(
                     wanted.loss, seed=self.experiment.run.seed, fill=wanted.fill or "renormalize"
                 )
+            if wanted.robust is not None:
+                W = W.robust(wanted.robust, tau=wanted.tau, delta=wanted.delta, trim=wanted.trim)
             if wanted.repeat is not None:
                 W = W.repeat(wanted.repeat)
             if wanted.accelerate is not None:
                 W = W.accelerate(wanted.accelerate, wanted.method or "chebyshev")
-            several = wanted.accelerate or wanted.repeat
+            several = wanted.accelerate or wanted.repeat or wanted.robust
             if self.solver.edgewise and (several or feedback):
                 raise ValueError(
                     f"{self.experiment.solver.name} sends a row of its own to each neighbour, which excludes "
-                    "acceleration, repetition and error feedback: use mixing.codec=blockwise8, or another solver"
+                    "acceleration, repetition, robust rules and error feedback: use mixing.codec=blockwise8, or another solver"
                 )
         except REFUSALS as error:
             raise InputError(message(error)) from error

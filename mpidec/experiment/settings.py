@@ -124,7 +124,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class Mixing:
-    """Table ``[mixing]``: the codec of the rows (by default none), lost messages, and several mixings in one."""
+    """Table ``[mixing]``: the codec of the rows (by default none), attacks, noise, lost messages, robust rules, several mixings."""
 
     codec: str | None = setting(None, locate=plugins.located)
     feedback: bool | None = setting(None, requires="codec")
@@ -133,8 +133,41 @@ class Mixing:
     method: Literal["chebyshev", "fastmix"] | None = setting(None, requires="accelerate")
     loss: float | None = setting(None, ">= 0")
     fill: Literal["renormalize", "own", "zero"] | None = setting(None, requires="loss")
+    attack: str | None = setting(None)
+    noise: float | None = setting(None, ">= 0")
+    robust: Literal["clip", "trimmed_mean"] | None = setting(None)
+    tau: float | None = setting(None, ">= 0", requires="robust")
+    delta: float | None = setting(None, "> 0", requires="robust")
+    trim: int | None = setting(None, "> 0", requires="robust")
     repeat: int | None = setting(None, "> 0")
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def attacks(self) -> dict[int, str | float]:
+        """What each attacker sends: the name of an attack, or a number.
+
+        Raises
+        ------
+        ValueError
+            The text is not of the form ``2:sign_flip,5:100``.
+
+        Examples
+        --------
+        >>> Mixing(attack="2:sign_flip, 5:100").attacks()
+        {2: 'sign_flip', 5: 100.0}
+        """
+        found: dict[int, str | float] = {}
+        for part in (self.attack or "").split(",") if self.attack else ():
+            agent, colon, what = (text.strip() for text in part.partition(":"))
+            if not (colon and what and agent.isdecimal()) or int(agent) in found:
+                raise ValueError(
+                    "attack: expected AGENT:sign_flip or AGENT:NUMBER, such as 2:sign_flip,5:100, each agent once, got "
+                    f"{abbreviate(part)}"
+                )
+            try:
+                found[int(agent)] = float(what)
+            except ValueError:
+                found[int(agent)] = what
+        return found
 
 
 @dataclass(frozen=True)

@@ -386,6 +386,7 @@ MIXINGS = {
     "top_k": ["codec=top_k", "k=1"],
     "accelerated": ["accelerate=3"],
     "both": ["codec=blockwise8", "feedback=true", "accelerate=2"],
+    "robust": ["attack=2:sign_flip,4:0.5", "noise=0.01", "robust=clip", "delta=0.4"],
 }
 
 

@@ -14,14 +14,17 @@ import numpy as np
 from ... import _validation as check
 from ..runtime.pending import Pending
 from .accelerated import Accelerated
+from .attacked import Attacked
 from .codecs import Codec
 from .edges import edges_into, edges_out_of
 from .gradients import refuse_grad
 from .lossy import Lossy
-from .operator import Lost, Operator, StepOperator
+from .noisy import Noisy
+from .operator import Attack, Lost, Operator, RobustRule, StepOperator
 from .packing import Empty
 from .phase import Phase
 from .repeated import Repeated
+from .robust import Robust
 from .wrapped import Wrapped, WrappedPhase
 
 if TYPE_CHECKING:
@@ -415,12 +418,37 @@ class Compressed(Wrapped[CompressedPhase]):
         ValueError
             If it has error feedback, whose neighbours would not have the same estimates any more.
         """
+        self._without_feedback("lossy")
+        return Lossy(self, messages, seed, fill)
+
+    def attacked(self, attacks: Mapping[int, Attack]) -> Attacked:
+        """This mixer with agents that send other rows; refused with error feedback.  See `Mixer.attacked`."""
+        self._without_feedback("attacked")
+        return Attacked(self, attacks)
+
+    def noisy(self, sigma: float, *, seed: int = 0) -> Noisy:
+        """This mixer with noise on the decoded rows; refused with error feedback.  See `Mixer.noisy`."""
+        self._without_feedback("noisy")
+        return Noisy(self, sigma, seed)
+
+    def robust(
+        self,
+        rule: str | RobustRule,
+        *,
+        tau: float | None = None,
+        delta: float | None = None,
+        trim: int | None = None,
+    ) -> Robust:
+        """This mixer with a robust rule; refused with error feedback.  See `Mixer.robust`."""
+        self._without_feedback("robust")
+        return Robust.of(self, rule, tau, delta, trim)
+
+    def _without_feedback(self, call: str) -> None:
         if self.feedback:
             raise ValueError(
-                "lossy: neighbours would not have the same estimates any more after a loss: take a codec without error "
-                'feedback, W.compress("blockwise8", feedback=False).lossy(...)'
+                f"{call}: neighbours must have the same estimates of a row, which error feedback builds up from what "
+                f'arrives: take a codec without it, W.compress("blockwise8", feedback=False).{call}(...)'
             )
-        return Lossy(self, messages, seed, fill)
 
     def repeat(self, S: int) -> Repeated:
         """S mixings in one step; see `Mixer.repeat`."""

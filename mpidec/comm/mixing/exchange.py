@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -266,10 +267,16 @@ class EdgeExchange(StepOperator):
 
 def scaled(X: ArrayT, weights: np.ndarray) -> ArrayT:
     """The rows of `X` times a number each, in the type of `X`."""
+    return mapped(
+        X, lambda rows: weights.astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1)) * rows
+    )
+
+
+def mapped(X: ArrayT, f: Callable[[np.ndarray], np.ndarray]) -> ArrayT:
+    """`f` of the rows of `X` as an array of NumPy, in the type of `X`."""
     rows, format, restore = to_host(X)
-    rows = widen(rows, format) if format == BFLOAT16 else rows
-    product = weights.astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1)) * rows
-    made: ArrayT = restore(narrow(product, format) if format == BFLOAT16 else product, format)
+    result = f(widen(rows, format) if format == BFLOAT16 else rows)
+    made: ArrayT = restore(narrow(result, format) if format == BFLOAT16 else result, format)
     return made
 
 

@@ -183,6 +183,10 @@ class Lossy(Wrapped[StepOperator]):
         "compress": "compress of a mixer that loses messages: compress first: W.compress(...).lossy(...)",
         "accelerate": "accelerate of a mixer that loses messages: its W changes from step to step: W.lossy(...).repeat(K)",
         "lossy": "lossy of a mixer that loses messages already: state all losses at once, as an array or a function",
+        "attacked": "attacked of a mixer that loses messages: W.attacked(...).lossy(...)",
+        "noisy": "noisy of a mixer that loses messages: zeros that take the place of lost rows would be noisy: "
+        "W.noisy(...).lossy(...)",
+        "robust": "robust of a mixer that loses messages: a robust rule would take the zeros in place of lost rows for rows",
     }
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,15 @@ from ..transport.halo import Ending, Kinds
 from ..transport.messages import neighbor_collectives
 from . import codecs
 from .accelerated import Accelerated
+from .attacked import Attacked
 from .compressed import Compressed
 from .lossy import Lossy
-from .operator import Lost, Operator
+from .noisy import Noisy
+from .operator import Attack, Lost, Operator, RobustRule
 from .packing import RowsT
 from .phase import Phase
 from .repeated import Repeated
+from .robust import Robust
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
@@ -254,6 +258,82 @@ class Mixer(Operator[Phase]):
         [[1.5, 3.0, 0.0], [1.0, 4.0, 0.0]]
         """
         return Lossy(self, messages, seed, fill)
+
+    def attacked(self, attacks: Mapping[int, Attack]) -> Attacked:
+        """This mixer with agents that send other rows than their own; see `Attacked`.
+
+        Parameters
+        ----------
+        attacks : dict
+            What these agents send: "sign_flip", -1 times their row; a number, in all entries (`math.nan`, too); or what a
+            function of (step, agent, row) returns, which is called for each row that the agent sends to a neighbour.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.complete(4)).attacked({2: "sign_flip", 3: 100.0})
+        ...     W(np.array([[4.], [8.], [12.], [16.]])).ravel().tolist()
+        [25.0, 25.0, 31.0, 4.0]
+        """
+        return Attacked(self, attacks)
+
+    def noisy(self, sigma: float, *, seed: int = 0) -> Noisy:
+        """This mixer with Gaussian noise on what arrives; see `Noisy`.
+
+        Parameters
+        ----------
+        sigma : float
+            Standard deviation of the noise in each entry of each row that arrives.
+        seed : int
+            Of the draws: they belong to the seed, the step and the edge.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.complete(4)).noisy(0.1)
+        ...     Y = W(np.ones((4, 10000)))
+        ...     float(Y.mean().round(2)), float(Y.std().round(3))     # 0.1 sqrt(3) / 4
+        (1.0, 0.043)
+        """
+        return Noisy(self, sigma, seed)
+
+    def robust(
+        self,
+        rule: str | RobustRule,
+        *,
+        tau: float | None = None,
+        delta: float | None = None,
+        trim: int | None = None,
+    ) -> Robust:
+        """This mixer with a robust rule of each agent in place of the average; see `Robust`.
+
+        Parameters
+        ----------
+        rule : {"clip", "trimmed_mean"} or callable
+            Self-centred clipping (ClippedGossip); the coordinate-wise trimmed mean; or a function of the agent's row (d,), the rows
+            of its neighbours (degree, d) in ascending order of the agents, and their weights (degree,).
+        tau : float, optional
+            clip: the radius; a difference to a neighbour's row that is longer is shortened to it.
+        delta : float, optional
+            clip: a bound on the weight of the wrong neighbours of an agent, from which the radius follows, instead of `tau`.
+        trim : int, optional
+            trimmed_mean: how many values of the neighbours are left out at both ends, by default 1.
+
+        Examples
+        --------
+        >>> import mpidec, numpy as np
+        >>> from mpi4py import MPI
+        >>> with mpidec.Network(4, comm=MPI.COMM_SELF) as net:
+        ...     W = net.mixer(mpidec.topology.complete(4)).attacked({3: 100.0})
+        ...     X = np.array([[4.], [8.], [12.], [16.]])
+        ...     [W.robust(*rule)(X).ravel().tolist() for rule in [("trimmed_mean",), (lambda x, X, w: np.median(X, axis=0),)]]
+        [[8.0, 10.0, 10.0, 12.0], [12.0, 12.0, 8.0, 8.0]]
+        """
+        return Robust.of(self, rule, tau, delta, trim)
 
     def repeat(self, S: int) -> Repeated:
         """S mixings in one step, one after the other; see `Repeated`.

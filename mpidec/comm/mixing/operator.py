@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 Lost = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
+Attack = str | float | Callable[[int, int, np.ndarray], object]
+RobustRule = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 class StepOperator(ABC):
@@ -177,7 +179,7 @@ class Operator(ABC, Generic[Step]):
         ValueError
             If it is compressed or accelerated already: compress first, then accelerate.
         """
-        raise ValueError(self.refused["compress"])
+        raise self._refusal("compress")
 
     def accelerate(self, K: int, method: str = "chebyshev") -> Operator[StepOperator]:
         """K mixings in one call; see `Mixer.accelerate`.
@@ -187,7 +189,7 @@ class Operator(ABC, Generic[Step]):
         ValueError
             If it is accelerated already: give the number of all mixings at once.
         """
-        raise ValueError(self.refused["accelerate"])
+        raise self._refusal("accelerate")
 
     def lossy(
         self, messages: float | np.ndarray | Lost, *, seed: int = 0, fill: str = "renormalize"
@@ -198,7 +200,41 @@ class Operator(ABC, Generic[Step]):
         ------
         ValueError
         """
-        raise ValueError(self.refused["lossy"])
+        raise self._refusal("lossy")
+
+    def attacked(self, attacks: Mapping[int, Attack]) -> Operator[StepOperator]:
+        """This mixer with agents that send other rows than their own; see `Mixer.attacked`.
+
+        Raises
+        ------
+        ValueError
+        """
+        raise self._refusal("attacked")
+
+    def noisy(self, sigma: float, *, seed: int = 0) -> Operator[StepOperator]:
+        """This mixer with noise on what arrives; see `Mixer.noisy`.
+
+        Raises
+        ------
+        ValueError
+        """
+        raise self._refusal("noisy")
+
+    def robust(
+        self,
+        rule: str | RobustRule,
+        *,
+        tau: float | None = None,
+        delta: float | None = None,
+        trim: int | None = None,
+    ) -> Operator[StepOperator]:
+        """This mixer with a robust rule in place of the average; see `Mixer.robust`.
+
+        Raises
+        ------
+        ValueError
+        """
+        raise self._refusal("robust")
 
     def repeat(self, S: int) -> Operator[StepOperator]:
         """S mixings in one step; see `Mixer.repeat`.
@@ -207,7 +243,14 @@ class Operator(ABC, Generic[Step]):
         ------
         ValueError
         """
-        raise ValueError(self.refused["repeat"])
+        raise self._refusal("repeat")
+
+    def _refusal(self, call: str) -> ValueError:
+        return ValueError(
+            self.refused.get(call)
+            or f"{call} of a mixer that is {type(self).__name__.lower()} already: take each at most once, in the order "
+            "W.compress(codec, feedback=False).attacked(...).noisy(...), then lossy, robust or neither, then repeat"
+        )
 
     @property
     def rounds(self) -> int:

@@ -1,0 +1,135 @@
+"""Mixers some of whose agents send other rows than their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from ... import _validation as check
+from .edges import edges_out_of
+from .edgewise import Edgewise, EdgewisePhase
+from .exchange import mapped
+from .lossy import Lossy
+from .noisy import Noisy
+from .operator import Attack, Lost, Operator, RobustRule, StepOperator
+from .packing import Empty
+from .repeated import Repeated
+from .robust import Robust
+
+ATTACKS = ("sign_flip",)
+
+
+class AttackedPhase(EdgewisePhase):
+    """The operator of one step of an `Attacked` mixer, on one graph.
+
+    Parameters
+    ----------
+    phase, k, at, empty, agents, stripe, calls
+        See `EdgewisePhase`.
+    attacks : dict of int to str, float or callable
+    """
+
+    def __init__(
+        self,
+        phase: StepOperator,
+        k: int,
+        at: Callable[[int], StepOperator],
+        empty: Empty,
+        agents: range,
+        stripe: int,
+        calls: Iterator[int],
+        attacks: Mapping[int, Attack],
+    ):
+        super().__init__(phase, k, at, empty, agents, stripe, calls)
+        self._attacks = attacks
+        senders = edges_out_of(self.topology, agents.start, agents.stop).senders
+        self._attackers = [
+            (edge, agent) for edge, agent in enumerate(senders.tolist()) if agent in attacks
+        ]
+
+    def _like(self, phase: StepOperator, at: Callable[[int], StepOperator]) -> StepOperator:
+        return AttackedPhase(
+            phase, self._k, at, self._empty, self._agents, self._stripe, self._calls, self._attacks
+        )
+
+    def exchange(self, M: np.ndarray) -> np.ndarray:
+        """Send a different row over each edge; those of the attackers are replaced."""
+        with self._propagate_errors("W.exchange(M)"):
+            sent = mapped(M, self._attacked) if self._attackers else M
+        return self._phase.exchange(sent)
+
+    def _attacked(self, rows: np.ndarray) -> np.ndarray:
+        sent: np.ndarray = rows.copy()
+        for edge, agent in self._attackers:
+            attack = self._attacks[agent]
+            if callable(attack):
+                sent[edge] = attack(self._k, agent, rows[edge])
+            else:
+                sent[edge] = -rows[edge] if isinstance(attack, str) else attack
+        return sent
+
+
+class Attacked(Edgewise):
+    r"""A mixer some of whose agents send other rows than their own; made by `Mixer.attacked`.
+
+    .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} a_j(X_j)
+
+    Parameters
+    ----------
+    W : Operator
+        A mixer, compressed (without error feedback) or not.
+    attacks : dict
+        See `Mixer.attacked`.
+
+    Notes
+    -----
+    Sent per call: as without attacks.  An attacker computes like all others; only what it sends is replaced.
+    """
+
+    def __init__(self, W: Operator[StepOperator], attacks: Mapping[int, Attack]):
+        super().__init__(W)
+        self.attacks: dict[int, Attack] = {}
+        for agent, attack in attacks.items():
+            number = check.integer(agent, "attacked: agent", least=0, most=W.n - 1)
+            if isinstance(attack, str):
+                check.choice(attack, f"attacked: the attack of agent {number}", ATTACKS)
+            elif not (callable(attack) or check.is_number(attack)):
+                raise TypeError(
+                    f"attacked: the attack of agent {number} is {attack!r}, expected 'sign_flip', a number that it sends "
+                    "in all entries, or a function of (step, agent, row)"
+                )
+            self.attacks[number] = attack
+
+    def over(self, W: Operator[StepOperator]) -> Attacked:
+        return Attacked(W, self.attacks)
+
+    def _part(self, phase: StepOperator, k: int, stripe: int, calls: Iterator[int]) -> StepOperator:
+        return AttackedPhase(
+            phase, k, self.at, self.empty, self.agents, stripe, calls, self.attacks
+        )
+
+    def lossy(
+        self, messages: float | np.ndarray | Lost, *, seed: int = 0, fill: str = "renormalize"
+    ) -> Lossy:
+        """This mixer with messages that are lost; see `Mixer.lossy`."""
+        return Lossy(self, messages, seed, fill)
+
+    def noisy(self, sigma: float, *, seed: int = 0) -> Noisy:
+        """This mixer with noise on what arrives; see `Mixer.noisy`."""
+        return Noisy(self, sigma, seed)
+
+    def robust(
+        self,
+        rule: str | RobustRule,
+        *,
+        tau: float | None = None,
+        delta: float | None = None,
+        trim: int | None = None,
+    ) -> Robust:
+        """This mixer with a robust rule in place of the average; see `Mixer.robust`."""
+        return Robust.of(self, rule, tau, delta, trim)
+
+    def repeat(self, S: int) -> Repeated:
+        """S mixings in one step; see `Mixer.repeat`."""
+        return Repeated(self, S)

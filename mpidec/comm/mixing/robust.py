@@ -1,0 +1,268 @@
+"""Mixers that bear wrong rows of some neighbours: a robust rule of each agent in place of the average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ... import _validation as check
+from ..runtime.pending import Pending
+from .edges import edges_into
+from .edgewise import Edgewise, EdgewisePhase
+from .operator import Operator, RobustRule, StepOperator
+from .packing import Empty, Restore
+from .repeated import Repeated
+
+if TYPE_CHECKING:
+    from ...topology import Topology
+
+RULES = ("clip", "trimmed_mean")
+
+
+@dataclass(frozen=True)
+class Clip:
+    r"""Self-centred clipping, ClippedGossip.
+
+    .. math:: y = x + \sum_j w_j \min(1, \tau / \|x_j - x\|) (x_j - x)
+
+    Parameters
+    ----------
+    tau : float, optional
+        The radius.
+    delta : float, optional
+        Bound on the weight of the wrong neighbours of an agent, instead of `tau`: then :math:`\tau^2 = \frac 1 \delta \sum_{j \in
+        S} w_j \|x_j - x\|^2` in each mixing, over the fewest closest neighbours S whose weights, with the agent's own, reach
+        :math:`1 - \delta`.
+
+    Notes
+    -----
+    A row with an infinite or undefined entry is left out.
+
+    References
+    ----------
+    L. He, S. P. Karimireddy, M. Jaggi, "Byzantine-robust decentralized learning via ClippedGossip", arXiv:2202.01545 (2022).
+
+    Examples
+    --------
+    >>> x, X, w = np.zeros(1), np.array([[1.0], [100.0]]), np.array([0.25, 0.25])
+    >>> Clip(tau=2.0)(x, X, w).tolist(), Clip(delta=0.25)(x, X, w).tolist()
+    ([0.75], [0.5])
+    """
+
+    tau: float | None = None
+    delta: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tau is None) == (self.delta is None):
+            raise ValueError(
+                "robust: clip needs either tau, the radius, or delta, a bound on the weight of the wrong neighbours of an "
+                'agent: W.robust("clip", delta=0.2)'
+            )
+        if self.tau is not None:
+            check.number(self.tau, "robust: tau", least=0)
+        if self.delta is not None:
+            check.number(self.delta, "robust: delta", above=0, below=1)
+
+    def __call__(self, x: np.ndarray, X: np.ndarray, w: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            Z = X - x
+            norms = np.sqrt((np.abs(Z) ** 2).sum(axis=1))
+        right = np.isfinite(norms)
+        norms[~right], Z[~right] = np.inf, 0
+        tau = _radius(norms, w, self.delta) if self.delta is not None else self.tau or 0.0
+        c = w * np.minimum(1, np.divide(tau, norms, out=np.ones_like(norms), where=norms > 0))
+        y: np.ndarray = x + (c.astype(norms.dtype)[:, None] * Z).sum(axis=0)
+        return y
+
+
+def _radius(norms: np.ndarray, w: np.ndarray, delta: float) -> float:
+    order = np.argsort(norms, kind="stable")
+    norms, w = norms[order], w[order]
+    missing = w.sum() - delta - (w.cumsum() - w)  # of 1 - delta, before each neighbour
+    closest = (missing > 1e-9) & np.isfinite(norms)
+    return float(np.sqrt((w[closest] * norms[closest] ** 2).sum() / delta))
+
+
+@dataclass(frozen=True)
+class TrimmedMean:
+    r"""Coordinate-wise trimmed mean.
+
+    In each entry, the `trim` largest and the `trim` smallest values of the neighbours are left out; the mean is that of the others
+    and the agent's own, with equal weights.
+
+    Parameters
+    ----------
+    trim : int
+
+    Notes
+    -----
+    Every agent needs more than 2 `trim` neighbours; in a step of a schedule in which it has no more, it keeps its row.  An
+    undefined entry counts as the largest one.
+
+    References
+    ----------
+    C. Fang, Z. Yang, W. U. Bajwa, "BRIDGE: Byzantine-resilient decentralized gradient descent", IEEE Trans. Signal and
+    Information Processing over Networks 8 (2022).
+
+    Examples
+    --------
+    >>> TrimmedMean(1)(np.array([2.0]), np.array([[1.0], [100.0], [4.0]]), np.full(3, 0.25)).tolist()
+    [3.0]
+    """
+
+    trim: int = 1
+
+    def __post_init__(self) -> None:
+        check.integer(self.trim, "robust: trim", least=0)
+
+    def __call__(self, x: np.ndarray, X: np.ndarray, w: np.ndarray) -> np.ndarray:
+        kept = np.sort(X, axis=0)[self.trim : max(len(X) - self.trim, self.trim)]
+        y: np.ndarray = (x + kept.sum(axis=0)) / (1 + len(kept))
+        return y
+
+
+class RobustPhase(EdgewisePhase):
+    """The operator of one step of a `Robust` mixer, on one graph.
+
+    Parameters
+    ----------
+    phase, k, at, empty, agents, stripe, calls
+        See `EdgewisePhase`.
+    rule : callable
+    """
+
+    def __init__(
+        self,
+        phase: StepOperator,
+        k: int,
+        at: Callable[[int], StepOperator],
+        empty: Empty,
+        agents: range,
+        stripe: int,
+        calls: Iterator[int],
+        rule: RobustRule,
+    ):
+        super().__init__(phase, k, at, empty, agents, stripe, calls)
+        self._rule = rule
+        self._ends = np.searchsorted(self._into.receivers, [*agents, agents.stop])
+
+    def _like(self, phase: StepOperator, at: Callable[[int], StepOperator]) -> StepOperator:
+        return RobustPhase(
+            phase, self._k, at, self._empty, self._agents, self._stripe, self._calls, self._rule
+        )
+
+    def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
+        self._combine(rows, self._phase.exchange(self.to_edges(rows)), target)
+        return Pending(None, lambda: target)
+
+    def _start_joint(self, rows: np.ndarray, pairs: list[tuple[np.ndarray, Restore]]) -> Pending:
+        """All arrays in one message; the rule takes each by itself."""
+        arrived, made, lo = self._phase.exchange(self.to_edges(rows)), [], 0
+        for part, restore in pairs:
+            hi = lo + part.shape[1]
+            target = self._empty(part.shape[1:], part.dtype)
+            self._combine(part, np.ascontiguousarray(arrived[:, lo:hi]), target)
+            made.append(restore(target))
+            lo = hi
+        return Pending(None, lambda: made)
+
+    def _combine(self, rows: np.ndarray, arrived: np.ndarray, target: np.ndarray) -> None:
+        weights = self._into.weights
+        for i, (lo, hi) in enumerate(zip(self._ends, self._ends[1:])):
+            target[i] = self._rule(rows[i], arrived[lo:hi], weights[lo:hi])
+
+    def exchange(self, M: np.ndarray) -> np.ndarray:
+        """Refused: a robust rule takes the place of averages only.
+
+        Raises
+        ------
+        ValueError
+        """
+        raise ValueError(
+            "a robust mixer computes averages only, and this solver sends a different row to each neighbour: give it the "
+            "mixer without robust"
+        )
+
+
+class Robust(Edgewise):
+    r"""A mixer with a robust rule of each agent in place of the average; made by `Mixer.robust`.
+
+    .. math:: Y_i = r(X_i, (X_j)_{j \in N_i}, (w_{ij})_{j \in N_i})
+
+    Parameters
+    ----------
+    W : Operator
+        A mixer with a row-stochastic W, compressed (without error feedback) or not, attacked, or noisy.
+    rule : callable
+        See `Mixer.robust`.
+
+    Notes
+    -----
+    Sent per call: as without the rule.  The average of all agents is not preserved, and the mixing is not linear: exact methods
+    lose their exactness to the extent that rows are clipped or left out.  Where several arrays are mixed, the rule takes each by
+    itself.
+    """
+
+    def __init__(self, W: Operator[StepOperator], rule: RobustRule):
+        super().__init__(W)
+        self.rule = rule
+        for part in W.at(0).parts:
+            if part.topology.kind not in ("doubly", "row"):
+                raise ValueError(
+                    f"robust: W of the {part.topology.name} topology is not row-stochastic ({part.topology.kind}), and a robust "
+                    'average needs rows that sum to 1: take weights="metropolis", and a solver for doubly stochastic W'
+                )
+
+            if isinstance(rule, TrimmedMean) and W.topology.period == 1:
+                _check_degrees(part.topology, rule.trim)
+
+    @classmethod
+    def of(
+        cls,
+        W: Operator[StepOperator],
+        rule: str | RobustRule,
+        tau: float | None = None,
+        delta: float | None = None,
+        trim: int | None = None,
+    ) -> Robust:
+        """The mixer of a rule given by its name; see `Mixer.robust`.
+
+        Raises
+        ------
+        ValueError
+            If the rule is unknown, or a parameter is that of another one.
+        """
+        clip, mean = rule == "clip", rule == "trimmed_mean"
+        if not (clip or mean or callable(rule)):
+            check.choice(rule, "robust: rule", RULES)
+        if (not clip and (tau, delta) != (None, None)) or (not mean and trim is not None):
+            raise ValueError(
+                f"robust: {rule!r} takes {'no trim' if clip else 'no tau and no delta' if mean else 'no parameters'}: "
+                "tau and delta belong to clip, trim to trimmed_mean"
+            )
+        if callable(rule):
+            return cls(W, rule)
+        return cls(W, Clip(tau, delta) if clip else TrimmedMean(1 if trim is None else trim))
+
+    def over(self, W: Operator[StepOperator]) -> Robust:
+        return Robust(W, self.rule)
+
+    def _part(self, phase: StepOperator, k: int, stripe: int, calls: Iterator[int]) -> StepOperator:
+        return RobustPhase(phase, k, self.at, self.empty, self.agents, stripe, calls, self.rule)
+
+    def repeat(self, S: int) -> Repeated:
+        """S mixings in one step; see `Mixer.repeat`."""
+        return Repeated(self, S)
+
+
+def _check_degrees(topology: Topology, trim: int) -> None:
+    degrees = np.bincount(edges_into(topology, 0, topology.n).receivers, minlength=topology.n)
+    least = int(degrees.argmin())
+    if trim and degrees[least] <= 2 * trim:
+        raise ValueError(
+            f"robust: agent {least} of the {topology.name} topology has {degrees[least]} neighbours, and trimmed_mean with "
+            f"trim={trim} leaves out {2 * trim}: take a graph with more edges, a smaller trim, or clip"
+        )

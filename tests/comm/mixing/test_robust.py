@@ -1,0 +1,233 @@
+"""Attacked, noisy and robust mixers, against recursions written densely."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpidec
+from mpidec import topology as T
+
+
+def stack(n, d=4, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, d))
+
+
+def clip_gossip(W, own, sent, tau=None, delta=None):
+    """Self-centred clipping of the rows `sent`, agent by agent."""
+    Y = own.copy()
+    for i in range(len(W)):
+        far = sorted((np.linalg.norm(sent[j] - own[i]), j) for j in np.flatnonzero(W[i]) if j != i)
+        radius, reached, total = tau, W[i, i], 0.0
+        if delta is not None:
+            for distance, j in far:
+                if reached < 1 - delta - 1e-12:
+                    reached, total = reached + W[i, j], total + W[i, j] * distance**2
+            radius = (total / delta) ** 0.5
+        for distance, j in far:
+            Y[i] += W[i, j] * min(1, radius / max(distance, 1e-300)) * (sent[j] - own[i])
+    return Y
+
+
+def trimmed(W, own, sent, trim):
+    Y = own.copy()
+    for i in range(len(W)):
+        for c in range(own.shape[1]):
+            values = sorted(sent[j, c] for j in np.flatnonzero(W[i]) if j != i)
+            Y[i, c] = np.mean([own[i, c], *values[trim : len(values) - trim]])
+    return Y
+
+
+RULES = {
+    "clip tau": (("clip",), {"tau": 0.7}, clip_gossip),
+    "clip delta": (("clip",), {"delta": 0.4}, clip_gossip),
+    "trimmed mean": (("trimmed_mean",), {"trim": 1}, trimmed),
+}
+
+
+@pytest.mark.parametrize("n", [5, 7])
+@pytest.mark.parametrize("rule", RULES)
+def test_rules(rule, n):
+    name, options, dense = RULES[rule]
+    graph, own, P = T.erdos_renyi(n, p=0.8, seed=1), stack(n), stack(n, 2, 1)  # of unequal weights
+    W, sent = graph.W.toarray(), own.copy()
+    sent[1], sent[3] = -own[1], 100.0
+    with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
+        here = slice(net.lo, net.hi)
+        make = lambda some: (
+            some.mixer(graph).attacked({1: "sign_flip", 3: 100}).robust(*name, **options)
+        )
+        mixer = make(net)
+        Y = mixer(own[here])
+        np.testing.assert_allclose(Y, dense(W, own, sent, **options)[here], atol=1e-13)
+        np.testing.assert_array_equal(Y, make(alone)(own)[here])  # the same bits
+        Y, Q = mixer([own[here], P[here]])  # each array by itself
+        np.testing.assert_array_equal(Y, mixer(own[here]))
+        np.testing.assert_array_equal(Q, mixer(P[here]))
+        assert mixer(own[here].astype(np.float32)).dtype == np.float32
+
+
+def test_two_of_eighteen_agents_send_a_constant():
+    n, bad, X = 18, {3: 100.0, 11: 100.0}, stack(18)
+    graph, right = T.erdos_renyi(n, p=0.5, seed=1), [i for i in range(n) if i not in bad]
+    W = graph.W.toarray()
+    rules = {
+        "plain": lambda mixer: mixer,
+        "clip": lambda mixer: mixer.robust("clip", delta=W[right][:, list(bad)].sum(axis=1).max()),
+        "trimmed_mean": lambda mixer: mixer.robust("trimmed_mean", trim=2),
+        "median": lambda mixer: mixer.robust(lambda x, X, w: np.median([x, *X], axis=0)),
+    }
+    with mpidec.Network(n) as net:
+        error = {}
+        for name, rule in rules.items():
+            mixer, Y = rule(net.mixer(graph).attacked(bad)), X[net.lo : net.hi]
+            for _ in range(60):
+                Y = mixer(Y)
+            mean = gathered(net, Y)[right].mean(axis=0)
+            error[name] = np.linalg.norm(mean - X[right].mean(axis=0))
+    assert error.pop("plain") > 150
+    assert max(error.values()) < 1.6
+
+
+def gathered(net, Y):
+    return np.concatenate(net.comm.allgather(Y))
+
+
+def test_a_row_that_is_not_finite_is_left_out():
+    n, X, graph = 5, stack(5), T.complete(5)
+    for what in np.nan, np.inf:
+        with mpidec.Network(n) as net:
+            for rule in ("clip", {"tau": 1e3}), ("clip", {"delta": 0.3}), ("trimmed_mean", {}):
+                Y = (
+                    net.mixer(graph)
+                    .attacked({4: what})
+                    .robust(rule[0], **rule[1])(X[net.lo : net.hi])
+                )
+                assert np.isfinite(Y).all()
+                if rule[1] == {"tau": 1e3}:
+                    want = X + (X[:4].sum(axis=0) - (4 + 0 * X) * X) / n
+                    np.testing.assert_allclose(
+                        Y[: 4 - net.lo], want[net.lo : min(net.hi, 4)], atol=1e-14
+                    )
+
+
+@pytest.mark.parametrize("attack", ["sign_flip", 100.0])
+@pytest.mark.parametrize("method", ["dgd", "gradient_tracking"])
+def test_solvers(method, attack):
+    """The recursions with clipped averages."""
+    n, steps, step, bad, delta = 7, 40, 0.1, 5, 0.34
+    graph, a = T.erdos_renyi(n, p=0.8, seed=2), stack(n, 2) / 4 + 3
+    W = graph.W.toarray()
+
+    def mix(X):
+        sent = X.copy()
+        sent[bad] = -X[bad] if attack == "sign_flip" else attack
+        return clip_gossip(W, X, sent, delta=delta)
+
+    X, S = np.zeros((n, 2)), np.zeros((n, 2)) - a
+    for _ in range(steps):
+        if method == "dgd":
+            X = mix(X) - step * (X - a)
+        else:
+            before, X = X, mix(X - step * S)
+            S = mix(S + X - before)
+    solver = {"dgd": mpidec.solvers.DGD, "gradient_tracking": mpidec.solvers.GradientTracking}
+    with mpidec.Network(n) as net:
+        result = mpidec.solve(
+            mpidec.problems.LeastSquares(np.repeat(np.eye(2)[None], net.m, 0), a[net.lo : net.hi]),
+            solver[method](step),
+            graph,
+            steps=steps,
+            x0=np.zeros(2),
+            net=net,
+            mixing=lambda W: W.attacked({bad: attack}).robust("clip", delta=delta),
+        )
+        np.testing.assert_allclose(gathered(net, result.X), X, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "graph", [T.erdos_renyi(7, seed=1), T.double_binary_trees(7)], ids=["one", "two"]
+)
+def test_noise_belongs_to_the_edge_and_the_step(graph):
+    n, sigma, steps = 7, 0.3, 120
+    with mpidec.Network(n) as net, mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
+
+        def noise(some, seed):
+            plain = some.mixer(graph)
+            W, X = plain.noisy(sigma, seed=seed), stack(n, 6)[some.lo : some.hi]
+            Y = np.array([W.at(k)(X) for k in range(steps)])
+            return Y, Y - plain.at(0)(X)
+
+        (Y, _), (all_, Z) = noise(net, 3), noise(alone, 3)
+        np.testing.assert_array_equal(Y, all_[:, net.lo : net.hi])
+        assert (all_ != noise(alone, 4)[0]).any()
+        W = [graph.at(k).W.toarray() for k in range(graph.period)]
+        for stripe, V in enumerate(W):
+            V = V - np.diag(V.diagonal())
+            part = Z[:, :, stripe :: len(W)]
+            variance = sigma**2 * (V**2).sum(axis=1)
+            assert (part**2).mean(axis=(0, 2)) == pytest.approx(variance, rel=0.2)
+            flat = part.transpose(1, 0, 2).reshape(n, -1)
+            assert abs(np.corrcoef(flat) - np.eye(n)).max() < 0.2  # independent over the edges
+        twins = alone.mixer(T.striped([T.complete(n)] * 2)).noisy(sigma)(np.zeros((n, 2)))
+        assert (twins[:, 0] != twins[:, 1]).all()  # and over the graphs
+        step = alone.mixer(graph).noisy(sigma).at(2)
+        assert (step(stack(n)) != step(stack(n))).any()  # each call has its own
+
+
+def test_edges_bear_attacks_and_noise():
+    n, seen = 5, []
+    graph = T.ring(n)
+    edges = [(i, int(j)) for i in range(n) for j in graph.in_neighbors(i)]
+
+    def attack(k, agent, row):
+        seen.append((k, agent))
+        return row + 10 * k
+
+    with mpidec.Network(n) as net:
+        rows = 1.0 + np.arange(net.lo, net.hi)[:, None]
+        W = net.mixer(graph).attacked({2: attack}).at(3)
+        M = W.exchange(W.to_edges(rows))
+        want = [j + 1 + 30 * (j == 2) for i, j in edges if i in net.agents]
+        np.testing.assert_array_equal(M.ravel(), want)
+        assert seen == [(3, 2)] * (2 * (2 in net.agents))
+        Y = net.mixer(graph).attacked({2: attack}).noisy(0.0).lossy(0.0).repeat(2)(rows)
+        assert np.isfinite(Y).all()
+
+
+def test_a_pair_is_attacked_in_both_operators():
+    graph, X = T.erdos_renyi(5, seed=1, weights="push-pull"), stack(5)
+    with mpidec.Network(5) as net:
+        W, here = net.mixer(graph).attacked({1: 7.0}).at(0), slice(net.lo, net.hi)
+        for operator, V in (W.R, graph.R.W.toarray()), (W.C, graph.C.W.toarray()):
+            sent = X.copy()
+            sent[1] = 7.0
+            D = np.diag(V.diagonal())
+            np.testing.assert_allclose(
+                operator(X[here]), (D @ X + (V - D) @ sent)[here], atol=1e-14
+            )
+
+
+def test_refusals():
+    with mpidec.Network(5) as net:
+        W, pushing = net.mixer(T.ring(5)), T.erdos_renyi(5, seed=1, weights="push")
+        for make, text in [
+            (lambda: W.robust("clip"), "either tau"),
+            (lambda: W.robust("clip", tau=1, delta=0.1), "either tau"),
+            (lambda: W.robust("clip", delta=1), "delta is 1"),
+            (lambda: W.robust("clip", tau=1, trim=1), "no trim"),
+            (lambda: W.robust("median"), "rule is 'median'"),
+            (lambda: W.robust("trimmed_mean"), "agent 0 of the ring topology has 2 neighbours"),
+            (lambda: W.robust("clip", tau=1).at(0).exchange(np.zeros((10, 1))), "averages only"),
+            (lambda: W.robust("clip", tau=1).lossy(0.1), "lossy of a mixer that is robust already"),
+            (lambda: W.lossy(0.1).robust("clip", tau=1), "zeros in place of lost rows"),
+            (lambda: W.compress("top_k").robust("clip", tau=1), "feedback=False"),
+            (lambda: W.robust("clip", tau=-1), "tau is -1"),
+            (lambda: net.mixer(pushing).robust("clip", tau=1), "not row-stochastic"),
+            (lambda: W.attacked({5: 1.0}), "agent is 5, expected"),
+            (lambda: W.attacked({1: "flip"}), "attack of agent 1 is 'flip'"),
+            (lambda: W.noisy(-1), "sigma is -1"),
+        ]:
+            with pytest.raises(ValueError, match=text):
+                make()
+        with pytest.raises(TypeError, match="attack of agent 1 is None"):
+            W.attacked({1: None})
