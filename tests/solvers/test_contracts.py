@@ -32,11 +32,13 @@ def test_contract(solver, name):
     properties(solver)[name]()
 
 
-@pytest.mark.most(200)
 @pytest.mark.wide
-@pytest.mark.parametrize("solver, name", [row for row in ROWS if row.values[1] == "bits"])
-def test_the_same_bits_on_any_number_of_ranks(solver, name):
-    properties(solver)[name]()
+def test_the_same_bits_on_any_number_of_ranks():
+    for solver, name in (row.values for row in ROWS):
+        if (
+            name == "bits"
+        ):  # one test, since each one ends with barriers; the error names the solver
+            properties(solver)[name]()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
