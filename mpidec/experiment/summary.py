@@ -162,4 +162,7 @@ def _mixing(wanted: config.Mixing) -> dict[str, str]:
     parts += (
         [f"{wanted.accelerate} times, {wanted.method or 'chebyshev'}"] if wanted.accelerate else []
     )
+    for name in ("attack", "noise", "loss", "robust", "repeat"):
+        value = getattr(wanted, name)
+        parts += [] if value is None else [f"{name} {value}"]
     return {"mixing": ", ".join(parts)} if parts else {}
