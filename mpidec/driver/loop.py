@@ -525,6 +525,12 @@ def evaluator(
         raise ValueError(
             f"{type(solver).__name__} needs problem.prox, which {type(problem).__name__} does not have"
         )
+    drawn = getattr(oracle, "random", True) or hasattr(oracle, "batches")
+    if solver.implicit and hasattr(oracle, "start") and drawn:
+        raise ValueError(
+            f"{type(solver).__name__} minimizes each agent's own function and takes no random gradients, got "
+            f"{type(oracle).__name__}: pass the problem itself, or take a linearized method, such as DLM"
+        )
     if solver.uses == "prox":
         prox = getattr(problem, "prox", None)
         if prox is None:

@@ -115,14 +115,16 @@ class Solver:
 
     def init(self, X: np.ndarray, W: Any = None) -> Any:
         """The state at the iterate `X`, shape `(m, d)`; `W`, the operator of step 0, is used only by solvers that say so."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{name_of(self)} has no init(X, W), which makes the first state")
 
     def step(self, s: Any, G: Any, W: Operator) -> Any:
         """The state after one step, from the gradients `G`, shape `(m, d)`, at `point(s)`, with the operator `W` of the step.
 
         With `uses = "functions"`, `G` is a `mpidec.protocols.Functions`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{name_of(self)} has no step(s, G, W), which makes the next state"
+        )
 
     def point(self, s: Any) -> Any:
         """The rows at which the next step needs its gradients, shape `(m, d)`."""
@@ -168,7 +170,7 @@ class Solver:
 POSITIVE = {"above": 0.0}
 FACTOR = {"least": 0.0, "below": 1.0}  # of a momentum
 REMEDIES = {
-    "doubly": 'use weights="metropolis" on an undirected graph, or topology.exponential(n)',
+    "doubly": 'use weights="metropolis" on an undirected graph, weights="sinkhorn" on a directed one, or topology.exponential(n)',
     "column": 'use weights="push" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
     "pair": 'use weights="push-pull" on the same graph, or any doubly stochastic one, such as topology.ring(n)',
     "row": 'use weights="uniform" on the same graph, or any doubly stochastic one, such as topology.ring(n)',

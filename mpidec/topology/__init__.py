@@ -29,7 +29,7 @@ from .finite_time import (
 )
 from .inner_outer import inner_outer as inner_outer
 from .matchings import Matcha as Matcha, matcha as matcha, random_matchings as random_matchings
-from .named_graph import of_named_graph
+from .named_graph import of_named_graph as _of_named_graph
 from .one_peer import one_peer_exponential as one_peer_exponential
 from .optimized import fastest_mixing as fastest_mixing, sinkhorn as sinkhorn
 from .pair import push_pull as push_pull
@@ -75,7 +75,7 @@ for _make in (
     random_matchings,
     spanning_tree,
 ):
-    CATALOGUE[_make.__name__] = of_named_graph(_make, CATALOGUE)
+    CATALOGUE[_make.__name__] = _of_named_graph(_make, CATALOGUE)
 CATALOGUE = dict(sorted(CATALOGUE.items()))
 
 

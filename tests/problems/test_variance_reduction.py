@@ -185,8 +185,22 @@ def test_float32_stays():
 
 
 @pytest.mark.serial
+def test_a_short_run_finds_a_step_size_from_few_batches():
+    rng = np.random.default_rng(5)
+    A, x = rng.standard_normal((8, 20, 60)), np.arange(60) % 7 == 0
+    problem = P.LeastSquares(A, A @ x + 0.3 * rng.standard_normal((8, 20)), l2=0.1)
+    with mpidec.Network(8) as net:
+        oracle = P.SVRG(problem, 4)
+        choice = mpidec.tune(oracle, S.GradientTracking(), T.exponential(8), steps=600, net=net)
+    assert 0.003 < choice.step_size < 0.03 and choice.expected < 600  # 2 / L of an agent: 0.02
+
+
+@pytest.mark.serial
 def test_refusals():
     problem = made()
+    for oracle in (P.MiniBatch(problem, 2), P.SAGA(problem, 2)):
+        with pytest.raises(ValueError, match="and takes no random gradients, got"):
+            mpidec.solve(oracle, S.ADMM(0.1), T.ring(N), steps=1)
     with pytest.raises(ValueError, match="batch_size"):
         P.SAGA(problem, 10)
     with pytest.raises(ValueError, match="period"):

@@ -345,7 +345,7 @@ def linear_model(
         Hs, gs = np.stack([part[0] for part in drawn]), np.stack([part[1] for part in drawn])
         gs = np.broadcast_to(g, gs.shape) if vanishing else gs - gs.mean(axis=0) + g
         if vanishing:
-            Hs = H + REMEMBERED * (Hs - H)
+            Hs = H + REMEMBERED * (Hs - Hs.mean(axis=0))
         count += draws * (r + 1)
     slopes: tuple[np.ndarray | None, ...] = (None, None)
     if bounded:
