@@ -112,50 +112,6 @@ def test_out_is_filled_and_input_is_left_alone(shape):
             W(X, out=np.empty((net.m, 4)))
 
 
-@pytest.mark.most(1)
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_gradients_through_unrolled_steps(transport):
-    """Step sizes learned through two steps, over directed matrices that change, against the autograd of dense products."""
-    torch = pytest.importorskip("torch")
-    n, dense = 3, [random_weights(3, seed) for seed in (3, 4)]
-    X, target = (torch.from_numpy(stack(n, (2,), seed=seed)) for seed in (0, 1))
-
-    def loss(mix, rows):
-        sizes = torch.tensor([0.3, 0.7], dtype=torch.float64, requires_grad=True)
-        Y = X[rows].clone().requires_grad_()
-        Z = Y
-        for k, size in enumerate(sizes):
-            Z, extra = mix(k, [Z - size * (Z - target[rows]) ** 2, Z])
-            Z = Z * extra
-        return (Z**2).sum(), [Y, sizes]
-
-    value, inputs = loss(
-        lambda k, Xs: [torch.from_numpy(dense[k]) @ some for some in Xs], slice(None)
-    )
-    expected = torch.autograd.grad(value, inputs)
-    with mpidec.Network(n, transport=transport) as net:
-        W, rows = net.mixer(T.cycle(map(T.from_weights, dense))), slice(net.lo, net.hi)
-        mixings = [
-            lambda k, Xs: W(Xs),
-            lambda k, Xs: list(W.at(k)(dict(enumerate(Xs))).values()),
-            lambda k, Xs: [W.at(k)(some) for some in Xs],
-        ]
-        for mix in mixings:
-            value, inputs = loss(mix, rows)
-            of_rows, of_sizes = torch.autograd.grad(value, inputs)
-            torch.testing.assert_close(of_rows, expected[0][rows], rtol=1e-12, atol=1e-12)
-            np.testing.assert_allclose(
-                net.comm.allreduce(of_sizes.numpy()), expected[1], rtol=1e-12
-            )
-        assert W.T is W.T and W.T.T is W and W.at(0).T is W.T.at(0)
-    if transport == "auto":
-        with mpidec.Network(n, comm=MPI.COMM_SELF) as alone:
-            W = alone.mixer(T.from_weights(dense[0]))
-            inputs = X.clone().requires_grad_()
-            torch.autograd.gradcheck(W, inputs)
-            torch.autograd.gradgradcheck(lambda X: W(X**2), inputs)
-
-
 def test_nothing_is_written_behind_large_rows():
     """Rows of 4 MB and more bypass the caches in pieces of 512 columns, of which the last one is not full."""
     with mpidec.Network(max(2, MPI.COMM_WORLD.size)) as net:
@@ -165,35 +121,6 @@ def test_nothing_is_written_behind_large_rows():
         W(np.tile(X[net.lo : net.hi], d), out=out)
         np.testing.assert_allclose(out[:, [0, -1]], X.mean(), rtol=1e-13)
         assert np.all(memory[net.m * d :] == 7)
-
-
-def test_what_has_no_gradient_is_refused():
-    torch = pytest.importorskip("torch")
-    with mpidec.Network() as net:
-        net.set_topology(T.ring(net.n))
-        W = net.mixer(T.ring(net.n))
-        X = torch.ones((1, 2), dtype=torch.float64, requires_grad=True)
-        calls = [
-            W.start,
-            lambda X: W(X, out=torch.empty_like(X)),
-            lambda X: W(X.detach(), out=X),
-            W.at(0).sum_edges,
-            lambda X: W.at(0).exchange(W.at(0).to_edges(X)),
-            W.compress("float16"),
-            W.compress("float16").start,
-            W.accelerate(2),
-            lambda X: W.accelerate(2)([X, X]),
-            net.neighbor_allreduce,
-            net.neighbor_allgather,
-            net.allreduce,
-            lambda X: net.broadcast(X, 0),
-        ]
-        for call in calls:
-            with pytest.raises(TypeError, match=r"requires grad.*X\.detach\(\)"):
-                call(X)
-            net.comm.Barrier()
-        with torch.no_grad():
-            assert not W(X).requires_grad and not W.compress("float16")(X).requires_grad
 
 
 def test_pending_mixings_complete_in_any_order():
@@ -508,15 +435,6 @@ def test_an_uncaught_exception_on_one_rank_ends_the_job(mpirun):
     done = mpirun(3, ["-c", program], timeout=30)
     assert done.returncode != 0
     assert "[rank 2] KeyError: 'lost'" in done.stderr
-
-
-def test_torch_tensors_come_back_as_torch_tensors():
-    torch = pytest.importorskip("torch")
-    with mpidec.Network(4) as net:
-        X = torch.arange(8.0, dtype=torch.float64).reshape(4, 2)[net.lo : net.hi]
-        Y = net.mixer(T.complete(4))(X)
-        assert isinstance(Y, torch.Tensor)
-        assert Y.tolist() == [[3.0, 4.0]] * net.m
 
 
 @pytest.mark.serial
