@@ -261,14 +261,20 @@ def windows(comm: MPI.Intracomm) -> Finding:
     """One-sided transfers between neighbours on an exponential graph: through shared memory, by messages or by MPI's own calls."""
     if comm.size == 1:
         return Finding(OK, "one process: no transfers")
-    with (
-        Network(comm.size, comm) as net,
-        net.window(np.zeros(1), topology.exponential(comm.size)) as win,
-    ):
-        near, pairs = comm.allreduce(np.array([len(win.node_neighbors), len(win.in_neighbors)]))
-        carrier = win.transport
+    graph = topology.exponential(comm.size)
+    with Network(comm.size, comm) as net:
+        with net.window(np.zeros(1), graph) as win:
+            near, pairs = comm.allreduce(np.array([len(win.node_neighbors), len(win.in_neighbors)]))
+            carrier = win.transport
+        with net.window(np.zeros(1), graph, transport="auto") as win:
+            alone = comm.allreduce(not win.node_neighbors, MPI.LAND)
+            chosen = win.transport if alone or win.transport == "shared" else "shared and messages"
     found = offload.network()
-    seen = f"; adapters for MPI's one-sided calls (transport='rma'): {'yes' if found.offloaded else 'none'} ({found.text})"
+    there = comm.allreduce(int(found.offloaded))
+    seen = (
+        f"; 'auto' takes {chosen}; adapters for MPI's one-sided calls (transport='rma'): "
+        f"{'none' if not there else 'yes' if there == comm.size else f'on {there} of {comm.size} ranks'} ({found.text})"
+    )
     if carrier == "rma":
         return Finding(
             OK,

@@ -106,6 +106,7 @@ class Lifecycle:
             RowTypes(),
             self.transport,
             self._begin_timeline(timeline),
+            per_node,
         )
         self._mixers: list[Mixer] = []
         self._windows: list[Window] = []

@@ -163,7 +163,8 @@ class Network(LocalView):
         transport : {"auto", "shared", "messages", "rma"}, optional
             How rows travel; that of the network by default.  `shared`: ranks write to memory that all of them map, on one node.
             `messages`: in messages of MPI.  `rma`: by one-sided calls of MPI (passive target); `mpidec doctor` says whether a
-            network adapter performs such calls itself.  `auto`: as `shared` on a node, and as `messages` between nodes.
+            network adapter performs such calls itself.  `auto`: `rma` for ranks on several nodes if the adapters of all of them
+            do; otherwise as `shared` on a node, and as `messages` between nodes.
 
         Returns
         -------

@@ -18,13 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays.formats import flat_dtype, widen
-from ..runtime.collectives import Collectives
-from ..runtime.context import Context
 from ..runtime.mpi import MPI
 from ..runtime.progress import progress
 from . import records
 from .carrier import Edge, Records, Weights
-from .memory import WORD, Ended, OneSidedMemory, refusal
+from .memory import WORD, OneSidedMemory
 from .messenger import Message
 
 HEADER = 64  # bytes before the rows of mails, and before the buffers of mailboxes
@@ -360,81 +358,6 @@ class OneSided:
         self._reads.clear()
         self._inboxes.clear()
         del self._words, self._agent
-
-
-class OneSidedPlan:
-    """Whether rows of a window travel by one-sided calls, and what that takes of its memory.
-
-    Parameters
-    ----------
-    context : Context
-    together : Collectives
-    transport : {"auto", "shared", "messages", "rma"}
-    ended : Ended or None
-        None: there are none.
-    what : str
-        The call, for messages.
-
-    Attributes
-    ----------
-    front : int
-        Bytes at the beginning of the block of each rank.
-    unaided : bool
-        Whether MPI performs the calls without the other rank: all are on one node.
-
-    Raises
-    ------
-    RuntimeError
-        On every rank: "rma", and the MPI library has a bug that is in its way.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        together: Collectives,
-        transport: str,
-        ended: Ended | None,
-        what: str,
-    ):
-        self._comm, self._together, self._what = context.comm, together, what
-        several = ended is not None and context.size > 1
-        self.used = several and transport == "rma"
-        self.front = front(context.size) if self.used else 0
-        self.unaided = False
-        if self.used:
-            why = refusal()
-            together.agree(RuntimeError(f"{what}: {why}") if why else None, what)
-            node = context.comm.Split_type(MPI.COMM_TYPE_SHARED)
-            one = np.array([node.size == context.size], np.int8)
-            self.unaided = bool(together.minimum(one, what)[0])
-            node.Free()
-        self._memory: OneSidedMemory | None = None
-
-    def mailbox(self, count: int, dtype: np.dtype) -> int:
-        """Bytes of each mailbox."""
-        return mailbox(count, dtype) if self.used else 0
-
-    @property
-    def allocate(self) -> Callable[[int], np.ndarray] | None:
-        """What makes the blocks, if MPI does."""
-        return self._allocate if self.used else None
-
-    def _allocate(self, size: int) -> np.ndarray:
-        self._memory = OneSidedMemory(self._comm, self._together, size)
-        return self._memory.block
-
-    def memory(self) -> OneSidedMemory | None:
-        """The blocks of all ranks, if there are one-sided calls."""
-        memory, self._memory = self._memory, None
-        if memory is not None:
-            error = None
-            if not memory.unified:
-                error = RuntimeError(
-                    f"{self._what}: the window's memory model is MPI_WIN_SEPARATE, and these calls need MPI_WIN_UNIFIED: "
-                    "use transport='messages'"
-                )
-            self._together.agree(error, self._what)
-        return memory
 
 
 class OneSidedWords:

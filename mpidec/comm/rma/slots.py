@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -12,20 +11,22 @@ import numpy as np
 from ..arrays.formats import flat_dtype, narrow, widen
 from ..runtime.collectives import Collectives
 from ..runtime.context import Context
-from ..runtime.progress import progress, timeout, wait_until
+from ..runtime.progress import progress, wait_until
 from . import records
+from .block import BlockLayout
 from .by_messages import Messages
-from .carrier import Carrier, Edge, Mutexes, Records, Weights, Words
+from .carrier import Carrier, Mutexes, Weights, Words
 from .memory import Ended
 from .messenger import Kind, Message, WindowMessenger
 from .mutex import Mutex
-from .one_sided import Incoming, OneSided, OneSidedPlan, OneSidedWords, Outgoing
+from .one_sided import OneSided, OneSidedWords
+from .plan import OneSidedPlan
 from .queue_mutex import QueueMutex
 from .region import Region
+from .wiring import Wiring, neighbours
 
 if TYPE_CHECKING:
     from ...topology import Topology
-    from ...topology.source import Block
 
 
 class NodeWords:
@@ -71,7 +72,8 @@ class Slots:
         The format of 16-bit numbers that users see instead of `values`: these are then float32, and renewed from them.
     transport : {"auto", "shared", "messages", "rma"}
         How rows travel: through memory that the ranks of a node map, in messages, or by MPI's one-sided calls (one agent on each
-        rank); "auto": the first on a node, and elsewhere one of the others.
+        rank); "auto": the last for several nodes whose adapters perform such calls, else the first on a node and the second between
+        nodes.
     ended : Ended, optional
         Takes memory of one-sided calls at the end; without it there are none.
 
@@ -114,50 +116,27 @@ class Slots:
         ended: Ended | None = None,
     ):
         self._context, self._messenger, self._half = context, messenger, half
-        lo, hi = context.partition.bounds(context.rank)
-        m, self._count = X.shape
-        self._dtype = X.dtype
-        step = records.stride(self._count, X.dtype)
-        self.senders = _others(topology.rows(lo, hi), lo)
-        self.receivers = _others(topology.columns(lo, hi), lo)
+        self._count, self._dtype = X.shape[1], X.dtype
         one_sided = OneSidedPlan(context, together, transport, ended, what)
-        # A block: what one-sided calls need first, the mutex, control words, with `half` 16-bit rows, records (values, a buffer,
-        # slots), mailboxes.
-        most = max(context.partition.counts())
-        first = one_sided.front
-        words = first + records.HEADER + -(-8 * context.size // records.ALIGNED) * records.ALIGNED
-        halves = words + records.ALIGNED * (1 + most)
-        width = -(-2 * self._count // records.ALIGNED) * records.ALIGNED if half else 0
-        values = halves + width * most
+        layout = BlockLayout(
+            context.size,
+            max(context.partition.counts()),
+            self._count,
+            X.dtype,
+            half,
+            one_sided.front,
+            one_sided.mailbox(self._count, X.dtype),
+        )
+        self._lo, hi = context.partition.bounds(context.rank)
+        self.senders, self.receivers = neighbours(topology, self._lo, hi)
         slots = sum(map(len, self.senders))
-        mailboxes = values + step * (m + 1 + slots)
-        mailbox = one_sided.mailbox(self._count, X.dtype)
-
-        def shown_in(block: np.ndarray) -> np.ndarray:
-            rows = block[halves:values].reshape(most, -1)
-            return rows[:, : 2 * self._count].view(flat_dtype(half))
-
-        def records_in(block: np.ndarray) -> np.ndarray:
-            stop = values + (len(block) - values) // step * step
-            return block[values:stop].reshape(-1, step)
-
-        def prepare(block: np.ndarray) -> None:
-            mine = records_in(block)[:m]
-            mine[:, : records.HEADER].view(np.float64)[:, 2] = 1.0  # p
-            stop = records.HEADER + self._count * X.dtype.itemsize
-            self.values = mine[:, records.HEADER : stop].view(X.dtype)
-            self.values[:] = X
-            self.shown = list(shown_in(block)[:m]) if half else []
-            for shown, x in zip(self.shown, X):
-                shown[:] = narrow(x, half)
-
         region = Region(
             context,
             together,
-            mailboxes + mailbox * slots,
-            prepare,
+            layout.size(len(X), slots),
+            lambda block: self._prepare(layout, block, X),
             what,
-            transport in ("messages", "rma"),
+            transport == "messages" or one_sided.used,
             one_sided.allocate,
         )
         if transport == "shared" and not region.complete:
@@ -165,131 +144,70 @@ class Slots:
                 f"{what}: transport is 'shared', but not all ranks map the memory of each other (other nodes, containers, or no "
                 "compiled modules): expected auto, messages or rma"
             )
-        self._blocks = blocks = region.blocks
+        self._blocks = region.blocks
         self.control_words = {
-            rank: block[words:halves].view(np.uint64).reshape(-1, 8)
-            for rank, block in blocks.items()
+            rank: layout.control_words(block) for rank, block in region.blocks.items()
         }
-        self.words: Words = NodeWords(self.control_words)
-        lock: AbstractContextManager[object] = (
-            nullcontext() if messenger is None else messenger.lock
-        )
-        memory = one_sided.memory()
-        self.mutex: Mutexes
-        if memory is None:
-            self.mutex = Mutex(
-                {rank: block[first:words] for rank, block in blocks.items()},
-                context.rank,
-                self._ask,
-                lock,
-            )
-        else:
-            self.mutex = QueueMutex(memory, context.rank, lock)
-            self.words = OneSidedWords(memory, lock)
+        self._memory, self._ended = one_sided.memory(), ended
+        self.mutex, self.words = self._mutex_and_words(layout)
+        wiring = Wiring(context, topology, layout, region.blocks, self.senders, self.receivers)
+        self.near = wiring.near
+        self._edges = {(edge.place, edge.k): edge for edge in wiring.edges}
+        self._shown = wiring.shown  # of in-neighbours on this node
         self.others: Callable[[int, Message], None] = _unexpected
-        parts = {rank: records_in(block) for rank, block in blocks.items()}
-        places: dict[int, dict[tuple[int, int], int]] = {}  # of the slots of each rank
-
-        def place_of(sender: int, receiver: int, rank: int) -> int:
-            if rank not in places:
-                bounds = context.partition.bounds(rank)
-                rows = topology.rows(*bounds)
-                theirs = self.senders if rank == context.rank else _others(rows, bounds[0])
-                edges = [(j, bounds[0] + i) for i, some in enumerate(theirs) for j in some]
-                places[rank] = {edge: k for k, edge in enumerate(edges)}
-            place: int = places[rank][sender, receiver]
-            return place
-
-        def slot_of(sender: int, receiver: int, rank: int) -> np.ndarray:
-            first, last = context.partition.bounds(rank)
-            part: np.ndarray = parts[rank][last - first + 1 + place_of(sender, receiver, rank)]
-            return part
-
-        def mailbox_of(sender: int, receiver: int, rank: int) -> int:
-            first, last = context.partition.bounds(rank)
-            place = place_of(sender, receiver, rank)
-            at: int = values + step * (last - first + 1 + len(places[rank])) + mailbox * place
-            return at
-
-        self.agents: list[Records] = []
-        self._shown: dict[tuple[int, int], np.ndarray] = {}  # of in-neighbours on this node
-        edges: list[Edge] = []
-        outgoing: list[Outgoing] = []
-        incoming: dict[int, Incoming] = {}
-        mine, patience = parts[context.rank], timeout()
-        for place, agent in enumerate(range(lo, hi)):
-            ins, outs, sources = [], [], []
-            for k, (sender, rank) in enumerate(self._owners(self.senders[place])):
-                ins.append(slot_of(sender, agent, context.rank))
-                there = sender - context.partition.bounds(rank)[0]
-                sources.append(parts[rank][there] if rank in parts else None)
-                if half and rank in parts:
-                    self._shown[place, k] = shown_in(blocks[rank])[there]
-                if rank not in parts and memory is not None:
-                    incoming[k] = Incoming(
-                        rank,
-                        mailbox_of(sender, agent, context.rank),
-                        values + step * there,
-                        halves + width * there,
-                    )
-            for k, (receiver, rank) in enumerate(self._owners(self.receivers[place])):
-                if rank in parts:
-                    outs.append(slot_of(agent, receiver, rank))
-                    continue
-                outs.append(_aligned(step))
-                edges.append(Edge(place, k, agent, receiver, rank))
-                if memory is not None:
-                    at = mailbox_of(agent, receiver, rank)
-                    outgoing.append(Outgoing(edges[-1], at, self._count, X.dtype))
-            self.agents.append(
-                records.native.AgentRecords(
-                    context.rank,
-                    self._count,
-                    X.dtype == np.float32,
-                    patience,
-                    mine[place],
-                    mine[m],
-                    ins,
-                    outs,
-                    sources,
-                )
-            )
-        self._edges = {(edge.place, edge.k): edge for edge in edges}
-        self._lo = lo
-        self.near = [[rank in blocks for _, rank in self._owners(some)] for some in self.senders]
         self.quiet = region.complete  # no messages ever
         self.closed = False
         self.number = 0 if messenger is None else messenger.register(self._receive)
-        self.carrier: Carrier | None = None
-        self._memory, self._ended = memory, ended
-        if memory is not None:
-            self.carrier = OneSided(
-                memory,
-                context.rank,
-                outgoing,
-                incoming,
-                self._count,
-                X.dtype,
-                half,
-                one_sided.unaided,
-            )
-        elif messenger is not None and not self.quiet:
-            owner = context.partition.owner
-            self.carrier = Messages(
-                self,
-                messenger,
-                edges,
-                lambda agent: int(owner(np.array([agent]))[0]),
-                lo,
-                self._count,
-                X.dtype,
-            )
+        self.agents = wiring.agents
+        self.carrier = self._make_carrier(wiring, one_sided.unaided)
         if self.carrier is not None:
             self.agents = [self.carrier.guard(agent) for agent in self.agents]
             context.engine.add(self.send_outboxes)
 
-    def _owners(self, agents: list[int]) -> list[tuple[int, int]]:
-        return list(zip(agents, self._context.partition.owner(np.array(agents, np.int64)).tolist()))
+    def _prepare(self, layout: BlockLayout, block: np.ndarray, X: np.ndarray) -> None:
+        """Write the values to the block of this rank."""
+        mine = layout.records(block)[: len(X)]
+        mine[:, : records.HEADER].view(np.float64)[:, 2] = 1.0  # p
+        self.values = layout.rows(mine)
+        self.values[:] = X
+        self.shown = list(layout.shown(block)[: len(X)]) if layout.half else []
+        for shown, x in zip(self.shown, X):
+            shown[:] = narrow(x, layout.half)
+
+    def _mutex_and_words(self, layout: BlockLayout) -> tuple[Mutexes, Words]:
+        lock: AbstractContextManager[object] = (
+            nullcontext() if self._messenger is None else self._messenger.lock
+        )
+        me, memory = self._context.rank, self._memory
+        if memory is not None:
+            return QueueMutex(memory, me, lock), OneSidedWords(memory, lock)
+        mutexes = {rank: layout.mutex(block) for rank, block in self._blocks.items()}
+        return Mutex(mutexes, me, self._ask, lock), NodeWords(self.control_words)
+
+    def _make_carrier(self, wiring: Wiring, unaided: bool) -> Carrier | None:
+        if self._memory is not None:
+            return OneSided(
+                self._memory,
+                self._context.rank,
+                wiring.outgoing,
+                wiring.incoming,
+                self._count,
+                self._dtype,
+                self._half,
+                unaided,
+            )
+        if self._messenger is None or self.quiet:
+            return None
+        owner = self._context.partition.owner
+        return Messages(
+            self,
+            self._messenger,
+            wiring.edges,
+            lambda agent: int(owner(np.array([agent]))[0]),
+            self._lo,
+            self._count,
+            self._dtype,
+        )
 
     @property
     def unaided(self) -> bool:
@@ -458,19 +376,3 @@ class GetRequest:
 
 def _unexpected(rank: int, message: Message) -> None:
     raise RuntimeError(f"an unexpected message of rank {rank}: {message}")
-
-
-def _others(rows: Block, lo: int) -> list[list[int]]:
-    """The agents in each row of a CSR matrix, but for that of the row itself."""
-    ends = rows.indptr.tolist()
-    return [
-        sorted(j for j in rows.indices[start:stop].tolist() if j != lo + i)
-        for i, (start, stop) in enumerate(itertools.pairwise(ends))
-    ]
-
-
-def _aligned(size: int) -> np.ndarray:
-    """Zeros at an address that is a multiple of that of a cache line."""
-    memory = np.zeros(size + records.ALIGNED, np.uint8)
-    start = -memory.ctypes.data % records.ALIGNED
-    return memory[start : start + size]

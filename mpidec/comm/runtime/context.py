@@ -66,6 +66,8 @@ class Context:
     transport : {"auto", "shared", "neighbor", "p2p"}
     timeline : Timeline or None
         What writes down all calls, if it is asked for.
+    ranks_per_node : int or None
+        Pretend that a node has so many ranks.
     """
 
     comm: MPI.Intracomm
@@ -77,6 +79,7 @@ class Context:
     row_type: RowTypes
     transport: str
     timeline: Timeline | None = None
+    ranks_per_node: int | None = None
 
     @property
     def size(self) -> int:

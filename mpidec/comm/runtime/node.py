@@ -54,11 +54,7 @@ class NodeMemory:
     def __init__(
         self, comm: MPI.Intracomm, engine: ProgressEngine, ranks_per_node: int | None = None
     ):
-        local = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
-        if ranks_per_node:
-            part = local.Split(local.rank // ranks_per_node, local.rank)
-            local.Free()
-            local = part
+        local = ranks_of_node(comm, ranks_per_node)
         self.node = self._meet(local, engine)
         works = comm.allreduce(self.node is not None, MPI.LAND)
         if not works:
@@ -126,6 +122,16 @@ class NodeMemory:
         """Give everything back; all ranks have come here.  Safe to repeat."""
         if self.node is not None:
             self.node.close()
+
+
+def ranks_of_node(comm: MPI.Intracomm, ranks_per_node: int | None = None) -> MPI.Comm:
+    """The ranks on the node of this one, or those of a pretended node of so many ranks; collective."""
+    node: MPI.Comm = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
+    if ranks_per_node:
+        part = node.Split(node.rank // ranks_per_node, node.rank)
+        node.Free()
+        node = part
+    return node
 
 
 def describe_tag(tag: int, signature: int, floats: bool) -> str:

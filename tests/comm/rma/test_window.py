@@ -951,7 +951,7 @@ class Watched:
 def test_a_row_is_waiting_or_under_way_at_every_moment(comm):
     """A helper ships rows at any moment of the main thread, which looks at any moment of the helper."""
     with (
-        mpidec.Network(transport="p2p") as net,
+        mpidec.Network(transport="p2p", windows="messages") as net,
         net.window(np.ones(4), T.ring(net.n), progress=False) as win,
     ):
         slots, seen = win._slots, []
@@ -1206,6 +1206,35 @@ def test_adapters_that_perform_one_sided_calls(tmp_path, monkeypatch, devices, t
         monkeypatch.setenv(name, value)
     assert offload.network.__wrapped__().offloaded == found
     assert MPI.Query_thread() == offload.MPI.Query_thread()
+
+
+@pytest.mark.parametrize("per_node", ["1", "2", "99"])
+@pytest.mark.parametrize("lacking", [None, 0])
+@pytest.mark.parametrize("transport", ["auto", "p2p"])
+def test_what_auto_takes(comm, monkeypatch, per_node, lacking, transport):
+    """One-sided calls, if there are several nodes and the adapters of all of them perform such calls; sums hold."""
+    monkeypatch.setenv("MPIDEC_RANKS_PER_NODE", per_node)
+    found = offload.Network(comm.rank != lacking, "pretended")
+    monkeypatch.setattr(offload, "network", lambda: found)
+    with (
+        mpidec.Network(transport=transport) as net,
+        net.window(np.full(3, float(net.rank)), T.exponential(net.n)) as win,
+    ):
+        nodes = -(-net.n // int(per_node))
+        if net.n > 1 and nodes > 1 and lacking is None:
+            assert win.transport == "rma" and not win.node_neighbors
+        elif net.n == 1 or (transport == "auto" and nodes == 1):
+            assert win.transport == "shared"
+        else:
+            assert win.transport == "messages"
+        share = 1 / (len(win.out_neighbors) + 1)
+        for _ in range(20):
+            win.accumulate(win.value, share, dict.fromkeys(win.out_neighbors, share))
+            win.collect()
+        net.barrier()
+        win.collect()
+        both = net.comm.allreduce(np.append(win.value, win.p))
+        np.testing.assert_allclose(both, [net.n * (net.n - 1) / 2] * 3 + [net.n], rtol=1e-13)
 
 
 @pytest.mark.parametrize("withdraws", [False, True])
