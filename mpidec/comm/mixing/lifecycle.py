@@ -160,9 +160,11 @@ class Lifecycle:
             )  # on any rank; by then every rank has read this one's rows
             for window in list(self._windows):
                 window._forget()
-            if not lost:
+            if lost:
+                self.ended.abandon()
+            else:
                 self.ended.free(self.collectives)
-            self.ended.abandon()
+                self.ended.keep()
             for post in self._messengers.values():  # made by calls of all ranks: in the same order
                 post.abandon() if lost else post.close(self.matching.meet)
             if self.node is not None:

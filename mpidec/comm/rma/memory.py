@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import re
 import weakref
 
@@ -125,6 +127,10 @@ class OneSidedMemory:
         self._win.Free()
 
 
+_KEPT: list[OneSidedMemory] = []  # of closed networks, in the same order on all ranks
+os.register_at_fork(after_in_child=_KEPT.clear)
+
+
 class Ended:
     """Blocks whose windows are closed: freed when no rank has an array in them, which users may keep."""
 
@@ -144,10 +150,21 @@ class Ended:
                 block.free() if unused else left.append(block)
             self._blocks = left
 
+    def keep(self) -> None:
+        """Free the rest when the process ends, as all ranks do."""
+        _KEPT.extend(self._blocks)
+        self._blocks = []
+
     def abandon(self) -> None:
-        """Keep the rest until the process ends."""
+        """Never free the rest: other ranks may be gone."""
         abandon(self._blocks)
         self._blocks = []
+
+
+@atexit.register
+def _free_kept() -> None:
+    while _KEPT and not MPI.Is_finalized():
+        _KEPT.pop(0).free()
 
 
 def refusal() -> str:

@@ -255,7 +255,9 @@ class OneSided:
         self._inboxes = [
             Inbox(k, source.mailbox, block, count, dtype) for k, source in incoming.items()
         ]
-        self._reads: list[Task] = []
+        self._reads: dict[int, list[Task]] = {
+            k: [] for k in incoming
+        }  # of each value, in their order
 
     def guard(self, agent: Records) -> Records:
         """The records of the agent, which others read."""
@@ -274,8 +276,9 @@ class OneSided:
                 post.task = Task(self._post(post))
             if post.task is not None and post.task.move_on():
                 post.task, post.edge.under_way = None, False
-        if self._reads:
-            self._reads = [task for task in self._reads if not task.move_on()]
+        for reads in self._reads.values():
+            while reads and reads[0].move_on():
+                del reads[0]
 
     def _take(self, inbox: Inbox) -> None:
         """Empty a mailbox into its slot."""
@@ -318,7 +321,7 @@ class OneSided:
 
     def fetch(self, place: int, k: int, deliver: Callable[[np.ndarray, float], None]) -> None:
         """Begin to read a value."""
-        self._reads.append(Task(self._read(self._sources[k], deliver)))
+        self._reads[k].append(Task(self._read(self._sources[k], deliver)))
 
     def _read(self, source: Incoming, deliver: Callable[[np.ndarray, float], None]) -> Steps:
         memory, rank = self.memory, source.rank

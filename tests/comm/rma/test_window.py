@@ -5,6 +5,7 @@ import gc
 import mmap
 import os
 import pickle
+import re
 import resource
 import signal
 import threading
@@ -655,23 +656,63 @@ def test_a_straggler_delays_nobody(transport, comm):
 KILLED = """
 import os, signal, sys, time
 import numpy as np, mpidec
-net = mpidec.Network()
+transport, where, kind = sys.argv[1:]
+net = mpidec.Network(windows=transport)
 win = net.window(np.ones(100_000), mpidec.topology.ring(net.n))
 net.barrier()
 print("ready", flush=True)
 for k in range(10**9):
     if net.rank == 1 and k == 20:
-        os.kill(os.getpid(), signal.SIGKILL)
+        if where == "mutex":  # which others wait for
+            win.mutex([0]).__enter__()
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.Signals[kind])
     win.accumulate(win.value, 0.5, {j: 0.25 for j in win.out_neighbors})
-    win.collect()
+    if where == "mutex":
+        with win.mutex([0]):
+            win.collect()
+    else:
+        win.flush()
+        win.collect()
 """
 
 
 @pytest.mark.serial
 @pytest.mark.launch
-def test_one_rank_killed_ends_the_job(mpirun):
-    done = mpirun(3, ["-c", KILLED], timeout=60)
+@pytest.mark.parametrize(
+    "transport, where, kind",
+    [
+        ("auto", "flush", "SIGKILL"),
+        pytest.param("rma", "flush", "SIGKILL", marks=pytest.mark.slow),
+        ("rma", "mutex", "SIGKILL"),
+        pytest.param("rma", "mutex", "SIGINT", marks=pytest.mark.slow),
+        pytest.param("rma", "flush", "SIGINT", marks=pytest.mark.slow),
+    ],
+)
+def test_one_rank_killed_ends_the_job(mpirun, transport, where, kind):
+    done = mpirun(3, ["-c", KILLED, transport, where, kind], timeout=60)
     assert done.returncode != 0 and "ready" in done.stdout
+
+
+KEPT = """
+import numpy as np, mpidec
+with mpidec.Network(windows="rma") as net:
+    for rows in 10, 10_000:
+        with net.window(np.ones(rows), mpidec.topology.ring(net.n)) as win:
+            row = win.update()
+            net.barrier()
+    left = net.window(np.ones(10), mpidec.topology.ring(net.n))  # never closed
+    left.put(left.value)
+print("sum", row.sum() + left.value.sum(), flush=True)
+"""
+
+
+@pytest.mark.serial
+@pytest.mark.launch
+def test_libraries_find_nothing_left_at_the_end(mpirun):
+    done = mpirun(2, ["-c", KEPT], timeout=60)
+    assert done.returncode == 0 and done.stdout.count("sum") == 2
+    assert not re.search("WARN|ERROR|leak", done.stdout + done.stderr)
 
 
 ODD = {
