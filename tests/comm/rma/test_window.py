@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
-from mpidec.comm.rma import memory, offload, records, records_in_python
+from mpidec.comm.rma import memory, offload, one_sided, records, records_in_python
 from mpidec.comm.rma.messenger import _HEADER, Kind, Message, WindowMessenger
 from mpidec.comm.rma.mutex import Mutex
 from mpidec.comm.runtime.progress import ProgressEngine, wait_until
@@ -684,7 +684,7 @@ for k in range(10**9):
     [
         ("auto", "flush", "SIGKILL"),
         pytest.param("rma", "flush", "SIGKILL", marks=pytest.mark.slow),
-        ("rma", "mutex", "SIGKILL"),
+        pytest.param("rma", "mutex", "SIGKILL", marks=pytest.mark.slow),
         pytest.param("rma", "mutex", "SIGINT", marks=pytest.mark.slow),
         pytest.param("rma", "flush", "SIGINT", marks=pytest.mark.slow),
     ],
@@ -1173,6 +1173,59 @@ def test_an_error_in_the_helper_is_told():
     assert post.broken and len(reports) == 1 and not post.begin()
     post.helper.remove(poll)
     post.comm.Free()
+
+
+@OVER_ALL
+def test_started_calls_that_are_waited_for_in_any_order(net):
+    """Several are under way on each edge, and take effect in the order in which they were begun."""
+    rng, own = np.random.default_rng(net.n), np.random.default_rng(net.rank)
+    n, me, graph = net.n, net.rank, T.exponential(net.n)
+    X = rng.normal(size=(n, 2000))
+    model = Model(X, graph, zero=True)
+    with net.window(X[me], graph) as win:
+        for kind in ["put", "accumulate", "get"] * 2:
+            pending = []
+            for i in range(n):
+                for _ in range(4):
+                    weights = some(rng, model.into[i] if kind == "get" else model.out[i])
+                    x = rng.normal(size=2000)
+                    if kind == "get":
+                        model.get(i, weights, model.X, model.p)
+                    else:
+                        model.send(i, x, None, weights, kind == "accumulate")
+                    if i == me:
+                        call = getattr(win, f"start_{kind}")
+                        pending.append(call(weights) if kind == "get" else call(x, None, weights))
+                        x[:] = np.nan  # at once
+            own.shuffle(pending)
+            for each in pending:
+                each.test()
+            for each in pending:
+                each.wait()
+            net.barrier()
+            for j in model.into[me]:
+                np.testing.assert_allclose(win.slot(j), model.S[me, j], rtol=1e-12, atol=1e-12)
+            assert win.versions == {j: model.V[me, j] for j in model.into[me]}
+            net.barrier()
+
+
+def test_readings_of_one_value_stay_in_their_order(comm, monkeypatch):
+    """The first one takes the most tries."""
+    order, begun = [], []
+
+    def read(self, source, deliver):
+        number = len(begun)
+        begun.append(source)
+        yield from [None] * (0 if number else 9)
+        order.append(number)
+        deliver(np.full(1, float(number)), 1.0)
+
+    monkeypatch.setattr(one_sided.OneSided, "_read", read)
+    with mpidec.Network(windows="rma") as net, net.window(np.zeros(1), T.ring(net.n)) as win:
+        for each in [win.start_get(win.in_neighbors[:1]) for _ in range(4)]:
+            each.wait()
+        assert order == list(range(4 if net.n > 1 else 0))
+        assert not order or win.slot(win.in_neighbors[0]).tolist() == [3.0]
 
 
 def test_arrays_outlive_the_memory_of_one_sided_calls(comm):
