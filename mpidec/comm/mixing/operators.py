@@ -11,6 +11,7 @@ import numpy as np
 
 from ...topology.striped import Striped
 from ..arrays.host import empty_like
+from ..runtime.context import Context
 from ..runtime.memory import empty, memory
 from ..runtime.mpi import MPI
 from .mixer import Mixer
@@ -39,16 +40,16 @@ class NetworkOperators(NetworkReductions):
         Collective: two small reductions.  With `neighbor` a third one, and a graph communicator for each topology of the
         schedule; one with a period of more than 64 steps, or none, uses point-to-point messages.
         """
-        return self._mixer("net.mixer", topology)
+        return self._mixer("net.mixer", topology, self.context)
 
-    def _mixer(self, op: str, topology: Topology | Schedule) -> Mixer:
+    def _mixer(self, op: str, topology: Topology | Schedule, context: Context) -> Mixer:
         self._check_topology(op, topology, self.n)
         self._mixers = [mixer for mixer in self._mixers if not mixer.closed]
         with self.engine:
             self._mixers.append(
-                StripedMixer(self.context, topology)
+                StripedMixer(context, topology)
                 if isinstance(topology, Striped)
-                else Mixer(self.context, topology)
+                else Mixer(context, topology)
             )
         return self._mixers[-1]
 

@@ -85,7 +85,8 @@ class Phase(EdgeExchange):
         self.mix = cast(OneCall, self._transport.call)
         if context.timeline is not None:
             self._near = self.plan.halo_route.sources.tolist()
-            self.mix = cast(OneCall, context.timeline.timed("W(X)", self._near, self.mix))
+            op = context.timeline.mixing
+            self.mix = cast(OneCall, context.timeline.timed(op, self._near, self.mix))
 
     def _make_transport(self) -> Transport:
         context, memory = self._context, self._context.memory

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
+from ..runtime.context import Context
 from ..runtime.pending import Pending
 from ..timeline.file import clock
 from ..timeline.timeline import Timeline
@@ -44,6 +48,13 @@ def trace(made: ObjectT, timeline: Timeline | None) -> ObjectT:
         made.__class__ = _subclass(cast(Hashable, type(made)))
         setattr(made, _TIMELINE, timeline)
     return made
+
+
+def named_mixing(context: Context, op: str) -> Context:
+    """The same context for mixings that are events of another call."""
+    if context.timeline is None:
+        return context
+    return replace(context, timeline=context.timeline.under(op))
 
 
 def _of(traced: object) -> Timeline:
@@ -151,7 +162,25 @@ def _of_networks() -> Mapping[str, Make]:
     near["exchange"], near["pair_gossip"] = _of_exchange, _of_pair
     methods = {op: _call(op, near[op]) for op in near}
     methods |= {f"start_{op}": _start(op, near[op]) for op in near}
+    methods["neighbor_allreduce"] = _unless_mixing(methods["neighbor_allreduce"])
     return methods | {op: _call(op, _of_all) for op in _REDUCTIONS}
+
+
+def _unless_mixing(make: Make) -> Make:
+    """Calls that are one mixing are events of that one, see `named_mixing`; a call that is noted down here costs more."""
+
+    def both(function: Callable[..., Any]) -> Callable[..., Any]:
+        noted = make(function)
+
+        def call(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+            one = not args and not kwargs and self._node_calls is not None
+            if one and type(x) is np.ndarray and x.dtype.char in "fd":
+                return function(self, x)
+            return noted(self, x, *args, **kwargs)
+
+        return call
+
+    return both
 
 
 # Mixings

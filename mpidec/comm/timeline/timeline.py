@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import lru_cache
 from itertools import count
-from threading import get_ident
 from typing import ParamSpec, TypeVar
 
-from .file import Kind, TimelineFile, clock
+from .file import TimelineFile, clock
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,17 +44,29 @@ class Timeline:
         The rank among all processes of each rank of the network.
     enqueued : bool
         Whether events have BlueFog's names, one at the beginning of each call.
+
+    Attributes
+    ----------
+    mixing : str
+        The call that a mixing belongs to.
     """
 
     def __init__(self, file: TimelineFile, net: int, ranks: Sequence[int], enqueued: bool = False):
+        self.mixing = "W(X)"
         self.file, self._net, self._ranks = file, net, list(ranks)
         self._enqueued = enqueued
         self._names = bluefog if enqueued else native
         self._numbers: dict[str, count[int]] = defaultdict(lambda: count(1))
-        self._busy = False  # in a call, whose parts are no calls of their own
+        self._busy = bytearray(1)  # 1 in a call, whose parts are no calls of their own
         self._kind = lru_cache(4096)(self._make_kind)
 
-    def _make_kind(self, op: str, role: str, key: str, near: tuple[int, ...] | None) -> Kind:
+    def under(self, mixing: str) -> Timeline:
+        """The same timeline, for mixings that belong to another call."""
+        other = copy(self)
+        other.mixing = mixing
+        return other
+
+    def _make_kind(self, op: str, role: str, key: str, near: tuple[int, ...] | None) -> bytes:
         start, name = self._names(op)
         title = {"start": start, "wait": name if self._enqueued else f"wait {op}"}.get(role, name)
         ranks = None if near is None else [self._ranks[rank] for rank in near]
@@ -83,14 +95,14 @@ class Timeline:
         pair : str
             Who takes part, if not all ranks do.
         """
-        if self._busy:
+        if self._busy[0]:
             return function(*args, **kwargs)
         number = self._next(op + pair)
-        self._busy, begin = True, clock()
+        self._busy[0], begin = 1, clock()
         try:
             return function(*args, **kwargs)
         finally:
-            self._busy = False
+            self._busy[0] = 0
             self.add(op, "call", op + pair, near, begin, number)
 
     def start(
@@ -103,14 +115,14 @@ class Timeline:
         **kwargs: P.kwargs,
     ) -> tuple[R, Callable[[int], None] | None]:
         """Begin a call; its handle, and what writes down a wait for it that began then, or None within another call."""
-        if self._busy:
+        if self._busy[0]:
             return function(*args, **kwargs), None
         number = self._next(op + pair)
-        self._busy, begin = True, clock()
+        self._busy[0], begin = 1, clock()
         try:
             handle = function(*args, **kwargs)
         finally:
-            self._busy = False
+            self._busy[0] = 0
             self.add(op, "start", op + pair, near, begin, number)
         return handle, lambda begin: self.add(op, "wait", op + pair, near, begin, number)
 
@@ -130,35 +142,14 @@ class Timeline:
         self, op: str, near: Sequence[int], function: Callable[P, R | None]
     ) -> Callable[P, R | None]:
         """A function of `op` that returns None where it has done nothing: as `call`, for short ones."""
-        if self._enqueued:
-            return lambda *args, **kwargs: self._some(op, near, function, *args, **kwargs)
-        kind, numbers = self._kind(op, "call", op, tuple(near)), self._numbers[op]
-        append = self.file.events.append
-
-        def timed(*args: P.args, **kwargs: P.kwargs) -> R | None:
-            if self._busy:
-                return function(*args, **kwargs)
-            begin = clock()
-            result = function(*args, **kwargs)
-            if result is not None:
-                append((kind, get_ident(), begin, clock(), next(numbers)))
-            return result
-
-        return timed
-
-    def _some(
-        self,
-        op: str,
-        near: Sequence[int],
-        function: Callable[P, R | None],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> R | None:
-        begin = clock()
-        result = function(*args, **kwargs)
-        if result is not None and not self._busy:
-            self.add(op, "call", op, near, begin, self._next(op))
-        return result
+        around = tuple(near)
+        return self.file.log.timed(
+            function,
+            self._kind(op, "start", op, around) if self._enqueued else None,
+            self._kind(op, "call", op, around),
+            self._numbers[op],
+            self._busy,
+        )
 
     def names(self, ranks: Iterable[int]) -> tuple[int, ...]:
         """Ranks of the network, as they are numbered among all processes."""

@@ -25,7 +25,7 @@ from ...runtime.pending import Pending
 from ...transport.node_calls import NodeCalls, WeightedSum
 from ...transport.plan import Plan
 from ..operators import NetworkOperators
-from ..traced import trace
+from ..traced import named_mixing, trace
 from . import operations
 from .edges import Edges, Nodes, Weight, index, number, valid_nodes
 from .flat import FlatArray, combine
@@ -93,7 +93,8 @@ class LocalView(NetworkOperators):
         Collective: a few small reductions.
         """
         self._one_agent_each()
-        mixer = self._mixer("set_topology", topology)
+        context = named_mixing(self.context, "neighbor_allreduce")
+        mixer = self._mixer("set_topology", topology, context)
         if self._graph is not None and self._graph.mixer is not None:
             self._graph.mixer.close()
         self._sums.clear()
