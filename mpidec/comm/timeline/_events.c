@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EVENTS = 1 << 12, LANES = 256, TEXT = 1 << 14 };
+enum { EVENTS = 1 << 12, LANES = 256, TEXT = 1 << 16 };
 
 typedef struct {
     PyObject *kind;
@@ -64,16 +64,22 @@ static void put(Log *log, const char *from, size_t length)
     }
 }
 
-static void put_words(Log *log, const char *words) { put(log, words, strlen(words)); }
-
-static void put_number(Log *log, int64_t number)
+static char *copied(char *to, const char *words)
 {
-    char digits[20];
+    size_t length = strlen(words);
+    memcpy(to, words, length);
+    return to + length;
+}
+
+static char *digits(char *to, int64_t number)
+{
+    char made[20];
     int first = 20;
     do
-        digits[--first] = '0' + number % 10;
+        made[--first] = '0' + number % 10;
     while (number /= 10);
-    put(log, digits + first, 20 - first);
+    memcpy(to, made + first, 20 - first);
+    return to + 20 - first;
 }
 
 static int lane_of(Log *log, unsigned long thread)
@@ -97,17 +103,14 @@ static void write_out(Log *log, const char *more, size_t length)
     uint64_t until = atomic_load_explicit(&log->added, memory_order_acquire);
     for (uint64_t at = log->written; at < until && !log->stopped; at++) {
         const Event *event = &log->events[at % EVENTS];
-        int lane = lane_of(log, event->thread);
-        put_words(log, "{\"tid\": ");
-        put_number(log, lane);
-        put_words(log, ", \"ts\": ");
-        put_number(log, event->begin / 1000);
-        put_words(log, ", \"dur\": ");
-        put_number(log, event->end / 1000 - event->begin / 1000);
+        char times[128], *to = digits(copied(times, "{\"tid\":"), lane_of(log, event->thread));
+        to = digits(copied(to, ",\"ts\":"), event->begin / 1000);
+        to = digits(copied(to, ",\"dur\":"), event->end / 1000 - event->begin / 1000);
+        put(log, times, to - times);
         put(log, PyBytes_AS_STRING(event->kind), PyBytes_GET_SIZE(event->kind));
-        if (event->number >= 0)
-            put_number(log, event->number);
-        put_words(log, "}},\n");
+        to = event->number < 0 ? times : digits(times, event->number);
+        to = copied(to, "}},\n");
+        put(log, times, to - times);
     }
     put(log, more, log->stopped ? 0 : length);
     send(log);

@@ -99,7 +99,7 @@ class Log:
                 % (self._rank, lane, lane)
             )
         counted = b"%d" % number if number >= 0 else b""
-        return named + b'{"tid": %d, "ts": %d, "dur": %d%b%b}},\n' % (
+        return named + b'{"tid":%d,"ts":%d,"dur":%d%b%b}},\n' % (
             self._lanes[thread],
             begin // 1000,
             end // 1000 - begin // 1000,

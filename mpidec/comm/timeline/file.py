@@ -34,6 +34,7 @@ class TimelineFile:
     ----------
     log : Log
         The events.
+    writer : threading.Thread
 
     Notes
     -----
@@ -51,7 +52,10 @@ class TimelineFile:
         self._meta("process_sort_index", sort_index=rank)
         self._meta("thread_name", name="main thread")
         self.synchronize(offset)
-        threading.Thread(target=self._keep_writing, name="mpidec-timeline", daemon=True).start()
+        self.writer = threading.Thread(
+            target=self._keep_writing, name="mpidec-timeline", daemon=True
+        )
+        self.writer.start()
         atexit.register(self.close)
 
     @classmethod
@@ -77,9 +81,8 @@ class TimelineFile:
     def kind(self, name: str, category: str, counted: bool = False, /, **args: object) -> bytes:
         """A kind of events: all of their text but thread and times, and a number if they are counted."""
         about = {"ph": "X", "name": name, "cat": category, "pid": self.rank, "args": args}
-        if not counted:
-            return f", {json.dumps(about)[1:-2]}".encode()
-        return f', {json.dumps(about)[1:-2]}{", " * bool(args)}"number": '.encode()
+        text = "," + json.dumps(about, separators=(",", ":"))[1:-2]
+        return f'{text}{"," * bool(args)}"number":'.encode() if counted else text.encode()
 
     def add(self, kind: bytes, begin: int, end: int, number: int = -1) -> None:
         """One event, from `begin` to `end` of `clock()`."""

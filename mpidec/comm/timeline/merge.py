@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from .file import TimelineFile
-from .waits import Waited, stragglers, waits
+from .waits import Event, Waited, stragglers, waits
 
 SHORT = 5.0  # microseconds of waiting that get no arrow
 
@@ -60,26 +60,27 @@ def aligned(texts: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """An arrow for each wait, from what the late rank began to the end of the wait."""
+    """An arrow for each wait, from what the late rank began to the end of the wait; both ends lie within an event."""
     made: list[dict[str, Any]] = []
     for number, wait in enumerate(
         each for each in waits(events) if each.until - each.begin > SHORT
     ):
         common = {"name": "waited for", "cat": "wait", "id": number}
-        cause, event = wait.cause, wait.event
-        begin = max(cause["ts"], min(wait.until, cause["ts"] + cause["dur"]))
-        made.append({"ph": "s", **common, "pid": wait.late, "tid": cause["tid"], "ts": begin})
-        made.append(
-            {
-                "ph": "f",
-                "bp": "e",
-                **common,
-                "pid": wait.rank,
-                "tid": event["tid"],
-                "ts": wait.until,
-            }
-        )
+        begin, end = _within(wait.cause, wait.until), _within(wait.event, wait.until)
+        if begin <= end:  # else the clocks are apart
+            made.append({"ph": "s", **common, **_place(wait.cause, begin)})
+            made.append({"ph": "f", "bp": "e", **common, **_place(wait.event, end)})
     return made
+
+
+def _within(event: Event, time: float) -> float:
+    """The time within an event that is nearest to another one; its end belongs to the next event."""
+    inside = min(time, event["ts"] + max(event["dur"] - 0.001, 0.0))
+    return round(float(max(event["ts"], inside)), 3)
+
+
+def _place(event: Event, time: float) -> dict[str, object]:
+    return {"pid": event["pid"], "tid": event["tid"], "ts": time}
 
 
 def merge(texts: Iterable[str], path: str | os.PathLike[str]) -> list[Waited]:

@@ -53,7 +53,7 @@ class Timeline:
 
     def __init__(self, file: TimelineFile, net: int, ranks: Sequence[int], enqueued: bool = False):
         self.mixing = "W(X)"
-        self.file, self._net, self._ranks = file, net, list(ranks)
+        self.file, self._net, self._ranks = file, net % 10**9, list(ranks)
         self._enqueued = enqueued
         self._names = bluefog if enqueued else native
         self._numbers: dict[str, count[int]] = defaultdict(lambda: count(1))
@@ -72,9 +72,9 @@ class Timeline:
         ranks = None if near is None else [self._ranks[rank] for rank in near]
         if ranks is None and len(self._ranks) == 1:
             ranks = []
-        return self.file.kind(
-            title, "communication", True, role=role, net=self._net, key=key, waits=ranks
-        )
+        about = {"key": key} if key != title else {}  # each byte costs time
+        about |= {"role": role} if role != "call" else {}
+        return self.file.kind(title, "communication", True, net=self._net, waits=ranks, **about)
 
     def call(
         self,

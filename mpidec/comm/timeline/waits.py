@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Event = Mapping[str, Any]
+CLOCKS = 100.0  # microseconds that the clocks of two nodes may be apart
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ def waits(events: Iterable[Event]) -> list[Wait]:
     """All waits, in the order of their ends.
 
     A call waits for the ranks that it names ("waits"; all of them if that is null): from its begin until the last of them has
-    begun the same one, but not beyond its own end.
+    begun the same one, but not beyond its own end.  A call that has ended before another rank began it (the root of a
+    broadcast) has not waited for that one.
     """
     calls: dict[tuple[Any, ...], list[Event]] = defaultdict(list)
     mutexes: list[Event] = []
@@ -46,8 +49,9 @@ def waits(events: Iterable[Event]) -> list[Wait]:
         about = event.get("args", {})
         if event["ph"] == "X" and about.get("role") == "mutex":
             mutexes.append(event)
-        elif event["ph"] == "X" and "role" in about:
-            calls[about["net"], about["key"], about["number"]].append(event)
+        elif event["ph"] == "X" and "waits" in about:
+            key = about.get("key", event["name"])
+            calls[about["net"], key, about["number"]].append(event)
     found = _of_mutexes(mutexes)
     for same in calls.values():
         begun: dict[int, Event] = {}
@@ -56,16 +60,18 @@ def waits(events: Iterable[Event]) -> list[Wait]:
             if first is None or event["ts"] < first["ts"]:
                 begun[event["pid"]] = event
         for event in same:
-            if event["args"]["role"] == "start":
+            if event["args"].get("role") == "start":
                 continue
             near = event["args"]["waits"]
             others = [
                 begun[rank]
                 for rank in (begun if near is None else near)
-                if rank in begun and rank != event["pid"]
+                if rank in begun
+                and rank != event["pid"]
+                and begun[rank]["ts"] <= _end(event) + CLOCKS
             ]
             last = max(others, key=lambda other: float(other["ts"]), default=event)
-            until = min(last["ts"], event["ts"] + event["dur"])
+            until = min(last["ts"], _end(event))
             if until > event["ts"]:
                 found.append(Wait(event["pid"], last["pid"], event["ts"], until, event, last))
     return sorted(found, key=lambda wait: wait.until)
@@ -73,26 +79,39 @@ def waits(events: Iterable[Event]) -> list[Wait]:
 
 def _of_mutexes(events: Sequence[Event]) -> list[Wait]:
     """Waits for those who held one of the same mutexes, and released it last."""
-    held = [event for event in events if not event["name"].lower().endswith("wait")]
+    held: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    asked: list[Event] = []
+    for event in sorted(events, key=_begin):
+        if event["name"].lower().endswith("wait"):
+            asked.append(event)
+        else:
+            for mutex in event["args"]["mutexes"]:
+                held[event["args"]["net"], mutex].append(event)
     found = []
-    for event in events:
-        if event in held:
-            continue
-        wanted, end = set(event["args"]["mutexes"]), event["ts"] + event["dur"]
-        holders = [
-            other
-            for other in held
-            if other["pid"] != event["pid"]
-            and other["args"]["net"] == event["args"]["net"]
-            and wanted & set(other["args"]["mutexes"])
-            and other["ts"] < end
-            and event["ts"] < other["ts"] + other["dur"]
-        ]
+    for event in asked:
+        end = event["ts"] + event["dur"]
+        holders = []
+        for mutex in event["args"]["mutexes"]:
+            spans = held[event["args"]["net"], mutex]
+            place = bisect_left(spans, end, key=_begin) - 1
+            while place >= 0 and event["ts"] < _end(spans[place]):
+                if spans[place]["pid"] != event["pid"]:
+                    holders.append(spans[place])
+                    break
+                place -= 1
         if holders:
-            last = max(holders, key=lambda other: float(other["ts"] + other["dur"]))
-            until = min(end, last["ts"] + last["dur"])
+            last = max(holders, key=_end)
+            until = min(end, _end(last))
             found.append(Wait(event["pid"], last["pid"], event["ts"], until, event, last))
     return found
+
+
+def _begin(event: Event) -> float:
+    return float(event["ts"])
+
+
+def _end(event: Event) -> float:
+    return float(event["ts"] + event["dur"])
 
 
 @dataclass(frozen=True)

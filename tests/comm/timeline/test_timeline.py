@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
+import os
+import signal
 import time
 
 import numpy as np
 import pytest
 
 import mpidec
+from mpidec.comm.timeline import events_in_python, file as files_of_ranks
 from mpidec.comm.timeline.merge import aligned, arrows, files, merge, read, table
 from mpidec.comm.timeline.waits import stragglers, waits
 
@@ -135,6 +140,84 @@ def test_steps_and_gradients_of_solve_and_the_command(comm, shared_tmp, monkeypa
         assert [path.name for path in shared_tmp.glob("*.json")] == ["a.json"]
 
 
+def _note(native, path, events=3):
+    """What a log writes of calls of one function."""
+    log = native.Log(os.open(path, os.O_WRONLY | os.O_CREAT), 7)
+    results = iter([None, *[1] * events, ZeroDivisionError])
+
+    def function():
+        result = next(results)
+        if result is ZeroDivisionError:
+            raise result
+        return result
+
+    busy = bytearray(1)
+    timed = log.timed(function, b', "start": {"n": ', b', "kind": {"n": ', itertools.count(5), busy)
+    assert timed() is None and timed() == 1  # the first one has done nothing
+    busy[0] = 1
+    assert timed() == 1  # a part of another call
+    busy[0] = 0
+    for _ in range(events - 2):
+        timed()
+    with pytest.raises(ZeroDivisionError):
+        timed()
+    log.add(b', "long": {"' + b"x" * 40000 + b'": 1', 1_999, 4_001, -1)
+    log.write(b"end\n")
+    log.stop()
+    log.add(b"late", 0, 0, 0)
+    log.write(b"late")
+    return [line.rstrip(",") for line in path.read_text().splitlines()]
+
+
+@pytest.mark.serial
+def test_a_log_in_c_and_without_a_compiler(tmp_path):
+    for native in (files_of_ranks.native, events_in_python):
+        path = tmp_path / native.__name__
+        *calls, alone, end = _note(native, path, events=5000)  # more than a ring holds
+        calls = [json.loads(line) for line in calls]
+        assert len(calls) == 2 * 4999 and end == "end"
+        assert [call["start"]["n"] for call in calls[::2]] == list(range(5, 5 + 4999))
+        assert [call["kind"]["n"] for call in calls[1::2]] == list(range(5, 5 + 4999))
+        assert all(a["ts"] == b["ts"] and a["dur"] == 0 for a, b in zip(calls[::2], calls[1::2]))
+        alone = json.loads(alone)
+        assert (alone["tid"], alone["ts"], alone["dur"], len(alone["long"])) == (0, 1, 3, 1)
+
+
+@pytest.mark.serial
+def test_a_disk_that_is_full_is_told_once(tmp_path, capfd):
+    (tmp_path / "t.0.json").symlink_to("/dev/full")
+    with mpidec.Network(4, timeline=str(tmp_path / "t.")) as net:
+        W = net.mixer(mpidec.topology.ring(4))
+        for _ in range(3):
+            W(np.ones((4, 2)))
+            net.context.timeline.file.flush()
+        thread = net.context.timeline.file.writer
+        thread.join(10)
+        assert not thread.is_alive()
+    (line,) = capfd.readouterr().err.splitlines()
+    reason = os.strerror(errno.ENOSPC)
+    assert line == f"mpidec: the timeline {tmp_path / 't.0.json'} ends here: {reason}"
+
+
+@pytest.mark.serial
+def test_a_process_that_is_killed_leaves_its_events(tmp_path):
+    path, child = tmp_path / "t.0.json", os.fork()
+    if not child:
+        made = files_of_ranks.TimelineFile(str(path), 0)
+        kind = made.kind("a", "b")
+        while True:
+            made.add(kind, 1000, 3000)
+            time.sleep(0.001)
+    until = time.monotonic() + 10
+    while not (path.exists() and path.read_text().count('"dur":2')) and time.monotonic() < until:
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    merge([path.read_text()], tmp_path / "all.json")
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    assert "a" in {event["name"] for event in events}
+
+
 def test_a_folder_that_does_not_exist(comm, tmp_path):
     with pytest.raises(OSError, match=r"timeline .*none/t\.: No such file"):
         mpidec.Network(timeline=str(tmp_path / "none" / "t."))
@@ -181,6 +264,24 @@ def test_clocks_are_aligned_and_a_line_that_was_cut_is_left_out(tmp_path):
         ["0", "66.7%", "rank 1 (100%)"],
         ["1", "0.0%", ""],
     ]
+
+
+@pytest.mark.serial
+def test_arrows_begin_and_end_within_their_events():
+    def ends(*texts):
+        return [arrow["ts"] for arrow in arrows(aligned(texts))]
+
+    late = _call(1, 100.0, 50.0, [])
+    assert ends(_call(0, 0.0, 120.0, [1]), late) == [100.0, 100.0]
+    assert ends(_call(0, 0.0, 99.0, [1]), late) == []  # backwards: the clocks are apart
+    held = _event(0, "mutex", 0.0, 90.0, role="mutex", mutexes=[2])
+    wait = _event(1, "mutex wait", 30.0, 60.0, role="mutex", mutexes=[2])
+    assert ends(held, wait) == [89.999, 89.999]  # at 90 another event may begin
+
+
+@pytest.mark.serial
+def test_the_root_of_a_broadcast_does_not_wait_for_those_who_come_later():
+    assert waits(aligned([_call(0, 0.0, 50.0), _call(1, 5000.0, 20.0)])) == []
 
 
 @pytest.mark.serial
