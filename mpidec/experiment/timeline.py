@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from ..cli.output import file_error
 from ..cli.tables import aligned
 from ..comm.mixing.network import Network
+from ..comm.runtime.agreement import on_all_ranks
 from ..comm.timeline.merge import gathered, prefix_of, table
 from ..comm.timeline.waits import Waited
 from ..exceptions import ConfigError
@@ -28,11 +30,24 @@ def timeline_of(trace: str | None) -> str | None:
 
 
 def traced(net: Network, trace: str | None) -> list[Waited] | None:
-    """Merge the files of all ranks, and delete them; what each rank waited, on rank 0.  Collective."""
+    """Merge the files of all ranks, and delete them; what each rank waited, on rank 0.  Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks: the timeline cannot be written.  The files of the ranks are still there then.
+    """
     timeline = net.context.timeline
     if trace is None or timeline is None:
         return None
-    waited = gathered(net.comm, timeline.file, trace)
+    try:
+        with on_all_ranks(net):
+            waited = gathered(net.comm, timeline.file, trace)
+    except OSError as error:
+        raise file_error(
+            OSError(error.errno, f"{trace}: {error.strerror}"),
+            f"; merge the timelines of the ranks: mpidec trace merge {prefix_of(trace)}",
+        ) from error
     timeline.file.remove()
     return waited
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..comm.mixing import Network
+from ..comm.runtime.agreement import on_all_ranks
 from ..comm.runtime.mpi import MPI
 from ..comm.timeline.file import TimelineFile, clock
 from ..comm.timeline.merge import gathered, prefix_of
@@ -74,6 +75,7 @@ class TrainingEvents:
         for hook in self._hooks:
             hook.remove()
         if self._trace is not None:
-            gathered(net.comm, self._file, self._trace)
+            with on_all_ranks(net):
+                gathered(net.comm, self._file, self._trace)
         if self._own:
             self._file.remove()

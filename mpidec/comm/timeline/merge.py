@@ -84,10 +84,19 @@ def _place(event: Event, time: float) -> dict[str, object]:
 
 
 def merge(texts: Iterable[str], path: str | os.PathLike[str]) -> list[Waited]:
-    """Write one file of the texts of those of all ranks; what each rank waited."""
+    """Write one file of the texts of those of all ranks; what each rank waited.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written; its name is in the error.
+    """
     events = aligned(texts)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"traceEvents": [*events, *arrows(events)], "displayTimeUnit": "ms"}, file)
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"traceEvents": [*events, *arrows(events)], "displayTimeUnit": "ms"}, file)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     return stragglers(events)
 
 
@@ -113,8 +122,12 @@ def gathered(
 ) -> list[Waited] | None:
     """Merge the files of all ranks into one, that rank 0 writes; what each rank waited, there.  Collective."""
     file.flush()
-    with open(file.path, encoding="utf-8") as written:
-        texts = comm.gather(written.read())
+    try:
+        with open(file.path, encoding="utf-8") as written:
+            text = written.read()
+    except OSError:
+        text = ""  # deleted meanwhile
+    texts = comm.gather(text)
     return None if texts is None else merge(texts, path)
 
 

@@ -16,6 +16,7 @@ import mpidec
 from mpidec.comm.timeline import events_in_python, file as files_of_ranks
 from mpidec.comm.timeline.merge import aligned, arrows, files, merge, read, table
 from mpidec.comm.timeline.waits import stragglers, waits
+from mpidec.exceptions import InputError
 
 PAUSE = 0.05
 
@@ -216,6 +217,18 @@ def test_a_process_that_is_killed_leaves_its_events(tmp_path):
     merge([path.read_text()], tmp_path / "all.json")
     events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
     assert "a" in {event["name"] for event in events}
+
+
+def test_a_timeline_for_which_there_is_no_space_on_rank_0(comm, shared_tmp):
+    from mpidec.experiment.timeline import traced as write
+
+    if comm.rank == 0:
+        (shared_tmp / "a.json").symlink_to("/dev/full")
+    with mpidec.Network(timeline=str(shared_tmp / "a.")) as net:
+        net.barrier()
+        with pytest.raises(InputError, match=r"a\.json: No space left .*trace merge \S+/a\."):
+            write(net, str(shared_tmp / "a.json"))
+    assert "barrier" in (shared_tmp / f"a.{comm.rank}.json").read_text()
 
 
 def test_a_folder_that_does_not_exist(comm, tmp_path):
