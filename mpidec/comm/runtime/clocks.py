@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
+from ..timeline.file import clock
 from .mpi import MPI
 
 _PINGS, _TAG = 10, 16000
@@ -23,12 +22,12 @@ def offset(comm: MPI.Intracomm) -> int:
         for _ in range(_PINGS):
             if comm.rank == 0:
                 comm.Recv(told, rank, _TAG)
-                told[0] = time.perf_counter_ns()
+                told[0] = clock()
                 comm.Send(told, rank, _TAG)
             else:
-                begun = time.perf_counter_ns()
+                begun = clock()
                 comm.Send(told, 0, _TAG)
                 comm.Recv(told, 0, _TAG)
-                ended = time.perf_counter_ns()
+                ended = clock()
                 best = min(best, (ended - begun, int(told[0]) - (begun + ended) // 2))
     return best[1]
