@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -34,6 +35,7 @@ MEANINGLESS = {
     "--use-infiniband": False,
     "--enable-heartbeat": False,
 }
+HOST = re.compile(r"[\w.-]+(:0*[1-9][0-9]*)?", re.ASCII)
 REMEDY = "--extra-mpi-flags passes settings of ssh and of networks to mpirun"
 
 
@@ -135,25 +137,33 @@ def find(name: str, environment: MutableMapping[str, str], remedy: str) -> str:
 
 
 def host_list(args: argparse.Namespace) -> list[str]:
-    """The hosts as ``name:slots``, from -H or a file with lines ``name slots=4``.
+    """The hosts as ``name`` or ``name:slots``, from -H or a file with lines ``name slots=4``.
 
     Raises
     ------
     ValueError, OSError
-        For a line that is neither ``name`` nor ``name slots=N``; for a file that cannot be read.
+        For a host, or a line, that is neither; for a file that cannot be read, or names none.
     """
-    if args.hosts:
-        return [host.strip() for host in args.hosts.split(",")]
+    if args.hosts is not None:
+        hosts = [host.strip() for host in args.hosts.split(",")]
+        for host in hosts:
+            if not HOST.fullmatch(host):
+                raise ValueError(f"-H {args.hosts}: {host!r}, expected 'host' or 'host:N'")
+        return hosts
     hosts = []
-    for number, line in enumerate(Path(args.hostfile).read_text().splitlines(), 1):
+    lines = Path(args.hostfile).read_text(errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if words:
             key, _, slots = words[1].partition("=") if words[1:] else ("slots", "", "1")
-            if len(words) > 2 or key != "slots" or not slots.isdigit():
+            host = f"{words[0]}:{slots}"
+            if len(words) > 2 or key != "slots" or not HOST.fullmatch(host):
                 raise ValueError(
                     f"{args.hostfile}, line {number}: {line.strip()!r}, expected 'host slots=N'"
                 )
-            hosts.append(f"{words[0]}:{slots}")
+            hosts.append(host)
+    if not hosts:
+        raise ValueError(f"{args.hostfile} names no host, expected lines 'host slots=N'")
     return hosts
 
 
@@ -168,7 +178,7 @@ def mpi_flags(
         For hosts, a file of them, or flags that cannot be read.
     """
     flags: list[str] = []
-    if args.hosts or args.hostfile:
+    if (args.hosts, args.hostfile) != (None, None):
         hosts = ",".join(host_list(args))
         about = subprocess.run(
             [mpirun, "--version"], capture_output=True, text=True, env={**environment}
@@ -182,7 +192,10 @@ def mpi_flags(
                 flags += ["-x", name]
         else:
             flags += ["-hosts", hosts]
-    return [*flags, *shlex.split(args.extra_mpi_flags or "")]
+    try:
+        return [*flags, *shlex.split(args.extra_mpi_flags or "")]
+    except ValueError as error:
+        raise ValueError(f"--extra-mpi-flags {args.extra_mpi_flags}: {error}") from None
 
 
 def reason(error: Exception) -> str:
@@ -223,7 +236,7 @@ def command_line(argv: Sequence[str], environment: MutableMapping[str, str]) -> 
         environment["BLUEFOG_LOG_LEVEL"] = "debug"
     mpirun = find(os.path.join(args.prefix, "mpirun"), environment, ": pip install mpich")
     program = args.command[0]
-    if not (args.hosts or args.hostfile):
+    if (args.hosts, args.hostfile) == (None, None):
         find(
             program, environment, f": bfrun ... python {program}" if program.endswith(".py") else ""
         )

@@ -37,7 +37,9 @@ class NamedWindow:
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether this is the tensor of the window."""
         return tensor is self.tensor or (
-            tensor.data_ptr() == self.tensor.data_ptr() and tensor.shape == self.tensor.shape
+            tensor.data_ptr() == self.tensor.data_ptr()
+            and tensor.shape == self.tensor.shape
+            and tensor.stride() == self.tensor.stride()
         )
 
     def load(self) -> None:
@@ -71,7 +73,7 @@ class Session:
         Calls under way; `handle` is the number of the last one.
     graph, machine_graph : networkx.DiGraph or None
         As they were set, `native` the first as `mpidec` has it.  `weighted` and `machine_weighted` say whether the weights of
-        their edges count; `weights` are those of this rank where they do not sum to 1.
+        their edges count; `weights` and `machine_weights` are those of this rank and its machine where they do not sum to 1.
     """
 
     net: Network
@@ -87,6 +89,7 @@ class Session:
     weights: tuple[float, dict[int, float]] | tuple[None, None] = (None, None)
     machine_graph: nx.DiGraph | None = None
     machine_weighted: bool = False
+    machine_weights: tuple[float, dict[int, float]] | tuple[None, None] = (None, None)
 
 
 _session: Session | None = None
@@ -206,6 +209,13 @@ def _sum_to_one(graph: nx.DiGraph) -> bool:
     return bool(A.min() >= 0 and np.abs(A.sum(0) - 1).max() <= 1e-10)
 
 
+def _own_weights(
+    graph: nx.DiGraph, weighted: bool, node: int
+) -> tuple[float, dict[int, float]] | tuple[None, None]:
+    """The weights of a node where they count and do not sum to 1, which no `Topology` has."""
+    return GetRecvWeights(graph, node) if weighted and not _sum_to_one(graph) else (None, None)
+
+
 def set_topology(topology: nx.DiGraph | None = None, is_weighted: bool = False) -> bool:
     """Set the graph of the neighbour calls; False where windows exist.  Collective."""
     session = current("set_topology")
@@ -218,11 +228,7 @@ def set_topology(topology: nx.DiGraph | None = None, is_weighted: bool = False) 
         session.net.set_topology(made)
         session.native = made
     session.graph, session.weighted = graph, is_weighted
-    session.weights = (
-        GetRecvWeights(graph, session.net.rank)
-        if is_weighted and not _sum_to_one(graph)
-        else (None, None)
-    )
+    session.weights = _own_weights(graph, is_weighted, session.net.rank)
     return True
 
 
@@ -240,6 +246,7 @@ def set_machine_topology(topology: nx.DiGraph | None, is_weighted: bool = False)
     made = _topology("set_machine_topology", topology, count, "machines", is_weighted)
     session.net.set_machine_topology(made)
     session.machine_graph, session.machine_weighted = topology, is_weighted
+    session.machine_weights = _own_weights(topology, is_weighted, machine_rank())
     return True
 
 

@@ -1,5 +1,6 @@
 """BlueFog's names against dense products, on any number of ranks; what its programs get wrong ends in one line."""
 
+import contextlib
 import itertools
 import os
 import sys
@@ -218,6 +219,13 @@ def test_machines(monkeypatch):
     means = [np.mean([k for k in range(n) if k // 2 == m]) for m in range(machines)]
     y = bf.hierarchical_neighbor_allreduce(torch.tensor([float(r)]))
     assert y.item() == pytest.approx(W[r // 2] @ means)
+    A = stack(machines, machines, seed=3)  # weights that sum to anything
+    bf.set_machine_topology(nx.from_numpy_array(A, create_using=nx.DiGraph), is_weighted=True)
+    y = bf.hierarchical_neighbor_allreduce(torch.tensor([float(r)]))
+    assert y.item() == pytest.approx(A[:, r // 2] @ means, rel=1e-6)
+    number = torch.tensor(r + 0.5)
+    local = bf.allreduce(number, average=False, is_hierarchical_local=True)
+    assert local.shape == () and local.item() == sum(mine) + len(mine) / 2
     bf.shutdown()
 
 
@@ -286,6 +294,17 @@ def test_windows_of_views_and_whole_numbers(size):
     total = 10**12 + r + sum(10**12 + r + 2 * (10**12 + j) for j in near)  # slots begin as copies
     assert both.tolist() == [[0] * 3, [total] * 3]
     bf.win_free("row")
+
+    square = torch.arange(4.0).view(2, 2) + r
+    bf.win_create(square, "square", zero_init=True)
+    bf.win_put(square.T, "square")
+    bf.barrier()
+    bf.win_update("square", 0.0, dict.fromkeys(near, 1.0))
+    assert (
+        square.tolist()
+        == sum((torch.arange(4.0).view(2, 2).T + j for j in near), 0 * square).tolist()
+    )
+    bf.win_free("square")
 
 
 def test_push_sum_keeps_the_mass(size):
@@ -401,6 +420,25 @@ def test_other_optimizers(size):
     ):
         x = trained(kind, 1, True, 0 * X0 + 3.0)
         assert np.isfinite(x).all() and bf.get_current_created_window_names() == []
+
+
+def test_synchronize_mixes_once(size):
+    X = stack(size, 2, seed=4)
+    A = weighted(size)
+    bf.set_topology(nx.from_numpy_array(A, create_using=nx.DiGraph), is_weighted=True)
+    for kind, skip in itertools.product(
+        (bf.DistributedAdaptThenCombineOptimizer, bf.DistributedAdaptWithCombineOptimizer),
+        (True, False),
+    ):
+        model = torch.nn.Linear(2, 1, bias=False, dtype=torch.float64)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor(X[[bf.rank()]]))
+        optimizer = kind(torch.optim.SGD(model.parameters(), lr=0.0), model)
+        model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+        optimizer.synchronize()
+        with optimizer.skip_synchronize() if skip else contextlib.nullcontext():
+            optimizer.step()
+        np.testing.assert_allclose(model.weight.detach()[0], (A.T @ X)[bf.rank()], rtol=1e-12)
 
 
 def _barrier(optimizer):

@@ -61,8 +61,11 @@ def test_the_commands_are_installed():
         ("-np 3 --timelin x python", "unknown flag '--timelin': did you mean --timeline-filename"),
         ("--hots a:3 -np 3 python", "unknown flag '--hots': did you mean --hosts"),
         ("-np 3 -H a -hostfile b python", "-hostfile/--hostfile: not allowed with argument -H"),
+        ("-np 3 -H a:2,,b python", "-H a:2,,b: '', expected 'host' or 'host:N'"),
+        ("-np 3 -H a:0 python", "'a:0', expected 'host' or 'host:N'"),
+        ("-np 3 -hostfile /dev/null python", "/dev/null names no host"),
         ("-np 3 -hostfile missing python", "missing: No such file or directory"),
-        ("-np 3 --extra-mpi-flags 'a python", "No closing quotation"),
+        ("-np 3 --extra-mpi-flags 'a python", "--extra-mpi-flags 'a: No closing quotation"),
     ],
 )
 def test_wrong_command_lines_are_one_line(words, told, capsys, tmp_path, monkeypatch):

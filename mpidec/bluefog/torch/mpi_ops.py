@@ -113,7 +113,7 @@ def _local_sum(net: Network, tensor: torch.Tensor, average: bool, name: str) -> 
     if average or tensor.dtype.is_floating_point:
         pending = net.start_hierarchical_neighbor_allreduce(_array(tensor), 1.0, {}, {}, name=name)
         ranks = 1 if average else next(len(m) for m in net.machines() if net.rank in m)
-        return Pending(pending, lambda: pending.wait() * ranks)
+        return Pending(pending, lambda: _tensor(pending.wait()) * ranks)
     others = [r for m in net.machines() if net.rank in m for r in m if r != net.rank]
     rows = net.start_neighbor_allgather(tensor.detach()[None], others, others, name=name)
     return Pending(rows, lambda: rows.wait().sum(0, dtype=tensor.dtype) + tensor.detach())
@@ -360,6 +360,29 @@ def neighbor_allgather(
     )
 
 
+def start_machine_sum(
+    session: Session,
+    call: str,
+    x: np.ndarray | torch.Tensor,
+    own: float | None,
+    src: Mapping[int, float] | None,
+    dst: Weights,
+    name: str = "",
+) -> Pending:
+    """Begin a weighted sum of the averages of machines, by default with the weights of their graph."""
+    if session.machine_graph is None:
+        raise RuntimeError(
+            f"bf.{call}: no graph of machines: call bf.set_machine_topology(graph) first"
+        )
+    if own is None and src is None and dst is None:
+        own, src = session.machine_weights
+    if len(session.net.machines()) == 1 and src and dst:
+        # the next machine and the last one are this one
+        sent = dst[0] if isinstance(dst, Mapping) else 1.0
+        own, src, dst = (own or 0.0) + src.get(0, 0.0) * sent, {}, {}
+    return session.net.start_hierarchical_neighbor_allreduce(x, own, src, dst, name=name)
+
+
 def hierarchical_neighbor_allreduce_nonblocking(
     tensor: torch.Tensor,
     *,
@@ -373,17 +396,14 @@ def hierarchical_neighbor_allreduce_nonblocking(
     call = "hierarchical_neighbor_allreduce_nonblocking"
     _pulled(call, self_weight, src_machine_weights, dst_machine_weights, "machine_")
     session = _beginning(call, name)
-    if session.machine_graph is None:
-        raise RuntimeError(
-            f"bf.{call}: no graph of machines: call bf.set_machine_topology(graph) first"
-        )
-    if len(session.net.machines()) == 1 and src_machine_weights and dst_machine_weights:
-        # the next machine and the last one are this one
-        sent = dst_machine_weights[0] if isinstance(dst_machine_weights, Mapping) else 1.0
-        self_weight = (self_weight or 0.0) + src_machine_weights.get(0, 0.0) * sent
-        src_machine_weights, dst_machine_weights = {}, {}
-    pending = session.net.start_hierarchical_neighbor_allreduce(
-        _array(tensor), self_weight, src_machine_weights, dst_machine_weights, name=name or ""
+    pending = start_machine_sum(
+        session,
+        call,
+        _array(tensor),
+        self_weight,
+        src_machine_weights,
+        dst_machine_weights,
+        name or "",
     )
     return _handle(session, name, pending)
 

@@ -27,7 +27,7 @@ from ...comm.runtime.pending import Pending
 from ...optim import Decentralized
 from ...optim.rows import Bucket, buckets
 from ..session import current
-from .mpi_ops import barrier, start_neighbor_sum
+from .mpi_ops import barrier, start_machine_sum, start_neighbor_sum
 from .windows import take_turns, win_create, win_free, win_get, win_put, win_update
 
 Models: TypeAlias = torch.nn.Module | Sequence[torch.nn.Module]
@@ -88,7 +88,7 @@ class Wrapped(torch.optim.Optimizer):
                     f"the optimizer has a parameter of shape {tuple(p.shape)} that no module of `model` has"
                 )
         self.optimizer, self._every, self._net = optimizer, num_steps_per_communication, net
-        self._passes, self._skip = 0, False
+        self._passes, self._skip, self._synchronized = 0, False, False
         self._buckets: list[Bucket] = buckets(
             lambda: optimizer.param_groups,
             names,
@@ -138,7 +138,7 @@ class Wrapped(torch.optim.Optimizer):
                 loss = closure()
         if self._due:
             self._advance()
-            self._passes = 0
+            self._passes, self._synchronized = 0, False
         else:
             self.optimizer.step()
         return loss
@@ -221,15 +221,14 @@ class Reduced(Wrapped):
         self._communication_type = value
 
     def _start(self, rows: np.ndarray | torch.Tensor) -> Pending:
-        net = self._net
+        session, own = current("step"), self.self_weight
         if self.communication_type is CommunicationType.allreduce:
-            return net.start_allreduce(rows)
+            return self._net.start_allreduce(rows)
         if self.communication_type is CommunicationType.hierarchical_neighbor_allreduce:
-            return net.start_hierarchical_neighbor_allreduce(
-                rows, self.self_weight, self.src_machine_weights, self.dst_machine_weights
-            )
-        own, src, dst = self.self_weight, self.src_weights, self.dst_weights
-        return start_neighbor_sum(current("step"), rows, own, src, dst, self.enable_topo_check)
+            machines = self.src_machine_weights, self.dst_machine_weights
+            return start_machine_sum(session, "step", rows, own, *machines)
+        ranks = self.src_weights, self.dst_weights
+        return start_neighbor_sum(session, rows, own, *ranks, self.enable_topo_check)
 
     def _begin(self) -> None:
         if self.communication_type is not CommunicationType.empty:
@@ -240,6 +239,7 @@ class Reduced(Wrapped):
     def synchronize(self) -> None:
         for bucket, pending in zip(self._buckets, self._pending):
             bucket.rows.copy_(torch.as_tensor(pending.wait()))
+            self._synchronized = True
         self._pending = []
 
 
@@ -248,9 +248,8 @@ class AdaptThenCombine(Reduced):
 
     def _advance(self) -> None:
         self.optimizer.step()
-        if not self._skip:
-            self._begin()
-            self.synchronize()
+        self._begin()  # also in `skip_synchronize`: before the update there was nothing to communicate
+        self.synchronize()
 
     def register_step_function(self, step_func: Callable[..., None]) -> None:
         """Nothing: the step of any optimizer is its own."""
@@ -262,7 +261,7 @@ class AdaptWithCombine(Reduced):
     _overlap = True
 
     def _advance(self) -> None:
-        if not self._skip:
+        if not (self._skip or self._synchronized):
             if not self._pending:
                 self._begin()
             self.synchronize()
@@ -341,7 +340,7 @@ class Windowed(Wrapped):
                 win_put(bucket.rows, name, dst_weights=self.dst_weights)
 
     def _advance(self) -> None:
-        if not self._skip:
+        if not (self._skip or self._synchronized):
             if not self._begun:
                 self._begin()
             self.synchronize()
@@ -355,6 +354,7 @@ class Windowed(Wrapped):
         os.sched_yield()  # to a rank on this core: what it writes is combined now, not in the next step
         for name in self._names:
             win_update(name)
+        self._synchronized = self._begun
 
 
 # BlueFog's names
