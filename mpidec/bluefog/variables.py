@@ -15,6 +15,7 @@ MEANINGFUL = {
     "BLUEFOG_CYCLE_TIME": None,
     "BLUEFOG_LOG_LEVEL": None,
 }
+_translated: dict[str, str] = {}  # what was set so, until the next time
 # BlueFog's levels by the names of Python's.
 LEVELS = {
     "trace": "DEBUG",
@@ -27,10 +28,13 @@ LEVELS = {
 
 
 def translate(environment: MutableMapping[str, str]) -> None:
-    """Set mpidec's variables to what BlueFog's say, unless they are set."""
+    """Set mpidec's variables to what BlueFog's say now, unless the user has set them."""
     for theirs, ours in MEANINGFUL.items():
-        if ours is not None and theirs in environment:
-            environment.setdefault(ours, environment[theirs])
+        if ours is not None:
+            if ours in _translated and environment.get(ours) == _translated.pop(ours):
+                del environment[ours]
+            if theirs in environment and ours not in environment:
+                environment[ours] = _translated[ours] = environment[theirs]
 
 
 def ignored(environment: Mapping[str, str]) -> list[str]:
