@@ -57,7 +57,7 @@ class OneSidedMemory:
         self._starts: list[int] = starts.ravel().tolist()  # of the blocks within what MPI has made
         self._win.Lock_all(MPI.MODE_NOCHECK)
         self.sync = self._win.Sync
-        self.flush = self._win.Flush
+        self.flush, self.flush_all = self._win.Flush, self._win.Flush_all
         self._word = MPI.INT64_T
         self._none, self._scratch = np.zeros(1, np.int64), np.zeros(1, np.int64)
 
@@ -115,7 +115,7 @@ class OneSidedMemory:
     def end(self) -> None:
         """End the calls of this rank; its block stays, as long as `unused` is false."""
         self._win.Unlock_all()
-        del self.block, self.sync, self.flush
+        del self.block, self.sync, self.flush, self.flush_all
 
     @property
     def unused(self) -> bool:

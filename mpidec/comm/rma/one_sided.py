@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import numpy as np
 
@@ -32,7 +33,15 @@ CLAIMS = 8
 _MAILS, _PATIENT, _PAUSE = 3, 8, 0.05  # reads of a value that changes all the time; seconds
 _TOTAL, _REPLACED, _P = range(3)  # words of a mail
 
-Steps = Generator["MPI.Request | None", None, None]
+
+class Turn(Enum):
+    """What a step waits for, besides requests."""
+
+    NEXT = auto()  # a later call
+    FLUSHED = auto()  # the rows that have been written to be there
+
+
+Steps = Generator["MPI.Request | Turn", None, None]
 
 
 def front(size: int) -> int:
@@ -122,20 +131,25 @@ class Inbox:
 
 
 class Task:
-    """Steps of which each begins when the request before is complete; after None in the next turn."""
+    """Steps of which each begins when the request before is complete, or in the turn that it waits for.
+
+    Attributes
+    ----------
+    awaited : Turn or mpi4py.MPI.Request
+    """
 
     def __init__(self, steps: Steps):
         self._steps = steps
-        self._request: MPI.Request | None = None
+        self.awaited: MPI.Request | Turn = Turn.NEXT
 
     def move_on(self) -> bool:
         """Go as far as possible; whether the end has been reached."""
-        while self._request is None or self._request.Test():
+        while isinstance(self.awaited, Turn) or self.awaited.Test():
             try:
-                self._request = next(self._steps)
+                self.awaited = next(self._steps)
             except StopIteration:
                 return True
-            if self._request is None:
+            if isinstance(self.awaited, Turn):
                 return False
         return False
 
@@ -274,11 +288,27 @@ class OneSided:
             if post.task is None and self._agent.unread(post.edge.k):
                 post.edge.under_way = True  # before the outbox is empty
                 post.task = Task(self._post(post))
-            if post.task is not None and post.task.move_on():
-                post.task, post.edge.under_way = None, False
+        moving = [post for post in self._outgoing if post.task is not None]
+        while moving:
+            moving = [post for post in moving if self._has_written(post)]
+            self._flush(moving)
         for reads in self._reads.values():
             while reads and reads[0].move_on():
                 del reads[0]
+
+    def _has_written(self, post: Outgoing) -> bool:
+        """Move on what is sent; whether it has written a row, and waits for a flush."""
+        if post.task is not None and post.task.move_on():
+            post.task, post.edge.under_way = None, False
+        return post.task is not None and post.task.awaited is Turn.FLUSHED
+
+    def _flush(self, written: Sequence[Outgoing]) -> None:
+        """All rows first, then one flush if no rank has to help, since in each one MPI may give the core to another process."""
+        if self.unaided and written:
+            self.memory.flush_all()
+        else:
+            for post in written:
+                self.memory.flush(post.edge.rank)
 
     def _take(self, inbox: Inbox) -> None:
         """Empty a mailbox into its slot."""
@@ -305,7 +335,7 @@ class OneSided:
             if joins:
                 post.join()
             yield memory.put((post.joined if joins else post.new).data, rank, post.buffer(to))
-            memory.flush(rank)
+            yield Turn.FLUSHED
             if not joins:
                 post.word[0] = to + 1
                 yield memory.swap(post.word, post.old, rank, post.at)
@@ -341,7 +371,7 @@ class OneSided:
             tries += 1
             if tries == _PATIENT:
                 yield memory.add(one, after, rank, WORD * READERS)
-            yield None
+            yield Turn.NEXT
         if tries >= _PATIENT:
             one[0] = -1
             yield memory.add(one, after, rank, WORD * READERS)

@@ -1216,7 +1216,7 @@ def test_readings_of_one_value_stay_in_their_order(comm, monkeypatch):
     def read(self, source, deliver):
         number = len(begun)
         begun.append(source)
-        yield from [None] * (0 if number else 9)
+        yield from [one_sided.Turn.NEXT] * (0 if number else 9)
         order.append(number)
         deliver(np.full(1, float(number)), 1.0)
 
