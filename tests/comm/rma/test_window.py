@@ -1209,6 +1209,23 @@ def test_started_calls_that_are_waited_for_in_any_order(net):
             net.barrier()
 
 
+def test_one_flush_for_all_neighbours(comm, monkeypatch):
+    """On a node; MPICH gives the core to another process in each."""
+    flushed = []
+    with mpidec.Network(windows="rma") as net, net.window(np.ones(3), T.complete(net.n)) as win:
+        if net.n > 1:
+            memory = win._slots.carrier.memory
+            flush_all = memory.flush_all
+            monkeypatch.setattr(memory, "flush_all", lambda: flushed.append(flush_all()))
+            win.put(win.value)
+            assert len(flushed) == 1 and win._slots.empty
+            del memory, flush_all
+            monkeypatch.undo()
+        net.barrier()
+        assert win.collect()[0] == (net.n if net.n > 1 else 1)
+        net.barrier()
+
+
 def test_readings_of_one_value_stay_in_their_order(comm, monkeypatch):
     """The first one takes the most tries."""
     order, begun = [], []
