@@ -12,6 +12,7 @@ import torch
 
 from ..comm.mixing import Network
 from .averager import Averager, Models
+from .scaling import unscale
 
 if TYPE_CHECKING:
     from ..driver.arguments import TopologyLike
@@ -188,10 +189,12 @@ class Decentralized(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
             self.averager.observe(loss)
-        averager, skipped = self.averager, self._unscaled()
-        if skipped and averager.algorithm.name == "allreduce":
-            averager.forget_gradients()
-            return loss
+        averager, skipped = self.averager, unscale(self)
+        if skipped is not None and averager.algorithm.name == "allreduce":
+            skipped = bool(averager.net.comm.allreduce(int(skipped)))
+            if skipped:
+                averager.forget_gradients()
+                return loss
         averager.before()
         if not skipped:
             self._inside = True
@@ -202,20 +205,6 @@ class Decentralized(torch.optim.Optimizer):
                 self._inside = False
         averager.after()
         return loss
-
-    def _unscaled(self) -> bool:
-        """Divide the gradients by the scale of a `GradScaler`; whether some are not finite, so that the update is left out."""
-        scale, found = self.__dict__.get("grad_scale"), self.__dict__.get("found_inf")
-        skipped = found is not None and bool(found)
-        if self.averager.algorithm.name == "allreduce" and found is not None:
-            skipped = bool(self.averager.net.comm.allreduce(int(skipped)))
-        if scale is not None:
-            with torch.no_grad():
-                for group in self.param_groups:
-                    for parameter in group["params"]:
-                        if parameter.grad is not None:
-                            parameter.grad.div_(scale.to(parameter.grad.device))
-        return skipped
 
     def observe(self, loss: Any) -> None:
         """Tell the loss of the last batch, to which "pga" with `adaptive=True` adapts its period; see `Averager.observe`."""

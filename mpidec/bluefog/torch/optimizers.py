@@ -8,6 +8,9 @@ step), or makes local steps (each pass followed by a step, the J-th of which com
 
 with :math:`u` the update that the optimizer makes of all gradients since its last step.  The parameters are laid out in rows,
 which travel as a whole: keep no `parameter.data` from before.
+
+A rank whose `GradScaler` finds a gradient that is not finite leaves out its own update, not the communication; with averaged
+gradients all ranks leave out theirs.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import torch
 from ...comm.runtime.pending import Pending
 from ...optim import Decentralized
 from ...optim.rows import Bucket, buckets
+from ...optim.scaling import unscale
 from ..session import current
 from .mpi_ops import barrier, start_machine_sum, start_neighbor_sum
 from .windows import take_turns, win_create, win_free, win_get, win_put, win_update
@@ -45,7 +49,7 @@ class CommunicationType(Enum):
 
 
 class Wrapped(torch.optim.Optimizer):
-    """An optimizer of torch whose steps communicate.
+    """An optimizer of torch whose steps communicate, and which passes for one of its class.
 
     Parameters
     ----------
@@ -57,6 +61,7 @@ class Wrapped(torch.optim.Optimizer):
     """
 
     _overlap = False  # whether the communication begins at the end of the forward pass
+    _step_supports_amp_scaling = True  # GradScaler calls step() in any case
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, model: Models, num_steps_per_communication: int
@@ -82,22 +87,44 @@ class Wrapped(torch.optim.Optimizer):
             for k, each in enumerate(models)
             for name, p in each.named_parameters(prefix=f"{k}" if len(models) > 1 else "")
         }
-        for p in itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups):
-            if id(p) not in names:
+        self.optimizer, self._every, self._net = optimizer, num_steps_per_communication, net
+        self._passes, self._skip, self._synchronized = 0, False, False
+        self._infinite: bool | None = None
+        self._of_model, self._buckets = names, list[Bucket]()
+        self._lay_out(0)
+        after = torch.compiler.disable(self._after_forward, recursive=True)
+        self._hook = models[-1].register_forward_hook(after)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # for `isinstance`, and the name
+        return type(self.__dict__.get("optimizer", self))
+
+    def _lay_out(self, first: int) -> None:
+        """Lay out the parameters of the groups from `first` on."""
+        groups = self.optimizer.param_groups
+        for p in itertools.chain.from_iterable(group["params"] for group in groups[first:]):
+            if id(p) not in self._of_model:
                 raise ValueError(
                     f"the optimizer has a parameter of shape {tuple(p.shape)} that no module of `model` has"
                 )
-        self.optimizer, self._every, self._net = optimizer, num_steps_per_communication, net
-        self._passes, self._skip, self._synchronized = 0, False, False
-        self._buckets: list[Bucket] = buckets(
-            lambda: optimizer.param_groups,
-            names,
+        self._buckets += buckets(
+            lambda: self.optimizer.param_groups[first:],
+            self._of_model,
             1,
             False,
             _BUCKET,
             lambda length, like: torch.empty((1, length), dtype=like.dtype, device=like.device),
         )
-        self._hook = models[-1].register_forward_hook(self._after_forward)
+        self._groups = len(groups)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters of the model, which take part from the next communication on.  Collective."""
+        self.optimizer.add_param_group(param_group)
+        try:
+            self._lay_out(self._groups)
+        except ValueError:
+            self.optimizer.param_groups.pop()
+            raise
 
     def __getattr__(self, name: str) -> Any:
         if name in _RENAMED:
@@ -109,7 +136,9 @@ class Wrapped(torch.optim.Optimizer):
     def __setattr__(self, name: str, value: object) -> None:
         if name in _RENAMED:
             raise AttributeError(f"{name} is called {_RENAMED[name]}")
-        super().__setattr__(name, value)
+        object.__setattr__(self, name, value)
+
+    __getstate__ = Decentralized.__getstate__
 
     def _after_forward(self, module: torch.nn.Module, *_: object) -> None:
         if not (module.training and torch.is_grad_enabled()):
@@ -136,12 +165,18 @@ class Wrapped(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._infinite = unscale(self)
         if self._due:
             self._advance()
             self._passes, self._synchronized = 0, False
         else:
-            self.optimizer.step()
+            self._adapt()
         return loss
+
+    def _adapt(self) -> None:
+        """Take the optimizer's step, unless a GradScaler has found gradients of this rank that are not finite."""
+        if not self._infinite:
+            self.optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, or set them to zero."""
@@ -237,17 +272,17 @@ class Reduced(Wrapped):
             self._pending = [self._start(bucket.mixable) for bucket in self._buckets]
 
     def synchronize(self) -> None:
-        for bucket, pending in zip(self._buckets, self._pending):
+        begun, self._pending = self._pending, []
+        for bucket, pending in zip(self._buckets, begun):
             bucket.rows.copy_(torch.as_tensor(pending.wait()))
             self._synchronized = True
-        self._pending = []
 
 
 class AdaptThenCombine(Reduced):
     """Step, then communicate."""
 
     def _advance(self) -> None:
-        self.optimizer.step()
+        self._adapt()
         self._begin()  # also in `skip_synchronize`: before the update there was nothing to communicate
         self.synchronize()
 
@@ -265,7 +300,7 @@ class AdaptWithCombine(Reduced):
             if not self._pending:
                 self._begin()
             self.synchronize()
-        self.optimizer.step()
+        self._adapt()
 
 
 class GradientAllreduce(Wrapped):
@@ -283,9 +318,11 @@ class GradientAllreduce(Wrapped):
             bucket.set_gradients(rows, self._net.allreduce(used, average=False))
 
     def _advance(self) -> None:
-        if not self._skip:
+        if self._infinite is not None:
+            self._infinite = bool(self._net.allreduce(np.array(float(self._infinite))))
+        if not (self._skip or self._infinite):
             self.synchronize()
-        self.optimizer.step()
+        self._adapt()
 
 
 class Windowed(Wrapped):
@@ -312,11 +349,14 @@ class Windowed(Wrapped):
         self.dst_weights: Mapping[int, float] | None = None
         self.src_weights: Mapping[int, float] | None = None
         self.force_barrier, self._pull, self._begun = False, pull, False
+        self._prefix = "" if window_prefix is None else f"{window_prefix}."
         self._names: list[str] = []
         super().__init__(optimizer, model, num_steps_per_communication)
-        prefix = "" if window_prefix is None else f"{window_prefix}."
-        for k, bucket in enumerate(self._buckets):
-            name = f"{prefix}{'win_get' if pull else 'win_put'}.{k}"
+
+    def _lay_out(self, first: int) -> None:
+        super()._lay_out(first)
+        for bucket in self._buckets[len(self._names) :]:
+            name = f"{self._prefix}{'win_get' if self._pull else 'win_put'}.{len(self._names)}"
             if not win_create(bucket.rows, name):
                 raise ValueError(
                     f"there is a window {name!r}: give each optimizer a window_prefix of its own"
@@ -345,7 +385,7 @@ class Windowed(Wrapped):
                 self._begin()
             self.synchronize()
         self._begun = False
-        self.optimizer.step()
+        self._adapt()
 
     def synchronize(self) -> None:
         """Combine the parameters with what has arrived."""
