@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from ... import _validation as check
+from .disturbed import Disturbed
 from .edges import edges_out_of
-from .edgewise import Edgewise, EdgewisePhase, returned
+from .edgewise import EdgewisePhase, returned
 from .exchange import mapped
-from .lossy import Lossy
 from .noisy import Noisy
-from .operator import Attack, Lost, Operator, RobustRule, StepOperator
+from .operator import Attack, Operator, StepOperator
 from .packing import Empty
-from .repeated import Repeated
-from .robust import Robust
 from .wrapped import word
 
 ATTACKS = ("sign_flip",)
@@ -76,7 +74,7 @@ class AttackedPhase(EdgewisePhase):
         return sent
 
 
-class Attacked(Edgewise):
+class Attacked(Disturbed):
     r"""A mixer some of whose agents send other rows than their own; made by `Mixer.attacked`.
 
     .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} a_j(X_j)
@@ -130,27 +128,6 @@ class Attacked(Edgewise):
             phase, k, self.at, self.empty, self.agents, stripe, calls, self.attacks
         )
 
-    def lossy(
-        self, messages: float | np.ndarray | Lost, *, seed: int = 0, fill: str = "renormalize"
-    ) -> Lossy:
-        """This mixer with messages that are lost; see `Mixer.lossy`."""
-        return Lossy(self, messages, seed, fill)
-
     def noisy(self, sigma: float, *, seed: int = 0) -> Noisy:
         """This mixer with noise on what arrives; see `Mixer.noisy`."""
         return Noisy(self, sigma, seed)
-
-    def robust(
-        self,
-        rule: str | RobustRule,
-        *,
-        tau: float | None = None,
-        delta: float | None = None,
-        trim: int | None = None,
-    ) -> Robust:
-        """This mixer with a robust rule in place of the average; see `Mixer.robust`."""
-        return Robust.of(self, rule, tau, delta, trim)
-
-    def repeat(self, S: int) -> Repeated:
-        """S mixings in one step; see `Mixer.repeat`."""
-        return Repeated(self, S)

@@ -8,13 +8,11 @@ import numpy as np
 
 from ... import _validation as check
 from ..._random import CHANNELS, Streams
-from .edgewise import MAX_CALLS, Edgewise, EdgewisePhase
+from .disturbed import Disturbed
+from .edgewise import MAX_CALLS, EdgewisePhase
 from .exchange import mapped
-from .lossy import Lossy
-from .operator import Lost, Operator, RobustRule, StepOperator
+from .operator import Operator, StepOperator
 from .packing import Empty
-from .repeated import Repeated
-from .robust import Robust
 
 
 class NoisyPhase(EdgewisePhase):
@@ -72,7 +70,7 @@ class NoisyPhase(EdgewisePhase):
         return noisy
 
 
-class Noisy(Edgewise):
+class Noisy(Disturbed):
     r"""A mixer with noise on what arrives; made by `Mixer.noisy`.
 
     .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} (X_j + \sigma \xi_{ij})
@@ -121,24 +119,3 @@ class Noisy(Edgewise):
             self.seed,
             self._stripes,
         )
-
-    def lossy(
-        self, messages: float | np.ndarray | Lost, *, seed: int = 0, fill: str = "renormalize"
-    ) -> Lossy:
-        """This mixer with messages that are lost; see `Mixer.lossy`."""
-        return Lossy(self, messages, seed, fill)
-
-    def robust(
-        self,
-        rule: str | RobustRule,
-        *,
-        tau: float | None = None,
-        delta: float | None = None,
-        trim: int | None = None,
-    ) -> Robust:
-        """This mixer with a robust rule in place of the average; see `Mixer.robust`."""
-        return Robust.of(self, rule, tau, delta, trim)
-
-    def repeat(self, S: int) -> Repeated:
-        """S mixings in one step, each with noise of its own; see `Mixer.repeat`."""
-        return Repeated(self, S)
