@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import networkx as nx
 import numpy as np
@@ -21,6 +21,9 @@ from . import variables
 from .common.topology_util import ExponentialGraph, GetRecvWeights, matrix
 
 logger = logging.getLogger("bluefog")
+OwnWeights: TypeAlias = tuple[float, dict[int, float]] | tuple[None, None]
+DIRECT = torch.float32, torch.float64
+_KNOWN = 64  # graphs that are remembered
 
 
 @dataclass
@@ -74,6 +77,8 @@ class Session:
     graph, machine_graph : networkx.DiGraph or None
         As they were set, `native` the first as `mpidec` has it.  `weighted` and `machine_weighted` say whether the weights of
         their edges count; `weights` and `machine_weights` are those of this rank and its machine where they do not sum to 1.
+    known : dict {contents of a graph, weighted: (native, weights)}
+        Of the graphs that were set.
     """
 
     net: Network
@@ -86,10 +91,11 @@ class Session:
     graph: nx.DiGraph | None = None
     native: Topology | None = None
     weighted: bool = False
-    weights: tuple[float, dict[int, float]] | tuple[None, None] = (None, None)
+    weights: OwnWeights = (None, None)
+    known: dict[Hashable, tuple[Topology, OwnWeights]] = field(default_factory=dict)
     machine_graph: nx.DiGraph | None = None
     machine_weighted: bool = False
-    machine_weights: tuple[float, dict[int, float]] | tuple[None, None] = (None, None)
+    machine_weights: OwnWeights = (None, None)
 
 
 _session: Session | None = None
@@ -118,7 +124,9 @@ def init(topology_fn: Callable[[int], nx.DiGraph] | None = None, is_weighted: bo
     graph_of = topology_fn or ExponentialGraph
     if _session is not None:
         try:
-            set_topology(graph_of(size()), is_weighted)
+            with network().agreeing("bf.init"):
+                graph = graph_of(size())
+            set_topology(graph, is_weighted)
             return
         except (RankMismatchError, RuntimeError) as error:
             logger.warning("bf.init: begins anew, after: %s", error)
@@ -209,9 +217,7 @@ def _sum_to_one(graph: nx.DiGraph) -> bool:
     return bool(A.min() >= 0 and np.abs(A.sum(0) - 1).max() <= 1e-10)
 
 
-def _own_weights(
-    graph: nx.DiGraph, weighted: bool, node: int
-) -> tuple[float, dict[int, float]] | tuple[None, None]:
+def _own_weights(graph: nx.DiGraph, weighted: bool, node: int) -> OwnWeights:
     """The weights of a node where they count and do not sum to 1, which no `Topology` has."""
     return GetRecvWeights(graph, node) if weighted and not _sum_to_one(graph) else (None, None)
 
@@ -220,16 +226,32 @@ def set_topology(topology: nx.DiGraph | None = None, is_weighted: bool = False) 
     """Set the graph of the neighbour calls; False where windows exist.  Collective."""
     session = current("set_topology")
     graph = ExponentialGraph(session.net.size) if topology is None else topology
-    made = _topology("set_topology", graph, session.net.size, "ranks", is_weighted)
+    made, weights = _native(session, graph, is_weighted)
     if session.windows:
         logger.error("bf.set_topology: windows exist; call bf.win_free() first")
         return False
-    if not (session.net.topology is session.native and made == session.native):
-        session.net.set_topology(made)
-        session.native = made
-    session.graph, session.weighted = graph, is_weighted
-    session.weights = _own_weights(graph, is_weighted, session.net.rank)
+    session.net.set_topology(made)
+    session.graph, session.native, session.weighted, session.weights = (
+        graph,
+        made,
+        is_weighted,
+        weights,
+    )
     return True
+
+
+def _native(session: Session, graph: nx.DiGraph, weighted: bool) -> tuple[Topology, OwnWeights]:
+    """The graph as `mpidec` has it, and the weights of this rank where those do not sum to 1."""
+    key: Hashable = None
+    if isinstance(graph, nx.DiGraph):
+        key = (*graph.nodes,), (*graph.edges(data="weight"),), weighted
+    if key not in session.known:
+        made = _topology("set_topology", graph, session.net.size, "ranks", weighted)
+        weights = _own_weights(graph, weighted, session.net.rank)
+        if len(session.known) >= _KNOWN:
+            session.known.clear()
+        session.known[key] = made, weights
+    return session.known[key]
 
 
 def load_topology() -> nx.DiGraph | None:

@@ -29,6 +29,7 @@ class Graph:
 
     def __init__(self, topology: Topology | Schedule, node: int, mixer: Mixer | None = None):
         self.topology, self.node, self.mixer, self.step = topology, node, mixer, 0
+        self._name = f"{topology.name} {topology.fingerprint() & 0xFFFFFFFF:08x}"
         self._plan = lru_cache(_PLANS if topology.period is None else None)(self._make_plan)
 
     def take(self) -> Plan:
@@ -44,7 +45,12 @@ class Graph:
     @property
     def signature(self) -> str:
         """The step that was taken last, in words."""
-        return f"step {self._key(self.step - 1)}"
+        return f"step {self._key(self.step - 1)} of {self._name}"
+
+    def close(self) -> None:
+        """Free what the operator holds; collective."""
+        if self.mixer is not None:
+            self.mixer.close()
 
     def at(self, step: int) -> Plan:
         """The plan of a step."""

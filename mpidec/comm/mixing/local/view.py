@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _NUMBERS = "biufc"  # kinds of dtypes that can be sent
 _KNOWN = 4096  # lists of neighbours that are remembered
+_GRAPHS = 16  # that have been set, and are kept
 _DICT = dict, type(None)
 
 
@@ -72,6 +73,7 @@ class LocalView(NetworkOperators):
         near = self.node is not None and self.node.single_node
         self._node_calls = NodeCalls(self.context) if near else None
         self._graph: Graph | None = None
+        self._graphs: dict[Topology | Schedule, Graph] = {}
         self._machine_graph: Graph | None = None
         self._machine_list: list[list[int]] | None = None
         self._known: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = set()
@@ -90,15 +92,20 @@ class LocalView(NetworkOperators):
 
         Notes
         -----
-        Collective: a few small reductions.
+        Collective: a few small reductions, and none for one of the last 16 that were set: where ranks differ then, the next
+        call says so.
         """
         self._one_agent_each()
-        context = named_mixing(self.context, "neighbor_allreduce")
-        mixer = self._mixer("set_topology", topology, context)
-        if self._graph is not None and self._graph.mixer is not None:
-            self._graph.mixer.close()
-        self._sums.clear()
-        self._graph = Graph(topology, self.rank, mixer)
+        graph = self._graphs.get(topology) if isinstance(topology, Hashable) else None
+        if graph is None:
+            context = named_mixing(self.context, "neighbor_allreduce")
+            graph = Graph(topology, self.rank, self._mixer("set_topology", topology, context))
+            if len(self._graphs) >= _GRAPHS:  # in the order in which all ranks have set them
+                self._graphs.pop(next(iter(self._graphs))).close()
+            self._graphs[topology] = graph
+            self._sums.clear()
+        graph.step = 0
+        self._graph = graph
 
     @property
     def topology(self) -> Topology | Schedule | None:
@@ -361,7 +368,8 @@ class LocalView(NetworkOperators):
             or type(dst_weights) not in _DICT
         ):
             return None
-        step = self._graph.key if dst_weights is None and self._graph is not None else None
+        graph = self._graph if dst_weights is None else None
+        step = None if graph is None else (id(graph), graph.key)
         return (
             x.shape,
             x.dtype.char,
