@@ -36,6 +36,8 @@ class NamedWindow:
 
     window: Window
     tensor: torch.Tensor
+    _address: int = -1
+    _view: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether this is the tensor of the window."""
@@ -45,19 +47,31 @@ class NamedWindow:
             and tensor.stride() == self.tensor.stride()
         )
 
+    def _array(self) -> np.ndarray:
+        """The memory of the tensor, where the window holds an array; a program may give a parameter other memory."""
+        if self.tensor.data_ptr() != self._address:
+            self._address, self._view = self.tensor.data_ptr(), self.tensor.detach().numpy()
+        return self._view
+
     def load(self) -> None:
         """Take over what the program has written into the tensor."""
-        self.window.value = in_window(self.tensor)
+        direct = self.tensor.dtype in DIRECT and type(self.window.value) is np.ndarray
+        self.window.value = self._array() if direct else in_window(self.tensor)
 
     def store(self) -> None:
         """Show in the tensor what the window holds."""
-        with torch.no_grad():
-            self.tensor.copy_(self.window.value)
+        value = self.window.value
+        if type(value) is np.ndarray:
+            self._array()[...] = value
+        else:
+            with torch.no_grad():
+                self.tensor.copy_(value)
 
 
-def in_window(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as a window takes it."""
-    return tensor.detach() if tensor.is_floating_point() else tensor.double()
+def in_window(tensor: torch.Tensor) -> np.ndarray | torch.Tensor:
+    """A tensor as a window takes it: the memory of one on the host as an array, which is quickest."""
+    own = tensor.detach() if tensor.is_floating_point() else tensor.double()
+    return own.numpy() if own.is_cpu and own.dtype in DIRECT else own
 
 
 @dataclass

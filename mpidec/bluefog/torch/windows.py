@@ -118,7 +118,7 @@ def _send(
             with torch.no_grad():
                 tensor.mul_(own)
             window.p = p * own
-    if not _with_p:
+    if own is not None and not _with_p:
         window.p = p
     return entry
 
@@ -294,7 +294,7 @@ def _update(
     if not _with_p:
         window.p = p
     if clone:
-        result = window.value.to(tensor.dtype, copy=True)
+        result = torch.as_tensor(window.value).to(tensor.dtype, copy=True)
         entry.load()
         return result
     entry.store()
