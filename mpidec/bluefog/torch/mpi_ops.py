@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from ...comm.mixing import Network
+from ...comm.runtime.context import Checked
 from ...comm.runtime.mpi import MPI
 from ...comm.runtime.pending import Pending
-from ..session import Session, current
+from ..session import DIRECT, Session, current
 
 Weights = Mapping[int, float] | Iterable[int] | None
-_DIRECT = torch.float32, torch.float64
 _skip_negotiation = False
 
 
@@ -28,7 +28,7 @@ def _array(tensor: torch.Tensor) -> Any:
         raise TypeError(f"tensor is {type(tensor).__name__}, expected a torch.Tensor")
     if tensor.requires_grad:
         tensor = tensor.detach()
-    return tensor.numpy() if tensor.is_cpu and tensor.dtype in _DIRECT else tensor
+    return tensor.numpy() if tensor.is_cpu and tensor.dtype in DIRECT else tensor
 
 
 def _tensor(result: Any) -> torch.Tensor:
@@ -237,10 +237,11 @@ def _pulled(call: str, own: float | None, src: Weights, dst: Weights, kind: str 
 
 
 class _checking:
-    """The comparison of senders and receivers on or off, for the length of a block."""
+    """The comparison of the lists of all ranks, or none, for the length of a block."""
 
     def __init__(self, net: Network, check: bool):
-        self._net, self._check = net, check
+        self._net = net
+        self._check: Checked = "all" if check else False
 
     def __enter__(self) -> None:
         self._before, self._net.check = self._net.check, self._check
@@ -261,6 +262,8 @@ def start_neighbor_sum(
     """Begin a weighted sum, by default with the weights of the graph."""
     if own is None and src is None and dst is None:
         own, src = session.weights
+    if dst is None:
+        return session.net.start_neighbor_allreduce(x, own, src, name=name)
     with _checking(session.net, check):
         return session.net.start_neighbor_allreduce(x, own, src, dst, name=name)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...exceptions import RankMismatchError, from_another_rank, mark
 from ..runtime.collectives import portable
+from ..runtime.context import Checked
 from ..runtime.memory import empty
 from ..runtime.mpi import MPI
 from ..runtime.progress import ProgressEngine, abandon, ranks, timeout, wait_until, wake_waits
@@ -84,7 +85,8 @@ class Matching:
         refusal: Callable[[], Exception | None] = lambda: None,
     ):
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
-        self.broken, self.check, self.left = "", True, False
+        self.check: Checked = True
+        self.broken, self.left = "", False
         self._engine, self.interrupted = engine or ProgressEngine(), ""
         self._engine.on_interrupt(self._refuse)
         self._serial, self._mixings, self._refusal = serial, mixings, refusal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...exceptions import RankMismatchError
 from .header import Subject
 
 
@@ -32,6 +33,12 @@ def not_expected(sender: int, receiver: int, call: str) -> str:
 def not_sent(receiver: int, sender: int, call: str) -> str:
     """A message that its sender does not send."""
     return f"rank {receiver} expects a message from rank {sender} in {call}, but rank {sender} does not send one"
+
+
+def apart(sender: int, receiver: int, sends: bool, call: str) -> RankMismatchError:
+    """The lists of two ranks do not agree: one sends what the other does not expect, or does not what it expects."""
+    text = not_expected(sender, receiver, call) if sends else not_sent(receiver, sender, call)
+    return RankMismatchError(text)
 
 
 def closes(rank: int, call: str, other: int) -> str:

@@ -15,6 +15,7 @@ from ..arrays.host import native
 from ..checks.history import PastOperation
 from ..checks.operation import tree
 from ..kernels.weighted import ordered_sum
+from ..runtime.context import Checked
 from ..runtime.mpi import MPI
 from ..runtime.partition import Partition
 from .lifecycle import Lifecycle
@@ -41,12 +42,15 @@ class NetworkReductions(Lifecycle):
         self._near = children if parent is None else [parent, *children]
 
     @property
-    def check(self) -> bool:
-        """Whether ranks compare what they are going to send, when it is of another kind than before; True by default."""
+    def check(self) -> Checked:
+        """Whether ranks compare what they are going to send, when it is of another kind than before; True by default.
+
+        With "all", calls with lists of neighbours compare those of all ranks, each time; see `LocalView`.
+        """
         return self.matching.check
 
     @check.setter
-    def check(self, value: bool) -> None:
+    def check(self, value: Checked) -> None:
         self.matching.check = value
 
     def sum(self, X: np.ndarray) -> np.ndarray:

@@ -45,9 +45,30 @@ static int post_table(Reader *r, PyObject *X, const Py_buffer *x, const double *
 /* Whether the buffer of `out` is for sums (and not for the arrays as they are). */
 static int is_sum(const Py_buffer *out) { return out->format && (out->format[0] == 'd' || out->format[0] == 'f'); }
 
+/* What rank `of` has about another one in its table of all the others; NULL if that is another table. */
+static const Edge *edge_in_all(const Node *node, int64_t of, int64_t other, uint64_t seq)
+{
+    const Edge *table = table_of(node, of, seq), *edge = table + 1 + other - (other > of);
+    return table && table[0].rank == node->size - 1 && edge->rank == other ? edge : NULL;
+}
+
+/* The first two of all ranks whose lists do not agree: 2 * (size * sender + receiver), plus 1 if it does send; or -1.  The `ins` are all
+ * other ranks, so that all find the same. */
+static Py_ssize_t first_apart(const Node *node, uint64_t seq)
+{
+    for (int64_t i = 0; i < node->size; i++)
+        for (int64_t j = 0; j < node->size; j++) {
+            const Edge *to = i == j ? NULL : edge_in_all(node, i, j, seq), *from = i == j ? NULL : edge_in_all(node, j, i, seq);
+            int sends = to && to->weight == to->weight, takes = from && from->takes == from->takes;
+            if (sends != takes)
+                return 2 * (node->size * i + j) + sends;
+        }
+    return -1;
+}
+
 /* Sum up what the others have published: 0, or -1 with an exception.  Appends to the list `taken` (if not NULL) the place of each
  * rank taken, and what it multiplied by; sets `mismatch` to 8 * i (plus 4 if ins[i] finds it, too) plus 0: ins[i] does not send what is expected here, 1: it sends what
- * is not, 2: it does not expect what is sent there, 3: it expects what is not. */
+ * is not, 2: it does not expect what is sent there, 3: it expects what is not.  With `checked` 2, to the number of `first_apart`. */
 static int read_table(Reader *r, uint64_t seq, const Py_buffer *x, const Py_buffer *out, double own, const double *weights,
                       const double *sends, int checked, uint64_t shape, PyObject *taken, Py_ssize_t *mismatch)
 {
@@ -71,6 +92,8 @@ static int read_table(Reader *r, uint64_t seq, const Py_buffer *x, const Py_buff
         refuse(r, answer, seq);
     if ((failed = answer != READY))
         goto done;
+    if (checked == 2)
+        *mismatch = first_apart(node, seq);
     for (Py_ssize_t i = 0, placed = 0; !failed && i <= nin && *mismatch < 0; i++) {
         if (!placed && (i == nin || ins[i] > node->me)) {
             rows[k] = x->buf, factors[k++] = own;
@@ -142,7 +165,8 @@ static PyObject *reader_post_weighted(PyObject *self, PyObject *const *args, Py_
 }
 
 /* read_weighted(seq, x, out, own, weights, sends, checked, shape, taken): out is an array like x of float64 or float32; or of bytes, for
- * len(ins) times the bytes of x, and gets the arrays as they are.  checked: whether the lists of both sides must agree.
+ * len(ins) times the bytes of x, and gets the arrays as they are.  checked: 1 if the lists of
+ * both sides must agree, 2 if those of all ranks must, which are all of `ins`.
  *
  * Appends (i, what ins[i] multiplied by) to the list `taken`; or, where the lists of this rank and ins[i] do not agree, the number of
  * `read_table`. */
@@ -157,7 +181,7 @@ static PyObject *reader_read_weighted(PyObject *self, PyObject *const *args, Py_
     }
     uint64_t seq = PyLong_AsUnsignedLongLong(args[0]), shape = PyLong_AsUnsignedLongLong(args[7]);
     double own = PyFloat_AsDouble(args[3]);
-    int checked = PyObject_IsTrue(args[6]), failed = 1;
+    int checked = (int)PyLong_AsLong(args[6]), failed = 1;
     for (int i = 0; i < 4 && !PyErr_Occurred(); i++)
         if (args[place[i]] != Py_None)
             PyObject_GetBuffer(args[place[i]], &b[i], (i == 1 ? PyBUF_WRITABLE : 0) | PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
@@ -212,7 +236,7 @@ static PyObject *reader_sum_weighted(PyObject *self, PyObject *const *args, Py_s
     Py_buffer x = {0}, out = {0};
     PyObject *result = NULL;
     uint64_t seq = 0, shape = PyLong_AsUnsignedLongLong(args[7]);
-    int checked = PyObject_IsTrue(args[6]);
+    int checked = (int)PyLong_AsLong(args[6]);
     Py_ssize_t mismatch = -1;
     if (!weights)
         return PyErr_NoMemory();

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from ..timeline.timeline import Timeline
 from .mpi import MPI
@@ -13,11 +13,13 @@ from .partition import Partition
 from .progress import ProgressEngine
 from .row_types import RowTypes
 
+Checked: TypeAlias = bool | Literal["all"]  # whether lists of ranks are compared
+
 
 class Matching(Protocol):
     """Matching of the calls of all ranks; see `checks.matching`."""
 
-    check: bool
+    check: Checked
     interrupted: str
 
     def require_in_step(self) -> None:

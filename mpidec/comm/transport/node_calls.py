@@ -13,8 +13,8 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from ...exceptions import RankMismatchError
-from ..checks.mismatch import not_expected, not_sent
-from ..runtime.context import Context
+from ..checks.mismatch import apart, not_expected, not_sent
+from ..runtime.context import Checked, Context
 from ..runtime.memory import GRAIN, empty, shared
 from ..runtime.node import Counts, NodeMemory
 from .node_reader import NodeReports, NodeRequest
@@ -42,7 +42,7 @@ class NodeCalls:
         weights: Iterable[int] | None,
         sends: Iterable[int] | None,
         note: str,
-        checked: bool,
+        checked: Checked,
         fixed: dict[int, float] | None,
     ) -> WeightedSum:
         """The sums over the same ranks of arrays of the same shape and dtype.
@@ -57,17 +57,31 @@ class NodeCalls:
             That the array goes to; None: all.
         note : str
             The array in words.
-        checked : bool
-            Whether the lists of both sides must agree.
+        checked : bool or "all"
+            Whether the lists of both sides must agree, or those of all ranks.
         fixed : dict, optional
             The `sends` of calls that give none.
         """
         rank, size = self._context.rank, self._context.size
         listed: Iterable[int] = (
-            range(size) if weights is None or sends is None else {*weights, *sends}
+            range(size)
+            if weights is None or sends is None or checked == "all"
+            else {*weights, *sends}
         )
         ranks = tuple(other for other in sorted(listed) if other != rank)
-        return WeightedSum(self._context, self._reader(op, ranks), op, ranks, note, checked, fixed)
+        reader = self._reader(op + ", compared by all ranks" * (checked == "all"), ranks)
+        return WeightedSum(self._context, reader, op, ranks, note, checked, fixed)
+
+    def compare(self, op: str, sources: Iterable[int], dests: Iterable[int]) -> None:
+        """Let all ranks compare the lists of all.
+
+        Raises
+        ------
+        RankMismatchError
+            On all ranks: two of them do not agree.
+        """
+        takes, sends = dict.fromkeys(sources, 1.0), dict.fromkeys(dests, 1.0)
+        self.among(op, takes, sends, "no array", "all", None)(np.empty(0), 0.0, takes, sends)
 
     def give_up(self, op: str, error: Exception) -> None:
         """Take part in a call with nothing, so that the ranks that wait for this one raise, too."""
@@ -108,12 +122,12 @@ class WeightedSum:
         op: str,
         ranks: tuple[int, ...],
         note: str,
-        checked: bool,
+        checked: Checked,
         fixed: dict[int, float] | None,
     ):
         self._context, self._memory = context, cast(NodeMemory, context.memory)
         self._reader, self._op, self._ranks, self._sends = reader, op, ranks, fixed
-        self._checked, self._note = checked, note
+        self._checked, self._note = 2 if checked == "all" else int(checked), note
         self._fingerprint = zlib.crc32(note.encode()) << 28 | 1 << 60
 
     def factors(self, given: Mapping[int, float] | None) -> array[float] | None:
@@ -206,6 +220,9 @@ class WeightedSum:
         return out, [(self._ranks[place], factor) for place, factor in answer]
 
     def _raise(self, mismatch: int) -> NoReturn:
+        if self._checked == 2:
+            pair, sends = divmod(mismatch, 2)
+            raise apart(*divmod(pair, self._context.size), bool(sends), self._op)
         place, what = divmod(mismatch, 8)
         me, other = self._context.rank, self._ranks[place]
         text = (

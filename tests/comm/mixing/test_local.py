@@ -1,5 +1,6 @@
 """The calls of programs with one agent per rank, against dense products, on any number of ranks."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -627,3 +628,88 @@ def test_a_wait_that_is_too_long_aborts(mpirun):
     assert result.returncode != 0
     said = r"\[rank 0\].* waited 1 s.* for rank 1 (in|to begin mixing 1 \()neighbor_allreduce \(dynamic\)"
     assert re.search(said, result.stderr), result.stderr
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("transport", ["auto", "p2p"])
+@pytest.mark.parametrize("op", ["sum", "start", "gather", "exchange"])
+def test_all_ranks_compare_all_lists(transport, op):
+    """One wrong edge raises the same error on all ranks, in that call; they go on."""
+    with mpidec.Network(transport=transport) as net:
+        net.check = "all"
+        n, i, X = net.n, net.rank, stack(net.n, (2,))
+        rng = np.random.default_rng(n)
+        for dtype in (float, np.float16):
+            takes = (rng.random((n, n)) < 0.6) & ~np.eye(n, dtype=bool)
+            sends = takes.T.copy()
+            a, b = rng.permutation(n)[:2].tolist()
+            sends[a, b] ^= True  # a sends to b, which does not expect it, or does not send
+
+            x = X[i].astype(dtype)
+
+            def call(sends, takes=takes, x=x):
+                to, of = np.flatnonzero(sends[i]).tolist(), np.flatnonzero(takes[i]).tolist()
+                if op == "gather":
+                    return net.neighbor_allgather(x[None], of, to).sum(0) + x
+                if op == "exchange":
+                    return sum(net.exchange(dict.fromkeys(to, x), of).values()) + x
+                if op == "start":
+                    return net.start_neighbor_allreduce(x, 1.0, of, to).wait()
+                weights = dict.fromkeys(of, 1.0), dict.fromkeys(to, 1.0)
+                return net.neighbor_allreduce(x, 1.0, *weights)
+
+            expected = ((takes + np.eye(n)) @ X)[i]
+            tolerance = 1e-13 if dtype is float else 0.02
+            for _ in range(2):
+                np.testing.assert_allclose(call(takes.T), expected, atol=tolerance)
+                text = (
+                    f"rank {a} sends to rank {b} in .*, but rank {b} does not expect"
+                    if sends[a, b]
+                    else f"rank {b} expects a message from rank {a} in .*, but rank {a} does not"
+                )
+                with pytest.raises(ValueError, match=text):
+                    call(sends)
+                assert net.allreduce(1.0) == 1
+            net.barrier()
+
+
+@pytest.mark.parametrize("transport", ["auto", "p2p", "neighbor"])
+def test_topologies_that_have_been_set(transport, monkeypatch):
+    """They are kept, and begin at their first step; the oldest is forgotten."""
+    with mpidec.Network(transport=transport) as net:
+        n, i, x = net.n, net.rank, stack(net.n)
+        some = [T.ring(n), T.one_peer_exponential(n), T.star(n), T.complete(n)]
+        lazy = [T.from_weights(a * np.eye(n) + (1 - a) / n) for a in np.linspace(0.1, 0.9, 20)]
+
+        def mixes(graph):
+            net.set_topology(graph)
+            assert net.topology == graph
+            W = graph.at(0).W.toarray()
+            np.testing.assert_allclose(net.neighbor_allreduce(x[i]), (W @ x)[i], atol=1e-13)
+            net.set_topology(graph)
+            src = {j: 2.0 + j for j in np.flatnonzero(W[i]).tolist() if j != i}
+            y = net.neighbor_allreduce(x[i], 0.5, src)
+            np.testing.assert_allclose(y, 0.5 * x[i] + sum(w * x[j] for j, w in src.items()))
+
+        for graph in (*some, *lazy, *some):
+            mixes(graph)
+        with monkeypatch.context() as patch:
+            patch.setattr(net, "_mixer", None)  # which makes one with all ranks
+            for graph in (*some[::-1], *some):
+                mixes(graph)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("transport", ["auto", "p2p"])
+def test_ranks_that_set_different_ones_of_them(transport, weights):
+    net = mpidec.Network(transport=transport)
+    W = np.full((net.n, net.n), 1 / net.n)
+    graphs = [T.from_weights(W), T.from_weights((W + np.eye(net.n)) / 2)]
+    for graph in graphs:
+        net.set_topology(graph)
+    net.set_topology(graphs[net.rank % 2])
+    with pytest.raises(ValueError, match=r"rank [01]"):
+        net.neighbor_allreduce(np.ones(2), *(1.0, {}) if weights else ())
+    with contextlib.suppress(ValueError):
+        net.close()

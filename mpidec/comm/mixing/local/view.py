@@ -19,6 +19,7 @@ import numpy as np
 
 from ...arrays.devices import Array
 from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
+from ...checks.mismatch import apart
 from ...checks.operation import Operation, Steps
 from ...runtime.mpi import MPI
 from ...runtime.pending import Pending
@@ -50,9 +51,10 @@ class LocalView(NetworkOperators):
 
     Attributes
     ----------
-    check : bool
+    check : bool or "all"
         Whether lists of senders and receivers are compared when they are used for the first time (by one confirmation
-        per message); True by default.
+        per message); True by default.  "all": in each call that has both lists, all ranks wait for each other, compare the lists
+        of all, and raise together, so that a program can go on.
 
     Notes
     -----
@@ -261,6 +263,7 @@ class LocalView(NetworkOperators):
             return self._start_on_node(
                 self._node_calls, x, self_weight, src_weights, dst_weights, name
             )
+        self._compare_lists("neighbor_allreduce (dynamic)", src_weights, dst_weights)
 
         def prepare(operation: Operation) -> Steps:
             plan = self._step(dst_weights)
@@ -317,7 +320,7 @@ class LocalView(NetworkOperators):
                 weights,
                 edges.dests,
                 f"an array {array.shape} {array.dtype}",
-                self.check and edges.mode == "dynamic",
+                self.check if edges.mode == "dynamic" else False,
                 edges.dests if edges.mode == "static" else None,
             )
             if key is not None:
@@ -428,6 +431,7 @@ class LocalView(NetworkOperators):
         name: str = "",
     ) -> Pending:
         """Begin `neighbor_allgather`."""
+        self._compare_lists("neighbor_allgather (dynamic)", src_ranks, dst_ranks)
 
         def prepare(operation: Operation) -> Steps:
             plan = self._step(dst_ranks)
@@ -477,6 +481,7 @@ class LocalView(NetworkOperators):
         self, messages: Mapping[int, Any], src_ranks: Iterable[int] | None = None
     ) -> Pending:
         """Begin `exchange`."""
+        self._compare_lists("exchange", messages if src_ranks is None else src_ranks, messages)
 
         def prepare(operation: Operation) -> Steps:
             if not isinstance(messages, Mapping):
@@ -779,6 +784,22 @@ class LocalView(NetworkOperators):
     def _step(self, dests: object) -> Plan | None:
         return self._graph.take() if dests is None and self._graph is not None else None
 
+    def _compare_lists(self, op: str, sources: object, dests: object) -> None:
+        """Let all ranks compare the lists of all, if `check` says so; lists that are wrong otherwise the call itself refuses."""
+        self._one_agent_each()
+        if self.check != "all" or sources is None or dests is None or self.size == 1:
+            return
+        takes, sends = valid_nodes(sources, self.size), valid_nodes(dests, self.size)
+        with self.engine:
+            if self._node_calls is not None:
+                self._node_calls.compare(op, takes, sends)
+                return
+        mine = np.zeros((1, 2, self.size), bool)
+        mine[0, 0, list(sends)] = mine[0, 1, list(takes)] = True
+        rows = self.allgather(mine)
+        for sender, receiver in np.argwhere(rows[:, 0] != rows[:, 1].T).tolist():
+            raise apart(sender, receiver, bool(rows[sender, 0, receiver]), op)
+
     def _connect(self, operation: Operation, edges: Edges, check: bool = True) -> bool:
         """Tell an operation who takes part; whether the receivers must confirm that they expect its messages."""
         operation.mode = edges.mode
@@ -789,7 +810,7 @@ class LocalView(NetworkOperators):
             operation.any_sender = True
         operation.receivers |= frozenset(edges.dests)
         operation.senders.update((rank, EDGE) for rank in edges.sources)
-        if not (check and self.check and edges.mode == "dynamic"):
+        if not (check and self.check is True and edges.mode == "dynamic"):
             return False
         key = operation.op, edges.sources, tuple(edges.dests)
         known = self._known
