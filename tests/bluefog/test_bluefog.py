@@ -179,6 +179,53 @@ def test_dynamic_calls_leave_the_graph(size):
     np.testing.assert_array_equal(y, X[source][:source])
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("call", ["sum", "nonblocking", "gather", "optimizer"])
+def test_lists_that_do_not_agree_raise_on_all_ranks(size, call):
+    """One rank names a source that does not send to it; afterwards all go on."""
+    r, X = bf.rank(), stack(size, 3)
+    x = torch.tensor(X[r])
+    src = {1: 0.5} if r == 0 else {}
+    knobs = {"self_weight": 0.5, "src_weights": src, "dst_weights": []}
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = bf.DistributedAdaptThenCombineOptimizer(optimizer, model)
+    vars(optimizer).update(knobs, enable_topo_check=True)
+    run = {
+        "sum": lambda: bf.neighbor_allreduce(x, **knobs),
+        "nonblocking": lambda: bf.wait(bf.neighbor_allreduce_nonblocking(x.half(), **knobs)),
+        "gather": lambda: bf.neighbor_allgather(x, src_ranks=list(src), dst_ranks=[]),
+        "optimizer": optimizer.step,
+    }[call]
+    for _ in range(3):
+        with pytest.raises(ValueError, match="rank 0 expects a message from rank 1"):
+            run()
+        np.testing.assert_allclose(bf.allreduce(x), X.mean(0), rtol=1e-13)
+        left, right = (r - 1) % size, (r + 1) % size
+        y = bf.neighbor_allreduce(x, self_weight=0.5, src_weights={left: 0.5}, dst_weights=[right])
+        np.testing.assert_allclose(y, (X[r] + X[left]) / 2)
+
+
+def test_graphs_that_have_been_set(size, monkeypatch):
+    """Each has its own neighbours and weights, whichever object describes it; nothing is sent to set it again."""
+    x = torch.tensor(float(bf.rank()))
+
+    def means():
+        graphs = [bf.RingGraph(size), bf.StarGraph(size), bf.FullyConnectedGraph(size)]
+        skewed = nx.from_numpy_array(2 * weighted(size), create_using=nx.DiGraph)
+        for graph, counts in [*itertools.product(graphs, (True, False)), (skewed, True)]:
+            assert bf.set_topology(graph, is_weighted=counts) and bf.load_topology() is graph
+            A = nx.to_numpy_array(graph)
+            A = A if counts else (A > 0) / (A > 0).sum(0)
+            expected = A[:, bf.rank()] @ np.arange(size)
+            assert bf.neighbor_allreduce(x).item() == pytest.approx(expected, abs=1e-5)
+
+    means()
+    monkeypatch.setattr(session.network(), "_mixer", None)  # which makes one with all ranks
+    monkeypatch.setattr(session, "from_networkx", None)
+    means()
+
+
 def test_calls_of_all_ranks(size):
     r, X = bf.rank(), stack(size, 3)
     x = torch.tensor(X[r])
@@ -305,6 +352,26 @@ def test_windows_of_views_and_whole_numbers(size):
         == sum((torch.arange(4.0).view(2, 2).T + j for j in near), 0 * square).tolist()
     )
     bf.win_free("square")
+
+
+def test_a_window_follows_its_parameter(size):
+    """Also when that gets other memory, as by an optimizer that lays its parameters out."""
+    model = torch.nn.Linear(2, 1, bias=False)
+    bf.win_create(model.weight, "w", zero_init=True)
+    for k in range(3):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        if k:
+            bf.DistributedAdaptThenCombineOptimizer(optimizer, model)
+        with torch.no_grad():
+            model.weight.fill_(k + bf.rank())
+        bf.win_put(model.weight, "w")
+        bf.barrier()
+        bf.win_update_then_collect("w")
+        assert model.weight.tolist() == [
+            [k * (1 + len(near)) + bf.rank() + sum(near)] * 2 for near in [bf.in_neighbor_ranks()]
+        ]
+        bf.barrier()
+    bf.win_free("w")
 
 
 def test_push_sum_keeps_the_mass(size):

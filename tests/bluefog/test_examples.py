@@ -46,3 +46,19 @@ def test_programs_notice_wrong_results(mpirun):
     words = ["-m", "mpidec.bluefog", FOLDER / "least_squares.py", "--steps", "5"]
     done = mpirun(3, words)
     assert done.returncode == 1 and "expected less than 1e-9" in done.stderr
+
+
+@SLOW
+def test_the_native_form_finds_the_same_price(mpirun):
+    pytest.importorskip("sklearn")
+    code = (
+        f"import sys; sys.path.insert(0, {str(FOLDER)!r})\n"
+        "from mpidec.bluefog import names; names.install()\n"
+        "import native, resource_allocation as r, bluefog.torch as bf, numpy as np\n"
+        "bf.init(native.topology_util.RingGraph)\n"
+        "y = r.price(*r.demand(), 1500)\n"
+        "x = native.allocated(native.mpidec.Network(), 1500)\n"
+        "np.testing.assert_allclose(x, y, atol=1e-8)\n"
+    )
+    done = mpirun(3, ["-c", code], timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
