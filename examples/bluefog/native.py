@@ -68,21 +68,29 @@ def solved(net: mpidec.Network, method: str, steps: int) -> np.ndarray:
 
 
 def allocated(net: mpidec.Network, steps: int) -> np.ndarray:
-    problem = quadratic(*resource_allocation.demand())
-    solver = solvers.GradientTracking(0.4)
-    return mpidec.solve(problem, solver, topology.ring(net.n), steps=steps, every=steps, net=net).X[
-        0
-    ]
+    """The price; `argmin` is the answer of this rank to a price, of the cost x'Hx/2 - x'Hd with the inverse H of K."""
+    K, d = (each.numpy() for each in resource_allocation.demand())
+    H = np.linalg.inv(K)
+    problem = problems.ConstraintCoupled(
+        argmin=lambda C: d - C @ K,
+        value=lambda X: ((X @ H) * (X / 2 - d)).sum(axis=1),
+        A=np.eye(len(d))[None],
+        b=np.zeros((1, len(d))),
+    )
+    solver = solvers.GradientTracking(0.4 / net.allgather(np.linalg.eigvalsh(K)[-1:]).max())
+    graph = topology.ring(net.n)
+    return mpidec.solve(problem, solver, graph, steps=steps, every=steps, net=net).X[0]
 
 
-def trained(kind: str, steps: int) -> None:
+def trained(kind: str, steps: int, net: mpidec.Network) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
     plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     images, labels, *_ = digits.shares()
     turns = None
     if kind == "native":
-        optimizer = Decentralized(plain, model, topology.one_peer_exponential(bf.size()))
+        graph = topology.one_peer_exponential(net.n)
+        optimizer = Decentralized(plain, model, graph, net=net)
     else:
         optimizer = digits.wrapped("atc", plain, model)
         if bf.size() > 1:
@@ -97,6 +105,8 @@ def trained(kind: str, steps: int) -> None:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(images[:32]), labels[:32]).backward()
         optimizer.step()
+    if kind == "native":
+        optimizer.close()
 
 
 def times(pair: tuple[Callable[[int], object], ...], steps: int) -> list[float]:
@@ -145,7 +155,10 @@ def main() -> None:
             lambda k: resource_allocation.price(K, d, k),
             lambda k: allocated(net, k),
         ),
-        "digits, ATC": (lambda k: trained("bluefog", k), lambda k: trained("native", k)),
+        "digits, ATC": (
+            lambda k: trained("bluefog", k, net),
+            lambda k: trained("native", k, net),
+        ),
     }
     if bf.rank() == 0:
         print(f"{'microseconds a step, ' + str(bf.size()) + ' ranks':30} bluefog  native  ratio")
