@@ -48,6 +48,15 @@ class CommunicationType(Enum):
     empty = "empty"
 
 
+def _refuse_wrapped(optimizer: object) -> None:
+    if isinstance(optimizer, (Wrapped, Decentralized)) or not isinstance(
+        optimizer, torch.optim.Optimizer
+    ):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}, expected one of torch that is not wrapped yet"
+        )
+
+
 class Wrapped(torch.optim.Optimizer):
     """An optimizer of torch whose steps communicate, and which passes for one of its class.
 
@@ -71,12 +80,7 @@ class Wrapped(torch.optim.Optimizer):
             raise ValueError(
                 "LBFGS evaluates its closure several times in a step, at points that differ between ranks: use another optimizer"
             )
-        if isinstance(optimizer, (Wrapped, Decentralized)) or not isinstance(
-            optimizer, torch.optim.Optimizer
-        ):
-            raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}, expected one of torch that is not wrapped yet"
-            )
+        _refuse_wrapped(optimizer)
         if not isinstance(num_steps_per_communication, int) or num_steps_per_communication < 1:
             raise ValueError(
                 f"num_steps_per_communication is {num_steps_per_communication!r}, expected a whole number >= 1"
@@ -473,6 +477,7 @@ def DistributedPushSumOptimizer(
 ) -> Decentralized:
     """Stochastic gradient push over windows: `mpidec.optim.Decentralized` with "async_push_sum" on the graph that was set."""
     session = current("DistributedPushSumOptimizer")
+    _refuse_wrapped(optimizer)
     return Decentralized(
         optimizer,
         model,
