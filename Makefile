@@ -21,6 +21,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 export PYTHON
+# Containers set it; then each of the hundreds of programs that the tests start would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 include .ci/openmpi.env
 export $(shell sed -n 's/^\([A-Z].*\)=.*/\1/p' .ci/openmpi.env)

@@ -31,6 +31,7 @@ LAUNCHER = (
     "MPI_LOCAL",
     "MPIR_RANK",
     "PYTEST_",
+    "PYTHONDONTWRITEBYTECODE",  # a program would compile the package again
 )
 
 
