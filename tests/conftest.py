@@ -84,6 +84,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
+    gc.disable()  # until the tests are collected: what is imported stays
     config.option.with_mpi = True  # pytest-mpi: tests marked mpi are decided by their min_size
     if PARALLEL:
         config.pluginmanager.register(Collective(config), "collective")
@@ -144,9 +145,14 @@ def pytest_collection_modifyitems(config, items):
                 else config.getoption("timeout") or config.getini("timeout") or 0
             )
             item.add_marker(pytest.mark.timeout(launch.PATIENCE * float(limit)), append=False)
-    if PARALLEL:
-        gc.collect()
-        gc.freeze()  # what is imported by now is not searched after each test
+    gc.enable()
+    freeze()
+
+
+def freeze():
+    """Leave what is imported by now out of all further searches for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -228,6 +234,11 @@ class Collective:
     @pytest.hookimpl(trylast=True)
     def pytest_keyboard_interrupt(self):
         abort(self.config, "interrupted", "")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item, nextitem):
+        if nextitem and nextitem.path != item.path:
+            freeze()  # what the tests of this file imported: each test ends with a search
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, item, settings):
