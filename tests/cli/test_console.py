@@ -85,9 +85,9 @@ def test_an_unknown_command_is_told_the_nearest(name, remedy, capsys):
 
 @pytest.mark.launch
 def test_on_several_ranks(mpirun, tmp_path):
-    done = mpirun(3, ["-m", "mpidec", "run", *SMALL], cwd=tmp_path, check=True)
+    done = mpirun(2, ["-m", "mpidec", "run", *SMALL], cwd=tmp_path, check=True)
     assert (done.stdout, done.stderr) == ("", "") and (tmp_path / "run.h5").exists()
-    done = mpirun(3, ["-m", "mpidec", "runn"], cwd=tmp_path)
+    done = mpirun(2, ["-m", "mpidec", "runn"], cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.count("did you mean run") == 1
 
 

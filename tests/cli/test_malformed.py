@@ -30,8 +30,8 @@ def test_refused_in_one_process(tmp_path, monkeypatch):
 
 
 @pytest.mark.launch
-def test_refused_on_four_ranks(tmp_path):
-    done = launch.mpirun(4, [malformed.__file__, str(tmp_path)], timeout=110)
+def test_refused_on_three_ranks(tmp_path):
+    done = launch.mpirun(3, [malformed.__file__, str(tmp_path)], timeout=110)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     wrong = [line for line in lines if line[0] == "wrong"]
     assert not wrong, "\n".join(map(str, wrong))
@@ -51,12 +51,12 @@ BY_LAUNCH = [
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=f"{case.kind}-{k}", marks=[pytest.mark.slow] if k >= 3 else [])
+        pytest.param(case, id=f"{case.kind}-{k}", marks=[pytest.mark.slow] if k >= 2 else [])
         for k, case in enumerate(BY_LAUNCH[::5])
     ],
 )
 def test_refused_by_a_launch_of_its_own(case, tmp_path):
     malformed.prepare(case, tmp_path)
-    done = launch.mpirun(4, ["-m", "mpidec.run", *case.argv], timeout=60, cwd=tmp_path)
+    done = launch.mpirun(2, ["-m", "mpidec.run", *case.argv], timeout=60, cwd=tmp_path)
     said = [line for line in done.stderr.splitlines() if "mpidec.run: error: " in line]
     assert done.returncode == 2 and len(said) == 1 and "Traceback" not in done.stderr, done

@@ -33,7 +33,7 @@ MODULES = sorted(
     for module in pkgutil.walk_packages(mpidec.__path__, "mpidec.")
     if not module.name.endswith("__main__")
 )
-QUICK = {f"docs/guide/{name}.md" for name in ("windows", "solver")}
+QUICK = {"docs/guide/windows.md"}
 SITE = ("sphinx", "myst_parser", "furo", "sphinx_copybutton")
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 FENCE = re.compile(

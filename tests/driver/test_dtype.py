@@ -130,7 +130,7 @@ def test_a_run_of_a_float32_problem_is_one_in_float32(solver, oracle, shared_tmp
                 wrapped[oracle],
                 solver,
                 T.ring(N),
-                steps=200,
+                steps=80,
                 net=net,
                 record=shared_tmp / f"{np.dtype(dtype)}.h5",
             )

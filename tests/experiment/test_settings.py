@@ -60,7 +60,7 @@ def word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(experiments(), st.data())
 def test_file_flags_and_set_agree(tmp_path_factory, wanted, data):
     path = tmp_path_factory.mktemp("config") / "experiment.toml"

@@ -162,6 +162,7 @@ def test_linear_convergence_with_mini_batches(name, solver):
             type(solver)(result.step_size),
             T.ring(N),
             steps=result.steps,
+            every=result.steps,
             net=mpidec.Network(N, comm=mpidec_self()),
         )
         assert np.array_equal(alone.X, X)  # the same bits as in one process

@@ -1,6 +1,6 @@
 """Malformed inputs, drawn with a fixed seed, and a program that feeds them to all ranks of one launch.
 
-mpirun -n 4 python tests/programs/malformed.py FOLDER       prints one line of JSON a case that was not refused as it should be
+mpirun -n 3 python tests/programs/malformed.py FOLDER       prints one line of JSON a case that was not refused as it should be
 """
 
 from __future__ import annotations

@@ -385,9 +385,9 @@ def run_script(*args: object, **options) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 5])  # of small rows and of large ones
 def test_a_killed_writer_leaves_every_flushed_record(tmp_path, seed):
-    done = run_script("kill", tmp_path / "run.h5", seed, 8)
+    done = run_script("kill", tmp_path / "run.h5", seed, 5)
     assert done.returncode == 0, done.stdout + done.stderr
     new(tmp_path / "run.h5").close()
     assert not spares(tmp_path)  # what the dead left

@@ -21,13 +21,15 @@ def test_frost_minimizes_with_row_sums_alone_and_resumes(n, shared_tmp):
         whole = mpidec.solve(problem, S.FROST(), topology, steps=1500, **go)
         np.testing.assert_allclose(whole.X, np.tile(x, (net.m, 1)), rtol=0, atol=1e-10)
         assert whole.metrics["bytes"][-1] == 1500 * arcs * 8 * (3 + 3 + n)
-        for steps in (700, 1500):
+        solver = S.FROST(whole.step_size)
+        whole = mpidec.solve(problem, solver, topology, steps=150, **go)
+        for steps in (70, 150):
             resumed = mpidec.solve(
                 problem,
-                S.FROST(whole.step_size),
+                solver,
                 topology,
                 steps=steps,
-                record=mpidec.Record(path, resume=steps == 1500),
+                record=mpidec.Record(path, resume=steps == 150),
                 **go,
             )
         assert np.array_equal(resumed.X, whole.X)

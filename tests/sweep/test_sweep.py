@@ -652,9 +652,9 @@ def test_killed_and_restarted_it_repeats_nothing(tmp_path, ranks):
     """Finished files are not touched again, unfinished ones are resumed, and the results are the same bits."""
     long = [
         *FLAGS,
-        "--set=run.steps=20000",
+        "--set=run.steps=8000",
         "--set=run.every=100",
-        "--set=run.checkpoint=0.1",
+        "--set=run.checkpoint=0.05",
         "--seeds",
         "3",
     ]
@@ -675,7 +675,7 @@ def test_killed_and_restarted_it_repeats_nothing(tmp_path, ranks):
     for line in process.stdout:
         if line.startswith("[1/3]"):
             break
-    time.sleep(0.2)
+    time.sleep(0.1)
     launch.end(process)
     process.communicate(timeout=20)
     ends = {

@@ -113,7 +113,7 @@ def test_both_matrices_of_a_pair_lose_the_same_links(make):
         np.testing.assert_array_equal(schedule.at(k).C.W.toarray(), columns.at(k).W.toarray())
     c = np.arange(2.0 * n).reshape(n, 2)
     problem = mpidec.problems.LeastSquares(np.tile(np.eye(2), (n, 1, 1)), c)
-    result = mpidec.solve(problem, S.PushPull(0.05), schedule, steps=1500)
+    result = mpidec.solve(problem, S.PushPull(0.05), schedule, steps=600)
     np.testing.assert_allclose(result.X, np.tile(c.mean(axis=0), (n, 1)), atol=1e-9)
 
 

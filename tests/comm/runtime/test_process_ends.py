@@ -273,7 +273,7 @@ net.close()
 )
 
 
-@pytest.mark.parametrize("size", [1 << 20, 1 << 22, 1 << 26])
+@pytest.mark.parametrize("size", first([1 << 20, 1 << 22, 1 << 26], 2))
 def test_an_exhausted_arena(mpirun, size):
     """What does not fit lies in ordinary memory, and is copied to a small block; where there is none, the error names remedies."""
     done = mpirun(2, ["-c", SMALL_ARENA, size], timeout=60, env={"MPIDEC_TIMEOUT": "20"})
@@ -315,7 +315,7 @@ def test_ranks_in_pid_namespaces_of_their_own():
         "-c",
         program,
     ]
-    for _ in range(3):
+    for _ in range(2):  # the second one finds what the first one left
         process = launch.start(
             command,
             env={"MPIDEC_TIMEOUT": "10", **no_cma},

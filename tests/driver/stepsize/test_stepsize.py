@@ -795,7 +795,7 @@ def test_the_search_chooses_the_weights_of_a_graph(shared_tmp):
                 **options,
             )
 
-        rules = {"every": 1, "stop": {"error": 1e-6}}
+        rules = {"every": 5, "stop": {"error": 1e-6}}
         usual, ours, one = (
             solved(net, "metropolis", **rules),
             solved(net, "auto", **rules),
