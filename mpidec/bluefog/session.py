@@ -14,6 +14,8 @@ import torch
 
 from ..comm.mixing import Network
 from ..comm.rma.window import Window
+from ..comm.runtime.collectives import Collectives
+from ..comm.runtime.mpi import MPI
 from ..comm.runtime.pending import Pending
 from ..exceptions import RankMismatchError
 from ..topology import Topology, from_networkx
@@ -132,18 +134,16 @@ def network() -> Network:
 def init(topology_fn: Callable[[int], nx.DiGraph] | None = None, is_weighted: bool = False) -> None:
     """Begin, with the graph `topology_fn(size)`, or ExponentialGraph; again: set the graph anew.  Collective.
 
-    If the ranks have come out of step, after an error on some of them, all begin anew with a network of their own.
+    If the ranks have come out of step, after an error on some of them, all begin anew with a network of their own: each rank that
+    still waits in a call is told in one line, and comes here as well.
     """
     global _session
     graph_of = topology_fn or ExponentialGraph
-    if _session is not None:
-        try:
-            with network().agreeing("bf.init"):
-                graph = graph_of(size())
-            set_topology(graph, is_weighted)
-            return
-        except (RankMismatchError, RuntimeError) as error:
-            logger.warning("bf.init: begins anew, after: %s", error)
+    if _session is not None and _in_step(_session):
+        with network().agreeing("bf.init"):
+            graph = graph_of(size())
+        set_topology(graph, is_weighted)
+        return
     variables.translate(os.environ)
     if (level := variables.level(os.environ)) is not None:
         logger.setLevel(level)
@@ -151,6 +151,24 @@ def init(topology_fn: Callable[[int], nx.DiGraph] | None = None, is_weighted: bo
     if (without := variables.ignored(os.environ)) and rank() == 0:
         logger.warning("bf.init: no effect: %s", ", ".join(without))
     set_topology(graph_of(size()), is_weighted)
+
+
+def _in_step(session: Session) -> bool:
+    """Whether all ranks have come here after the same calls, with as many windows; if not, all leave the network."""
+    net, error = session.net, RankMismatchError("other ranks have come out of step")
+    here = False
+    try:
+        net.matching.agree("bf.init", f"{len(session.windows)} windows")
+        here = True
+    except (RankMismatchError, RuntimeError) as found:
+        error = RankMismatchError(str(found))
+        net.__exit__(RankMismatchError, error)  # now the waits of others for this rank end
+    if Collectives(MPI.COMM_WORLD).minimum(np.array([int(here)]), "bf.init")[0]:
+        return True
+    if here:
+        net.__exit__(RankMismatchError, error)
+    logger.warning("bf.init: begins anew, after: %s", error)
+    return False
 
 
 def shutdown() -> None:
