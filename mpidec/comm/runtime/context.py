@@ -31,6 +31,9 @@ class Matching(Protocol):
     def verify(self, op: str, signature: str, dests: Iterable[int], sources: Iterable[int]) -> int:
         """Number an operation after the neighbours have been found to begin the same one."""
 
+    def agree(self, op: str, signature: str) -> int:
+        """Number an operation after all ranks have come to the same one."""
+
     def ask(self, ranks: Iterable[int], number: int, op: str, signature: str, before: int) -> None:
         """Ask the ranks that an operation waits for where they are."""
 

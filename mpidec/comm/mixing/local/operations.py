@@ -139,14 +139,16 @@ def leader(
         operation, edges.mode, [leaders[other] for other in edges.sources], (), False
     )
     machine_of = {rank: other for other, rank in enumerate(leaders)}
+    precise = np.result_type(average, np.float64)  # so that the sum is rounded once
     arrived = {
         machine_of[source]: (
             operation.received[source, EDGE][0].weight,
-            operation.take(source, EDGE, working(x.dtype)),
+            operation.take(source, EDGE, working(x.dtype)).astype(precise, copy=False),
         )
         for source in operation.sources()
     }
-    bits = narrow(_mixed(edges, machine, average, arrived), x.dtype)
+    mixed = _mixed(edges, machine, average.astype(precise, copy=False), arrived)
+    bits = narrow(mixed, x.dtype)
     for rank in members:
         operation.send(rank, FROM_LEADER, bits)
     return x.restore_bits(bits.copy())
