@@ -340,6 +340,9 @@ def test_windows_of_views_and_whole_numbers(size):
     bf.win_update("row", 1.0, dict.fromkeys(near, 1.0))
     total = 10**12 + r + sum(10**12 + r + 2 * (10**12 + j) for j in near)  # slots begin as copies
     assert both.tolist() == [[0] * 3, [total] * 3]
+    other = both[1].clone()
+    bf.win_put(other, "row", self_weight=2.0)
+    assert other.tolist() == [2 * total] * 3 and both.tolist() == [[0] * 3, [total] * 3]
     bf.win_free("row")
 
     square = torch.arange(4.0).view(2, 2) + r
@@ -506,6 +509,19 @@ def test_synchronize_mixes_once(size):
         with optimizer.skip_synchronize() if skip else contextlib.nullcontext():
             optimizer.step()
         np.testing.assert_allclose(model.weight.detach()[0], (A.T @ X)[bf.rank()], rtol=1e-12)
+
+
+def test_parameters_are_not_left_out_without_a_word(size):
+    model = torch.nn.Linear(1, 1)
+    model.bias.requires_grad_(False)
+    optimizer = bf.DistributedAdaptThenCombineOptimizer(
+        torch.optim.SGD(model.parameters(), 0.1), model
+    )
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    model.bias.requires_grad_(True)
+    with pytest.raises(RuntimeError, match="bias was frozen when the optimizer was wrapped"):
+        optimizer.step()
 
 
 def _barrier(optimizer):

@@ -120,6 +120,12 @@ class Wrapped(torch.optim.Optimizer):
             lambda length, like: torch.empty((1, length), dtype=like.dtype, device=like.device),
         )
         self._groups = len(groups)
+        self._frozen = {
+            self._of_model[id(p)]: p
+            for group in groups
+            for p in group["params"]
+            if not p.requires_grad
+        }
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters of the model, which take part from the next communication on.  Collective."""
@@ -165,6 +171,12 @@ class Wrapped(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters; every `num_steps_per_communication` passes, communicate."""
+        for name, p in self._frozen.items():
+            if p.requires_grad:
+                raise RuntimeError(
+                    f"parameter {name} was frozen when the optimizer was wrapped, and takes no part in the communication: "
+                    "wrap the optimizer again after unfreezing it"
+                )
         loss = None
         if closure is not None:
             with torch.enable_grad():

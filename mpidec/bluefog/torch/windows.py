@@ -116,7 +116,7 @@ def _send(
         start(in_window(tensor), None, dst)
         if own is not None:
             with torch.no_grad():
-                tensor.mul_(own)
+                tensor.copy_(tensor * own if tensor.is_floating_point() else tensor.double() * own)
             window.p = p * own
     if own is not None and not _with_p:
         window.p = p
