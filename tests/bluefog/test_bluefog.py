@@ -270,6 +270,14 @@ def test_machines(monkeypatch):
     bf.set_machine_topology(nx.from_numpy_array(A, create_using=nx.DiGraph), is_weighted=True)
     y = bf.hierarchical_neighbor_allreduce(torch.tensor([float(r)]))
     assert y.item() == pytest.approx(A[:, r // 2] @ means, rel=1e-6)
+    before, after = (r // 2 - 1) % machines, (r // 2 + 1) % machines
+    y = bf.hierarchical_neighbor_allreduce(
+        torch.tensor([float(r)]),
+        self_weight=0.5,
+        src_machine_weights={before: 0.5},
+        dst_machine_weights=iter([after]),
+    )
+    assert y.item() == (means[r // 2] + means[before]) / 2
     number = torch.tensor(r + 0.5)
     local = bf.allreduce(number, average=False, is_hierarchical_local=True)
     assert local.shape == () and local.item() == sum(mine) + len(mine) / 2
@@ -340,6 +348,7 @@ def test_windows_of_views_and_whole_numbers(size):
     bf.win_update("row", 1.0, dict.fromkeys(near, 1.0))
     total = 10**12 + r + sum(10**12 + r + 2 * (10**12 + j) for j in near)  # slots begin as copies
     assert both.tolist() == [[0] * 3, [total] * 3]
+    bf.barrier()
     other = both[1].clone()
     bf.win_put(other, "row", self_weight=2.0)
     assert other.tolist() == [2 * total] * 3 and both.tolist() == [[0] * 3, [total] * 3]
@@ -347,7 +356,7 @@ def test_windows_of_views_and_whole_numbers(size):
 
     square = torch.arange(4.0).view(2, 2) + r
     bf.win_create(square, "square", zero_init=True)
-    bf.win_put(square.T, "square")
+    bf.win_put(square.T, "square", dst_weights=iter(bf.out_neighbor_ranks()))
     bf.barrier()
     bf.win_update("square", 0.0, dict.fromkeys(near, 1.0))
     assert (

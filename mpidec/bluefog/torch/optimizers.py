@@ -95,6 +95,7 @@ class Wrapped(torch.optim.Optimizer):
         self._passes, self._skip, self._synchronized = 0, False, False
         self._infinite: bool | None = None
         self._of_model, self._buckets = names, list[Bucket]()
+        self._frozen: dict[str, torch.Tensor] = {}
         self._lay_out(0)
         after = torch.compiler.disable(self._after_forward, recursive=True)
         self._hook = models[-1].register_forward_hook(after)
@@ -120,9 +121,9 @@ class Wrapped(torch.optim.Optimizer):
             lambda length, like: torch.empty((1, length), dtype=like.dtype, device=like.device),
         )
         self._groups = len(groups)
-        self._frozen = {
+        self._frozen |= {
             self._of_model[id(p)]: p
-            for group in groups
+            for group in groups[first:]
             for p in group["params"]
             if not p.requires_grad
         }

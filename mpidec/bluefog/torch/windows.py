@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 import torch
@@ -105,6 +105,8 @@ def _send(
         raise TypeError(
             f"bf.{call}: tensor is {what}, expected {entry.tensor.dtype} like the window {name!r}"
         )
+    if isinstance(dst, Iterator):
+        dst = list(dst)
     take_turns(window, dst, _AHEAD)
     entry.load()
     start, p = window.accumulate if add else window.put, window.p

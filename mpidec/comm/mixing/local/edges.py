@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, SupportsFloat, SupportsIndex
 
 import numpy as np
@@ -141,6 +141,11 @@ class Edges(NamedTuple):
         terms.append((me, self.own, own))
         terms.sort(key=operator.itemgetter(0))
         return [(weight, array) for _, weight, array in terms]
+
+
+def repeatable(given: Nodes) -> Nodes:
+    """The same; as a list, if it can be iterated over only once."""
+    return list(given) if isinstance(given, Iterator) else given
 
 
 def weighted(given: Nodes, what: str, me: int, size: int, kind: str = "rank") -> dict[int, float]:

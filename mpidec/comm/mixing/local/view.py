@@ -28,7 +28,7 @@ from ...transport.plan import Plan
 from ..operators import NetworkOperators
 from ..traced import named_mixing, trace
 from . import operations
-from .edges import Edges, Nodes, Weight, index, number, valid_nodes
+from .edges import Edges, Nodes, Weight, index, number, repeatable, valid_nodes
 from .flat import FlatArray, combine
 from .graph import Graph
 
@@ -584,6 +584,8 @@ class LocalView(NetworkOperators):
     ) -> Pending:
         """Begin `hierarchical_neighbor_allreduce`."""
         self._one_agent_each()
+        src_machine_weights = repeatable(src_machine_weights)
+        dst_machine_weights = repeatable(dst_machine_weights)
         machines, mine = self.machines(), self._machine
 
         def prepare(operation: Operation) -> Steps:
