@@ -7,7 +7,7 @@ import numpy as np
 from ..timeline.file import clock
 from .mpi import MPI
 
-_PINGS, _TAG = 10, 16000
+_PINGS, _TAG = 30, 16000
 
 
 def offset(comm: MPI.Intracomm) -> int:

@@ -23,6 +23,7 @@ from ..metrics import Metrics, columns
 from ..outcome import Outcome, RunEnd, decide_outcome
 from ..provenance import attributes
 from ..stepsize import Choice, Guard, Retry, requested_rule, with_size
+from .clocks import Gradient
 from .events import Events
 from .files import (
     AsyncFile,
@@ -166,7 +167,7 @@ class _Run:
         self.gradient = (
             None
             if problem is None
-            else FiniteGradient(of_one(plan.oracle, net.agents, plan.seed), net.lo)
+            else FiniteGradient(self._traced(of_one(plan.oracle, net.agents, plan.seed)), net.lo)
         )
         common = (agents, slots, self.gradient, self.termination, faults)
         self.runner: Runner = (
@@ -178,6 +179,11 @@ class _Run:
         self.records = Records(
             net, measure, self.snapshots, before, agents.message_bytes, problem is not None, file
         )
+
+    def _traced(self, gradient: Gradient) -> Gradient:
+        """The gradient, whose calls are events of the timeline if there is one."""
+        timeline = self.net.context.timeline
+        return gradient if timeline is None else timeline.computing("gradient", gradient)
 
     def __call__(self, number: int, interrupted: Callable[[], bool]) -> AsyncResult:
         net, runner, file = self.net, self.runner, self.file

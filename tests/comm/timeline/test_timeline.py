@@ -217,6 +217,17 @@ def test_a_process_that_is_killed_leaves_its_events(tmp_path):
     assert "a" in {event["name"] for event in events}
 
 
+@pytest.mark.parametrize("solver", [mpidec.solvers.AsyncPushSum(0.1), mpidec.solvers.A2CiD2(0.1)])
+def test_gradients_of_asynchronous_agents(traced, shared_tmp, solver):
+    net = traced
+    rows = np.eye(net.n)[net.lo : net.hi, None]
+    problem = mpidec.problems.LeastSquares(rows, np.ones((net.m, 1)))
+    result = mpidec.solve(problem, solver, mpidec.topology.complete(net.n), steps=5, net=net)
+    mine = read(texts(net, shared_tmp)[net.rank])
+    found = [event for event in mine if event["name"] == "gradient"]
+    assert len(found) == sum(result.counts) > 0
+
+
 def test_a_timeline_for_which_there_is_no_space_on_rank_0(comm, shared_tmp):
     from mpidec.experiment.timeline import traced as write
 
