@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 from ..runtime.context import Context
 from ..runtime.pending import Pending
 from ..timeline.file import clock
@@ -124,7 +122,8 @@ def _of_neighbors(place: int, name: str, dests: str) -> Callable[..., Near]:
 
     def near(net: Any, x: Any, *args: Any, **kwargs: Any) -> Near:
         given = args[place] if len(args) > place else kwargs.get(name)
-        if given is None and (len(args) > place + 1 or kwargs.get(dests) is not None):
+        sent = args[place + 1] if len(args) > place + 1 else kwargs.get(dests)
+        if given is None and sent is not None:
             return _ALL
         if given is None:
             graph = net._graph
@@ -162,25 +161,10 @@ def _of_networks() -> Mapping[str, Make]:
     near["exchange"], near["pair_gossip"] = _of_exchange, _of_pair
     methods = {op: _call(op, near[op]) for op in near}
     methods |= {f"start_{op}": _start(op, near[op]) for op in near}
-    methods["neighbor_allreduce"] = _unless_mixing(methods["neighbor_allreduce"])
+    methods["_neighbor_allreduce"] = methods.pop(
+        "neighbor_allreduce"
+    )  # else an event of the mixing
     return methods | {op: _call(op, _of_all) for op in _REDUCTIONS}
-
-
-def _unless_mixing(make: Make) -> Make:
-    """Calls that are one mixing are events of that one, see `named_mixing`; a call that is noted down here costs more."""
-
-    def both(function: Callable[..., Any]) -> Callable[..., Any]:
-        noted = make(function)
-
-        def call(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-            one = not args and not kwargs and self._node_calls is not None
-            if one and type(x) is np.ndarray and x.dtype.char in "fd":
-                return function(self, x)
-            return noted(self, x, *args, **kwargs)
-
-        return call
-
-    return both
 
 
 # Mixings

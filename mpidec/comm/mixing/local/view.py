@@ -231,6 +231,12 @@ class LocalView(NetworkOperators):
             if y is not None:
                 return y.reshape(x.shape)
             graph.step -= 1
+        return self._neighbor_allreduce(x, self_weight, src_weights, dst_weights)
+
+    def _neighbor_allreduce(
+        self, x: Any, self_weight: Weight, src_weights: Nodes, dst_weights: Nodes
+    ) -> Any:
+        """A `neighbor_allreduce` that is not one mixing."""
         if self_weight is not None and type(x) is np.ndarray and self._node_calls is not None:
             y = self._sum_as_before(x, self_weight, src_weights, dst_weights)
             if y is not None:
