@@ -18,7 +18,7 @@ from ..comm.runtime.collectives import Collectives
 from ..comm.runtime.mpi import MPI
 from ..comm.runtime.pending import Pending
 from ..exceptions import RankMismatchError
-from ..topology import Topology, from_networkx
+from ..topology import Schedule, Topology, from_networkx
 from . import variables
 from .common.topology_util import ExponentialGraph, GetRecvWeights, matrix
 
@@ -105,13 +105,18 @@ class Session:
     )
     handle: int = -1
     graph: nx.DiGraph | None = None
-    native: Topology | None = None
+    native: Topology | Schedule | None = None
     weighted: bool = False
     weights: OwnWeights = (None, None)
     known: dict[Hashable, tuple[Topology, OwnWeights]] = field(default_factory=dict)
     machine_graph: nx.DiGraph | None = None
     machine_weighted: bool = False
     machine_weights: OwnWeights = (None, None)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the weights of `graph` do: it is weighted, and no native call has set another graph since."""
+        return self.weighted and self.net.topology is self.native
 
 
 _session: Session | None = None
@@ -263,12 +268,8 @@ def set_topology(topology: nx.DiGraph | None = None, is_weighted: bool = False) 
         logger.error("bf.set_topology: windows exist; call bf.win_free() first")
         return False
     session.net.set_topology(made)
-    session.graph, session.native, session.weighted, session.weights = (
-        graph,
-        made,
-        is_weighted,
-        weights,
-    )
+    session.native = session.net.topology
+    session.graph, session.weighted, session.weights = graph, is_weighted, weights
     return True
 
 

@@ -159,6 +159,8 @@ def test_weights_are_those_of_the_graph(size):
         np.testing.assert_allclose(bf.neighbor_allreduce(x), expected, atol=1e-14)
         np.testing.assert_allclose(y, expected, atol=1e-14)
     session.network().set_topology(mpidec.topology.complete(size))
+    y = bf.wait(bf.neighbor_allreduce_nonblocking(x))
+    np.testing.assert_allclose([bf.neighbor_allreduce(x), y], [X.mean(0)] * 2, atol=1e-14)
     bf.set_topology(G, is_weighted=True)
     np.testing.assert_allclose(bf.neighbor_allreduce(x), expected, atol=1e-14)
 

@@ -260,7 +260,7 @@ def start_neighbor_sum(
     name: str = "",
 ) -> Pending:
     """Begin a weighted sum, by default with the weights of the graph."""
-    if own is None and src is None and dst is None:
+    if own is None and src is None and dst is None and session.counts:
         own, src = session.weights
     if dst is None:
         return session.net.start_neighbor_allreduce(x, own, src, name=name)
@@ -319,7 +319,8 @@ def neighbor_allreduce(
     session = current("neighbor_allreduce")
     net = session.net
     if self_weight is None and src_weights is None and dst_weights is None:
-        return _tensor(net.neighbor_allreduce(_array(tensor), *session.weights))
+        own, src = session.weights if session.counts else (None, None)
+        return _tensor(net.neighbor_allreduce(_array(tensor), own, src))
     _pulled("neighbor_allreduce", self_weight, src_weights, dst_weights)
     with _checking(net, enable_topo_check):
         return _tensor(

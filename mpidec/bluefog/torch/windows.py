@@ -271,7 +271,7 @@ def win_update(
         raise ValueError(
             f"bf.win_update: neighbor_weights is a {type(neighbor_weights).__name__}, expected a dict {{rank: weight}}"
         )
-    if neighbor_weights is None and session.weighted and session.graph is not None:
+    if neighbor_weights is None and session.counts and session.graph is not None:
         self_weight, neighbor_weights = GetRecvWeights(session.graph, session.net.rank)
     return _update(entry, self_weight, neighbor_weights, reset, clone)
 

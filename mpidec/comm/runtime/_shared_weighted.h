@@ -106,8 +106,8 @@ static int read_table(Reader *r, uint64_t seq, const Py_buffer *x, const Py_buff
         int takes = !weights || weights[i] == weights[i], gives = !sends || sends[i] == sends[i];
         if (atomic_load_explicit(&slot(node, ins[i], seq)->posted, memory_order_acquire) != seq)
             given = asked = 0;                           /* that rank has gone on, and waited for nothing from here */
-        int sees = given || asked;                       /* that rank compares, too */
-        if (checked && given != takes)
+        int sees = checked && (given || asked);          /* that rank compares, too */
+        if (given != takes && (checked || (takes && weights)))
             *mismatch = 8 * i + 4 * sees + given;
         else if (checked && asked != gives)
             *mismatch = 8 * i + 4 * sees + 2 + asked;
