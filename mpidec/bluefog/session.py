@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, TypeAlias
 
 import networkx as nx
@@ -38,7 +40,7 @@ class NamedWindow:
 
     window: Window
     tensor: torch.Tensor
-    _address: int = -1
+    _place: tuple[int, tuple[int, ...], tuple[int, ...]] = (-1, (), ())
     _view: np.ndarray = field(default_factory=lambda: np.empty(0))
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -50,9 +52,10 @@ class NamedWindow:
         )
 
     def _array(self) -> np.ndarray:
-        """The memory of the tensor, where the window holds an array; a program may give a parameter other memory."""
-        if self.tensor.data_ptr() != self._address:
-            self._address, self._view = self.tensor.data_ptr(), self.tensor.detach().numpy()
+        """The memory of the tensor, where the window holds an array; a program may give it other memory or strides."""
+        place = self.tensor.data_ptr(), self.tensor.shape, self.tensor.stride()
+        if place != self._place:
+            self._place, self._view = place, self.tensor.detach().numpy()
         return self._view
 
     def load(self) -> None:
@@ -240,12 +243,23 @@ def _topology(call: str, graph: object, count: int, what: str, weighted: bool) -
         raise TypeError(
             f"bf.{call}: topology is a {type(graph).__name__}, expected a networkx.DiGraph"
         )
-    if sorted(graph.nodes) != list(range(count)):
+    if set(graph.nodes) != set(range(count)):
         raise TypeError(
             f"bf.{call}: the graph has {graph.number_of_nodes()} nodes, expected the {what} 0, ..., {count - 1}"
         )
+    if weighted:
+        _finite(call, graph)
     weights = "weight" if weighted and _sum_to_one(graph) else "uniform"
     return from_networkx(graph, weights, connected=False)
+
+
+def _finite(call: str, graph: nx.DiGraph) -> None:
+    """Refuse weights that are not finite numbers."""
+    for source, destination, weight in graph.edges(data="weight", default=1.0):
+        if not isinstance(weight, Real) or not math.isfinite(weight):
+            raise ValueError(
+                f"bf.{call}: the weight of the edge from {source} to {destination} is {weight!r}, expected a finite number"
+            )
 
 
 def _sum_to_one(graph: nx.DiGraph) -> bool:

@@ -111,6 +111,10 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
     >>> import torch
     >>> broadcast_parameters(torch.nn.Linear(3, 1))
     """
+    if not isinstance(model, Iterable) and not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"model is a {type(model).__name__}, expected a torch.nn.Module, a state dict or tensors"
+        )
     if isinstance(model, torch.nn.Module):
         values: list[Any] = [*model.parameters(), *model.buffers()]
     else:
@@ -118,6 +122,7 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
         values = [value[1] if isinstance(value, (tuple, list)) else value for value in values]
     tensors = [value.detach() for value in values if isinstance(value, torch.Tensor)]
     with Network() if net is None else nullcontext(net) as net:
+        net.matching.agree("broadcast_parameters", f"root {_root(root, net)}")
         arrays = net.comm.bcast(
             [tensor.cpu() for tensor in tensors] if net.rank == root else None, root
         )
@@ -128,6 +133,12 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
         )
     for tensor, array in zip(tensors, arrays):
         tensor.copy_(array)
+
+
+def _root(root: int, net: Network) -> int:
+    if root not in range(net.size):
+        raise ValueError(f"root is {root!r}, expected a rank from 0 to {net.size - 1}")
+    return root
 
 
 def broadcast_optimizer_state(
@@ -153,6 +164,7 @@ def broadcast_optimizer_state(
     >>> broadcast_optimizer_state(torch.optim.Adam(torch.nn.Linear(3, 1).parameters()))
     """
     with Network() if net is None else nullcontext(net) as net:
+        net.matching.agree("broadcast_optimizer_state", f"root {_root(root, net)}")
         packed = io.BytesIO()
         if net.rank == root:
             torch.save(optimizer.state_dict(), packed)

@@ -388,6 +388,48 @@ def test_a_window_follows_its_parameter(size):
     bf.win_free("w")
 
 
+def test_a_window_follows_the_strides_of_its_tensor(size):
+    square = torch.arange(4.0).view(2, 2)
+    bf.win_create(square, "square", zero_init=True)
+    bf.win_update("square", 1.0, {})
+    square.t_()
+    assert bf.win_update("square", 2.0, {}, clone=True).tolist() == [[0, 4], [2, 6]]
+    bf.win_free("square")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_that_make_or_free_other_windows_are_told(size):
+    odd = bf.rank() == size - 1
+    for create in (
+        lambda: bf.win_create(torch.ones(2), "v" if odd else "w"),
+        lambda: bf.win_create(torch.ones(2, dtype=torch.int64 if odd else torch.float64), "w"),
+        lambda: bf.broadcast_parameters([torch.ones(2)], int(odd)),
+    ):
+        with pytest.raises(ValueError, match=f"rank {size - 1} has|rank . has"):
+            create()
+        bf.init()
+    assert bf.win_create(torch.ones(2), "v") and bf.win_create(torch.ones(2), "w")
+    with pytest.raises(ValueError, match=r"window '[vw]'"):
+        bf.win_free("v" if odd else "w")
+    bf.init()
+    assert bf.get_current_created_window_names() == ["v", "w"] and bf.win_free()
+
+
+@pytest.mark.serial
+def test_activities_within_activities(tmp_path, monkeypatch):
+    monkeypatch.setenv("BLUEFOG_TIMELINE", str(tmp_path / "line_"))
+    bf.init()
+    try:
+        with bf.timeline_context("x", "outer"), bf.timeline_context("x", "inner"):
+            pass
+        assert not bf.timeline_end_activity("x")
+    finally:
+        bf.shutdown()
+        monkeypatch.delenv("MPIDEC_TIMELINE", raising=False)
+    text = "".join(path.read_text() for path in tmp_path.glob("line_*"))
+    assert text.index("inner") < text.index("outer")
+
+
 def test_push_sum_keeps_the_mass(size):
     r = bf.rank()
     bf.turn_on_win_ops_with_associated_p()
@@ -545,6 +587,14 @@ def _barrier(optimizer):
 x = torch.ones(2)
 linear = torch.nn.Linear(2, 1)
 sgd = torch.optim.SGD(linear.parameters(), 0.1)
+
+
+def loop(weight):
+    graph = nx.DiGraph()
+    graph.add_edge(0, 0, weight=weight)
+    return graph
+
+
 MISTAKES = [
     (lambda: bf.set_topology(np.eye(2)), TypeError, "networkx.DiGraph"),
     (lambda: bf.set_topology(nx.Graph()), TypeError, "networkx.DiGraph"),
@@ -560,6 +610,7 @@ MISTAKES = [
     (lambda: bf.neighbor_allreduce(x, self_weight=1.0, src_weights=[0]), ValueError, "dict"),
     (lambda: bf.neighbor_allreduce(x, self_weight=1.0, src_weights={99: 1.0}), ValueError, "99"),
     (lambda: bf.neighbor_allreduce(x, self_weight=1.0, src_weights={bf.rank(): 1.0}), ValueError, "itself"),
+    (lambda: bf.neighbor_allreduce(x, self_weight=1.0, src_weights={}, dst_weights=5), ValueError, "dst_weights is 5"),
     (lambda: bf.neighbor_allgather(x, src_ranks=[]), ValueError, "dst_ranks"),
     (lambda: bf.neighbor_allgather(torch.tensor(1.0)), ValueError, "dimension"),
     (lambda: bf.broadcast(x, root_rank=99), ValueError, "99"),
@@ -568,11 +619,21 @@ MISTAKES = [
     (lambda: bf.pair_gossip(x, 0, self_weight=1.0), ValueError, "pair_weight"),
     (lambda: bf.wait(12345), ValueError, "12345"),
     (lambda: bf.InferSourceFromDestinationRanks([bf.rank()]), ValueError, "other ranks"),
+    (lambda: bf.InferSourceFromDestinationRanks("a"), ValueError, "other ranks"),
     (lambda: bf.win_put(x, "z"), ValueError, "win_create"),
     (lambda: bf.win_update("z"), ValueError, "'z'"),
     (lambda: bf.win_free("z"), ValueError, "'z'"),
     (lambda: bf.win_mutex("z"), ValueError, "'z'"),
     (lambda: bf.win_create([1.0], "z"), TypeError, "list"),
+    (lambda: bf.win_create(x * 1j, "z"), TypeError, "complex64"),
+    (lambda: bf.win_create(x, 5), TypeError, "name is 5"),
+    (lambda: bf.set_topology(nx.DiGraph([(0, "a")])), TypeError, "nodes"),
+    (lambda: bf.set_topology(loop(float("nan")), True), ValueError, "from 0 to 0 is nan"),
+    (lambda: bf.set_topology(loop("a"), True), ValueError, "from 0 to 0 is 'a'"),
+    (lambda: bf.broadcast_parameters([x], 99), ValueError, "99"),
+    (lambda: bf.broadcast_parameters(None, 0), TypeError, "NoneType"),
+    (lambda: bf.broadcast_optimizer_state(sgd, 99), ValueError, "99"),
+    (lambda: bf.DistributedAdaptThenCombineOptimizer(sgd, None), TypeError, "model is None"),
     (lambda: bf.DistributedAdaptThenCombineOptimizer(linear, linear), TypeError, "Linear"),
     (lambda: bf.DistributedAdaptThenCombineOptimizer(sgd, torch.nn.Linear(2, 1)), ValueError, "module"),
     (lambda: bf.DistributedAdaptThenCombineOptimizer(sgd, linear, "allreduce"), ValueError, "CommunicationType"),

@@ -230,6 +230,10 @@ def _pulled(call: str, own: float | None, src: Weights, dst: Weights, kind: str 
         raise ValueError(
             f"bf.{call}: dst_{kind}weights needs self_weight and src_{kind}weights: give all three"
         )
+    if dst is not None and not isinstance(dst, Iterable):
+        raise ValueError(
+            f"bf.{call}: dst_{kind}weights is {dst!r}, expected a dict {{rank: weight}} or a list of ranks"
+        )
     if src is not None and not isinstance(src, Mapping):
         raise ValueError(
             f"bf.{call}: src_{kind}weights is a {type(src).__name__}, expected a dict {{rank: weight}}"

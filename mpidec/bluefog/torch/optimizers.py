@@ -85,7 +85,9 @@ class Wrapped(torch.optim.Optimizer):
             raise ValueError(
                 f"num_steps_per_communication is {num_steps_per_communication!r}, expected a whole number >= 1"
             )
-        models = [model] if isinstance(model, torch.nn.Module) else list(model)
+        models = [model] if isinstance(model, torch.nn.Module) else list(model or [])
+        if not models or not all(isinstance(each, torch.nn.Module) for each in models):
+            raise TypeError(f"model is {model!r:.60}, expected a torch.nn.Module or a list of them")
         names = {
             id(p): name
             for k, each in enumerate(models)

@@ -12,7 +12,9 @@ from ...comm.timeline.timeline import Timeline
 from ..session import current
 
 logger = logging.getLogger("bluefog")
-_begun: dict[tuple[str, int], tuple[str, int]] = {}  # by tensor and thread
+_begun: dict[
+    tuple[str, int], list[tuple[str, int]]
+] = {}  # by tensor and thread, the inner ones last
 _warned = False
 
 
@@ -27,22 +29,25 @@ def _timeline(call: str) -> Timeline | None:
 
 
 def timeline_start_activity(tensor_name: str, activity_name: str) -> bool:
-    """Begin an activity on a tensor, in this thread; False without a timeline."""
+    """Begin an activity on a tensor, in this thread, alone or within another one; False without a timeline."""
     if _timeline("timeline_start_activity") is None:
         return False
-    _begun[tensor_name, threading.get_ident()] = activity_name, clock()
+    _begun.setdefault((tensor_name, threading.get_ident()), []).append((activity_name, clock()))
     return True
 
 
 def timeline_end_activity(tensor_name: str) -> bool:
-    """End the activity on a tensor, and write it down; False without a timeline, or if none has begun."""
+    """End the last activity begun on a tensor, and write it down; False without a timeline, or if none has begun."""
     timeline = _timeline("timeline_end_activity")
     if timeline is None:
         return False
-    activity, begin = _begun.pop((tensor_name, threading.get_ident()), (None, 0))
-    if activity is None:
+    key = tensor_name, threading.get_ident()
+    if key not in _begun:
         logger.error("bf.timeline_end_activity: no activity on %r has begun", tensor_name)
         return False
+    activity, begin = _begun[key].pop()
+    if not _begun[key]:
+        del _begun[key]
     kind = timeline.file.kind(activity, "activity", tensor=tensor_name)
     timeline.file.add(kind, begin, clock())
     timeline.file.flush()

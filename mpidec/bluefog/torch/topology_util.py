@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import numpy as np
 
@@ -44,7 +45,12 @@ def _inferred(call: str, ranks: Sequence[int], matrix: bool, sources: bool) -> I
     with net.raising_together():
         row = np.zeros((1, net.size), np.int8)
         for rank in ranks:
-            if not 0 <= rank < net.size or rank == net.rank or row[0, rank]:
+            if (
+                not isinstance(rank, Integral)
+                or not 0 <= rank < net.size
+                or rank == net.rank
+                or row[0, rank]
+            ):
                 raise ValueError(
                     f"bf.{call}: the list {list(ranks)} of rank {net.rank}, expected other ranks of 0, ..., {net.size - 1}, "
                     "each once"

@@ -50,9 +50,14 @@ def win_create(tensor: torch.Tensor, name: str, zero_init: bool = False) -> bool
         raise TypeError(
             f"bf.win_create: tensor is {type(tensor).__name__}, expected a torch.Tensor"
         )
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise TypeError(f"bf.win_create: tensor is {tensor.dtype}, expected real numbers")
+    if not isinstance(name, str):
+        raise TypeError(f"bf.win_create: name is {name!r}, expected a string")
     if name in session.windows:
         logger.error("bf.win_create: there is a window %r: call bf.win_free(%r) first", name, name)
         return False
+    session.net.matching.agree("bf.win_create", f"window {name!r} of {tensor.dtype}")
     window = session.net.window(in_window(tensor), zero=zero_init)
     session.windows[name] = NamedWindow(window, tensor)
     return True
@@ -63,6 +68,7 @@ def win_free(name: str | None = None) -> bool:
     session = current("win_free")
     if name is not None:
         _named("win_free", name)
+    session.net.matching.agree("bf.win_free", "all windows" if name is None else f"window {name!r}")
     for each in [*session.windows] if name is None else [name]:
         session.windows.pop(each).window.close()
     return True
@@ -104,6 +110,10 @@ def _send(
         what = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise TypeError(
             f"bf.{call}: tensor is {what}, expected {entry.tensor.dtype} like the window {name!r}"
+        )
+    if dst is not None and not isinstance(dst, Iterable):
+        raise TypeError(
+            f"bf.{call}: dst_weights is {dst!r}, expected a dict {{rank: weight}} or a list of ranks"
         )
     if isinstance(dst, Iterator):
         dst = list(dst)
