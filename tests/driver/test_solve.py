@@ -214,7 +214,8 @@ def accelerated(make, K, method="chebyshev"):
 
 
 def mixings():
-    """Every codec with and without feedback, accelerated, and both."""
+    """Every codec with and without feedback, accelerated, and both; first one with a memory, which few sets show, too."""
+    yield pytest.param(compressed("top_k"), S.DGD(0.02, order="cta"), T.ring, id="mixes-in-init")
     for name in CODECS:
         marks = () if name in QUICK else pytest.mark.slow
         for feedback in (False, True):
@@ -234,7 +235,6 @@ def mixings():
         yield pytest.param(
             accelerated(lambda W: W, 3, method), S.GradientTracking(0.02), T.ring, id=method
         )
-    yield pytest.param(compressed("top_k"), S.DGD(0.02, order="cta"), T.ring, id="mixes-in-init")
     yield pytest.param(compressed("qsgd"), S.RelaySGD(0.02), T.chain, id="edge-by-edge")
     for name in ("qsgd", "rand_k"):
         yield pytest.param(
