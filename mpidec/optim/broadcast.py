@@ -122,7 +122,11 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
         values = [value[1] if isinstance(value, (tuple, list)) else value for value in values]
     tensors = [value.detach() for value in values if isinstance(value, torch.Tensor)]
     with Network() if net is None else nullcontext(net) as net:
-        net.matching.agree("broadcast_parameters", f"root {_root(root, net)}")
+        numbers = sum(tensor.numel() for tensor in tensors)
+        net.matching.agree(
+            "broadcast_parameters",
+            f"root {_root(root, net)}, {len(tensors)} tensors of {numbers} numbers",
+        )
         arrays = net.comm.bcast(
             [tensor.cpu() for tensor in tensors] if net.rank == root else None, root
         )

@@ -404,6 +404,7 @@ def test_ranks_that_make_or_free_other_windows_are_told(size):
         lambda: bf.win_create(torch.ones(2), "v" if odd else "w"),
         lambda: bf.win_create(torch.ones(2, dtype=torch.int64 if odd else torch.float64), "w"),
         lambda: bf.broadcast_parameters([torch.ones(2)], int(odd)),
+        lambda: bf.broadcast_parameters([torch.ones(2 + odd)], 0),
     ):
         with pytest.raises(ValueError, match=f"rank {size - 1} has|rank . has"):
             create()
