@@ -195,6 +195,7 @@ def compiled(comm: MPI.Intracomm) -> Finding:
         host.KERNEL: "NumPy computes the weighted sums (the same bits, several times slower)",
         host.NODE_MEMORY: "the ranks of a node exchange messages instead of reading shared memory",
         host.RECORDS: "the windows of a node exchange messages instead of writing to shared memory",
+        host.EVENTS: "timelines take 2 microseconds an event instead of 0.1",
     }
     advice = (
         _installed.remedy()

@@ -15,13 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..comm.runtime.cores import cores as cores
+from ..comm.runtime.installed import MODULES
 
-KERNEL, NODE_MEMORY, RECORDS = COMPILED = (
-    "mpidec.comm.kernels._kernel",
-    "mpidec.comm.runtime._shared",
-    "mpidec.comm.rma._records",
-)
-
+KERNEL, NODE_MEMORY, RECORDS, EVENTS = COMPILED = MODULES
 READS_MEMORY = sys.platform == "linux"  # elsewhere the ranks of a node exchange messages
 
 
@@ -64,7 +60,7 @@ def memory() -> int | None:
 def uncompiled() -> dict[str, str]:
     """Compiled modules of the package that should be there on this system and cannot be imported, and why."""
     found = {}
-    for name in COMPILED if READS_MEMORY else (KERNEL, RECORDS):
+    for name in COMPILED if READS_MEMORY else (KERNEL, RECORDS, EVENTS):
         try:
             importlib.import_module(name)
         except ImportError as error:

@@ -4,18 +4,24 @@ import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-MODULES = ("comm/kernels/_kernel", "comm/runtime/_shared", "comm/rma/_records")
+MODULES = (
+    "mpidec.comm.kernels._kernel",
+    "mpidec.comm.runtime._shared",
+    "mpidec.comm.rma._records",
+    "mpidec.comm.timeline._events",
+)
 
 
 def compiled_copy() -> Path | None:
     """Another copy of this package on Python's path whose modules are compiled; None if there is none."""
     here = Path(__file__).resolve().parents[2]
-    for folder in dict.fromkeys(Path(entry or ".").resolve() / "mpidec" for entry in sys.path):
-        if folder != here and all(
-            any((folder / f"{name}{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
-            for name in MODULES
+    paths = [name.replace(".", "/") for name in MODULES]
+    for entry in dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path):
+        if entry / "mpidec" != here and all(
+            any((entry / f"{path}{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+            for path in paths
         ):
-            return folder
+            return entry / "mpidec"
     return None
 
 
