@@ -85,8 +85,7 @@ class Phase(EdgeExchange):
         self.mix = cast(OneCall, self._transport.call)
         if context.timeline is not None:
             self._near = self.plan.halo_route.sources.tolist()
-            op = context.timeline.mixing
-            self.mix = cast(OneCall, context.timeline.timed(op, self._near, self.mix))
+            self.mix = context.timeline.timed(context.mixing, self._near, self.mix)
 
     def _make_transport(self) -> Transport:
         context, memory = self._context, self._context.memory
@@ -94,7 +93,9 @@ class Phase(EdgeExchange):
             return LocalSum(self.plan, self._count)
         if memory is None:
             return self._messages
-        reader = NodeReader.sums(context, "W(X)" + self._over, self._counts, self._node_plan)
+        reader = NodeReader.sums(
+            context, context.mixing + self._over, self._counts, self._node_plan
+        )
         return (
             reader
             if memory.single_node
@@ -265,7 +266,7 @@ class Phase(EdgeExchange):
             with self._context.engine:
                 self._transport.give_up(error)
                 if not self._single_node:
-                    self._withdraw(error, op)
+                    self._withdraw(error, self._context.mixing)
 
     def _start(self, X: Any, out: Any) -> Pending:
         host = type(X) is np.ndarray

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-from ..runtime.context import Context
 from ..runtime.pending import Pending
 from ..timeline.file import clock
 from ..timeline.timeline import Timeline
@@ -46,13 +44,6 @@ def trace(made: ObjectT, timeline: Timeline | None) -> ObjectT:
         made.__class__ = _subclass(cast(Hashable, type(made)))
         setattr(made, _TIMELINE, timeline)
     return made
-
-
-def named_mixing(context: Context, op: str) -> Context:
-    """The same context for mixings that are events of another call."""
-    if context.timeline is None:
-        return context
-    return replace(context, timeline=context.timeline.under(op))
 
 
 def _of(traced: object) -> Timeline:

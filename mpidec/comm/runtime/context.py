@@ -73,6 +73,8 @@ class Context:
         What writes down all calls, if it is asked for.
     ranks_per_node : int or None
         Pretend that a node has so many ranks.
+    mixing : str
+        What mixings are called in messages and timelines.
     """
 
     comm: MPI.Intracomm
@@ -85,6 +87,7 @@ class Context:
     transport: str
     timeline: Timeline | None = None
     ranks_per_node: int | None = None
+    mixing: str = "W(X)"
 
     @property
     def size(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from functools import lru_cache
 from itertools import count
 from typing import ParamSpec, TypeVar
@@ -44,27 +43,15 @@ class Timeline:
         The rank among all processes of each rank of the network.
     enqueued : bool
         Whether events have BlueFog's names, one at the beginning of each call.
-
-    Attributes
-    ----------
-    mixing : str
-        The call that a mixing belongs to.
     """
 
     def __init__(self, file: TimelineFile, net: int, ranks: Sequence[int], enqueued: bool = False):
-        self.mixing = "W(X)"
         self.file, self._net, self._ranks = file, net % 10**9, list(ranks)
         self._enqueued = enqueued
         self._names = bluefog if enqueued else native
         self._numbers: dict[str, count[int]] = defaultdict(lambda: count(1))
         self._busy = bytearray(1)  # 1 in a call, whose parts are no calls of their own
         self._kind = lru_cache(4096)(self._make_kind)
-
-    def under(self, mixing: str) -> Timeline:
-        """The same timeline, for mixings that belong to another call."""
-        other = copy(self)
-        other.mixing = mixing
-        return other
 
     def _make_kind(self, op: str, role: str, key: str, near: tuple[int, ...] | None) -> bytes:
         start, name = self._names(op)

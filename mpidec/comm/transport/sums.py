@@ -95,7 +95,7 @@ class MessageSum(Transport):
         """Begin to fetch the halo: the messages, and where it will be."""
         halo = empty((len(self._plan.halo), rows.shape[1]), rows.dtype)
         self._count(rows.itemsize * rows.shape[1])
-        kind = "W(X)", str(rows.shape[1]) if shape is None else shape, rows.dtype
+        kind = self._context.mixing, str(rows.shape[1]) if shape is None else shape, rows.dtype
         return self._exchange.start(self._plan, self._plan.halo_route, rows, halo, kind), halo
 
     def start(self, rows: np.ndarray, target: np.ndarray, shape: str | None = None) -> Request:
@@ -110,7 +110,7 @@ class MessageSum(Transport):
             return None
         rows, target = arrays
         with self._context.engine:
-            kind = "W(X)", shape or str(rows.shape[1]), rows.dtype
+            kind = self._context.mixing, shape or str(rows.shape[1]), rows.dtype
             kept = self._kept.get(kind)
             if kept is not None and self._exchange.known(self._plan, kind):
                 self._mix_again(rows, target, kind, *kept)

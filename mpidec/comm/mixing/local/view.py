@@ -12,6 +12,7 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from ...runtime.pending import Pending
 from ...transport.node_calls import NodeCalls, WeightedSum
 from ...transport.plan import Plan
 from ..operators import NetworkOperators
-from ..traced import named_mixing, trace
+from ..traced import trace
 from . import operations
 from .edges import Edges, Nodes, Weight, index, number, repeatable, valid_nodes
 from .flat import FlatArray, combine
@@ -100,7 +101,7 @@ class LocalView(NetworkOperators):
         self._one_agent_each()
         graph = self._graphs.get(topology) if isinstance(topology, Hashable) else None
         if graph is None:
-            context = named_mixing(self.context, "neighbor_allreduce")
+            context = replace(self.context, mixing="neighbor_allreduce")
             graph = Graph(topology, self.rank, self._mixer("set_topology", topology, context))
             if len(self._graphs) >= _GRAPHS:  # in the order in which all ranks have set them
                 self._graphs.pop(next(iter(self._graphs))).close()
