@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from .._version import __version__
-from ..plugins import nearest
+from ..plugins import did_you_mean
 from .variables import make_importable
 
 # As BlueFog starts its ranks: more of them than cores, bound to none, also by root.  Each is read by one version of one library.
@@ -52,14 +52,21 @@ class Parser(argparse.ArgumentParser):
         ------
         ValueError
         """
-        args, unknown = self.parse_known_args(list(argv))
+        words = list(argv)
+        if "--extra-mpi-flags" in words[:-1]:  # whose value begins with a dash
+            at = words.index("--extra-mpi-flags")
+            words[at : at + 2] = ["=".join(words[at : at + 2])]
+        args, unknown = self.parse_known_args(words)
         known = [name for action in self._actions for name in action.option_strings]
         command: list[str] = getattr(args, "command", [])
         if command[:1] == ["--"]:
             command.pop(0)
         wrong = [*unknown, *(word for word in command[:1] if word.startswith("-"))]
         if wrong:
-            raise ValueError(f"unknown flag {wrong[0]!r}: {nearest(wrong[0], known)}")
+            guess = did_you_mean(wrong[0], known, 0.6) or "see --help"
+            raise ValueError(
+                f"unknown flag {wrong[0]!r}: {guess}; flags of mpirun go to --extra-mpi-flags"
+            )
         if ranks and not args.version:
             if args.np is None:
                 raise ValueError("the number of ranks is missing: -np 4")
@@ -231,10 +238,16 @@ def command_line(argv: Sequence[str], environment: MutableMapping[str, str]) -> 
         raise ValueError("the command is missing: bfrun -np 4 python program.py")
     in_front(environment)
     if args.timeline_filename:
+        folder = os.path.dirname(args.timeline_filename) or os.curdir
+        if not (args.hosts or args.hostfile or os.path.isdir(folder)):
+            raise ValueError(
+                f"--timeline-filename {args.timeline_filename}: expected a prefix in a folder that exists"
+            )
         environment["BLUEFOG_TIMELINE"] = args.timeline_filename
     if args.verbose:
         environment["BLUEFOG_LOG_LEVEL"] = "debug"
-    mpirun = find(os.path.join(args.prefix, "mpirun"), environment, ": pip install mpich")
+    remedy = ", in the folder that --prefix names" if args.prefix else ": pip install mpich"
+    mpirun = find(os.path.join(args.prefix, "mpirun"), environment, remedy)
     program = args.command[0]
     if (args.hosts, args.hostfile) == (None, None):
         find(

@@ -269,7 +269,7 @@ def _run(job: build.Job, args: argparse.Namespace, net: Network) -> int:
         if not args.quiet:
             print(f"{summary(job, result, ranks)}\n", end="", flush=True)
             if waited:
-                print(f"{stragglers(waited)}\n", end="", flush=True)
+                print(f"{stragglers(waited, args.trace)}\n", end="", flush=True)
     return Status.of(result.outcome)
 
 

@@ -52,6 +52,8 @@ def traced(net: Network, trace: str | None) -> list[Waited] | None:
     return waited
 
 
-def stragglers(waited: Sequence[Waited]) -> str:
-    """The table of stragglers."""
-    return "\n".join(aligned(table(waited), "><<>"))
+def stragglers(waited: Sequence[Waited], trace: str) -> str:
+    """Where the timeline is, and the table of stragglers."""
+    return "\n".join(
+        [f"timeline {trace}, for https://ui.perfetto.dev", *aligned(table(waited), "><<>")]
+    )

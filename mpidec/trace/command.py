@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from glob import escape, glob
 
 from ..cli.program import Command, Flag, Status
 from ..cli.tables import aligned
@@ -32,7 +33,11 @@ FLAGS = [
 def prepare(args: argparse.Namespace, ranks: int) -> argparse.Namespace:
     """Return the arguments, checked."""
     if not files(args.prefix):
-        raise ConfigError(f"no file {args.prefix}<rank>.json: expected the prefix of a timeline")
+        there = sorted(glob(f"{escape(args.prefix)}*.json"))[:3]
+        raise ConfigError(
+            f"no file {args.prefix}<rank>.json: expected the prefix of a timeline"
+            + (f"; there is {', '.join(there)}" if there else "")
+        )
     return args
 
 

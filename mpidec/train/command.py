@@ -203,7 +203,7 @@ def execute(request: tuple[Settings, argparse.Namespace], comm: MPI.Intracomm) -
                 flush=True,
             )
             if waited:
-                print(stragglers(waited), flush=True)
+                print(stragglers(waited, args.trace), flush=True)
         if (complaint := worse(trained)) is not None:
             say("train", f"warning: {complaint}")
     net.close()

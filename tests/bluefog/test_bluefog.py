@@ -645,7 +645,9 @@ MISTAKES = [
 
 @pytest.mark.serial
 def test_mistakes_end_in_one_line(size):
-    for call, error, word in MISTAKES:
+    bf.DistributedWinPutOptimizer(sgd, linear)
+    again = lambda: bf.DistributedWinPutOptimizer(sgd, linear)
+    for call, error, word in [*MISTAKES, (again, ValueError, "window_prefix")]:
         with pytest.raises(error) as caught:
             call()
         assert word in str(caught.value) and "\n" not in str(caught.value), caught.value

@@ -60,6 +60,9 @@ def test_the_commands_are_installed():
         ("-np 3 my.py", "'my.py' was not found, or is not executable: bfrun ... python my.py"),
         ("-np 3 --timelin x python", "unknown flag '--timelin': did you mean --timeline-filename"),
         ("--hots a:3 -np 3 python", "unknown flag '--hots': did you mean --hosts"),
+        ("-np 3 -x A=1 python", "unknown flag '-x': see --help; flags of mpirun go to --extra-mpi"),
+        ("-np 3 --prefix /none python", "not executable, in the folder that --prefix names"),
+        ("-np 3 --timeline-filename /none/a python", "/none/a: expected a prefix in a folder"),
         ("-np 3 -H a -hostfile b python", "-hostfile/--hostfile: not allowed with argument -H"),
         ("-np 3 -H a:2,,b python", "-H a:2,,b: '', expected 'host' or 'host:N'"),
         ("-np 3 -H a:0 python", "'a:0', expected 'host' or 'host:N'"),
@@ -112,14 +115,26 @@ def test_bluefogs_flags_are_taken(fake_mpirun, capsys):
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": "mine"}
     words = ["-np", "3", "-p", "22", "--use-infiniband", "--timeline-filename", "run"]
     command = bfrun.command_line(
-        [*words, "--verbose", "--prefix", fake_mpirun("hydra"), "echo", "-p"], env
+        [
+            *words,
+            "--verbose",
+            "--prefix",
+            fake_mpirun("hydra"),
+            "--extra-mpi-flags",
+            "-l",
+            "echo",
+            "-p",
+        ],
+        env,
     )
-    assert command[1:] == ["-n", "3", "echo", "-p"]
+    assert command[1:] == ["-n", "3", "-l", "echo", "-p"]
     assert env["BLUEFOG_TIMELINE"] == "run" and env["BLUEFOG_LOG_LEVEL"] == "debug"
     assert env["PYTHONPATH"].split(os.pathsep) == [variables.IMPORTABLE, "mine"]
     assert env["PATH"].split(os.pathsep)[0] == os.path.dirname(sys.executable)
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("bfrun: no effect: -p, --use-infiniband (") and "-n 3 echo -p" in second
+    assert (
+        first.startswith("bfrun: no effect: -p, --use-infiniband (") and "-n 3 -l echo -p" in second
+    )
 
 
 def test_variables_of_bluefog():

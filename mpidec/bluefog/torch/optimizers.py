@@ -376,10 +376,12 @@ class Windowed(Wrapped):
         super()._lay_out(first)
         for bucket in self._buckets[len(self._names) :]:
             name = f"{self._prefix}{'win_get' if self._pull else 'win_put'}.{len(self._names)}"
-            if not win_create(bucket.rows, name):
+            if name in current("win_create").windows:
                 raise ValueError(
-                    f"there is a window {name!r}: give each optimizer a window_prefix of its own"
+                    f"there is a window {name!r}: give each optimizer a window_prefix of its own, or call "
+                    "unregister_window() of the one before"
                 )
+            win_create(bucket.rows, name)
             self._names.append(name)
 
     def unregister_window(self) -> None:

@@ -28,8 +28,9 @@ _with_p = False
 def _named(call: str, name: str) -> NamedWindow:
     windows = current(call).windows
     if name not in windows:
+        there = f"expected one of {sorted(windows)}" if windows else "and no other"
         raise ValueError(
-            f"bf.{call}: no window {name!r}, expected one of {sorted(windows)}: bf.win_create(tensor, {name!r}) makes it"
+            f"bf.{call}: no window {name!r}, {there}: bf.win_create(tensor, {name!r}) makes it"
         )
     return windows[name]
 

@@ -56,7 +56,7 @@ class Layout:
             ):
                 raise TypeError(
                     f"the array is {type(array).__name__} of {format}, expected float16 to float64, bfloat16, complex: "
-                    "x.astype(float)"
+                    "x.astype(float), or x.double() of a tensor"
                 )
         if len(set(self._formats)) > 1:
             raise TypeError(

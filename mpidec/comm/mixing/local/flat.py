@@ -65,7 +65,9 @@ class FlatArray(NamedTuple):
             if "f" not in kinds:
                 raise TypeError("the array is bfloat16, expected whole numbers")
         elif host.dtype.kind not in kinds:
-            remedy = ": x.astype(float)" if host.dtype.kind in "biuO" else ""
+            remedy = (
+                ": x.astype(float), or x.double() of a tensor" if host.dtype.kind in "biuO" else ""
+            )
             wanted = "floating-point or complex numbers" if "i" not in kinds else "numbers"
             raise TypeError(f"the array is {host.dtype}, expected {wanted}{remedy}")
         elif not host.dtype.isnative:
