@@ -107,8 +107,10 @@ class LocalView(NetworkOperators):
                 self._graphs.pop(next(iter(self._graphs))).close()
             self._graphs[topology] = graph
             self._sums.clear()
-        graph.step = 0
-        self._graph = graph
+        with self.engine:  # which the network has until it is closed
+            self.matching.require_in_step()
+            graph.step = 0
+            self._graph = graph
 
     @property
     def topology(self) -> Topology | Schedule | None:
