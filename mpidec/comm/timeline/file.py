@@ -99,7 +99,7 @@ class TimelineFile:
             return
         self._closed = True
         atexit.unregister(self.close)
-        self._meta("end")
+        self.log.write(f"{self._described('end')}\n]\n".encode())
         self.log.stop()
 
     def remove(self) -> None:
@@ -109,8 +109,10 @@ class TimelineFile:
             os.remove(self.path)
 
     def _meta(self, name: str, /, **args: object) -> None:
-        event = {"ph": "M", "name": name, "pid": self.rank, "tid": 0, "args": args}
-        self.log.write(f"{json.dumps(event)}{chr(10) + ']' if name == 'end' else ','}\n".encode())
+        self.log.write(f"{self._described(name, **args)},\n".encode())
+
+    def _described(self, name: str, /, **args: object) -> str:
+        return json.dumps({"ph": "M", "name": name, "pid": self.rank, "tid": 0, "args": args})
 
     def _keep_writing(self) -> None:
         self.log.keep_writing(_OFTEN)
