@@ -94,8 +94,9 @@ class Session:
     handles : dict {handle: (name, pending, finish)}
         Calls under way; `handle` is the number of the last one.
     graph, machine_graph : networkx.DiGraph or None
-        As they were set, `native` the first as `mpidec` has it.  `weighted` and `machine_weighted` say whether the weights of
-        their edges count; `weights` and `machine_weights` are those of this rank and its machine where they do not sum to 1.
+        As they were set, `native` and `machine_native` as `mpidec` has them.  `weighted` and `machine_weighted` say whether the
+        weights of their edges count; `weights` and `machine_weights` are those of this rank and its machine where they do not
+        sum to 1.
     known : dict {contents of a graph, weighted: (native, weights)}
         Of the graphs that were set.
     """
@@ -115,6 +116,7 @@ class Session:
     machine_graph: nx.DiGraph | None = None
     machine_weighted: bool = False
     machine_weights: OwnWeights = (None, None)
+    machine_native: Topology | None = None
 
     @property
     def counts(self) -> bool:
@@ -237,8 +239,10 @@ def is_homogeneous() -> bool:
 # Graphs
 
 
-def _topology(call: str, graph: object, count: int, what: str, weighted: bool) -> Topology:
-    """The graph with W[i, j] = A[j, i], or uniform weights."""
+def _topology(
+    call: str, graph: object, count: int, what: str, weighted: bool, node: int
+) -> tuple[Topology, OwnWeights]:
+    """The graph with W[i, j] = A[j, i], or uniform weights; those of a node where they do not sum to 1, which no `Topology` has."""
     if not isinstance(graph, nx.DiGraph):
         raise TypeError(
             f"bf.{call}: topology is a {type(graph).__name__}, expected a networkx.DiGraph"
@@ -249,8 +253,9 @@ def _topology(call: str, graph: object, count: int, what: str, weighted: bool) -
         )
     if weighted:
         _finite(call, graph)
-    weights = "weight" if weighted and _sum_to_one(graph) else "uniform"
-    return from_networkx(graph, weights, connected=False)
+    fits = weighted and _sum_to_one(graph)
+    own = GetRecvWeights(graph, node) if weighted and not fits else (None, None)
+    return from_networkx(graph, "weight" if fits else "uniform", connected=False), own
 
 
 def _finite(call: str, graph: nx.DiGraph) -> None:
@@ -266,11 +271,6 @@ def _sum_to_one(graph: nx.DiGraph) -> bool:
     """Whether the weights that each rank gives to what it receives, itself among them, are not negative and sum to 1."""
     A = matrix(graph)
     return bool(A.min() >= 0 and np.abs(A.sum(0) - 1).max() <= 1e-10)
-
-
-def _own_weights(graph: nx.DiGraph, weighted: bool, node: int) -> OwnWeights:
-    """The weights of a node where they count and do not sum to 1, which no `Topology` has."""
-    return GetRecvWeights(graph, node) if weighted and not _sum_to_one(graph) else (None, None)
 
 
 def set_topology(topology: nx.DiGraph | None = None, is_weighted: bool = False) -> bool:
@@ -293,11 +293,11 @@ def _native(session: Session, graph: nx.DiGraph, weighted: bool) -> tuple[Topolo
     if isinstance(graph, nx.DiGraph):
         key = (*graph.nodes,), (*graph.edges(data="weight"),), weighted
     if key not in session.known:
-        made = _topology("set_topology", graph, session.net.size, "ranks", weighted)
-        weights = _own_weights(graph, weighted, session.net.rank)
+        net = session.net
+        made = _topology("set_topology", graph, net.size, "ranks", weighted, net.rank)
         if len(session.known) >= _KNOWN:
             session.known.clear()
-        session.known[key] = made, weights
+        session.known[key] = made
     return session.known[key]
 
 
@@ -312,10 +312,12 @@ def set_machine_topology(topology: nx.DiGraph | None, is_weighted: bool = False)
     if topology is None:
         raise ValueError("bf.set_machine_topology: topology is None, expected a networkx.DiGraph")
     count = machine_size()
-    made = _topology("set_machine_topology", topology, count, "machines", is_weighted)
+    made, weights = _topology(
+        "set_machine_topology", topology, count, "machines", is_weighted, machine_rank()
+    )
     session.net.set_machine_topology(made)
+    session.machine_native, session.machine_weights = made, weights
     session.machine_graph, session.machine_weighted = topology, is_weighted
-    session.machine_weights = _own_weights(topology, is_weighted, machine_rank())
     return True
 
 

@@ -272,6 +272,9 @@ def test_machines(monkeypatch):
     bf.set_machine_topology(nx.from_numpy_array(A, create_using=nx.DiGraph), is_weighted=True)
     y = bf.hierarchical_neighbor_allreduce(torch.tensor([float(r)]))
     assert y.item() == pytest.approx(A[:, r // 2] @ means, rel=1e-6)
+    session.network().set_machine_topology(mpidec.topology.complete(machines))
+    y = bf.hierarchical_neighbor_allreduce(torch.tensor([float(r)]))
+    assert y.item() == pytest.approx(np.mean(means), rel=1e-6)
     before, after = (r // 2 - 1) % machines, (r // 2 + 1) % machines
     y = bf.hierarchical_neighbor_allreduce(
         torch.tensor([float(r)]),

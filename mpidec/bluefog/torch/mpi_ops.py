@@ -382,7 +382,8 @@ def start_machine_sum(
         raise RuntimeError(
             f"bf.{call}: no graph of machines: call bf.set_machine_topology(graph) first"
         )
-    if own is None and src is None and dst is None:
+    kept = session.net.machine_topology is session.machine_native
+    if own is None and src is None and dst is None and kept:
         own, src = session.machine_weights
     if len(session.net.machines()) == 1 and src and dst:
         # the next machine and the last one are this one

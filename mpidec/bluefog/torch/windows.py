@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 
 import torch
 
+from ...comm.mixing.local.edges import repeatable
 from ...comm.rma.window import Window
 from ...comm.runtime.pending import Pending
 from ..common.topology_util import GetRecvWeights
@@ -116,8 +117,7 @@ def _send(
         raise TypeError(
             f"bf.{call}: dst_weights is {dst!r}, expected a dict {{rank: weight}} or a list of ranks"
         )
-    if isinstance(dst, Iterator):
-        dst = list(dst)
+    dst = repeatable(dst)
     take_turns(window, dst, _AHEAD)
     entry.load()
     start, p = window.accumulate if add else window.put, window.p

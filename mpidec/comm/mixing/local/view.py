@@ -117,6 +117,11 @@ class LocalView(NetworkOperators):
         """What `set_topology` has set last."""
         return None if self._graph is None else self._graph.topology
 
+    @property
+    def machine_topology(self) -> Topology | Schedule | None:
+        """What `set_machine_topology` has set last."""
+        return None if self._machine_graph is None else self._machine_graph.topology
+
     def set_machine_topology(self, topology: Topology | Schedule) -> None:
         """Set the graph between machines for `hierarchical_neighbor_allreduce`; machines are numbered by their lowest ranks.
 
