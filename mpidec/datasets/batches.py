@@ -9,10 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
 from .._random import AUGMENTATION, EPOCHS, Streams
+from .._words import Described
 from .partition import Index
 
 
-class Batches:
+class Batches(Described):
     """Batches of B samples for each local worker, drawn without replacement in every epoch, as in RelaySGD.
 
     In each of its epochs a worker shuffles its samples and takes them in batches of B; the rest that fills no batch is left out.
@@ -74,8 +75,11 @@ class Batches:
             raise ValueError(f"agents = {self.agents}, expected numbers 0 .. {len(parts) - 1}")
         self.per_epoch = sum(sizes) // len(sizes) // self.batch
         self._parts = [parts[agent] for agent in self.agents]
-        seed = check.integer(seed, "seed", least=0)
-        self._epochs, self._augmentation = Streams(seed, EPOCHS), Streams(seed, AUGMENTATION)
+        self.seed = check.integer(seed, "seed", least=0)
+        self._epochs, self._augmentation = (
+            Streams(self.seed, EPOCHS),
+            Streams(self.seed, AUGMENTATION),
+        )
         self._orders = [(-1, part) for part in self._parts]  # epoch and order of the samples in it
         self.steps: NDArray[np.int64] = np.zeros(len(self.agents), dtype=np.int64)
 

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import numbers
 import os
-import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .._words import word
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
 from ..plugins import Table, nearest
@@ -697,9 +697,7 @@ def in_words(oracle: object) -> str:
 
 def _text(value: object) -> bytes:
     """An argument as text that is the same on all ranks; a long one ends with a fingerprint."""
-    if isinstance(value, np.ndarray):
-        return f"array {value.shape} #{zlib.crc32(value.tobytes()):08x}".encode()
-    text = re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
+    text = word(value).encode()
     return text if len(text) <= LONGEST else text[: LONGEST - 12] + b"... #%08x" % zlib.crc32(text)
 
 

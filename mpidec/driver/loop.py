@@ -605,7 +605,7 @@ def derived(mixing: Mixing | None, base: Mixer, net: Network) -> Operator[StepOp
             raise TypeError(
                 f"mixing returned {mixer!r:.60}, expected a mixer derived from its argument: lambda W: W.accelerate(3)"
             )
-    check_equal(net, {"mixing": mixer if isinstance(mixer, Wrapped) else "W"})
+    check_equal(net, {"mixing": mixer.calls if isinstance(mixer, Wrapped) else "W"})
     return mixer
 
 

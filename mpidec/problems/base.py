@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
 from .._validation import Array
+from .._words import Described, describe
 from . import composite, newton, proximal
 from .terms import Term
 
@@ -59,6 +60,9 @@ class Problem(Protocol):
     it, they evaluate the gradients of all local agents and take one row; see `mpidec.problems.agents`).
     """
 
+    def __repr__(self) -> str:
+        return describe(self)
+
     @property
     def m(self) -> int:
         """Number of local agents; may be 0."""
@@ -78,7 +82,7 @@ class Problem(Protocol):
         """Return the gradient of f_i at row i, (m, d) -> (m, d)."""
 
 
-class LinearModel:
+class LinearModel(Described):
     r"""Base class of all losses: a loss of a linear model, summed over each agent's samples, with a ridge.
 
     .. math:: f_i(x) = w \sum_s \ell(a_{is}^T x;\, y_{is}) + \frac{\lambda}{2} \|x\|^2 + r(x)
@@ -178,6 +182,14 @@ class LinearModel:
             self.l2 * (np.arange(self.d) < self.d - free) if free else self.l2
         )
         self.x_star = check.minimizer(x_star, self.d)
+
+    def _extent(self) -> dict[str, object]:
+        few, many = (self.counts.min(), self.counts.max()) if self.m else (0, 0)
+        samples = f"{few} to {many}" if few < many else self.p
+        usual = {"l2": 0.0, "weight": 1.0, "term": None, "intercept": False, "dtype": np.float64}
+        given = {**self.options, "dtype": self.dtype}
+        others = {name: value for name, value in given.items() if value != usual.get(name)}
+        return {"m": self.m, "p": samples, "d": self.d, **others}
 
     def _encode(self, y: Array) -> Array:
         """Return the targets as an array that matches the scores, (m, p) -> (m, p, c)."""

@@ -9,10 +9,11 @@ from numpy.typing import ArrayLike
 
 from .. import _validation as check
 from .._validation import Array
+from .._words import Described
 from .terms import box
 
 
-class ConstraintCoupled:
+class ConstraintCoupled(Described):
     r"""Resource allocation by dual decomposition: agents with variables of their own and a common constraint.
 
     .. math:: \min_{x_1, \dots, x_n} \sum_i f_i(x_i) \quad \text{subject to} \quad \sum_i A_i x_i = \sum_i b_i
@@ -96,6 +97,9 @@ class ConstraintCoupled:
             if not (np.isfinite(mu) & (mu > 0)).all():
                 raise ValueError(f"strong_convexity = {strong_convexity}, expected numbers > 0")
             self.smoothness = np.linalg.norm(self.A, ord=2, axis=(1, 2)) ** 2 / mu
+
+    def _extent(self) -> dict[str, object]:
+        return {"m": self.m, "d": self.d, "p": self.p}
 
     def primal(self, X: Array) -> Array:
         r"""Return :math:`x_i(\lambda_i)`, the agents' own variables, for their multipliers, (m, q) -> (m, p)."""

@@ -9,10 +9,11 @@ from numpy.typing import ArrayLike
 
 from .. import _validation as check
 from .._validation import Array
+from .._words import Described
 from .agents import by_agents
 
 
-class Custom:
+class Custom(Described):
     r"""User-defined functions, given by their values and gradients on stacked rows.
 
     .. math:: f_i : \mathbb{R}^d \to \mathbb{R}, \qquad i = 1, \dots, m \text{ (the local agents)}
@@ -84,6 +85,9 @@ class Custom:
                     f"smoothness = {smoothness}, expected a number > 0 or {self.m} of them"
                 )
             self._smoothness = np.broadcast_to(constants, (self.m,)).copy()
+
+    def _extent(self) -> dict[str, object]:
+        return {"m": self.m, "d": self.d}
 
     def value(self, X: Array) -> Array:
         """Return f_i at row i, (m, d) -> (m,)."""

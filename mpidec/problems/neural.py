@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import _validation as check
 from .._validation import Array
+from .._words import Described
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +21,7 @@ DTYPES = ("float32", "float64")
 Data = tuple[Sequence[ArrayLike], Sequence[ArrayLike]]
 
 
-class Neural:
+class Neural(Described):
     r"""Mean loss of a neural network over each agent's samples.
 
     .. math:: f_i(x) = \frac{1}{p_i} \sum_{s=1}^{p_i} \ell(h(a_{is}; x), y_{is}) + \frac{\lambda}{2} \|x\|^2
@@ -117,6 +118,9 @@ class Neural:
         self._x, self._y, self.counts, self.mask = _stacked(*data, self.dtype, self.device)
         self.m, self.d = len(self.counts), sum(self._sizes)
         self.x_star: Array | None = None
+
+    def _extent(self) -> dict[str, object]:
+        return {"m": self.m, "d": self.d}
 
     def initial(self) -> Array:
         """Return the parameters of the model as a row, (d,), the initial point of every agent."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .. import _validation as check
 from .._random import NOISE, SAMPLES, Streams as Streams
 from .._validation import Array
+from .._words import Described, describe
 from .agents import by_agents
 from .base import LinearModel, Problem
 
@@ -27,6 +28,9 @@ class Oracle(Protocol):
     only their noise at the minimizer vanishes (`mpidec.problems.variance_reduction`), the attribute ``batches`` is an oracle that
     draws the same curvatures.
     """
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     @property
     def problem(self) -> Any:
@@ -68,7 +72,7 @@ def _check_agents(problem: Problem, agents: Sequence[int]) -> None:
         check.integer(agent, "agent", least=0)
 
 
-class Full:
+class Full(Described):
     r"""The exact gradient, :math:`g_i = \nabla f_i(x_i)`.
 
     Parameters
@@ -114,7 +118,7 @@ def check_samples(name: str, problem: object, remedy: str = "") -> None:
         )
 
 
-class MiniBatch:
+class MiniBatch(Described):
     r"""The gradient on a random batch of the agent's own samples, drawn at each step without replacement.
 
     .. math:: g_i = \frac{p_i}{B} \sum_{s \in S_i^k} \nabla \ell_{is}(x_i) + \lambda x_i, \qquad
@@ -224,7 +228,7 @@ class Draws:
         return self._problem.sample_grad(X, rows, weight, agents)
 
 
-class Noisy:
+class Noisy(Described):
     r"""The gradient with additive Gaussian noise.
 
     .. math:: g_i = \nabla f_i(x_i) + \frac{\sigma}{\sqrt d}\, \xi_i^k, \qquad \xi_i^k \sim N(0, I_d), \qquad
@@ -280,7 +284,7 @@ class Noisy:
         return remembering(gradient, exact)
 
 
-class Subgradient:
+class Subgradient(Described):
     r"""The gradient plus a subgradient of the problem's term, for solvers without a proximal step.
 
     .. math:: g_i = \nabla s_i(x_i) + r'(x_i), \qquad r'(x) \in \partial r(x)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .._validation import Array
+from .._words import Described
 
 
 class Face(NamedTuple):
@@ -30,7 +31,7 @@ class Faces(NamedTuple):
     ridge: Array
 
 
-class Term(ABC):
+class Term(Described, ABC):
     r"""Base class of terms r: convex functions with an inexpensive proximal operator.
 
     Every agent has the same term, :math:`f_i(x) = s_i(x) + r(x)` with a smooth :math:`s_i`. A problem with a term returns

@@ -14,6 +14,7 @@ import numpy as np
 from .. import _validation as check
 from .._random import SNAPSHOTS
 from .._validation import Array
+from .._words import Described
 from .agents import by_agents
 from .base import LinearModel
 from .oracles import Draws, Gradient, MiniBatch, Streams, check_samples
@@ -21,7 +22,7 @@ from .oracles import Draws, Gradient, MiniBatch, Streams, check_samples
 Agents = Sequence[int]
 
 
-class _Reduced:
+class _Reduced(Described):
     """An oracle with variance reduction: a batch size, a number of steps, and what its gradients remember."""
 
     random = False  # no noise remains at the minimizer

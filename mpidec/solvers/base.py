@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _validation as check
+from .._words import Described
 from ..protocols import Graph, Operator
 from .step_schedules import WORDS, StepSize, parsed
 
@@ -19,7 +20,7 @@ T = TypeVar("T")
 _LARGE = 1500  # agents up to which the spectrum is computed for a warning
 
 
-class Solver:
+class Solver(Described):
     """The protocol of a solver; each one is a frozen dataclass of its hyper-parameters.
 
     A solver is the paper's equations on a stack of rows, one row per agent.  It is given the gradients `G` and the

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from ... import _validation as check
+from ..._words import word
 from .disturbed import Disturbed
 from .edges import edges_out_of
 from .edgewise import EdgewisePhase, returned
@@ -14,7 +15,6 @@ from .exchange import mapped
 from .noisy import Noisy
 from .operator import Attack, Operator, StepOperator
 from .packing import Empty
-from .wrapped import word
 
 ATTACKS = ("sign_flip",)
 

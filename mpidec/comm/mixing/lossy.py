@@ -10,6 +10,7 @@ import numpy as np
 
 from ... import _validation as check
 from ..._random import LOSSES, Streams, uniform
+from ..._words import word
 from ..arrays.host import ArrayT
 from ..runtime.pending import Pending
 from .edges import edges_into
@@ -18,7 +19,7 @@ from .operator import Lost, Operator, StepOperator
 from .packing import Empty
 from .repeated import Repeated
 from .striped import StripedPhase
-from .wrapped import Wrapped, WrappedPhase, word
+from .wrapped import Wrapped, WrappedPhase
 
 FILLS = ("renormalize", "own", "zero")
 

@@ -92,6 +92,9 @@ class Mixer(Operator[Phase]):
             for phase, messages in zip(phases, made):
                 phase.use(messages)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topology!r}{', closed' * self.closed})"
+
     def at(self, k: int) -> Phase:
         """The operator of step `k`."""
         return self.phase(k)

@@ -41,6 +41,9 @@ class StepOperator(ABC):
     m: int
     agents: range
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topology!r})"
+
     @property
     def parts(self) -> Sequence[StepOperator]:
         """The operators of the graphs among which the columns of a row are divided: this one, if there is one graph."""
@@ -154,6 +157,9 @@ class Operator(ABC, Generic[Step]):
         self.topology, self.agents, self.empty, self.counts = topology, agents, empty, counts
         self.n, self.m = topology.n, len(agents)
         self._step = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topology!r})"
 
     @abstractmethod
     def at(self, k: int) -> Step:

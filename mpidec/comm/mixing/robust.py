@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ... import _validation as check
+from ..._words import word
 from ..runtime.pending import Pending
 from .edges import edges_into
 from .edgewise import Edgewise, EdgewisePhase, returned
 from .operator import Operator, RobustRule, StepOperator
 from .packing import Empty, Restore
 from .repeated import Repeated
-from .wrapped import word
 
 if TYPE_CHECKING:
     from ...topology import Topology

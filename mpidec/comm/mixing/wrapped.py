@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -137,23 +135,6 @@ class WrappedPhase(StepOperator):
         return self._phase.in_edges
 
 
-def word(thing: object) -> str:
-    """An argument in words, the same on every rank: an array by its fingerprint, a function by its name.
-
-    Examples
-    --------
-    >>> word(0.5), word({1: len}), word(np.zeros(3, bool))
-    ('0.5', '{1: len}', 'array (3,) #ff41d912')
-    """
-    if isinstance(thing, np.ndarray):
-        return f"array {thing.shape} #{zlib.crc32(thing.tobytes()):08x}"
-    if isinstance(thing, Mapping):
-        return "{" + ", ".join(f"{key}: {word(value)}" for key, value in thing.items()) + "}"
-    if callable(thing) and not is_dataclass(thing):
-        return str(getattr(thing, "__qualname__", type(thing).__name__))
-    return repr(thing)
-
-
 class Wrapped(Operator[Step]):
     """A mixer made of the mixer `W`, with the same agents, topology and counters.
 
@@ -185,9 +166,13 @@ class Wrapped(Operator[Step]):
     def call(self) -> str:
         """The call that makes it of the mixer below."""
 
+    @property
+    def calls(self) -> str:
+        """The calls that make it of the mixer `W` of the topology."""
+        return f"{self.W.calls if isinstance(self.W, Wrapped) else 'W'}.{self.call}"
+
     def __repr__(self) -> str:
-        below = f"{self.W!r}" if isinstance(self.W, Wrapped) else "W"
-        return f"{below}.{self.call}"
+        return f"{self.W!r}.{self.call}"
 
     def memory(self) -> dict[str, np.ndarray]:
         """The memory of the mixer below."""

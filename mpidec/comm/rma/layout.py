@@ -79,7 +79,7 @@ class Layout:
         self.live = here and self.dtype.itemsize * self._entry == stored.itemsize
         #: the format of 16-bit arrays that can lie beside the row
         self.half = self._format if here and stored.itemsize == 2 else ""
-        self.words = ", ".join(f"{shape} {self._format}" for shape in self._shapes)
+        self.words = ", ".join(f"{shape} {_name(self._format)}" for shape in self._shapes)
 
     def _list(self, x: Arrays) -> list[np.ndarray]:
         return list(x) if self._several and isinstance(x, (list, tuple)) else [cast(np.ndarray, x)]
@@ -127,10 +127,14 @@ class Layout:
             kind = "f" if format == BFLOAT16 else np.dtype(format).kind
             if host.shape != shape or kind not in ("biuf" if self._entry == 1 else "biufc"):
                 raise ValueError(
-                    f"the array is {host.shape} {format}, expected {shape} {self._format} as in the window"
+                    f"the array is {host.shape} {_name(format)}, expected {shape} {_name(self._format)} as in the window"
                 )
             if format == BFLOAT16:
                 host = widen(host, format)
             wanted = np.dtype(self._format) if self._entry == 2 else self.dtype
             rows.append(np.ascontiguousarray(host, wanted).reshape(-1).view(self.dtype))
         return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+
+def _name(format: str) -> str:
+    return format if format == BFLOAT16 else np.dtype(format).name

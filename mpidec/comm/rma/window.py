@@ -487,7 +487,10 @@ class Window:
         )
 
     def __repr__(self) -> str:
-        return f"Window({self._layout.words}, {len(self.in_neighbors)} slots{', closed' * self.closed})"
+        return (
+            f"Window({self._layout.words}, rank {self._context.rank} of {self._context.size}, "
+            f"{len(self.in_neighbors)} slots, transport={self.transport!r}{', closed' * self.closed})"
+        )
 
 
 def _number(name: str, value: SupportsFloat | None, infinite: bool = False) -> float:

@@ -41,6 +41,9 @@ class Pending:
         self._finish: Callable[[], Any] | None = finish
         self._result: Any = None
 
+    def __repr__(self) -> str:
+        return f"Pending({'complete' if self._finish is None else 'under way'})"
+
     def wait(self) -> Any:
         """Complete the communication, and return its result; the same object when called again.
 

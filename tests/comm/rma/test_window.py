@@ -446,7 +446,7 @@ WRONG = {
     "'01', expected a dict": lambda win: win.put(win.value, dst_weights="01"),
     "reset is 'no', expected True or False": lambda win: win.update(reset="no"),
     "timeout is 'x'": lambda win: win.mutex([0], timeout="x"),
-    r"\(3,\) <f8 as in": lambda win: win.put(np.ones(3) * 1j),
+    r"\(3,\) float64 as in": lambda win: win.put(np.ones(3) * 1j),
 }
 
 
@@ -485,7 +485,7 @@ def test_ranks_that_differ(net):
     with pytest.raises(ValueError, match="expected a static topology"):
         net.window(np.ones(3), T.ring(net.n + 1))
     if net.size > 1:
-        with pytest.raises(ValueError, match=r"has \(3,\) <f8, zero=True, transport="):
+        with pytest.raises(ValueError, match=r"has \(3,\) float64, zero=True, transport="):
             net.window(np.ones(3 if net.rank else 2), T.ring(net.n))
 
 

@@ -9,10 +9,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ...._words import Described
+
 Agents = Sequence[int] | np.ndarray
 
 
-class Codec:
+class Codec(Described):
     r"""Base class of codecs: conversion of rows to bytes and back; all rows of one length have encodings of the same size.
 
     A codec is a frozen dataclass of its parameters, independent of MPI.  Let :math:`C(x)` be the decoded row; then

@@ -1,0 +1,163 @@
+"""What objects say of themselves: one line, the same in every process, without addresses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import mpidec
+from mpidec import problems, topology
+from mpidec._words import word
+from mpidec.comm.mixing.codecs import Codec
+from mpidec.problems import LeastSquares, MiniBatch
+
+pytestmark = pytest.mark.serial
+
+RNG = np.random.default_rng(0)
+A, B = RNG.normal(size=(4, 6, 3)), np.sign(RNG.normal(size=(4, 6)))
+MASK = np.arange(6) < [[4], [5], [6], [6]]
+
+
+class Bare:
+    """A problem of one's own, derived from nothing."""
+
+    m, d, x_star = 4, 3, None
+
+    def __init__(self, scale=1.0):
+        self.scale = scale
+
+    def value(self, X):
+        return self.scale * (X**2).sum(axis=1)
+
+    def grad(self, X):
+        return 2 * self.scale * X
+
+
+class Derived(problems.Problem):
+    """A problem of one's own, derived from the protocol."""
+
+    m, d, x_star = 4, 3, None
+
+
+class Absolute(problems.LinearModel):
+    bound = 1.0
+
+
+class Own(mpidec.solvers.Solver):
+    def __init__(self, size):
+        self.size = size
+
+
+class Rounded(Codec):
+    def __init__(self, digits=3):
+        self.digits = digits
+
+
+def value(X):
+    return (X**2).sum(axis=1)
+
+
+SIZES = r"m=4, p=6, d=3"
+SHOWN = [
+    (LeastSquares(A, B), f"LeastSquares({SIZES})"),
+    (LeastSquares(A, B, 0.5, weight=2.0), f"LeastSquares({SIZES}, l2=0.5, weight=2.0)"),
+    (LeastSquares(A, B, mask=MASK), "LeastSquares(m=4, p=4 to 6, d=3)"),
+    (LeastSquares(A[:0], B[:0]), "LeastSquares(m=0, p=6, d=3)"),
+    (LeastSquares(A.astype("f"), B.astype("f")), f"LeastSquares({SIZES}, dtype=float32)"),
+    (problems.LogisticRegression(A, B, 0.1), f"LogisticRegression({SIZES}, l2=0.1)"),
+    (problems.Softmax(A, B > 0, 3), "Softmax(m=4, p=6, d=9, classes=3)"),
+    (problems.Huber(A, B, 0.5), f"Huber({SIZES}, delta=0.5)"),
+    (Absolute(A, B, intercept=True), f"Absolute({SIZES}, intercept=True)"),
+    (
+        LeastSquares(A, B, term=problems.l1(0.1)),
+        f"LeastSquares({SIZES}, term={problems.l1(0.1)!r})",
+    ),
+    (
+        problems.Custom(value, lambda X: 2 * X, 4, 3, smoothness=2.0, x_star=np.zeros(3)),
+        "Custom(m=4, d=3, value=value, grad=<lambda>, smoothness=2.0)",
+    ),
+    (Bare(), "Bare(m=4, d=3)"),
+    (Bare(2.0), "Bare(m=4, d=3, scale=2.0)"),
+    (Derived(), "Derived(m=4, d=3)"),
+    (problems.Full(Bare(2.0)), "Full(problem=Bare(m=4, d=3, scale=2.0))"),
+    (MiniBatch(LeastSquares(A, B), 2), f"MiniBatch(problem=LeastSquares({SIZES}), batch_size=2)"),
+    (
+        problems.Noisy(problems.SVRG(LeastSquares(A, B), 2, period=7), 0.5),
+        f"Noisy(source=SVRG(problem=LeastSquares({SIZES}), batch_size=2, period=7), sigma=0.5)",
+    ),
+    (problems.SAGA(LeastSquares(A, B)), f"SAGA(problem=LeastSquares({SIZES}))"),
+    (problems.Batches([np.arange(4)] * 2, 2, seed=3), "Batches(batch=2, seed=3, agents=[0, 1])"),
+    (Own(7), "Own(size=7)"),
+    (Rounded(2), "Rounded(digits=2)"),
+]
+
+
+@pytest.mark.parametrize(("thing", "text"), SHOWN, ids=lambda item: str(item)[:30])
+def test_problems_oracles_and_own_classes_say_what_they_are(thing, text):
+    assert word(thing) == text
+    assert isinstance(thing, Bare) or repr(thing) == text
+
+
+def test_an_own_problem_without_a_base_class_is_described_within_an_oracle():
+    assert repr(problems.Noisy(Bare(3.0), 0.1)) == (
+        "Noisy(source=Full(problem=Bare(m=4, d=3, scale=3.0)), sigma=0.1)"
+    )
+
+
+RING = "Mixer(Topology('ring', n=5, kind='doubly', directed=False))"
+WRAPPED = {
+    "compress(TopK(fraction=0.01, k=2), feedback=False, gamma=None)": lambda W: W.compress(
+        "top_k", k=2, feedback=False
+    ),
+    "compress(Rounded(digits=2), feedback=False, gamma=None)": lambda W: W.compress(
+        Rounded(2), feedback=False
+    ),
+    "accelerate(3, method='chebyshev')": lambda W: W.accelerate(3),
+    "lossy(0.1, seed=4, fill='own')": lambda W: W.lossy(0.1, seed=4, fill="own"),
+    "attacked({1: 'sign_flip'}).robust(Clip(tau=1.0, delta=None)).repeat(2)": None,
+    "noisy(0.5, seed=0)": lambda W: W.noisy(0.5),
+    "robust(value)": lambda W: W.robust(value),
+}
+
+
+@pytest.mark.parametrize("text", WRAPPED)
+def test_mixers_name_their_graph_and_what_they_are_made_of(text):
+    with mpidec.Network(5) as net:
+        W = net.mixer(topology.ring(5))
+        make = WRAPPED[text] or (
+            lambda W: W.attacked({1: "sign_flip"}).robust("clip", tau=1.0).repeat(2)
+        )
+        made = make(W)
+        assert repr(W) == RING and repr(made) == f"{RING}.{text}"
+        assert repr(made.at(0)).endswith(
+            "Phase(Topology('ring', n=5, kind='doubly', directed=False))"
+        )
+    assert repr(made) == f"{RING[:-1]}, closed).{text}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    function: object
+
+
+def test_what_is_under_way_is_shown_without_waiting():
+    with mpidec.Network(5) as net:
+        pending = net.mixer(topology.ring(5)).start(np.ones((5, 2)))
+        before = repr(pending)
+        pending.wait()
+        assert (before, repr(pending)) == ("Pending(under way)", "Pending(complete)")
+    with mpidec.Network(comm=net_of_one()) as net:
+        with net.window(np.ones((2, 3), np.float32), topology.ring(1)) as window:
+            shown = repr(window)
+        assert shown == "Window((2, 3) float32, rank 0 of 1, 0 slots, transport='shared')"
+        assert repr(window) == f"{shown[:-1]}, closed)"
+    assert not re.search("0x", word(Cell(value)))
+
+
+def net_of_one():
+    from mpi4py import MPI
+
+    return MPI.COMM_SELF
