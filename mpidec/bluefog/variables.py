@@ -10,7 +10,7 @@ IMPORTABLE = str(Path(__file__).parent / "importable")
 PREFIX = "BLUEFOG_"
 # Those that mean something here: what they are called, or None where mpidec reads them as they are.
 MEANINGFUL = {
-    "BLUEFOG_NODES_PER_MACHINE": "MPIDEC_RANKS_PER_NODE",
+    "BLUEFOG_NODES_PER_MACHINE": "MPIDEC_RANKS_PER_MACHINE",
     "BLUEFOG_TIMELINE": None,
     "BLUEFOG_CYCLE_TIME": None,
     "BLUEFOG_LOG_LEVEL": None,

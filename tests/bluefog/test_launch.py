@@ -140,14 +140,14 @@ def test_bluefogs_flags_are_taken(fake_mpirun, capsys):
 def test_variables_of_bluefog():
     env = {"BLUEFOG_NODES_PER_MACHINE": "3", "BLUEFOG_TIMELINE": "a", "MPIDEC_TIMELINE": "b"}
     variables.translate(env)
-    assert env["MPIDEC_RANKS_PER_NODE"] == "3" and env["MPIDEC_TIMELINE"] == "b"
+    assert env["MPIDEC_RANKS_PER_MACHINE"] == "3" and env["MPIDEC_TIMELINE"] == "b"
     for name, value, expected in (
         ("BLUEFOG_NODES_PER_MACHINE", "4", "4"),
-        ("MPIDEC_RANKS_PER_NODE", "5", "5"),
+        ("MPIDEC_RANKS_PER_MACHINE", "5", "5"),
     ):
         env[name] = value
         variables.translate(env)
-        assert env["MPIDEC_RANKS_PER_NODE"] == expected
+        assert env["MPIDEC_RANKS_PER_MACHINE"] == expected
     assert variables.ignored({**env, "BLUEFOG_OPS_ON_CPU": "1"}) == ["BLUEFOG_OPS_ON_CPU"]
     assert (
         variables.level({"BLUEFOG_LOG_LEVEL": "Trace"}) == "DEBUG" and variables.level({}) is None

@@ -125,7 +125,8 @@ class LocalView(NetworkOperators):
     def set_machine_topology(self, topology: Topology | Schedule) -> None:
         """Set the graph between machines for `hierarchical_neighbor_allreduce`; machines are numbered by their lowest ranks.
 
-        A machine is a node with shared memory, or `MPIDEC_RANKS_PER_NODE` ranks if that variable is set.  Collective.
+        A machine is a node with shared memory, or a block of `MPIDEC_RANKS_PER_MACHINE` or `MPIDEC_RANKS_PER_NODE` ranks where
+        one of these variables is set.  Collective.
 
         Raises
         ------
@@ -148,12 +149,13 @@ class LocalView(NetworkOperators):
         [[0]]
         """
         if self._machine_list is None:
-            per = os.environ.get("MPIDEC_RANKS_PER_NODE", "").lstrip("0")
+            names = "MPIDEC_RANKS_PER_MACHINE", "MPIDEC_RANKS_PER_NODE"
+            name = next((name for name in names if os.environ.get(name)), names[1])
+            per = os.environ.get(name, "").lstrip("0")
             with self.agreeing("net.machines"):
                 if per and not (per.isdigit() and int(per) >= 1):
-                    raise ValueError(
-                        f"MPIDEC_RANKS_PER_NODE is {per!r}, expected a whole number >= 1"
-                    )
+                    raise ValueError(f"{name} is {per!r}, expected a whole number >= 1")
+            self.matching.agree("net.machines", f"{name}={per}")
             if per:
                 leaders = [rank - rank % int(per) for rank in range(self.size)]
             else:  # by now all ranks have come
