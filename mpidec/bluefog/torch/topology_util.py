@@ -42,8 +42,8 @@ def InferDestinationFromSourceRanks(
 
 def _inferred(call: str, ranks: Sequence[int], matrix: bool, sources: bool) -> Inferred:
     net = current(call).net
-    with net.raising_together():
-        row = np.zeros((1, net.size), np.int8)
+    row = np.zeros((1, net.size), np.int8)
+    with net.agreeing(f"bf.{call}"):
         for rank in ranks:
             if (
                 not isinstance(rank, Integral)
