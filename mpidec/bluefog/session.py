@@ -95,8 +95,8 @@ class Session:
         Calls under way; `handle` is the number of the last one.
     graph, machine_graph : networkx.DiGraph or None
         As they were set, `native` and `machine_native` as `mpidec` has them.  `weighted` and `machine_weighted` say whether the
-        weights of their edges count; `weights` and `machine_weights` are those of this rank and its machine where they do not
-        sum to 1.
+        weights of their edges count; `weights` and `machine_weights` are those of this rank and its machine where the native
+        graph has others.
     known : dict {contents of a graph, weighted: (native, weights)}
         Of the graphs that were set.
     """
@@ -242,7 +242,9 @@ def is_homogeneous() -> bool:
 def _topology(
     call: str, graph: object, count: int, what: str, weighted: bool, node: int
 ) -> tuple[Topology, OwnWeights]:
-    """The graph with W[i, j] = A[j, i], or uniform weights; those of a node where they do not sum to 1, which no `Topology` has."""
+    """The graph with W[i, j] = A[j, i], or uniform weights, and those of a node where no `Topology` has such weights: they do not
+    sum to 1, or are 0 on an edge.
+    """
     if not isinstance(graph, nx.DiGraph):
         raise TypeError(
             f"bf.{call}: topology is a {type(graph).__name__}, expected a networkx.DiGraph"
@@ -253,7 +255,7 @@ def _topology(
         )
     if weighted:
         _finite(call, graph)
-    fits = weighted and _sum_to_one(graph)
+    fits = weighted and _is_stochastic(graph)
     own = GetRecvWeights(graph, node) if weighted and not fits else (None, None)
     return from_networkx(graph, "weight" if fits else "uniform", connected=False), own
 
@@ -267,10 +269,11 @@ def _finite(call: str, graph: nx.DiGraph) -> None:
             )
 
 
-def _sum_to_one(graph: nx.DiGraph) -> bool:
-    """Whether the weights that each rank gives to what it receives, itself among them, are not negative and sum to 1."""
-    A = matrix(graph)
-    return bool(A.min() >= 0 and np.abs(A.sum(0) - 1).max() <= 1e-10)
+def _is_stochastic(graph: nx.DiGraph) -> bool:
+    """Whether the weights that each rank gives to what it receives are positive and, with its own, sum to 1."""
+    A, edges = matrix(graph), graph.edges(data="weight", default=1.0)
+    positive = A.min() >= 0 and all(weight for i, j, weight in edges if i != j)
+    return bool(positive and np.abs(A.sum(0) - 1).max() <= 1e-10)
 
 
 def set_topology(topology: nx.DiGraph | None = None, is_weighted: bool = False) -> bool:
@@ -288,7 +291,7 @@ def set_topology(topology: nx.DiGraph | None = None, is_weighted: bool = False) 
 
 
 def _native(session: Session, graph: nx.DiGraph, weighted: bool) -> tuple[Topology, OwnWeights]:
-    """The graph as `mpidec` has it, and the weights of this rank where those do not sum to 1."""
+    """The graph as `mpidec` has it, and the weights of this rank where that graph has others."""
     key: Hashable = None
     if isinstance(graph, nx.DiGraph):
         key = (*graph.nodes,), (*graph.edges(data="weight"),), weighted

@@ -5,7 +5,7 @@ A schedule is a generator without end: each step yields the ranks to which a ran
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import networkx as nx
 import numpy as np
@@ -77,10 +77,11 @@ def FullyConnectedGraph(size: int) -> nx.DiGraph:
 
 
 def IsTopologyEquivalent(topo1: nx.DiGraph | None, topo2: nx.DiGraph | None) -> bool:
-    """Whether both graphs have the same matrix."""
+    """Whether both graphs have the same edges and the same matrix."""
     if topo1 is None or topo2 is None or set(topo1.nodes) != set(topo2.nodes):
         return False
-    return np.array_equal(matrix(topo1), matrix(topo2))
+    same_edges = set(topo1.edges) == set(topo2.edges)  # those of weight 0 among them
+    return same_edges and np.array_equal(matrix(topo1), matrix(topo2))
 
 
 def IsRegularGraph(topo: nx.DiGraph) -> bool:
@@ -88,19 +89,20 @@ def IsRegularGraph(topo: nx.DiGraph) -> bool:
     return len({(topo.in_degree(r), topo.out_degree(r)) for r in topo.nodes}) <= 1
 
 
-def _split(weights: np.ndarray, rank: int) -> tuple[float, dict[int, float]]:
-    others = {int(j): float(weights[j]) for j in np.flatnonzero(weights) if j != rank}
-    return float(weights[rank]), others
+def _split(
+    weights: np.ndarray, rank: int, neighbors: Iterable[int]
+) -> tuple[float, dict[int, float]]:
+    return float(weights[rank]), {int(j): float(weights[j]) for j in sorted(neighbors) if j != rank}
 
 
 def GetRecvWeights(topo: nx.DiGraph, rank: int) -> tuple[float, dict[int, float]]:
-    """The weight of a rank for itself, and those of what it receives."""
-    return _split(matrix(topo)[:, rank], rank)
+    """The weight of a rank for itself, and those of what it receives, also of weight 0."""
+    return _split(matrix(topo)[:, rank], rank, topo.predecessors(rank))
 
 
 def GetSendWeights(topo: nx.DiGraph, rank: int) -> tuple[float, dict[int, float]]:
-    """The weight of a rank for itself, and those of what it sends."""
-    return _split(matrix(topo)[rank], rank)
+    """The weight of a rank for itself, and those of what it sends, also of weight 0."""
+    return _split(matrix(topo)[rank], rank, topo.successors(rank))
 
 
 def isPowerOf(x: int, base: int) -> bool:
@@ -165,8 +167,8 @@ def GetInnerOuterRingDynamicSendRecvRanks(
     schedule = graphs.inner_outer(world_size, local_size, "ring")
     step = 0
     while True:
-        A = schedule.at(step).W.toarray().T
-        yield list(_split(A[self_rank], self_rank)[1]), list(_split(A[:, self_rank], self_rank)[1])
+        graph = _graph(schedule.at(step))
+        yield list(GetSendWeights(graph, self_rank)[1]), list(GetRecvWeights(graph, self_rank)[1])
         step += 1
 
 
