@@ -18,6 +18,7 @@ from mpidec.bluefog import (  # noqa: E402
     torch as bf,
 )
 from mpidec.bluefog.common import topology_util, util  # noqa: E402
+from mpidec.exceptions import RankMismatchError  # noqa: E402
 
 pytestmark = pytest.mark.most(2)
 
@@ -165,6 +166,37 @@ def test_weights_are_those_of_the_graph(size):
     np.testing.assert_allclose(bf.neighbor_allreduce(x), expected, atol=1e-14)
 
 
+@pytest.mark.parametrize("counts", [True, False])
+def test_edges_of_weight_zero_are_edges(size, counts):
+    """Their ranks are neighbours, which are sent to and heard of; where weights do not count, they have those of all others."""
+    n, r, X = size, bf.rank(), stack(size, 3)
+    links = (weighted(n) != 0) | np.roll(np.eye(n, dtype=bool), 1, 0)
+    A = weighted(n, seed=2) * (links & np.roll(np.eye(n, dtype=bool), 1, 1))
+    A += np.diag(1 - A.sum(0))
+    G = nx.DiGraph()
+    G.add_weighted_edges_from((i, j, A[i, j]) for i, j in np.argwhere(links).tolist())
+    near = [j for j in range(n) if links[j, r] and j != r]
+    far = [j for j in range(n) if links[r, j] and j != r]
+    assert bf.GetRecvWeights(G, r) == (A[r, r], {j: A[j, r] for j in near})
+    assert bf.GetSendWeights(G, r) == (A[r, r], {j: A[r, j] for j in far})
+    fewer = nx.from_numpy_array(A, create_using=nx.DiGraph)
+    assert bf.IsTopologyEquivalent(G, G.copy()) and bf.IsTopologyEquivalent(G, fewer) == (n < 3)
+    bf.set_topology(G, is_weighted=counts)
+    assert (bf.in_neighbor_ranks(), bf.out_neighbor_ranks()) == (near, far)
+    W = A.T if counts else links.T / links.sum(0)[:, None]
+    x = torch.tensor(X[r])
+    np.testing.assert_allclose(bf.neighbor_allreduce(x), (W @ X)[r], rtol=1e-12)
+    weights = {j: 1.0 + j for j in near}
+    y = bf.neighbor_allreduce(x, self_weight=0.5, src_weights=weights)
+    np.testing.assert_allclose(y, X[r] / 2 + sum((1 + j) * X[j] for j in near), rtol=1e-12)
+    np.testing.assert_array_equal(bf.neighbor_allgather(x), X[near].ravel())
+    bf.win_create(x, "x", zero_init=True)
+    bf.win_put(x, "x", dst_weights=dict.fromkeys(far, 1.0))
+    bf.barrier()
+    np.testing.assert_allclose(bf.win_update("x"), (W @ X)[r], rtol=1e-12)
+    bf.win_free()
+
+
 def test_dynamic_calls_leave_the_graph(size):
     r, X = bf.rank(), stack(size, 4)
     x, hop = torch.tensor(X[r]), 2 % size
@@ -228,6 +260,33 @@ def test_graphs_that_have_been_set(size, monkeypatch):
     means()
 
 
+@pytest.mark.parametrize("before", [True, "all", False])
+def test_a_call_without_comparison_is_alone(size, before):
+    """What `net.check` says holds for the calls after it, also after an error."""
+    r, n, net, x = bf.rank(), size, session.network(), torch.tensor([1.0])
+    peers = [[(r - 1) % n], [(r + 1) % n]] if n > 1 else [[], []]
+    knobs = {
+        "self_weight": 0.5,
+        "src_weights": dict.fromkeys(peers[0], 1.0),
+        "dst_weights": peers[1],
+    }
+    optimizer = bf.DistributedAdaptThenCombineOptimizer(sgd, linear)
+    net.check = before
+    for check in (True, False):
+        bf.neighbor_allreduce(x, **knobs, enable_topo_check=check)
+        assert net.check is before
+        bf.wait(bf.neighbor_allreduce_nonblocking(x, **knobs, enable_topo_check=check))
+        assert net.check is before
+        src, dst = peers
+        bf.neighbor_allgather(x, src_ranks=src, dst_ranks=dst, enable_topo_check=check)
+        assert net.check is before
+        vars(optimizer).update(knobs, enable_topo_check=check)
+        optimizer.step()
+        with pytest.raises(ValueError, match="99"):
+            bf.neighbor_allreduce(x, self_weight=1.0, src_weights={99: 1.0}, dst_weights=[], enable_topo_check=check)  # fmt: skip
+        assert net.check is before
+
+
 def test_calls_of_all_ranks(size):
     r, X = bf.rank(), stack(size, 3)
     x = torch.tensor(X[r])
@@ -289,6 +348,33 @@ def test_machines(monkeypatch):
     bf.shutdown()
 
 
+def test_machines_change_nothing_else(monkeypatch):
+    """With blocks of ranks as machines, rows of windows travel, and are waited for, as without; all ranks have the same blocks."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    unread = []
+    for per in ("", "1"):
+        os.environ["BLUEFOG_NODES_PER_MACHINE"] = per
+        bf.init()
+        assert bf.local_size() == (1 if per else bf.size())
+        bf.win_create(torch.ones(2), "x")
+        bf.win_put(torch.ones(2), "x")
+        bf.barrier()
+        unread.append(session.current("test").windows["x"].window.unread)
+        bf.shutdown()
+    assert unread[0] == unread[1]
+    os.environ["BLUEFOG_NODES_PER_MACHINE"] = "1"
+    bf.init()
+    os.environ["MPIDEC_RANKS_PER_MACHINE"] = str(1 + bf.rank())
+    with (
+        contextlib.nullcontext()
+        if bf.size() == 1
+        else pytest.raises(RankMismatchError, match="PER_MACHINE=1")
+    ):
+        bf.local_size()
+    bf.init()
+    bf.shutdown()
+
+
 def test_who_sends_is_inferred(size):
     r = bf.rank()
     lists = [[j for j in range(size) if j != i and (i * j + i) % 3 < 2] for i in range(size)]
@@ -299,6 +385,25 @@ def test_who_sends_is_inferred(size):
     found, W = bf.InferDestinationFromSourceRanks(lists[r], construct_adjacency_matrix=True)
     assert found == [i for i in range(size) if r in lists[i]]
     np.testing.assert_allclose(W, A.T / A.T.sum(0))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_wrong_list_is_refused_on_all_ranks(size):
+    """Whichever rank has it; windows stay, and the next calls meet."""
+    x = torch.tensor(float(bf.rank()))
+    bf.win_create(x.clone(), "x")
+    for wrong, infer in itertools.product(
+        range(size), (bf.InferSourceFromDestinationRanks, bf.InferDestinationFromSourceRanks)
+    ):
+        ranks = [(bf.rank() + 1) % size] * (1 + (bf.rank() == wrong))
+        with pytest.raises(
+            ValueError, match=rf"bf\.{infer.__name__}: the list .* of rank {wrong}, "
+        ):
+            infer(ranks)
+        assert bf.allreduce(x).item() == (size - 1) / 2
+        assert infer(ranks[:1]) == [(bf.rank() - 1) % size]
+    assert bf.get_current_created_window_names() == ["x"]
+    bf.win_free()
 
 
 # Windows
