@@ -99,6 +99,11 @@ class Outgoing:
         self.old, self.word = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self.task: Task | None = None
 
+    @property
+    def written(self) -> bool:
+        """Whether it has written a row, and waits for a flush."""
+        return self.task is not None and self.task.awaited is Turn.FLUSHED
+
     def buffer(self, k: int) -> int:
         """The offset of a buffer."""
         return self.at + HEADER + k * self._size
@@ -290,17 +295,18 @@ class OneSided:
                 post.task = Task(self._post(post))
         moving = [post for post in self._outgoing if post.task is not None]
         while moving:
-            moving = [post for post in moving if self._has_written(post)]
-            self._flush(moving)
+            self._flush([post for post in moving if post.written])
+            for post in moving:
+                self._move_on(post)
+            moving = [post for post in moving if post.written]
         for reads in self._reads.values():
             while reads and reads[0].move_on():
                 del reads[0]
 
-    def _has_written(self, post: Outgoing) -> bool:
-        """Move on what is sent; whether it has written a row, and waits for a flush."""
+    def _move_on(self, post: Outgoing) -> None:
+        """Move on what is sent."""
         if post.task is not None and post.task.move_on():
             post.task, post.edge.under_way = None, False
-        return post.task is not None and post.task.awaited is Turn.FLUSHED
 
     def _flush(self, written: Sequence[Outgoing]) -> None:
         """All rows first, then one flush if no rank has to help, since in each one MPI may give the core to another process."""
