@@ -77,6 +77,7 @@ class WindowMessenger:
 
     def __init__(self, comm: MPI.Intracomm, engine: ProgressEngine):
         self.comm, self._begun, self.lock = comm, False, threading.RLock()
+        self._engine = engine
         self._unit = MPI.BYTE.Create_contiguous(_UNIT).Commit()
         self._receivers: dict[int, Callable[[int, Message], None]] = {}
         self._sending: list[tuple[MPI.Request, np.ndarray]] = []
@@ -116,9 +117,12 @@ class WindowMessenger:
             self._peers.add(rank)
             self._sending.append((send([data, len(data) // _UNIT, self._unit], rank), data))
 
-    def begin(self) -> bool:
-        """Begin to handle messages; False if another thread does so, or if an exception has ended it before `end`."""
-        if not self.lock.acquire(blocking=False):
+    def begin(self, wait: bool = False) -> bool:
+        """Begin to handle messages; False if an exception has ended that before `end`, or if another thread does so.
+
+        With `wait` it waits for the other thread.
+        """
+        if not self.lock.acquire(blocking=wait):
             return False
         if self._begun:
             self.lock.release()
@@ -209,6 +213,7 @@ class WindowMessenger:
             self.send(rank, Message(0, Kind.OTHER, 0, 0), synchronous=True)
         wait_until(lambda: self.idle, "the last messages of windows")
         meet()
+        self._engine.remove(self.poll)
         self._unit.Free()
         self.comm.Free()
 

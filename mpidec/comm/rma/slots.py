@@ -216,20 +216,23 @@ class Slots:
 
     # Messages
 
-    def send_outboxes(self) -> None:
-        """Move on the rows in the outboxes, and answer who waits for the mutex."""
-        if self._messenger is None or self.carrier is None or not self._messenger.begin():
+    def send_outboxes(self, wait: bool = False) -> None:
+        """Move on the rows in the outboxes, and answer who waits for the mutex; unless another thread does so, or after it."""
+        if self._messenger is None or self.carrier is None or not self._messenger.begin(wait):
             return
         self.carrier.ship()
         self.mutex.serve()
         self._messenger.end()
 
-    def poll(self) -> None:
-        """Look after messages, unless another thread does so; any thread may call this."""
+    def poll(self, wait: bool = False) -> None:
+        """Look after messages, unless another thread does so; any thread may call this.
+
+        With `wait`, all rows that senders have published are in the slots afterwards: also those that another thread has taken.
+        """
         if self.carrier is not None and self._messenger is not None:
             if not self.carrier.unaided:
                 self._messenger.poll()
-            self.send_outboxes()
+            self.send_outboxes(wait and self._memory is not None)
 
     def _receive(self, rank: int, message: Message) -> None:
         kind = message.kind

@@ -163,7 +163,7 @@ class Window:
     def versions(self) -> dict[int, int]:
         with self._engine:
             self._open()
-            self._poll()
+            self._receive()
             return dict(zip(self.in_neighbors, self._records.versions()))
 
     # Transfers
@@ -335,7 +335,7 @@ class Window:
                 raise ValueError(
                     f"slot({rank!r}): expected one of the in-neighbours {self.in_neighbors}"
                 )
-            self._poll()
+            self._receive()
             row = np.empty(self._row.shape, self._row.dtype)
             self._records.read(self._in[rank], row)
             return self._layout.arrays(row)
@@ -350,7 +350,7 @@ class Window:
             return self._combine(1.0, self._ones_in, True)
 
     def _combine(self, own: float, weights: Weights, reset: bool) -> Any:
-        self._poll()
+        self._receive()
         if not self._layout.live:
             self._store()
         self._records.update(own, weights, bool(reset))
@@ -427,6 +427,12 @@ class Window:
     def _poll(self) -> None:
         if not self._quiet:
             self._slots.poll()
+
+    def _receive(self) -> None:
+        """Before slots are read: what has been sent is there, whatever the helper does at this moment."""
+        if not self._quiet:
+            self._slots.poll(wait=True)
+            self._open()  # the helper may have failed
 
     def _open(self) -> None:
         if self.closed:

@@ -862,6 +862,16 @@ def test_messages_that_nobody_waits_for_do_not_come_to_the_next_network(comm):
     assert left[2:] == [(others, 0), False]
 
 
+def test_a_messenger_that_is_closed_is_not_polled_while_another_one_goes_on(comm):
+    """A network has one for windows and one for asynchronous methods, and closes one after the other."""
+    engine = ProgressEngine()
+    first, second = (WindowMessenger(comm.Dup(), engine) for _ in range(2))
+    engine.poll()
+    for post in (first, second):
+        post.close(comm.Barrier)
+        engine.poll()
+
+
 class Sent:
     """A message that is complete after some tests."""
 
@@ -1209,6 +1219,49 @@ def test_started_calls_that_are_waited_for_in_any_order(net):
             net.barrier()
 
 
+class Held:
+    """The lock of a messenger that another thread has whenever this one tries to take it, and that it lets go, possibly because of
+    an exception, when this one waits."""
+
+    def __init__(self, messenger, fails=False):
+        self._messenger, self._lock, self._fails = messenger, messenger.lock, fails
+        self.release = self._lock.release
+
+    def acquire(self, blocking=True):
+        self._messenger._begun |= blocking and self._fails
+        return (blocking or self._messenger._begun) and self._lock.acquire()
+
+
+READS = {
+    "collect": lambda win: win.collect() - 2.0 * len(win.in_neighbors),
+    "update": lambda win: (
+        win.update(1.0, dict.fromkeys(win.in_neighbors, 0.5)) - len(win.in_neighbors)
+    ),
+    "slot": lambda win: sum(win.slot(rank) - 2 for rank in win.in_neighbors),
+    "versions": lambda win: [count - 1 for count in win.versions.values()],
+}
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("sent", ["barrier", "flush"])
+def test_all_that_was_sent_is_read_while_a_helper_is_at_work(comm, sent, read, monkeypatch):
+    with (
+        mpidec.Network(comm=comm, windows="rma") as net,
+        net.window(np.zeros(3), T.exponential(net.n), progress=False) as win,
+    ):
+        win.accumulate(np.full(3, 2.0))
+        net.barrier() if sent == "barrier" else (win.flush(), comm.Barrier())
+        with monkeypatch.context() as patch:
+            patch.setattr(win._messenger, "lock", Held(win._messenger))
+            assert not np.any(READS[read](win))
+            patch.setattr(win._messenger, "lock", Held(win._messenger, fails=True))
+            with pytest.raises(RuntimeError, match="rows may be lost"):
+                READS[read](win)
+        win._messenger._begun = False
+        comm.Barrier()
+
+
 def test_one_flush_for_all_neighbours(comm, monkeypatch):
     """On a node; MPICH gives the core to another process in each."""
     flushed = []
@@ -1223,6 +1276,36 @@ def test_one_flush_for_all_neighbours(comm, monkeypatch):
             monkeypatch.undo()
         net.barrier()
         assert win.collect()[0] == (net.n if net.n > 1 else 1)
+        net.barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_row_is_published_after_a_flush_also_when_one_flush_has_failed(comm, monkeypatch):
+    calls = []
+    with mpidec.Network(windows="rma") as net, net.window(np.ones(3), T.complete(net.n)) as win:
+        memory = win._slots.carrier.memory
+        flush, swap = memory.flush_all, memory.swap
+
+        def failing():
+            calls.append("flush")
+            if len(calls) == 1:
+                raise MemoryError
+            flush()
+
+        def publish(new, old, rank, at):
+            calls.extend(["publish"] * (rank != net.rank))  # else it takes what has come
+            return swap(new, old, rank, at)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(memory, "flush_all", failing)
+            patch.setattr(memory, "swap", publish)
+            with pytest.raises(MemoryError):
+                win.put(np.full(3, 2.0))
+            win._messenger.end()
+            win.flush()
+        assert calls == ["flush", "flush", *["publish"] * (net.n - 1)]
+        net.barrier()
+        assert [win.slot(rank).tolist() for rank in win.in_neighbors] == [[2.0] * 3] * (net.n - 1)
         net.barrier()
 
 
