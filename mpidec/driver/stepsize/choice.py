@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -65,7 +66,9 @@ PROGRESS, STILL = 0.5, 0.98  # parts of the error that they may leave
 SPAN, PER_OCTAVE = 6, 4  # range of a race, and step sizes in a factor of 2
 STEEPEST = 4  # agents whose directions of largest curvature the first steps of a short run may meet
 SPARE = 0.85  # part of the best step size with variance reduction, of whose gradients few draws are known
-CLEARLY = 0.95  # part of the steps that other weights than metropolis must save
+CLEARLY = 0.95  # part of the steps that other weights than metropolis, or larger steps, must save
+LONGEST_TRIAL = 512  # steps
+TINY = 1e-300  # distance from the minimizer for those that reach it
 NEARBY = 0.1  # part of the first distance and of the agents' differences with which there is a second race where there is a term
 LATE = 0.25  # part of a run in which errors with losses or channel noise are compared
 FEW = 512  # steps of a race of step sizes that are raced one by one
@@ -746,34 +749,25 @@ class Search(Modelled):
         """The choice, or a larger step size that is the best of a race near the minimizer, if trial runs bear it; collective.
 
         Far from the minimizer a step size that is too large for the linear model may be right for the functions: those of
-        bounded slope, and those that are flat where the term leads.
+        bounded slope, and those that are flat where the term leads.  The trial runs are as long as the predicted run, at most.
         """
-        length = 2 * trial_length(self._steps)
-        if not self._exact or length < FEWEST:
+        if not self._exact or choice.expected < FEWEST or self._steps < 8 * FEWEST:
             return choice
 
-        def near(base: Mixer) -> tuple[np.ndarray, np.ndarray, float]:
+        def near(base: Mixer) -> np.ndarray:
             model, W, size = cast("LinearModel", self._model), self._alike(base), choice.step_size
             centre = model.g.mean(axis=1, keepdims=True)
             closer = replace(model, g=centre + NEARBY * (model.g - centre))
             ranking, largest = self._race(W, closer, NEARBY), size
-            if ranking is None:
-                return np.empty(0), np.empty(0), 0.0
-            if ranking.size > size:
+            if ranking is not None and ranking.size > size:
                 largest = self._checked(W, closer, ranking.size, ranking.steps, NEARBY)
-            stack = Stack(self._solver, _one, W, model, np.array([size]), model.start)
             most = int(PER_OCTAVE * np.log2(largest / size) + 0.5)
-            sizes = size * 2.0 ** (np.array([j for j in (most, most // 2) if j > 0]) / PER_OCTAVE)
-            known = np.isclose(sizes[:, None], ranking.sizes, rtol=1e-9, atol=0)
-            predicted = np.where(known, ranking.predicted, np.inf).min(axis=1)
-            return sizes, predicted, progress(stack, model, length)
+            return size * 2.0 ** (np.array([j for j in (most, most // 2) if j > 0]) / PER_OCTAVE)
 
-        sizes, predicted, left = self._on_root(near)
-        start = self._distance(self._X0)
-        for size, expected in zip(sizes, predicted):
-            end = self._ends(np.array([size]), length)[0]
-            choice = replace(choice, gradients=choice.gradients + length)
-            if self._distance(end + self.point) <= left * start:
+        for size in self._on_root(near):
+            expected, taken = self._tried(size, choice.expected)
+            choice = replace(choice, gradients=choice.gradients + taken)
+            if expected < np.inf:
                 here = np.isclose(choice.tried, size, rtol=1e-9, atol=0)
                 return replace(
                     choice,
@@ -784,12 +778,40 @@ class Search(Modelled):
                 )
         return choice
 
-    def _distance(self, X: np.ndarray) -> float:
-        return float(np.sqrt(self._net.sum(((X - self.point) ** 2).sum(axis=1, keepdims=True))[0]))
+    def _tried(self, size: float, most: float) -> tuple[float, int]:
+        """The steps to the tolerance with this step size, from a trial run of some of `most`; inf for more than those; its steps.
+
+        Collective.  The rates between a quarter, a half and three quarters of `most` tell.
+        """
+        goal = (
+            self._tol
+            * np.sqrt(self._net.n)
+            * (float(np.linalg.norm(cast("np.ndarray", self.point))) or 1.0)
+        )
+        quarter = int(min(most, self._steps / 2, LONGEST_TRIAL) / 4)
+        before, needed = 0.0, np.inf
+        with closing(self._trial(size, 3 * quarter)) as trial:
+            for k, E in enumerate(trial, 1):
+                if k % quarter:
+                    continue
+                distance = max(self._distance(E), TINY)
+                rate = np.log(before / distance) / quarter if k > quarter else np.inf
+                needed = k + np.log(distance / goal) / rate if rate > 0 else np.inf
+                if needed > CLEARLY * most:
+                    return np.inf, k
+                before = distance
+        return float(max(needed, 1.0)), 3 * quarter
+
+    def _distance(self, E: np.ndarray) -> float:
+        """The distance of all agents' rows from the estimated minimizer, from that of the local ones; collective."""
+        return float(np.sqrt(self._net.sum((E**2).sum(axis=1, keepdims=True))[0]))
 
     def _trial_errors(self, sizes: np.ndarray, length: int) -> np.ndarray:
         """The predicted errors after trial runs with these step sizes; collective."""
-        ends = [self._net.gather(rows) for rows in self._ends(sizes, length)]
+        ends = []
+        for size in sizes:
+            with closing(self._trial(size, length)) as trial:
+                ends.append(self._net.gather(deque(trial, maxlen=1)[0]))
 
         def continued(base: Mixer) -> np.ndarray:
             model, factor = cast("LinearModel", self._model), self._solver.step_size.factor
@@ -799,8 +821,8 @@ class Search(Modelled):
 
         return self._on_root(continued)
 
-    def _ends(self, sizes: np.ndarray, length: int) -> list[np.ndarray]:
-        """The ends of trial runs with these step sizes, from the estimated minimizer; collective."""
+    def _trial(self, size: float, length: int) -> Generator[np.ndarray]:
+        """The rows minus the estimated minimizer, step by step, of a trial run with this step size; collective."""
         functions = None
         if self._solver.uses == "functions":
             functions = LocalFunctions(
@@ -810,12 +832,9 @@ class Search(Modelled):
                 lambda evaluate, shape, dtype: evaluate(),
             )
         with closing(self._net.mixer(self.topology)) as base:
-            W = self._alike(base)
-            return [
-                trial_run(with_size(self._solver, size), W, self._grad, self._X0, length, functions)
-                - self.point
-                for size in sizes
-            ]
+            W, solver = self._alike(base), with_size(self._solver, size)
+            for X in trial_run(solver, W, self._grad, self._X0, length, functions):
+                yield X - self.point
 
     def _checked(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -409,14 +409,14 @@ def trial_run(
     X: np.ndarray,
     steps: int,
     functions: LocalFunctions | None = None,
-) -> np.ndarray:
-    """The iterates after the first `steps` steps from `X`, with the gradients, or with the functions that the solver asks for."""
+) -> Iterator[np.ndarray]:
+    """The iterates of `steps` steps from `X`, with the gradients, or with the functions that the solver asks for."""
     s = at_step(solver, 0).init(X, W.at(0))
     for k in range(steps):
         now = at_step(solver, k)
         G: Any = functions.at(k) if functions else grad(now.point(s))  # as the solver uses it
         s = now.step(s, G, W.at(k))
-    return np.asarray(s.X)
+        yield np.asarray(s.X)
 
 
 def sizes_around(size: float, most: int) -> np.ndarray:

@@ -175,6 +175,30 @@ def test_trial_runs_allow_larger_steps_where_there_is_a_term():
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("seed, l1, larger", [(0, 30.0, False), (2, 30.0, True)])
+def test_trial_runs_are_bounded_by_the_predicted_run(seed, l1, larger):
+    """However many steps the run may take; and a larger step size is taken where it is better, as the run shows."""
+    rng = np.random.default_rng(seed)
+    A, x = rng.standard_normal((200, 30)), np.zeros(30)
+    x[:5] = 3 * rng.standard_normal(5)
+    b = A @ x + 0.5 * rng.standard_normal(200)
+    problem = P.load_problem((A, b), 10, problem="least_squares", partition="iid", l1_total=l1)
+    x_star, problem.x_star = problem.solution(), None
+    graph = T.symmetric_exponential(10)
+    found = [mpidec.tune(problem, S.PGEXTRA(), graph, steps=steps) for steps in (3000, 30000)]
+    problem.x_star = x_star
+    assert found[0].gradients == found[1].gradients and found[0].step_size == found[1].step_size
+    steps = [
+        mpidec.solve(
+            problem, S.PGEXTRA(size), graph, steps=300, every=1, stop={"error": 1e-6}
+        ).steps
+        for size in found[0].step_size * 2 ** (np.array([0, -1, 1]) / 4)
+    ]
+    assert steps[0] <= 1.05 * min(steps) and 34 < found[0].gradients <= 34 + 1.5 * steps[0]
+    assert found[0].note.endswith("in trial runs") == larger
+
+
+@pytest.mark.serial
 def test_a_race_goes_on_with_larger_steps_where_its_largest_is_the_best():
     """Half steps that arrive late make the average of RelaySGD slow, and stable with large steps."""
     n = 24
