@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from inspect import signature
+from typing import cast
 
 import numpy as np
 
@@ -17,6 +19,15 @@ from .operator import Attack, Operator, StepOperator
 from .packing import Empty
 
 ATTACKS = ("sign_flip",)
+
+
+def _is_told(attack: Callable[..., object]) -> bool:
+    """Whether a function has a fourth parameter, for the agent that receives what it returns."""
+    try:
+        signature(attack).bind(0, 0, None, 0)
+    except (TypeError, ValueError):  # it has none, or no signature
+        return False
+    return True
 
 
 class AttackedPhase(EdgewisePhase):
@@ -42,9 +53,13 @@ class AttackedPhase(EdgewisePhase):
     ):
         super().__init__(phase, k, at, empty, agents, stripe, calls)
         self._attacks = attacks
-        senders = edges_out_of(self.topology, agents.start, agents.stop).senders
+        out = edges_out_of(self.topology, agents.start, agents.stop)
         self._attackers = [
-            (edge, agent) for edge, agent in enumerate(senders.tolist()) if agent in attacks
+            (edge, agent, receiver)
+            for edge, (agent, receiver) in enumerate(
+                zip(out.senders.tolist(), out.receivers.tolist())
+            )
+            if agent in attacks
         ]
 
     def _like(self, phase: StepOperator, at: Callable[[int], StepOperator]) -> StepOperator:
@@ -60,11 +75,12 @@ class AttackedPhase(EdgewisePhase):
 
     def _attacked(self, rows: np.ndarray) -> np.ndarray:
         sent: np.ndarray = rows.copy()
-        for edge, agent in self._attackers:
+        for edge, agent, receiver in self._attackers:
             attack = self._attacks[agent]
             if callable(attack):
+                told = (receiver,) if _is_told(attack) else ()
                 sent[edge] = returned(
-                    attack(self._k, agent, rows[edge]),
+                    cast("Callable[..., object]", attack)(self._k, agent, rows[edge], *told),
                     f"the attack of agent {agent}",
                     rows[edge],
                     number=True,
@@ -77,7 +93,7 @@ class AttackedPhase(EdgewisePhase):
 class Attacked(Disturbed):
     r"""A mixer some of whose agents send other rows than their own; made by `Mixer.attacked`.
 
-    .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} a_j(X_j)
+    .. math:: Y_i = w_{ii} X_i + \sum_{j \ne i} w_{ij} a_{ij}(X_j)
 
     Parameters
     ----------
@@ -105,7 +121,11 @@ class Attacked(Disturbed):
             elif not (callable(attack) or check.is_number(attack)):
                 raise TypeError(
                     f"attacked: the attack of agent {number} is {attack!r}, expected 'sign_flip', a number that it sends "
-                    "in all entries, or a function of (step, agent, row)"
+                    "in all entries, or a function of (step, agent, row) or (step, agent, row, receiver)"
+                )
+            if number in self.attacks:
+                raise ValueError(
+                    f"attacked: agent {number} is named twice, expected one attack of each agent"
                 )
             self.attacks[number] = attack
         self.columnwise = W.columnwise and not any(map(callable, self.attacks.values()))

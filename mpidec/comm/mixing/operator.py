@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 Lost = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
-Attack = str | float | Callable[[int, int, np.ndarray], object]
+Attack = (
+    str
+    | float
+    | Callable[[int, int, np.ndarray], object]
+    | Callable[[int, int, np.ndarray, int], object]
+)
 RobustRule = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 

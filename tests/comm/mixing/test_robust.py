@@ -66,6 +66,29 @@ def test_rules(rule, n):
         assert mixer(own[here].astype(np.float32)).dtype == np.float32
 
 
+def test_an_attacker_with_two_faces_and_one_that_is_named_twice():
+    n, X = 5, stack(5)
+    graph = T.erdos_renyi(n, p=0.8, seed=1)
+    dense = graph.W.toarray()
+    wanted = dense @ X
+    wanted += dense[:, [2]] * (
+        (10.0 * np.arange(n)[:, None] - 1) * X[2] * (np.arange(n) != 2)[:, None]
+    )
+    with mpidec.Network(n) as net:
+        W, here = net.mixer(graph), slice(net.lo, net.hi)
+        told = W.attacked({2: lambda step, agent, row, receiver: 10 * receiver * row})
+        np.testing.assert_allclose(told(X[here]), wanted[here], atol=1e-13)
+        with pytest.raises(ValueError, match="agent 2 is named twice"):
+            W.attacked(Twice())
+
+
+class Twice(dict):
+    """A mapping with two keys for one agent."""
+
+    def items(self):
+        return [(2, 1.0), (np.int64(2), "sign_flip")]
+
+
 def test_two_of_eighteen_agents_send_a_constant():
     n, bad, X = 18, {3: 100.0, 11: 100.0}, stack(18)
     graph, right = T.erdos_renyi(n, p=0.5, seed=1), [i for i in range(n) if i not in bad]
