@@ -82,6 +82,7 @@ class EdgewisePhase(WrappedPhase):
         arrived = self.exchange(self.to_edges(rows))
         arrived *= self._into.weights.astype(rows.dtype)[:, None]
         np.add(self.own(rows), self.sum_edges(arrived), out=target)
+        self._towards(target, rows)
         return Pending(None, lambda: target)
 
     def exchange(self, M: np.ndarray) -> np.ndarray:

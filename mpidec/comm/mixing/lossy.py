@@ -14,7 +14,7 @@ from ..._words import word
 from ..arrays.host import ArrayT
 from ..runtime.pending import Pending
 from .edges import edges_into
-from .exchange import scaled
+from .exchange import mapped, scaled
 from .operator import Lost, Operator, StepOperator
 from .packing import Empty
 from .repeated import Repeated
@@ -133,10 +133,12 @@ class LossyPhase(WrappedPhase):
 
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
         arrived = self._phase.exchange(self._phase.to_edges(rows))
+        arrived[~self._arrives[:, 0]] = 0  # whatever was sent, also what is not finite
         arrived *= self._weights.astype(rows.dtype)
         sums = self.sum_edges(arrived)
         sums *= self._scale.astype(rows.dtype)
         np.add(rows * self._own.astype(rows.dtype), sums, out=target)
+        self._towards(target, rows)
         return Pending(None, lambda: target)
 
     def own(self, X: ArrayT) -> ArrayT:
@@ -145,7 +147,7 @@ class LossyPhase(WrappedPhase):
 
     def exchange(self, M: np.ndarray) -> np.ndarray:
         """Send a different row over each edge; a row that is lost arrives as zeros."""
-        return scaled(self._phase.exchange(M), self._arrives)
+        return mapped(self._phase.exchange(M), lambda rows: np.where(self._arrives, rows, 0))
 
 
 class Lossy(Wrapped[StepOperator]):

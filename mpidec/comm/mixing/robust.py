@@ -177,6 +177,7 @@ class RobustPhase(EdgewisePhase):
             target[i] = returned(
                 self._rule(rows[i], arrived[lo:hi], weights[lo:hi]), "the robust rule", rows[i]
             )
+        self._towards(target, rows)
 
     def exchange(self, M: np.ndarray) -> np.ndarray:
         """Refused: a robust rule takes the place of averages only.

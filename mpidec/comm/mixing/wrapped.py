@@ -113,6 +113,14 @@ class WrappedPhase(StepOperator):
     def abort_operation(self, error: Exception, op: str = "W(X)") -> None:
         self._phase.abort_operation(error, op)
 
+    def _towards(self, target: np.ndarray, rows: np.ndarray) -> None:
+        """Replace the averages in `target` by the step from `rows` towards them, X + gamma (Y - X)."""
+        gamma = self.gamma(rows.shape[1])
+        if gamma != 1:
+            target -= rows
+            target *= gamma
+            target += rows
+
     @abstractmethod
     def _begin(self, rows: np.ndarray, target: np.ndarray) -> Pending:
         """Begin to mix `rows` (m, d) into `target`, which the result returns."""
@@ -147,6 +155,10 @@ class Wrapped(Operator[Step]):
     def __init__(self, W: Operator[StepOperator]):
         super().__init__(W.topology, W.agents, W.empty, W.counts)
         self.W, self.feedback, self.columnwise = W, W.feedback, W.columnwise
+
+    def gamma(self, d: int) -> float:
+        """That of the mixer below."""
+        return self.W.gamma(d)
 
     @abstractmethod
     def over(self, W: Operator[StepOperator]) -> Operator[StepOperator]:

@@ -54,6 +54,46 @@ def test_a_lost_row_of_an_edge_arrives_as_zeros():
         np.testing.assert_array_equal(M.ravel(), want)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("fill", ["renormalize", "own", "zero"])
+def test_a_lost_message_has_no_influence_whatever_was_in_it(fill, value):
+    lost, X = np.zeros((1, N, N), bool), stack()
+    lost[0, :, 3] = True  # nobody hears agent 3
+    with mpidec.Network(N) as net:
+        here, heard = slice(net.lo, net.hi), np.array([i != 3 for i in net.agents], bool)
+        W, sent = net.mixer(T.erdos_renyi(N, seed=1)), {3: value}
+        spoilt, right = (V.lossy(lost, fill=fill).at(0) for V in (W.attacked(sent), W))
+        np.testing.assert_array_equal(spoilt(X[here])[heard], right(X[here])[heard])
+        M, R = (V.exchange(V.to_edges(X[here])) for V in (spoilt, right))
+        np.testing.assert_array_equal(M, R)
+
+
+NOTHING = {
+    "lossy": lambda W: W.lossy(0.0),
+    "noisy": lambda W: W.noisy(0.0),
+    "attacked": lambda W: W.attacked({}),
+    "robust": lambda W: W.robust("clip", tau=1e9),
+    "all": lambda W: W.attacked({}).noisy(0.0).lossy(0.0),
+    "repeat": lambda W: W.repeat(1),
+    "lossy.repeat": lambda W: W.lossy(0.0).repeat(1),
+}
+
+
+@pytest.mark.parametrize("codec", ["identity", "float16", "qsgd"])
+@pytest.mark.parametrize("nothing", NOTHING)
+def test_mixers_that_change_nothing_keep_gamma(nothing, codec):
+    """W(X) = X + gamma (W - I) X, of numbers that these codecs represent, but for qsgd."""
+    X, gamma = np.arange(3.0 * N).reshape(N, 3) ** 2, None if codec == "qsgd" else 0.25
+    with mpidec.Network(N) as net:
+        W = net.mixer(T.ring(N))
+        C = W.compress(codec, feedback=False, gamma=gamma)
+        D, here = NOTHING[nothing](C), slice(net.lo, net.hi)
+        assert D.gamma(3) == D.at(0).gamma(3) == C.gamma(3) < 1
+        if codec != "qsgd":
+            dense = X + gamma * (W.topology.W @ X - X)
+            np.testing.assert_allclose(D.at(0)(X[here]), dense[here], rtol=1e-12)
+
+
 @pytest.mark.parametrize("topology", [T.ring(N), T.double_binary_trees(N)], ids=["ring", "trees"])
 def test_draws_belong_to_the_edge_and_the_step(topology):
     steps, X = 400, np.eye(N)
