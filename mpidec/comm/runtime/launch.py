@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
@@ -79,6 +80,15 @@ def end_job(comm: MPI.Intracomm, status: int) -> None:
     comm.Abort(status)
 
 
+def _report(text: str) -> None:
+    """Write to standard error, also where an outer hook, such as torch.distributed's, collects in memory what is written there."""
+    stream = sys.stderr
+    if stream is None or isinstance(stream, io.StringIO):
+        stream = sys.__stderr__ or open(2, "w", closefd=False)
+    stream.write(text)
+    stream.flush()
+
+
 def abort_when_uncaught() -> None:
     """Install an exception hook that aborts the job, with the traceback, when one rank has an uncaught exception.
 
@@ -95,11 +105,11 @@ def abort_when_uncaught() -> None:
             kind, KeyboardInterrupt
         ):  # one traceback for an error of all ranks, or of another rank
             time.sleep(_OTHERS if from_another_rank(error) else _SHARED if world.rank > 0 else 0)
-        sys.stderr.write(
-            "".join(f"[rank {world.rank}] {line}" for line in text.splitlines(keepends=True))
-        )
-        sys.stderr.flush()
-        end_job(world, 130 if issubclass(kind, KeyboardInterrupt) else 1)
+        lines = text.splitlines(keepends=True)
+        try:
+            _report("".join(f"[rank {world.rank}] {line}" for line in lines))
+        finally:
+            end_job(world, 130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     hook.mpidec = True  # type: ignore[attr-defined]
     sys.excepthook = hook

@@ -389,3 +389,18 @@ def test_a_rank_that_is_killed_ends_the_job(mpirun):
     )
     done = mpirun(2, ["-c", program], timeout=40, env={"MPIDEC_TIMEOUT": "3"})
     assert done.returncode != 0
+
+
+def test_a_traceback_is_not_lost_in_the_hook_of_torch_distributed(mpirun, tmp_path):
+    """Which collects what is written to standard error until all hooks have returned."""
+    pytest.importorskip("torch")
+    program = HEAD + (
+        "import torch.distributed as dist\n"
+        "with mpidec.Network() as net:\n"
+        "    where = 'file://' + sys.argv[1]\n"
+        "    dist.init_process_group('gloo', init_method=where, rank=r, world_size=n)\n"
+        "    raise KeyError('lost')\n"
+    )
+    done = mpirun(2, ["-c", program, str(tmp_path / "store")], timeout=60)
+    assert done.returncode != 0
+    assert re.search(r"^\[rank \d\] KeyError: 'lost'", done.stderr, re.MULTILINE), done.stderr
