@@ -77,6 +77,7 @@ class Asynchronous(Method):
     def state(self) -> list[dict[str, Any]]:
         if self._last is not None:
             return self._last
+        self.saves += 1
         with self._at_rest():
             return self._saved()
 

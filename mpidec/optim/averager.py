@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ..comm.mixing import Network
 from ..comm.runtime.finite import COMPILED, watch
 from ..comm.runtime.mpi import MPI
 from ..driver import arguments as resolve
-from ..exceptions import RankMismatchError
+from ..exceptions import RankMismatchError, mark
 from ..nn.stacked import Stacked
 from ..topology import CATALOGUE, Schedule, Striped, Topology
 from .algorithms import algorithm as algorithm_of, names
-from .broadcast import check_equal, check_settings, check_trained
 from .copies import Copies
+from .equal import check_equal, check_settings, check_trained
 from .methods import AllReduce, Method, mean
 from .rows import Bucket, buckets
 from .timeline import TrainingEvents
@@ -152,7 +153,7 @@ class Averager:
         self._hooks = (
             [] if near or not self.algorithm.overlaps else _polled(self._models, net.engine.poll)
         )
-        self._apart = False
+        self._apart = self._loaded = False
         self._copies, self._looked = Copies(net, self.algorithm.asynchronous), False
         self._watch(check)
         traced = trace is not None or net.context.timeline is not None
@@ -288,6 +289,7 @@ class Averager:
 
     def before(self) -> None:
         """What comes before the optimizer's update."""
+        self._compare_loaded()
         self._settle()
         self._look()
         if self.algorithm.of_gradients:
@@ -297,6 +299,7 @@ class Averager:
 
     def after(self) -> None:
         """What comes after the optimizer's update."""
+        self._compare_loaded()
         self._look()
         self._looked = False
         for parameter in self._frozen:
@@ -325,6 +328,27 @@ class Averager:
                 if self._buffers == "average":
                     self._average_buffers()
         self.steps += 1
+
+    def _compare_loaded(self) -> None:
+        """Refuse loaded states of different steps, on all ranks; once after they have been loaded.  Collective."""
+        if self._loaded:
+            self._compare_moments(self.steps)
+
+    def _compare_moments(self, moment: int) -> None:
+        """Raise on all ranks unless their states are of one moment.  Collective."""
+        mine, theirs = np.array([moment, self.steps]), np.empty((self.net.size, 2), dtype=np.int64)
+        self.net.operation("comparison of the steps of loaded states")(
+            lambda: self.net.comm.Iallgather(mine, theirs)
+        )
+        self._loaded = bool((theirs[:, 0] != moment).any())
+        if self._loaded:
+            steps = ", ".join(f"{steps} on rank {rank}" for rank, steps in enumerate(theirs[:, 1]))
+            error = ValueError(
+                f"the ranks continue from states that were not saved together: after steps {steps}; load on every "
+                "rank the checkpoint of the same step, the newest that all of them have"
+            )
+            mark(error, on_all_ranks=True)
+            raise error
 
     def _look(self) -> None:
         """Note the gradients of this rank, once in a step, before anything averages them."""
@@ -415,6 +439,7 @@ class Averager:
         -----
         Collective.  The workers' own parameters return with the end of the context.
         """
+        self._compare_loaded()
         if not self._apart:
             self._settle()
         if self.algorithm.asynchronous:
@@ -484,6 +509,7 @@ class Averager:
             "worker": self.net.lo,
             "steps": self.steps,
             "method": self._method.state(),
+            "saves": self._method.saves,
             "memory": memories,
         }
 
@@ -512,7 +538,19 @@ class Averager:
         for mixer, memory in zip(self._mixers, state["memory"]):
             if memory:
                 mixer.recall({name: rows.numpy() for name, rows in memory.items()})
-        self.steps = state["steps"]
+        self.steps, self._loaded = state["steps"], True
+        if (
+            self.algorithm.asynchronous
+        ):  # workers have made different steps, and wait for each other here
+            self._method.saves = state.get("saves", 0)
+            self._compare_moments(self._method.saves)
+
+    def follow(self, steps: int) -> None:
+        """Continue after `steps`, of another worker, if the algorithm keeps nothing of each worker's own."""
+        kept = self.algorithm.asynchronous or self._method.state()
+        if not kept and not any(mixer.memory() for mixer in self._mixers):
+            self.steps = steps
+        self._loaded = not self.algorithm.asynchronous
 
     @property
     def extra_bytes(self) -> int:

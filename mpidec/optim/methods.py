@@ -36,6 +36,7 @@ class Method(ABC):
     loss: Any = None  # of the last batch, as the caller told
     travelling = False  # whether the parameters' rows are on their way to the neighbours
     bytes = 0  # what the workers of this rank have sent otherwise than by mixers
+    saves = 0  # how often workers that make different steps have saved their states together
 
     def __init__(self, net: Network, buckets: list[Bucket], mixers: Sequence[Mixer]):
         self._net, self._buckets, self._mixers = net, buckets, mixers

@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 import mpidec
 from mpidec import RankMismatchError, topology
+from mpidec.exceptions import from_another_rank
 
 pytestmark = pytest.mark.most(1)
 
@@ -871,6 +872,64 @@ def test_broadcasts(net):
     )
 
 
+@pytest.mark.parametrize("algorithm", ["atc", "gradient_tracking", *ASYNCHRONOUS])
+def test_the_state_of_a_wrapped_optimizer_is_broadcast(net, algorithm):
+    """That of the optimizer within; what each worker has of its own stays, and then also its number of steps."""
+    model = perceptron()
+    inner = torch.optim.SGD(model.parameters(), 0.1 * (1 + net.rank), momentum=0.9)
+    with optim.Decentralized(inner, model, algorithm=algorithm, net=net) as optimizer:
+        for p in model.parameters():
+            inner.state[p]["momentum_buffer"] = torch.full_like(p, 1.0 + net.rank)
+        optimizer.averager.steps = 0 if net.rank else 4
+        optim.broadcast_optimizer_state(optimizer, net)
+        assert inner.param_groups[0]["lr"] == 0.1
+        assert all((each["momentum_buffer"] == 1).all() for each in inner.state.values())
+        assert optimizer.averager.steps == (4 if algorithm == "atc" or net.rank == 0 else 0)
+        backward(model, optimizer, net.rank, 0)
+        if algorithm == "gradient_tracking" and net.size > 1:
+            with pytest.raises(ValueError, match="after steps 4 on rank 0, 0 on rank 1"):
+                optimizer.step()
+            optimizer.averager.steps = 4
+        optimizer.step()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *("atc", "awc", "allreduce", "relay", "d2", "gradient_tracking", "osgp", "local", "choco"),
+        *ASYNCHRONOUS,
+    ],
+)
+def test_states_that_were_not_saved_together_are_refused(net, algorithm):
+    """On all ranks, naming their steps, in every step until they fit; where nobody waits, in the call that loads."""
+    model = perceptron()
+    saved = {}
+    with optim.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, algorithm=algorithm, net=net
+    ) as optimizer:
+        for k in range(3):
+            backward(model, optimizer, net.rank, k)
+            optimizer.step()
+            saved[k + 1] = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+
+        def go_on(step):
+            model.load_state_dict(saved[step][0])
+            optimizer.load_state_dict(saved[step][1])
+            backward(model, optimizer, net.rank, step)
+            optimizer.step()
+
+        last = net.size - 1
+        steps = ", ".join(f"{2 + (rank == last)} on rank {rank}" for rank in range(net.size))
+        with pytest.raises(ValueError, match=f"after steps {steps}; load on every rank"):
+            go_on(2 + (net.rank == last))
+        if algorithm not in ASYNCHRONOUS:
+            with pytest.raises(ValueError, match=f"after steps {steps}"):
+                optimizer.step()
+        go_on(2)
+        assert optimizer.averager.steps == 3
+
+
 @pytest.mark.mpi(min_size=2)
 def test_a_step_is_a_few_calls(net):
     """Rows are mixed as arrays, in one call."""
@@ -1043,15 +1102,17 @@ def test_a_worker_whose_numbers_are_not_finite_is_named(algorithm):
             try:
                 optimizer.step()
             except (ValueError, RuntimeError) as error:
-                said = str(error)
+                said, told = str(error), from_another_rank(error)
                 break
     whose = "gradient" if algorithm == "allreduce" else "parameter"
     if WORLD.rank == bad:
         assert said.startswith(f"worker {bad}, step 3: {whose} weight is nan")
     else:
-        assert said and not said.startswith(
-            "worker "
-        )  # told by it, or by another one that was told
+        assert said and not said.startswith("worker ")
+        if "closes the network" not in said and algorithm != "allreduce":
+            # Told by it, or by another one that was told; the last word of the job is its own.
+            assert f"worker {bad}, step 3: {whose} weight is nan" in said
+            assert "batches" not in said and told
 
 
 @pytest.mark.parametrize(
