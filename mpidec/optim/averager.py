@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..comm.checks.mismatch import is_told
 from ..comm.mixing import Network
 from ..comm.runtime.finite import COMPILED, watch
 from ..comm.runtime.mpi import MPI
@@ -365,6 +366,9 @@ class Averager:
         try:
             yield
         except RankMismatchError as error:
+            if is_told(error):  # the rank that gave up raises the reason
+                mark(error, from_another_rank=True)
+                raise
             error.args = (
                 f"{error}, after {self.steps} steps of this rank: every rank must call step() equally often, so let "
                 "ranks with fewer batches repeat some",
@@ -391,8 +395,9 @@ class Averager:
             for bucket in self.buckets if looks else ():
                 self._finite(bucket, bucket.rows, step)
         except ValueError as error:
-            for mixer in self._mixers:
-                mixer.at(k + 1).abort_operation(error)
+            call = "W.exchange(M)" if self.algorithm.edgewise else "W(X)"
+            for mixer in () if self._copies.withdraw(error) else self._mixers:
+                mixer.at(k + 1).abort_operation(error, call)
             raise
         self._method.show()
         if looks:  # the worker that it comes from raises

@@ -11,6 +11,7 @@ import torch
 
 from ..comm.mixing import Network
 
+_CALL = "comparison of first gradients"
 FIRST, FEWEST = 5, 3  # steps that are noted, and how many of them, with gradients, are compared
 _EQUAL, _SIMILAR = 1e-4, 0.5  # relative distances of gradients on the same batch
 _ENTRIES, _SUMS = 1 << 16, 16  # of each parameter at most; numbers in a sketch, beside the norm
@@ -44,6 +45,14 @@ class Copies:
         if len(self._sketches) == FIRST and not self._asynchronous:
             self.compare()
 
+    def withdraw(self, error: Exception) -> bool:
+        """Take no part in a comparison that comes next, and tell the others why; whether that is what comes next."""
+        comes = not (self.compared or self._asynchronous) and len(self._sketches) == FIRST - 1
+        if comes:
+            others = set(range(self._net.size)) - {self._net.rank}
+            self._net.matching.withdraw(_CALL, error, others)
+        return comes
+
     def compare(self) -> None:
         """Compare the steps so far, once all ranks have made enough.  Collective."""
         if self.compared:
@@ -53,9 +62,7 @@ class Copies:
             noted[step] = sketch
         mine = np.append(noted.ravel(), len(self._sketches))
         theirs = np.empty((self._net.size, mine.size))
-        self._net.operation("comparison of first gradients")(
-            lambda: self._net.comm.Iallgather(mine, theirs)
-        )
+        self._net.operation(_CALL)(lambda: self._net.comm.Iallgather(mine, theirs))
         if theirs[:, -1].min() < FEWEST:
             return
         self.compared = True

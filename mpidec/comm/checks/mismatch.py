@@ -7,6 +7,8 @@ import numpy as np
 from ...exceptions import RankMismatchError
 from .header import Subject
 
+_GAVE_UP = " gave up "
+
 
 def different_calls(rank: int, call: str, other: int, others: str) -> str:
     """Two ranks are in different calls."""
@@ -44,6 +46,16 @@ def apart(sender: int, receiver: int, sends: bool, call: str) -> RankMismatchErr
 def closes(rank: int, call: str, other: int) -> str:
     """One rank makes a call, the other makes no more."""
     return f"rank {rank} is in {call}, rank {other} closes the network"
+
+
+def gave_up(rank: int, call: str, reason: str) -> str:
+    """One rank takes no part in a call, and raises the reason."""
+    return f"rank {rank}{_GAVE_UP}{call}: {reason}".rstrip(": ")
+
+
+def is_told(error: RankMismatchError) -> bool:
+    """Whether a mismatch is that another rank gave up, which raises the reason itself."""
+    return _GAVE_UP in str(error)
 
 
 def _name(dtype: str) -> str:

@@ -12,7 +12,13 @@ from ...exceptions import RankMismatchError
 from ..runtime.mpi import MPI
 from .header import CONFIRMATION, DATA, DOWN, EDGE, FAILED, QUERY, UP, Header, Subject, describe
 from .history import Key
-from .mismatch import different_arrays, different_calls, different_signatures, not_expected
+from .mismatch import (
+    different_arrays,
+    different_calls,
+    different_signatures,
+    gave_up,
+    not_expected,
+)
 
 # What steps yield for: the messages expected; and that all sent are complete
 ARRIVED, SENT = False, True
@@ -308,9 +314,7 @@ class Operation:
         self.text = (
             str(error)
             if isinstance(error, RankMismatchError)
-            else f"rank {self._engine.rank} gave up {self}: {type(error).__name__}: {error}".rstrip(
-                ": "
-            )
+            else gave_up(self._engine.rank, str(self), f"{type(error).__name__}: {error}")
         )
         self.error = error if isinstance(error, Exception) else RuntimeError(self.text)
         for rank in sorted(self.receivers | {rank for rank, _ in self.senders} | set(concerned)):

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from ...exceptions import RankMismatchError
+from ..checks.mismatch import gave_up
 from ..kernels.weighted import Weights
 from ..runtime.context import Context
 from ..runtime.memory import shared
@@ -90,7 +91,7 @@ class NodeReports:
         me, node = self._context.rank, self._memory.node
         if node.tag(index, seq) ^ self._signature == shared.GAVE_UP:
             reason = node.note(index, seq) or "its arguments were wrong"
-            return f"rank {other} gave up mixing {seq}, {self._where} on rank {me}: {reason}"
+            return gave_up(other, f"mixing {seq}, {self._where} on rank {me}", reason)
         ours, theirs = (
             node.note(place, seq)
             or describe_tag(node.tag(place, seq), self._signature, self._floats)
