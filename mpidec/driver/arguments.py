@@ -17,6 +17,8 @@ from .._words import word
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
 from ..plugins import Table, nearest
+from ..problems.custom import REAL
+from ..problems.differences import mismatch
 from ..protocols import Reductions
 from ..record.recorder import Record
 from ..solvers.base import Solver
@@ -426,6 +428,11 @@ def as_oracle(problem: T) -> T:
                 f"problem {type(inner).__name__}: {name} is {getattr(inner, name)!r}, expected an integer: "
                 f"{'the number of local agents' if name == 'm' else 'the length of a row'}"
             )
+    if callable(getattr(inner, "x_star", None)):
+        raise TypeError(
+            f"problem {type(inner).__name__}: x_star is a function, expected an array of shape (d,) or None: the minimizer of a "
+            "run does not move; for one that does, take steps in a loop of your own (docs/guide/signal_processing.md)"
+        )
     return problem
 
 
@@ -508,7 +515,10 @@ def check_step_size(solver: Solver) -> None:
 def check_callbacks(
     problem: Problem | None, X: np.ndarray, lo: int = 0, gradient: bool = True
 ) -> None:
-    """Check what a problem of the user's own returns at the initial point: shapes, and that the gradients are finite.
+    """Check what a problem of the user's own returns at the initial point: real numbers in the right shape, finite gradients.
+
+    Near it, gradients are compared with differences of values (see `mpidec.problems.differences`), unless the problem has the
+    attribute ``check = False``.
 
     Parameters
     ----------
@@ -522,7 +532,7 @@ def check_callbacks(
 
     Raises
     ------
-    ValueError
+    ValueError, TypeError
 
     Examples
     --------
@@ -544,11 +554,7 @@ def check_callbacks(
     for what, shape in (("value", X.shape[:1]), ("grad", X.shape)):
         given = X.copy()
         result = getattr(problem, what)(given)
-        if np.shape(result) != shape:
-            raise ValueError(
-                f"problem {name}: {what}(X) has shape {np.shape(result)} for X of shape {X.shape}, expected {shape}: "
-                f"{'one number' if what == 'value' else 'one gradient'} for each row of X"
-            )
+        _check_array(f"problem {name}: {what}(X)", result, X, shape)
         if not np.array_equal(given, X):
             raise ValueError(
                 f"problem {name}: {what}(X) changes X, expected it to leave X alone: write X = X - ..., not X -= ..."
@@ -570,6 +576,37 @@ def check_callbacks(
                 f"problem {name}: the gradient of agent {lo + row} at x0 is {np.ravel(result[row])[bad[row]][0]}, expected "
                 "finite numbers: look for NaN or inf in the data of that agent, or choose an x0 in the domain of f"
             )
+    if gradient and getattr(problem, "check", True) is not False:
+        _check_gradient(problem, X, lo)
+
+
+def _check_array(what: str, result: ArrayLike, X: np.ndarray, shape: tuple[int, ...]) -> None:
+    if np.shape(result) != shape:
+        raise ValueError(
+            f"{what} has shape {np.shape(result)} for X of shape {X.shape}, expected {shape}: "
+            f"{'one number' if len(shape) == 1 else 'one gradient'} for each row of X"
+        )
+    if np.iscomplexobj(result):
+        raise TypeError(f"{what} is complex, expected real numbers: {REAL}")
+
+
+def _check_gradient(problem: Problem, X: np.ndarray, lo: int) -> None:
+    """Refuse a gradient that is not that of the value, less that of the term."""
+    term = getattr(problem, "term", None)
+    wrong = mismatch(
+        lambda X: problem.value(X) - (0 if term is None else term.value(X)),
+        problem.grad,
+        X,
+        range(lo, lo + len(X)),
+    )
+    if wrong is None:
+        return
+    less = "" if term is None else ", less the term,"
+    raise ValueError(
+        f"problem {type(problem).__name__}: grad(X) is not the gradient of value(X){less} for agent {lo + wrong.row}: along a "
+        f"random direction near x0, value changes at the rate {wrong.value:.6g}, by grad it is {wrong.grad:.6g}; correct one of "
+        "them, or give the problem check=False, as in Custom(..., check=False), if they are meant to differ"
+    )
 
 
 def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions) -> np.ndarray:
@@ -612,6 +649,8 @@ def initial_rows(x0: ArrayLike | None, problem: Problem | None, net: Reductions)
     if x0 is None:
         return np.zeros((net.m, getattr(problem, "d", 1)), dtype)
     d = np.shape(x0)[-1] if problem is None and np.ndim(x0) else getattr(problem, "d", 1)
+    if np.iscomplexobj(x0):
+        raise TypeError(f"x0 is complex, expected real numbers: {REAL}")
     try:
         x0 = np.asarray(x0, dtype)
     except (TypeError, ValueError):

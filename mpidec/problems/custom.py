@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import _validation as check
+from .. import _validation as valid
 from .._validation import Array
 from .._words import Described
 from .agents import by_agents
+
+REAL = "write x as its real and imaginary parts, 2 d unknowns"
 
 
 class Custom(Described):
@@ -34,6 +36,9 @@ class Custom(Described):
         Smoothness constants :math:`L_i > 0`, from which solvers can choose a step size.
     x_star : (d,) array, optional
         Minimizer of the average over all agents, for the error metric.
+    check : bool
+        Whether `solve`, `simulate` and `tune` compare `grad` with differences of `value` before the first step; False if
+        `value` is not the function that is minimized, or for gradients that are inexact on purpose.
 
     Raises
     ------
@@ -63,17 +68,18 @@ class Custom(Described):
         *,
         smoothness: ArrayLike | None = None,
         x_star: ArrayLike | None = None,
+        check: bool = True,
     ) -> None:
         for name, function in (("value", value), ("grad", grad)):
             if not callable(function):
                 raise TypeError(
                     f"{name} is a {type(function).__name__}, expected a function of X (m, d)"
                 )
-        self._value, self._grad = value, grad
-        self.m = check.integer(m, "m", least=0)
-        self.d = check.integer(d, "d")
+        self._value, self._grad, self.check = value, grad, check
+        self.m = valid.integer(m, "m", least=0)
+        self.d = valid.integer(d, "d")
         self._some = by_agents(grad, self.m)
-        self.x_star = check.minimizer(x_star, self.d)
+        self.x_star = valid.minimizer(x_star, self.d)
         self._smoothness: Array | None = None
         if smoothness is not None:
             constants = np.asarray(smoothness, dtype=np.float64)
@@ -111,6 +117,8 @@ class Custom(Described):
 
     @staticmethod
     def _shaped(result: Array, name: str, shape: tuple[int, ...]) -> Array:
+        if np.iscomplexobj(result):
+            raise TypeError(f"{name}(X) is complex, expected real numbers: {REAL}")
         result = np.asarray(result, dtype=np.float64)
         if result.shape != shape:
             raise ValueError(f"{name}(X) has shape {result.shape}, expected {shape}")

@@ -598,7 +598,7 @@ def test_problems_of_the_users_own_without_it():
         m, d, x_star = 3, 2, None
 
         def value(self, X):
-            return (X * X).sum(axis=1) / 2
+            return (X * X).sum(axis=1) / 2 * np.arange(1.0, 4.0)
 
         def grad(self, X):
             return X * np.arange(1.0, 4.0)[:, None]
