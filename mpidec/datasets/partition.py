@@ -12,6 +12,7 @@ from .. import _validation as check
 from .._validation import Array
 
 HOW = ("iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks")
+TAKE = {"alpha": ("dirichlet", "sizes"), "per_agent": ("shards", "labels")}  # who has an effect
 DRAWS = 1000  # of a Dirichlet split, after which the best one is taken
 Index = NDArray[np.intp]
 
@@ -21,8 +22,8 @@ def partition(
     n: int,
     how: str = "iid",
     *,
-    alpha: float = 1.0,
-    per_agent: int = 2,
+    alpha: float | None = None,
+    per_agent: int | None = None,
     seed: int = 0,
 ) -> list[Index]:
     r"""Split N samples over n agents.
@@ -57,10 +58,10 @@ def partition(
         Number of agents, at most N.
     how : {"iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks"}
         The kind of partition.
-    alpha : float
-        Concentration of ``dirichlet`` and ``sizes``, > 0.
-    per_agent : int
-        Shards or classes of each agent.
+    alpha : float, optional
+        Concentration of ``dirichlet`` and ``sizes``, > 0; by default 1. Others refuse it.
+    per_agent : int, optional
+        Shards or classes of each agent of ``shards`` and ``labels``, by default 2. Others refuse it.
     seed : int
         Seed of all but ``sorted`` and ``blocks``, in 0 .. 2**32 - 1.
 
@@ -95,8 +96,13 @@ def partition(
     """
     y = check.real(y, "y")
     check.choice(how, "partition", HOW)
+    for name, value in (("alpha", alpha), ("per_agent", per_agent)):
+        if value is not None and how not in TAKE[name]:
+            raise ValueError(
+                f"{name} = {value} has no effect on the partition {how!r}: omit it, or take {' or '.join(TAKE[name])}"
+            )
     n = check.integer(n, "agents")
-    alpha = check.number(alpha, "alpha", above=0)
+    alpha = check.number(1.0 if alpha is None else alpha, "alpha", above=0)
     check.integer(seed, "seed", least=0, most=2**32 - 1)
     if y.ndim != 1:
         raise ValueError(f"y has shape {y.shape}, expected (N,): one target per sample")
@@ -104,7 +110,7 @@ def partition(
         raise ValueError(
             f"{n} agents for {len(y)} samples, expected at most {len(y)} agents: each holds at least one"
         )
-    per_agent = check.integer(per_agent, "per_agent")
+    per_agent = check.integer(2 if per_agent is None else per_agent, "per_agent")
     draw = np.random.default_rng(seed)
     if how == "stratified":
         shuffled = draw.permutation(len(y))

@@ -212,9 +212,10 @@ def _resumed(path: str, flags: Sequence[Setting]) -> Experiment:
         )
     settings = config.read_toml(path, text=run.config)
     stated = {setting.key: setting.value for setting in settings}
-    settings += [
-        config.Setting(key, value, f"{path}:{key}", text=False)
-        for key, value in config.former(stated).items()
+    known = config.former(stated)
+    settings = [setting for setting in settings if setting.key in known] + [
+        config.Setting(key, known[key], f"{path}:{key}", text=False)
+        for key in known
         if key not in stated
     ]
     announce_code(

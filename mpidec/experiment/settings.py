@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar
 
 from .. import plugins, registry as catalogue, solvers
 from ..datasets.built_in import maker
+from ..datasets.partition import TAKE
 from ..exceptions import ConfigError as ConfigError
 from ..problems import registry
 from ..solvers.step_schedules import SCHEDULES, WORDS, parsed as schedule
@@ -361,7 +362,7 @@ parse_set = partial(schema.parse_set, tables=TABLES, example="problem.l2=0.05")
 def former(given: Mapping[str, object]) -> dict[str, object]:
     """Return the settings, by ``table.key``, of a run file, and the defaults of the earlier version that has written it.
 
-    Run files state the settings whose defaults have changed.
+    Run files state the settings whose defaults have changed.  Options that had no effect on the partition are left out.
 
     Examples
     --------
@@ -375,7 +376,9 @@ def former(given: Mapping[str, object]) -> dict[str, object]:
     codec = given.get("mixing.codec")
     if codec in catalogue.CODECS.own:
         defaults["mixing.feedback"] = catalogue.CODECS.find(str(codec)).feedback
-    return {**given, **{key: defaults[key] for key in defaults if key not in given}}
+    how = given.get("problem.partition")
+    idle = [f"problem.{key}" for key, kinds in TAKE.items() if how is not None and how not in kinds]
+    return {**defaults, **{key: given[key] for key in given if key not in idle}}
 
 
 def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
@@ -395,6 +398,10 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
         given[table][key] = each
     tables = {table: _own_values(table, given[table]) for table in TABLES}
     problem, run, mixing = tables["problem"], tables["run"], tables["mixing"]
+    for key, kinds in TAKE.items():
+        idle = key in problem and problem.get("partition", kinds[0]) not in kinds
+        if idle and given["problem"][key].level < given["problem"]["partition"].level:
+            del problem[key]  # of a file, whose partition a flag replaces
     loss = _component(catalogue.PROBLEMS, "problem", tables, given, Problem.name)
     solver = _component(catalogue.SOLVERS, "solver", tables, given, Solver.name)
     graph = solver.graph

@@ -78,8 +78,8 @@ def load_problem(
     lo: int | None = None,
     hi: int | None = None,
     partition: str | None = None,
-    alpha: float = 1.0,
-    per_agent: int = 2,
+    alpha: float | None = None,
+    per_agent: int | None = None,
     seed: int = 0,
     standardize: bool = False,
     intercept: bool = False,
@@ -126,8 +126,8 @@ def load_problem(
     partition : {"iid", "stratified", "sorted", "shards", "labels", "dirichlet", "sizes", "blocks"}, optional
         By default that of the data set; ``iid`` for files and arrays.
     alpha, per_agent, seed
-        Concentration of ``dirichlet`` and ``sizes``, number of ``shards`` or ``labels`` of each agent, and seed of the partition
-        (see :func:`partition`) and of a synthetic data set.
+        Concentration of ``dirichlet`` and ``sizes`` (by default 1), number of ``shards`` or ``labels`` of each agent (2), both
+        refused with other partitions, and seed of the partition (see :func:`partition`) and of a synthetic data set.
     standardize : bool
         Whether features are shifted and scaled to mean 0 and variance 1.
     intercept : bool
@@ -233,8 +233,8 @@ def prepare(
     problem: str | Callable[..., Problem] | None = None,
     *,
     partition: str | None = None,
-    alpha: float = 1.0,
-    per_agent: int = 2,
+    alpha: float | None = None,
+    per_agent: int | None = None,
     seed: int = 0,
     standardize: bool = False,
     intercept: bool = False,
@@ -276,6 +276,20 @@ def prepare(
     if spec is not None and "seed" in spec.parameters:
         params["seed"] = drawn
     if spec is not None and not spec.takes_data:
+        with_data = {
+            "partition": partition,
+            "alpha": alpha,
+            "per_agent": per_agent,
+            "label": label,
+            "standardize": standardize or None,
+            "intercept": intercept or None,
+            "scale": None if scale == SCALES[0] else scale,
+        }
+        for name, value in with_data.items():
+            if value is not None:
+                raise ValueError(
+                    f"{name} is given, but {spec.name} is made from the numbers of the agents and takes no data: omit it"
+                )
         return _without_data(
             data,
             n,

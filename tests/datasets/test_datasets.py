@@ -11,7 +11,7 @@ import pytest
 from helpers import launch
 
 import mpidec
-from mpidec.datasets.partition import dirichlet
+from mpidec.datasets.partition import HOW, TAKE, dirichlet
 from mpidec.problems import (
     Dataset,
     LeastSquares,
@@ -372,10 +372,11 @@ def test_a_wrong_label_is_refused(tmp_path):
 )
 def test_partitions_are_even_and_whole(how, N, n, classes):
     y = np.random.default_rng(0).integers(0, classes, N)
-    parts = partition(y, n, how, alpha=0.1, seed=4)
+    options = {"alpha": 0.1} if how == "dirichlet" else {}
+    parts = partition(y, n, how, seed=4, **options)
     assert sorted(np.concatenate(parts)) == list(range(N))
     assert [len(part) for part in parts] == [len(part) for part in np.array_split(np.arange(N), n)]
-    assert all(np.array_equal(a, b) for a, b in zip(parts, partition(y, n, how, alpha=0.1, seed=4)))
+    assert all(map(np.array_equal, parts, partition(y, n, how, seed=4, **options)))
 
 
 def histograms(y, parts):
@@ -386,7 +387,7 @@ def histograms(y, parts):
 def test_partitions_of_uneven_sizes_are_whole_and_repeat(N, n, classes):
     y = np.random.default_rng(0).integers(0, classes, N)
     for how in ("shards", "labels", "sizes"):
-        options = {"per_agent": 1 if classes == 1 else 2, "alpha": 0.3}
+        options = {"alpha": 0.3} if how == "sizes" else {"per_agent": 1 if classes == 1 else 2}
         parts, again, other = (partition(y, n, how, seed=seed, **options) for seed in (4, 4, 5))
         assert sorted(np.concatenate(parts)) == list(range(N)), how
         assert min(map(len, parts)) >= 1
@@ -500,6 +501,20 @@ def test_dirichlet_with_alpha_that_underflows():
 def test_partition_refuses(error, args, message):
     with pytest.raises(error, match=message):
         partition(*args)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_an_option_of_a_partition_changes_it_or_is_refused(how):
+    y = np.arange(60) % 3
+    default = partition(y, 4, how)
+    for name, value in (("alpha", 0.1), ("per_agent", 3)):
+        if how in TAKE[name]:
+            other = partition(y, 4, how, **{name: value})
+            assert not all(map(np.array_equal, default, other))
+        else:
+            words = f"{name} = {value} has no effect on the partition '{how}': omit it"
+            with pytest.raises(ValueError, match=words):
+                partition(y, 4, how, **{name: value})
 
 
 def test_partition_refuses_numbers_out_of_range():

@@ -214,6 +214,45 @@ def test_a_custom_problem_in_the_same_call():
     assert load_problem((A, Y), 5, lambda A, y: mean_of(A, y)).m == 5
 
 
+def of_agents(agents):
+    C = np.arange(4.0)[agents][:, None]
+    return Custom(lambda X: ((X - C) ** 2).sum(axis=1) / 2, lambda X: X - C, len(C), 1)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"partition": "iid"},
+        {"alpha": 0.1},
+        {"per_agent": 2},
+        {"label": 1},
+        {"standardize": True},
+        {"intercept": True},
+        {"scale": "mean"},
+    ],
+    ids=str,
+)
+def test_a_problem_without_data_takes_no_options_of_data(option):
+    assert load_problem(n=4, problem=of_agents).m == 4
+    with pytest.raises(ValueError, match=f"{next(iter(option))} is given, but .*of_agents is made"):
+        load_problem(n=4, problem=of_agents, **option)
+
+
+@pytest.mark.serial
+def test_a_flag_that_replaces_the_partition_of_a_file_drops_its_options(folder):
+    (folder / "e.toml").write_text('[problem]\npartition = "dirichlet"\nalpha = 0.1\n')
+    argv = ["e.toml", "--steps=2", "--step-size=0.01", *QUIET]
+    assert run.main([*argv, "--set=problem.partition=iid"]) == 0
+    assert run.main(["--resume=run.h5", "--steps=4"]) == 0
+    config = record.read("run.h5").config
+    assert 'partition = "iid"' in config and "alpha" not in config
+    # as earlier versions have written it
+    with h5py.File("run.h5", "a") as file:
+        file.attrs["config"] = config.replace("[problem]", "[problem]\nalpha = 0.1")
+    assert run.main(["--resume=run.h5", "--steps=6"]) == 0
+
+
 COMMANDS = {
     "the main job": ([], {"data": "breast_cancer"}, "breast_cancer"),
     "penalties": (
@@ -286,6 +325,10 @@ def test_python_and_the_command_line_give_the_same_bits(folder, name):
         (["--set=problem.l1=-1"], ["problem.l1", "number >= 0"]),
         (["--set=problem.label=3"], ["label = 3 was given", "column of a file"]),
         (["--data=diabetes"], ["two different labels", "least_squares"]),
+        (
+            ["--set=problem.alpha=0.1", "--set=problem.partition=iid"],
+            ["alpha = 0.1 has no effect on the partition 'iid'", "take dirichlet or sizes"],
+        ),
     ],
 )
 def test_refusals(folder, capsys, argv, words):
