@@ -45,7 +45,7 @@ class TimelineFile:
     def __init__(self, path: str, rank: int, offset: int = 0):
         self.path, self.rank = path, rank
         self._process, self._closed = os.getpid(), False
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW  # not what a link leads to
         self.log = native.Log(os.open(path, flags, 0o666), rank)
         self.log.write(b"[\n")
         self._meta("process_name", name=f"rank {rank}")

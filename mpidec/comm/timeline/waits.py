@@ -124,9 +124,9 @@ class Waited:
     seconds : float
         From its first event to its last.
     waited : float
-        Seconds of them.
+        Seconds of them in which any thread waited.
     whom : dict {rank: float}
-        Seconds for each of the others, most first.
+        Seconds of all threads for each of the others, most first.
     caused : float
         Seconds that the others waited for this rank.
     """
@@ -148,13 +148,17 @@ def stragglers(events: Sequence[Event]) -> list[Waited]:
             begin[rank] = min(begin.get(rank, event["ts"]), event["ts"])
             end[rank] = max(end.get(rank, 0.0), event["ts"] + event["dur"])
     whom: dict[int, dict[int, float]] = {rank: defaultdict(float) for rank in begin}
-    for wait in waits(events):
+    waited, until = dict.fromkeys(begin, 0.0), dict(begin)
+    for wait in sorted(waits(events), key=lambda wait: wait.begin):
         whom[wait.rank][wait.late] += (wait.until - wait.begin) / 1e6
+        # threads that wait at the same time wait once
+        waited[wait.rank] += max(wait.until - max(wait.begin, until[wait.rank]), 0.0) / 1e6
+        until[wait.rank] = max(until[wait.rank], wait.until)
     return [
         Waited(
             rank,
             (end[rank] - begin[rank]) / 1e6,
-            sum(whom[rank].values()),
+            waited[rank],
             dict(sorted(whom[rank].items(), key=lambda item: -item[1])),
             sum(whom[other].get(rank, 0.0) for other in whom),
         )

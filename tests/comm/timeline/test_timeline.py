@@ -185,7 +185,8 @@ def test_a_log_in_c_and_without_a_compiler(tmp_path):
 
 
 @pytest.mark.serial
-def test_a_disk_that_is_full_is_told_once(tmp_path, capfd):
+def test_a_disk_that_is_full_is_told_once(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(os, "O_NOFOLLOW", 0)  # the link stands for the disk
     (tmp_path / "t.0.json").symlink_to("/dev/full")
     with mpidec.Network(4, timeline=str(tmp_path / "t.")) as net:
         W = net.mixer(mpidec.topology.ring(4))
@@ -299,6 +300,48 @@ def test_arrows_begin_and_end_within_their_events():
     held = _event(0, "mutex", 0.0, 90.0, role="mutex", mutexes=[2])
     wait = _event(1, "mutex wait", 30.0, 60.0, role="mutex", mutexes=[2])
     assert ends(held, wait) == [89.999, 89.999]  # at 90 another event may begin
+
+
+@pytest.mark.serial
+def test_no_rank_waits_longer_than_its_calls_last():
+    """Calls at random, some of two threads at once: each wait is within its call, and both threads together wait once."""
+    rng = np.random.default_rng(0)
+    texts = [
+        "".join(
+            _event(rank, f"{name}{k}", b, d, number=k, net=0, waits=None)
+            for k in range(20)
+            for name, b, d in (("a", *(rng.random(2) * 90)), ("b", *(rng.random(2) * 90)))
+        )
+        for rank in range(3)
+    ]
+    events = aligned(texts)
+    for wait in waits(events):
+        assert wait.event["ts"] == wait.begin < wait.until <= wait.begin + wait.event["dur"]
+    for each in stragglers(events):
+        assert 0 < each.waited <= each.seconds and each.waited < sum(each.whom.values())
+
+
+def test_waits_name_the_ranks_of_the_job(comm, shared_tmp):
+    """Also those of a network of some of its ranks, in another order."""
+    part = comm.Split(comm.rank > 0 or comm.size == 1, -comm.rank)
+    with mpidec.Network(comm=part, timeline=f"{shared_tmp}/sub") as net:
+        net.mixer(mpidec.topology.complete(net.n))(np.ones((1, 2)))
+        net.context.timeline.file.flush()
+    named = set(part.allgather(comm.rank)) - {comm.rank}
+    part.Free()
+    text = (shared_tmp / f"sub{comm.rank}.json").read_text()
+    near = [event["args"]["waits"] for event in read(text) if event["name"] == "W(X)"]
+    assert near or not named
+    assert all(set(ranks) == named for ranks in near)
+
+
+@pytest.mark.serial
+def test_a_timeline_follows_no_link(tmp_path):
+    (tmp_path / "kept").write_text("mine")
+    (tmp_path / "t0.json").symlink_to(tmp_path / "kept")
+    with pytest.raises(OSError, match="symbolic links"):
+        files_of_ranks.TimelineFile(str(tmp_path / "t0.json"), 0)
+    assert (tmp_path / "kept").read_text() == "mine"
 
 
 @pytest.mark.serial
