@@ -7,6 +7,7 @@ import errno
 import fcntl
 import glob
 import io
+import math
 import os
 import secrets
 import time
@@ -63,7 +64,7 @@ class AtomicFile(io.RawIOBase):
         self._front = self._spare = self._guard = -1
         self._writer = os.getpid()  # a forked child must not remove the files
         self._position = 0
-        self._swapped = 0.0
+        self._swapped = -math.inf
         self._differs: list[
             tuple[int, int]
         ] = []  # (offset, length) where the spare may differ from the front

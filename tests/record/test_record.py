@@ -16,6 +16,7 @@ import time
 import traceback
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -444,6 +445,19 @@ def test_a_reader_between_open_and_lock_reads_the_file_that_it_opened(tmp_path, 
         assert os.pread(opened, 1 << 20, 0) == before
         os.close(opened)
     assert [0 < seconds <= 1000 for seconds, _ in waits] == ([] if small else [True])
+
+
+def test_the_first_update_waits_for_no_reader(tmp_path, monkeypatch):
+    """Nobody can have opened its spare, also on a machine that was started a moment ago, whose clock is near 0."""
+    waits = []
+    monkeypatch.setattr(atomic, "SMALL", 1)
+    monkeypatch.setattr(atomic, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=waits.append))
+    for existing in (False, True):
+        file = atomic.AtomicFile(tmp_path / "run.h5", existing)
+        with file.update():
+            pass
+        file.close()
+    assert not waits
 
 
 # ---------------------------------------------------------------------------------------------------------------------
