@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 
-from . import solvers as _solvers, topology as _topology
+from . import solvers as _solvers
 from .comm.mixing import codecs as _codecs
 from .datasets.built_in import DATA_TABLE as DATA_SETS
 from .plugins import Table
 from .problems.registry import PROBLEM_TABLE as PROBLEMS, problem_names
-from .topology import Schedule, Topology
+from .topology.given import TOPOLOGIES
 
 __all__ = ["CODECS", "DATA_SETS", "PROBLEMS", "SOLVERS", "TOPOLOGIES", "listing"]
 
@@ -34,22 +34,6 @@ def _solver(thing: object) -> str | None:
     )
 
 
-def _graph(thing: object) -> str | None:
-    """Return what is wrong with `thing` as a topology, or None: a function of n, or a graph, a matrix or a topology itself."""
-    if (
-        isinstance(thing, (Topology, Schedule))
-        or hasattr(thing, "adj")
-        or (hasattr(thing, "shape") and not inspect.isclass(thing))
-    ):
-        return None
-    if not inspect.isroutine(thing):
-        return f"{_what(thing)}, expected a function of the number of agents n that returns a topology, a graph or a matrix"
-    first = next(iter(inspect.signature(thing).parameters), None)
-    if first == "n":
-        return None
-    return f"a function of {first or 'nothing'}, expected its first parameter to be n, the number of agents"
-
-
 def _codec(thing: object) -> str | None:
     """Return what is wrong with `thing` as a codec, or None."""
     if inspect.isclass(thing) and issubclass(thing, _codecs.Codec):
@@ -64,7 +48,6 @@ def _what(thing: object) -> str:
 
 
 SOLVERS = Table("solver", "mpidec.solvers", _solvers.CATALOGUE, _solver)
-TOPOLOGIES = Table("topology", "mpidec.topologies", _topology.CATALOGUE, _graph)
 CODECS = Table("codec", "mpidec.codecs", _codecs.CODECS, _codec)
 
 

@@ -7,8 +7,8 @@ import inspect
 import numbers
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +22,16 @@ from ..problems.differences import mismatch
 from ..protocols import Reductions
 from ..record.recorder import Record
 from ..solvers.base import Solver
+from ..topology.given import (
+    TOPOLOGIES,
+    TopologyLike as TopologyLike,
+    built,
+    converted,
+    is_networkx,
+    named,
+    required_parameters,
+    what_is,
+)
 
 if TYPE_CHECKING:
     from ..problems import Oracle, Problem
@@ -58,33 +68,6 @@ T = TypeVar("T")
 Delay = float | tuple[float, float] | Callable[[np.random.Generator, int, int], float]
 
 
-class Graph(Protocol):
-    """A networkx graph."""
-
-    @property
-    def adj(self) -> Mapping[Any, Mapping[Any, Any]]:
-        """The neighbours of each node."""
-
-    def is_directed(self) -> bool:
-        """Whether its edges have a direction."""
-
-    def number_of_nodes(self) -> int:
-        """The number of agents."""
-
-
-class Matrix(Protocol):
-    """A matrix, also a sparse one."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Numbers of rows and columns."""
-
-
-if TYPE_CHECKING:
-    Built = Topology | Schedule | Graph | Matrix | Sequence[Sequence[float]]
-    TopologyLike = Built | str | Callable[[int], Built]
-
-
 def problem_of(oracle: Problem | Oracle | None) -> Problem | None:
     """The problem behind an oracle."""
     problem: Problem | None = getattr(oracle, "problem", oracle)  # type: ignore[arg-type]
@@ -110,7 +93,7 @@ def infer_agents(
     n = getattr(topology, "n", None)
     if isinstance(n, numbers.Integral) and not inspect.isclass(topology):
         return int(n)
-    if _is_networkx(topology) and not inspect.isclass(topology):
+    if is_networkx(topology) and not inspect.isclass(topology):
         return topology.number_of_nodes()
     shape = getattr(topology, "shape", None)
     if shape:
@@ -167,10 +150,8 @@ def as_topology(
     (Topology('ring', n=4, kind='doubly', directed=False), Topology('star', n=3, kind='doubly', directed=False))
     """
     made = _looked_up(topology)
-    graph = _converted(
-        _called(made, n) if inspect.isroutine(made) else made,
-        weights,
-        solver,
+    graph = named(
+        _converted(built(made, n), weights, solver), topology if isinstance(topology, str) else made
     )
     if graph.n != n:
         raise ValueError(
@@ -183,8 +164,6 @@ def as_topology(
 def _looked_up(topology: object) -> object:
     """What a name stands for; a solver, and a class, are refused."""
     if isinstance(topology, str):
-        from ..registry import TOPOLOGIES
-
         return _named(TOPOLOGIES, topology)
     if inspect.isclass(topology):
         remedy = (
@@ -204,62 +183,22 @@ def _converted(
     solver: Solver | type[Solver] | None = None,
 ) -> Topology | Schedule:
     """The topology itself, or that of a networkx graph or of a matrix."""
-    from ..topology import Schedule, Topology, from_networkx, from_weights
     from ..topology.weights import FOR_DIGRAPHS
 
-    if _is_networkx(made):
-        bare = solver is not None and solver.asynchronous
-        default = "push" if bare and made.is_directed() else "metropolis"
-        try:
-            return from_networkx(made, default if weights is None else weights)
-        except ValueError as error:
-            if solver is None or FOR_DIGRAPHS not in str(error):
-                raise
-            name = solver.__name__ if isinstance(solver, type) else type(solver).__name__
-            own = DIGRAPH_WEIGHTS[solver.kinds[-1]]
-            remedy = (
-                f'{name} takes weights="{own}" on it: from_networkx(G, weights="{own}"), or topology.weights={own} on the '
-                "command line"
-            )
-            raise ValueError(str(error).replace(FOR_DIGRAPHS, remedy)) from None
-    if weights is not None:
-        what = "a topology" if isinstance(made, (Topology, Schedule)) else "a matrix"
-        raise ValueError(
-            f"weights={weights!r} is for networkx graphs, but {what} has weights of its own: omit it"
-        )
-    if isinstance(made, (Topology, Schedule)):
-        return made
-    if hasattr(made, "shape") or isinstance(made, (list, tuple)):
-        return from_weights(made)
-    remedy = 'expected a name such as "ring", a topology such as mpidec.topology.ring(16), a networkx graph or a matrix'
-    if isinstance(made, numbers.Integral) and not isinstance(made, bool):
-        remedy = f'name the graph, such as "ring" or mpidec.topology.ring({made})'
-    raise TypeError(f"topology is {_what(made)}: {remedy}")
-
-
-def _required(make: Callable[..., object]) -> list[str]:
-    """The parameters without a default."""
-    return [
-        p.name
-        for p in inspect.signature(make).parameters.values()
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-
-
-def _called(make: Callable[[int], object], n: int) -> object:
-    name = getattr(make, "__name__", "the function")
-    if required := _required(make)[1:]:
-        raise TypeError(
-            f"topology {name} needs {' and '.join(required)}, too: call it, {name}({n}, "
-            f"{', '.join(f'{p}=...' for p in required)})"
-        )
+    if weights is None and is_networkx(made) and made.is_directed() and solver is not None:
+        weights = "push" if solver.asynchronous else None
     try:
-        return make(n)
-    except TypeError as error:
-        raise TypeError(
-            f"topology {name} cannot be called with n = {n}: {error}; expected a function of n that returns a "
-            "topology, a graph or a matrix"
-        ) from error
+        return converted(made, weights)
+    except ValueError as error:
+        if solver is None or FOR_DIGRAPHS not in str(error):
+            raise
+        name = solver.__name__ if isinstance(solver, type) else type(solver).__name__
+        own = DIGRAPH_WEIGHTS[solver.kinds[-1]]
+        remedy = (
+            f'{name} takes weights="{own}" on it: from_networkx(G, weights="{own}"), or topology.weights={own} on the '
+            "command line"
+        )
+        raise ValueError(str(error).replace(FOR_DIGRAPHS, remedy)) from None
 
 
 def as_solver(
@@ -288,14 +227,14 @@ def as_solver(
             raise TypeError(
                 f"solver is the class {made.__name__}, which has no init and step: {_expected()}"
             )
-        if required := _required(made):
+        if required := required_parameters(made):
             raise TypeError(
                 f"solver {made.__name__} needs {' and '.join(required)}: pass an object, "
                 f"{made.__name__}({', '.join(f'{name}=...' for name in required)})"
             )
         made = made()
     if _is_graph(made):
-        raise TypeError(f"solver is {_what(made)}: {ORDER}")
+        raise TypeError(f"solver is {what_is(made)}: {ORDER}")
     missing = [name for name in SOLVER if not hasattr(made, name)]
     if missing:
         if not {"init", "step"} & set(missing):
@@ -309,7 +248,7 @@ def as_solver(
             if own
             else _expected()
         )
-        raise TypeError(f"solver is {_what(made)}: {remedy}")
+        raise TypeError(f"solver is {what_is(made)}: {remedy}")
     return _with_term(made, problem)
 
 
@@ -413,7 +352,7 @@ def as_oracle(problem: T) -> T:
         ),
     ):
         if wrong:
-            raise TypeError(f"problem is {_what(problem)}{kind}: {remedy}")
+            raise TypeError(f"problem is {what_is(problem)}{kind}: {remedy}")
     inner = getattr(problem, "problem", problem)
     missing = [name for name in ("m", "d", "value", "grad") if not hasattr(inner, name)]
     if missing:
@@ -741,7 +680,7 @@ def _text(value: object) -> bytes:
 
 
 def _named(table: Table[Any], name: str) -> object:
-    from ..registry import SOLVERS, TOPOLOGIES
+    from ..registry import SOLVERS
 
     other = next(
         (other for other in (SOLVERS, TOPOLOGIES) if other is not table and name in other.own),
@@ -756,12 +695,8 @@ def _is_solver(thing: object) -> bool:
     return hasattr(thing, "init") and hasattr(thing, "step") and not hasattr(thing, "W")
 
 
-def _is_networkx(thing: object) -> TypeGuard[Graph]:
-    return hasattr(thing, "adj") and hasattr(thing, "number_of_nodes")
-
-
 def _is_graph(thing: object) -> bool:
-    return (hasattr(thing, "spectral_gap") or _is_networkx(thing)) and not inspect.isclass(thing)
+    return (hasattr(thing, "spectral_gap") or is_networkx(thing)) and not inspect.isclass(thing)
 
 
 def _expected() -> str:
@@ -769,17 +704,3 @@ def _expected() -> str:
         'expected a name such as "exact_diffusion", or an object such as mpidec.solvers.ExactDiffusion(step_size=0.1) '
         "(python -m mpidec.run --list)"
     )
-
-
-def _what(thing: object) -> str:
-    if thing is None:
-        return "None"
-    if isinstance(thing, (bool, int, float, np.number)):
-        return f"the number {thing}"
-    if inspect.isroutine(thing):
-        return f"the function {getattr(thing, '__name__', '')}"
-    if isinstance(thing, np.ndarray):
-        return f"an array of shape {thing.shape}"
-    if hasattr(thing, "spectral_gap"):
-        return f"the topology {getattr(thing, 'name', '')}"
-    return f"a {type(thing).__name__}"

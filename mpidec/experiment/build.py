@@ -24,6 +24,7 @@ from ..problems.variance_reduction import REDUCTIONS
 from ..record import Record
 from ..solvers.base import Solver
 from ..topology import Schedule, Topology
+from ..topology.given import named
 from ..topology.optimized import Adaptive
 from .settings import Experiment, Mixing, parameters
 
@@ -283,7 +284,8 @@ def _topology(experiment: Experiment) -> Topology | Schedule:
         weights = options.pop("weights", None)
     solver = catalogue.SOLVERS.find(experiment.solver.name)
     graph = make(n, **options) if callable(make) else make
-    return resolve.as_topology(graph, n, weights, solver=solver)
+    made = resolve.as_topology(graph, n, weights, solver=solver)
+    return named(made, experiment.topology.name)
 
 
 def _prepared(experiment: Experiment, n: int) -> Prepared:

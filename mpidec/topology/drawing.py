@@ -23,7 +23,6 @@ WRAP = 4  # panels side by side
 HALF = 1.05  # inches from the middle of a graph to its border
 NODE, EDGE, MARK = COLOURS[0], "0.55", COLOURS[1]
 LATTICES = ("grid", "torus", "hypercube")
-BY_DISTANCE = ("geometric", "from_networkx", "from_weights")
 
 
 def draw(
@@ -82,7 +81,9 @@ def positions(topology: Any) -> NDArray[np.float64]:
         at = _lattice(topology)
     elif n > 2 and topology.is_tree and topology.name != "chain":
         at = _tree(topology)
-    elif n > 2 and topology.name in BY_DISTANCE and topology.connected:
+    elif (
+        n > 2 and (topology.name == "geometric" or topology.source.explicit) and topology.connected
+    ):
         import networkx
 
         places = networkx.kamada_kawai_layout(topology.to_networkx().to_undirected(), weight=None)

@@ -211,6 +211,7 @@ def _topology(name: str, source: Stored | Pair, connected: bool) -> Topology:
             f"{name}: the graph is not {how}: it has {parts} components, agents 0 and {other} are in "
             "different ones (connected=False allows it)"
         )
+    source.explicit = True
     return Topology(name, source)
 
 

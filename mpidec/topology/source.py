@@ -57,6 +57,7 @@ class Source(ABC):
     symmetric: bool
     connected: bool
     group: tuple[int, ...] | None = None
+    explicit = False  # whether it was given entry by entry, or as a graph
 
     @property
     @abstractmethod

@@ -437,20 +437,12 @@ TRIES = {
         lambda: solve(s=Returning(step=lambda X: State(X.tolist()))),
         "got an X that is a list",
     ),
-    "a name for a mixer": (
-        lambda: _mixer("star"),
-        "topology is 'star'",
-        "mpidec.topology.star(net.n)",
-    ),
-    "a matrix for a mixer": (
-        lambda: _mixer(np.eye(4)),
-        "topology is a ndarray",
-        "mpidec.topology.ring(net.n)",
-    ),
-    "a function for a mixer": (
-        lambda: _mixer(T.ring),
-        "topology is a function",
-        "mpidec.topology.ring(net.n)",
+    "a wrong name for a mixer": (lambda: _mixer("stra"), "'stra'", "did you mean star"),
+    "a matrix for a mixer": (lambda: _mixer(np.eye(4)), "not connected", "connected=False"),
+    "a number for a mixer": (
+        lambda: _mixer(4),
+        "topology is the number 4",
+        "mpidec.topology.ring(4)",
     ),
     "step size negative": (lambda: S.DGD(-1.0), "step_size is -1.0", "expected"),
     "data of two dimensions": (

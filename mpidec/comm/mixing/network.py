@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ... import _validation as check
+from ...topology.given import TopologyLike, as_graph
 from ..rma.carrier import CARRIERS
 from ..rma.layout import Layout
 from ..rma.messenger import WindowMessenger
@@ -14,7 +15,6 @@ from ..rma.slots import Slots
 from ..rma.window import Window
 from ..runtime.mpi import MPI
 from .local.view import LocalView
-from .operators import check_graph
 from .spanning import flood, found_tree
 from .traced import trace
 
@@ -89,7 +89,7 @@ class Network(LocalView):
         """The agents that this rank hosts."""
         return range(self.lo, self.hi)
 
-    def spanning_tree(self, topology: Topology, rounds: int | None = None) -> Topology:
+    def spanning_tree(self, topology: TopologyLike, rounds: int | None = None) -> Topology:
         """A spanning tree that the agents find by messages to their neighbours, of which alone they know.
 
         Each agent tells its neighbours the smallest number of an agent that it has heard of, the root, and its own distance from
@@ -97,7 +97,7 @@ class Network(LocalView):
 
         Parameters
         ----------
-        topology : Topology
+        topology : Topology, str, networkx graph, matrix or function
             Undirected and connected.
         rounds : int, optional
             Number of messages over each edge, at least the diameter of the graph; by default n - 1, which suffices for any.
@@ -128,20 +128,21 @@ class Network(LocalView):
         with self.agreeing("net.spanning_tree"):
             from ...topology.matchings import undirected_edges
 
-            undirected_edges("net.spanning_tree", topology)
+            graph = cast("Topology", as_graph(topology, self.n))
+            undirected_edges("net.spanning_tree", graph)
             limit = max(1, self.n - 1) if rounds is None else rounds
             limit = check.integer(limit, "net.spanning_tree: rounds")
-        mixer = self.mixer(topology)
-        known = self.gather(flood(mixer.at(0), topology, self.agents, limit))
+        mixer = self.mixer(graph)
+        known = self.gather(flood(mixer.at(0), graph, self.agents, limit))
         mixer.close()
         with self.collectives:
             known = self.collectives.broadcast(known, 0, "net.spanning_tree")
-        return found_tree(np.asarray(known), topology, limit)
+        return found_tree(np.asarray(known), graph, limit)
 
     def window(
         self,
         x: Any,
-        topology: Topology | None = None,
+        topology: TopologyLike | None = None,
         zero: bool = True,
         progress: bool | None = None,
         transport: str | None = None,
@@ -152,8 +153,8 @@ class Network(LocalView):
         ----------
         x : array, or list of arrays of one dtype
             Of any shape, float16 to complex128, NumPy or PyTorch (also bfloat16); the same shape and dtype on all ranks.
-        topology : Topology, optional
-            Of the ranks; the one that was set with `set_topology` by default.
+        topology : Topology, str, networkx graph, matrix or function, optional
+            Of the ranks, or a name such as "ring"; the one that was set with `set_topology` by default.
         zero : bool
             Whether the slots are zeros at first, or copies of `x` (with push-sum weight 0).
         progress : bool, optional
@@ -194,15 +195,15 @@ class Network(LocalView):
         with self.agreeing("net.window"):
             self._one_agent_each()
             if topology is None and self._graph is not None:
-                topology = self._graph.topology  # type: ignore[assignment]
+                topology = self._graph.topology
             if topology is None:
                 raise ValueError(
                     "net.window: no topology, expected one as an argument, or net.set_topology(topology) before"
                 )
-            check_graph("net.window", topology)
-            if topology.n != self.n or topology.period != 1:
+            graph = as_graph(topology, self.n)
+            if graph.n != self.n or graph.period != 1:
                 raise ValueError(
-                    f"net.window: the {topology.name} topology has {topology.n} agents and period {topology.period}, "
+                    f"net.window: the {graph.name} topology has {graph.n} agents and period {graph.period}, "
                     f"expected a static topology of {self.n}"
                 )
             if progress and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -217,13 +218,13 @@ class Network(LocalView):
             layout = Layout(x)
         with self.collectives:
             if self.size > 1:
-                self._same_everywhere(topology, "net.window")
+                self._same_everywhere(graph, "net.window")
                 self.operation("net.window", f"{layout.words}, zero={bool(zero)}, transport={way}")
             window = Window(
                 self.context,
                 self.collectives,
                 self._window_messenger("windows"),
-                topology,
+                graph.at(0),
                 x,
                 layout,
                 zero,

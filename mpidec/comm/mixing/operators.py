@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ...topology.given import as_graph
 from ...topology.striped import Striped
 from ..arrays.host import empty_like
 from ..runtime.context import Context
@@ -20,6 +21,7 @@ from .striped_mixer import StripedMixer
 
 if TYPE_CHECKING:
     from ...topology import Schedule, Topology
+    from ...topology.given import TopologyLike
 
 StepT = TypeVar("StepT", bound=Callable[..., Any])
 
@@ -27,23 +29,27 @@ StepT = TypeVar("StepT", bound=Callable[..., Any])
 class NetworkOperators(NetworkReductions):
     """The mixers of a network, and the memory of the rows that they mix."""
 
-    def mixer(self, topology: Topology | Schedule) -> Mixer:
+    def mixer(self, topology: TopologyLike) -> Mixer:
         """The operator `W` of a topology or a schedule on this network.
+
+        Parameters
+        ----------
+        topology : Topology, Schedule, str, networkx graph, matrix or function
+            As `mpidec.solve` takes it: also a name, such as "ring", or a function of n.
 
         Raises
         ------
-        ValueError
-            On every rank, if the topology is not for `n` agents, or if the ranks hand in different topologies.
+        ValueError, TypeError
+            On every rank, if there is no such topology, if it is not for `n` agents, or if the ranks hand in different ones.
 
         Notes
         -----
         Collective: two small reductions.  With `neighbor` a third one, and a graph communicator for each topology of the
         schedule; one with a period of more than 64 steps, or none, uses point-to-point messages.
         """
-        return self._mixer("net.mixer", topology, self.context)
+        return self._mixer(self._as_topology("net.mixer", topology, self.n), self.context)
 
-    def _mixer(self, op: str, topology: Topology | Schedule, context: Context) -> Mixer:
-        self._check_topology(op, topology, self.n)
+    def _mixer(self, topology: Topology | Schedule, context: Context) -> Mixer:
         self._mixers = [mixer for mixer in self._mixers if not mixer.closed]
         with self.engine:
             self._mixers.append(
@@ -53,18 +59,19 @@ class NetworkOperators(NetworkReductions):
             )
         return self._mixers[-1]
 
-    def _check_topology(
-        self, op: str, topology: Topology | Schedule, n: int, what: str = ""
-    ) -> None:
-        """Refuse a topology that is not for `n` agents, or differs between ranks; collective."""
+    def _as_topology(
+        self, op: str, given: TopologyLike, n: int, what: str = ""
+    ) -> Topology | Schedule:
+        """The topology that is given; one that is not for `n` agents, or differs between ranks, is refused; collective."""
         with self.agreeing(op):
-            check_graph(op, topology)
+            topology = as_graph(given, n)
             if topology.n != n:
                 raise ValueError(
                     f"{topology.name} topology has {topology.n} agents, the network has {n}{what}"
                 )
         if self.size > 1:
             self._same_everywhere(topology, op)
+        return topology
 
     def _same_everywhere(self, topology: Topology | Schedule, op: str) -> None:
         fingerprint = topology.fingerprint() & 0x7FFFFFFFFFFFFFFF
@@ -148,16 +155,3 @@ class NetworkOperators(NetworkReductions):
         if self.node is not None:
             with self.engine:
                 self.node.node.drain()
-
-
-def check_graph(op: str, topology: object) -> None:
-    """Refuse what is no topology, such as a name."""
-    if not hasattr(topology, "fingerprint") or isinstance(topology, type):
-        given, name = (
-            (repr(topology), topology)
-            if isinstance(topology, str)
-            else (f"a {type(topology).__name__}", "ring")
-        )
-        raise TypeError(
-            f"{op}: topology is {given}, expected an object such as mpidec.topology.{name}(net.n)"
-        )

@@ -384,6 +384,45 @@ def test_a_topology_of_another_size_is_refused():
         net.mixer(T.ring(5))
 
 
+def test_graphs_are_given_by_name_as_to_solve(comm):
+    x = np.arange(3.0) + comm.rank
+    with mpidec.Network() as net:
+        ring = T.ring(net.n)
+        for given in ("ring", T.ring, ring.W, ring):
+            W = net.mixer(given)
+            np.testing.assert_array_equal(W(x[None]), net.mixer(ring)(x[None]))
+        assert (
+            net.mixer("one_peer_exponential").topology == T.one_peer_exponential(net.n).at(0)
+            or net.n > 2
+        )
+        with net.window(x, "ring") as window:
+            assert window.in_neighbors == ring.in_neighbors(net.rank).tolist()
+        net.set_topology("star")
+        assert net.topology == T.star(net.n)
+        net.set_topology("ring")
+        np.testing.assert_array_equal(net.neighbor_allreduce(x), net.mixer(ring)(x[None])[0])
+        net.set_machine_topology("complete")
+        assert net.machine_topology == T.complete(len(net.machines()))
+        assert net.spanning_tree("ring") == net.spanning_tree(ring)
+
+
+def test_an_unknown_name_of_a_graph_is_refused_on_all_ranks(comm):
+    with mpidec.Network() as net:
+        name = "ring" if comm.rank else "rign"  # wrong on one rank
+        for call in (
+            net.mixer,
+            net.set_topology,
+            net.set_machine_topology,
+            net.spanning_tree,
+            lambda name: net.window(np.ones(2), name),
+        ):
+            with pytest.raises(ValueError, match=r"unknown topology 'rign': did you mean ring"):
+                call(name)
+        with pytest.raises(TypeError, match="topology is the class EXTRA"):
+            net.mixer(mpidec.solvers.EXTRA)
+        net.barrier()
+
+
 @pytest.mark.mpi(min_size=2)
 def test_ranks_with_different_topologies_are_told(comm):
     with (

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ....topology import Schedule, Topology
 from ...arrays.devices import Array
 from ...checks.header import CONFIRMATION, EDGE, FROM_LEADER, TO_LEADER
 from ...checks.mismatch import apart
@@ -34,7 +35,7 @@ from .flat import FlatArray, combine
 from .graph import Graph
 
 if TYPE_CHECKING:
-    from ....topology import Schedule, Topology
+    from ....topology.given import TopologyLike
     from ..mixer import Mixer
 
 _NUMBERS = "biufc"  # kinds of dtypes that can be sent
@@ -76,7 +77,7 @@ class LocalView(NetworkOperators):
         near = self.node is not None and self.node.single_node
         self._node_calls = NodeCalls(self.context) if near else None
         self._graph: Graph | None = None
-        self._graphs: dict[Topology | Schedule, Graph] = {}
+        self._graphs: dict[str | Topology | Schedule, Graph] = {}
         self._machine_graph: Graph | None = None
         self._machine_list: list[list[int]] | None = None
         self._known: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = set()
@@ -85,13 +86,18 @@ class LocalView(NetworkOperators):
 
     # Topologies
 
-    def set_topology(self, topology: Topology | Schedule) -> None:
+    def set_topology(self, topology: TopologyLike) -> None:
         """Set the graph of the calls without lists of their own; a schedule begins at its first step.
+
+        Parameters
+        ----------
+        topology : Topology, Schedule, str, networkx graph, matrix or function
+            As `mpidec.solve` takes it: also a name, such as "ring", or a function of n.
 
         Raises
         ------
-        ValueError
-            If the topology is not for one agent per rank, or differs between ranks.
+        ValueError, TypeError
+            If there is no such topology, if it is not for one agent per rank, or if it differs between ranks.
 
         Notes
         -----
@@ -99,13 +105,15 @@ class LocalView(NetworkOperators):
         call says so.
         """
         self._one_agent_each()
-        graph = self._graphs.get(topology) if isinstance(topology, Hashable) else None
+        kept = topology if isinstance(topology, (str, Topology, Schedule)) else None
+        graph = None if kept is None else self._graphs.get(kept)
         if graph is None:
             context = replace(self.context, mixing="neighbor_allreduce")
-            graph = Graph(topology, self.rank, self._mixer("set_topology", topology, context))
+            made = self._as_topology("net.set_topology", topology, self.n)
+            graph = Graph(made, self.rank, self._mixer(made, context))
             if len(self._graphs) >= _GRAPHS:  # in the order in which all ranks have set them
                 self._graphs.pop(next(iter(self._graphs))).close()
-            self._graphs[topology] = graph
+            self._graphs[kept or made] = graph
             self._sums.clear()
         with self.engine:  # which the network has until it is closed
             self.matching.require_in_step()
@@ -122,7 +130,7 @@ class LocalView(NetworkOperators):
         """What `set_machine_topology` has set last."""
         return None if self._machine_graph is None else self._machine_graph.topology
 
-    def set_machine_topology(self, topology: Topology | Schedule) -> None:
+    def set_machine_topology(self, topology: TopologyLike) -> None:
         """Set the graph between machines for `hierarchical_neighbor_allreduce`; machines are numbered by their lowest ranks.
 
         A machine is a node with shared memory, or a block of `MPIDEC_RANKS_PER_MACHINE` or `MPIDEC_RANKS_PER_NODE` ranks where
@@ -135,8 +143,8 @@ class LocalView(NetworkOperators):
         """
         self._one_agent_each()
         count = len(self.machines())
-        self._check_topology("set_machine_topology", topology, count, " machines")
-        self._machine_graph = Graph(topology, self._machine)
+        made = self._as_topology("net.set_machine_topology", topology, count, " machines")
+        self._machine_graph = Graph(made, self._machine)
 
     def machines(self) -> list[list[int]]:
         """The ranks of each machine; collective when called for the first time.

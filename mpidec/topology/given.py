@@ -1,0 +1,209 @@
+"""Graphs as users give them: by name, as a function of n, a networkx graph, or a matrix."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+import numpy as np
+
+from ..plugins import Table
+from . import CATALOGUE
+from .explicit import from_networkx, from_weights
+from .schedule import Schedule
+from .topology import Topology
+
+if TYPE_CHECKING:
+    from .weights import WeightsLike
+
+EXPECTED = 'expected a name such as "ring", a topology such as mpidec.topology.ring(16), a networkx graph or a matrix'
+UNNAMED = "from_networkx", "from_weights"
+
+
+class Graph(Protocol):
+    """A networkx graph."""
+
+    @property
+    def adj(self) -> Mapping[Any, Mapping[Any, Any]]:
+        """The neighbours of each node."""
+
+    def is_directed(self) -> bool:
+        """Whether its edges have a direction."""
+
+    def number_of_nodes(self) -> int:
+        """The number of agents."""
+
+
+class Matrix(Protocol):
+    """A matrix, also a sparse one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Numbers of rows and columns."""
+
+
+Built = Topology | Schedule | Graph | Matrix | Sequence[Sequence[float]]
+TopologyLike = Built | str | Callable[[int], Built]
+
+
+def fits(thing: object) -> str | None:
+    """What is wrong with `thing` as a topology, or None: a function of n, or a graph, a matrix or a topology itself.
+
+    Examples
+    --------
+    >>> fits(lambda n: None), fits(3)
+    (None, 'an object of type int, expected a function of the number of agents n that returns a topology, a graph or a matrix')
+    """
+    if (
+        isinstance(thing, (Topology, Schedule))
+        or hasattr(thing, "adj")
+        or (hasattr(thing, "shape") and not inspect.isclass(thing))
+    ):
+        return None
+    if not inspect.isroutine(thing):
+        solver = hasattr(thing, "init") and hasattr(thing, "step")
+        what = "a class" if inspect.isclass(thing) else f"an object of type {type(thing).__name__}"
+        what = "a solver" if solver else what
+        return f"{what}, expected a function of the number of agents n that returns a topology, a graph or a matrix"
+    first = next(iter(inspect.signature(thing).parameters), None)
+    if first == "n":
+        return None
+    return f"a function of {first or 'nothing'}, expected its first parameter to be n, the number of agents"
+
+
+TOPOLOGIES = Table("topology", "mpidec.topologies", CATALOGUE, fits)
+
+
+def as_graph(
+    topology: TopologyLike, n: int, weights: WeightsLike | None = None
+) -> Topology | Schedule:
+    """The topology of n agents that `topology` stands for.
+
+    Parameters
+    ----------
+    topology : Topology, Schedule, str, networkx graph, matrix or function
+        A name (one of the package, an entry point, or ``FILE.py:NAME``), a graph, a stochastic matrix, or a function of n that
+        returns any of these.
+    n : int
+        Number of agents.
+    weights : str or float, optional
+        Those of a networkx graph, which has none of its own.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If it is something else.
+
+    Examples
+    --------
+    >>> as_graph("ring", 4), as_graph(np.full((2, 2), 0.5), 2)
+    (Topology('ring', n=4, kind='doubly', directed=False), Topology('from_weights', n=2, kind='doubly', directed=False))
+    """
+    return named(converted(built(topology, n), weights), topology)
+
+
+def built(topology: object, n: int) -> object:
+    """What a name stands for, and what a function returns for n agents; anything else itself."""
+    make: Any = TOPOLOGIES.find(topology) if isinstance(topology, str) else topology
+    if not inspect.isroutine(make):
+        return make
+    name = getattr(make, "__name__", "the function")
+    if required := required_parameters(make)[1:]:
+        raise TypeError(
+            f"topology {name} needs {' and '.join(required)}, too: call it, {name}({n}, "
+            f"{', '.join(f'{p}=...' for p in required)})"
+        )
+    try:
+        return make(n)
+    except TypeError as error:
+        raise TypeError(
+            f"topology {name} cannot be called with n = {n}: {error}; expected a function of n that returns a "
+            "topology, a graph or a matrix"
+        ) from error
+
+
+def required_parameters(make: Callable[..., object]) -> list[str]:
+    """The parameters without a default.
+
+    Examples
+    --------
+    >>> required_parameters(as_graph)
+    ['topology', 'n']
+    """
+    return [
+        p.name
+        for p in inspect.signature(make).parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+
+
+def converted(made: object, weights: WeightsLike | None = None) -> Topology | Schedule:
+    """A topology itself, or that of a networkx graph, with `weights`, or of a matrix, which has weights of its own."""
+    if is_networkx(made):
+        return from_networkx(made, "metropolis" if weights is None else weights)
+    if weights is not None:
+        what = "a topology" if isinstance(made, (Topology, Schedule)) else "a matrix"
+        raise ValueError(
+            f"weights={weights!r} is for networkx graphs, but {what} has weights of its own: omit it"
+        )
+    if isinstance(made, (Topology, Schedule)):
+        return made
+    if hasattr(made, "shape") or isinstance(made, (list, tuple)):
+        return from_weights(made)
+    remedy = EXPECTED
+    if isinstance(made, numbers.Integral) and not isinstance(made, bool):
+        remedy = f'name the graph, such as "ring" or mpidec.topology.ring({made})'
+    raise TypeError(f"topology is {what_is(made)}: {remedy}")
+
+
+def named(graph: Topology | Schedule, topology: object) -> Topology | Schedule:
+    """A graph with the name of the function, or `FILE.py:NAME`, that has made it, unless it has one of its own.
+
+    Examples
+    --------
+    >>> def pair(n):
+    ...     return np.full((n, n), 1 / n)
+    >>> named(converted(pair(2)), pair).name, named(converted(pair(2)), "graphs.py:pair").name
+    ('pair', 'pair')
+    """
+    text = topology if isinstance(topology, str) else getattr(topology, "__name__", "")
+    name = text.rpartition(":")[2]
+    unnamed = isinstance(graph, Topology) and graph.name in UNNAMED and name.isidentifier()
+    return replace(graph, name=name) if unnamed else graph  # type: ignore[type-var]
+
+
+def is_networkx(thing: object) -> TypeGuard[Graph]:
+    """Whether it is a networkx graph.
+
+    Examples
+    --------
+    >>> is_networkx(3)
+    False
+    """
+    return hasattr(thing, "adj") and hasattr(thing, "number_of_nodes")
+
+
+def what_is(thing: object) -> str:
+    """What was given in place of a graph, or of another argument.
+
+    Examples
+    --------
+    >>> what_is(3), what_is(len), what_is(np.ones(2)), what_is({}), what_is(CATALOGUE["ring"](3))
+    ('the number 3', 'the function len', 'an array of shape (2,)', 'a dict', 'the topology ring')
+    """
+    if thing is None:
+        return "None"
+    if inspect.isclass(thing):
+        return f"the class {thing.__name__}"
+    if isinstance(thing, (bool, int, float, np.number)):
+        return f"the number {thing}"
+    if inspect.isroutine(thing):
+        return f"the function {getattr(thing, '__name__', '')}"
+    if isinstance(thing, np.ndarray):
+        return f"an array of shape {thing.shape}"
+    if hasattr(thing, "spectral_gap"):
+        return f"the topology {getattr(thing, 'name', '')}"
+    return f"a {type(thing).__name__}"
