@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import rlcompleter
 from dataclasses import dataclass
 
 import numpy as np
@@ -161,3 +163,49 @@ def net_of_one():
     from mpi4py import MPI
 
     return MPI.COMM_SELF
+
+
+LISTED = {
+    "mpidec": ("solve", "Network", "problems", "oracles registry startup"),
+    "mpidec.problems": ("LeastSquares", "load_problem", "losses oracles registry np"),
+    "mpidec.topology": ("ring", "from_weights", "rules given isfunction"),
+    "mpidec.solvers": ("EXTRA", "CATALOGUE", "base primal_dual"),
+    "mpidec.comm.mixing": ("Network", "codecs", "lifecycle operator"),
+    "mpidec.plot": ("figure", "agents", "drawing runs"),
+    "mpidec.sweep": ("sweep", "Table", "study cases"),
+    "mpidec.record": ("read", "Record", "reader runfile"),
+    "mpidec.testing": ("check_solver", "SolverContract", "contract graphs"),
+    "mpidec.train": ("fit", "Settings", "Any import_module"),
+    "mpidec.nn": ("Stacked", "models", "_torch stacked"),
+    "mpidec.optim": ("Decentralized", "names", "averager muon"),
+    "mpidec.reproduce": ("table", "EXPERIMENTS", "relaysgd tables"),
+}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_dir_of_a_module_lists_what_users_call(name):
+    if name.rpartition(".")[2] in ("train", "nn", "optim", "reproduce"):
+        pytest.importorskip("torch")
+    module = importlib.import_module(name)
+    *public, internal = LISTED[name]
+    assert {*public} <= {*dir(module)} and not {*internal.split()} & {*dir(module)}
+    assert all(hasattr(module, word) for word in dir(module))
+    first = rlcompleter.Completer({"module": module}).complete(f"module.{public[0][:3]}", 0)
+    assert first is not None and not re.search(r"\._", first)
+
+
+def test_dir_of_a_network_lists_what_users_call():
+    with mpidec.Network(4) as net:
+        names = {name for name in dir(net) if not name.startswith("_")}
+        internal = {
+            "agreeing",
+            "keeping_rows",
+            "raising_together",
+            "slots",
+            "wait_for_readers",
+            "engine",
+        }
+        assert not internal & names and all(hasattr(net, name) for name in internal)
+        assert {"mixer", "window", "n", "lo", "agents", "mean", "start_broadcast", "rank"} <= names
+        first = rlcompleter.Completer({"net": net}).complete("net.mix", 0)
+        assert first is not None and first.startswith("net.mixer(")

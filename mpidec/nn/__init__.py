@@ -12,3 +12,8 @@ from .sampling import sampler
 from .stacked import Stacked
 
 __all__ = ["Stacked", "models", "sampler", "schedules"]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

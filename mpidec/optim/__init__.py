@@ -8,3 +8,17 @@ from .broadcast import (
     broadcast_parameters as broadcast_parameters,
 )
 from .decentralized import Decentralized as Decentralized
+
+__all__ = [
+    "Averager",
+    "Decentralized",
+    "algorithm",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "names",
+]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

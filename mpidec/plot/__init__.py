@@ -7,3 +7,8 @@ from .agents import agents as agents
 from .runs import figure as figure
 
 __all__ = ["agents", "figure"]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

@@ -83,3 +83,8 @@ __all__ = [
     "synthetic_least_squares",
     "term",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

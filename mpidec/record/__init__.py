@@ -5,3 +5,8 @@ from .recorder import Record as Record
 from .runfile import RunFile as RunFile
 
 __all__ = ["Record", "Run", "RunFile", "last_checkpoint", "read"]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

@@ -10,3 +10,10 @@ beside the measured ones.  What compares is the order of the methods, not the fi
 
 from .experiments import EXPERIMENTS as EXPERIMENTS, table as table
 from .tables import Cell as Cell, Table as Table
+
+__all__ = ["EXPERIMENTS", "Cell", "Table", "table"]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

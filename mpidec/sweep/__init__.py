@@ -7,3 +7,8 @@ from .study import sweep as sweep
 from .tables import Row as Row, Table as Table
 
 __all__ = ["Row", "Table", "sweep"]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

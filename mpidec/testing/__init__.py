@@ -11,3 +11,8 @@ __all__ = [
     "check_solver",
     "check_topology",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

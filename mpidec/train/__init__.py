@@ -20,3 +20,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:  # on first use: PyTorch is loaded
         return getattr(import_module(".loop", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

@@ -1,6 +1,14 @@
 """Communication between agents: the network, mixers, and exchanges over edges."""
 
 from ..runtime.pending import Pending as Pending
+from . import codecs as codecs
 from .mixer import Mixer as Mixer
 from .network import Network as Network
 from .phase import Phase as Phase
+
+__all__ = ["Mixer", "Network", "Pending", "Phase", "codecs"]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return __all__

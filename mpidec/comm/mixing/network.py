@@ -21,6 +21,25 @@ from .traced import trace
 if TYPE_CHECKING:
     from ...topology import Topology
 
+# What `dir(net)` leaves out: the parts of a network that loops of solvers and the other rooms use.
+_FOR_DRIVERS = (
+    "agreeing",
+    "collectives",
+    "context",
+    "ended",
+    "engine",
+    "keeping",
+    "keeping_rows",
+    "matching",
+    "node",
+    "operation",
+    "partition",
+    "raising_together",
+    "serial",
+    "slots",
+    "wait_for_readers",
+)
+
 
 class Network(LocalView):
     """`n` agents over the ranks of a communicator, in blocks.
@@ -83,6 +102,9 @@ class Network(LocalView):
     ...     W(np.array([[0.], [3.], [0.], [0.]])).ravel().tolist()
     [1.0, 1.0, 1.0, 0.0]
     """
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - {*_FOR_DRIVERS})
 
     @property
     def agents(self) -> range:

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,10 +16,12 @@ from ..arrays.host import native
 from ..checks.history import PastOperation
 from ..checks.operation import tree
 from ..kernels.weighted import ordered_sum
-from ..runtime.context import Checked
 from ..runtime.mpi import MPI
 from ..runtime.partition import Partition
 from .lifecycle import Lifecycle
+
+if TYPE_CHECKING:
+    from ..runtime.context import Checked  # where jedi finds this, it cannot complete `net.`
 
 _WORDS = 160  # characters of a call that ranks tell each other
 
