@@ -36,6 +36,8 @@ MEANINGLESS = {
     "--enable-heartbeat": False,
 }
 HOST = re.compile(r"[\w.-]+(:0*[1-9][0-9]*)?", re.ASCII)
+# Variables that `mpirun` of Open MPI sets or passes on by itself, and those of the shell.
+OF_THE_HOST = re.compile(r"(OMPI|PMIX|PRTE)_.*|OLDPWD|PWD|SHLVL|_|HOSTNAME", re.ASCII)
 REMEDY = "--extra-mpi-flags passes settings of ssh and of networks to mpirun"
 
 
@@ -193,16 +195,35 @@ def mpi_flags(
         if (
             "Open MPI" in about.stdout or "PRRTE" in about.stdout
         ):  # passes no variables on by itself
-            passed = [name for name in environment if name.startswith(("BLUEFOG_", "MPIDEC_"))]
             flags += ["--host", hosts]
-            for name in ["PATH", "PYTHONPATH", *passed]:
-                flags += ["-x", name]
+            for name in environment:
+                if name.isidentifier() and not OF_THE_HOST.fullmatch(name):
+                    flags += ["-x", name]
         else:
             flags += ["-hosts", hosts]
     try:
         return [*flags, *shlex.split(args.extra_mpi_flags or "")]
     except ValueError as error:
         raise ValueError(f"--extra-mpi-flags {args.extra_mpi_flags}: {error}") from None
+
+
+def found_before(command: Sequence[str]) -> str:
+    """One line where Python would find another `bluefog` than this: beside the program, or here with ``-m``; or nothing."""
+    words = command[1:]
+    if "-m" in words:
+        folder = os.curdir if "mpidec.bluefog" not in words else ""
+    else:
+        folder = next((os.path.dirname(w) or os.curdir for w in words if w.endswith(".py")), "")
+    for path in (
+        os.path.join(folder, "bluefog", "__init__.py"),
+        os.path.join(folder, "bluefog.py"),
+    ):
+        if folder and os.path.exists(path):
+            return (
+                f"import bluefog finds {path}, not mpidec: move it away, or put `python -m mpidec.bluefog` "
+                "in place of `python`"
+            )
+    return ""
 
 
 def reason(error: Exception) -> str:
@@ -254,7 +275,8 @@ def command_line(argv: Sequence[str], environment: MutableMapping[str, str]) -> 
             program, environment, f": bfrun ... python {program}" if program.endswith(".py") else ""
         )
     command = [mpirun, "-n", str(args.np), *mpi_flags(args, mpirun, environment), *args.command]
-    for line in filter(None, [named_meaningless(args), args.verbose and shlex.join(command)]):
+    told = named_meaningless(args), found_before(args.command), args.verbose and shlex.join(command)
+    for line in filter(None, told):
         print(f"bfrun: {line}", file=sys.stderr, flush=True)
     return command
 

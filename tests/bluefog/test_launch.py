@@ -84,10 +84,26 @@ def test_hosts_are_told_in_the_way_of_the_library(library, fake_mpirun, tmp_path
     hosts = tmp_path / "hosts"
     hosts.write_text("# two machines\nfirst slots=3\n\nsecond   slots=2  # small\nthird\n")
     flags = {
-        "open": ["--host", "first:3,second:2,third:1", "-x", "PATH", "-x", "PYTHONPATH"],
+        "open": [
+            "--host",
+            "first:3,second:2,third:1",
+            "-x",
+            "PATH",
+            "-x",
+            "MINE",
+            "-x",
+            "PYTHONPATH",
+        ],
         "hydra": ["-hosts", "first:3,second:2,third:1"],
     }[library]
-    folder, env = fake_mpirun(library), {"PATH": os.environ["PATH"]}
+    env = {
+        "PATH": os.environ["PATH"],
+        "MINE": "1",
+        "OLDPWD": "/",
+        "PMIX_RANK": "0",
+        "BASH_FUNC_f%%": "",
+    }
+    folder = fake_mpirun(library)
     words = [
         "-np",
         "6",
@@ -135,6 +151,34 @@ def test_bluefogs_flags_are_taken(fake_mpirun, capsys):
     assert (
         first.startswith("bfrun: no effect: -p, --use-infiniband (") and "-n 3 -l echo -p" in second
     )
+
+
+@pytest.mark.parametrize(
+    "command, told",
+    [
+        ("python sub/program.py", True),
+        ("python -u sub/program.py --data x.py", True),
+        ("python -m mpidec.bluefog sub/program.py", False),
+        ("python program.py sub/data.py", False),
+        ("python -m pytest program.py", False),
+        ("hostname", False),
+    ],
+)
+def test_another_bluefog_beside_the_program_is_named(command, told, tmp_path, capsys, monkeypatch):
+    """Python would find it before this one; with ``-m`` one in the folder where it is started."""
+    other = tmp_path / "sub" / "bluefog"
+    other.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    env = {"PATH": os.environ["PATH"]}
+    bfrun.command_line(["-np", "3", *command.split()], env)
+    assert capsys.readouterr().err == ""  # a folder without modules is no package
+    (other / "__init__.py").touch()
+    bfrun.command_line(["-np", "3", *command.split()], env)
+    error = capsys.readouterr().err
+    assert error.count("\n") == told and ("python -m mpidec.bluefog" in error) == told
+    monkeypatch.chdir(tmp_path / "sub")
+    bfrun.command_line(["-np", "3", "python", "-m", "pytest"], env)
+    assert "finds ./bluefog/__init__.py, not mpidec" in capsys.readouterr().err
 
 
 def test_variables_of_bluefog():
