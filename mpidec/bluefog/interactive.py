@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ipyparallel import Cluster
 
 EXTRA = "ibfrun needs ipyparallel: pip install 'mpidec[notebook]'"
+ANSWER = 1.0  # seconds within which an engine that does not hang answers
 POLL = 0.2  # seconds between two looks whether the engines still run
 
 
@@ -141,6 +142,19 @@ def stop(args: argparse.Namespace) -> int:
     running.stop_cluster_sync()
     running.remove_cluster_file()
     return 0
+
+
+def interrupt_hanged_processes(profile: str = "bluefog") -> None:
+    """Interrupt the engines of a profile that do not answer within `ANSWER` seconds, as after Ctrl-C; for notebooks."""
+    from ipyparallel import Client
+
+    with Client(profile=profile) as client:
+        calls = {engine: client[engine].apply_async(os.getpid) for engine in client.ids}
+        client.wait(list(calls.values()), timeout=ANSWER)
+        hanging = [engine for engine, call in calls.items() if not call.ready()]
+        if hanging:
+            client.send_signal(signal.SIGINT, targets=hanging, block=True)
+            print(f"interrupted the engines {', '.join(map(str, hanging))}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -55,8 +55,20 @@ def test_a_module_has_two_names(monkeypatch):
     names.install()
     import bluefog.torch
     from bluefog.common import topology_util as same
+    from bluefog.common.basics import BlueFogBasics
+    from bluefog.run.interactive_run import interrupt_hanged_processes
+    from bluefog.topology_util import RingGraph
     from bluefog.torch.mpi_ops import allreduce
 
+    assert RingGraph is bf.RingGraph and callable(interrupt_hanged_processes)
+    assert bluefog.__version__ == "0.3.0" and BlueFogBasics("here", "mpi_lib").size is bf.size
+    calls = "session", "torch.mpi_ops", "torch.windows", "torch.timeline"
+    for name in bf.__all__:
+        if getattr(bf, name).__module__ in [f"mpidec.bluefog.{room}" for room in calls]:
+            assert getattr(bluefog.torch.mpi_ops, name) is getattr(bf, name)
+    bf.check_extension("bluefog.torch", bf.__file__, "mpi_lib")
+    with pytest.raises(ImportError, match="tensorflow does not exist"):
+        util.check_extension("bluefog.tensorflow", "", "mpi_lib")
     assert bluefog.torch is bf and same is topology_util and allreduce is bf.allreduce
     assert bf.__spec__.name == "mpidec.bluefog.torch"
     folder, rest = os.environ["PYTHONPATH"].split(os.pathsep)

@@ -62,6 +62,15 @@ def test_engines_are_ranks(tmp_path):
         assert again.returncode == 2 and "already run: ibfrun stop" in again.stderr
         done = run(sys.executable, "client.py")
         assert done.stdout == "[0, 1, 2] [(0, 3), (1, 3), (2, 3)]\n", done.stderr
+        (tmp_path / "hangs.py").write_text(
+            "import time, ipyparallel\nfrom bluefog.run.interactive_run import interrupt_hanged_processes\n"
+            "client = ipyparallel.Client(profile='bluefog')\n"
+            "client[:].execute('import time', block=True)\n"
+            "client[1].execute('time.sleep(1000)', block=False)\n"
+            "interrupt_hanged_processes()\nprint(client[:].apply_sync(int))\n"
+        )
+        done = run(sys.executable, "-m", "mpidec.bluefog", "hangs.py")
+        assert done.stdout == "interrupted the engines 1\n[0, 0, 0]\n", done.stderr
         everybody = launch.family(process.pid)
         assert run(*IBFRUN, "stop").returncode == 0
         assert process.wait(20) == 0

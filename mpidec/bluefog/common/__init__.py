@@ -1,1 +1,1 @@
-"""Graphs and small tools that do not need PyTorch."""
+"""Graphs and small tools that do not need PyTorch, and `basics`, which do."""

@@ -34,6 +34,12 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     return ext_base_name == "torch"
 
 
+def check_extension(ext_name: str, pkg_path: str, *args: str) -> None:
+    """Raise an ImportError if the interface `ext_name`, such as "bluefog.torch", does not exist."""
+    if not extension_available(ext_name.rpartition(".")[2]):
+        raise ImportError(f"{ext_name} does not exist in mpidec, expected bluefog.torch")
+
+
 def mpi_built(verbose: bool = False) -> bool:
     """Always: mpidec works over MPI."""
     return True

@@ -17,6 +17,7 @@ from ..common.topology_util import (
     StarGraph,
     SymmetricExponentialGraph,
 )
+from ..common.util import check_extension
 from ..session import (
     in_neighbor_machine_ranks,
     in_neighbor_ranks,
@@ -160,6 +161,7 @@ __all__ = [
     "broadcast_nonblocking_",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "check_extension",
     "get_current_created_window_names",
     "get_skip_negotiate_stage",
     "get_win_version",

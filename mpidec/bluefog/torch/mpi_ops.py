@@ -1,7 +1,8 @@
 """BlueFog's collective calls on tensors, each one call of `mpidec.Network`.
 
 Results are new tensors that autograd does not record; `..._` writes into the tensor that is given; `..._nonblocking` returns a
-handle for `poll` and `wait`.  A `name` must be free, that is not the name of a call under way.
+handle for `poll` and `wait`.  A `name` must be free, that is not the name of a call under way.  BlueFog has its other calls in
+this module, too: they are imported.
 """
 
 from __future__ import annotations
@@ -16,7 +17,62 @@ from ...comm.mixing import Network
 from ...comm.runtime.context import Checked
 from ...comm.runtime.mpi import MPI
 from ...comm.runtime.pending import Pending
-from ..session import DIRECT, Session, current
+from ..session import (  # noqa: F401
+    DIRECT,
+    Session,
+    current,
+    in_neighbor_machine_ranks,
+    in_neighbor_ranks,
+    init,
+    is_homogeneous,
+    is_machine_topo_weighted,
+    is_topo_weighted,
+    load_machine_topology,
+    load_topology,
+    local_rank,
+    local_size,
+    machine_rank,
+    machine_size,
+    out_neighbor_machine_ranks,
+    out_neighbor_ranks,
+    rank,
+    set_machine_topology,
+    set_topology,
+    shutdown,
+    size,
+)
+from .timeline import (  # noqa: F401
+    timeline_context,
+    timeline_end_activity,
+    timeline_start_activity,
+)
+from .windows import (  # noqa: F401
+    get_current_created_window_names,
+    get_win_version,
+    neighbor_win_accumulate,
+    neighbor_win_accumulate_nonblocking,
+    neighbor_win_get,
+    neighbor_win_get_nonblocking,
+    neighbor_win_put,
+    neighbor_win_put_nonblocking,
+    turn_off_win_ops_with_associated_p,
+    turn_on_win_ops_with_associated_p,
+    win_accumulate,
+    win_accumulate_nonblocking,
+    win_associated_p,
+    win_create,
+    win_free,
+    win_get,
+    win_get_nonblocking,
+    win_lock,
+    win_mutex,
+    win_poll,
+    win_put,
+    win_put_nonblocking,
+    win_update,
+    win_update_then_collect,
+    win_wait,
+)
 
 Weights = Mapping[int, float] | Iterable[int] | None
 _skip_negotiation = False

@@ -1,0 +1,1 @@
+"""What BlueFog's notebooks import of its commands."""
