@@ -14,8 +14,8 @@ from ..exceptions import ConfigError
 
 EPILOG = """\
 examples:
-  MPIDEC_TIMELINE=/tmp/run. mpirun -n 4 python program.py        each rank writes /tmp/run.<rank>.json as it goes
-  python -m mpidec.trace merge /tmp/run. -o run.json             one file, for https://ui.perfetto.dev, and the stragglers
+  MPIDEC_TIMELINE=run. mpirun -n 4 python program.py             each rank writes run.<rank>.json as it goes
+  python -m mpidec.trace merge run. -o run.json                  one file, for https://ui.perfetto.dev, and the stragglers
   mpirun -n 4 python -m mpidec.run --trace run.json              the same of an experiment
 
 A rank waits for another one from the begin of a call until the other one has begun it, too.  The table shows the share of its time

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from inspect import signature
-from typing import cast
 
 import numpy as np
 
@@ -22,12 +21,11 @@ ATTACKS = ("sign_flip",)
 
 
 def _is_told(attack: Callable[..., object]) -> bool:
-    """Whether a function has a fourth parameter, for the agent that receives what it returns."""
+    """Whether a function has a fourth parameter `receiver`."""
     try:
-        signature(attack).bind(0, 0, None, 0)
-    except (TypeError, ValueError):  # it has none, or no signature
+        return list(signature(attack).parameters)[3:4] == ["receiver"]
+    except (TypeError, ValueError):  # it has no signature
         return False
-    return True
 
 
 class AttackedPhase(EdgewisePhase):
@@ -38,6 +36,8 @@ class AttackedPhase(EdgewisePhase):
     phase, k, at, empty, agents, stripe, calls
         See `EdgewisePhase`.
     attacks : dict of int to str, float or callable
+    told : set of int
+        The agents whose functions are told the receiver.
     """
 
     def __init__(
@@ -50,12 +50,13 @@ class AttackedPhase(EdgewisePhase):
         stripe: int,
         calls: Iterator[int],
         attacks: Mapping[int, Attack],
+        told: Set[int],
     ):
         super().__init__(phase, k, at, empty, agents, stripe, calls)
-        self._attacks = attacks
+        self._settings = attacks, told
         out = edges_out_of(self.topology, agents.start, agents.stop)
         self._attackers = [
-            (edge, agent, receiver)
+            (edge, agent, (receiver,) * (agent in told))
             for edge, (agent, receiver) in enumerate(
                 zip(out.senders.tolist(), out.receivers.tolist())
             )
@@ -64,7 +65,14 @@ class AttackedPhase(EdgewisePhase):
 
     def _like(self, phase: StepOperator, at: Callable[[int], StepOperator]) -> StepOperator:
         return AttackedPhase(
-            phase, self._k, at, self._empty, self._agents, self._stripe, self._calls, self._attacks
+            phase,
+            self._k,
+            at,
+            self._empty,
+            self._agents,
+            self._stripe,
+            self._calls,
+            *self._settings,
         )
 
     def exchange(self, M: np.ndarray) -> np.ndarray:
@@ -76,11 +84,10 @@ class AttackedPhase(EdgewisePhase):
     def _attacked(self, rows: np.ndarray) -> np.ndarray:
         sent: np.ndarray = rows.copy()
         for edge, agent, receiver in self._attackers:
-            attack = self._attacks[agent]
+            attack = self._settings[0][agent]
             if callable(attack):
-                told = (receiver,) if _is_told(attack) else ()
                 sent[edge] = returned(
-                    cast("Callable[..., object]", attack)(self._k, agent, rows[edge], *told),
+                    attack(self._k, agent, rows[edge], *receiver),
                     f"the attack of agent {agent}",
                     rows[edge],
                     number=True,
@@ -128,7 +135,9 @@ class Attacked(Disturbed):
                     f"attacked: agent {number} is named twice, expected one attack of each agent"
                 )
             self.attacks[number] = attack
-        self.columnwise = W.columnwise and not any(map(callable, self.attacks.values()))
+        functions = {agent: attack for agent, attack in self.attacks.items() if callable(attack)}
+        self.columnwise = W.columnwise and not functions
+        self._told = {agent for agent, attack in functions.items() if _is_told(attack)}
 
     @property
     def call(self) -> str:
@@ -145,7 +154,7 @@ class Attacked(Disturbed):
 
     def _part(self, phase: StepOperator, k: int, stripe: int, calls: Iterator[int]) -> StepOperator:
         return AttackedPhase(
-            phase, k, self.at, self.empty, self.agents, stripe, calls, self.attacks
+            phase, k, self.at, self.empty, self.agents, stripe, calls, self.attacks, self._told
         )
 
     def noisy(self, sigma: float, *, seed: int = 0) -> Noisy:

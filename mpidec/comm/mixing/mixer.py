@@ -271,8 +271,8 @@ class Mixer(Operator[Phase]):
         ----------
         attacks : dict
             What these agents send: "sign_flip", -1 times their row; a number, in all entries (`math.nan`, too); or what a
-            function of (step, agent, row), or (step, agent, row, receiver), returns, which is called for each row that the agent
-            sends to a neighbour: to each one it may send another row.
+            function of (step, agent, row) returns, which is called for each row that the agent sends to a neighbour.  If the
+            function has a fourth parameter `receiver`, it is told the neighbour: to each one it may send another row.
 
         Examples
         --------

@@ -78,6 +78,8 @@ def test_an_attacker_with_two_faces_and_one_that_is_named_twice():
         W, here = net.mixer(graph), slice(net.lo, net.hi)
         told = W.attacked({2: lambda step, agent, row, receiver: 10 * receiver * row})
         np.testing.assert_allclose(told(X[here]), wanted[here], atol=1e-13)
+        other = W.attacked({2: lambda step, agent, row, times=-1: times * row})  # not `receiver`
+        np.testing.assert_array_equal(other(X[here]), W.attacked({2: "sign_flip"})(X[here]))
         with pytest.raises(ValueError, match="agent 2 is named twice"):
             W.attacked(Twice())
 
