@@ -37,6 +37,8 @@ def least_squares(net, scales=(1.0, 1.0, 1.0), term=None, dtype=np.float64):
 class Scripted:
     """A problem whose gradients, and values, are given by functions of the agent and the number of the evaluation."""
 
+    check = False
+
     def __init__(self, net, grad=lambda agent, k: 0.0, value=lambda agent, x: 0.0):
         self.m, self.d, self.lo = net.m, 1, net.lo
         self._grad, self._value = grad, value

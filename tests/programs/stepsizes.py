@@ -78,7 +78,7 @@ def make(case, n, lo=0, hi=None):
     data = dataset(data, n)
     y = np.where(data.y == 0, 1, -1) if (name, data.name) == ("logistic", "wine") else data.y
     data = replace(data, y=y)
-    parts = P.partition(y, n, data.partition, alpha=1.0, seed=0)
+    parts = P.partition(y, n, data.partition, seed=0)
     whole = P.build(name, data, parts, 0, n, **options)
     x_star = whole.solution() if whole.x_star is None else whole.x_star
     part = whole if hi is None else P.build(name, data, parts, lo, hi, **options)
