@@ -367,7 +367,7 @@ def former(given: Mapping[str, object]) -> dict[str, object]:
     Examples
     --------
     >>> former({"solver.name": "dgd", "mixing.codec": "qsgd"})
-    {'solver.name': 'dgd', 'mixing.codec': 'qsgd', 'solver.order': 'atc', 'mixing.feedback': False}
+    {'solver.order': 'atc', 'mixing.feedback': False, 'solver.name': 'dgd', 'mixing.codec': 'qsgd'}
     """
     defaults: dict[str, object] = {
         f"solver.{key}": value
