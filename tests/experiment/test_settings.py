@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from mpidec import registry as catalogue
+from mpidec.datasets.partition import HOW, TAKE
 from mpidec.experiment import schema, settings as config
 from mpidec.experiment.command import RUN
 from mpidec.experiment.settings import ConfigError, Experiment, Setting, load, read_toml
@@ -34,8 +35,7 @@ def experiments(draw) -> dict[str, object]:
     choice = {
         "problem.name": st.sampled_from(["logistic", "softmax", "least_squares", "huber"]),
         "problem.l2": ratio,
-        "problem.partition": st.sampled_from(["iid", "labels", "sizes", "blocks"]),
-        "problem.alpha": ratio,
+        "problem.partition": st.sampled_from(HOW),
         "problem.batch_size": positive,
         "problem.noise": ratio,
         "problem.standardize": st.booleans(),
@@ -53,7 +53,11 @@ def experiments(draw) -> dict[str, object]:
         "run.progress": st.sampled_from(["auto", "bar", "lines", "none"]),
     }
     keys = draw(st.sets(st.sampled_from(sorted(choice))))
-    return {key: draw(choice[key]) for key in sorted(keys)}
+    drawn = {key: draw(choice[key]) for key in sorted(keys)}
+    for key, strategy in (("alpha", ratio), ("per_agent", positive)):
+        if drawn.get("problem.partition") in TAKE[key] and draw(st.booleans()):
+            drawn[f"problem.{key}"] = draw(strategy)
+    return drawn
 
 
 def word(value: object) -> str:
@@ -95,6 +99,22 @@ def test_file_flags_and_set_agree(tmp_path_factory, wanted, data):
         assert made == expected
         assert made.to_toml() == expected.to_toml()
     assert load(read_toml(text=expected.to_toml())) == expected
+
+
+@pytest.mark.parametrize(
+    "said, alpha",
+    [
+        ([], 0.5),
+        (["partition=sizes"], 0.5),
+        (["partition=iid"], None),
+        (["partition=iid", "alpha=2"], 2.0),  # said together: refused when the data are split
+    ],
+)
+def test_a_new_partition_drops_what_the_file_says_about_the_former(tmp_path, said, alpha):
+    path = tmp_path / "e.toml"
+    path.write_text('[problem]\npartition = "dirichlet"\nalpha = 0.5\n')
+    argv = [str(path), *(f"--set=problem.{each}" for each in said)]
+    assert RUN.parse(argv, 1)[0].problem.alpha == alpha
 
 
 def test_later_sources_win(tmp_path):
