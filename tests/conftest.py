@@ -144,7 +144,7 @@ def pytest_collection_modifyitems(config, items):
                 if own and own.args
                 else config.getoption("timeout") or config.getini("timeout") or 0
             )
-            item.add_marker(pytest.mark.timeout(launch.PATIENCE * float(limit)), append=False)
+            item.add_marker(pytest.mark.timeout(launch.patient(float(limit))), append=False)
     gc.enable()
     freeze()
 

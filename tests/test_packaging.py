@@ -83,7 +83,12 @@ def python(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess:
     """Run this Python in a folder, and return its exit status and output."""
     env = {**os.environ, "PYTHONPATH": "", **env}
     return subprocess.run(
-        [sys.executable, *args], cwd=cwd, env=env, capture_output=True, text=True, timeout=100
+        [sys.executable, *args],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=launch.patient(100),
     )
 
 
@@ -209,7 +214,7 @@ def test_the_memory_of_a_node_is_for_linux(tmp_path, monkeypatch):
     subprocess.run(
         [COMPILER, "-w", "-O0", "-shared", "-fPIC", include, *sources, "-o", module],
         check=True,
-        timeout=60 * launch.PATIENCE,
+        timeout=launch.patient(60),
     )
     assert (
         "needs Linux: ranks exchange messages"

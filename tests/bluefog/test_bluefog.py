@@ -738,7 +738,7 @@ MISTAKES = [
     (lambda: bf.allreduce(x.int()), TypeError, "int32"),
     (lambda: bf.pair_gossip(x, bf.rank()), ValueError, "itself"),
     (lambda: bf.pair_gossip(x, 0, self_weight=1.0), ValueError, "pair_weight"),
-    (lambda: bf.wait(12345), ValueError, "12345"),
+    (lambda: bf.wait(handle=12345), ValueError, "12345"),
     (lambda: bf.InferSourceFromDestinationRanks([bf.rank()]), ValueError, "other ranks"),
     (lambda: bf.InferSourceFromDestinationRanks("a"), ValueError, "other ranks"),
     (lambda: bf.win_put(x, "z"), ValueError, "win_create"),

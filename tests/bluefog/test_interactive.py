@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -73,11 +72,9 @@ def test_engines_are_ranks(tmp_path):
         assert done.stdout == "interrupted the engines 1\n[0, 0, 0]\n", done.stderr
         everybody = launch.family(process.pid)
         assert run(*IBFRUN, "stop").returncode == 0
-        assert process.wait(20) == 0
-        deadline = time.monotonic() + 20 * launch.PATIENCE
-        while left := [pid for pid in everybody if "ipyparallel" in command_of(pid)]:
-            assert time.monotonic() < deadline, left
-            time.sleep(0.1)
+        assert process.wait(launch.patient(20)) == 0
+        left = lambda: [pid for pid in everybody if "ipyparallel" in command_of(pid)]
+        assert launch.until(lambda: not left(), 20), left()
     finally:
         launch.end(process)
 

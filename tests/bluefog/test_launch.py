@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from helpers import launch
@@ -252,11 +251,9 @@ def test_ctrl_c_ends_all_ranks(tmp_path):
         assert [process.stdout.readline().strip() for _ in range(3)] == ["waits"] * 3
         ranks = launch.family(process.pid)
         os.killpg(process.pid, signal.SIGINT)
-        process.communicate(timeout=20 * launch.PATIENCE)
+        process.communicate(timeout=launch.patient(20))
     finally:
         launch.end(process)
     assert process.returncode != 0
-    deadline = time.monotonic() + 5
-    while [pid for pid in ranks if os.path.exists(f"/proc/{pid}")]:
-        assert time.monotonic() < deadline, "a rank has survived"
-        time.sleep(0.05)
+    left = lambda: [pid for pid in ranks if os.path.exists(f"/proc/{pid}")]
+    assert launch.until(lambda: not left(), 5), f"ranks {left()} have survived"

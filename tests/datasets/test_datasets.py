@@ -629,7 +629,11 @@ def test_problems_import_neither_mpi_nor_sklearn():
     )
     assert (
         subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=launch.patient(60),
+            check=True,
         ).stdout
         == "[]\n"
     )

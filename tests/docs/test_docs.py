@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -179,7 +178,7 @@ def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
     for module in (
         "matplotlib",
         "sklearn",
-        *["torch"] * (page.name == "training.md"),
+        *["torch"] * (page.name in ("training.md", "cluster.md")),
     ):  # README installs the first two
         pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
@@ -322,14 +321,9 @@ def test_launch_helper_leaves_nothing_behind(tmp_path):
     )
     with pytest.raises(subprocess.TimeoutExpired):
         launch.mpirun(3, ["-c", code], timeout=3)
-    deadline = time.monotonic() + 10
-    while left := [
-        path.parent.name
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if tmp_path.name in text_of(path)
-    ]:
-        assert time.monotonic() < deadline, f"processes {left} go on"
-        time.sleep(0.1)
+    commands = lambda: [text_of(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
+    left = lambda: [command for command in commands() if tmp_path.name in command]
+    assert launch.until(lambda: not left(), 10), f"processes go on: {left()}"
 
 
 def text_of(path: Path) -> str:

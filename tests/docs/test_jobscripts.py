@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -59,12 +58,11 @@ def script(name: str, **env: str) -> subprocess.Popen:
 
 
 def steps_in(path: str, process: subprocess.Popen, more_than: int = 20) -> None:
-    deadline = time.monotonic() + 60 * launch.PATIENCE
-    while time.monotonic() < deadline and process.poll() is None:
-        if Path(path).exists() and record.read(path).metrics["step"].max(initial=0) > more_than:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"no steps in {path}: {launch.finish(process, 1)}")
+    def recorded() -> bool:
+        return Path(path).exists() and record.read(path).metrics["step"].max(initial=0) > more_than
+
+    launch.until(lambda: recorded() or process.poll() is not None, 60)
+    assert recorded(), f"no steps in {path}: {launch.finish(process, 1)}"
 
 
 def test_a_slurm_job_saves_requeues_itself_and_goes_on(folder):
@@ -158,21 +156,13 @@ def test_a_job_of_a_real_slurm_requeues_itself_until_it_is_done(folder):
     steps = []
     try:
         for turn in range(2):
-            deadline = time.monotonic() + 240
-            while (
-                f"Restarts={turn + 1}" not in control("show", "job", job).stdout
-                and time.monotonic() < deadline
-            ):
-                time.sleep(1)
+            restarted = f"Restarts={turn + 1}"
+            launch.until(lambda text=restarted: text in control("show", "job", job).stdout, 240)
             run = record.read(out)
             steps.append(run.steps)
             assert run.outcome == "interrupted", (folder / f"mpidec-{job}.out").read_text()
             if turn == 0:  # Slurm lets a requeued job wait for two minutes
-                while (
-                    "Reason=BeginTime" not in control("show", "job", job).stdout
-                    and time.monotonic() < deadline
-                ):
-                    time.sleep(1)
+                launch.until(lambda: "Reason=BeginTime" in control("show", "job", job).stdout, 60)
                 control("update", f"jobid={job}", "starttime=now")
         assert steps[1] > steps[0] > 0
     finally:

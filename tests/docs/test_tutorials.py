@@ -34,7 +34,9 @@ def execute(path: Path, folder: Path, monkeypatch, only: str = "", **env: str) -
         cell for cell in notebook.cells if cell.cell_type == "code" and only in cell.source
     ]
     where = {"metadata": {"path": folder}}
-    nbclient.NotebookClient(notebook, timeout=90, kernel_name="python3", resources=where).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=launch.patient(90), kernel_name="python3", resources=where
+    ).execute()
     return "".join(
         output.text
         for cell in notebook.cells

@@ -59,14 +59,14 @@ def same(one: str, other: str) -> bool:
         return all(np.array_equal(a[name][...], b[name][...]) for name in names)
 
 
-def started(path: Path, process: subprocess.Popen, seconds: float = 60) -> None:
+def started(path: Path, process: subprocess.Popen) -> None:
     """Wait until the run that `process` makes has flushed some records to `path`."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and process.poll() is None:
-        if path.exists() and len(record.read(path).metrics["step"]) > 2:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"nothing was recorded: {launch.finish(process, 1)}")
+
+    def recorded() -> bool:
+        return path.exists() and len(record.read(path).metrics["step"]) > 2
+
+    launch.until(lambda: recorded() or process.poll() is not None, 60)
+    assert recorded(), f"nothing was recorded: {launch.finish(process, 1)}"
 
 
 def launched(n: int, args: list[str]) -> subprocess.Popen:
@@ -832,7 +832,7 @@ def test_few_open_files_are_enough_or_said_in_one_line():
         env=launch.environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=launch.patient(60),
     )
     assert done.returncode == 0 or (
         done.stderr.count("mpidec.run: error:") == 1 and "ulimit -n" in done.stderr
@@ -863,7 +863,7 @@ def test_an_exception_on_one_rank_ends_the_job():
     assert (
         done.stderr.count("Traceback") == 1
         and "[rank 1] Traceback" in done.stderr
-        and time.monotonic() - begun < 50
+        and time.monotonic() - begun < launch.patient(50)
     )
     assert record.read("run.h5").outcome == "failed"
 

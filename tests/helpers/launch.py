@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +34,21 @@ LAUNCHER = (
     "PYTEST_",
     "PYTHONDONTWRITEBYTECODE",  # a program would compile the package again
 )
+
+
+def patient(seconds: float) -> float:
+    """Return `seconds` times PATIENCE: a time-out that goes to none of :func:`until`, :func:`finish` and :func:`mpirun`."""
+    return seconds * PATIENCE
+
+
+def until(done: Callable[[], object], seconds: float) -> bool:
+    """Wait until `done()` is true, and return whether it is so within `seconds`, times PATIENCE."""
+    deadline = time.monotonic() + patient(seconds)
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def knobs() -> dict[str, str]:
@@ -88,7 +104,7 @@ def end(process: subprocess.Popen) -> None:
     """End `process` and everything it started: the launcher is asked first, so that it can clean up, then all are made to."""
     everybody = family(process.pid)
     signalled([process.pid], signal.SIGTERM)
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + patient(2)
     while time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
     signalled(list(dict.fromkeys([*everybody, *family(process.pid)])), signal.SIGKILL)
@@ -102,7 +118,7 @@ def start(command: list[str], **options) -> subprocess.Popen:
 
 def finish(process: subprocess.Popen, timeout: float) -> subprocess.CompletedProcess:
     """Wait for `process` and return what it said; end it all when `timeout` seconds, times PATIENCE, have passed."""
-    timeout *= PATIENCE
+    timeout = patient(timeout)
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:
@@ -162,7 +178,7 @@ def main() -> int:
     try:
         return finish(start(command), timeout).returncode
     except subprocess.TimeoutExpired:
-        print(f"ended after {timeout * PATIENCE:g} s: {' '.join(command)}", file=sys.stderr)
+        print(f"ended after {patient(timeout):g} s: {' '.join(command)}", file=sys.stderr)
         return 124
 
 

@@ -470,7 +470,7 @@ def test_the_command_as_users_type_it(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=launch.patient(60),
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "a.png").exists()
@@ -479,7 +479,7 @@ def test_the_command_as_users_type_it(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=launch.patient(60),
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (

@@ -379,7 +379,7 @@ def run_script(*args: object, **options) -> subprocess.CompletedProcess:
         [sys.executable, __file__, *map(str, args)],
         env=environment,
         text=True,
-        timeout=110,
+        timeout=launch.patient(110),
         capture_output=True,
         check=False,
         **options,

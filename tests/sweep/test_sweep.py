@@ -677,7 +677,7 @@ def test_killed_and_restarted_it_repeats_nothing(tmp_path, ranks):
             break
     time.sleep(0.1)
     launch.end(process)
-    process.communicate(timeout=20)
+    process.communicate(timeout=launch.patient(20))
     ends = {
         path: path.stat().st_mtime_ns
         for path in (tmp_path / "killed").glob("*.h5")
@@ -710,11 +710,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(tmp_path, ranks):
     process = launch.start(
         command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
     )
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and len(list((tmp_path / "sweep").glob("*.h5"))) < max(
-        ranks, 1
-    ):
-        time.sleep(0.1)
+    assert launch.until(lambda: len(list((tmp_path / "sweep").glob("*.h5"))) >= max(ranks, 1), 30)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     done = launch.finish(process, 30)

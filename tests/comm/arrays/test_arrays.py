@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import fake_cupy, standin
+from helpers import fake_cupy, launch, standin
 from helpers.formats import FORMATS, N, stack
 from mpi4py import MPI
 
@@ -540,4 +540,6 @@ def test_numpy_rows_import_no_other_library():
         "    W(np.ones((3, 2), np.float32)); W([np.ones(3), np.ones((3, 1))]); net.allreduce\n"
         "assert not {'torch', 'cupy'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=dict(os.environ))
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=launch.patient(60), env=dict(os.environ)
+    )

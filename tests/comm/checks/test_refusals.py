@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers import launch
 from mpi4py import MPI
 
 import mpidec
@@ -634,7 +635,7 @@ def test_two_threads_in_one_network(transport, comm, call):
             with pytest.raises(RuntimeError, match="another thread is in a call of this network"):
                 calls[call]()
             comm.Barrier()
-            thread.join(30)
+            thread.join(launch.patient(30))
         else:
             comm.Barrier()
             got.append(W(x))
@@ -693,7 +694,7 @@ def test_a_call_waits_for_a_poll_of_another_thread():
             thread.start()
             net.engine.poll()
             net.engine._polls.remove(slow)
-            thread.join(30)
+            thread.join(launch.patient(30))
         assert len(got) == 2
 
 

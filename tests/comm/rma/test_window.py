@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+from helpers import launch
 from mpi4py import MPI
 
 import mpidec
@@ -903,9 +904,8 @@ def test_a_rank_without_files_for_memory(net):
         win = net.window(np.full(50, 1.0 + net.rank), T.complete(net.n))
     with win:
         win.put(win.value, dst_weights=dict.fromkeys(win.out_neighbors, 0.0))
-        limit = time.monotonic() + 20
-        while any(count != 1 for count in win.versions.values()):  # seen without any wait
-            assert time.monotonic() < limit, win.versions
+        all_came = lambda: all(count == 1 for count in win.versions.values())
+        assert launch.until(all_came, 20), win.versions  # seen without any wait
         net.barrier()
         for _ in range(50):
             win.accumulate(win.value, 1 / net.n, dict.fromkeys(win.out_neighbors, 1 / net.n))

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from helpers import launch
 
 import mpidec
 from mpidec.comm.timeline import events_in_python, file as files_of_ranks
@@ -194,7 +195,7 @@ def test_a_disk_that_is_full_is_told_once(tmp_path, capfd, monkeypatch):
             W(np.ones((4, 2)))
             net.context.timeline.file.flush()
         thread = net.context.timeline.file.writer
-        thread.join(10)
+        thread.join(launch.patient(10))
         assert not thread.is_alive()
     (line,) = capfd.readouterr().err.splitlines()
     reason = os.strerror(errno.ENOSPC)
@@ -208,9 +209,7 @@ def test_a_process_that_is_killed_leaves_its_events(tmp_path):
         made = files_of_ranks.TimelineFile(str(path), 0)
         made.add(made.kind("a", "b"), 1000, 3000)
         time.sleep(60)
-    until = time.monotonic() + 10
-    while not (path.exists() and path.read_text().count('"dur":2')) and time.monotonic() < until:
-        time.sleep(0.01)
+    launch.until(lambda: path.exists() and '"dur":2' in path.read_text(), 10)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     merge([path.read_text()], tmp_path / "all.json")

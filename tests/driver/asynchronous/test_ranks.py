@@ -437,24 +437,27 @@ def test_running_sums_are_exact_after_a_resumption(net, shared_tmp):
 
 
 @pytest.mark.parametrize("solver", [S.AsyncPushSum(0.01), S.A2CiD2(0.05, momentum=0.3)])
-def test_records_reach_the_file_during_the_run(net, solver, shared_tmp):
-    """Without anybody waiting for a straggler, whose rows come late."""
-    path, seen, due = shared_tmp / "run.h5", {}, [0.0]
+def test_records_reach_the_file_during_the_run(net, solver, shared_tmp, monkeypatch):
+    """Without anybody waiting for a straggler, whose rows come late; the clock of a rank counts its gradients, 10 ms for each."""
+    path, seen, count = shared_tmp / "run.h5", {}, itertools.count(1)
+    clock = [0.0]
+    monkeypatch.setattr(
+        ranks,
+        "time",
+        SimpleNamespace(sleep=time.sleep, monotonic=time.monotonic, perf_counter=lambda: clock[0]),
+    )
 
     class Read(mpidec.problems.LeastSquares):
         def grad(self, X, agents=None):
             time.sleep(0.001)
-            if (
-                net.rank == 0
-                and agents is not None
-                and len(seen.get("step", ())) < 4
-                and time.monotonic() > due[0]
-            ):
-                due[0] = time.monotonic() + 0.1
+            if agents is None:
+                return super().grad(X)
+            clock[0] = 0.01 * next(count)
+            if net.rank == 0 and round(100 * clock[0]) % 10 == 0 and len(seen.get("step", ())) < 4:
                 seen.update(mpidec.read(path).metrics)
-            return super().grad(X) if agents is None else super().grad(X, agents)
+            return super().grad(X, agents)
 
-    steps = {1: 25, 2: 60, 3: 100}.get(net.size, 200)  # about 0.7 s
+    steps = {1: 25, 2: 60, 3: 100}.get(net.size, 200)
     result = mpidec.solve(
         problem(net, Read),
         solver,
@@ -467,11 +470,7 @@ def test_records_reach_the_file_during_the_run(net, solver, shared_tmp):
     run = mpidec.read(path)
     if net.rank == 0:
         step, moment, error = (seen[name] for name in ("step", "time", "error"))
-        assert (
-            len(step) >= (4 if net.size < 4 else 2)
-            and np.all(np.diff(step) > 0)
-            and np.all(np.diff(moment) > 0)
-        )
+        assert len(step) >= 2 and np.all(np.diff(step) > 0) and np.all(np.diff(moment) > 0)
         k = np.searchsorted(result.metrics["time"], moment[-1])
         near = result.metrics["error"][max(k - 3, 0) : k + 3]
         assert 0.5 * near.min() < error[-1] < 2 * near.max()

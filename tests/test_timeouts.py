@@ -1,0 +1,74 @@
+"""MPIDEC_TEST_PATIENCE multiplies every time-out of a test: those that `helpers.launch` does not see are in `launch.patient`."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from helpers import launch
+
+pytestmark = pytest.mark.serial
+CLOCKS = ("time.monotonic", "time.perf_counter", "time.time")
+MULTIPLIED = ("mpirun", "launch.mpirun", "launch.finish", "launch.until", "pytest.mark.timeout")
+
+
+def reads_a_clock(tree: ast.AST) -> bool:
+    return any(isinstance(node, ast.Call) and called(node) in CLOCKS for node in ast.walk(tree))
+
+
+def called(node: ast.Call) -> str:
+    return ast.unparse(node.func)
+
+
+def limits(node: ast.AST) -> list[ast.expr]:
+    """What may end a wait: what is added to a clock or compared with one, and the time-outs of calls."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and reads_a_clock(node):
+        return [node.left, node.right]
+    if isinstance(node, ast.Compare) and reads_a_clock(node):
+        return [node.left, *node.comparators]
+    if isinstance(node, ast.Call) and called(node) not in MULTIPLIED:
+        waits = called(node).endswith((".join", ".wait"))
+        return [
+            *node.args * waits,
+            *(each.value for each in node.keywords if each.arg == "timeout"),
+        ]
+    return []
+
+
+def unmultiplied(source: str) -> list[int]:
+    """The lines whose limits are plain numbers, of a second or more: shorter ones are meant to pass."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        for limit in limits(node)
+        if isinstance(limit, ast.Constant)
+        and isinstance(limit.value, (int, float))
+        and limit.value >= 1
+    ]
+
+
+@pytest.mark.parametrize(
+    "line, found",
+    [
+        ("until = time.monotonic() + 20", True),
+        ("assert time.time() - began < 10", True),
+        ("thread.join(10)", True),
+        ("subprocess.run(command, timeout=60.0)", True),
+        ("until = time.monotonic() + launch.patient(20)", False),
+        ("launch.mpirun(3, program, timeout=60)", False),
+        ("with win.mutex([0], timeout=0.05): pass", False),
+    ],
+)
+def test_time_outs_are_found(line, found):
+    assert bool(unmultiplied(line)) == found
+
+
+def test_every_time_out_is_multiplied():
+    found = [
+        f"{path.relative_to(launch.ROOT)}:{line}"
+        for path in sorted((launch.ROOT / "tests").rglob("*.py"))
+        for line in unmultiplied(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, (
+        f"take launch.until or launch.patient, which MPIDEC_TEST_PATIENCE multiplies: {found}"
+    )
