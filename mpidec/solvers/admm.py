@@ -287,6 +287,7 @@ class LTADMM(_Rounds):
             topology,
             lambda lam: [1, -2 + h * (1 - lam), 1 - h * (1 - lam) / 2],
             "it needs a symmetric W with eigenvalues above -1/3 for the default dual_step, or a smaller dual_step",
+            self.local_steps,
         )
 
 

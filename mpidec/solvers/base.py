@@ -325,7 +325,11 @@ def per_step(D: np.ndarray, step_size: Any) -> np.ndarray:
 
 
 def disagreement(
-    solver: Solver, topology: Graph, roots: Callable[[complex], ArrayLike], remedy: str
+    solver: Solver,
+    topology: Graph,
+    roots: Callable[[complex], ArrayLike],
+    remedy: str,
+    steps: int = 1,
 ) -> str:
     """For which eigenvalue of `W` the disagreement between agents grows with a small step size, and a remedy; empty if for none.
 
@@ -335,6 +339,8 @@ def disagreement(
         `roots(lam)`: the coefficients, highest power first, of the characteristic polynomial for the eigenvalue `lam`.
     remedy : str
         For real eigenvalues; complex ones belong to a directed graph.
+    steps : int
+        Steps after which the disagreement is that of the polynomial.
     """
     if topology.period != 1 or not 1 < topology.n <= _LARGE:
         return ""
@@ -348,5 +354,5 @@ def disagreement(
         remedy = "use an undirected graph, such as topology.symmetric_exponential(n), or GradientTracking, which needs none"
     return (
         f"{name_of(solver)} is unstable on the {topology.name} topology: W has the eigenvalue {worst:.3g}, for which the "
-        f"disagreement grows by a factor of {growth:.3g} per step; {remedy}"
+        f"disagreement grows by a factor of {growth ** (1 / steps):.3g} per step; {remedy}"
     )

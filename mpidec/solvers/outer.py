@@ -194,6 +194,7 @@ class SlowMo(_LocalSteps):
             topology,
             lambda lam: [1, -(1 - a * (1 - lam**H) + b), b],
             "use a smaller slow_step or momentum",
+            self.local_steps,
         )
 
 
@@ -270,6 +271,7 @@ class DiLoCo(_LocalSteps):
             topology,
             lambda lam: np.array([0, -(1 + mu), mu]) * (1 - eta * (1 - lam)) + [1, 0, 0],
             "use a smaller outer_step",
+            self.local_steps,
         )
 
 
@@ -342,6 +344,7 @@ class GASLoC(_LocalSteps):
             topology,
             lambda lam: [1, -(lam + self.momentum), self.momentum],
             "use a smaller momentum",
+            self.local_steps,
         ) or _over_pairs(self, topology, self.momentum, 1.0, "use a smaller momentum")
 
 
@@ -428,6 +431,7 @@ class NoLoCo(_LocalSteps):
             topology,
             lambda lam: [1, -(1 + self.momentum - self._gamma * (1 - lam)), self.momentum],
             "use a smaller consensus_step",
+            self.local_steps,
         ) or _over_pairs(
             self, topology, self.momentum, self._gamma, "use a smaller consensus_step or momentum"
         )
@@ -588,4 +592,5 @@ class LED(_LocalSteps):
             topology,
             lambda lam: [1, -((1 + lam) / 2 + 1 - (1 - lam) / 2 * h), (1 + lam) / 2],
             "it needs a symmetric W, such as topology.ring(n), and dual_step <= 1 / local_steps",
+            self.local_steps,
         )
