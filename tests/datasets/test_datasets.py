@@ -422,6 +422,7 @@ def test_shards_are_pieces_of_the_sorted_samples():
     for part in parts:
         runs = np.split(np.sort(place[part]), np.flatnonzero(np.diff(np.sort(place[part])) > 1) + 1)
         assert len(part) in range(48, 52) and len(runs) <= 3
+        assert (np.diff(place[part]) > 0).all()  # in the order of the targets
         assert (histograms(y, [part]) > 0).sum() <= 6
 
 

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import gc
 import json
+import math
 import re
 import time
 import warnings
@@ -324,9 +325,20 @@ def test_the_sign_of_a_matrix_is_that_of_muon():
     assert optim.muon.matrix_sign(torch.zeros(2, 3)).abs().max() == 0
 
 
-def test_the_period_of_global_averages_adapts_to_the_loss(net):
-    """Every second step at first; every fourth when the loss has fallen to 3 of 5: 2 * 5 / 3 rounded up."""
-    model = perceptron(torch.float64)
+@pytest.mark.parametrize("warmup", [3, 4])
+def test_the_period_of_global_averages_adapts_to_the_loss(net, warmup):
+    """The first H = 2 is kept during the warm-up, whose averages make F_0; then H = 2 F_0 / F, rounded up."""
+    model, losses = perceptron(torch.float64), [8 * 0.84**k for k in range(24)]
+    expected, H, F0, count = [], 2, None, 0
+    for k, F in enumerate(losses):
+        count += 1
+        if count == H:
+            expected.append(k)
+            count = 0
+            if k < warmup:
+                F0 = F if F0 is None else (F0 + F) / 2
+            else:
+                H = math.ceil(2 * F0 / F)
     nobody = topology.from_weights(np.eye(net.n), connected=False)
     optimizer = optim.Decentralized(
         torch.optim.SGD(model.parameters(), 0.1),
@@ -336,19 +348,18 @@ def test_the_period_of_global_averages_adapts_to_the_loss(net):
         net,
         period=2,
         adaptive=True,
-        warmup=4,
+        warmup=warmup,
     )
-    distances = []
-    for k in range(16):
+    averaged = []
+    for k, F in enumerate(losses):
         loss = backward(model, optimizer, net.rank, k, torch.float64)
-        optimizer.observe(torch.tensor(5.0 if k < 4 else 3.0))
+        optimizer.observe(torch.tensor(F, dtype=torch.float64))
         optimizer.step()
         with optimizer.consensus() as distance:
-            distances.append(distance)
+            averaged += [k] * bool(distance < 1e-12)
     assert loss.requires_grad
     optimizer.close()
-    averaged = [k for k, distance in enumerate(distances) if distance < 1e-12]
-    assert averaged == (list(range(16)) if net.n == 1 else [1, 3, 5, 9, 13])
+    assert averaged == ([*range(24)] if net.n == 1 else expected) and len(expected) > 4
     other = optim.Decentralized(
         torch.optim.SGD(model.parameters(), 0.1),
         model,

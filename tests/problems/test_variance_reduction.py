@@ -220,6 +220,43 @@ def with_l1(net):
     return P.LeastSquares(part.A, part.y, mask=part.mask, l2=0.3, term=P.l1(0.01))
 
 
+SOURCES = {
+    "problem": lambda problem: problem,
+    "Full": P.Full,
+    "MiniBatch": lambda problem: P.MiniBatch(problem, B),
+    "Noisy": lambda problem: P.Noisy(problem, 0.3),
+    "Subgradient": P.Subgradient,
+    "Subgradient of batches": lambda problem: P.Subgradient(P.MiniBatch(problem, B)),
+    **ORACLES,
+}
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_wrapped_oracle_is_that_oracle_and_what_is_added(name):
+    """Its problem, whether it is smooth and includes the term, its gradients and its memory."""
+    problem, X = with_l1(SimpleNamespace(lo=0, hi=N)), rows(made(), 3)
+    source = SOURCES[name](problem)
+    noisy, sub = P.Noisy(source, 0.0), P.Subgradient(source)
+    assert noisy.problem is problem and sub.problem is problem
+    for attribute, default in ("smooth", True), ("includes_term", False):
+        assert getattr(noisy, attribute) == getattr(source, attribute, default), attribute
+    assert (sub.smooth, sub.includes_term) == (False, True)
+    own = source if hasattr(source, "start") else P.Full(source)
+    one, same, more = (oracle.start(range(N), 5) for oracle in (own, noisy, sub))
+    for k, x in enumerate(X):
+        g = one(x, k)
+        np.testing.assert_array_equal(same(x, k), g)
+        np.testing.assert_array_equal(more(x, k), g + problem.term.subgradient(x))
+    assert hasattr(one, "memory") == hasattr(same, "memory") == hasattr(more, "memory")
+    if hasattr(one, "memory"):
+        for other in (same, more):
+            memory = other.memory()
+            assert {*memory} == {*one.memory()}
+            other.recall(one.memory())
+            np.testing.assert_array_equal(same(X[0], 7), one(X[0], 7))
+
+
 @pytest.mark.serial
 def test_float32_stays():
     for name, oracle in ORACLES.items():

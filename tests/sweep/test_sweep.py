@@ -487,7 +487,14 @@ def test_a_table_by_hand(tmp_path):
     )
     for case, errors in zip(
         found,
-        [[1, 0.1], [1, 0.5, 0.3, 0.2, 0.1], [1, 0.5, 0.05], [1, 1, 1], [1, 0.1, 1], [1, math.inf]],
+        [
+            [1, 0.1],
+            [1, 0.5, 0.3, 0.2, 0.1],
+            [1, 0.5, 0.05],
+            [1, 1, 1],
+            [1, 0.1, 1],
+            [1, 0.05, math.inf],
+        ],
     ):
         written(case.file, errors, "diverged" if errors[-1] == math.inf else "completed")
     result = table(found, ("error", 0.1), {found[6].file: "out of order"})

@@ -1,5 +1,6 @@
 """The catalogue of topologies: against dense formulas, networkx, BlueFog's numbers and the reference data.  No MPI."""
 
+import contextlib
 import dataclasses
 import inspect
 import itertools
@@ -538,6 +539,65 @@ def distinct():
         T.from_weights(T.ring(8).W),
         T.from_networkx(nx.cycle_graph(8)),
     )
+
+
+OTHER = {  # values of the parameters of graphs, beside the default
+    "weights": ["uniform", "push", "lazy", "max_degree", "best_constant", 0.11, 0.12],
+    "seed": [3],
+    "base": [3],
+    "k": [2, 3],
+    "ports": [1],
+    "parity": ["repository"],
+    "kind": ["OU", "D-static", "U-static", "ring"],
+    "M": [3],
+    "eta": [0.3],
+    "p": [0.3, 0.8],
+    "radius": [0.6],
+    "shape": [(1, 8), (2, 4), (4, 2)],
+    "factors": [[4, 2], [2, 4]],
+    "machine_size": [2, 4],
+    "fraction": [0.3],
+    "degree": [4],
+    "center": [2],
+    "reverse": [True],
+    "budget": [0.3, 0.9],
+    "H": [2, 3],
+    "root": [3],
+}
+
+
+def varied():
+    """Graphs of 8 agents with each value of each parameter; schedules over a graph also with several of these."""
+    for make in T.CATALOGUE.values():
+        names = [*inspect.signature(make).parameters][1:]
+        for graph in ["ring", "chain", "exponential"] if "graph" in names else [None]:
+            over = {} if graph is None else {"graph": graph}
+            for options in (
+                {},
+                *({name: value} for name in names for value in OTHER.get(name, ())),
+            ):
+                with contextlib.suppress(ValueError):
+                    yield make(8, **over, **options)
+    for graph in (T.star(8), T.exponential(8)):
+        yield T.cycle([graph, T.ring(8)])
+        yield T.push_pull(graph, T.chain(8, weights="push"))
+        yield T.push_pull(T.chain(8, weights="uniform"), graph)
+
+
+def test_no_two_matrices_share_a_fingerprint():
+    """Of graphs, of schedules, and of the graphs of their steps."""
+    known, steps = {}, {}
+    for graph in varied():
+        matrices = []
+        for k in range(min(graph.period or 12, 12)):
+            phase = graph.at(k)
+            parts = (phase.R, phase.C) if phase.kind == "pair" else (phase,)
+            matrices += [b"".join(part.W.toarray().tobytes() for part in parts)]
+            assert steps.setdefault(phase.fingerprint(), matrices[-1]) == matrices[-1], graph
+        assert known.setdefault(graph.fingerprint(), matrices) == matrices, graph
+    assert len(steps) > 300 and {*OTHER} | {"graph", "ties"} == {
+        name for make in T.CATALOGUE.values() for name in [*inspect.signature(make).parameters][1:]
+    }
 
 
 def test_fingerprints_tell_topologies_apart_and_are_the_same_in_every_process():

@@ -1,7 +1,9 @@
 """Matching of calls: headers, operations under way, polls within polls, errors found in a poll."""
 
+import contextlib
 import gc
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from mpidec import RankMismatchError
 from mpidec.comm.checks import header as h
 from mpidec.comm.checks.history import PastOperation
 from mpidec.comm.checks.matching import Matching
-from mpidec.comm.checks.operation import ARRIVED, SENT, tree
+from mpidec.comm.checks.operation import ARRIVED, SENT, Operation, tree
 
 pytestmark = [pytest.mark.wide, pytest.mark.library]
 
@@ -380,3 +382,97 @@ def test_different_calls_of_all_ranks_are_told_although_their_kinds_are_known(ot
         np.testing.assert_array_equal(
             net.sum(np.full((1, 7), 3.0)), 3.0 * net.size
         )  # all are in step
+
+
+SUBJECT = h.Subject("call", "push", "root 0", "<f8", (2, 3))
+OTHER = {"op": "sum", "mode": "pull", "signature": "root 1", "dtype": "<f4", "shape": (3, 2)}
+
+
+def apart(text):
+    """Whether a mismatch names both ranks and what differs."""
+    return "rank 0" in text and "rank 1" in text
+
+
+@pytest.mark.serial
+def test_each_difference_from_an_operation_is_a_mismatch():
+    """Of the subject, field by field; of who sends, at which stage, and how often."""
+    operation = Operation(SimpleNamespace(rank=0, size=3), SUBJECT.op, 7)
+    operation.mode, operation.signature, operation.array = SUBJECT[1], SUBJECT[2], SUBJECT[3:]
+    operation.senders = {(1, h.EDGE)}
+
+    def found(source=1, stage=h.EDGE, subject=SUBJECT):
+        return operation.mismatch(source, h.Header(h.DATA, False, 7, subject, stage))
+
+    assert found() == "" and set(OTHER) == set(h.Subject._fields)
+    for name, other in OTHER.items():
+        assert apart(found(subject=SUBJECT._replace(**{name: other}))), name
+    operation.comparable = lambda shape: shape[1:]
+    assert found(subject=SUBJECT._replace(shape=(9, 3))) == ""
+    assert apart(found(subject=SUBJECT._replace(shape=(2, 4))))
+    operation.array = None
+    assert found(subject=SUBJECT._replace(dtype="<f4", shape=(9,))) == ""
+    assert "rank 2" in found(source=2) and apart(found(stage=h.UP))
+    operation.any_sender = True
+    assert found(source=2) == "" and apart(found(stage=h.UP))
+    operation.received[1, h.EDGE] = h.Header(h.DATA, False, 7, SUBJECT), np.ones(6)
+    assert apart(found()) and found(source=2) == ""
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", OTHER)
+def test_a_difference_on_one_rank_is_told_to_both(matching, comm, name):
+    if comm.rank < 2:
+        subject, other = SUBJECT, 1 - comm.rank
+        if comm.rank == 1:
+            subject = subject._replace(**{name: OTHER[name]})
+        operation = matching.operation(subject.op)
+        operation.mode, operation.signature = subject.mode, subject.signature
+        operation.array = subject.dtype, subject.shape
+        operation.receivers, operation.senders = frozenset([other]), {(other, h.EDGE)}
+
+        def steps():
+            operation.send(other, h.EDGE, np.ones(6, subject.dtype))
+            operation.expect(h.EDGE, [other])
+            yield ARRIVED
+
+        with pytest.raises(RankMismatchError) as told:
+            matching.start(operation, steps()).wait()
+        assert apart(str(told.value))
+    comm.Barrier()
+
+
+@pytest.mark.parametrize("name", ["op", "signature", "receivers"])
+def test_a_question_about_an_operation_without_headers_is_answered(matching, name):
+    """This rank asks itself: what it finds is raised, told to others that ask, and refuses all further ones."""
+    me, record = matching.rank, PastOperation("W(X)", "", "ring", frozenset([matching.rank]), "")
+    other = {"op": "V(X)", "signature": "star", "receivers": frozenset()}[name]
+
+    def ask(number):
+        matching.ask([me], number, "W(X)", "ring", 0)
+        poll_until(matching, lambda: not matching._unclaimed)
+
+    for number in (1, 2):
+        assert matching.register(record) == number
+        ask(number)
+    number = matching.register(record._replace(**{name: other}))
+    with pytest.raises(RankMismatchError) as told:
+        [ask(number) for _ in range(1000)]
+    assert matching._history.find((number, -1)).error == matching.broken == str(told.value)
+    with pytest.raises(RuntimeError, match="out of step"):
+        matching.register(record)
+    for _ in range(3):  # what was found may have been found twice
+        with contextlib.suppress(RankMismatchError):
+            ask(number)
+
+
+def test_an_operation_without_headers_that_another_rank_gave_up_is_raised_once(matching):
+    number = matching.register(PastOperation("W(X)", "", "", frozenset(), ""))
+    matching.send(
+        matching.rank, h.Header(h.FAILED, False, number, h.Subject("W(X)"), text="rank 1 gave up")
+    )
+    poll_until(matching, lambda: matching._history.failures)
+    with pytest.raises(RankMismatchError, match="rank 1 gave up"):
+        matching.ask([], number, "W(X)", "", 0)
+    matching.ask([], number, "W(X)", "", 0)
+    with pytest.raises(RuntimeError, match=r"out of step \(rank 1 gave up\)"):
+        matching.register(PastOperation("W(X)", "", "", frozenset(), ""))

@@ -1,11 +1,14 @@
 """Mixers that lose messages, that mix several times, and that divide the columns among graphs, against dense products."""
 
+import itertools
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import mpidec
 from mpidec import topology as T
+from mpidec.comm.mixing.lossy import Loss
 
 N, D = 7, 5
 
@@ -130,6 +133,27 @@ def test_each_graph_has_losses_of_its_own():
             W.at(5)(np.repeat(np.eye(N), 2, axis=1))[:, stripe::2] != 0 for stripe in (0, 1)
         )
         assert (one != two).any()
+
+
+@pytest.mark.serial
+def test_losses_of_seeds_graphs_steps_and_edges_are_independent():
+    """Those beside each other, in each and in several of these, and the two ways of an edge are not correlated."""
+    i, j = (index.ravel() for index in np.indices((N, N)))
+    seeds = [Loss(0.4, seed, N, 3) for seed in range(3)]
+    lost = np.array(
+        [[[loss.lost(k, s, i, j) for k in range(60)] for s in range(3)] for loss in seeds]
+    ).reshape(3, 3, 60, N, N)
+
+    def check(one, other):
+        assert abs(((one - 0.4) * (other - 0.4)).mean()) < 6 * 0.24 / one.size**0.5
+
+    for shift in itertools.product((-1, 0, 1), repeat=5):
+        if any(shift):
+            ahead = tuple(slice(max(0, by), min(0, by) or None) for by in shift)
+            behind = tuple(slice(max(0, -by), min(0, -by) or None) for by in shift)
+            check(lost[ahead], lost[behind])
+    there = np.triu_indices(N, 1)
+    check(lost[(..., *there)], lost.swapaxes(3, 4)[(..., *there)])
 
 
 def test_a_function_says_what_is_lost():

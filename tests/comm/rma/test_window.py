@@ -1450,3 +1450,34 @@ def test_a_queue_of_ranks_for_a_mutex(comm, shared_tmp, withdraws):
         net.barrier()
         assert net.comm.allreduce(entered) == count[0]
         assert withdraws or entered == 40
+
+
+@pytest.mark.serial
+def test_a_value_that_others_read_changes_under_its_guard_only():
+    """A reader repeats where the counter is odd or has changed: each change begins and ends with one."""
+    words, seen = np.zeros(8, np.int64), {}
+
+    class Noted:
+        """Records of which each call says whether the counter was odd."""
+
+        def __getattr__(self, name):
+            return lambda *_: seen.update({name: bool(words[one_sided.COUNTER] % 2)})
+
+        def __setattr__(self, name, value):
+            seen[name] = bool(words[one_sided.COUNTER] % 2)
+
+    guarded = one_sided.GuardedRecords(Noted(), words, lambda: None)
+    x, none = np.ones(3), {}
+    changes = {
+        "send": lambda: guarded.send(x, none, 0.5, False),
+        "update": lambda: guarded.update(0.5, none, False),
+        "set": lambda: guarded.set(x),
+        "shown": lambda: guarded.shown(),
+        "p": lambda: setattr(guarded, "p", 2.0),
+    }
+    for k, change in enumerate(changes.values()):
+        change()
+        assert words[one_sided.COUNTER] == 2 * (k + 1)
+    assert seen == dict.fromkeys(changes, True)
+    guarded.send(x, none, None, False)  # to others only
+    assert not seen["send"]

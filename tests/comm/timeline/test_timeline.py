@@ -16,6 +16,7 @@ from helpers import launch
 import mpidec
 from mpidec.comm.timeline import events_in_python, file as files_of_ranks
 from mpidec.comm.timeline.merge import aligned, arrows, files, merge, read, table
+from mpidec.comm.timeline.timeline import Timeline
 from mpidec.comm.timeline.waits import stragglers, waits
 from mpidec.exceptions import InputError
 
@@ -332,6 +333,52 @@ def test_waits_name_the_ranks_of_the_job(comm, shared_tmp):
     near = [event["args"]["waits"] for event in read(text) if event["name"] == "W(X)"]
     assert near or not named
     assert all(set(ranks) == named for ranks in near)
+
+
+@pytest.mark.serial
+def test_parts_of_a_call_are_no_calls_and_numbers_go_on_after_an_error(tmp_path):
+    """Calls within calls, started, waited for, and with an exception: what is written is what the caller began."""
+    file = files_of_ranks.TimelineFile(str(tmp_path / "t0.json"), 0)
+    line = Timeline(file, 3, [4, 2, 7])
+
+    def fails():
+        line.call("inner", None, "", int)
+        raise ZeroDivisionError
+
+    def nested():
+        assert line.start("inner", None, "", int) == (0, None)
+        return line.call("inner", [0], "", line.call, "inner", None, "", int)
+
+    assert line.call("outer", [1, 2], "", nested) == 0
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            line.call("outer", [1], "", fails)
+        with pytest.raises(ZeroDivisionError):
+            line.start("outer", [1], "", fails)
+    _, ended = line.start("outer", None, "", nested)
+    _, later = line.start("outer", [2], " 0 1", nested)
+    later(files_of_ranks.clock())
+    ended(files_of_ranks.clock())
+    line.call("other", [0], "", int)
+    assert line.names([2, 0]) == (7, 4)
+    file.flush()
+    written = [
+        (e["name"], e["args"].get("key", e["name"]), e["args"]["number"], e["args"]["waits"])
+        for e in read((tmp_path / "t0.json").read_text())
+        if e["ph"] == "X"
+    ]
+    assert written == [
+        ("outer", "outer", 1, [2, 7]),
+        ("outer", "outer", 2, [2]),
+        ("start outer", "outer", 3, [2]),
+        ("outer", "outer", 4, [2]),
+        ("start outer", "outer", 5, [2]),
+        ("start outer", "outer", 6, None),
+        ("start outer", "outer 0 1", 1, [7]),
+        ("wait outer", "outer 0 1", 1, [7]),
+        ("wait outer", "outer", 6, None),
+        ("other", "other", 1, [4]),
+    ]
 
 
 @pytest.mark.serial
