@@ -33,8 +33,7 @@ SOLVERS = [
     for solver in variants(made)
 ] + [
     S.SUDA(0.01, (0.1, 0.9), (0.5, -0.5), (0.4, 0.6)),
-    S.ProxSkip(0.01, 1.0, 1.3),
-    S.ProxSkip(0.01, 1.0, 1.0, 2.5),
+    S.ProxSkip(0.01, 1.0, 1.3, 4.0),
     S.LTADMM(0.01, 2, 1.4),
     S.QuasiGlobalMomentum(0.01, 0.5),
     S.QuasiGlobalMomentum(0.01, 0.6, nesterov=False, normalized=True),

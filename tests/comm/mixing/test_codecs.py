@@ -195,16 +195,15 @@ def test_random_numbers_are_philox_with_the_seed_in_the_key(seed):
     )
 
 
-@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("c", [c for c in ALL if not isinstance(c, RandK)], ids=repr)
 @pytest.mark.filterwarnings("error")
-def test_what_is_not_finite_stays_so(c, bad):
+def test_what_is_not_finite_stays_so(c):
     for d, dtype in ((1, "f4"), (50, "f8"), (3000, "f8"), (40000, "f4")):
-        X = rows(3, d, dtype)
-        X[1, d // 2] = bad
+        X = rows(4, d, dtype)
+        X[:3, d // 2] = np.nan, np.inf, -np.inf
         Y = through(c, X)
-        assert not np.isfinite(Y[1, d // 2])
-        assert np.isfinite(Y[[0, 2]]).all()
+        assert not np.isfinite(Y[:3, d // 2]).any()
+        assert np.isfinite(Y[3]).all()
 
 
 def test_float16_does_not_overflow():
