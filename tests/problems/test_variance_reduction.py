@@ -45,7 +45,7 @@ def sample_gradients(problem, i, x):
     )
 
 
-def densely(name, problem, X, batches, coins, calls=1):
+def densely(name, problem, X, batches, coins, periods, calls=1):
     """The gradients at the points X (K, n, d), of several calls in each step, from the gradients of single samples."""
     G = np.empty_like(X)
     for i in range(N):
@@ -60,7 +60,7 @@ def densely(name, problem, X, batches, coins, calls=1):
                 g = scale * (now - table)[S].sum(0) + table[valid].sum(0) + lam * x
                 table[S] = now[S]
                 t = table
-            elif k == 0 or (name in ("SVRG", "SARAH") and k % 4 == 0):
+            elif k == 0 or (name in ("SVRG", "SARAH") and k % periods[i] == 0):
                 g, t = full, (now, x, full)
             else:
                 old, z, base = t
@@ -80,18 +80,20 @@ def densely(name, problem, X, batches, coins, calls=1):
 )
 @pytest.mark.parametrize("name", ORACLES)
 def test_the_recursions_of_the_papers(name, loss, calls):
-    """Several gradients of one step are of the same batch, and each is remembered."""
+    """Several gradients of one step are of the same batch, and each is remembered; a period is one pass by default."""
     problem = made(loss)
-    X, gradient = rows(problem), ORACLES[name](problem).start(range(N), 3)
+    X, oracle = rows(problem), ORACLES[name](problem)
     draws = P.oracles.Draws(problem, B, range(N), 3)
-    coin = P.oracles.Streams(3, 7)
-    coins = [[coin.at(i, k).random() < 1 / 4 for i in range(N)] for k in range(len(X))]
-    expected = densely(name, problem, X, [draws(k) for k in range(len(X))], coins, calls)
-    kept = X.copy()
-    found = [gradient(x, k // calls) for k, x in enumerate(X)]
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
-    assert np.array_equal(X, kept)
-    assert 0 < np.sum(coins) < np.size(coins)
+    batches, coin = [draws(k) for k in range(len(X))], P.oracles.Streams(3, 7)
+    passes = np.ceil(problem.mask.sum(axis=1) / B).astype(int)
+    for made_of, periods in ((oracle, [4] * N), (type(oracle)(problem, B), passes)):
+        gradient, kept = made_of.start(range(N), 3), X.copy()
+        coins = [[coin.at(i, k).random() < 1 / periods[i] for i in range(N)] for k in range(len(X))]
+        expected = densely(name, problem, X, batches, coins, periods, calls)
+        found = [gradient(x, k // calls) for k, x in enumerate(X)]
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        assert np.array_equal(X, kept)
+        assert 0 < np.sum(coins) < np.size(coins)
 
 
 @pytest.mark.serial
