@@ -1001,3 +1001,22 @@ if __name__ == "__main__":
         kill_and_check(Path(sys.argv[2]), random.Random(int(sys.argv[3])), int(sys.argv[4]))
     else:
         fill_the_disk(Path(sys.argv[2]))
+
+
+@pytest.mark.serial
+def test_each_checkpoint_takes_the_place_of_the_one_before(tmp_path):
+    """Its step, and its fields with their shapes and types, whatever those before had."""
+    rng, path = np.random.default_rng(0), tmp_path / "run.h5"
+    with new(path) as file:
+        for step in range(12):
+            fill(file, [step])
+            made = {
+                name: rng.standard_normal(rng.integers(0, 3, 2)).astype(rng.choice(["f4", "f8"]))
+                for name in rng.permutation(["Y", "Z", "memory.X"])[: rng.integers(0, 4)].tolist()
+            } | {"k": step}
+            file.checkpoint(step, made)
+            found, state = last_checkpoint(path)
+            assert found == step and set(state) == set(made)
+            for name, array in made.items():
+                assert np.array_equal(state[name], array)
+                assert np.asarray(state[name]).dtype == np.asarray(array).dtype
