@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .plugins import did_you_mean as did_you_mean
+from .plugins import canonical, did_you_mean as did_you_mean
 
 Array = NDArray[np.float64]
 T = TypeVar("T")
@@ -139,6 +139,17 @@ def known_name(name: str, known: Iterable[str], what: str) -> str:
     raise ValueError(
         f"unknown {what} {name!r}: {hint}{hint and ' '}expected one of {', '.join(known)}"
     )
+
+
+def component(name: str, known: Iterable[str] | Mapping[str, object], what: str) -> str:
+    """Return the one of `known` that `name` stands for, whatever its case and hyphens; the error is that of `known_name`.
+
+    Examples
+    --------
+    >>> component("Fashion-MNIST", ("mnist", "fashion_mnist"), "data set of images")
+    'fashion_mnist'
+    """
+    return canonical(name, known) or known_name(name, known, what)
 
 
 def plural(count: int, noun: str) -> str:

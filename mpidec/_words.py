@@ -5,16 +5,49 @@ from __future__ import annotations
 import inspect
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
+from .plugins import did_you_mean
+
+P = ParamSpec("P")
+T = TypeVar("T")
+D = TypeVar("D", bound="Described")
+STEP_SIZES = ("step_size", "stepsize", "lr", "learning_rate", "alpha", "eta")
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
+class _Signature:
+    """That of `__init__`; without it `inspect` finds the one of `__new__` in some versions of Python."""
+
+    def __get__(self, one: object, kind: type) -> inspect.Signature:
+        if one is not None:
+            raise AttributeError("__signature__")  # of objects that are called
+        init: Callable[..., None] = kind.__init__  # type: ignore[misc]
+        if init is object.__init__:
+            return inspect.Signature()
+        full = inspect.signature(init)
+        return full.replace(parameters=list(full.parameters.values())[1:])
+
+
 class Described:
-    """Base class of objects whose `repr` is one line: class, sizes, and the options that are not the defaults."""
+    """Base class of objects whose `repr` is one line: class, sizes, and the options that are not the defaults.
+
+    Options that the constructor does not have are refused with the names of those that it has.
+    """
+
+    __signature__ = _Signature()
+
+    def __new__(cls: type[D], *args: object, **options: object) -> D:
+        if options:
+            check_options(cls.__name__, options, parameters(cls))  # type: ignore[arg-type]
+        elif args and cls.__init__ is object.__init__:
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        return super().__new__(cls)
 
     def _extent(self) -> Mapping[str, object]:
         """The sizes, by name."""
@@ -50,6 +83,51 @@ def describe(thing: object, sizes: Mapping[str, object] | None = None) -> str:
         if parameter.default is parameter.empty or text != word(parameter.default):
             parts[name] = text
     return f"{type(thing).__name__}({', '.join(f'{name}={text}' for name, text in parts.items())})"
+
+
+def check_options(what: str, given: Iterable[str], known: tuple[str, ...] | None) -> None:
+    """Refuse options that `what` does not have; `known` is None if it takes any.
+
+    Examples
+    --------
+    >>> check_options("EXTRA", ["alpha"], ("step_size",))
+    Traceback (most recent call last):
+    ...
+    TypeError: EXTRA has no option alpha: did you mean step_size? expected one of step_size
+    """
+    for name in given:
+        if known is not None and name not in known:
+            hint = did_you_mean(name, known)
+            if name in STEP_SIZES and "step_size" in known:
+                hint = "did you mean step_size?"
+            names = ", ".join(other for other in known if not other.startswith("_"))
+            expected = f"expected one of {names}" if names else "expected none"
+            raise TypeError(f"{what} has no option {name}: {hint}{hint and ' '}{expected}")
+
+
+@cache
+def parameters(made: Callable[..., object]) -> tuple[str, ...] | None:
+    """The parameters that may be given by name; None if any may."""
+    kinds = inspect.signature(made).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in kinds.values()):
+        return None
+    return tuple(
+        name
+        for name, one in kinds.items()
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    )
+
+
+def with_known_options(make: Callable[P, T]) -> Callable[P, T]:
+    """The function, which refuses options that it does not have with the names of those that it has."""
+
+    @wraps(make)
+    def checked(*args: P.args, **options: P.kwargs) -> T:
+        if options:
+            check_options(make.__name__, options, parameters(make))
+        return make(*args, **options)
+
+    return checked
 
 
 def word(thing: object) -> str:

@@ -17,13 +17,22 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["Table", "is_plugin", "located", "nearest", "short", "similar", "source"]
+__all__ = [
+    "Table",
+    "canonical",
+    "is_plugin",
+    "located",
+    "nearest",
+    "short",
+    "similar",
+    "source",
+]
 
 T = TypeVar("T")
 SHOWN = 15  # names that a message lists
@@ -40,6 +49,39 @@ def is_plugin(name: str) -> bool:
     (True, True, False, False)
     """
     return bool(PLUGIN.fullmatch(name)) or name.endswith(".py")
+
+
+def canonical(name: str, known: Iterable[str] | Mapping[str, object]) -> str | None:
+    """Return the one of `known` that a user's `name` stands for: in any case, with or without hyphens, or as a class.
+
+    None if there is none.
+
+    Raises
+    ------
+    ValueError
+        If it may stand for several.
+
+    Examples
+    --------
+    >>> known = {"dgd": int, "d2": int, "push_pull": int, "logistic": Table}
+    >>> [canonical(name, known) for name in ("DGD", "D^2", "Push-Pull", "table", "pull")]
+    ['dgd', 'd2', 'push_pull', 'logistic', None]
+    """
+    if name in known:
+        return name
+    things = known if isinstance(known, Mapping) else dict.fromkeys(known)
+    plain = {
+        key: {_plain(key), _plain(thing.__name__) if isinstance(thing, type) else ""}
+        for key, thing in things.items()
+    }
+    alike = [key for key, names in plain.items() if _plain(name) in names - {""}]
+    if len(alike) > 1:
+        raise ValueError(f"{name!r} may be {' or '.join(alike)}: write one of them")
+    return alike[0] if alike else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_^ {}]", "", name).lower()
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
@@ -160,6 +202,8 @@ class Table(Mapping[str, T]):
         The components of the package.
     check : callable
         ``check(thing)`` returns None, or a text that says what `thing` is and what was expected.
+    papers : mapping
+        Other names, of papers: the component, and its options.
 
     Examples
     --------
@@ -169,9 +213,15 @@ class Table(Mapping[str, T]):
     """
 
     def __init__(
-        self, kind: str, group: str, own: Mapping[str, T], check: Callable[[object], str | None]
+        self,
+        kind: str,
+        group: str,
+        own: Mapping[str, T],
+        check: Callable[[object], str | None],
+        papers: Mapping[str, tuple[str, Mapping[str, object]]] = MappingProxyType({}),
     ) -> None:
         self.kind, self.group, self.own, self.check = kind, group, own, check
+        self._papers = papers
 
     def __iter__(self) -> Iterator[str]:
         yield from self.own
@@ -210,14 +260,46 @@ class Table(Mapping[str, T]):
             raise ValueError(f"{short(name)} cannot be used as a {self.kind}: it is {complaint}")
         return thing
 
+    def key(self, name: str) -> str:
+        """Return the name that the table has for what a user calls `name`: in another case, by its class, or as in a paper.
+
+        Raises
+        ------
+        ValueError
+            If there is none, with names that are similar, or if there are several.
+
+        Examples
+        --------
+        >>> Table("solver", "mpidec.solvers", {"exact_diffusion": dict}, lambda thing: None).key("Exact-Diffusion")
+        'exact_diffusion'
+        """
+        if (key := self._key(name)) is not None:
+            return key
+        raise ValueError(
+            f"unknown {self.kind} {name!r}: {nearest(name, self)} (one of your own: FILE.py:NAME)"
+        )
+
+    def knows(self, name: str) -> bool:
+        """Return whether `key` has an answer."""
+        return self._key(name) is not None
+
+    def options(self, name: str) -> Mapping[str, object]:
+        """Return the options that a name of a paper has beside the component: those of DIGing are ``variant = "diging"``."""
+        paper = None if name in self else canonical(name, self._papers)
+        return {} if paper is None else self._papers[paper][1]
+
     def find(self, name: str) -> T:
-        """Return the component with this name; the error for an unknown name is a ValueError that suggests others."""
-        try:
-            return self[name]
-        except KeyError:
-            raise ValueError(
-                f"unknown {self.kind} {name!r}: {nearest(name, self)} (one of your own: FILE.py:NAME)"
-            ) from None
+        """Return the component that a user calls `name`, as `key` does."""
+        return self[self.key(name)]
+
+    def _key(self, name: str) -> str | None:
+        if name in self or "." in name:
+            return name if name in self else None
+        points = dict.fromkeys(self._entry_points())
+        key = canonical(name, {**points, **self.own})
+        if key is None and (paper := canonical(name, self._papers)) is not None:
+            key = self._papers[paper][0]
+        return key
 
     def described(self, describe: Callable[[T], str]) -> dict[str, str]:
         """Return a line for each name; a plug-in that cannot be loaded is listed with its error."""

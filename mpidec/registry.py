@@ -47,7 +47,7 @@ def _what(thing: object) -> str:
     return "a function" if inspect.isroutine(thing) else f"an object of type {type(thing).__name__}"
 
 
-SOLVERS = Table("solver", "mpidec.solvers", _solvers.CATALOGUE, _solver)
+SOLVERS = Table("solver", "mpidec.solvers", _solvers.CATALOGUE, _solver, _solvers.PAPERS)
 CODECS = Table("codec", "mpidec.codecs", _codecs.CODECS, _codec)
 
 

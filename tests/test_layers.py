@@ -25,9 +25,9 @@ GROUND = (
     "_random",
     "_style",
     "_version",
-    "_words",
     "exceptions",
     "plugins",
+    "_words",
     "protocols",
     "_validation",
 )
@@ -45,6 +45,7 @@ COMM = (
 ROOMS = {
     **dict.fromkeys(GROUND, ((), ())),
     "_validation": (("plugins",), ()),
+    "_words": (("plugins",), ()),
     "_style": ((), ("matplotlib",)),
     "topology": (GROUND, ("scipy", "networkx", "matplotlib")),
     "nn": (GROUND, ("torch",)),

@@ -13,8 +13,8 @@ import pytest
 
 import mpidec
 from mpidec import plugins, record, registry as catalogue
-from mpidec.driver.arguments import as_topology
-from mpidec.experiment import command as run
+from mpidec.driver.arguments import as_solver, as_topology
+from mpidec.experiment import command as run, settings
 
 SOURCE = '''\
 """My own components."""
@@ -465,3 +465,40 @@ def test_on_several_ranks_with_the_same_bits(here, mpirun):
         x_of("bare.h5"), x_of("bare_one.h5")
     )
     np.testing.assert_allclose(x_of("dgd.h5")[-1], x_of("one.h5")[-1], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "key"),
+    [
+        (catalogue.SOLVERS, "EXTRA", "extra"),
+        (catalogue.SOLVERS, "GradientTracking", "gradient_tracking"),
+        (catalogue.SOLVERS, "D^2", "d2"),
+        (catalogue.SOLVERS, "DIGing", "gradient_tracking"),
+        (catalogue.SOLVERS, "Push-DIGing", "push_diging"),
+        (catalogue.TOPOLOGIES, "Erdos-Renyi", "erdos_renyi"),
+        (catalogue.PROBLEMS, "LogisticRegression", "logistic"),
+        (catalogue.DATA_SETS, "Breast-Cancer", "breast_cancer"),
+        (catalogue.CODECS, "TopK", "top_k"),
+    ],
+)
+def test_names_of_papers_and_classes_stand_for_components(table, name, key):
+    assert table.key(name) == key and table.find(name) is table[key]
+
+
+def test_a_name_that_may_be_several_components_is_refused():
+    table = plugins.Table("solver", "none", {"push_sum": int, "pushsum": float}, lambda thing: None)
+    assert table.find("pushsum") is float
+    with pytest.raises(ValueError, match="'PushSum' may be push_sum or pushsum: write one of them"):
+        table.find("PushSum")
+
+
+def test_a_name_of_a_paper_has_its_options(tmp_path):
+    assert as_solver("DIGing") == mpidec.solvers.GradientTracking(variant="diging")
+    name = settings.Setting("solver.name", "DIGing", "--solver")
+    wanted = settings.load([name, settings.Setting("problem.data", "Digits", "--data")])
+    assert wanted.solver.options == {"variant": "diging"} and wanted.problem.data == "digits"
+    assert settings.load(settings.read_toml(text=wanted.to_toml())) == wanted
+    with pytest.raises(
+        mpidec.ConfigError, match="DIGing is gradient_tracking with variant = diging: omit it"
+    ):
+        settings.load([name, settings.Setting("solver.variant", "atc", "--set solver.variant")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import rlcompleter
 from dataclasses import dataclass
@@ -209,3 +210,41 @@ def test_dir_of_a_network_lists_what_users_call():
         assert {"mixer", "window", "n", "lo", "agents", "mean", "start_broadcast", "rank"} <= names
         first = rlcompleter.Completer({"net": net}).complete("net.mix", 0)
         assert first is not None and first.startswith("net.mixer(")
+
+
+@dataclass(frozen=True)
+class Heavy(mpidec.solvers.Solver):
+    """A solver of one's own."""
+
+    step_size: float = 0.1
+    beta: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (
+            lambda: mpidec.solvers.EXTRA(alpha=0.1),
+            "EXTRA has no option alpha: did you mean step_size?",
+        ),
+        (
+            lambda: Heavy(bet=1),
+            "Heavy has no option bet: did you mean beta? expected one of step_size, beta",
+        ),
+        (lambda: Own(sise=1), "Own has no option sise: did you mean size? expected one of size"),
+        (lambda: mpidec.solvers.Consensus(alpha=1), "Consensus has no option alpha: expected none"),
+        (lambda: Rounded(digit=1), "Rounded has no option digit: did you mean digits?"),
+        (lambda: LeastSquares(A, B, L2=1), "LeastSquares has no option L2: did you mean l2?"),
+        (lambda: topology.ring(4, weight=1), "ring has no option weight: did you mean weights?"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_known_ones(make, line):
+    with pytest.raises(TypeError, match=re.escape(line)):
+        make()
+
+
+def test_a_component_keeps_its_signature():
+    assert str(inspect.signature(Own)) == "(size)"
+    assert str(inspect.signature(mpidec.solvers.Consensus)) == "() -> None"
+    with pytest.raises(TypeError, match="takes no arguments"):
+        Derived(1)

@@ -24,7 +24,7 @@ from ..comm.runtime.launch import library
 from ..comm.runtime.mpi import MPI
 from ..diagnostics import host
 from ..exceptions import InputError, WrongResult
-from ..plugins import nearest
+from ..plugins import canonical, nearest
 from .cells import AGENTS_ALONE, Cell
 from .mixing import LocalCell, MixingCell, NodesCell
 from .report import (
@@ -161,8 +161,9 @@ def prepare(args: argparse.Namespace, ranks: int) -> Options:
         ("--transports", "transport", transports, list(TRANSPORTS)),
     ):
         for name in names or ():
-            if name not in known:
+            if (key := canonical(name, known)) is None:
                 raise ValueError(f"{flag}: unknown {what} {name!r}: {nearest(name, known)}")
+            names[names.index(name)] = key  # type: ignore[union-attr,index]
     if "train" in (groups or ()) and importlib.util.find_spec("torch") is None:
         raise ValueError("--rows train needs PyTorch: pip install 'mpidec[torch]'")
     if not 0 < args.seconds < 1e6:

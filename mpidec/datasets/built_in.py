@@ -145,7 +145,7 @@ def maker(name: str) -> Callable[..., Any] | None:
     >>> maker("digits").__name__, maker("mine.csv")
     ('digits', None)
     """
-    if name in DATA_TABLE:
+    if DATA_TABLE.knows(name):
         thing = DATA_TABLE.find(name)
         return thing if callable(thing) else lambda: thing
     if os.path.splitext(name)[1] or os.sep in name or os.path.exists(name):

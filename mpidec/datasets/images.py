@@ -78,7 +78,8 @@ def images(name: str, path: str | os.PathLike[str] | None = None, seed: int = 0)
                 f"{os.path.basename(name)}: all labels are 0, expected at least 2 classes"
             )
         return data
-    read = READERS[check.known_name(name, READERS, "data set of images")]
+    name = check.component(name, READERS, "data set of images")
+    read = READERS[name]
     train_x, train_y, test_x, test_y = read(name, path)
     return Images(
         _normalised(train_x, name),

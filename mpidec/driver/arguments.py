@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._words import word
+from .._words import STEP_SIZES, word
 from ..comm.mixing import Network
 from ..comm.runtime.agreement import on_all_ranks
 from ..plugins import Table, nearest
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ..topology.weights import WeightsLike
 
 SOLVER = ("init", "step", "point", "check", "uses", "per_edge", "keeps_rows", "unstable")
-STEP_SIZES = ("step_size", "stepsize", "lr", "learning_rate", "alpha", "eta")
 OTHER_NAMES = {
     "iterations": "steps",
     "iters": "steps",
@@ -218,10 +217,11 @@ def as_solver(
     (Consensus(), Consensus())
     """
     made: Any = solver
+    options: Mapping[str, Any] = {}
     if isinstance(solver, str):
         from ..registry import SOLVERS
 
-        made = _named(SOLVERS, solver)
+        made, options = _named(SOLVERS, solver), SOLVERS.options(solver)
     if inspect.isclass(made):
         if not all(callable(getattr(made, name, None)) for name in ("init", "step")):
             raise TypeError(
@@ -232,7 +232,7 @@ def as_solver(
                 f"solver {made.__name__} needs {' and '.join(required)}: pass an object, "
                 f"{made.__name__}({', '.join(f'{name}=...' for name in required)})"
             )
-        made = made()
+        made = made(**options)
     if _is_graph(made):
         raise TypeError(f"solver is {what_is(made)}: {ORDER}")
     missing = [name for name in SOLVER if not hasattr(made, name)]
@@ -683,10 +683,9 @@ def _named(table: Table[Any], name: str) -> object:
     from ..registry import SOLVERS
 
     other = next(
-        (other for other in (SOLVERS, TOPOLOGIES) if other is not table and name in other.own),
-        None,
+        (other for other in (SOLVERS, TOPOLOGIES) if other is not table and other.knows(name)), None
     )
-    if other is not None and name not in table:
+    if other is not None and not table.knows(name):
         raise ValueError(f"{name!r} is a {other.kind}, expected a {table.kind}: {ORDER}")
     return table.find(name)
 

@@ -403,7 +403,15 @@ def load(settings: Iterable[Setting], ranks: int = 1) -> Experiment:
         if idle and given["problem"][key].level < given["problem"]["partition"].level:
             del problem[key]  # of a file, whose partition a flag replaces
     loss = _component(catalogue.PROBLEMS, "problem", tables, given, Problem.name)
+    paper = catalogue.SOLVERS.options(tables["solver"].get("name", Solver.name))
     solver = _component(catalogue.SOLVERS, "solver", tables, given, Solver.name)
+    for key, value in paper.items():
+        stated, name = given["solver"].get(key), given["solver"]["name"]
+        if stated is not None and stated.level >= name.level:
+            raise ConfigError(
+                f"{stated.origin}: {name.value} is {tables['solver']['name']} with {key} = {value}: omit it"
+            )
+        given["solver"][key] = Setting(f"solver.{key}", value, name.origin, False, name.level)
     graph = solver.graph
     if graph == "exponential" and "accelerate" in mixing:
         graph = "symmetric_exponential"
@@ -462,8 +470,10 @@ def _component(
     key: str = "name",
 ) -> C:
     """Return the component that a table names, or the default one, whose name the table then has; errors name the setting."""
+    name = tables[table].setdefault(key, default)
     try:
-        return components.find(tables[table].setdefault(key, default))
+        tables[table][key] = components.key(name)
+        return components[tables[table][key]]
     except ValueError as error:
         raise ConfigError(f"{_origin(given[table].get(key))}: {error}") from error
 
@@ -490,7 +500,10 @@ def _data(problem: dict[str, Any], given: Mapping[str, Setting]) -> dict[str, in
         make = maker(source)
     except ValueError as error:
         raise ConfigError(f"{_origin(given.get('data'))}: {error}") from error
-    return {} if make is None else parameters(make)
+    if make is None:
+        return {}
+    problem["data"] = catalogue.DATA_SETS.key(source)
+    return parameters(make)
 
 
 def _check_pace(

@@ -346,7 +346,7 @@ def start(
     Linear(in_features=3, out_features=2, bias=True)
     """
     if isinstance(model, str):
-        check.known_name(model, MODELS, "model")
+        model = check.component(model, MODELS, "model")
         _check(model, MODELS[model], options)
         if len(shape) != 3 and model != "mlp":
             raise ValueError(

@@ -12,7 +12,7 @@ from .. import solvers, topology
 from .._validation import integer
 from ..comm.mixing import Network
 from ..comm.mixing.codecs.base import Codec
-from ..plugins import nearest
+from ..plugins import canonical, nearest
 from ..solvers import A2CiD2, DiLoCo, GASLoC, NoLoCo, SlowMo
 from ..solvers.asynchronous import PairwiseSolver
 from ..solvers.base import Solver
@@ -425,8 +425,10 @@ def algorithm(of: Any, **options: Any) -> Algorithm:
         if not (hasattr(of, "step") and hasattr(of, "init")):
             raise ValueError(f"algorithm is {of!r}, expected a solver or one of {', '.join(_MADE)}")
         return _equations(type(of).__name__, "", of)
-    if of not in _MADE:
+    key = canonical(of, list(_MADE))
+    if key is None:
         raise ValueError(f"algorithm is {of!r}: {nearest(of, _MADE)}")
+    of = key
     try:
         return _MADE[of](**options)
     except TypeError as error:

@@ -297,11 +297,11 @@ def prepare(
             {**params, **{name: value for name, value in given.items() if value is not None}},
         )
     if data is None:
-        if not isinstance(problem, str) or problem not in registry.PROBLEMS:
+        if not isinstance(problem, str) or spec is None or spec.name not in registry.PROBLEMS:
             raise ValueError(
                 "data is missing: give a data set, a file or arrays (A, y) (--data on the command line)"
             )
-        data = registry.default_dataset(problem)
+        data = registry.default_dataset(spec.name)
     own = {} if spec is None else spec.parameters
     make = maker(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else None
     of_data = () if make is None else tuple(inspect.signature(make).parameters)

@@ -156,7 +156,8 @@ def problem_spec(problem: str | Callable[..., Problem]) -> ProblemSpec:
     """
     make: Callable[..., Problem]
     if isinstance(problem, str):
-        make = PROBLEM_TABLE.find(problem)
+        problem = PROBLEM_TABLE.key(problem)
+        make = PROBLEM_TABLE[problem]
     elif hasattr(problem, "grad") and not inspect.isclass(problem):
         raise TypeError(
             f"problem is a {type(problem).__name__} object, which has its data already: pass a name or the class, or "
@@ -217,7 +218,7 @@ def default_dataset(problem: str) -> str:
     >>> default_dataset("logistic")
     'breast_cancer'
     """
-    return PROBLEMS[check.known_name(problem, PROBLEMS, "problem")].data
+    return PROBLEMS[check.component(problem, PROBLEM_TABLE.own, "problem")].data
 
 
 def default_problem(data: Dataset) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from .. import _validation as check
 from ..comm.runtime.mpi import MPI
 from . import acid, ceca, relaysgd
 from .tables import Table
@@ -47,13 +48,12 @@ def table(
 
     Examples
     --------
-    >>> table("table2")
+    >>> table("table")
     Traceback (most recent call last):
         ...
-    ValueError: unknown experiment 'table2', expected one of relaysgd-table2, ceca-table2, acid-table4
+    ValueError: unknown experiment 'table': expected one of relaysgd-table2, ceca-table2, acid-table4
     """
-    if name not in EXPERIMENTS:
-        raise ValueError(f"unknown experiment {name!r}, expected one of {', '.join(EXPERIMENTS)}")
+    name = check.component(name, EXPERIMENTS, "experiment")
     if not isinstance(seeds, int) or seeds < 1:
         raise ValueError(f"seeds is {seeds!r}, expected a whole number >= 1")
     for package, extra in (("torch", "torch"), ("sklearn", "data")):

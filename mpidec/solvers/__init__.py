@@ -114,6 +114,18 @@ CATALOGUE: dict[str, type[Solver]] = {
 }
 """The solvers by the names that the command line uses."""
 
+PAPERS: dict[str, tuple[str, dict[str, object]]] = {
+    "ab": ("push_pull", {}),
+    "aug_dgm": ("gradient_tracking", {"variant": "atc"}),
+    "diging": ("gradient_tracking", {"variant": "diging"}),
+    "dmsgd": ("decentralized_momentum", {}),
+    "next": ("gradient_tracking", {"variant": "semi-atc"}),
+    "qg_dsgdm": ("quasi_global_momentum", {"nesterov": False}),
+    "qg_dsgdm_n": ("quasi_global_momentum", {"nesterov": True}),
+    "sonata": ("gradient_tracking", {"variant": "semi-atc"}),
+}
+"""Other names in papers, with the options that they stand for."""
+
 
 def __dir__() -> list[str]:
     """The public names: what is defined in the modules of this package and imported here."""

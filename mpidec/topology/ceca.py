@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import _validation as check
+from .._words import with_known_options
 from .circulant import circulant
 from .rules import Pairs
 from .schedule import Periodic, Schedule
@@ -34,6 +35,7 @@ class CecaRound(Topology):
     next_digit: int
 
 
+@with_known_options
 def ceca(n: int, ports: int = 2, parity: str = "paper") -> Schedule:
     r"""CECA: exact averaging over any number of agents in ceil(log2 n) rounds.
 

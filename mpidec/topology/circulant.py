@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._words import with_known_options
 from .optimized import with_weights
 from .source import Block, Run, Source, index_type
 from .spectra import laplacian_of_group
@@ -16,6 +17,7 @@ from .topology import Topology
 from .weights import WeightsLike, resolve
 
 
+@with_known_options
 def ring(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     r"""Ring: every agent averages with its predecessor and its successor.
 
@@ -50,6 +52,7 @@ def ring(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     return circulant("ring", n, [1, n - 1], weights)
 
 
+@with_known_options
 def complete(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     """Complete graph: every agent averages with all others, which is exact in one step.
 
@@ -79,6 +82,7 @@ def complete(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     return circulant("complete", n, np.arange(1, n), weights)
 
 
+@with_known_options
 def exponential(n: int, base: int = 2, *, weights: WeightsLike = "metropolis") -> Topology:
     r"""Static exponential graph: agent i sends to i + 1, i + 2, i + 4, ... (modulo n).
 
@@ -119,6 +123,7 @@ def exponential(n: int, base: int = 2, *, weights: WeightsLike = "metropolis") -
     return circulant("exponential", n, _powers(base, n - 1), weights)
 
 
+@with_known_options
 def symmetric_exponential(
     n: int, base: int = 4, *, weights: WeightsLike = "metropolis"
 ) -> Topology:

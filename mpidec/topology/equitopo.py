@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._words import with_known_options
 from .circulant import Circulant
 from .schedule import Schedule
 from .source import Stored
@@ -18,6 +19,7 @@ from .topology import Topology, fingerprint
 KINDS = ("OD", "OU", "D-static", "U-static")
 
 
+@with_known_options
 def equitopo(
     n: int, kind: str = "OD", M: int | None = None, eta: float = 0.5, seed: int = 0
 ) -> Topology | Schedule:

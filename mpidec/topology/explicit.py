@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import _validation as check
+from .._words import with_known_options
 from .optimized import with_weights
 from .source import TOLERANCE, Pair, Stored
 from .topology import Topology
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
+@with_known_options
 def from_weights(
     W: ArrayLike | csr_array, *, signed: bool = False, connected: bool = True
 ) -> Topology:
@@ -65,6 +67,7 @@ def from_weights(
     return topology
 
 
+@with_known_options
 def from_networkx(
     G: networkx.Graph, weights: WeightsLike = "metropolis", *, connected: bool = True
 ) -> Topology:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from .. import _validation as check
 from .._random import uniform
+from .._words import with_known_options
 from .pair import push_pull
 from .schedule import Schedule, refuse_striped
 from .source import Block, Source
@@ -21,6 +22,7 @@ DRAWS = 200  # from which the spectral gap is estimated
 Floats = NDArray[np.float64]
 
 
+@with_known_options
 def failing_links(topology: Topology | Schedule, p: float = 0.1, seed: int = 0) -> Schedule:
     r"""Links that fail: in each step, each link of a graph is down with probability p, and agents keep the weight of lost rows.
 
@@ -67,6 +69,7 @@ def failing_links(topology: Topology | Schedule, p: float = 0.1, seed: int = 0) 
     return Failing("failing_links", topology, p, seed)
 
 
+@with_known_options
 def sleeping_agents(topology: Topology | Schedule, p: float = 0.1, seed: int = 0) -> Schedule:
     r"""Agents that sleep: in each step, each agent is without all of its links with probability p.
 

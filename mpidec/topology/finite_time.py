@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._words import with_known_options
 from .rules import Cliques, clique
 from .schedule import Periodic, Schedule
 from .source import Computed
@@ -19,6 +20,7 @@ from .topology import Topology
 from .weights import EdgeWeights, Weighted
 
 
+@with_known_options
 def hypercuboid(n: int, factors: Sequence[int] | None = None) -> Schedule:
     r"""Hyper-cuboid: exact averaging of n agents, in each step within groups of p agents, where p is a factor of n.
 
@@ -80,6 +82,7 @@ def hypercuboid(n: int, factors: Sequence[int] | None = None) -> Schedule:
     return _cuboid(name, [p for p in sizes if p > 1])
 
 
+@with_known_options
 def one_peer_hypercube(n: int) -> Schedule:
     r"""One-peer hypercube: in each step an agent exchanges with a single peer; exact averaging of any number of agents.
 
@@ -130,6 +133,7 @@ def one_peer_hypercube(n: int) -> Schedule:
     return Periodic(name, tuple(Topology(name, phase.source) for phase in base_k(n, 1).phases))
 
 
+@with_known_options
 def base_k(n: int, k: int = 1) -> Periodic:
     r"""Base-(k+1) graph: exact averaging of any number of agents, each with at most k neighbours per step.
 

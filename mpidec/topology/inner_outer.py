@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._words import with_known_options
 from .schedule import Periodic, Schedule
 from .source import Computed
 from .topology import Topology
@@ -17,6 +18,7 @@ from .topology import Topology
 KINDS = ("exponential", "ring")
 
 
+@with_known_options
 def inner_outer(n: int, machine_size: int | None = None, kind: str = "exponential") -> Schedule:
     r"""Inner-outer graph: in each step one agent of each machine sends to another machine, the others send within.
 

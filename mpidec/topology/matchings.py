@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._words import with_known_options
 from .schedule import Schedule
 from .source import Computed
 from .spectra import DENSE, _lanczos
@@ -32,6 +33,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+@with_known_options
 def random_matchings(topology: Topology, seed: int = 0) -> Schedule:
     r"""Random matchings: in each step, pairs of neighbours average, and each agent belongs to at most one pair.
 
@@ -82,6 +84,7 @@ def random_matchings(topology: Topology, seed: int = 0) -> Schedule:
     return RandomMatchings(topology, edges, check.integer(seed, f"{where}: seed", least=0))
 
 
+@with_known_options
 def matcha(topology: Topology, budget: float = 0.5, seed: int = 0) -> Matcha:
     r"""MATCHA: the edges of a graph, divided into matchings that are active at random, the important ones more often.
 

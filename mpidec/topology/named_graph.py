@@ -54,7 +54,7 @@ def named(where: str, text: str, n: int, catalogue: Mapping[str, Made]) -> Topol
         raise ValueError(
             f"{where}: graph is {text!r}, expected a name, perhaps with settings: ring or erdos_renyi(p=0.3, seed=1)"
         ) from None
-    make = catalogue[check.known_name(call.func.id, catalogue, f"topology in {where}: graph =")]
+    make = catalogue[check.component(call.func.id, catalogue, f"topology in {where}: graph =")]
     known = [name for name in signature(make).parameters if name != "n"]
     for option in options:
         check.known_name(option, known, f"parameter of {call.func.id}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from .. import _validation as check
+from .._words import with_known_options
 from .circulant import circulant
 from .schedule import Periodic, Schedule
 
 
+@with_known_options
 def one_peer_exponential(n: int) -> Schedule:
     r"""One-peer exponential graph: at step k, agent i sends to i + 2^(k mod tau) (modulo n).
 

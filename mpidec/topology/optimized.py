@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._words import with_known_options
 from .source import Stored
 from .topology import Topology
 from .weights import WeightsLike
@@ -46,6 +47,7 @@ def with_weights(weights: WeightsLike, build: Callable[[WeightsLike], Topology])
     return build(weights)
 
 
+@with_known_options
 def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology:
     r"""The graph of a topology with the symmetric weights of fastest averaging (FDLA), or the fastest reversible chain (FMMC).
 
@@ -139,6 +141,7 @@ def fastest_mixing(topology: Topology, *, nonnegative: bool = False) -> Topology
     return _stored(topology.name, W)
 
 
+@with_known_options
 def sinkhorn(topology: Topology) -> Topology:
     r"""The doubly stochastic weights :math:`D_1 A D_2` of a graph, with A its weights and D diagonal: for directed graphs.
 

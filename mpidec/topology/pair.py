@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._words import with_known_options
 from .schedule import Schedule
 from .source import Pair
 from .topology import Topology, fingerprint
@@ -29,6 +30,7 @@ class ColumnSchedule(Schedule):
         return fingerprint("C", self.schedule.fingerprint())
 
 
+@with_known_options
 def push_pull(R: Topology, C: Topology) -> Topology:
     r"""Pair of a row-stochastic and a column-stochastic matrix, for solvers that pull iterates and push gradients.
 

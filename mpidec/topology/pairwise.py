@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._words import with_known_options
 from .spectra import DENSE, _lanczos
 from .topology import Topology
 
@@ -20,6 +21,7 @@ Rate = float | Mapping[tuple[int, int], float] | Any
 BLOCK = 256  # edges whose resistances are computed at once
 
 
+@with_known_options
 def edge_rates(topology: Topology, rate: Rate = 1.0) -> csr_array:
     r"""Return the rates of averaging of the edges, a symmetric (n, n) sparse array.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 from .. import _validation as check
+from .._words import with_known_options
 from .circulant import complete
 from .schedule import Periodic, Schedule, refuse_striped
 from .topology import Topology
 
 
+@with_known_options
 def periodic_average(topology: Topology | Schedule, H: int = 8) -> Schedule:
     r"""Schedule of Gossip-PGA: the given topology, and in every H-th step the exact average over all agents.
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._words import with_known_options
 from .optimized import with_weights
 from .topology import Topology
 from .weights import WeightsLike, stored
@@ -19,6 +20,7 @@ ATTEMPTS = 100  # graphs drawn from one seed before giving up
 Edges = tuple[NDArray[Any], NDArray[Any]]
 
 
+@with_known_options
 def erdos_renyi(
     n: int, p: float | None = None, seed: int = 0, *, weights: WeightsLike = "metropolis"
 ) -> Topology:
@@ -84,6 +86,7 @@ def erdos_renyi(
     )
 
 
+@with_known_options
 def geometric(
     n: int, radius: float | None = None, seed: int = 0, *, weights: WeightsLike = "metropolis"
 ) -> Topology:
@@ -144,6 +147,7 @@ def geometric(
     )
 
 
+@with_known_options
 def small_world(
     n: int, k: int = 4, p: float = 0.1, seed: int = 0, *, weights: WeightsLike = "metropolis"
 ) -> Topology:

@@ -6,12 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._words import with_known_options
 from .circulant import complete
 from .schedule import Schedule
 from .source import Block, Source, index_type
 from .topology import Topology, fingerprint
 
 
+@with_known_options
 def sampled_average(n: int, fraction: float = 0.5, seed: int = 0) -> Schedule:
     r"""Partial participation of federated learning: all agents receive the average over a random sample of them.
 

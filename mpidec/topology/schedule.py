@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import _validation as check
+from .._words import with_known_options
 from .drawing import MOST_PHASES, draw
 from .spectra import gap
 from .topology import Topology, fingerprint
@@ -209,6 +210,7 @@ def refuse_striped(where: str, topology: Topology | Schedule) -> None:
         )
 
 
+@with_known_options
 def cycle(topologies: Iterable[Topology | Schedule]) -> Schedule:
     """Periodic schedule that cycles through the given topologies.
 

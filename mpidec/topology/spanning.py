@@ -6,11 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _validation as check
+from .._words import with_known_options
 from .matchings import undirected_edges
 from .topology import Topology
 from .weights import WeightsLike, stored
 
 
+@with_known_options
 def spanning_tree(
     topology: Topology, root: int = 0, *, ties: str = "path", weights: WeightsLike = "metropolis"
 ) -> Topology:

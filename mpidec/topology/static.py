@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import _validation as check
+from .._words import with_known_options
 from .optimized import with_weights
 from .rules import BinaryTree, Lattice, RegularTree, ReversedBinaryTree, Rule, Star
 from .source import Block
@@ -17,6 +18,7 @@ from .topology import Topology
 from .weights import WeightsLike, resolve, weighted
 
 
+@with_known_options
 def chain(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     """Chain: a ring without the edge between the last agent and the first.
 
@@ -47,6 +49,7 @@ def chain(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     return _weighted("chain", Lattice((check.integer(n, "chain: n"),)), weights)
 
 
+@with_known_options
 def star(n: int, *, center: int = 0, weights: WeightsLike = "metropolis") -> Topology:
     """Star: one agent in the centre, joined to all others.
 
@@ -80,6 +83,7 @@ def star(n: int, *, center: int = 0, weights: WeightsLike = "metropolis") -> Top
     )
 
 
+@with_known_options
 def grid(
     n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "metropolis"
 ) -> Topology:
@@ -113,6 +117,7 @@ def grid(
     return _weighted("grid", Lattice(_shape("grid", n, shape)), weights)
 
 
+@with_known_options
 def torus(
     n: int, shape: Sequence[int] | None = None, *, weights: WeightsLike = "metropolis"
 ) -> Topology:
@@ -145,6 +150,7 @@ def torus(
     return _weighted("torus", Lattice(_shape("torus", n, shape), wrap=True), weights)
 
 
+@with_known_options
 def hypercube(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     """Hypercube: agents whose numbers differ in one binary digit are neighbours.
 
@@ -181,6 +187,7 @@ def hypercube(n: int, *, weights: WeightsLike = "metropolis") -> Topology:
     return _weighted("hypercube", Lattice((2,) * (n.bit_length() - 1) or (1,)), weights)
 
 
+@with_known_options
 def binary_tree(n: int, *, reverse: bool = False, weights: WeightsLike = "metropolis") -> Topology:
     """Binary tree of RelaySGD: a heap with root 1, and agent 0 attached to the root.
 
@@ -221,6 +228,7 @@ def binary_tree(n: int, *, reverse: bool = False, weights: WeightsLike = "metrop
     return _weighted("binary_tree", tree(check.integer(n, "binary_tree: n")), weights)
 
 
+@with_known_options
 def regular_tree(n: int, degree: int = 3, *, weights: WeightsLike = "metropolis") -> Topology:
     """Regular tree: every inner agent has the same number of neighbours; agent 0 is the root.
 
@@ -255,6 +263,7 @@ def regular_tree(n: int, degree: int = 3, *, weights: WeightsLike = "metropolis"
     return _weighted(name, RegularTree(n, degree), weights)
 
 
+@with_known_options
 def double_binary_trees(n: int, *, weights: WeightsLike = "metropolis") -> Striped:
     """Two binary trees at once, of which each agent is a leaf, or nearly so, in at least one.
 

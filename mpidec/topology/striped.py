@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from .._words import with_known_options
 from .schedule import Periodic
 from .topology import Topology
 
@@ -68,6 +69,7 @@ class Striped(Periodic):
         return min(graph.spectral_gap() for graph in self.phases)
 
 
+@with_known_options
 def striped(topologies: Iterable[Topology]) -> Striped:
     """Several graphs at once: column c of a row travels over graph c mod K.
 

@@ -384,5 +384,9 @@ def _checked(each: Entry, setting: Setting) -> Value:
         is_own = is_labelled if each.name == "data" else plugins.is_plugin
         if not (each.locate and is_own(value)):
             what = "learning-rate schedule" if each.name == "schedule" else each.name
+            try:
+                value = plugins.canonical(value, list(known)) or value
+            except ValueError as error:
+                raise ConfigError(f"{setting.origin}: {error}") from None
             schema.check_name(what, value, known, setting.origin)
     return value

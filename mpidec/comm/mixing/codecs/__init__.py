@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
-from ....plugins import nearest
+from ....plugins import canonical, nearest
 from .base import Codec as Codec
 from .quantizers import (
     QSGD as QSGD,
@@ -42,12 +42,12 @@ def codec(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
     --------
     >>> codec("top_k", fraction=0.05)
     TopK(fraction=0.05, k=None)
-    >>> codec("rand_k", 3, k=2), codec("float16", 3)
+    >>> codec("RandK", 3, k=2), codec("float16", 3)
     (RandK(fraction=0.01, k=2, seed=3), Float16())
-    >>> codec("topk")
+    >>> codec("toop_k")
     Traceback (most recent call last):
     ...
-    ValueError: codec 'topk' is unknown: did you mean top_k?
+    ValueError: codec 'toop_k' is unknown: did you mean top_k?
     """
     if isinstance(name, Codec):
         if given := [*options, *["seed"] * (seed is not None)]:
@@ -55,12 +55,13 @@ def codec(name: str | Codec, seed: int | None = None, **options: Any) -> Codec:
                 f"{name!r} already has its parameters, got {', '.join(given)}: pass the codec's name instead"
             )
         return name
-    if name not in CODECS:
+    key = canonical(str(name), CODECS)
+    if key is None:
         raise ValueError(f"codec {name!r} is unknown: {nearest(str(name), CODECS)}")
-    known = list(signature(CODECS[name]).parameters)
+    known = list(signature(CODECS[key]).parameters)
     for option in options:
         if option not in known:
-            raise ValueError(f"codec {name} has no parameter {option!r}: {nearest(option, known)}")
-    return CODECS[name](
+            raise ValueError(f"codec {key} has no parameter {option!r}: {nearest(option, known)}")
+    return CODECS[key](
         **options, **({"seed": seed} if seed is not None and "seed" in known else {})
     )
