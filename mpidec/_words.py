@@ -130,6 +130,23 @@ def with_known_options(make: Callable[P, T]) -> Callable[P, T]:
     return checked
 
 
+class ByName(dict[str, T]):
+    """A dict whose error for a missing name has those that are similar, and all of them.
+
+    Examples
+    --------
+    >>> ByName(error=1.0, objective=2.0)["eror"]
+    Traceback (most recent call last):
+    ...
+    KeyError: "no metric 'eror': did you mean error? expected one of error, objective"
+    """
+
+    def __missing__(self, name: object) -> T:
+        hint = did_you_mean(name, self)
+        known = f"expected one of {', '.join(self)}" if self else "nothing is recorded"
+        raise KeyError(f"no metric {name!r}: {hint}{hint and ' '}{known}")
+
+
 def word(thing: object) -> str:
     """An argument in words: an array by its shape and fingerprint, a function by its name, other objects without addresses.
 

@@ -248,3 +248,14 @@ def test_a_component_keeps_its_signature():
     assert str(inspect.signature(mpidec.solvers.Consensus)) == "() -> None"
     with pytest.raises(TypeError, match="takes no arguments"):
         Derived(1)
+
+
+def test_a_metric_that_is_not_recorded_is_answered_with_the_others(tmp_path):
+    result = mpidec.solve(
+        None, "Consensus", "Ring", steps=1, x0=np.ones((3, 2)), record=tmp_path / "a.h5"
+    )
+    for metrics in (result.metrics, mpidec.read(tmp_path / "a.h5").metrics):
+        with pytest.raises(
+            KeyError, match="no metric 'concensus': did you mean consensus\\? expected one of "
+        ):
+            metrics["concensus"]

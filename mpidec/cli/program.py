@@ -29,6 +29,9 @@ from ..plugins import nearest
 from . import startup
 
 T = TypeVar("T")
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+PYTHON = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "")
+UNSHOWN = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 OPEN_FILES = (errno.EMFILE, errno.ENFILE)
 DISK = (
     errno.ENOSPC,
@@ -278,11 +281,16 @@ def version() -> str:
 
 @contextmanager
 def warnings_from_rank_0(rank: int, name: str) -> Iterator[None]:
-    """Context in which each warning is printed once, on one line, by rank 0 only."""
-    shown = set()
+    """Context in which each warning is printed once, on one line, by rank 0 only; those of other packages as Python does."""
+    shown, python = set(), warnings.showwarning
 
-    def show(message: Warning | str, *_: object, **__: object) -> None:
-        if str(message) not in shown:
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, *place: Any, **more: Any
+    ) -> None:
+        if is_foreign(filename):
+            if not issubclass(category, UNSHOWN):
+                python(message, category, filename, *place, **more)
+        elif str(message) not in shown:
             shown.add(str(message))
             say(name, f"warning: {message}")
 
@@ -293,6 +301,22 @@ def warnings_from_rank_0(rank: int, name: str) -> Iterator[None]:
             warnings.simplefilter("default")
         warnings.showwarning = show
         yield
+
+
+def is_foreign(filename: str) -> bool:
+    """Whether a file is of Python or of an installed package, neither of mpidec nor of the user.
+
+    Examples
+    --------
+    >>> [is_foreign(name) for name in (os.__file__, argparse.__file__, __file__, "mine.py")]
+    [True, True, False, False]
+    """
+    path = os.path.abspath(filename)
+    if path.startswith(PACKAGE):
+        return False
+    parts = path.split(os.sep)
+    installed = "site-packages" in parts or "dist-packages" in parts
+    return installed or filename.startswith("<frozen") or path.startswith(PYTHON)
 
 
 @contextmanager

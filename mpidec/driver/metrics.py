@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .._words import ByName
 from ..comm.runtime.agreement import on_all_ranks
 from ..protocols import Reductions
 from ..record.runfile import COUNTERS as WHOLE
@@ -30,10 +31,10 @@ def columns(records: Sequence[Mapping[str, float]], names: Sequence[str]) -> dic
     >>> columns([{"step": 0, "error": 1}, {"step": 5, "error": 0.5}], ["step", "error"])
     {'step': array([0, 5]), 'error': array([1. , 0.5])}
     """
-    return {
-        name: np.array([record[name] for record in records], np.int64 if name in WHOLE else float)
+    return ByName(
+        (name, np.array([record[name] for record in records], np.int64 if name in WHOLE else float))
         for name in names
-    }
+    )
 
 
 class Metrics:

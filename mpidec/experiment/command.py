@@ -30,6 +30,7 @@ from ..driver.tune import tune
 from ..exceptions import ConfigError
 from ..record import read as read_run
 from . import build, settings as config
+from .pace import pace
 from .schema import flag_settings, flags
 from .settings import Experiment, Setting
 from .summary import ending, summary
@@ -263,12 +264,13 @@ def _run(job: build.Job, args: argparse.Namespace, net: Network) -> int:
     finally:
         shown.close()
     waited = traced(net, args.trace)
+    slow = pace(job, result, net)
     job = job.with_step_size(result.step_size)
     if net.rank == 0:
         if line := ending(job, result, ranks):
             say("run", line)
         if not args.quiet:
-            print(f"{summary(job, result, ranks)}\n", end="", flush=True)
+            print(f"{summary(job, result, ranks, slow)}\n", end="", flush=True)
             if waited:
                 print(f"{stragglers(waited, args.trace)}\n", end="", flush=True)
     return Status.of(result.outcome)

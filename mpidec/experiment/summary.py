@@ -48,8 +48,8 @@ def ending(job: Job, result: Result | AsyncResult, ranks: int) -> str:
     return result.reason
 
 
-def summary(job: Job, result: Result | AsyncResult, ranks: int) -> str:
-    """The table printed at the end of a run."""
+def summary(job: Job, result: Result | AsyncResult, ranks: int, slow: str = "") -> str:
+    """The table printed at the end of a run; `slow` says what makes it slow."""
     problem, wanted, n = job.experiment.problem, job.experiment.run, job.topology.n
     metrics = {name: values[-1] for name, values in result.metrics.items() if len(values)}
     steps, times = result.metrics["step"], result.metrics["time"]
@@ -93,6 +93,8 @@ def summary(job: Job, result: Result | AsyncResult, ranks: int) -> str:
         "sent": f"{quantity(metrics['bytes'] / n, 'B')} per agent",
         "file": wanted.out,
     }
+    if slow:
+        rows["pace"] = slow
     if job.note:
         rows["note"] = job.note
     return facts({name.replace("_", " "): value for name, value in rows.items()})

@@ -22,7 +22,7 @@ from ..nn.stacked import Stacked
 from ..topology import CATALOGUE, Schedule, Striped, Topology
 from .algorithms import algorithm as algorithm_of, names
 from .copies import Copies
-from .equal import check_equal, check_settings, check_trained
+from .equal import check_equal, check_settings, check_trained, refusal
 from .methods import AllReduce, Method, mean
 from .rows import Bucket, buckets
 from .timeline import TrainingEvents
@@ -212,6 +212,8 @@ class Averager:
             )
 
     def _refusal(self, groups: list[dict[str, Any]]) -> Exception | None:
+        if why := refusal(self._models, (p for group in groups for p in group["params"])):
+            return TypeError(why)
         for part in self._models:
             held = part.m if isinstance(part, Stacked) else 1
             if held != self.net.m:

@@ -11,6 +11,7 @@ import torch
 
 from ..comm.mixing import Network
 from .decentralized import Decentralized
+from .equal import refusal
 
 
 def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) -> None:
@@ -41,6 +42,8 @@ def broadcast_parameters(model: Any, net: Network | None = None, root: int = 0) 
     else:
         values = list(model.values()) if isinstance(model, Mapping) else list(model)
         values = [value[1] if isinstance(value, (tuple, list)) else value for value in values]
+    if why := refusal([model] if isinstance(model, torch.nn.Module) else [], values):
+        raise TypeError(why)
     tensors = [value.detach() for value in values if isinstance(value, torch.Tensor)]
     with Network() if net is None else nullcontext(net) as net:
         numbers = sum(tensor.numel() for tensor in tensors)
@@ -91,6 +94,8 @@ def broadcast_optimizer_state(
     """
     averager = optimizer.averager if isinstance(optimizer, Decentralized) else None
     inner = optimizer.optimizer if isinstance(optimizer, Decentralized) else optimizer
+    if why := refusal([], (p for group in inner.param_groups for p in group["params"])):
+        raise TypeError(why)
     with Network() if net is None else nullcontext(net) as net:
         net.matching.agree("broadcast_optimizer_state", f"root {_root(root, net)}")
         packed = io.BytesIO()

@@ -12,6 +12,7 @@ import torch
 from ..comm.mixing import Network
 
 T = TypeVar("T")
+SHARDED = "whose ranks hold parts of it: mpidec mixes whole models, so leave the sharding out"
 
 
 def differences(net: Network, mine: Sequence[T]) -> Iterator[tuple[int, T | None, T | None]]:
@@ -88,3 +89,23 @@ def check_equal(net: Network, named: Iterable[tuple[str, torch.Tensor]]) -> None
 def _digest(parameter: torch.Tensor) -> bytes:
     data = parameter.detach().cpu().contiguous()
     return hashlib.blake2b(data.flatten().view(torch.uint8).numpy(), digest_size=8).digest()
+
+
+def refusal(models: Iterable[torch.nn.Module], tensors: Iterable[torch.Tensor]) -> str:
+    """Why a model cannot be trained or sent from rank to rank, or "": another wrapper shares it between the processes.
+
+    Examples
+    --------
+    >>> refusal([torch.nn.Linear(2, 1)], [torch.ones(2)])
+    ''
+    """
+    for model in models:
+        for part in model.modules():
+            kind = type(part).__name__
+            if kind == "DistributedDataParallel":
+                return f"the model is wrapped by {kind}, which averages gradients over all ranks: pass model.module"
+            if kind == "FullyShardedDataParallel":
+                return f"the model is wrapped by {kind}, {SHARDED}"
+    if any(base.__name__ == "DTensor" for one in tensors for base in type(one).__mro__):
+        return f"a parameter is a DTensor, as after fully_shard (FSDP2), {SHARDED}"
+    return ""

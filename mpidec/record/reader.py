@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._words import ByName
+
 if TYPE_CHECKING:
     import h5py
     from scipy.sparse import csr_array
@@ -125,7 +127,7 @@ def read(path: str | os.PathLike[str]) -> Run:
             path=os.fspath(path),
             config=str(attributes.get("config", "")),
             attributes=attributes,
-            metrics={name: dataset[()] for name, dataset in columns(file).items()},
+            metrics=ByName((name, dataset[()]) for name, dataset in columns(file).items()),
             outcome=outcome,
             steps=int(result.attrs["steps"]),
             x=None if outcome in (RUNNING, FAILED) else stored(result)[()],
@@ -219,9 +221,14 @@ def _check_self_contained(file: h5py.File, path: str) -> None:
     """Refuse a file that refers to other files: the program would read them, and a resumed run would write to them."""
     from h5py import h5d, h5l, h5o
 
+    seen: set[int] = set()
+
     def reference(name: bytes, info: h5l.LinkInfo) -> str | None:
         if info.type != h5l.TYPE_HARD:
             return f"/{name.decode(errors='replace')} is a symbolic or external link"
+        if info.u in seen:
+            return None
+        seen.add(info.u)
         thing = h5o.open(file.id, name)
         if not isinstance(thing, h5d.DatasetID):
             return None

@@ -10,7 +10,7 @@ import numpy as np
 from .. import _validation as check
 from ..comm.kernels.descent import descend
 from ..protocols import Functions, Graph, Operator
-from .base import POSITIVE, Solver, disagreement, name_of, zeros
+from .base import POSITIVE, Solver, disagreement, name_of, needed, zeros
 from .step_schedules import StepSize
 
 
@@ -69,8 +69,7 @@ class ADMM(Solver):
         P: np.ndarray
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
-        if W is None:
-            raise ValueError(f"{name_of(self)} mixes X^0 first: init(X, W) needs the operator W")
+        W = needed(self, W, "mixes X^0 first")
         return self.State(X, W(X), zeros(X, *X.shape))
 
     def step(self, s: State, F: Functions, W: Operator) -> State:
@@ -129,8 +128,7 @@ class DLM(Solver):
         P: np.ndarray
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
-        if W is None:
-            raise ValueError(f"{name_of(self)} mixes X^0 first: init(X, W) needs the operator W")
+        W = needed(self, W, "mixes X^0 first")
         return self.State(X, W(X), zeros(X, *X.shape))
 
     def step(self, s: State, G: np.ndarray, W: Operator) -> State:
@@ -346,8 +344,7 @@ class ATG(Solver):
         PG: np.ndarray
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
-        if W is None:
-            raise ValueError(f"{name_of(self)} begins with Y = X: init(X, W) needs the operator W")
+        W = needed(self, W, "begins with Y = X")
         zero = zeros(X, *X.shape)
         return self.State(X, X - W.own(X), zero, zero, zero)
 

@@ -182,6 +182,20 @@ REMEDIES = {
 }
 
 
+def needed(solver: Solver, W: Operator | None, why: str) -> Operator:
+    """The operator of step 0, which `init` of this solver needs.
+
+    Raises
+    ------
+    ValueError
+    """
+    if W is None:
+        raise ValueError(
+            f"{name_of(solver)} {why}: init(X, W) needs W, the operator of step 0, such as W.at(0)"
+        )
+    return W
+
+
 def zeros(X: np.ndarray, *shape: int) -> np.ndarray:
     """Zeros of the kind, dtype and device of `X`: a NumPy or CuPy array, or a PyTorch tensor.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Operator
-from .base import Solver
+from .base import Solver, needed
 from .step_schedules import StepSize
 
 
@@ -103,7 +103,9 @@ class DGD(Solver):
         Phi: np.ndarray
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
-        return self.State(X, W(X) if self.order == "cta" else X)  # type: ignore[misc]  # needs W
+        return self.State(
+            X, needed(self, W, "with order='cta' mixes X^0 first")(X) if self.order == "cta" else X
+        )
 
     def point(self, s: State) -> np.ndarray:
         return s.Phi

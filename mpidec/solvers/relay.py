@@ -9,7 +9,7 @@ import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
-from .base import Solver, name_of, zeros
+from .base import Solver, name_of, needed, zeros
 from .step_schedules import StepSize
 
 
@@ -109,10 +109,7 @@ class RelaySGD(Solver):
         return self.relay != "gradient"
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
-        if W is None:
-            raise ValueError(
-                f"{name_of(self)} keeps a message for each edge: init(X, W) needs the operator W"
-            )
+        W = needed(self, W, "keeps a message for each edge")
         return self.State(X, X, zeros(X, W.in_edges, X.shape[1] + len(W.parts)))
 
     def step(self, s: State, G: np.ndarray, W: Operator) -> State:

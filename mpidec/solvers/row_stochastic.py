@@ -9,7 +9,7 @@ import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
-from .base import REMEDIES, Solver, name_of, zeros
+from .base import REMEDIES, Solver, name_of, needed, zeros
 from .step_schedules import StepSize
 
 
@@ -71,8 +71,7 @@ class FROST(Solver):
         Y: np.ndarray
 
     def init(self, X: np.ndarray, W: Operator | None = None) -> State:
-        if W is None:
-            raise ValueError(f"{name_of(self)} numbers the agents: init(X, W) needs the operator W")
+        W = needed(self, W, "numbers the agents")
         Y = zeros(X, W.m, W.n, 1)
         for row, agent in enumerate(W.agents):
             Y[row, agent] = 1

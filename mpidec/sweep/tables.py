@@ -81,6 +81,8 @@ class Table:
         What a reader of the table must know: errors of runs that failed, seeds without effect.
     clock : str
         What the column of the time is called: "seconds", or "simulated time" if all runs are simulated.
+    every : sequence of int
+        The steps between two records, of all runs.
 
     Examples
     --------
@@ -96,9 +98,17 @@ class Table:
     limit: float
     notes: Sequence[str] = ()
     clock: str = "seconds"
+    every: Sequence[int] = ()
+
+    @property
+    def _until(self) -> str:
+        """The target, and at which steps it is looked for."""
+        often = " or ".join(map(str, self.every))
+        records = "" if self.every in ((), (1,)) else f" at a record (every {often} steps)"
+        return f"until {self.metric} <= {self.limit:g}{records}"
 
     def __str__(self) -> str:
-        what = f"steps, data sent (by all agents) and {self.clock} until {self.metric} <= {self.limit:g}"
+        what = f"steps, data sent (by all agents) and {self.clock} {self._until}"
         lines = aligned(self._cells(plain), self._sides())
         notes = [f"note: {note}" for note in self.notes]
         return "\n".join([f"{what}: mean ± standard deviation", *lines, *notes])
@@ -130,7 +140,7 @@ class Table:
 
     def latex(self) -> str:
         r"""Return the table as a LaTeX tabular; it needs ``\usepackage{booktabs}``."""
-        what = f"steps, data sent and {self.clock} until {self.metric} <= {self.limit:g}"
+        what = f"steps, data sent and {self.clock} {self._until}"
         comment = f"{what}: mean and standard deviation over the seeds"
         return latex(self._cells(mathematical), self._sides(), comment)
 
@@ -227,7 +237,8 @@ def table(
             "the seeds make no difference: nothing in these experiments is random "
             "(problem.partition=iid, problem.batch_size, a random graph or random data would be)"
         )
-    return Table(rows, metric, limit, tuple(dict.fromkeys(notes)), clock)
+    every = tuple(sorted({case.experiment.run.every for case in cases}))
+    return Table(rows, metric, limit, tuple(dict.fromkeys(notes)), clock, every)
 
 
 def runs_csv(cases: Sequence[Case], failures: Mapping[str, str]) -> str:

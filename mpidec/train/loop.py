@@ -18,6 +18,7 @@ from ..comm.runtime.cores import cores
 from ..comm.runtime.interrupts import interrupts
 from ..comm.runtime.launch import library
 from ..comm.runtime.mpi import MPI
+from ..comm.runtime.node import cores_of_node
 from ..nn.schedules import factor
 from ..nn.stacked import BATCHED
 from ..plugins import is_plugin, short
@@ -439,11 +440,8 @@ def _threads(net: Network, size: int) -> Iterator[None]:
     if "OMP_NUM_THREADS" in os.environ:
         yield
         return
-    local = net.comm.Split_type(MPI.COMM_TYPE_SHARED)
-    mine = cores()
-    together = len(mine.union(*local.allgather(mine)))
-    share = max(1, min(len(mine), together // local.size)) if size > BATCHED else 1
-    local.Free()
+    ranks, together = cores_of_node(net.comm)
+    share = max(1, min(len(cores()), together // ranks)) if size > BATCHED else 1
     before = torch.get_num_threads()
     torch.set_num_threads(share)
     try:

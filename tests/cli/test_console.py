@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import warnings
 
@@ -97,3 +98,15 @@ def test_warnings_are_printed_once_by_rank_0(capsys):
             warnings.warn("slow", RuntimeWarning, stacklevel=1)
             warnings.warn("slow", RuntimeWarning, stacklevel=1)
     assert capsys.readouterr().err == "mpidec.run: warning: slow\n"
+
+
+def test_warnings_of_other_packages_are_not_those_of_the_command(capsys, monkeypatch):
+    others = []
+    monkeypatch.setattr(
+        warnings, "showwarning", lambda message, *_, **__: others.append(str(message))
+    )
+    with warnings_from_rank_0(0, "run"):
+        for kind in (DeprecationWarning, UserWarning):
+            warnings.warn_explicit("old", kind, argparse.__file__, 1)
+            warnings.warn_explicit("mine", kind, "my.py", 1)
+    assert others == ["old"] and capsys.readouterr().err == "mpidec.run: warning: mine\n"

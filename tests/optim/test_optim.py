@@ -1622,3 +1622,34 @@ def test_the_step_of_a_late_mixing_that_is_not_finite():
                 break
     if net.rank == 0:
         assert said.startswith("worker 0, step 3: parameter")
+
+
+class DTensor(torch.Tensor):
+    """In place of torch's, which needs a process group."""
+
+
+class DistributedDataParallel(nn.Module):
+    """In place of torch's, likewise."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+@pytest.mark.parametrize("kind", ["DTensor", "DistributedDataParallel"])
+def test_models_that_others_share_between_ranks_are_refused_by_name(net, kind):
+    model = perceptron()
+    if kind == "DTensor":
+        model[0].bias = nn.Parameter(model[0].bias.detach().as_subclass(DTensor))
+    else:
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for call in (
+        lambda: optim.Decentralized(optimizer, model, net=net),
+        lambda: optim.broadcast_parameters(model, net),
+    ):
+        with pytest.raises(TypeError, match=kind):
+            call()
+    if kind == "DTensor":
+        with pytest.raises(TypeError, match=kind):
+            optim.broadcast_optimizer_state(optimizer, net)

@@ -496,3 +496,14 @@ def test_weights_that_may_vanish_are_refused():
         with pytest.raises(ValueError, match="without negative entries unless"):
             solver.check(signed)
     S.GradientTracking().check(best)
+
+
+NEED_W = ("dgd", "admm", "dlm", "atg", "frost", "relaysgd")
+
+
+@pytest.mark.parametrize("name", S.CATALOGUE)
+def test_init_works_without_w_or_says_that_it_needs_it(name):
+    solver = S.CATALOGUE[name](**{"order": "cta"} if name == "dgd" else {})
+    line = rf"{type(solver).__name__} .*: init\(X, W\) needs W, the operator of step 0"
+    with pytest.raises(ValueError, match=line) if name in NEED_W else nullcontext():
+        solver.init(np.ones((3, 2)))

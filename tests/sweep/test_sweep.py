@@ -515,7 +515,7 @@ def test_a_table_by_hand(tmp_path):
         "missing": 2,
     }
     assert str(result).splitlines() == [
-        "steps, data sent (by all agents) and seconds until error <= 0.1: mean ± standard deviation",
+        "steps, data sent (by all agents) and seconds until error <= 0.1 at a record (every 10 steps): mean ± standard deviation",
         "solver             reached    steps     data sent      seconds  largest final error  outcome",
         "extra                  3/3  23 ± 15  2.3 ± 1.5 kB  1.17 ± 0.76                  0.1  3 completed",
         "gradient tracking      1/3       10          1 kB          0.5                  inf  2 completed, 1 diverged",

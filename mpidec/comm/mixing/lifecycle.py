@@ -112,6 +112,7 @@ class Lifecycle:
         self._windows: list[Window] = []
         self._messengers: dict[str, WindowMessenger] = {}
         self.ended = Ended()
+        self.ended.free_kept(self.comm, self.collectives)
         self._number = next(_NUMBERS)
         _OPEN.add(self)
 

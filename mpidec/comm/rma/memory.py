@@ -37,6 +37,8 @@ class OneSidedMemory:
     Attributes
     ----------
     block : array of uint8
+    group : mpi4py.MPI.Group
+        Of the ranks.
 
     Notes
     -----
@@ -45,7 +47,7 @@ class OneSidedMemory:
     """
 
     def __init__(self, comm: MPI.Intracomm, together: Collectives, size: int):
-        self._win = MPI.Win.Allocate(size + _LINE, 1, comm=comm)
+        self._win, self.group = MPI.Win.Allocate(size + _LINE, 1, comm=comm), comm.group
         whole = np.asarray(self._win.tomemory())
         start = -whole.ctypes.data % _LINE
         block = _seen(whole[start : start + size])
@@ -150,8 +152,18 @@ class Ended:
                 block.free() if unused else left.append(block)
             self._blocks = left
 
+    def free_kept(self, comm: MPI.Intracomm, together: Collectives) -> None:
+        """Free those of closed networks over the same processes that no rank uses any more; collective."""
+        same = (MPI.IDENT, MPI.SIMILAR)
+        self._blocks = [
+            block for block in _KEPT if MPI.Group.Compare(block.group, comm.group) in same
+        ]
+        _KEPT[:] = [block for block in _KEPT if block not in self._blocks]
+        self.free(together)
+        self.keep()
+
     def keep(self) -> None:
-        """Free the rest when the process ends, as all ranks do."""
+        """Free the rest with the next network, or when the process ends, as all ranks do."""
         _KEPT.extend(self._blocks)
         self._blocks = []
 

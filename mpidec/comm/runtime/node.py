@@ -134,6 +134,20 @@ def ranks_of_node(comm: MPI.Intracomm, ranks_per_node: int | None = None) -> MPI
     return node
 
 
+def cores_of_node(comm: MPI.Intracomm) -> tuple[int, int]:
+    """The number of ranks of `comm` on this node, and of the cores that they may use together; collective.
+
+    Examples
+    --------
+    >>> cores_of_node(MPI.COMM_SELF) == (1, len(cores()))
+    True
+    """
+    local = ranks_of_node(comm)
+    ranks, together = local.size, frozenset[int]().union(*local.allgather(cores()))
+    local.Free()
+    return ranks, len(together)
+
+
 def describe_tag(tag: int, signature: int, floats: bool) -> str:
     """What a published tag says, relative to the signature of an operation."""
     difference = tag ^ signature

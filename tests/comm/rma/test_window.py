@@ -1481,3 +1481,18 @@ def test_a_value_that_others_read_changes_under_its_guard_only():
     assert seen == dict.fromkeys(changes, True)
     guarded.send(x, none, None, False)  # to others only
     assert not seen["send"]
+
+
+def test_the_next_network_frees_the_memory_of_values_that_outlived_theirs():
+    if memory.refusal():
+        pytest.skip(memory.refusal())
+    with mpidec.Network() as net:
+        window = net.window(np.ones(3), T.ring(net.n), transport="rma")
+        value = window.value
+    kept = len(memory._KEPT)
+    with mpidec.Network():
+        assert len(memory._KEPT) == kept > 0 and value.tolist() == [1.0, 1.0, 1.0]
+    del window, value
+    gc.collect()
+    with mpidec.Network():
+        assert len(memory._KEPT) < kept

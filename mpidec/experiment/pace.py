@@ -1,0 +1,67 @@
+"""What makes a run slow: more ranks than cores, or ranks that wait for each other longer than they compute."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from ..comm.mixing.network import Network
+from ..comm.runtime.node import cores_of_node
+from ..driver.asynchronous import AsyncResult
+from ..driver.loop import evaluator
+from ..driver.solve import Result
+from .build import Job
+
+STEP = 1e-4  # seconds: a step in one process, beside the gradients
+FACTOR = 4  # one process is named where it takes less than the time of a step / FACTOR
+
+
+def pace(job: Job, result: Result | AsyncResult, net: Network) -> str:
+    """What makes a run on several ranks slow, in one line; empty if nothing does.  Collective."""
+    if net.size == 1:
+        return ""
+    crowded = max(net.comm.allgather(cores_of_node(net.comm)), key=lambda node: node[0] / node[1])
+    seconds = 0.0 if job.asynchronous else sum(net.comm.allgather(_gradients(job, result, net)))
+    return remark(crowded, _step(result), seconds, job.topology.n)
+
+
+def remark(crowded: tuple[int, int], step: float, gradients: float, n: int) -> str:
+    """The line about a node with ranks and cores, the seconds of a step, and those of the gradients of all n agents; 0: unknown.
+
+    Examples
+    --------
+    >>> remark((4, 2), 0.0, 0.0, 16)
+    'the 4 ranks of a node share 2 cores: each waits for others; start at most 2'
+    >>> remark((4, 8), 2e-3, 1e-4, 16)
+    'a step took 2 ms, the gradients of all 16 agents take 0.1 ms: one process, without mpirun, is probably faster'
+    >>> remark((4, 8), 2e-3, 1e-3, 16)
+    ''
+    """
+    ranks, cores = crowded
+    parts = []
+    if ranks > cores:
+        share = f"share {cores} core{'s' * (cores > 1)}"
+        parts.append(
+            f"the {ranks} ranks of a node {share}: each waits for others; start at most {cores}"
+        )
+    if gradients and step > FACTOR * (gradients + STEP):
+        took = f"a step took {1e3 * step:.3g} ms, the gradients of all {n} agents take {1e3 * gradients:.3g} ms"
+        parts.append(f"{took}: one process, without mpirun, is probably faster")
+    return "; ".join(parts)
+
+
+def _step(result: Result | AsyncResult) -> float:
+    steps, times = result.metrics["step"], result.metrics["time"]
+    return float((times[-1] - times[0]) / max(steps[-1] - steps[0], 1)) if len(steps) > 1 else 0.0
+
+
+def _gradients(job: Job, result: Result | AsyncResult, net: Network) -> float:
+    """Seconds of the gradients of the agents of this rank, the least of three; 0 where a step takes no gradients."""
+    if job.solver.uses != "gradient":
+        return 0.0
+    gradients = evaluator(job.oracle, job.solver, net.agents, job.experiment.run.seed)
+    times = []
+    for k in range(3):
+        begin = perf_counter()
+        gradients(result.X, k)
+        times.append(perf_counter() - begin)
+    return min(times)
