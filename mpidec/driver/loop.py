@@ -289,6 +289,7 @@ class _Run:
             problem=plan.problem,
         )
         least = self.measure.least()
+        meta["every"] = plan.every
         meta |= {} if least is None else {"f_star": least}
         if not record.resume:
             names, records = self.measure.names, plan.steps // plan.every + 2

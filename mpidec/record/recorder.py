@@ -28,6 +28,7 @@ CHANGED = (
     "config",
     "settings",
     "f_star",
+    "every",
 )  # root attributes that a resumed run replaces
 PART = (
     "created",

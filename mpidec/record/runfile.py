@@ -134,7 +134,8 @@ class RunFile:
         """Open the file of an earlier run to continue after ``step``; later records are dropped.
 
         They are dropped in the update that has replaced them (or fills the buffer, or is the last one): until then the file keeps
-        all that it had, whatever happens to the disk or to this process.
+        all that it had, whatever happens to the disk or to this process.  A record of ``step`` itself is dropped, too, if it lies
+        between two steps that the root attribute ``every`` asks for: it is that of an interrupted run.
 
         Parameters
         ----------
@@ -155,15 +156,16 @@ class RunFile:
             metrics = columns(file, grows=True)
             names = [name for name in metrics if name != "step"]
             names += [f"{AGENTS}{name}" for name in file.get("agents", ())]
-            steps = metrics["step"][:]
+            steps, every = metrics["step"][:], int(file.attrs.get("every", 1))
         ahead = int(steps[-1]) if len(steps) else -1
-        steps = steps[steps <= step]
+        steps = steps[steps < step if step % every else steps <= step]
         kept = len(steps)
         self = cls.__new__(cls)
         self._begin(AtomicFile(path, existing=True), shape, dtype, names, trajectory, flush_seconds)
         self._exists, self._flushed = True, kept
         self._last = self._resumed = int(steps[-1]) if kept else -1
-        self._ahead, self._meta, self._resuming = ahead, dict(meta or {}), step
+        self._ahead = ahead if ahead > step else self._last
+        self._meta, self._resuming = dict(meta or {}), step
         if ahead <= step:
             try:
                 self.flush()
