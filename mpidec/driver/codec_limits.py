@@ -61,9 +61,7 @@ def limit(solver: Solver, mixer: Operator[StepOperator], d: int) -> str:
     """Why a mixer limits the accuracy of an exact method, in one sentence with a remedy, or ""."""
     if moved := disturbance(solver, mixer):
         goal = "average" if solver.uses == "nothing" else "minimizer"
-        return (
-            f"{moved}: {name_of(solver)}, exact without that, rests at a distance from the {goal}"
-        )
+        return f"{moved}: {name_of(solver)}, exact without that, does not reach the {goal}"
     compressed = lossy(mixer, d)
     if compressed is None or not getattr(solver, "exact", False):
         return ""

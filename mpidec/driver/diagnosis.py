@@ -1,16 +1,20 @@
-"""Likely causes of missed targets."""
+"""Likely causes of missed targets: each sentence says what was measured, or what a solver, mixer or oracle states of itself."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..problems.oracles import is_random, is_reduced, is_smooth
 from ..protocols import Reductions
-from ..solvers.base import Solver, name_of
-from .verdict import limit_of, resting_since
+from ..solvers.base import Bias, Solver, is_sample, name_of
+from .metrics import Metrics
+from .verdict import UNMOVED, limit_of, resting_since, unbounded
 
 if TYPE_CHECKING:
     from ..problems import Oracle
@@ -18,26 +22,21 @@ if TYPE_CHECKING:
     from ..topology import Schedule, Topology
 
 _COLUMNS = 30.0  # ratio of column norms that slows a run down
-_STILL = 1e-9  # relative change over half of a run that has come to rest
-_ROUNDED_DOUBLE = 1e-10  # the same in float64
-_ROUNDED = 1e-4  # relative error below which a run that rests in float32 does so by rounding
-_SLOW = 1000  # factor of the steps taken that are missing when a run has come to rest
+_ROUNDING = 64.0  # units of roundoff, of the largest gradient and of the rows, that are rounding
+_ACCURATE = {"float32": 1e-4, "float64": 1e-10}  # relative error below which its limit is rounding
+_WRONG = 0.01  # of the largest gradient of the run, at an x_star that is no minimizer
+_FALLS = 0.01  # least fall in a quarter of the run, if there is chance in it
+_STILL = 1e-9  # relative change of an objective that rests
+_STEADY = 0.8  # factor of the rate from a quarter of the run to the next one
+_SLOW = 10  # factor of the steps taken up to which those missing are told
 _LARGE = 500  # agents up to which the spectral gap is computed for a message
+_ERRORS = ("error", "error_rms", "error_max")
+_EXACT = {"doubly": "gradient_tracking", "column": "push_diging", "row": "frost", "pair": "push_pull"}  # fmt: skip
 
 
-def likely_cause(
-    net: Reductions,
-    problem: Problem | None,
-    topology: Topology | Schedule,
-    solver: Solver,
-    oracle: Problem | Oracle | None,
-    metrics: Mapping[str, np.ndarray],
-    name: str,
-    limit: float,
-    limits: str = "",
-    dtype: object = None,
-) -> str:
-    """The likely cause of a missed target `metrics[name] <= limit`, with a remedy; collective.
+@dataclass(frozen=True)
+class Diagnosis:
+    """A run that has missed its target `metrics[name] <= limit`, and what is known of it.
 
     Parameters
     ----------
@@ -45,125 +44,350 @@ def likely_cause(
         What gives the gradients.
     metrics : dict of arrays
         All records of the run.
+    X : array (m, d)
+        The last iterates of the local agents.
     limits : str
         Why the mixer limits the accuracy, if it does.
-    dtype : dtype
-        That of the iterates.
+    unstable : str
+        Why the solver may diverge on the schedule with any small step size, if it may.
+    searched : bool
+        Whether the step size was left to the program.
     """
-    values, steps = metrics[name], metrics["step"]
-    middle, last = (len(values) - 1) // 2, float(values[-1])
-    change = abs(values[middle] - last)
-    resting = len(values) > 2 and last > 0.5 * values[middle]
-    single = str(dtype).endswith("float32")
-    if solver.uses == "nothing":
-        return _of_averaging(metrics, name, limit, resting, single, limits)
-    objective = metrics.get("objective")
-    columns = spread(net, problem)
-    size = (
-        f" than {solver.step_size:.3g}"
-        if isinstance(getattr(solver, "step_size", None), (int, float))
-        else ""
-    )
-    if objective is not None and objective[-1] > objective[0] + 1e-9 * abs(objective[0]):
-        return f"the objective grew from {objective[0]:.3g} to {objective[-1]:.3g}: use a step size smaller{size}"
-    if resting and _random(oracle):
-        return f"the gradients are random, and {name} has stopped falling: use a smaller step size{size} or larger batches"
-    if single and resting and last < _ROUNDED:
+
+    net: Reductions
+    problem: Problem | None
+    topology: Topology | Schedule
+    solver: Solver
+    oracle: Problem | Oracle | None
+    metrics: Mapping[str, np.ndarray]
+    name: str
+    limit: float
+    X: np.ndarray
+    limits: str = ""
+    unstable: str = ""
+    searched: bool = False
+
+    # -- what was measured --------------------------------------------------------------------------------------------
+
+    @property
+    def values(self) -> np.ndarray:
+        """The metric of the target."""
+        return self.metrics[self.name]
+
+    @property
+    def last(self) -> float:
+        """Its last value."""
+        return float(self.values[-1])
+
+    @cached_property
+    def since(self) -> int | None:
+        """The step since which it rests, for a quarter of the run at least; None if it does not."""
+        values, steps = self.values, self.metrics["step"]
+        if self.name != "objective":
+            record = resting_since(values, steps)
+            return None if record is None else int(steps[record])
+        near = np.abs(values - values[-1]) <= _STILL * abs(values[-1])  # its limit is no zero
+        record = int(np.flatnonzero(~np.append(False, near))[-1])
+        return int(steps[record]) if len(values) - record > max(len(values) // 4, 2) else None
+
+    @cached_property
+    def falls(self) -> bool:
+        """Whether it has fallen in the last quarter of the run."""
+        values, quarter = self.values, max(len(self.values) // 4, 1)
+        if self.since is not None or len(values) < 2:
+            return False
+        before, after = np.median(values[-2 * quarter : -quarter]), np.median(values[-quarter:])
+        calm = self.name == "objective" and not is_random(self.oracle)
+        return bool(after < before - (_STILL if calm else _FALLS) * abs(before))
+
+    @property
+    def level(self) -> float:
+        """Where its fall ends, if two extrapolations agree; else 0."""
+        levels = [
+            limit_of(self.values[: len(self.values) - j * len(self.values) // 8]) for j in (0, 1)
+        ]
+        calm = self.falls and self.name != "objective" and max(levels) < 1.5 * min(levels)
+        return levels[0] if calm else 0.0
+
+    def moved(self, name: str) -> bool:
+        """Whether a metric has changed by 1 % in the run."""
+        values = self.metrics[name]
+        return bool(np.ptp(values) > UNMOVED * abs(values[0]))
+
+    @property
+    def roundoff(self) -> float:
+        """Relative size of what rounding leaves."""
+        return _ROUNDING * float(np.finfo(self.X.dtype).eps)
+
+    @property
+    def vanished(self) -> bool:
+        """Whether the gradient at the mean of the agents is zero up to rounding."""
+        gradient = self.metrics["gradient_norm"]
+        return bool(gradient[-1] <= self.roundoff * gradient.max())
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the agents agree up to rounding; collective."""
+        size = math.sqrt(self.net.sum((self.X * self.X).sum(axis=1, keepdims=True))[0] / self.net.n)
+        return bool(self.metrics["consensus"][-1] <= self.roundoff * size)
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all agents have the same gradient at their mean, up to rounding; collective."""
+        if self.problem is None:
+            return True
+        G = self.problem.grad(np.tile(self.net.mean(self.X), (self.net.m, 1)))
+        apart = ((G - self.net.mean(G)) ** 2).sum(axis=1, keepdims=True)
+        scale = float(self.metrics["gradient_norm"].max())
+        return math.sqrt(self.net.sum(apart)[0] / self.net.n) <= self.roundoff * scale
+
+    # -- what the parts of the run state of themselves -----------------------------------------------------------------
+
+    @property
+    def step_size(self) -> float | None:
+        """The step size, if there is one, and it is constant."""
+        size = getattr(self.solver, "step_size", None)
+        return float(size) if isinstance(size, (int, float)) else None
+
+    @property
+    def than(self) -> str:
+        """The step size, as what another one is compared with."""
+        return "" if self.step_size is None else f" than {self.step_size:.3g}"
+
+    @property
+    def larger(self) -> str:
+        """The advice on the step size of a run that is too slow."""
+        return "" if self.searched else ', or step_size="auto"'
+
+    @property
+    def exact(self) -> str:
+        """An exact method for the gradients and the topology of the run."""
+        if self.solver.asynchronous:
+            return "RunningSumTracking"
+        if not is_smooth(self.oracle):
+            return "proximal_gradient_tracking"
+        return "scaffold" if is_sample(self.topology) else _EXACT[self.topology.kind]
+
+    @cached_property
+    def bias(self) -> str:
+        """What the solver states of its bias, with a remedy; empty if it has none."""
+        bias = self.solver.bias_on(self.topology)
+        if bias is Bias.NONE or self.step_size is None or self.alike:
+            return ""
+        smaller = f", or a step size smaller{self.than}" if bias is Bias.STEP else ""
         return (
-            f"{name} has stopped falling at the accuracy of float32, the dtype of the data: give float64 data, or a "
-            "larger target"
+            f"{name_of(self.solver)} is a method with a bias, a distance from the minimizer with a constant step size, and "
+            f"{bias.value}: use an exact method, such as {self.exact}{smaller}"
         )
-    if limits and resting:
-        return limits
-    if not getattr(oracle, "smooth", True):
+
+    # -- the causes ----------------------------------------------------------------------------------------------------
+
+    def cause(self) -> str:
+        """The likely cause, with a remedy, or "" where nothing is known; collective."""
+        if len(self.values) < 2:
+            return ""
+        if self.solver.uses == "nothing" or self.problem is None:
+            return self._of_averaging()
         return (
-            f"the problem is not smooth, and with subgradients {name} stays at a distance that shrinks with the step size: use a "
-            "solver that takes proximal steps, such as nids, pg_extra or proximal_gradient_tracking, or a step size smaller"
-            f"{size} or decreasing, such as inverse_sqrt(auto)"
+            self._of_rounding()
+            or self._of_x_star()
+            or self._of_small_steps()
+            or self._of_growth()
+            or (self._at_rest() if self.since is not None else self._on_the_way())
         )
-    if len(values) > 2 and change <= _STILL * abs(last) and name == "objective":
-        return "it has come to rest: the target may lie below the minimum"
-    at_rest = (
-        f"{name} has come to rest: a method with a bias (DGD, diffusion, push-sum) stays at a distance that shrinks with "
-        "the step size: use an exact method, such as gradient_tracking, or a smaller step size"
-    )
-    if getattr(solver, "exact", False):
-        at_rest = (
-            f"{name} has come to rest: at the accuracy of float64, or since the function is flat or the steps are too small "
-            "there: begin closer to the minimizer (x0), or use a larger step size"
-        )
-    if len(values) > 2 and change <= _STILL * last:
-        return at_rest
-    if columns is not None:
-        ratio, largest, smallest = columns
-        if ratio > _COLUMNS:
-            return (
-                f"the columns of the data differ in size by a factor of {ratio:.2g} (column {largest} the largest, column "
-                f"{smallest} the smallest, counted from 0): standardize them (problem.standardize=true)"
+
+    def _of_rounding(self) -> str:
+        """The cause where the agents have met at a stationary point."""
+        if not (self.vanished and self.agreed):
+            return ""
+        gradient, dtype = self.metrics["gradient_norm"], self.X.dtype.name
+        there = f"the gradient is zero up to rounding ({gradient[-1]:.2g}, at most {gradient.max():.2g} before)"
+        if self.name in _ERRORS and self.last > _ACCURATE[dtype]:
+            return self._of_x_star() or (
+                f"{there}, as at x_star: there are several stationary points, or the function is flat between them"
             )
-    if not getattr(solver, "exact", False) and isinstance(solver.step_size, (int, float)):
-        level = last if resting_since(values, steps) is not None else limit_of(values)
-        if level > limit:
-            return (
-                f"{name} comes to rest near {level:.2g}: {name_of(solver)}, a method with a bias, stays at a distance that "
-                "shrinks with the step size: use an exact method, such as gradient_tracking, or a smaller step size"
-            )
-    disagreement = metrics["consensus"][-1]
-    if (
-        "error" in metrics
-        and metrics["error_rms"][-1] > 3 * metrics["error"][-1]
-        and topology.period == 1
-        and net.n <= _LARGE
-    ):
+        if self.name == "objective":
+            return f"{there}: the target lies below the objective at this stationary point"
+        precise = "give float64 data, or " if dtype == "float32" else ""
         return (
-            f"the agents still disagree (consensus {disagreement:.3g}; {topology.name} has a spectral gap of "
-            f"{topology.spectral_gap():.3g}): use a graph with more edges, such as exponential, or mixing.accelerate=3"
+            f"{self.name} is at the accuracy of {dtype}, and {there}: {precise}take a larger target"
         )
-    if values[middle] > last > limit > 0:
-        rate = math.log(values[middle] / last) / float(steps[-1] - steps[middle])
+
+    def _of_x_star(self) -> str:
+        """The cause where the gradient tells that x_star is no minimizer, or a less accurate one than the end of the run."""
+        x_star = getattr(self.problem, "x_star", None)
+        if self.name not in _ERRORS or x_star is None or self.problem is None:
+            return ""
+        at = np.tile(np.asarray(x_star, float).reshape(1, -1), (self.net.m, 1))
+        there = Metrics(self.net, self.problem)(at)["gradient_norm"]
+        gradient = self.metrics["gradient_norm"]
+        closer = there > max(3 * gradient[-1], self.roundoff * gradient.max()) and not self.falls
+        if not closer and not there > _WRONG * gradient.max():
+            return ""
+        return (
+            f"x_star is not where the gradient vanishes: gradient_norm is {there:.2g} there, and {gradient[-1]:.2g} at the mean of "
+            "the agents: give the minimizer as x_star, or stop at gradient_norm"
+        )
+
+    def _of_small_steps(self) -> str:
+        """The cause where neither the metric nor the gradient has changed."""
+        shown = list(dict.fromkeys((self.name, "gradient_norm")))
+        if any(self.moved(name) for name in shown):
+            return ""
+        told = " and ".join(f"{name} {self.metrics[name][-1]:.3g}" for name in shown)
+        if falling := unbounded(self.metrics):
+            return falling
+        if self.limits:
+            return f"{told} as at the start; {self.limits}"
+        larger = (
+            "" if self.step_size is None or self.searched else f", or a step size larger{self.than}"
+        )
+        return f"{told} as at the start: take more steps{larger}, or begin elsewhere (x0)"
+
+    def _of_growth(self) -> str:
+        """The cause where the objective has grown, and not from the neighbourhood of the minimizer to where the agents rest."""
+        first, last = (float(self.metrics["objective"][j]) for j in (0, -1))
+        if self.since is not None or not last > first + 1e-9 * abs(first):
+            return ""
+        why = self.unstable or self.limits or f"use a step size smaller{self.than}"
+        return f"the objective grew from {first:.3g} to {last:.3g}: {why}"
+
+    def _at_rest(self) -> str:
+        """The cause where the metric rests."""
+        rests, random = f"{self.name} rests at {self.last:.2g}", is_random(self.oracle)
+        if self.limits:
+            return self.limits
+        if self.unstable:
+            return f"{rests}: {self.unstable}"
+        if self.bias and self.solver.bias_on(self.topology) is Bias.OTHER:
+            return f"{rests}: {self.bias}"
+        if random:
+            return (
+                f"{rests}, and the gradients are random: use a step size smaller{self.than}, or gradients of less noise, such as "
+                "those of larger batches"
+            )
+        if not is_smooth(self.oracle):
+            return f"{rests}; {self._of_subgradients()}"
+        if scales := self._scales():
+            return scales + (f"; {self.bias}" if self.bias else "")
+        if self.bias:
+            return f"{rests}: {self.bias}"
+        gradient = self.metrics["gradient_norm"][-1]
+        if is_reduced(self.oracle) and not self.vanished:
+            return (
+                f"{rests}, where gradient_norm is {gradient:.2g}: the gradients of {name_of(self.oracle)} do not lead closer: take "
+                "exact ones more often (period), larger batches, or the problem itself"
+            )
+        return f"{rests} since step {self.since}, where gradient_norm is {gradient:.2g}"
+
+    def _on_the_way(self) -> str:
+        """The cause where the metric does not rest."""
+        falls = "it still falls" if self.falls else ""
+        joined = "; " * bool(falls)
+        if told := self.limits or self.unstable:
+            return falls + joined + told
+        if is_random(self.oracle):
+            more = "take more steps, or " if falls else "use "
+            return (
+                f"{falls}{joined}the gradients are random, which keeps {self.name} above a level that depends on the step size: "
+                f"{more}a step size smaller{self.than}, or larger batches"
+            )
+        if not is_smooth(self.oracle):
+            return falls + joined + self._of_subgradients()
+        if scales := self._scales():
+            return scales + (f"; {self.bias}" if self.bias else "")
+        if self.bias:
+            near = f", by extrapolation to {self.level:.2g}" if self.level > self.limit else ""
+            return f"{falls}{near}{joined}{self.bias}"
+        if self.step_size is None or not falls:
+            return falls
+        if self.name == "objective":
+            return f"it still falls, at a gradient_norm of {self.metrics['gradient_norm'][-1]:.2g}"
+        return self._of_few_edges() or self._more_steps(f"take more steps{self.larger}")
+
+    def _of_subgradients(self) -> str:
+        """What subgradients lead to."""
+        proximal = "a solver that takes proximal steps, such as nids, pg_extra or proximal_gradient_tracking"
+        if self.step_size is None:
+            return f"the problem is not smooth: use {proximal}"
+        return (
+            "the problem is not smooth, and subgradient steps of a constant size lead to a distance from the minimizer that "
+            f"shrinks with the step size: use {proximal}, or a step size smaller{self.than} or decreasing (inverse_sqrt(auto))"
+        )
+
+    def _of_few_edges(self) -> str:
+        """The cause where the agents disagree more than their mean is wrong."""
+        metrics, graph = self.metrics, self.topology
+        if (
+            "error" not in metrics
+            or not metrics["error_rms"][-1] > 3 * metrics["error"][-1]
+            or graph.period != 1
+            or graph.kind != "doubly"
+            or self.net.n > _LARGE
+        ):
+            return ""
+        gap = graph.at(0).spectral_gap()
+        if gap > 0.5:
+            return ""
+        return (
+            f"it still falls, and most of the error is that the agents disagree (consensus {metrics['consensus'][-1]:.3g}; "
+            f"{graph.name} has a spectral gap of {gap:.3g}): use a graph with more edges, such as exponential{self._gossip}"
+        )
+
+    @property
+    def _gossip(self) -> str:
+        plain = not self.solver.asynchronous and not self.solver.edgewise
+        return ", or mixing.accelerate=3" * plain
+
+    def _more_steps(self, advice: str) -> str:
+        """How many steps are missing at the rate of the last half of the run."""
+        values, steps, last, limit = self.values, self.metrics["step"], self.last, self.limit
+        end, middle = len(values) - 1, (len(values) - 1) // 2
+        quarter = max(3 * end // 4, min(middle + 1, end - 1))
+        if not values[middle] >= values[quarter] > last > limit > 0:
+            return f"it still falls: {advice}"
+        before, rate = (
+            math.log(values[i] / values[j]) / max(steps[j] - steps[i], 1)
+            for i, j in ((middle, quarter), (quarter, end))
+        )
         more = math.log(last / limit) / rate
         if more > _SLOW * steps[-1]:
-            return at_rest
-        return f"it still falls, and needs about {_rounded(more)} more steps at this rate: take more steps, or larger ones"
-    return f"{name} falls slowly: use a larger step size, or a graph with more edges"
+            return f"it has fallen from {values[middle]:.3g} to {last:.3g} in the last half of the run: {advice}"
+        few = "about" if quarter == middle or rate > _STEADY * before else "more than"
+        return f"it still falls, and needs {few} {_rounded(more)} more steps at this rate: {advice}"
 
+    def _of_averaging(self) -> str:
+        """The cause of a target missed by averaging, which has no step size and no minimizer."""
+        name = self.name
+        if name != "consensus":
+            return (
+                f"the solver averages the rows of x0, and moves to their average whatever its {name}: stop at consensus, or use a "
+                "solver that takes gradients, such as gradient_tracking"
+            )
+        dtype = self.X.dtype.name
+        if self.agreed and not self.falls:
+            return f"{name} is at the accuracy of {dtype}, the dtype of x0: take a larger target"
+        if self.limits:
+            return ("it still falls; " if self.falls else "") + self.limits
+        if not self.falls:
+            return (
+                f"{name} has stopped falling: noise, losses and codecs without error feedback leave it there, and so does a "
+                "periodic W, such as that of a bipartite graph without weights of the agents' own"
+            )
+        return self._more_steps(
+            f"take more steps, or a graph with more edges, such as exponential{self._gossip}"
+        )
 
-def _random(oracle: Problem | Oracle | None) -> bool:
-    """Whether the gradients of an oracle are random, and remain so at the minimizer."""
-    source = oracle if getattr(oracle, "smooth", True) else getattr(oracle, "source", oracle)
-    return hasattr(source, "start") and bool(getattr(source, "random", True))
-
-
-def _of_averaging(
-    metrics: Mapping[str, np.ndarray],
-    name: str,
-    limit: float,
-    resting: bool,
-    single: bool,
-    codec: str,
-) -> str:
-    """The cause of a target missed by averaging, which has no step size and no minimizer."""
-    if name != "consensus":
+    def _scales(self) -> str:
+        """What is wrong with the columns of the data, or ""; collective."""
+        columns = spread(self.net, self.problem)
+        if columns is None or not columns[0] > _COLUMNS:
+            return ""
+        ratio, largest, smallest = columns
         return (
-            f"the solver averages the rows of x0, whose {name} is what it is: stop at consensus, or use a solver that takes "
-            "gradients, such as gradient_tracking"
+            f"the columns of the data differ in size by a factor of {ratio:.2g} (column {largest} the largest, column "
+            f"{smallest} the smallest, counted from 0): standardize them (problem.standardize=true)"
         )
-    values, steps = metrics[name], metrics["step"]
-    first, middle, last = float(values[0]), (len(values) - 1) // 2, float(values[-1])
-    if resting and last < (_ROUNDED if single else _ROUNDED_DOUBLE) * first:
-        dtype = "float32" if single else "float64"
-        return f"{name} has stopped falling at the accuracy of {dtype}, the dtype of x0: take a larger target"
-    if resting:
-        return codec or (
-            f"{name} has stopped falling: noise, losses and codecs without error feedback leave it there, and so does a "
-            "periodic W, such as that of a bipartite graph without weights of the agents' own"
-        )
-    graph = "a graph with more edges, such as exponential, or mixing.accelerate=3"
-    if values[middle] > last > limit > 0:
-        rate = math.log(values[middle] / last) / float(steps[-1] - steps[middle])
-        more = _rounded(math.log(last / limit) / rate)
-        return f"it still falls, and needs about {more} more steps at this rate: take more steps, or {graph}"
-    return f"{name} falls slowly: use {graph}"
 
 
 def spread(net: Reductions, problem: Problem | None) -> tuple[float, int, int] | None:

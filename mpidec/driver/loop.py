@@ -26,7 +26,7 @@ from ..topology.optimized import Adaptive
 from . import codec_limits
 from .arguments import Delay, check_equal, problem_of
 from .decisions import Control
-from .diagnosis import likely_cause
+from .diagnosis import Diagnosis
 from .functions import LocalFunctions, term_of
 from .metrics import Metrics, columns
 from .outcome import Outcome, RunEnd, Stop, StopFunction, Target, decide_outcome, not_finite
@@ -405,7 +405,7 @@ class _Run:
             target=self.plan.target,
             stopped=stopped,
             too_far=lambda: self._too_far(s.X, k),
-            cause=lambda name, limit: likely_cause(
+            cause=lambda name, limit: Diagnosis(
                 self.net,
                 self.plan.problem,
                 self.mixer.topology,
@@ -414,9 +414,11 @@ class _Run:
                 columns(self.records, self.measure.names),
                 name,
                 limit,
+                s.X,
                 codec_limits.limit(self.solver, self.mixer, s.X.shape[1]),
-                s.X.dtype,
-            ),
+                self.unstable,
+                self.choice is not None,
+            ).cause(),
         )
 
     def _at_once(self, k: int) -> bool:

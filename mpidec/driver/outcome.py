@@ -138,22 +138,28 @@ def exploded(records: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> 
 
     An explosion is judged at the end of a run only, because an iterate may grow by any factor and still come back (step sizes
     that start too large and decrease).  The objective must have grown by 1e6 in size, at least tenfold since the first half of
-    the run, and the rows by 1e3; without an objective the rows by 1e6.  Where the solution is known, an error that has grown by
-    1e3, and is larger than 1e3, suffices; and rows that have grown to 1e30 always do.
+    the run, and the rows by 1e3; if it has fallen so far, the gradient must not have become smaller.  Without an objective the
+    rows must have grown by 1e6.  Where the solution is known, an error that has grown by 1e3, and is larger than 1e3, suffices;
+    and rows that have grown to 1e30 always do.
     """
     if len(records) < 2:
         return ""
     if "objective" not in records[0]:
         far = sizes[-1] > OBJECTIVE * sizes[0] > 0
         return f"the rows grew from {sizes[0]:.3g} to {sizes[-1]:.3g}" if far else ""
-    values = [abs(metrics["objective"]) for metrics in records]
+    objectives = [metrics["objective"] for metrics in records]
+    values = [abs(value) for value in objectives]
     early = max(value for value in values[: (len(values) + 1) // 2])
     if (
         values[-1] > OBJECTIVE * values[0] > 0
         and values[-1] > GROWTH * early
         and sizes[-1] > SIZE * sizes[0]
     ):
-        return f"the objective grew from {records[0]['objective']:.3g} to {records[-1]['objective']:.3g}"
+        change = f"from {objectives[0]:.3g} to {objectives[-1]:.3g}"
+        if objectives[-1] > objectives[0]:
+            return f"the objective grew {change}"
+        if not records[-1]["gradient_norm"] < records[0]["gradient_norm"]:
+            return f"the objective seems unbounded below: it fell {change}"
     first, last = (metrics.get("error", 0.0) for metrics in (records[0], records[-1]))
     if last > SIZE * max(first, 1.0):
         return f"the error grew from {first:.3g} to {last:.3g}"

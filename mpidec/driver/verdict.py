@@ -12,6 +12,7 @@ STILL, LEVEL = 0.01, 0.3  # largest change, in logarithms, of what rests; if its
 SURE = 4.0  # standard errors
 UNMOVED = 0.01  # relative change in a run without progress
 PART = 0.25  # of the run, in which what rests has not moved
+UNBOUNDED = 2.0  # times below zero the size that an objective had at the start
 TINY = 1e-3  # of the largest value: below, a growth is rounding, or a start at the solution
 
 
@@ -44,6 +45,12 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
         return ""
     values, steps = np.asarray(metrics[name], float), np.asarray(metrics["step"])
     first, last = values[0], values[-1]
+    if name == "gradient_norm" and (falling := unbounded(metrics)):
+        return falling
+    if not last:
+        zero = steps[np.flatnonzero(np.append(1.0, values))[-1]] if values.any() else steps[0]
+        apart = metrics["consensus"][-1] if name == "gradient_norm" else 0.0
+        return f"{name} is 0 since step {zero}" + (f", and consensus {apart:.2g}" if apart else "")
     if np.ptp(values) <= UNMOVED * first:
         return f"no progress: {name} is {last:.3g}, as at the start"
     since = resting_since(values, steps)
@@ -57,7 +64,26 @@ def verdict(metrics: Mapping[str, np.ndarray], limit: str = "") -> str:
         return f"{name} has grown from {first:.2g} to {last:.2g}"
     quarter = np.searchsorted(steps, steps[-1] - PART * (steps[-1] - steps[0]))
     before, after = np.median(values[quarter // 2 : quarter]), np.median(values[quarter:])
-    return f"{name} still falls" if after < before else ""
+    return f"{name} still falls" if after < (1 - STILL) * before else ""
+
+
+def unbounded(metrics: Mapping[str, np.ndarray]) -> str:
+    """What tells that the objective may be unbounded below: it has fallen far below zero, and the gradient has not; or "".
+
+    Examples
+    --------
+    >>> unbounded({"objective": np.array([1.0, -2.0, -5.0]), "gradient_norm": np.ones(3)})
+    'the objective has fallen from 1 to -5, and gradient_norm has not (1, 1 at the start): it may be unbounded below'
+    """
+    f, gradient = metrics.get("objective"), metrics.get("gradient_norm")
+    if f is None or gradient is None or not f[-1] <= min(f) or f[-1] >= -UNBOUNDED * abs(f[0]):
+        return ""
+    if gradient[-1] < (1 - UNMOVED) * gradient[0]:
+        return ""
+    return (
+        f"the objective has fallen from {f[0]:.3g} to {f[-1]:.3g}, and gradient_norm has not ({gradient[-1]:.2g}, "
+        f"{gradient[0]:.2g} at the start): it may be unbounded below"
+    )
 
 
 def resting_since(values: np.ndarray, steps: np.ndarray) -> int | None:

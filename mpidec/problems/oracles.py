@@ -284,6 +284,31 @@ class Noisy(Described):
         return remembering(gradient, exact)
 
 
+def is_smooth(oracle: object) -> bool:
+    """Whether the answers of an oracle, or of a problem, are gradients, not subgradients."""
+    return bool(getattr(oracle, "smooth", True))
+
+
+def is_random(oracle: object) -> bool:
+    """Whether the gradients of an oracle are random, and remain so at the minimizer.
+
+    Examples
+    --------
+    >>> from mpidec.problems import LeastSquares, MiniBatch
+    >>> problem = LeastSquares(np.ones((1, 2, 1)), [[1, 2]])
+    >>> is_random(problem), is_random(Full(problem)), is_random(MiniBatch(problem, 1))
+    (False, False, True)
+    """
+    given = oracle.source if isinstance(oracle, Subgradient) else oracle
+    return hasattr(given, "start") and bool(getattr(given, "random", True))
+
+
+def is_reduced(oracle: object) -> bool:
+    """Whether the gradients of an oracle come from batches, with noise that vanishes at the minimizer."""
+    given = oracle.source if isinstance(oracle, Subgradient) else oracle
+    return hasattr(given, "batches") and not is_random(given)
+
+
 class Subgradient(Described):
     r"""The gradient plus a subgradient of the problem's term, for solvers without a proximal step.
 

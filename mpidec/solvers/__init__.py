@@ -10,7 +10,7 @@ from .admm import (
     DiNNO as DiNNO,
 )
 from .async_push import AsyncPushSum as AsyncPushSum, RunningSumTracking as RunningSumTracking
-from .base import Solver as Solver
+from .base import Bias as Bias, Solver as Solver
 from .ceca import DSGDCECA as DSGDCECA
 from .composite import (
     NIDS as NIDS,

@@ -299,7 +299,8 @@ class ATG(Solver):
         U_i^{k+1} &= P_i^k + \sum_{j \ne i} w_{ij} (Y, S)_j^k, \qquad P^{k+1} = P^k - \tfrac12 (I - W) (Y, S)^k
 
     with :math:`P^0 = 0`, and :math:`U^0` such that :math:`Y^0 = X^0`.
-    This is the paper's recursion with a row for each edge, summed over the neighbours.
+    From equal rows of :math:`X^0` this is the paper's recursion with a row for each edge, summed over the neighbours; from other
+    rows the iterates differ from it, and the limit is the same minimizer.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -18,6 +19,24 @@ from .step_schedules import WORDS, StepSize, parsed
 S = TypeVar("S", bound="Solver")
 T = TypeVar("T")
 _LARGE = 1500  # agents up to which the spectrum is computed for a warning
+
+
+class Bias(enum.Enum):
+    """Whether a method with a constant step size leads to the minimizer, and what the distance left depends on.
+
+    Examples
+    --------
+    >>> import mpidec
+    >>> ring, complete = mpidec.topology.ring(4), mpidec.topology.complete(4)
+    >>> mpidec.solvers.Diffusion(0.1).bias_on(ring).value
+    'it shrinks with the step size'
+    >>> mpidec.solvers.Diffusion(0.1).bias_on(complete).value, mpidec.solvers.EXTRA(0.1).bias_on(ring).value
+    ('none', 'none')
+    """
+
+    NONE = "none"
+    STEP = "it shrinks with the step size"
+    OTHER = "it need not shrink with the step size"
 
 
 class Solver(Described):
@@ -145,8 +164,7 @@ class Solver(Described):
         ValueError
             With the reason, and with a topology that works.
         """
-        sampled = self.samples and getattr(topology, "samples", False)
-        if topology.kind not in self.kinds and not sampled:
+        if topology.kind not in self.kinds and not (self.samples and is_sample(topology)):
             single = " or ".join(kind for kind in self.kinds if kind != "pair") + " stochastic W"
             pair = ", or a row and a column stochastic one" if "pair" in self.kinds else ""
             given = "a pair" if topology.kind == "pair" else f"{topology.kind} stochastic"
@@ -164,12 +182,28 @@ class Solver(Described):
         if getattr(step, "start", step) != "auto" and (cause := self.unstable(topology)):
             warnings.warn(cause, RuntimeWarning, stacklevel=3)
 
+    def bias_on(self, topology: Graph) -> Bias:
+        """The bias on a topology, with exact gradients and without codecs, losses and noise."""
+        return Bias.NONE if self.exact else Bias.STEP
+
     def unstable(self, topology: Graph) -> str:
         """Why the disagreement between agents grows on a topology, with a remedy; empty if it does not.
 
         A warning, no error, where the step size is given, since instability is studied, too.
         """
         return ""
+
+
+def is_sample(topology: Graph) -> bool:
+    """Whether each step of a topology is the average over a sample of the agents."""
+    return bool(getattr(topology, "samples", False))
+
+
+def averages(topology: Graph) -> bool:
+    """Whether each step of a topology is the exact average."""
+    if topology.period != 1 or topology.n > _LARGE:
+        return False
+    return topology.kind == "doubly" and topology.at(0).spectral_gap() > 1 - 1e-9
 
 
 POSITIVE = {"above": 0.0}

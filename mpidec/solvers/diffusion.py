@@ -8,8 +8,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ..comm.kernels.descent import descend
-from ..protocols import Operator
-from .base import Solver, needed
+from ..protocols import Graph, Operator
+from .base import Bias, Solver, averages, needed
 from .step_schedules import StepSize
 
 
@@ -109,6 +109,9 @@ class DGD(Solver):
 
     def point(self, s: State) -> np.ndarray:
         return s.Phi
+
+    def bias_on(self, topology: Graph) -> Bias:
+        return Bias.NONE if self.order == "atc" and averages(topology) else Bias.STEP
 
     def step(self, s: State, G: np.ndarray, W: Operator) -> State:
         if self.order == "cta":

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..comm.kernels.descent import descend
 from ..protocols import Graph, Operator
-from .base import FACTOR, POSITIVE, name_of, per_step, zeros
+from .base import FACTOR, POSITIVE, is_sample, name_of, per_step, zeros
 from .outer import _LocalSteps
 from .step_schedules import StepSize
 
@@ -243,7 +243,7 @@ class SCAFFOLD(_LocalSteps):
 
     def check(self, topology: Graph) -> None:
         super().check(topology)
-        if getattr(topology, "samples", False) or topology.n == 1:
+        if is_sample(topology) or topology.n == 1:
             return
         if topology.period != 1 or topology.at(0).spectral_gap() < 1 - 1e-9:
             raise ValueError(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from ..protocols import Graph, Operator
-from .base import FACTOR, POSITIVE, Solver, name_of, with_step_size, zeros
+from .base import FACTOR, POSITIVE, Bias, Solver, name_of, with_step_size, zeros
 from .step_schedules import StepSize
 
 SHARED = (
@@ -78,6 +78,9 @@ class _Update(Solver):
 
     def unstable(self, topology: Graph) -> str:
         return self.solver.unstable(topology)
+
+    def bias_on(self, topology: Graph) -> Bias:
+        return self.solver.bias_on(topology)
 
     def _inner(self, s: Any) -> Any:
         return s.inner(*s[: -len(self.memory)])
@@ -178,7 +181,8 @@ class Adam(_Update):
     Notes
     -----
     Sent per step, and what `W` must satisfy: as `solver`.  Agents with different data scale differently, so that the directions do
-    not add up to zero where the gradients do: with a constant step size, no solver is exact.
+    not add up to zero where the gradients do: with a constant step size, no solver is exact, and the distance left need not shrink
+    with the step size.
 
     Examples
     --------
@@ -205,6 +209,9 @@ class Adam(_Update):
         super().__post_init__()
         object.__setattr__(self, "exact", False)
         object.__setattr__(self, "keeps_mean", False)
+
+    def bias_on(self, topology: Graph) -> Bias:
+        return Bias.OTHER
 
     def start(self, X: np.ndarray) -> tuple[Any, ...]:
         return zeros(X, *X.shape), zeros(X, *X.shape), 0

@@ -17,7 +17,7 @@ from ...comm.runtime.progress import abandon
 from ...problems.agents import of_one
 from ...record.reader import read
 from ...solvers.asynchronous import PairwiseSolver, PushSolver
-from ..diagnosis import likely_cause
+from ..diagnosis import Diagnosis
 from ..loop import Plan, note, recorded_choice, resumed_at
 from ..metrics import Metrics, columns
 from ..outcome import Outcome, RunEnd, decide_outcome
@@ -40,7 +40,7 @@ from .pushing import PushRunner
 from .result import AsyncResult, LocalAgents, collected
 from .runner import INTERRUPTED, PAUSED, Faults, FiniteGradient, Runner, Termination, pauses
 from .search import AsyncSearch, safe_size
-from .simulation import as_asynchronous, prepared, warn_of_losses
+from .simulation import as_asynchronous, lost_mass, prepared, warn_of_losses
 
 _RECORDS = 200
 _LOOK = 0.02  # seconds between two looks for ranks that have left
@@ -293,25 +293,19 @@ class _Run:
                 if self.guard is not None
                 else ""
             ),
-            cause=lambda name, limit: self._cause(metrics, name, limit),
-        )
-
-    def _cause(self, metrics: Mapping[str, np.ndarray], name: str, limit: float) -> str:
-        """The likely cause of a missed target, with a remedy, or ""."""
-        plan, solver = self.plan, self.solver
-        values, steps = metrics[name], metrics["step"]
-        middle = (len(values) - 1) // 2
-        if plan.problem is None or steps[middle] == steps[-1]:
-            return ""
-        at_rest = values[-1] > 0.5 * values[middle]
-        smooth = getattr(plan.oracle, "smooth", True)
-        if not solver.exact and not callable(solver.step_size) and at_rest and smooth:
-            return (
-                f"{name} has stopped falling: with a constant step size {type(solver).__name__} stays at a distance from the "
-                "minimizer: use a smaller or decreasing one, such as inverse_sqrt(auto), or RunningSumTracking, which is exact"
-            )
-        return likely_cause(
-            self.net, plan.problem, plan.topology, solver, plan.oracle, metrics, name, limit
+            cause=lambda name, limit: Diagnosis(
+                self.net,
+                self.plan.problem,
+                self.plan.topology,
+                self.solver,
+                self.plan.oracle,
+                metrics,
+                name,
+                limit,
+                self.agents.stacks["x"],
+                lost_mass(self.solver, self.plan.drop),
+                searched=self.choice is not None,
+            ).cause(),
         )
 
     def _activity(

@@ -150,7 +150,7 @@ class AsyncSearch(Modelled):
                     if net.rank == 0:
                         choice = self._raced(gradients)
                 choice = net.collectives.broadcast(choice, 0, "the choice of a step size")
-                why = "no step size converges in the linear model: is the problem convex?"
+                why = self._without(choice)
         if choice is None:
             if why and net.rank == 0:
                 warnings.warn(

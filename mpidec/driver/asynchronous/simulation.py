@@ -37,6 +37,7 @@ from ..arguments import (
     initial_rows,
     problem_of,
 )
+from ..diagnosis import Diagnosis
 from ..metrics import ASYNCHRONOUS, Metrics, columns
 from ..outcome import (
     Outcome,
@@ -212,7 +213,7 @@ def simulate(
     from threadpoolctl import threadpool_limits
 
     simulation = _Simulation(
-        net, functions, oracle, graph, happening, X, seed, end, every, target, saved, progress
+        net, functions, oracle, graph, happening, X, seed, end, every, target, saved, progress, drop
     )
     with threadpool_limits(1, user_api="blas"):
         if functions is None or requested_rule(method) is None:
@@ -243,6 +244,7 @@ class _Simulation:
     target: Target | StopFunction | None
     saved: Record | None
     progress: Callable[[int, int, Mapping[str, float]], None] | None
+    drop: float
 
     def __call__(
         self,
@@ -332,11 +334,19 @@ class _Simulation:
                 stopped=stopped,
                 interrupted=halted,
                 too_far=lambda: guard.far(X, strict=last) if guard is not None else "",
-                cause=lambda *_: (
-                    f"the step size {method.step_size:.3g} is a bound for all paces and delays, try a larger one"
-                    if choice is not None and choice.rule == "safe"
-                    else ""
-                ),
+                cause=lambda name, limit: Diagnosis(
+                    net,
+                    self.functions,
+                    self.graph,
+                    method,
+                    self.oracle,
+                    columns(rows, names(measure)),
+                    name,
+                    limit,
+                    X,
+                    lost_mass(method, self.drop),
+                    searched=choice is not None,
+                ).cause(),
             )
             if outcome is Outcome.DIVERGED and guard is not None and not last:
                 raise Retry(reason)
@@ -373,15 +383,20 @@ def as_asynchronous(solver: Solver) -> PairwiseSolver | PushSolver:
     return solver
 
 
+def lost_mass(solver: PairwiseSolver | PushSolver, drop: float) -> str:
+    """What lost messages do to a solver that adds them up, with a remedy, or ""."""
+    if not (drop and isinstance(solver, PushSolver) and solver.accumulates):
+        return ""
+    return (
+        f"{type(solver).__name__} loses mass with each lost message (drop={drop}), and ends at a wrong point: use "
+        "RunningSumTracking"
+    )
+
+
 def warn_of_losses(solver: PairwiseSolver | PushSolver, drop: float) -> None:
     """Warn if lost messages are lost mass."""
-    if drop and isinstance(solver, PushSolver) and solver.accumulates:
-        warnings.warn(
-            f"{type(solver).__name__} loses mass with each lost message (drop={drop}), and ends at a wrong point: use "
-            "RunningSumTracking",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+    if told := lost_mass(solver, drop):
+        warnings.warn(told, RuntimeWarning, stacklevel=3)
 
 
 def prepared(

@@ -354,6 +354,17 @@ class Modelled:
         self.away = float(shared)
         return gradients
 
+    def _without(self, choice: Choice | None) -> str:
+        """Why there is no choice, if there is none; collective."""
+        if choice is not None:
+            return ""
+        flat = self._model is not None and not self._model.curvature
+        if self._reductions.collectives.broadcast(flat, 0, "the curvature of the problem"):
+            return (
+                "the largest curvature is zero, as that of a function that is constant or linear."
+            )
+        return "no step size converges in the linear model: check that the problem is convex, and the solver stable on the graph."
+
     def _linearized(self, x0: np.ndarray) -> tuple[LinearModel | None, np.ndarray | None, int]:
         """The linear model on rank 0, the estimated minimizer, and the gradients that both took; collective."""
         net, gradient = self._reductions, self._gradient
@@ -507,7 +518,7 @@ class Search(Modelled):
                 choice = self._tried_out(choice)
             elif choice is not None and self._term is not None and not self._implicit:
                 choice = self._larger(choice)
-            why = "no step size converges in the linear model: is the problem convex, and the solver stable on this graph?"
+            why = self._without(choice)
             if self._mixer.disturbance:
                 why = f"with no step size does the error fall, as {self._mixer.disturbance}."
         elif not self._smooth:

@@ -71,7 +71,9 @@ class Guard:
         """
         distance = self._distance(X)
         if not distance <= self._far or (k == self._half and not distance < self._near):
-            raise Retry(f"distance {distance:.2g} from the minimizer after {k} steps")
+            raise Retry(
+                f"distance {distance:.2g} from the point of the linear model after {k} steps"
+            )
 
     def far(self, X: np.ndarray, strict: bool) -> str:
         """What is wrong with the last iterates if they are much farther from the minimizer than the initial points, or "".
@@ -85,7 +87,7 @@ class Guard:
         return (
             ""
             if distance < limit
-            else f"distance {distance:.2g} from the minimizer, {self._start:.2g} at the start"
+            else f"distance {distance:.2g} from the point of the linear model, {self._start:.2g} at the start"
         )
 
     def _distance(self, X: np.ndarray) -> float:
