@@ -6,6 +6,7 @@ one stack, `W` is the operator that mixes rows, and a solver consists of the equ
     result = mpidec.solve(problem, mpidec.solvers.GradientTracking(0.1), mpidec.topology.exponential(16), steps=500)
 """
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ from .exceptions import (
     ResumeError as ResumeError,
     Unstable as Unstable,
 )
+from .plugins import did_you_mean
 from .record import Record as Record, read as read
 
 # Imported on first use: jobs with many ranks start faster.
@@ -67,7 +69,11 @@ def __getattr__(name: str) -> Any:
         return import_module(f".{name}", __name__)
     if name == "simulate":
         return import_module(".driver.asynchronous", __name__).simulate
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = did_you_mean(name, __dir__(), 0.6)
+    text = f"module {__name__!r} has no attribute {name!r}{hint and ': '}{hint}"
+    raise AttributeError(
+        text, obj=sys.modules[__name__]
+    )  # without name: Python would add its own hint
 
 
 def __dir__() -> list[str]:

@@ -259,3 +259,8 @@ def test_a_metric_that_is_not_recorded_is_answered_with_the_others(tmp_path):
             KeyError, match="no metric 'concensus': did you mean consensus\\? expected one of "
         ):
             metrics["concensus"]
+
+
+def test_an_unknown_name_of_the_package_is_answered_with_a_similar_one():
+    with pytest.raises(AttributeError, match="has no attribute 'slove': did you mean solve"):
+        getattr(mpidec, "slove")  # noqa: B009

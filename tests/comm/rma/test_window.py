@@ -1483,6 +1483,7 @@ def test_a_value_that_others_read_changes_under_its_guard_only():
     assert not seen["send"]
 
 
+@pytest.mark.mpi(min_size=2)
 def test_the_next_network_frees_the_memory_of_values_that_outlived_theirs():
     if memory.refusal():
         pytest.skip(memory.refusal())
