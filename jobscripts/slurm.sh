@@ -3,11 +3,14 @@
 #
 #   sbatch jobscripts/slurm.sh                                      in the checkout, after make run or pip install
 #   ARGS="--solver extra --steps 5000" sbatch jobscripts/slurm.sh   another experiment; all flags: python -m mpidec.run --help
+#   PROGRAM="-m mpidec.train" ARGS="--epochs 100" sbatch jobscripts/slurm.sh      a training
+#   PROGRAM=train.py sbatch jobscripts/slurm.sh                     your own program: see docs/guide/cluster.md
 #   LAUNCH=srun sbatch jobscripts/slurm.sh                          another launcher: see jobscripts/README.md
 #
 # Expected: under a minute; a summary table at the end of mpidec-<job>.out, with error <= 1e-8; run-<job>.h5 and run-<job>.png.
 # A run that does not end within the time limit is saved 90 s before it, and the job requeues itself and continues, up to
-# RESTARTS times (default 100).  A job that Slurm requeues continues from its last checkpoint.
+# RESTARTS times (default 100), unless the allocation made no progress, or too little to end within these restarts: a line says
+# which.  A job that Slurm requeues continues from its last checkpoint.
 #SBATCH --job-name=mpidec
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=4
@@ -25,25 +28,32 @@ source "${VENV:-.venv}/bin/activate"         # an environment with mpidec, on a 
 export OMP_NUM_THREADS=1
 
 read -ra launch <<<"${LAUNCH:-mpirun}"       # mpirun, srun, srun --mpi=pmi2 or srun --mpi=pmix: that of mpi4py's library
+read -ra program <<<"${PROGRAM:--m mpidec.run}"
 read -ra args <<<"${ARGS:-}"
-out=run-$SLURM_JOB_ID.h5
-if [ -e "$out" ]; then args=(--resume "$out"); else args+=(--out "$out"); fi
+case "${program[*]}" in
+"-m mpidec."*)
+    out=run-$SLURM_JOB_ID.h5
+    if [ -e "$out" ]; then args=(--resume "$out"); else args+=(--out "$out"); fi ;;
+*)  out=${PROGRESS:-progress.txt} ;;         # how far your own program is, and its end: two numbers, which it writes
+esac
 
-status=0 again=
-trap 'again=yes; kill -USR1 "$run" 2>/dev/null || true' USR1        # the launcher passes it on: mpidec.run saves and ends
-"${launch[@]}" -n "$SLURM_NTASKS" python -m mpidec.run "${args[@]}" &
-run=$!
-wait "$run" || status=$?
+status=130 again= run=                       # the launcher passes the signal on: the program saves and ends
+trap 'again=yes; if [ "$run" ]; then kill -USR1 "$run" 2>/dev/null || true; fi' USR1
+before=$(python -m mpidec.experiment.restarts "$out")
+if [ -z "$again" ]; then
+    "${launch[@]}" -n "$SLURM_NTASKS" python "${program[@]}" "${args[@]}" &
+    run=$!
+    wait "$run" && status=0 || status=$?
+fi
 if [ "$again" ]; then                        # the signal has ended the first wait
-    status=0
-    wait "$run" || status=$?
+    if [ "$run" ]; then wait "$run" && status=0 || status=$?; fi
     case $status in
     0 | 3 | 4) ;;                            # it has ended by itself meanwhile
-    *)  [ "${SLURM_RESTART_COUNT:-0}" -lt "${RESTARTS:-100}" ] || exit "$status"
-        echo "time limit: $out is saved; job $SLURM_JOB_ID requeues itself to continue"
+    *)  left=$((${RESTARTS:-100} - ${SLURM_RESTART_COUNT:-0}))
+        python -m mpidec.experiment.restarts "$out" "$before" "$left" || exit "$status"
         scontrol requeue "$SLURM_JOB_ID"
         exit 0 ;;
     esac
 fi
-if [ -e "$out" ]; then python -m mpidec.plot "$out" -o "${out%.h5}.png"; fi
+if [[ $out = *.h5 && -e $out ]]; then python -m mpidec.plot "$out" -o "${out%.h5}.png"; fi
 exit "$status"

@@ -19,7 +19,7 @@ SCRIPTS = launch.ROOT / "jobscripts"
 STARTED: list[subprocess.Popen] = []
 LONG = (
     "--problem=least_squares --data=synthetic_least_squares --set=problem.p=4 --set=problem.d=3 --agents=8 --every=20 "
-    "--step-size=0.01 --set=run.trajectory=false --steps="
+    "--step-size=0.01 --set=run.trajectory=false --stop-error=1e-300 --steps="
 )
 
 
@@ -80,10 +80,41 @@ def test_a_slurm_job_saves_requeues_itself_and_goes_on(folder):
         assert (folder / "called").read_text().splitlines() == ["scontrol|requeue 7"]
 
 
+OWN = """
+import pathlib, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+progress = pathlib.Path("progress.txt")
+done = int(progress.read_text().split()[0]) if progress.exists() else 0
+pathlib.Path("up").touch()
+signal.sigwait([signal.SIGUSR1])
+progress.write_text(f"{min(done + 40, 80)} 100")
+sys.exit(130)
+"""
+
+
+@pytest.mark.slow
+def test_a_slurm_job_of_an_own_program_ends_when_it_gets_no_further(folder):
+    write(folder / "own.py", OWN)
+    write(folder / "venv" / "bin" / "alone", '#!/bin/sh\nshift 2\nexec "$@"\n')
+    said = []
+    for turn in range(3):
+        Path("up").unlink(missing_ok=True)
+        env = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_RESTART_COUNT": str(turn)}
+        process = script("slurm.sh", PROGRAM="own.py", LAUNCH="alone", **env)
+        assert launch.until(Path("up").exists, 60)
+        os.kill(process.pid, signal.SIGUSR1)
+        done = launch.finish(process, 60)
+        said.append((done.returncode, done.stdout))
+    assert [status for status, _ in said] == [0, 0, 130]
+    parts = ["is at 40 of 100, 40 more", "is at 80 of 100, 40 more", "is at 80 of 100, no more"]
+    assert all(part in text for part, (_, text) in zip(parts, said)), said
+    assert (folder / "called").read_text().splitlines() == ["scontrol|requeue 7"] * 2
+
+
 @pytest.mark.slow
 def test_a_slurm_job_that_ends_says_how(folder):
     env = {"SLURM_JOB_ID": "8", "SLURM_NTASKS": "2"}
-    done = launch.finish(script("slurm.sh", ARGS=LONG + "4000 --stop-error=1e-300", **env), 60)
+    done = launch.finish(script("slurm.sh", ARGS=LONG + "4000", **env), 60)
     assert (
         done.returncode == 4 and Path("run-8.png").exists() and not (folder / "called").exists()
     ), done
@@ -120,8 +151,8 @@ def test_a_pbs_job_saves_submits_itself_and_goes_on(folder):
         steps = run.steps
         called = (folder / "called").read_text().splitlines()[-1]
         assert called == (
-            "qsub|-l walltime=600 -v OUT=run-9.h5,VENV=venv,WALLTIME=600,SCRIPT=jobscripts/pbs.sh,"
-            f"RESTARTS={99 - turn} jobscripts/pbs.sh"
+            "qsub|-l walltime=600 -v VENV=venv,WALLTIME=600,SCRIPT=jobscripts/pbs.sh,"
+            f"RESTARTS={99 - turn},PROGRAM=-m mpidec.run,OUT=run-9.h5 jobscripts/pbs.sh"
         )
 
 

@@ -1,0 +1,79 @@
+"""Whether a job that its time limit has stopped goes on in another allocation: ``python -m mpidec.experiment.restarts``.
+
+For job scripts: with a file, print how far it is; with also how far it was when the allocation began and the number of restarts
+that are left, print a line, and end with status 0 if the job is to go on.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..exceptions import ConfigError
+from ..record import read
+from . import schema, settings
+
+_TRAINING = ("data", "model", "algorithm", "optimizer", "train")  # tables that only they have
+
+
+def progress(path: str) -> tuple[float, float]:
+    """Return how far a job is, and its end: steps of a run, epochs of a training, or the two numbers in a text file.
+
+    The end of a run that stops at an error is unknown: infinite.  A file that does not exist is at 0.
+    """
+    if not os.path.exists(path):
+        return 0.0, math.inf
+    if not path.endswith(".h5"):
+        text = Path(path).read_text(encoding="utf-8")
+        try:
+            done, end = map(float, text.split())
+        except ValueError:
+            raise ConfigError(f"{path}: expected two numbers, done and end, got {text!r}") from None
+        return done, end
+    run = read(path)
+    given = schema.read_toml(path, (*settings.TABLES, *_TRAINING), text=run.config)
+    said = {each.key: each.value for each in given}
+    if "train.epochs" in said:
+        epochs = run.metrics["epoch"]
+        return float(epochs[-1]) if len(epochs) else 0.0, float(str(said["train.epochs"]))
+    fixed = "run.steps" in said and "run.stop_error" not in said
+    return float(run.steps), float(str(said["run.steps"])) if fixed else math.inf
+
+
+def verdict(path: str, before: float, left: int) -> tuple[bool, str]:
+    """Return whether the job goes on, and why; `before` is how far it was when the allocation began, `left` restarts are left."""
+    done, end = progress(path)
+    gained = done - before
+    at = f"{path} is at {done:g}" + (f" of {end:g}" if end < math.inf else "")
+    if not os.path.exists(path):
+        return False, f"there is no {path}: mend what is reported above, or allow more time"
+    if gained <= 0:
+        return False, (
+            f"{at}, no more than when this allocation began: mend what is reported above, or allow more time"
+        )
+    if left <= 0:
+        return False, f"{at}, and no restart is left: allow more RESTARTS"
+    if gained * left < end - done < math.inf:
+        return False, (
+            f"{at}, {gained:g} more than when this allocation began: {left} more like it reach {done + gained * left:g}; "
+            "allow more time, or more RESTARTS"
+        )
+    return True, f"{at}, {gained:g} more than when this allocation began"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the module with FILE or FILE BEFORE LEFT, and return the exit status."""
+    path, *more = sys.argv[1:] if argv is None else argv
+    if not more:
+        print(progress(path)[0])
+        return 0
+    goes_on, why = verdict(path, float(more[0]), int(more[1]))
+    print(f"time limit: {why}; " + ("the job goes on" if goes_on else "the job ends"), flush=True)
+    return 0 if goes_on else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
