@@ -279,6 +279,13 @@ def version() -> str:
     return f"mpidec {__version__}, {library()}"
 
 
+def let_warnings_pass() -> None:
+    """Let all warnings pass but those for developers: of what packages call in each other."""
+    warnings.simplefilter("default")
+    for category in (DeprecationWarning, PendingDeprecationWarning):
+        warnings.simplefilter("ignore", category)
+
+
 @contextmanager
 def warnings_from_rank_0(rank: int, name: str) -> Iterator[None]:
     """Context in which each warning is printed once, on one line, by rank 0 only; those of other packages as Python does."""
@@ -298,7 +305,7 @@ def warnings_from_rank_0(rank: int, name: str) -> Iterator[None]:
         if rank:
             warnings.simplefilter("ignore")
         elif not sys.warnoptions:
-            warnings.simplefilter("default")
+            let_warnings_pass()
         warnings.showwarning = show
         yield
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from ..cli.program import let_warnings_pass
 from ..comm.mixing.network import Network
 from ..comm.runtime.agreement import on_root
 from ..comm.runtime.launch import abort_when_uncaught
@@ -236,7 +237,7 @@ def run_case(number: int, wanted: Plan, comm: MPI.Intracomm, poll: Callable[[], 
     case, began = wanted.cases[number], time.perf_counter()
     try:
         with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
-            warnings.simplefilter("default")
+            let_warnings_pass()
             result = _solved(case, wanted.states[number], comm, poll)
     except Exception as error:  # on all ranks of the run
         message = " ".join(

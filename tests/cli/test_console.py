@@ -97,6 +97,7 @@ def test_warnings_are_printed_once_by_rank_0(capsys):
         with warnings_from_rank_0(rank, "run"):
             warnings.warn("slow", RuntimeWarning, stacklevel=1)
             warnings.warn("slow", RuntimeWarning, stacklevel=1)
+            warnings.warn("of another package", DeprecationWarning, stacklevel=1)
     assert capsys.readouterr().err == "mpidec.run: warning: slow\n"
 
 
