@@ -812,6 +812,34 @@ def test_a_run_is_resumed_with_its_own_topology(tmp_path):
 
 
 @pytest.mark.serial
+def test_a_run_is_resumed_with_its_own_weights(tmp_path):
+    """Not with others on the same edges, not with as many edges elsewhere, and not with the other matrix of a pair."""
+    problem, path = P.LeastSquares(np.ones((4, 2, 3)), np.ones((4, 2))), tmp_path / "run.h5"
+
+    def ring(w, order=range(4)):
+        A = np.zeros((4, 4))
+        for i, j in zip(order, np.roll(order, 1)):
+            A[i, j] = A[j, i] = w
+        return T.from_weights(A + np.diag(1 - A.sum(axis=1)))
+
+    def solve(graph, steps, resume=True):
+        record = mpidec.Record(path, resume=resume, replace=not resume)
+        return mpidec.solve(problem, S.PushPull(0.1), graph, steps=steps, record=record)
+
+    own = T.push_pull(ring(0.2), ring(0.3))
+    others = [
+        (ring(0.2), [ring(0.3), ring(0.2, (0, 2, 1, 3))]),
+        (own, [T.push_pull(ring(0.2), ring(0.2)), T.push_pull(ring(0.3), ring(0.3)), ring(0.2)]),
+    ]
+    for graph, wrong in others:
+        solve(graph, 5, resume=False)
+        for other in wrong:
+            with pytest.raises(ValueError, match=r"made with another W"):
+                solve(other, 9)
+        assert solve(graph, 9).steps == 9
+
+
+@pytest.mark.serial
 def test_a_large_topology_is_not_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(recorder, "_LARGEST_TOPOLOGY", 11)
     problem, path = (

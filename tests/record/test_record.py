@@ -1020,3 +1020,25 @@ def test_each_checkpoint_takes_the_place_of_the_one_before(tmp_path):
             for name, array in made.items():
                 assert np.array_equal(state[name], array)
                 assert np.asarray(state[name]).dtype == np.asarray(array).dtype
+
+
+@pytest.mark.serial
+def test_a_run_that_fails_on_a_disk_that_filled_up_keeps_its_steps(tmp_path, monkeypatch):
+    path = tmp_path / "run.h5"
+    with new(path, flush_seconds=60, d=20_000) as file:
+        fill(file, range(3), d=20_000)
+        file.flush()
+
+        class Small(FullDisk):
+            def pwrite(self, descriptor, data, offset):
+                known = offset + len(data) <= size + 50_000  # of 480,000 bytes of new records
+                return (os if known else super()).pwrite(descriptor, data, offset)
+
+        size = path.stat().st_size
+        monkeypatch.setattr(atomic, "os", Small(0))
+        fill(file, range(3, 6), d=20_000)
+        error = error_of(file.flush)
+        assert "its first 3 records are safe" in str(error)
+        file.fail(f"OSError: {error}")
+    run = read(path)
+    assert (run.outcome, run.steps, run.metrics["step"].tolist()) == ("failed", 2, [0, 1, 2])
